@@ -13,13 +13,16 @@
 # %% [markdown]
 # # Which heads look from a noun to its adjectives?
 #
-# Introductions draw "creature" asking for adjectives and "fluffy" and "blue" answering. A head that always looks one token back
-# would draw the same picture, so every noun phrase has two controls with other words in the same two places: nouns, and a
-# preposition with a pronoun. Expect a few heads, if any, that pass both. Half a minute, a few minutes with GPT-2.
+# Introductions draw "creature" asking for adjectives and "fluffy" and "blue" answering. A head that
+# always looks one token back would draw the same picture, so every noun phrase has two controls
+# with other words in the same two places: nouns, and a preposition with a pronoun. Expect a few
+# heads, if any, that pass both. Half a minute, a few minutes with GPT-2.
 #
-# This shows where heads look. What a head moves would have to be shown by a swap, and is not shown here.
+# This shows where heads look. What a head moves would have to be shown by a swap, and is not shown
+# here.
 #
-# Shown: how much of a noun's attention goes to the two places before it, when adjectives stand there and when other words do.
+# Shown: how much of a noun's attention goes to the two places before it, when adjectives stand
+# there and when other words do.
 
 # %%
 import os
@@ -49,14 +52,17 @@ WORDS = {
 # %% [markdown]
 # ## The phrases
 #
-# Each noun is used once. Every second phrase stands behind another noun with an adjective of its own, a distractor. Only words
-# that are one token for this model are used: so the versions of a phrase are equally long and the noun stands in the same place.
+# Each noun is used once. Every second phrase stands behind another noun with an adjective of its
+# own, a distractor. Only words that are one token for this model are used: so the versions of a
+# phrase are equally long and the noun stands in the same place.
 
 # %%
 rng = np.random.default_rng(0)
 words = {
     kind: [
-        word for word in text.split() if len(model.tokenizer(f" {word}", add_special_tokens=False)["input_ids"]) == 1
+        word
+        for word in text.split()
+        if len(model.tokenizer(f" {word}", add_special_tokens=False)["input_ids"]) == 1
     ]
     for kind, text in WORDS.items()
 }
@@ -68,7 +74,9 @@ def versions(place: int, noun: str) -> dict[str, str]:
     other, *nouns = rng.choice(words["filler"], 3, replace=False)
     closed = [rng.choice(words[kind]) for kind in ("preposition", "pronoun")]
     open_start, closed_start = (
-        ("A", "Go") if place % 2 else (f"The {foreign} {other} {verb}" for verb in ("saw the", "was seen"))
+        ("A", "Go")
+        if place % 2
+        else (f"The {foreign} {other} {verb}" for verb in ("saw the", "was seen"))
     )
     return {
         "its two adjectives": " ".join([open_start, *own, noun]),
@@ -77,55 +85,76 @@ def versions(place: int, noun: str) -> dict[str, str]:
     }
 
 
-phrases = pd.DataFrame([versions(place, noun) for place, noun in enumerate(words["noun"])], index=words["noun"])
+phrases = pd.DataFrame(
+    [versions(place, noun) for place, noun in enumerate(words["noun"])], index=words["noun"]
+)
 assert (phrases.map(lambda text: len(probe.tokenize(model, text))).nunique(axis=1) == 1).all()
 phrases
 
 # %% [markdown]
 # ## Attention of the noun to the two places before it
 #
-# The noun is the last token. `phrase layer head`: the weights of the second and the first place before it, and their sum.
+# The noun is the last token. `phrase layer head`: the weights of the second and the first place
+# before it, and their sum.
 
 # %%
 weights = {
-    kind: np.stack([probe.trace(model, text).pattern[:, :, -1, -3:-1].double().numpy() for text in texts])
+    kind: np.stack(
+        [probe.trace(model, text).pattern[:, :, -1, -3:-1].double().numpy() for text in texts]
+    )
     for kind, texts in phrases.items()
 }
 both = {kind: each.sum(-1) for kind, each in weights.items()}
-one_back = np.stack([each[..., 1].mean(0) for each in weights.values()]).min(0)  # in the version where it is least
+one_back = np.stack([each[..., 1].mean(0) for each in weights.values()]).min(
+    0
+)  # in the version where it is least
 
 # %% [markdown]
 # ## The test
 #
-# The effect of a head is its attention to the adjectives minus that to the other words in the same places. If it did not care, the
-# sign of the effect would be a coin flip for every noun; the largest head of every such flip sets the bar for all (max-T, one-sided).
-# A head *looks at adjectives* when it passes against both controls at .05. Otherwise it is *previous-token* when at least
-# half of its attention goes one token back whatever stands there. (Nouns are taken as independent, though adjectives recur.)
+# The effect of a head is its attention to the adjectives minus that to the other words in the same
+# places. If it did not care, the sign of the effect would be a coin flip for every noun; the
+# largest head of every such flip sets the bar for all (max-T, one-sided). A head *looks at
+# adjectives* when it passes against both controls at .05. Otherwise it is *previous-token* when at
+# least half of its attention goes one token back whatever stands there. (Nouns are taken as
+# independent, though adjectives recur.)
 
 # %%
 adjectives, *controls = phrases.columns
-tests = [probe.sign_flip_test(both[adjectives] - both[kind], phrases.index, seed=0, draws=2000) for kind in controls]
+tests = [
+    probe.sign_flip_test(both[adjectives] - both[kind], phrases.index, seed=0, draws=2000)
+    for kind in controls
+]
 passed = np.all([test.p < 0.05 for test in tests], axis=0)
-verdicts = np.where(passed, "looks at adjectives", np.where(one_back >= 0.5, "previous-token", "none"))
-table = pd.DataFrame(
-    {"head": [f"L{layer}H{head}" for layer, head in np.ndindex(passed.shape)], "verdict": verdicts.ravel()}
+verdicts = np.where(
+    passed, "looks at adjectives", np.where(one_back >= 0.5, "previous-token", "none")
 )
-table = table.assign(**{kind: each.mean(0).ravel() for kind, each in both.items()}, one_back=one_back.ravel())
+table = pd.DataFrame(
+    {
+        "head": [f"L{layer}H{head}" for layer, head in np.ndindex(passed.shape)],
+        "verdict": verdicts.ravel(),
+    }
+)
+table = table.assign(
+    **{kind: each.mean(0).ravel() for kind, each in both.items()}, one_back=one_back.ravel()
+)
 table = table.assign(p_nouns=tests[0].p.ravel(), p_preposition_pronoun=tests[1].p.ravel())
 table["verdict"].value_counts()
 
 # %% [markdown]
 # ## The sentence of the lesson
 #
-# The same heads on "A fluffy blue creature roamed the verdant forest": attention of a noun to all tokens of its adjectives. One
-# sentence, without a control.
+# The same heads on "A fluffy blue creature roamed the verdant forest": attention of a noun to all
+# tokens of its adjectives. One sentence, without a control.
 
 # %%
 trace = probe.trace(model, "A fluffy blue creature roamed the verdant forest")
 for noun, own in {"creature": ["fluffy", "blue"], "forest": ["verdant"]}.items():
     at = trace.tokens.positions_of(noun)[-1]
     keys = [pos for word in own for pos in trace.tokens.positions_of(word)]
-    table[f"{noun}_to_{'_and_'.join(own)}"] = trace.pattern[:, :, at, keys].sum(-1).flatten().numpy()
+    table[f"{noun}_to_{'_and_'.join(own)}"] = (
+        trace.pattern[:, :, at, keys].sum(-1).flatten().numpy()
+    )
 out.mkdir(parents=True, exist_ok=True)
 table.to_csv(out / "adjectives_to_nouns.csv", index=False, float_format="%.6g")
 table[table["verdict"] == "looks at adjectives"]
@@ -133,12 +162,14 @@ table[table["verdict"] == "looks at adjectives"]
 # %% [markdown]
 # ## The picture
 #
-# The heads that give most to the two adjectives. Marks that lie together are position; a circle to the right of both others is
-# more than position.
+# The heads that give most to the two adjectives. Marks that lie together are position; a circle to
+# the right of both others is more than position.
 
 # %%
 shown = table.nlargest(16, adjectives)
-long = shown.rename(columns={"head": "row"}).melt(id_vars="row", value_vars=list(phrases), var_name="what")
+long = shown.rename(columns={"head": "row"}).melt(
+    id_vars="row", value_vars=list(phrases), var_name="what"
+)
 title = f"attention to the two places before the noun (mean of {len(phrases)} phrases)"
 said = shown.set_index("head")["verdict"].replace("none", "").to_dict()
 picture = drawing.compared(long, title, said=said)

@@ -13,11 +13,13 @@
 # %% [markdown]
 # # What does a longer context cost?
 #
-# Every head weighs every pair of tokens, so its pattern has n² entries for n tokens; everything else that a layer keeps grows with n. Expect
-# exponents of 2 and 1 where entries and bytes are counted. Time grows more slowly at first (there is other work) and faster where the
-# patterns no longer fit the processor's caches. A few seconds.
+# Every head weighs every pair of tokens, so its pattern has n² entries for n tokens; everything
+# else that a layer keeps grows with n. Expect exponents of 2 and 1 where entries and bytes are
+# counted. Time grows more slowly at first (there is other work) and faster where the patterns no
+# longer fit the processor's caches. A few seconds.
 #
-# Shown: The patterns of a text take memory that grows with the square of its length; in a long text they outweigh what the layers keep per token.
+# Shown: The patterns of a text take memory that grows with the square of its length; in a long text
+# they outweigh what the layers keep per token.
 
 # %%
 import os
@@ -42,8 +44,9 @@ config = model.config
 # %% [markdown]
 # ## Counted
 #
-# Texts of n tokens, up to the model's context, run through the hooked model. Entries and bytes are those of the tensors that it
-# really made (float32): the patterns of all heads; beside them what the layers keep per token: Q, K, V, z and the residual stream.
+# Texts of n tokens, up to the model's context, run through the hooked model. Entries and bytes are
+# those of the tensors that it really made (float32): the patterns of all heads; beside them what
+# the layers keep per token: Q, K, V, z and the residual stream.
 
 
 # %%
@@ -63,16 +66,31 @@ for n in lengths:
     trace = probe.trace(model, text_of(n))
     kept = [trace.q, trace.k, trace.v, trace.z, trace.resid_pre, trace.resid_mid, trace.resid_post]
     row = {"model": model.name, "n": n, "entries_per_head": trace.pattern[0, 0].numel()}
-    row |= {"not_masked": int((trace.pattern[0, 0] > 0).sum()), "heads": trace.pattern.shape[:2].numel()}
-    rows.append(row | {"pattern_bytes": trace.pattern.nbytes, "per_token_bytes": sum(part.nbytes for part in kept)})
+    row |= {
+        "not_masked": int((trace.pattern[0, 0] > 0).sum()),
+        "heads": trace.pattern.shape[:2].numel(),
+    }
+    rows.append(
+        row
+        | {
+            "pattern_bytes": trace.pattern.nbytes,
+            "per_token_bytes": sum(part.nbytes for part in kept),
+        }
+    )
 counted = pd.DataFrame(rows)
-{name: exponent(lengths, counted[name]) for name in ("entries_per_head", "pattern_bytes", "per_token_bytes")}
+{
+    name: exponent(lengths, counted[name])
+    for name in ("entries_per_head", "pattern_bytes", "per_token_bytes")
+}
 
 # %% [markdown]
-# Not masked are n (n + 1) / 2 of the n² entries: the mask saves half of the entries, never the square. The two memories meet at:
+# Not masked are n (n + 1) / 2 of the n² entries: the mask saves half of the entries, never the
+# square. The two memories meet at:
 
 # %%
-meet = int(np.ceil(lengths[-1] * counted["per_token_bytes"].iloc[-1] / counted["pattern_bytes"].iloc[-1]))
+meet = int(
+    np.ceil(lengths[-1] * counted["per_token_bytes"].iloc[-1] / counted["pattern_bytes"].iloc[-1])
+)
 f"{meet} tokens"
 
 # %% [markdown]
@@ -98,14 +116,17 @@ table
 # %% [markdown]
 # ## Measured
 #
-# The time of the formulas (scores, mask, softmax, mix) on one layer's q, k and v of that length, the fastest of several runs. Times belong to
-# this machine and this minute, so they are shown here and not kept. Beyond the model's context the vectors are random.
+# The time of the formulas (scores, mask, softmax, mix) on one layer's q, k and v of that length,
+# the fastest of several runs. Times belong to this machine and this minute, so they are shown here
+# and not kept. Beyond the model's context the vectors are random.
 
 
 # %%
 def seconds(n):
     """The fastest of several runs of one layer's attention over n tokens."""
-    q, k, v = torch.randn(3, config.n_heads, n, config.d_head, generator=torch.Generator().manual_seed(0))
+    q, k, v = torch.randn(
+        3, config.n_heads, n, config.d_head, generator=torch.Generator().manual_seed(0)
+    )
     taken = []
     for _ in range(max(3, 2048 // n)):
         start = time.perf_counter()
@@ -124,7 +145,10 @@ times
 
 # %%
 panel = drawing.Panel(f"{model.name}, all layers, float32", "tokens in the text", "bytes", log="xy")
-kinds = {"patterns (n² per head)": "pattern_bytes", "Q, K, V, z and residual stream (n)": "per_token_bytes"}
+kinds = {
+    "patterns (n² per head)": "pattern_bytes",
+    "Q, K, V, z and residual stream (n)": "per_token_bytes",
+}
 lines = [
     counted.assign(panel=panel.title, x=counted["n"], variant=name, value=counted[column])
     for name, column in kinds.items()

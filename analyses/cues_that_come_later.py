@@ -13,12 +13,14 @@
 # %% [markdown]
 # # Where is the sense of a word whose cue comes later?
 #
-# "One mole of carbon dioxide", "Apple unveiled a new smartphone": at the word itself a model that reads from left to right cannot know.
-# Expect an AUROC of exactly 0.5 there, and more at every later place. That is the *sense at that place*, never at the word. A
-# control with a plain word, "window", in place of the ambiguous one tells how much of it is the topic of the sentence alone: expect
-# most. Half a minute, a few minutes with GPT-2.
+# "One mole of carbon dioxide", "Apple unveiled a new smartphone": at the word itself a model that
+# reads from left to right cannot know. Expect an AUROC of exactly 0.5 there, and more at every
+# later place. That is the *sense at that place*, never at the word. A control with a plain word,
+# "window", in place of the ambiguous one tells how much of it is the topic of the sentence alone:
+# expect most. Half a minute, a few minutes with GPT-2.
 #
-# Shown: two senses told apart at places before and after their cue, for *apple*, *mole*, *bank*, and for *window* in their place.
+# Shown: two senses told apart at places before and after their cue, for *apple*, *mole*, *bank*,
+# and for *window* in their place.
 
 # %%
 import os
@@ -44,8 +46,8 @@ PAIRS = {"apple": ("fruit", "company"), "mole": ("animal", "unit"), "bank": ("ri
 # %% [markdown]
 # ## Five places
 #
-# The sentence is given twice, as an *echo*: in the second copy the word stands after the cue. Heads that copy from the first sentence
-# join in there.
+# The sentence is given twice, as an *echo*: in the second copy the word stands after the cue. Heads
+# that copy from the first sentence join in there.
 
 
 # %%
@@ -69,7 +71,8 @@ def separation(rows: torch.Tensor, facts: pd.DataFrame, senses: tuple[str, str])
     P(score of the first sense > score of the second), ties one half.
     """
     parts = [
-        [rows[((facts["half"] == half) & (facts["sense"] == sense)).tolist()] for sense in senses] for half in (0, 1)
+        [rows[((facts["half"] == half) & (facts["sense"] == sense)).tolist()] for sense in senses]
+        for half in (0, 1)
     ]
     direction = parts[0][0].mean(0) - parts[0][1].mean(0)
     a, b = (side @ direction for side in parts[1])
@@ -77,15 +80,16 @@ def separation(rows: torch.Tensor, facts: pd.DataFrame, senses: tuple[str, str])
 
 
 where_to = probe.tokenize(
-    model, "The apple and the pear were mentioned again. The apple and the pear were mentioned again"
+    model,
+    "The apple and the pear were mentioned again. The apple and the pear were mentioned again",
 )
 {place: where_to.labels[pos] for place, pos in places(where_to, "apple", "pear").items()}
 
 # %% [markdown]
 # ## Told apart, held out
 #
-# At each place the direction from one sense to the other is fitted after the last layer on half of the cue words and half of the
-# frames, and scored on the other halves.
+# At each place the direction from one sense to the other is fitted after the last layer on half of
+# the cue words and half of the frames, and scored on the other halves.
 
 # %%
 later = []
@@ -103,10 +107,19 @@ for word, senses in PAIRS.items():
             columns=["sense", "half", "cue", "text"],
         )
         tokens = [probe.tokenize(model, f"{text}. {text}") for text in facts["text"]]
-        where = pd.DataFrame([places(each, stands, cue) for each, cue in zip(tokens, facts["cue"], strict=True)])
+        where = pd.DataFrame(
+            [places(each, stands, cue) for each, cue in zip(tokens, facts["cue"], strict=True)]
+        )
         for place in where:
             rows = probe.target_states(model, tokens, where[place].tolist()).resid[:, -1].double()
-            later.append({"place": place, "word": word, "stands": stands, "auroc": separation(rows, facts, senses)})
+            later.append(
+                {
+                    "place": place,
+                    "word": word,
+                    "stands": stands,
+                    "auroc": separation(rows, facts, senses),
+                }
+            )
 table = pd.DataFrame(later)
 table.pivot(index="place", columns=["word", "stands"], values="auroc").loc[where.columns]
 
@@ -118,7 +131,9 @@ table.pivot(index="place", columns=["word", "stands"], values="auroc").loc[where
 # %%
 out.mkdir(parents=True, exist_ok=True)
 table.to_csv(out / "cues_that_come_later.csv", index=False, float_format="%.6g")
-what = (table["stands"] == table["word"]).map({True: "the ambiguous word", False: "window in its place"})
+what = (table["stands"] == table["word"]).map(
+    {True: "the ambiguous word", False: "window in its place"}
+)
 long = table.assign(row=table["word"] + ": " + table["place"], what=what, value=table["auroc"])
 picture = drawing.compared(long, "held-out AUROC of the two senses (0.5 = chance)", kind="number")
 charts.save(picture, out / "cues_that_come_later.png")

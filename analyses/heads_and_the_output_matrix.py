@@ -13,11 +13,12 @@
 # %% [markdown]
 # # Does one output matrix do the work of all heads at once, or each head its own?
 #
-# Both: implementations put the heads' z side by side and multiply once with W_O; the lessons let every head propose its own ΔE and add them up.
-# Expect the same vector from both, up to rounding, and each head's value map d_model -> d_model to have a rank of at most d_head.
-# A few seconds.
+# Both: implementations put the heads' z side by side and multiply once with W_O; the lessons let
+# every head propose its own ΔE and add them up. Expect the same vector from both, up to rounding,
+# and each head's value map d_model -> d_model to have a rank of at most d_head. A few seconds.
 #
-# Shown: Every head of a layer proposes its own change ΔE of the word's vector; their sum is what the block writes, less its bias.
+# Shown: Every head of a layer proposes its own change ΔE of the word's vector; their sum is what
+# the block writes, less its bias.
 
 # %%
 import os
@@ -42,7 +43,8 @@ trace
 # %% [markdown]
 # ## Concat(z) W_O against the sum of ΔE
 #
-# W_O of a block is the heads' value-up matrices on top of each other, so the one product is the sum of many. Every token of every layer:
+# W_O of a block is the heads' value-up matrices on top of each other, so the one product is the sum
+# of many. Every token of every layer:
 
 
 # %%
@@ -51,9 +53,15 @@ def concatenated(z, w_o):
     return z.transpose(0, 1).flatten(1) @ w_o.flatten(0, 1)
 
 
-together = torch.stack([concatenated(z, block.w_o) for z, block in zip(trace.z, blocks, strict=True)])
-delta_e = torch.stack([attention.write(z, block.w_o) for z, block in zip(trace.z, blocks, strict=True)])
-less_bias = torch.stack([written - block.b_o for written, block in zip(trace.attn_out, blocks, strict=True)])
+together = torch.stack(
+    [concatenated(z, block.w_o) for z, block in zip(trace.z, blocks, strict=True)]
+)
+delta_e = torch.stack(
+    [attention.write(z, block.w_o) for z, block in zip(trace.z, blocks, strict=True)]
+)
+less_bias = torch.stack(
+    [written - block.b_o for written, block in zip(trace.attn_out, blocks, strict=True)]
+)
 {
     "one product - sum of heads": (together - delta_e.sum(1)).abs().max().item(),
     "sum of heads - (attn_out - b_O)": (delta_e.sum(1) - less_bias).abs().max().item(),
@@ -63,8 +71,9 @@ less_bias = torch.stack([written - block.b_o for written, block in zip(trace.att
 # %% [markdown]
 # ## All heads side by side
 #
-# What each head would add to the vector of *creature*: its length, and its share of what is added together, measured along the sum (shares of a
-# layer sum to 1; a negative one pulls the other way). b_V is inside each ΔE: the weights of a row sum to 1, so it arrives whole.
+# What each head would add to the vector of *creature*: its length, and its share of what is added
+# together, measured along the sum (shares of a layer sum to 1; a negative one pulls the other way).
+# b_V is inside each ΔE: the weights of a row sum to 1, so it arrives whole.
 
 # %%
 whole = delta_e[:, :, at].sum(1)
@@ -73,8 +82,9 @@ share = torch.einsum("lhm,lm->lh", delta_e[:, :, at], whole) / whole.square().su
 # %% [markdown]
 # ## Value down, value up
 #
-# A head's value map is W_V W_O: down from d_model to d_head, up again. Its rank cannot exceed d_head; the spectrum says how many of these
-# directions count (`half`: directions that hold half of its squared size).
+# A head's value map is W_V W_O: down from d_model to d_head, up again. Its rank cannot exceed
+# d_head; the spectrum says how many of these directions count (`half`: directions that hold half of
+# its squared size).
 
 # %%
 rows, spectra = [], []
@@ -82,15 +92,30 @@ for layer, block in enumerate(blocks):
     for head, (down, up) in enumerate(zip(block.w_v.double(), block.w_o.double(), strict=True)):
         sizes = torch.linalg.svdvals(down @ up)
         held = sizes.square().cumsum(0) / sizes.square().sum()
-        row = {"layer": layer, "head": head, "length": delta_e[layer, head, at].norm(), "share": share[layer, head]}
+        row = {
+            "layer": layer,
+            "head": head,
+            "length": delta_e[layer, head, at].norm(),
+            "share": share[layer, head],
+        }
         row |= {"rank": (sizes > 1e-9 * sizes[0]).sum(), "d_head": len(up), "d_model": len(down)}
         row |= {"largest": sizes[0], "half": (held < 0.5).sum() + 1}
-        rows.append({name: getattr(value, "item", lambda v=value: v)() for name, value in row.items()})
+        rows.append(
+            {name: getattr(value, "item", lambda v=value: v)() for name, value in row.items()}
+        )
         name = f"L{layer}H{head}"
-        spectra += [{"map": name, "place": place + 1, "value": size} for place, size in enumerate(sizes.tolist())]
+        spectra += [
+            {"map": name, "place": place + 1, "value": size}
+            for place, size in enumerate(sizes.tolist())
+        ]
 table = pd.DataFrame(rows)
-scale = trace.attn_out.abs().amax((1, 2))  # differences are relative to the largest number of the layer
-for name, difference in {"sum_differs": together - delta_e.sum(1), "block_differs": delta_e.sum(1) - less_bias}.items():
+scale = trace.attn_out.abs().amax(
+    (1, 2)
+)  # differences are relative to the largest number of the layer
+for name, difference in {
+    "sum_differs": together - delta_e.sum(1),
+    "block_differs": delta_e.sum(1) - less_bias,
+}.items():
     table[name] = (difference.abs().amax((1, 2)) / scale)[table["layer"]].numpy()
 out.mkdir(parents=True, exist_ok=True)
 table.to_csv(out / "heads_and_the_output_matrix.csv", index=False, float_format="%.6g")
@@ -102,12 +127,15 @@ drawing.spectra(pd.DataFrame(spectra), rank=model.config.d_head)
 # %% [markdown]
 # ## The picture
 #
-# The layer in which the heads together write most, the first coordinates of every ΔE, and what the hooked block wrote, less b_O. A cell of the
-# lowest row is the sum of the cells above it.
+# The layer in which the heads together write most, the first coordinates of every ΔE, and what the
+# hooked block wrote, less b_O. A cell of the lowest row is the sum of the cells above it.
 
 # %%
 layer = int(whole.norm(dim=-1).argmax())
-vectors = {f"ΔE of L{layer}H{head}: {share[layer, head]:.0%}": part[at] for head, part in enumerate(delta_e[layer])}
+vectors = {
+    f"ΔE of L{layer}H{head}: {share[layer, head]:.0%}": part[at]
+    for head, part in enumerate(delta_e[layer])
+}
 vectors["sum = attn_out − b_O"] = less_bias[layer, at]
 cells = [
     {"vector": name, "coordinate": place, "value": value}

@@ -13,14 +13,17 @@
 # %% [markdown]
 # # Does it find what is published of GPT-2 small and indirect objects?
 #
-# "When John and Mary went to the shops, John gave the bag to" goes on with *Mary*. Which heads bring that about in GPT-2 small is
-# the circuit that people know best (Wang et al. 2022). Here its numbers are measured once more and printed beside the published ones, those of
-# TransformerLens' demonstration on eight prompts among them. About a minute; `make ioi MODEL=gpt2`, and `PROBE_MODEL` names a folder, too.
+# "When John and Mary went to the shops, John gave the bag to" goes on with *Mary*. Which heads
+# bring that about in GPT-2 small is the circuit that people know best (Wang et al. 2022). Here its
+# numbers are measured once more and printed beside the published ones, those of TransformerLens'
+# demonstration on eight prompts among them. About a minute; `make ioi MODEL=gpt2`, and
+# `PROBE_MODEL` names a folder, too.
 #
-# Published numbers are of folded weights. A logit difference is the same in both; a head's write is told here without b_V W_O, which
-# folding moves into the bias of the layer.
+# Published numbers are of folded weights. A logit difference is the same in both; a head's write is
+# told here without b_V W_O, which folding moves into the bias of the layer.
 #
-# Shown: Numbers published of indirect objects in GPT-2 small beside those measured here; there is no picture.
+# Shown: Numbers published of indirect objects in GPT-2 small beside those measured here; there is
+# no picture.
 
 # %%
 import os
@@ -42,7 +45,9 @@ FRAMES = {
 }
 WORDS = "river stone green table seven paper music window horse winter bread glass garden silver road letter chair cloud fish night bridge yellow train coat"
 prompts = [
-    (frame.format(giver), wanted, giver) for frame, names in FRAMES.items() for wanted, giver in (names, names[::-1])
+    (frame.format(giver), wanted, giver)
+    for frame, names in FRAMES.items()
+    for wanted, giver in (names, names[::-1])
 ]
 rows = []
 
@@ -54,7 +59,8 @@ def stop(sentence):
 
 
 def note(quantity, published, measured):
-    """A line of the table; numbers agree when they round to nearly the same, names when all that are published are found."""
+    """A line of the table; numbers agree when they round to nearly the same, names when all that
+    are published are found."""
     agrees = (
         abs(measured - published) <= 0.01
         if isinstance(published, float)
@@ -78,7 +84,8 @@ model
 # %% [markdown]
 # ## The difference of two logits
 #
-# Of the name that is wanted and the one that gives, at the last token, behind a begin token. Adjacent prompts have the names exchanged.
+# Of the name that is wanted and the one that gives, at the last token, behind a begin token.
+# Adjacent prompts have the names exchanged.
 
 
 # %%
@@ -98,7 +105,10 @@ last = torch.stack([trace.logits[-1] for trace in traces])
 difference = last.gather(1, answers) @ torch.tensor([1.0, -1.0])
 note("logit difference, mean of eight", 3.55, float(difference.mean()))
 for (text, *_), published, measured in zip(
-    prompts, (3.337, 3.202, 2.710, 3.798, 1.721, 5.282, 2.601, 5.768), difference.tolist(), strict=True
+    prompts,
+    (3.337, 3.202, 2.710, 3.798, 1.721, 5.282, 2.601, 5.768),
+    difference.tolist(),
+    strict=True,
 ):
     note(text, published, measured)
 pd.DataFrame(rows)
@@ -106,13 +116,17 @@ pd.DataFrame(rows)
 # %% [markdown]
 # ## What each head writes into it directly
 #
-# With the scale of the final norm held at what it was, that norm and the unembedding are one direction of the stream, prompt by prompt.
+# With the scale of the final norm held at what it was, that norm and the unembedding are one
+# direction of the stream, prompt by prompt.
 
 # %%
 unembedding = weights.raw.get("lm_head.weight", weights.raw["wte.weight"])
 toward = unembedding[answers[:, 0]] - unembedding[answers[:, 1]]
 scales = (
-    torch.stack([trace.resid_post[-1, -1] for trace in traces]).var(-1, unbiased=False).add(model.config.epsilon).sqrt()
+    torch.stack([trace.resid_post[-1, -1] for trace in traces])
+    .var(-1, unbiased=False)
+    .add(model.config.epsilon)
+    .sqrt()
 )
 gained = toward * weights.raw["ln_f.weight"]
 directions = (gained - gained.mean(-1, keepdim=True)) / scales[:, None]
@@ -130,8 +144,9 @@ ranked.head(5)
 # %% [markdown]
 # ## Without that head
 #
-# Every head's z at the last token put to zero (to b_V, the other half of it stands in the bias), one at a time, everything behind it live. If nothing made up for
-# L9H9, the difference would fall by what it writes directly.
+# Every head's z at the last token put to zero (to b_V, the other half of it stands in the bias),
+# one at a time, everything behind it live. If nothing made up for L9H9, the difference would fall
+# by what it writes directly.
 
 # %%
 read = torch.zeros(len(prompts), depth + 1, model.config.d_model)
@@ -140,18 +155,32 @@ ids = [trace.tokens.ids for trace in traces]
 lost = probe.swap_heads(weights, ids, constant.expand_as(z), read)[..., -1].mean(0)
 left = pd.Series((difference.mean() + lost).flatten().tolist(), index=names)
 note("logit difference without L9H9", 2.917, float(left.get("L9H9", float("nan"))))
-note("expected if nothing made up for it", 0.566, float(difference.mean()) - float(ranked.get("L9H9", float("nan"))))
+note(
+    "expected if nothing made up for it",
+    0.566,
+    float(difference.mean()) - float(ranked.get("L9H9", float("nan"))),
+)
 left.sort_values().head(5)
 
 # %% [markdown]
 # ## The strongest path
 #
-# From head to head at the last token, through query, key or value, everything behind the receiver live: of two prompts with the names exchanged each is the
-# other's donor, along their mean direction.
+# From head to head at the last token, through query, key or value, everything behind the receiver
+# live: of two prompts with the names exchanged each is the other's donor, along their mean
+# direction.
 
 # %%
 both = (directions[::2] - directions[1::2]) / 2
-found = probe.paths(weights, ids[::2], ids[1::2], both[:, None], depth=depth, positions=[0], receivers=[0], mlps=False)
+found = probe.paths(
+    weights,
+    ids[::2],
+    ids[1::2],
+    both[:, None],
+    depth=depth,
+    positions=[0],
+    receivers=[0],
+    mlps=False,
+)
 edges = pd.DataFrame(found.rows()).query("sender_head >= 0")
 edges = edges.sort_values("total", key=abs, ascending=False).head(5)
 told = [
@@ -164,22 +193,31 @@ edges
 # %% [markdown]
 # ## Heads that look one token back, and heads that look behind an earlier copy
 #
-# Mean attention to the token before, on the prompts; and, on words in random order that come twice, to the token behind the first copy.
+# Mean attention to the token before, on the prompts; and, on words in random order that come twice,
+# to the token behind the first copy.
 
 # %%
-before = sum(trace.pattern[..., 2:, :].diagonal(1, -2, -1).mean(-1) for trace in traces) / len(traces)
+before = sum(trace.pattern[..., 2:, :].diagonal(1, -2, -1).mean(-1) for trace in traces) / len(
+    traces
+)
 draw, copies = random.Random(0), []
 for _ in range(4):
     once = "".join(f" {word}" for word in draw.sample(WORDS.split(), len(WORDS.split())))
     twice = probe.trace(model, once + once)
     n = (len(twice.tokens) - model.config.prepend_bos) // 2
-    copies.append(twice.pattern[..., -n:, :].diagonal(len(twice.tokens) - 2 * n + 1, -2, -1).mean(-1))
+    copies.append(
+        twice.pattern[..., -n:, :].diagonal(len(twice.tokens) - 2 * n + 1, -2, -1).mean(-1)
+    )
 looking = {
     kind: pd.Series(found.flatten().tolist(), index=names).sort_values(ascending=False)
     for kind, found in (("before", before), ("behind", sum(copies) / len(copies)))
 }
 note("looks most at the token before", "L4H11", looking["before"].index[0])
-note("among the five that look most behind the first copy", "L5H5, L6H9", ", ".join(looking["behind"].index[:5]))
+note(
+    "among the five that look most behind the first copy",
+    "L5H5, L6H9",
+    ", ".join(looking["behind"].index[:5]),
+)
 pd.DataFrame({kind: series.head(5) for kind, series in looking.items()})
 
 # %%

@@ -13,9 +13,11 @@
 # %% [markdown]
 # # How fast is it, beside what people use today?
 #
-# Reading states, swapping every head, sets of heads and long texts, each in turn with the plain way of doing the same, on random
-# weights of true shapes: GPT-2 small, and a Llama, a GPT-NeoX and a BERT. Expect all 288 swaps of a pair for the price of a few forwards. About fifteen minutes;
-# `--quick` does the same on a tiny shape in less than one, to see that the results are right: its times mean nothing.
+# Reading states, swapping every head, sets of heads and long texts, each in turn with the plain way
+# of doing the same, on random weights of true shapes: GPT-2 small, and a Llama, a GPT-NeoX and a
+# BERT. Expect all 288 swaps of a pair for the price of a few forwards. About fifteen minutes;
+# `--quick` does the same on a tiny shape in less than one, to see that the results are right: its
+# times mean nothing.
 #
 # Shown: All 144 heads are swapped both ways, exactly, for the price of a few forwards of the pairs.
 
@@ -47,7 +49,9 @@ def hold(work, against, target, measured, unit="×", *, least=False):
     ratio = measured["ratio"]
     holds = ratio >= target if least else ratio <= target
     asked = f"{'≥' if least else '≤'} {target:g} {unit}"
-    targets.append({"work": work, "against": against, "target": asked, "holds": holds, "unit": unit} | measured)
+    targets.append(
+        {"work": work, "against": against, "target": asked, "holds": holds, "unit": unit} | measured
+    )
 
 
 # %% [markdown]
@@ -70,12 +74,14 @@ hold(
 # %% [markdown]
 # ## Swapping: every head, both ways
 #
-# Against one forward of one member of each pair, the strictest unit, and of both; and against one forward per head, as others do it. That
-# loop is run once, a part in every turn.
+# Against one forward of one member of each pair, the strictest unit, and of both; and against one
+# forward per head, as others do it. That loop is run once, a part in every turn.
 
 # %%
 a, b = timing.aligned_pairs(model, PAIRS, LENGTH)
-direction = torch.nn.functional.normalize(torch.randn(d_model, generator=torch.Generator().manual_seed(0)), dim=0)
+direction = torch.nn.functional.normalize(
+    torch.randn(d_model, generator=torch.Generator().manual_seed(0)), dim=0
+)
 every_head = [(layer, head) for layer in range(layers) for head in range(heads)]
 looped = torch.zeros(PAIRS, 2, layers, heads)
 turn = iter(range(1000))
@@ -96,7 +102,12 @@ works = {
 }
 timings = timing.interleave(works, runs=RUNS)
 swaps = f"swap all {layers * heads} heads of {PAIRS} pairs both ways, traces included"
-hold(swaps, "bare forward of one member of each pair", 7, timing.compare(timings, "swaps", "one side"))
+hold(
+    swaps,
+    "bare forward of one member of each pair",
+    7,
+    timing.compare(timings, "swaps", "one side"),
+)
 hold(swaps, "bare forward of both members", 7, timing.compare(timings, "swaps", "both sides"))
 forwards = (
     2 * len(every_head) + 2,
@@ -106,15 +117,23 @@ faster = timing.compare(timings, "loop", "swaps", times=forwards[1] / forwards[0
 hold("a forward per head with TransformerLens hooks", "the same swaps", 60, faster, least=True)
 exact = probe.swap_pairs(weights, a, b, direction[None], depth=layers)[..., 0]
 difference = float((looped - exact).abs().max())
-hold("largest difference of the two, of the residual's unit", "", 1e-4, timing.alone(difference), unit="")
+hold(
+    "largest difference of the two, of the residual's unit",
+    "",
+    1e-4,
+    timing.alone(difference),
+    unit="",
+)
 
 # %% [markdown]
 # ## From the cue to the word: every position, every path
 #
-# One pair, both ways, its cue five tokens before the word, against the bare forward of its two members. The stream, the attention output and
-# the MLP output of every layer at every position from the cue on; every edge into the query, the key and the value of a head at the word, from
-# whatever writes before it there; and a forward of its own from the receiving head on for a thousand of these edges. Others run two whole
-# forwards with hooks for each edge: one in which only the sender writes what it wrote in the other member, one in which the receiver gets that.
+# One pair, both ways, its cue five tokens before the word, against the bare forward of its two
+# members. The stream, the attention output and the MLP output of every layer at every position from
+# the cue on; every edge into the query, the key and the value of a head at the word, from whatever
+# writes before it there; and a forward of its own from the receiving head on for a thousand of
+# these edges. Others run two whole forwards with hooks for each edge: one in which only the sender
+# writes what it wrote in the other member, one in which the receiver gets that.
 
 # %%
 one, other, never = a[:1], b[:1], float("inf")
@@ -126,7 +145,9 @@ def paths(sample):
 
 
 tracing = {
-    "trace": lambda: probe.trace_positions(weights, one, other, direction[None], depth=layers, heads=False),
+    "trace": lambda: probe.trace_positions(
+        weights, one, other, direction[None], depth=layers, heads=False
+    ),
     "paths": lambda: paths(0),
     "totals": lambda: paths(1000),
     "bare": lambda: timing.bare_forward(plain, [*one, *other], batch=2),
@@ -142,19 +163,32 @@ for name, work, most in (
     ("totals", "the same and the total effect of 1,000 of them", 50),
 ):
     hold(work, "bare forward of both members", most, timing.compare(timings, name, "bare"))
-faster = timing.compare(timings, "loop", "totals", times=len(few) / whole.total[0, 0, :, 0].isfinite().sum().item())
+faster = timing.compare(
+    timings, "loop", "totals", times=len(few) / whole.total[0, 0, :, 0].isfinite().sum().item()
+)
 hold(
-    "two forwards per edge with TransformerLens hooks", "these paths, per edge with its total", 100, faster, least=True
+    "two forwards per edge with TransformerLens hooks",
+    "these paths, per edge with its total",
+    100,
+    faster,
+    least=True,
 )
 moved = timing.loop_over_edges(model, (a[0], b[0]), direction, whole.edges[few])
 difference = float((moved - whole.total[0, :, few, 0]).abs().max())
-hold("largest difference of the two totals, of the residual's unit", "", 1e-4, timing.alone(difference), unit="")
+hold(
+    "largest difference of the two totals, of the residual's unit",
+    "",
+    1e-4,
+    timing.alone(difference),
+    unit="",
+)
 
 # %% [markdown]
 # ## Other architectures
 #
-# A Llama of SmolLM2's shape (grouped-query heads, rotary positions, gated MLPs), a GPT-NeoX of Pythia's and a BERT. The loop of one hooked
-# forward a head is run for a sample of the heads and counted up. A BERT reads both ways, so that a swap is a whole text there.
+# A Llama of SmolLM2's shape (grouped-query heads, rotary positions, gated MLPs), a GPT-NeoX of
+# Pythia's and a BERT. The loop of one hooked forward a head is run for a sample of the heads and
+# counted up. A BERT reads both ways, so that a swap is a whole text there.
 
 # %%
 for shape in () if QUICK else ("llama-135m", "neox-160m", "bert-base"):
@@ -171,18 +205,39 @@ for shape in () if QUICK else ("llama-135m", "neox-160m", "bert-base"):
         continue
     hold(swaps, "bare forward of both members", 6, timing.compare(timings, "swaps", "forward"))
     faster = timing.compare(timings, "loop", "swaps", times=1 / times)
-    hold(f"{shape}: a forward per head with TransformerLens hooks", "the same swaps", 60, faster, least=True)
-    hold(f"{shape}: read 64 sentences", "their bare forward", 1.10, timing.compare(timings, "read", "read bare"))
+    hold(
+        f"{shape}: a forward per head with TransformerLens hooks",
+        "the same swaps",
+        60,
+        faster,
+        least=True,
+    )
+    hold(
+        f"{shape}: read 64 sentences",
+        "their bare forward",
+        1.10,
+        timing.compare(timings, "read", "read bare"),
+    )
 
 # %% [markdown]
 # ## Sets of heads: a whole curve
 
 # %%
 kept = timing.curve_sets(layers, heads)
-donor_z = probe.target_states(model, timing.drawn(model, PAIRS, LENGTH, seed=1), [LENGTH - 1] * PAIRS).z
-works = {"curve": lambda: probe.swap_sets(weights, a, donor_z, kept, direction[None]), "bare": works["one side"]}
+donor_z = probe.target_states(
+    model, timing.drawn(model, PAIRS, LENGTH, seed=1), [LENGTH - 1] * PAIRS
+).z
+works = {
+    "curve": lambda: probe.swap_sets(weights, a, donor_z, kept, direction[None]),
+    "bare": works["one side"],
+}
 curve = timing.compare(timing.interleave(works, runs=RUNS), "curve", "bare", times=layers * heads)
-hold(f"head-set curve, {len(kept)} sets", f"{layers * heads} forwards of the same sentences", 0.4, curve)
+hold(
+    f"head-set curve, {len(kept)} sets",
+    f"{layers * heads} forwards of the same sentences",
+    0.4,
+    curve,
+)
 
 # %% [markdown]
 # ## One long text
@@ -197,7 +252,13 @@ hold(
     timing.alone(text["traced"] / text["cached"]),
 )
 hold("its time", everything, 1.0, timing.alone(text["traced_seconds"] / text["cached_seconds"]))
-hold("ΔE by source token, every head, values included", "", 60, timing.alone(text["sources"]), unit="MiB")
+hold(
+    "ΔE by source token, every head, values included",
+    "",
+    60,
+    timing.alone(text["sources"]),
+    unit="MiB",
+)
 
 # %% [markdown]
 # ## Starting

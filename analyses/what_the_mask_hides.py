@@ -13,12 +13,14 @@
 # %% [markdown]
 # # What does the mask hide?
 #
-# Expect everything that comes later: the scores of later words are set to minus infinity before the softmax, each row still sums
-# to 1, and whatever follows a word changes nothing at it, at no layer, exactly. So "Apple" in "Apple unveiled a new smartphone" cannot
-# have looked at "smartphone" in a model that reads from left to right. Half a minute.
-# Where such a sense can be read is asked in `cues_that_come_later.py`.
+# Expect everything that comes later: the scores of later words are set to minus infinity before the
+# softmax, each row still sums to 1, and whatever follows a word changes nothing at it, at no layer,
+# exactly. So "Apple" in "Apple unveiled a new smartphone" cannot have looked at "smartphone" in a
+# model that reads from left to right. Half a minute. Where such a sense can be read is asked in
+# `cues_that_come_later.py`.
 #
-# Shown: one head with its mask, and without it as the model never is: only there could *Apple* look at *smartphone*.
+# Shown: one head with its mask, and without it as the model never is: only there could *Apple* look
+# at *smartphone*.
 
 # %%
 import math
@@ -38,8 +40,9 @@ out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 # %% [markdown]
 # ## One head, with the mask and without
 #
-# `attention.mask` puts minus infinity where the key stands after the query, and exp of that is 0. The head is the one that would, without
-# its mask, give most of the attention of "Apple" to "smartphone". The weights with the mask are those of the hooked model.
+# `attention.mask` puts minus infinity where the key stands after the query, and exp of that is 0.
+# The head is the one that would, without its mask, give most of the attention of "Apple" to
+# "smartphone". The weights with the mask are those of the hooked model.
 
 # %%
 trace = probe.trace(model, "Apple unveiled a new smartphone")
@@ -61,8 +64,9 @@ mask
 # %% [markdown]
 # ## A later word never changes an earlier one
 #
-# The sentences of the lessons whose cue follows the word, each beside a text of equal length in which all that follows the word
-# was replaced by "the the the": the largest change in any coordinate of the residual stream at any layer.
+# The sentences of the lessons whose cue follows the word, each beside a text of equal length in
+# which all that follows the word was replaced by "the the the": the largest change in any
+# coordinate of the residual stream at any layer.
 
 # %%
 changes = []
@@ -85,11 +89,13 @@ pd.DataFrame(changes)
 # %% [markdown]
 # ## The table and the picture
 #
-# Left the scores, with what is minus infinity left empty; in the middle their softmax; right the same head without the mask. Rows are
-# queries.
+# Left the scores, with what is minus infinity left empty; in the middle their softmax; right the
+# same head without the mask. Rows are queries.
 
 # %%
-rows = [{"measured": item, "text": trace.tokens.text, "value": value} for item, value in mask.items()]
+rows = [
+    {"measured": item, "text": trace.tokens.text, "value": value} for item, value in mask.items()
+]
 rows += [
     {"measured": f"largest change {part}", "text": row["text"], "value": row[part]}
     for row in changes
@@ -101,10 +107,17 @@ table.to_csv(out / "what_the_mask_hides.csv", index=False, float_format="%.6g")
 table
 
 # %%
-labels = [label.split("·", 1)[1].removeprefix("<|").removesuffix("|>") for label in trace.tokens.labels]
+labels = [
+    label.split("·", 1)[1].removeprefix("<|").removesuffix("|>") for label in trace.tokens.labels
+]
 panels = {"scores, masked": masked, "weights": hidden, "weights without the mask": bare}
 cells = [
-    {"panel": panel, "query": labels[query], "key": labels[key], "value": value if math.isfinite(value) else math.nan}
+    {
+        "panel": panel,
+        "query": labels[query],
+        "key": labels[key],
+        "value": value if math.isfinite(value) else math.nan,
+    }
     for panel, squares in panels.items()
     for query, row in enumerate(squares[layer, head].tolist())
     for key, value in enumerate(row)

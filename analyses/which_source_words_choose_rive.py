@@ -13,12 +13,14 @@
 # %% [markdown]
 # # Which English words does the decoder read when it chooses *rive*?
 #
-# "Nobody knew why the bank was near the river": the French is *rive*, and *banque* if the last word is "money". The choice falls at
-# one place of the translation, behind "la", where cross-attention looks back at the English. Two answers are possible. The decoder
-# may read the cue, "river"; or the encoder may have moved the sense to "bank" already, and the decoder reads only that. Expect the
+# "Nobody knew why the bank was near the river": the French is *rive*, and *banque* if the last word
+# is "money". The choice falls at one place of the translation, behind "la", where cross-attention
+# looks back at the English. Two answers are possible. The decoder may read the cue, "river"; or the
+# encoder may have moved the sense to "bank" already, and the decoder reads only that. Expect the
 # second. A few seconds. `PROBE_TRANSLATOR` names another translator into French.
 #
-# Shown: how much of the choice between *rive* and *banque* passes through each English word, and through each head of cross-attention.
+# Shown: how much of the choice between *rive* and *banque* passes through each English word, and
+# through each head of cross-attention.
 
 # %%
 import os
@@ -47,9 +49,10 @@ FRAMES = (
 # %% [markdown]
 # ## The sentences
 #
-# Every frame with every pair of cue words, one of a river and one of money. "bank" comes before the cue in both languages, so the French
-# that is already there is the same word for word, and only the English can tell. (With the cue first, its French would be there too, and
-# could tell as well: that is not looked at here.) No training sentence came near these frames.
+# Every frame with every pair of cue words, one of a river and one of money. "bank" comes before the
+# cue in both languages, so the French that is already there is the same word for word, and only the
+# English can tell. (With the cue first, its French would be there too, and could tell as well: that
+# is not looked at here.) No training sentence came near these frames.
 
 # %%
 cues = {sense.name: sense.cues for sense in probe.lexicon.entry("bank").senses}
@@ -66,21 +69,30 @@ f"{right} of {len(choices)} pairs: rive ahead of banque with one cue, behind it 
 # %% [markdown]
 # ## Three measurements
 #
-# *Swap of a word*: the decoder finds at one English word what the encoder said there in the other sentence. *Swap of a head*: one head's z,
-# at the place of the choice only. Everything else responds; 100 % is the whole way from *banque* to *rive*. *Written directly*: ΔE of all
-# heads of cross-attention along (rive − banque) by English word, with every norm's scale held and no answer from what comes after.
-# Intervals draw frames and pairs of cue words again; p flips the sign of whole pairs of cue words and is corrected within each group.
+# *Swap of a word*: the decoder finds at one English word what the encoder said there in the other
+# sentence. *Swap of a head*: one head's z, at the place of the choice only. Everything else
+# responds; 100 % is the whole way from *banque* to *rive*. *Written directly*: ΔE of all heads of
+# cross-attention along (rive − banque) by English word, with every norm's scale held and no answer
+# from what comes after. Intervals draw frames and pairs of cue words again; p flips the sign of
+# whole pairs of cue words and is corrected within each group.
 
 # %%
 places, written, looked = [], [], []
 for choice in choices:
-    read = [probe.trace(model, source, choice.target) for source in (choice.source_a, choice.source_b)]
+    read = [
+        probe.trace(model, source, choice.target) for source in (choice.source_a, choice.source_b)
+    ]
     tokens = read[0].source
     word = list(tokens.positions_of("bank"))
-    cue = [pos for pos, (a, b) in enumerate(zip(tokens.ids, read[1].source.ids, strict=True)) if a != b]
+    cue = [
+        pos for pos, (a, b) in enumerate(zip(tokens.ids, read[1].source.ids, strict=True)) if a != b
+    ]
     rest = [pos for pos in range(len(tokens)) if pos not in word + cue]
     places.append([word, cue, rest])
-    a, b = (probe.cross.direct_logits(model, pair, "rive", against="banque")[:, :, -1].sum((0, 1)) for pair in read)
+    a, b = (
+        probe.cross.direct_logits(model, pair, "rive", against="banque")[:, :, -1].sum((0, 1))
+        for pair in read
+    )
     written.append(torch.stack([(a - b)[part].sum() for part in places[-1]]))
     pattern = torch.stack([pair.cross.pattern[:, :, -1] for pair in read]).mean(0)
     looked.append(torch.stack([pattern[..., part].sum(-1) for part in places[-1]], dim=-1))
@@ -89,7 +101,9 @@ same = []  # another cue of the same sense: what any disturbance does
 for side, sense in enumerate(("river", "money")):
     other = cues[sense][1:] + cues[sense][:1]
     again = [
-        probe.cross.WordChoice(en.format(cue=cues[sense][n]), en.format(cue=other[n]), fr, "rive", "banque")
+        probe.cross.WordChoice(
+            en.format(cue=cues[sense][n]), en.format(cue=other[n]), fr, "rive", "banque"
+        )
         for en, fr, n in facts
     ]
     same.append(probe.cross.swap_heads(model, again).moved[:, 0] * (-1, 1)[side])
@@ -99,15 +113,23 @@ effects = {
     "written directly, from": torch.stack(written),
 }
 NAMES = ("“bank”", "the cue", "every other word")
-heads = [f"L{layer}H{head}" for layer in range(swaps.moved.shape[2]) for head in range(swaps.moved.shape[3])]
+heads = [
+    f"L{layer}H{head}"
+    for layer in range(swaps.moved.shape[2])
+    for head in range(swaps.moved.shape[3])
+]
 
 
 # %%
 def intervals(effect: torch.Tensor, draws: int = 2000) -> torch.Tensor:
-    """95 % of the ratio of sums when frames and pairs of cue words are drawn again. `choice part -> 2 part`"""
+    """95 % of the ratio of sums when frames and pairs of cue words are drawn again. `choice part ->
+    2 part`"""
     torch.manual_seed(0)
     shape = (len(FRAMES), len(pairs))
-    counts = [torch.stack([torch.randint(n, (n,)).bincount(minlength=n) for _ in range(draws)]) for n in shape]
+    counts = [
+        torch.stack([torch.randint(n, (n,)).bincount(minlength=n) for _ in range(draws)])
+        for n in shape
+    ]
     weights = (counts[0][:, :, None] * counts[1][:, None]).flatten(1).double()
     return ((weights @ effect.double()) / (weights @ swaps.gap.double())[:, None]).quantile(
         torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0
@@ -121,12 +143,18 @@ for group, effect in effects.items():
     bounds = intervals(effect)
     for part, row in enumerate(parts):
         value = (effect[:, part].sum() / swaps.gap.sum()).item()
-        rows.append((group, row, value, bounds[0, part].item(), bounds[1, part].item(), test.p[part]))
+        rows.append(
+            (group, row, value, bounds[0, part].item(), bounds[1, part].item(), test.p[part])
+        )
 table = pd.DataFrame(rows, columns=["group", "row", "value", "low", "high", "p"])
-of_heads = torch.stack([swaps.denoise, swaps.noise, (sum(same) / 2).sum(0) / swaps.gap.sum()]).flatten(1)
+of_heads = torch.stack(
+    [swaps.denoise, swaps.noise, (sum(same) / 2).sum(0) / swaps.gap.sum()]
+).flatten(1)
 attention = torch.stack(looked).mean(0).flatten(0, 1).T
 for name, values in zip(
-    ("denoise", "noise", "same_sense", "looks_at_bank", "looks_at_cue"), (*of_heads, *attention[:2]), strict=True
+    ("denoise", "noise", "same_sense", "looks_at_bank", "looks_at_cue"),
+    (*of_heads, *attention[:2]),
+    strict=True,
 ):
     table.loc[table["row"].isin(heads), name] = values.numpy()
 table.style.format(precision=3)
@@ -134,7 +162,8 @@ table.style.format(precision=3)
 # %% [markdown]
 # ## What that says
 #
-# The swaps tell what *carries* the choice. Where a head looks is in the last two columns and shows nothing by itself.
+# The swaps tell what *carries* the choice. Where a head looks is in the last two columns and shows
+# nothing by itself.
 
 # %%
 by_word, by_head, direct = (table[table["group"] == group].set_index("row") for group in effects)
@@ -151,13 +180,19 @@ said
 # %% [markdown]
 # ## One sentence
 #
-# The head that carries most, over the French that is there so far. Rows are French, columns English.
+# The head that carries most, over the French that is there so far. Rows are French, columns
+# English.
 
 # %%
 layer, head = divmod(int(swaps.effect.argmax()), swaps.effect.shape[1])
 one = probe.trace(model, choices[len(pairs)].source_a, choices[len(pairs)].target)
 cells = [
-    {"panel": f"L{layer}H{head}", "query": query, "key": key, "value": one.cross.pattern[layer, head, t, j].item()}
+    {
+        "panel": f"L{layer}H{head}",
+        "query": query,
+        "key": key,
+        "value": one.cross.pattern[layer, head, t, j].item(),
+    }
     for t, query in enumerate(one.target.labels)
     for j, key in enumerate(one.source.labels)
 ]

@@ -13,11 +13,13 @@
 # %% [markdown]
 # # Why are the scores divided by √d_head?
 #
-# Expect the variance of q·k to grow with the width of the head, the softmax of undivided scores to give nearly everything to
-# one token (low entropy), and its gradient to be gone for most queries. The real q and k of a model that was trained with
-# the division, then random vectors of many widths. A few seconds.
+# Expect the variance of q·k to grow with the width of the head, the softmax of undivided scores to
+# give nearly everything to one token (low entropy), and its gradient to be gone for most queries.
+# The real q and k of a model that was trained with the division, then random vectors of many
+# widths. A few seconds.
 #
-# Shown: Without the division by √d_head the softmax gives nearly everything to one token, and the gradient of a typical query is nearly gone.
+# Shown: Without the division by √d_head the softmax gives nearly everything to one token, and the
+# gradient of a typical query is nearly gone.
 
 # %%
 import math
@@ -41,13 +43,14 @@ VARIANTS = {"divided by √d_head": 1.0, "not divided": math.sqrt(model.config.d
 # %% [markdown]
 # ## What is measured
 #
-# Entropy in bits over the bits that even shares would have: 1 is even, 0 is everything to one token. The gradient is the
-# softmax's Jacobian, J = diag(A) - A Aᵀ: its largest eigenvalue λ says how far the shares can move per unit of their
-# scores, at most 1/2. A query whose largest eigenvalue is below 0.01 counts as stuck.
+# Entropy in bits over the bits that even shares would have: 1 is even, 0 is everything to one
+# token. The gradient is the softmax's Jacobian, J = diag(A) - A Aᵀ: its largest eigenvalue λ says
+# how far the shares can move per unit of their scores, at most 1/2. A query whose largest
+# eigenvalue is below 0.01 counts as stuck.
 #
-# J is a diagonal less a matrix of rank one: det(J - λ) = Π (Aᵢ - λ) · (1 - Σ Aᵢ² / (Aᵢ - λ)). The shares sum to 1, so
-# the last factor is -λ Σ Aᵢ / (Aᵢ - λ). The largest λ lies between the two largest shares, where that sum rises from -∞
-# to ∞: halving finds its zero, and always ends.
+# J is a diagonal less a matrix of rank one: det(J - λ) = Π (Aᵢ - λ) · (1 - Σ Aᵢ² / (Aᵢ - λ)). The
+# shares sum to 1, so the last factor is -λ Σ Aᵢ / (Aᵢ - λ). The largest λ lies between the two
+# largest shares, where that sum rises from -∞ to ∞: halving finds its zero, and always ends.
 
 
 # %%
@@ -69,31 +72,47 @@ def described(patterns):
     """Of `... query_pos key_pos` patterns, whose queries see two keys or more."""
     even = torch.cat([evenness(pattern, (pattern > 0).sum(-1)).flatten() for pattern in patterns])
     steep = torch.cat([gradient(pattern).flatten() for pattern in patterns])
-    return {"evenness": even.mean(), "gradient": steep.median(), "stuck": (steep < 0.01).float().mean()}
+    return {
+        "evenness": even.mean(),
+        "gradient": steep.median(),
+        "stuck": (steep < 0.01).float().mean(),
+    }
 
 
 # %% [markdown]
 # ## On the model's real q and k
 #
-# Every head, every token after the first two of the example sentences. Masked scores, with the model's own division, then
-# multiplied by √d_head again.
+# Every head, every token after the first two of the example sentences. Masked scores, with the
+# model's own division, then multiplied by √d_head again.
 
 # %%
-traces = [probe.trace(model, text) for text in sorted({example.text for example in probe.lexicon.showcase()})]
+traces = [
+    probe.trace(model, text)
+    for text in sorted({example.text for example in probe.lexicon.showcase()})
+]
 rows = []
 for layer in range(model.config.n_layers):
     scores = [attention.scores(trace.q[layer], trace.k[layer]) for trace in traces]
     dots = torch.cat([part.flatten() for part in scores]) * math.sqrt(model.config.d_head)
     for variant, factor in VARIANTS.items():
         patterns = [attention.softmax(attention.mask(part * factor))[:, 2:] for part in scores]
-        row = {"source": "real q and k", "layer": layer, "d_head": model.config.d_head, "variant": variant}
-        rows.append(row | {"variance": (dots * factor / math.sqrt(model.config.d_head)).var()} | described(patterns))
+        row = {
+            "source": "real q and k",
+            "layer": layer,
+            "d_head": model.config.d_head,
+            "variant": variant,
+        }
+        rows.append(
+            row
+            | {"variance": (dots * factor / math.sqrt(model.config.d_head)).var()}
+            | described(patterns)
+        )
 
 # %% [markdown]
 # ## On random vectors
 #
-# Independent coordinates of variance 1: the variance of q·k is d_head, so its typical size √d_head. Divided by that, it is 1 for every
-# width. 256 queries, 32 keys, no mask.
+# Independent coordinates of variance 1: the variance of q·k is d_head, so its typical size √d_head.
+# Divided by that, it is 1 for every width. 256 queries, 32 keys, no mask.
 
 # %%
 for d_head in (4, 8, 16, 32, 64, 128, 256, 512, 1024):
@@ -112,7 +131,10 @@ for d_head in (4, 8, 16, 32, 64, 128, 256, 512, 1024):
 
 # %%
 table = pd.DataFrame(
-    [{name: getattr(value, "item", lambda v=value: v)() for name, value in row.items()} for row in rows]
+    [
+        {name: getattr(value, "item", lambda v=value: v)() for name, value in row.items()}
+        for row in rows
+    ]
 )
 table = table.astype({"layer": "Int64"})
 out.mkdir(parents=True, exist_ok=True)
@@ -122,15 +144,18 @@ table
 # %% [markdown]
 # ## What this does not show
 #
-# This model learned with the division, so its q and k are as long as suits it; one trained without would have learned shorter ones. And the
-# stuck share concerns the softmax alone: by the chain rule the division itself also shrinks the gradient with respect to q·k, √d_head times,
-# but evenly for every query.
+# This model learned with the division, so its q and k are as long as suits it; one trained without
+# would have learned shorter ones. And the stuck share concerns the softmax alone: by the chain rule
+# the division itself also shrinks the gradient with respect to q·k, √d_head times, but evenly for
+# every query.
 
 # %%
 panels = [
     drawing.Panel("Real q and k: how even", "layer", "entropy (1 = even)"),
     drawing.Panel("Real q and k: gradient", "layer", "median largest eigenvalue of J"),
-    drawing.Panel("Random: queries that are stuck", "d_head", "share with eigenvalue < 0.01", log="x"),
+    drawing.Panel(
+        "Random: queries that are stuck", "d_head", "share with eigenvalue < 0.01", log="x"
+    ),
 ]
 real, drawn = (table[table["source"] == source] for source in ("real q and k", "random q and k"))
 parts = [

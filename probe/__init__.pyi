@@ -9,7 +9,7 @@ from .model.tokens import tokenize as tokenize
 from .model.trace import trace as trace
 from .model.trace import target_states as target_states
 from .model.weights import read_weights as read_weights
-from .model import ledger as ledger
+from .model import decomposition as decomposition
 from .patching.swaps import swap_heads as swap_heads
 from .patching.swaps import swap_pairs as swap_pairs
 from .patching.swaps import swap_sets as swap_sets
@@ -18,12 +18,12 @@ from .patching.paths import paths as paths
 from .patching import cross as cross
 from .text.sentences import read_sentences as read_sentences
 from .text import lexicon as lexicon
-from .study.study import study as study
-from .study.evaluation import evaluate as evaluate
+from .evidence.study import study as study
+from .evidence.evaluation import evaluate as evaluate
 from .stats.resampling import sign_flip_test as sign_flip_test
-from .pages.walk.walk import walk as walk
+from .walkthrough.walk import walk as walk
 from .pages.report import write as write
-from .explore.notebook import explore as explore
+from .explorer.notebook import explore as explore
 from .errors import ProbeError as ProbeError
 from .errors import InputError as InputError
 from .errors import ModelError as ModelError

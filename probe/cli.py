@@ -1,8 +1,8 @@
 """The command line: parse, call one library function, write.
 
-Heavy imports wait inside the commands, so `--help` is instant. Results go to standard output, progress (on a terminal
-only) and errors to standard error. Exit 0; 1 when a check fell short; 2 for bad input or a model that cannot be
-trusted, in one sentence; 130 when interrupted.
+Heavy imports wait inside the commands, so `--help` is instant. Results go to standard output,
+progress (on a terminal only) and errors to standard error. Exit 0; 1 when a check fell short; 2 for
+bad input or a model that cannot be trusted, in one sentence; 130 when interrupted.
 """
 
 import json
@@ -22,9 +22,9 @@ from probe.pages.terminal import print_certificate, print_parameters, print_tabl
 from probe.provenance import command_line
 
 if TYPE_CHECKING:
+    from probe.evidence.study import StudyCost
     from probe.model.model import Model
-    from probe.pages.walk.walk import Walk
-    from probe.study.study import StudyCost
+    from probe.walkthrough.walk import Walk
 INTERRUPTED = 130
 PERMUTATIONS = 1000
 DEFAULT_MODEL = "tiny-senses"
@@ -36,11 +36,15 @@ SINGLE: Final = "float32"
 REPORTS = Path("reports")
 
 ModelOption = Annotated[
-    str, Option("--model", help="A name (probe models lists them), a hub name, a folder or a GGUF file.")
+    str,
+    Option(
+        "--model", help="A name (probe models lists them), a hub name, a folder or a GGUF file."
+    ),
 ]
 DeviceOption = Annotated[str, Option("--device", help="Where the model runs, as cpu or cuda.")]
 DtypeOption = Annotated[
-    Literal["float32", "float64"], Option("--dtype", help="What is computed in, whatever the file holds.")
+    Literal["float32", "float64"],
+    Option("--dtype", help="What is computed in, whatever the file holds."),
 ]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
 OutOption = Annotated[Path, Option(help="The folder to write into.")]
@@ -71,15 +75,23 @@ def bare(
 @app.command()
 def report(
     words: Annotated[
-        list[str] | None, Argument(metavar="[WORD]...", help="Words to study; bank, mole and apple by default.")
+        list[str] | None,
+        Argument(metavar="[WORD]...", help="Words to study; bank, mole and apple by default."),
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
     sentences: Annotated[Path | None, Option(help=f"Your own sentences: {FORMS}")] = None,
     out: OutOption = REPORTS,
-    seed: Annotated[int, Option(min=0, help="Decides splits, pairs, donors, permutations and bootstrap draws.")] = 0,
-    permutations: Annotated[int, Option(min=99, help="How often senses are reassigned to cue words.")] = PERMUTATIONS,
+    seed: Annotated[
+        int, Option(min=0, help="Decides splits, pairs, donors, permutations and bootstrap draws.")
+    ] = 0,
+    permutations: Annotated[
+        int, Option(min=99, help="How often senses are reassigned to cue words.")
+    ] = PERMUTATIONS,
     shards: Annotated[
-        Path | None, Option("--from", help="A finished sweep: its page, from its shards alone, without the model.")
+        Path | None,
+        Option(
+            "--from", help="A finished sweep: its page, from its shards alone, without the model."
+        ),
     ] = None,
     beside: Annotated[
         str | None,
@@ -89,10 +101,15 @@ def report(
         ),
     ] = None,
     max_memory: Annotated[
-        str | None, Option(help="Refuse before the work what would take more, as 4GB; else what is not free.")
+        str | None,
+        Option(help="Refuse before the work what would take more, as 4GB; else what is not free."),
     ] = None,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Say what the sentences are enough for, minutes and memory; do nothing.")
+        bool,
+        Option(
+            "--dry-run",
+            help="Say what the sentences are enough for, minutes and memory; do nothing.",
+        ),
     ] = False,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
@@ -106,7 +123,7 @@ def report(
 
         typer.echo(write_page(shards, out, words=words))
         return
-    from probe.study.study import parse_memory
+    from probe.evidence.study import parse_memory
     from probe.text.sentences import as_corpus
     from probe.text.splits import check_enough
 
@@ -124,12 +141,14 @@ def report(
             raise typer.Exit
 
     with progress_bar() as progress:
+        from probe.evidence.study import study
         from probe.pages.report import write
-        from probe.study.study import study
 
         given, other = _load(model, device, dtype), _load(second, device, dtype) if second else None
         chosen = {"seed": seed, "permutations": permutations}
-        result = study(given, words, corpus=corpus, second=other, progress=progress, planned=planned, **chosen)
+        result = study(
+            given, words, corpus=corpus, second=other, progress=progress, planned=planned, **chosen
+        )
         progress("writing", 0.98)
         options = {"device": device, "dtype": dtype} | result.options
         page = write(result, out, command=_command(model, second, sentences, options))
@@ -140,35 +159,50 @@ def report(
 def walk(
     text: Annotated[str, Argument(metavar="TEXT", help="The sentence to follow.")],
     target: Annotated[
-        str | None, Option(help="For an encoder-decoder: the translation of TEXT so far; what it reads is shown.")
+        str | None,
+        Option(
+            help="For an encoder-decoder: the translation of TEXT so far; what it reads is shown."
+        ),
     ] = None,
     word: Annotated[
-        str | None, Option(help="The word to follow; one that the lexicon has, or else the last, by default.")
+        str | None,
+        Option(help="The word to follow; one that the lexicon has, or else the last, by default."),
     ] = None,
-    beside: Annotated[str | None, Option(help="Another text with the same word; one that ships by default.")] = None,
+    beside: Annotated[
+        str | None, Option(help="Another text with the same word; one that ships by default.")
+    ] = None,
     against: Annotated[
-        str | None, Option(help="Another text with the same word, shown side by side: what differs first.")
+        str | None,
+        Option(help="Another text with the same word, shown side by side: what differs first."),
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
-    layer: Annotated[int | None, Option(help="Follow a head of this layer, counted from 0.")] = None,
+    layer: Annotated[
+        int | None, Option(help="Follow a head of this layer, counted from 0.")
+    ] = None,
     head: Annotated[
-        int | None, Option(help="Follow this head of --layer; by default one is chosen, and the page says by what.")
+        int | None,
+        Option(
+            help="Follow this head of --layer; by default one is chosen, and the page says by what."
+        ),
     ] = None,
     out: OutOption = REPORTS,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
 ) -> None:
-    """One sentence, every step of attention with its real numbers: a page, its tables and a manifest."""
+    """One sentence, every step of attention with its real numbers: a page, its tables and a
+    manifest."""
     from probe.pages.output import check_folder
 
     check_folder(out)
     with progress_bar() as progress:
         from probe.pages.report import write
-        from probe.pages.walk.walk import walk
+        from probe.walkthrough.walk import walk
 
         loaded = _load(model, device, dtype)
         progress("walking", 0.4)
-        walked = walk(loaded, text, target, word=word, head=(layer, head), beside=beside, against=against)
+        walked = walk(
+            loaded, text, target, word=word, head=(layer, head), beside=beside, against=against
+        )
         progress("writing", 0.9)
         page = write(walked, out, command=_walk_command(model, walked, _place(device, dtype)))
     typer.echo(page)
@@ -177,24 +211,30 @@ def walk(
 @app.command()
 def explore(
     model: ModelOption = DEFAULT_MODEL,
-    port: Annotated[int, Option(min=0, max=65535, help="The port to listen on; a free one by default.")] = 0,
-    host: Annotated[str, Option(help="The address to listen on; others than this machine's let others in.")] = (
-        "127.0.0.1"
-    ),
-    browser: Annotated[bool, Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
+    port: Annotated[
+        int, Option(min=0, max=65535, help="The port to listen on; a free one by default.")
+    ] = 0,
+    host: Annotated[
+        str, Option(help="The address to listen on; others than this machine's let others in.")
+    ] = ("127.0.0.1"),
+    browser: Annotated[
+        bool, Option("--browser/--no-browser", help="Open the page in the browser.")
+    ] = True,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
 ) -> None:
-    """Your own sentences live: type, swap heads, see what changes; a server on this machine, until Ctrl-C."""
+    """Your own sentences live: type, swap heads, see what changes; a server on this machine, until
+    Ctrl-C."""
     try:
-        from probe.explore.server import NAMES, serve
+        from probe.explorer.server import NAMES, serve
     except ModuleNotFoundError as error:
         raise InputError(
             f"Exploring: the package {error.name} is missing; install it with pip install starlette uvicorn."
         ) from error
     if host not in NAMES:
         typer.echo(
-            f"probe: listening on {host}: whoever reaches this machine and has the address can use the model.", err=True
+            f"probe: listening on {host}: whoever reaches this machine and has the address can use the model.",
+            err=True,
         )
 
     def load() -> "Model":
@@ -208,14 +248,16 @@ def explore(
 @app.command()
 def check(
     texts: Annotated[
-        list[str] | None, Argument(metavar="[TEXT]...", help="Texts to run; two short ones by default.")
+        list[str] | None,
+        Argument(metavar="[TEXT]...", help="Texts to run; two short ones by default."),
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
     as_json: JsonOption = False,
 ) -> None:
-    """The certificate: the hooked model against the numbers from the raw weights; exit 1 when a row falls short."""
+    """The certificate: the hooked model against the numbers from the raw weights; exit 1 when a row
+    falls short."""
     from probe.model.check import DEFAULT_TEXTS, certify
 
     certificate = certify(_load(model, device, dtype), texts or DEFAULT_TEXTS)
@@ -227,15 +269,18 @@ def check(
 def evaluate(
     sentences: Annotated[Path, Labelled],
     model: ModelOption = DEFAULT_MODEL,
-    out: Annotated[Path | None, Option(help="A folder to write the tables and a manifest into.")] = None,
+    out: Annotated[
+        Path | None, Option(help="A folder to write the tables and a manifest into.")
+    ] = None,
     seed: Annotated[int, Option(min=0, help="Decides the folds.")] = 0,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
     as_json: JsonOption = False,
 ) -> None:
-    """How well each layer tells the senses apart at the word, beside baselines that need no model."""
+    """How well each layer tells the senses apart at the word, beside baselines that need no model.
+    """
+    from probe.evidence.evaluation import evaluate
     from probe.pages.output import check_folder
-    from probe.study.evaluation import evaluate
     from probe.text.sentences import read_sentences
 
     if out is not None:
@@ -262,34 +307,50 @@ def evaluate(
 def sweep(
     sentences: Annotated[list[Path], Labelled],
     out: Annotated[Path, Option(help="The folder of the shards; what is finished there is kept.")],
-    more: Annotated[list[Path] | None, Argument(metavar="[PATH]...", help="More of them, after the first.")] = None,
+    more: Annotated[
+        list[Path] | None, Argument(metavar="[PATH]...", help="More of them, after the first.")
+    ] = None,
     model: ModelOption = DEFAULT_MODEL,
     engine: Annotated[
         str, Option(help="local: in this process; dask: on workers (needs dask and distributed).")
     ] = "local",
     scheduler: Annotated[
-        str | None, Option(metavar="ADDRESS", help="A running Dask scheduler, such as tcp://127.0.0.1:8786.")
+        str | None,
+        Option(metavar="ADDRESS", help="A running Dask scheduler, such as tcp://127.0.0.1:8786."),
     ] = None,
     workers: Annotated[
-        int | None, Option(min=1, help="Dask workers on this machine, without --scheduler; one per processor.")
+        int | None,
+        Option(min=1, help="Dask workers on this machine, without --scheduler; one per processor."),
     ] = None,
     seed: Annotated[int, Option(min=0, help="Decides the split and the donors.")] = 0,
     block: Annotated[int, Option(min=1, help="Sentences per shard: what a kill can lose.")] = 1024,
     resume: Annotated[
-        bool, Option("--resume", help="Keep what is finished; this is what happens without it, too.")
+        bool,
+        Option("--resume", help="Keep what is finished; this is what happens without it, too."),
     ] = True,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
     as_json: Annotated[bool, Option("--json", help="Progress and result as JSON lines.")] = False,
 ) -> None:
-    """The measurements of a study over a large corpus, as Parquet shards that survive whatever stops it."""
+    """The measurements of a study over a large corpus, as Parquet shards that survive whatever
+    stops it."""
     from probe.sweep.deal import Options
     from probe.sweep.run import shown, sweep
     from probe.sweep.work import Workers
 
-    given, chosen = [*sentences, *(more or [])], Options(seed=seed, block=block, device=device, dtype=dtype)
+    given, chosen = (
+        [*sentences, *(more or [])],
+        Options(seed=seed, block=block, device=device, dtype=dtype),
+    )
     with shown(as_json=as_json) as step:
-        result = sweep(model, given, out, options=chosen, workers=Workers(engine, scheduler, workers), step=step)
+        result = sweep(
+            model,
+            given,
+            out,
+            options=chosen,
+            workers=Workers(engine, scheduler, workers),
+            step=step,
+        )
     if result.said:
         typer.echo(f"probe: {result.said}", err=True)
     counts = result.manifest["counts"]
@@ -306,13 +367,17 @@ def sweep(
 @app.command()
 def params(
     name: Annotated[
-        str, Argument(metavar="[NAME|MODEL]", help="gpt3 (by formula), or a model: its tensors are counted.")
+        str,
+        Argument(
+            metavar="[NAME|MODEL]", help="gpt3 (by formula), or a model: its tensors are counted."
+        ),
     ] = DEFAULT_MODEL,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
     as_json: JsonOption = False,
 ) -> None:
-    """How many parameters a model has, and where: gpt3 by formula, a loaded model from its tensors."""
+    """How many parameters a model has, and where: gpt3 by formula, a loaded model from its tensors.
+    """
     from probe.model.parameters import PUBLISHED, count_tensors, published
 
     counted = published(name) if name in PUBLISHED else count_tensors(_load(name, device, dtype))
@@ -344,20 +409,30 @@ def main() -> None:
     except TyperException as error:
         place = getattr(error, "ctx", None)  # a wrong option carries the command it was given to
         command = place.command_path if place else "probe"
-        typer.echo(f"probe: {error.format_message().rstrip('.')} (see `{command} --help`).", err=True)
+        typer.echo(
+            f"probe: {error.format_message().rstrip('.')} (see `{command} --help`).", err=True
+        )
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
-        typer.echo("probe: interrupted; finished files are kept, unfinished ones were not written.", err=True)
+        typer.echo(
+            "probe: interrupted; finished files are kept, unfinished ones were not written.",
+            err=True,
+        )
         sys.exit(INTERRUPTED)
 
 
-def _command(model: str, second: str | None, sentences: Path | None, options: Mapping[str, Any]) -> str:
-    """The `probe report` that makes the same page again, with all options and without this machine's folders."""
+def _command(
+    model: str, second: str | None, sentences: Path | None, options: Mapping[str, Any]
+) -> str:
+    """The `probe report` that makes the same page again, with all options and without this
+    machine's folders."""
     permutations = options["permutations"] if options["permutations"] != PERMUTATIONS else None
     model = Path(model).name
     beside = Path(second).name if second else "" if model in COMPANION else None
     more = {"sentences": sentences and sentences.name, "beside": beside}
-    more |= {"permutations": permutations, "seed": options["seed"]} | _place(options["device"], options["dtype"])
+    more |= {"permutations": permutations, "seed": options["seed"]} | _place(
+        options["device"], options["dtype"]
+    )
     return command_line("report", *options["words"], model=model, **more)
 
 
@@ -365,13 +440,18 @@ def _walk_command(model: str, walked: "Walk", place: Mapping[str, str | None]) -
     """The `probe walk` that makes the same page again, without this machine's folders."""
     asked = walked.options
     text = str(asked.pop("text"))
-    first = {name: asked.pop(name) for name in ("target", "word", "beside", "against") if name in asked}
+    first = {
+        name: asked.pop(name) for name in ("target", "word", "beside", "against") if name in asked
+    }
     return command_line("walk", text, **first, model=Path(model).name, **asked, **place)
 
 
 def _place(device: str, dtype: str) -> dict[str, str | None]:
     """--device and --dtype where they are not the usual ones."""
-    return {"device": None if device == CPU else device, "dtype": None if dtype == SINGLE else dtype}
+    return {
+        "device": None if device == CPU else device,
+        "dtype": None if dtype == SINGLE else dtype,
+    }
 
 
 def _load(name: str, device: str, dtype: str) -> "Model":

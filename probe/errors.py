@@ -1,6 +1,8 @@
-"""Everything a user can be told to mend: one sentence each, saying what was done, got, expected, and the next step.
+"""Everything a user can be told to mend: one sentence each, saying what was done, got, expected,
+and the next step.
 
-The command line prints the sentence and exits with the class's `exit_code`; nothing else in the library catches these.
+The command line prints the sentence and exits with the class's `exit_code`; nothing else in the
+library catches these.
 """
 
 

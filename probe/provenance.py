@@ -1,7 +1,8 @@
 """What a result came from, keys made of content, and files that are whole or absent.
 
-Times of day live only in the manifest, so that the same command with the same seed writes the same bytes elsewhere, on
-one machine with one set of versions. Another processor may sum in another order, and change a number's last digits.
+Times of day live only in the manifest, so that the same command with the same seed writes the same
+bytes elsewhere, on one machine with one set of versions. Another processor may sum in another
+order, and change a number's last digits.
 """
 
 import hashlib
@@ -20,16 +21,27 @@ from typing import Any, Literal
 
 from probe.errors import InputError
 
-PACKAGES = ("torch", "transformers", "transformer-lens", "gguf", "numpy", "scipy", "scikit-learn", "pandas", "altair")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "transformer-lens",
+    "gguf",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pandas",
+    "altair",
+)
 KEY_LENGTH = 16
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model came from and the sha256 of its weights; `location` is never an absolute path of this machine.
+    """Where a model came from and the sha256 of its weights; `location` is never an absolute path
+    of this machine.
 
-    `stored` is the type in which the file holds the weights, or its types, the most frequent first: "bfloat16", "Q4_1,
-    float32".
+    `stored` is the type in which the file holds the weights, or its types, the most frequent first:
+    "bfloat16", "Q4_1, float32".
     """
 
     kind: Literal["embedded", "hub", "folder", "file", "package", "bridge"]
@@ -40,11 +52,19 @@ class Origin:
 
 
 def manifest(
-    model: str, origin: Origin, *, seed: object, command: str | Sequence[str], data_sha256: str, **more: object
+    model: str,
+    origin: Origin,
+    *,
+    seed: object,
+    command: str | Sequence[str],
+    data_sha256: str,
+    **more: object,
 ) -> dict[str, Any]:
-    """Everything needed to make a result again: model and weights, versions, seed, command, data; `more` is added.
+    """Everything needed to make a result again: model and weights, versions, seed, command, data;
+    `more` is added.
 
-    The only record that holds a time of day (UTC). Raises TypeError when something in `more` has no JSON form.
+    The only record that holds a time of day (UTC). Raises TypeError when something in `more` has no
+    JSON form.
     """
     made = {
         "model": model,
@@ -62,7 +82,8 @@ def manifest(
 
 
 def command_line(*given: str, **options: object) -> str:
-    """A `probe` command as it is typed, its options in the order given; those that are None are left out."""
+    """A `probe` command as it is typed, its options in the order given; those that are None are
+    left out."""
     words = ["probe", *given]
     for name, value in options.items():
         if value is not None:
@@ -71,7 +92,8 @@ def command_line(*given: str, **options: object) -> str:
 
 
 def versions() -> dict[str, str]:
-    """The version of Python, of probe, and of every package that the numbers or the pictures depend on."""
+    """The version of Python, of probe, and of every package that the numbers or the pictures depend
+    on."""
     import probe
 
     return {"python": platform.python_version(), "probe": probe.__version__} | {
@@ -79,21 +101,29 @@ def versions() -> dict[str, str]:
     }
 
 
-def content_key(*parts: str | bytes | float | bool | None | Sequence[Any] | Mapping[str, Any]) -> str:
-    """A short key of content: the first 16 hex digits of the sha256 of the parts, the same in every run.
+def content_key(
+    *parts: str | bytes | float | bool | None | Sequence[Any] | Mapping[str, Any],
+) -> str:
+    """A short key of content: the first 16 hex digits of the sha256 of the parts, the same in every
+    run.
 
-    Parts are written as JSON with their lengths, so that ("ab", "c") and ("a", "bc") differ. Raises TypeError for a
-    part that has no JSON form.
+    Parts are written as JSON with their lengths, so that ("ab", "c") and ("a", "bc") differ. Raises
+    TypeError for a part that has no JSON form.
     """
     digest = hashlib.sha256()
     for part in parts:
-        raw = b"b" + part if isinstance(part, bytes) else b"j" + json.dumps(part, sort_keys=True).encode()
+        raw = (
+            b"b" + part
+            if isinstance(part, bytes)
+            else b"j" + json.dumps(part, sort_keys=True).encode()
+        )
         digest.update(len(raw).to_bytes(8, "big") + raw)
     return digest.hexdigest()[:KEY_LENGTH]
 
 
 def digest_of(*names: object, size: int = 16) -> bytes:
-    """`size` bytes that depend on the texts of the names, with their lengths, and on nothing else."""
+    """`size` bytes that depend on the texts of the names, with their lengths, and on nothing else.
+    """
     digest = hashlib.blake2b(digest_size=size)
     for name in names:
         raw = str(name).encode()
@@ -112,9 +142,11 @@ def sha256_of_bytes(content: bytes) -> str:
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path:
-    """Writes `content` under a temporary name beside `path`, then renames: a reader sees the old file or the new one.
+    """Writes `content` under a temporary name beside `path`, then renames: a reader sees the old
+    file or the new one.
 
-    Makes missing folders. Text is UTF-8 with its line ends as they are. Raises InputError when it cannot be written.
+    Makes missing folders. Text is UTF-8 with its line ends as they are. Raises InputError when it
+    cannot be written.
     """
     target = Path(path)
     raw = content.encode() if isinstance(content, str) else content
@@ -123,14 +155,20 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
         _write_and_rename(target, raw)
     except OSError as error:
         in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
-        reason = "a file stands where its folder should be" if in_the_way else (error.strerror or str(error)).lower()
-        raise InputError(f"Cannot write {target}: {reason}; choose a folder that can be written with --out.") from error
+        reason = (
+            "a file stands where its folder should be"
+            if in_the_way
+            else (error.strerror or str(error)).lower()
+        )
+        raise InputError(
+            f"Cannot write {target}: {reason}; choose a folder that can be written with --out."
+        ) from error
     return target
 
 
 def _write_and_rename(target: Path, raw: bytes) -> None:
-    """The temporary name cannot be guessed and must be new, and the file gets the rights of any new file, but never for
-    the world to write.
+    """The temporary name cannot be guessed and must be new, and the file gets the rights of any new
+    file, but never for the world to write.
     """
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o664)

@@ -1,8 +1,8 @@
-"""Makes the pictures and tables of every analysis again, with the embedded model, and the part of README.md that shows
-them.
+"""Makes the pictures and tables of every analysis again, with the embedded model, and the part of
+README.md that shows them.
 
-`python reports/gallery.py` runs the analyses one after the other; `--readme` writes README.md only. What it says of
-each is in the first cell of its script, so that it cannot go stale.
+`python reports/gallery.py` runs the analyses one after the other; `--readme` writes README.md only.
+What it says of each is in the first cell of its script, so that it cannot go stale.
 """
 
 import os
@@ -18,9 +18,26 @@ README = ROOT / "reports" / "README.md"
 MARKER = "<!-- gallery: generated from the first cell of each script; the tests compare -->\n"
 ORDER = (
     "a_real_model",
-    *("which_heads_resolve", "same_word_then_apart", "investigation", "adjectives_to_nouns", "what_the_mask_hides"),
-    *("cues_that_come_later", "which_source_words_choose_rive", "why_divide_by_sqrt_d", "plain_self_attention"),
-    *("heads_and_the_output_matrix", "context_size", "counting_parameters", "directions", "a_long_description"),
+    *(
+        "which_heads_resolve",
+        "same_word_then_apart",
+        "investigation",
+        "adjectives_to_nouns",
+        "what_the_mask_hides",
+    ),
+    *(
+        "cues_that_come_later",
+        "which_source_words_choose_rive",
+        "why_divide_by_sqrt_d",
+        "plain_self_attention",
+    ),
+    *(
+        "heads_and_the_output_matrix",
+        "context_size",
+        "counting_parameters",
+        "directions",
+        "a_long_description",
+    ),
     "ten_million_sentences",
 )
 SCALE, WIDEST = 2, 760  # pictures are drawn at twice their size
@@ -28,8 +45,8 @@ SCALE, WIDEST = 2, 760  # pictures are drawn at twice their size
 
 @dataclass(frozen=True)
 class Analysis:
-    """One script: its question, the sentence on what its picture shows, and the files that it keeps, relative to
-    reports/.
+    """One script: its question, the sentence on what its picture shows, and the files that it
+    keeps, relative to reports/.
     """
 
     stem: str
@@ -43,28 +60,39 @@ def analyses() -> list[Analysis]:
     """Every script that keeps a picture, in ORDER; those that are not in it come last."""
     found = [read(path) for path in sorted((ROOT / "analyses").glob("*.py"))]
     place = {stem: number for number, stem in enumerate(ORDER)}
-    return sorted((one for one in found if one.pictures), key=lambda one: place.get(one.stem, len(ORDER)))
+    return sorted(
+        (one for one in found if one.pictures), key=lambda one: place.get(one.stem, len(ORDER))
+    )
 
 
 def read(script: Path) -> Analysis:
-    """What a script says of itself. Raises ValueError for one whose first cell has no question or no line `Shown: `."""
+    """What a script says of itself. Raises ValueError for one whose first cell has no question or
+    no line `Shown: `."""
     text = script.read_text(encoding="utf-8")
     lines = text.partition("# %% [markdown]\n")[2].partition("\n\n")[0].splitlines()
     shown = [line.removeprefix("# Shown: ") for line in lines if line.startswith("# Shown: ")]
     if not lines or not lines[0].startswith("# # ") or len(shown) != 1:
-        raise ValueError(f"reading {script.name}: expected a question and one line `Shown: ` in its first cell")
+        raise ValueError(
+            f"reading {script.name}: expected a question and one line `Shown: ` in its first cell"
+        )
     folder = re.search(r'"PROBE_OUT", "reports/?([^"]*)"', text)
     pictures = re.findall(r'charts\.save\(.+, out / "(.+\.png)"', text)
     inside = Path(folder[1] if folder else "")
     files = [str(inside / name) for name in (*pictures, f"{script.stem}.csv")]
-    return Analysis(script.stem, lines[0].removeprefix("# # "), shown[0], tuple(files[:-1]), files[-1])
+    return Analysis(
+        script.stem, lines[0].removeprefix("# # "), shown[0], tuple(files[:-1]), files[-1]
+    )
 
 
 def section(analysis: Analysis) -> str:
-    """The Markdown of one analysis: its question, its pictures, one sentence, and where they come from."""
+    """The Markdown of one analysis: its question, its pictures, one sentence, and where they come
+    from."""
     stem, shown = analysis.stem, analysis.shown[:1].upper() + analysis.shown[1:]
     plain = shown.replace("*", "").replace("`", "").replace('"', "&quot;")
-    pictures = [f'<img src="{path}" width="{width(README.parent / path)}" alt="{plain}">' for path in analysis.pictures]
+    pictures = [
+        f'<img src="{path}" width="{width(README.parent / path)}" alt="{plain}">'
+        for path in analysis.pictures
+    ]
     made = [f"`python analyses/{stem}.py`", f"[script](../analyses/{stem}.py)"]
     notebook = ROOT / "analyses" / f"{stem}.ipynb"
     made += [f"[notebook](../analyses/{notebook.name})"] if notebook.exists() else []
@@ -85,12 +113,18 @@ def with_gallery(text: str) -> str:
 
 
 def run(analysis: Analysis) -> None:
-    """The script as a user would run it, from the root of the repository, with the embedded model and its own
-    folder.
+    """The script as a user would run it, from the root of the repository, with the embedded model
+    and its own folder.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in ("PROBE_MODEL", "PROBE_OUT")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PROBE_MODEL", "PROBE_OUT")
+    }
     started = time.monotonic()
-    subprocess.run([sys.executable, f"analyses/{analysis.stem}.py"], cwd=ROOT, env=environment, check=True)
+    subprocess.run(
+        [sys.executable, f"analyses/{analysis.stem}.py"], cwd=ROOT, env=environment, check=True
+    )
     print(f"{analysis.stem}: {time.monotonic() - started:.0f} s", flush=True)
 
 

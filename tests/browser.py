@@ -1,4 +1,5 @@
-"""Headless Chromium for tests that open a page: what it needs to start, and what a page said, threw and asked for."""
+"""Headless Chromium for tests that open a page: what it needs to start, and what a page said, threw
+and asked for."""
 
 import json
 import os
@@ -10,11 +11,18 @@ from pathlib import Path
 import pytest
 
 CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+]
 FLAGS += ["--disable-sync", "--no-first-run"]
 MARKS = [
     pytest.mark.browser,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="chromium is not installed at /usr/bin/chromium"),
+    pytest.mark.skipif(
+        not CHROMIUM.exists(), reason="chromium is not installed at /usr/bin/chromium"
+    ),
 ]
 
 
@@ -36,13 +44,18 @@ class Opened:
 
 
 def unfold(page):
-    """Opens everything that is folded and waits for its pictures; one that is hidden waits to be turned to."""
+    """Opens everything that is folded and waits for its pictures; one that is hidden waits to be
+    turned to."""
     page.eval_on_selector_all("details", "all => all.forEach(item => item.open = true)")
-    until(page, "[...document.querySelectorAll('.chart')].every(box => !box.offsetParent || box.matches('.drawn'))")
+    until(
+        page,
+        "[...document.querySelectorAll('.chart')].every(box => !box.offsetParent || box.matches('.drawn'))",
+    )
 
 
 def until(page, condition):
-    """Waits until the expression holds; Playwright's own way asks the page's policy for eval after the first time."""
+    """Waits until the expression holds; Playwright's own way asks the page's policy for eval after
+    the first time."""
     for _ in range(2000):
         if page.evaluate(condition):
             return
@@ -55,7 +68,8 @@ def settled(page):
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 80)))")
 
 
-# What differs from a sibling before it in nothing but texts and numbers: the second row of a table, the tenth dot.
+# What differs from a sibling before it in nothing but texts and numbers: the second row of a table,
+# the tenth dot.
 ALIKE = """() => {
   const blank = / (?!class|style|role|fill)([\\w-]+)="[^"]+"/g;
   const shape = (one) => one.outerHTML.replace(/>[^<>]+</g, ">text<").replace(blank, " $1");
@@ -69,25 +83,33 @@ ALIKE = """() => {
 
 
 def serious_findings(page):
-    """What axe-core, vendored by a package for tests, finds serious or critical; of parts alike it looks at the first.
+    """What axe-core, vendored by a package for tests, finds serious or critical; of parts alike it
+    looks at the first.
 
-    The others are taken out of the page, which is of no more use then: contrasts cost time for every element. axe is
-    asked to spell out violations only. It speaks to the page past its policy.
+    The others are taken out of the page, which is of no more use then: contrasts cost time for
+    every element. axe is asked to spell out violations only. It speaks to the page past its policy.
     """
     pytest.importorskip("axe_playwright_python")
     page.evaluate(ALIKE)
     devtools = page.context.new_cdp_session(page)
     axe = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
     devtools.send("Runtime.evaluate", {"expression": axe})
-    asked = {"expression": "axe.run({resultTypes: ['violations']})", "awaitPromise": True, "returnByValue": True}
+    asked = {
+        "expression": "axe.run({resultTypes: ['violations']})",
+        "awaitPromise": True,
+        "returnByValue": True,
+    }
     found = devtools.send("Runtime.evaluate", asked)["result"]["value"]["violations"]
     return [
-        f"{each['id']}: {each['nodes'][0]['html'][:200]}" for each in found if each["impact"] in {"serious", "critical"}
+        f"{each['id']}: {each['nodes'][0]['html'][:200]}"
+        for each in found
+        if each["impact"] in {"serious", "critical"}
     ]
 
 
 def check_look(opened, path, width):
-    """That an unfolded page asks for nothing and fits; where it is not very narrow also that it is accessible.
+    """That an unfolded page asks for nothing and fits; where it is not very narrow also that it is
+    accessible.
 
     That spoils it.
     """
@@ -101,26 +123,36 @@ def check_look(opened, path, width):
 
 
 def check_policy(opened, path, folder):
-    """That links of a page are relative and lead to something, and that it runs its own scripts only."""
+    """That links of a page are relative and lead to something, and that it runs its own scripts
+    only."""
     page, text = opened(path).page, path.read_text(encoding="utf-8")
-    links = page.eval_on_selector_all("a[href]", "all => all.map(link => link.getAttribute('href'))")
+    links = page.eval_on_selector_all(
+        "a[href]", "all => all.map(link => link.getAttribute('href'))"
+    )
     names = {link for link in links if not link.startswith("#")}
     assert "manifest.json" in names and names & {"heads.parquet", "values.parquet"}
     assert all((path.parent / name).is_file() for name in names)
     targets = {link[1:] for link in links if link.startswith("#")}
     assert targets <= set(page.eval_on_selector_all("[id]", "all => all.map(item => item.id)"))
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
-    assert "default-src &#39;none&#39;" in policy and "unsafe" not in policy and "http" not in policy
-    assert policy.count("sha256-") == 3 and len(text) < 3_000_000  # one bundle, one script, one style sheet
+    assert (
+        "default-src &#39;none&#39;" in policy and "unsafe" not in policy and "http" not in policy
+    )
+    assert (
+        policy.count("sha256-") == 3 and len(text) < 3_000_000
+    )  # one bundle, one script, one style sheet
     tampered = folder / "tampered.html"
-    tampered.write_text(text.replace("<noscript>", "<script>window.canary = 1</script><noscript>"), encoding="utf-8")
+    tampered.write_text(
+        text.replace("<noscript>", "<script>window.canary = 1</script><noscript>"), encoding="utf-8"
+    )
     spoilt = opened(tampered)
     assert spoilt.page.evaluate("window.canary") is None
     assert any("Content Security Policy" in message for message in spoilt.trouble)
 
 
 def check_saved(page, buttons, folder, name):
-    """That a picture's two buttons save it as SVG and PNG under a name of this form, colours spelled out.
+    """That a picture's two buttons save it as SVG and PNG under a name of this form, colours
+    spelled out.
 
     Returns how many labelled paths the SVG has.
     """
@@ -146,7 +178,8 @@ def chromium(sync_api):
 
 @contextmanager
 def sharing(browser):
-    """`opened(path, **options of the context)`, once per path and options, for tests that only look at the page."""
+    """`opened(path, **options of the context)`, once per path and options, for tests that only look
+    at the page."""
     with opening(browser) as opened:
         kept = {}
 
@@ -161,11 +194,14 @@ def sharing(browser):
 
 @contextmanager
 def opening(browser):
-    """A function that opens a page in a context of its own: `opened(path, **options of the context)`."""
+    """A function that opens a page in a context of its own: `opened(path, **options of the
+    context)`."""
     contexts = []
 
     def opened(path, *, ready=True, **options):
-        contexts.append(browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options)))
+        contexts.append(
+            browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
+        )
         return Opened(contexts[-1].new_page(), path, ready=ready)
 
     yield opened

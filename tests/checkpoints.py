@@ -1,6 +1,8 @@
-"""Makers of small seeded checkpoints: real files of the real formats, with random or hand-set weights.
+"""Makers of small seeded checkpoints: real files of the real formats, with random or hand-set
+weights.
 
-`n_inner` differs from `n_embd` on purpose: TransformerLens is wrong for models of that shape in compatibility mode.
+`n_inner` differs from `n_embd` on purpose: TransformerLens is wrong for models of that shape in
+compatibility mode.
 """
 
 from pathlib import Path
@@ -21,14 +23,17 @@ SENTENCES = (
 VOCABULARY = 400
 SMALL = {"n_layer": 2, "n_head": 4, "n_embd": 32, "n_positions": 48}
 
-# Derived by hand for SMALL: wte 400*32, wpe 48*32, per layer 4*32*32 + 2*32*128 weights, 9*32 + 128 biases and
-# 4*32 norms (the 9 biases are 3 + 1 + 4 of c_attn, c_proj, c_fc plus 1 of mlp.c_proj), and 2*32 of the last norm.
-SMALL_PARAMETERS = 400 * 32 + 48 * 32 + 2 * (12 * 32 * 32 + 3 * 32 + 32 + 128 + 32 + 4 * 32) + 2 * 32
+# Derived by hand for SMALL: wte 400*32, wpe 48*32, per layer 4*32*32 + 2*32*128 weights, 9*32 + 128
+# biases and 4*32 norms (the 9 biases are 3 + 1 + 4 of c_attn, c_proj, c_fc plus 1 of mlp.c_proj),
+# and 2*32 of the last norm.
+SMALL_PARAMETERS = (
+    400 * 32 + 48 * 32 + 2 * (12 * 32 * 32 + 3 * 32 + 32 + 128 + 32 + 4 * 32) + 2 * 32
+)
 
 
 def make_tokenizer(vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
-    """A byte-level BPE trained on a few sentences, GPT-2's kind: every byte known, no space added, one special
-    token.
+    """A byte-level BPE trained on a few sentences, GPT-2's kind: every byte known, no space added,
+    one special token.
     """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -42,7 +47,8 @@ def make_tokenizer(vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
 
 
 def make_model(*, seed: int = 0, tied: bool = True, **sizes: int) -> GPT2LMHeadModel:
-    """A random GPT-2 whose biases and norms are random too, so that no term of the formulas is zero by accident."""
+    """A random GPT-2 whose biases and norms are random too, so that no term of the formulas is zero
+    by accident."""
     shape = SMALL | {"vocab_size": VOCABULARY} | sizes
     config = GPT2Config(**shape, bos_token_id=0, eos_token_id=0, tie_word_embeddings=tied)
     config.architectures = ["GPT2LMHeadModel"]
@@ -51,29 +57,46 @@ def make_model(*, seed: int = 0, tied: bool = True, **sizes: int) -> GPT2LMHeadM
         model = GPT2LMHeadModel(config).eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                spread, gain = 0.2 if parameter.dim() > 1 else 0.1, ".ln_" in name and "weight" in name
+                spread, gain = (
+                    0.2 if parameter.dim() > 1 else 0.1,
+                    ".ln_" in name and "weight" in name,
+                )
                 parameter.copy_(torch.randn_like(parameter) * spread + gain)
     return model
 
 
 def make_checkpoint(folder: Path, *, seed: int = 0, tied: bool = True, **sizes: int) -> Path:
-    """Writes config.json, model.safetensors and the tokenizer of `make_model` to `folder` and returns it."""
+    """Writes config.json, model.safetensors and the tokenizer of `make_model` to `folder` and
+    returns it."""
     model = make_model(seed=seed, tied=tied, **sizes)
     if not sizes and tied:
         count = sum(parameter.numel() for parameter in model.parameters())
-        assert count == SMALL_PARAMETERS, f"{count} parameters where {SMALL_PARAMETERS} were derived"
+        assert count == SMALL_PARAMETERS, (
+            f"{count} parameters where {SMALL_PARAMETERS} were derived"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     model.config.save_pretrained(folder)
-    tensors = {name: value for name, value in model.state_dict().items() if name != "lm_head.weight" or not tied}
+    tensors = {
+        name: value
+        for name, value in model.state_dict().items()
+        if name != "lm_head.weight" or not tied
+    }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     make_tokenizer().save_pretrained(folder)
     return folder
 
 
 def change_tensors(folder: Path, changes: dict[str, torch.Tensor | None]) -> Path:
-    """Rewrites model.safetensors with some tensors replaced, added, or (None) left out; names with "transformer."."""
+    """Rewrites model.safetensors with some tensors replaced, added, or (None) left out; names with
+    "transformer."."""
     file = folder / "model.safetensors"
-    tensors = load_file(file) | {name: value for name, value in changes.items() if value is not None}
-    kept = {name: value.contiguous() for name, value in tensors.items() if changes.get(name, value) is not None}
+    tensors = load_file(file) | {
+        name: value for name, value in changes.items() if value is not None
+    }
+    kept = {
+        name: value.contiguous()
+        for name, value in tensors.items()
+        if changes.get(name, value) is not None
+    }
     save_file(kept, file, metadata={"format": "pt"})
     return folder

@@ -1,18 +1,21 @@
-"""Programs that Tracr compiles into causal transformers, as checkpoints that `probe.load` reads, with their circuits.
+"""Programs that Tracr compiles into causal transformers, as checkpoints that `probe.load` reads,
+with their circuits.
 
-A compiled model has learned positions, ReLU and no norm: GPT-2's row of the table but for the norm, which every class
-of the table has and which is made to do nothing. One more coordinate takes away what the others add up to, so that
-there is no mean to subtract; the stream is 2^-20 of Tracr's, so that its variance vanishes beside the norm's epsilon
-(1/4); the gain makes up for both, in powers of two, so that nothing is rounded.
+A compiled model has learned positions, ReLU and no norm: GPT-2's row of the table but for the norm,
+which every class of the table has and which is made to do nothing. One more coordinate takes away
+what the others add up to, so that there is no mean to subtract; the stream is 2^-20 of Tracr's, so
+that its variance vanishes beside the norm's epsilon (1/4); the gain makes up for both, in powers of
+two, so that nothing is rounded.
 
-Tracr fills a layer up to the widest with heads of zeros. Here every layer has as many heads, at least FEWEST, and some
-neurons more than the widest, and those that are not the program's are random: they read every coordinate and write
-where nothing but they read.
+Tracr fills a layer up to the widest with heads of zeros. Here every layer has as many heads, at
+least FEWEST, and some neurons more than the widest, and those that are not the program's are
+random: they read every coordinate and write where nothing but they read.
 
-The circuit is read off the compiled matrices. A head's query reads a variable when W_Q W_K differs between two of its
-values, its key when W_K W_Q does, its value when W_V W_O does, an MLP when W_in does; a part writes a variable whose
-coordinates its W_O or W_out reaches. An edge leads from what writes a variable that depends on the tokens to what reads
-it. The order of the tokens' places is the same in every input of a length, so what reads that alone is no edge.
+The circuit is read off the compiled matrices. A head's query reads a variable when W_Q W_K differs
+between two of its values, its key when W_K W_Q does, its value when W_V W_O does, an MLP when W_in
+does; a part writes a variable whose coordinates its W_O or W_out reaches. An edge leads from what
+writes a variable that depends on the tokens to what reads it. The order of the tokens' places is
+the same in every input of a length, so what reads that alone is no edge.
 
 Source: Lindner et al. 2023 (Tracr); https://github.com/google-deepmind/tracr
 """
@@ -36,7 +39,11 @@ from probe import Model, load
 LENGTH = 5
 LETTERS, PLACES = ("a", "b", "c"), (0, 1, 2, 3)
 BOS, PAD = "compiler_bos", "compiler_pad"
-SPARE, FEWEST, NEURONS = 8, 4, 4  # coordinates that only random parts write; heads a layer; random neurons a layer
+SPARE, FEWEST, NEURONS = (
+    8,
+    4,
+    4,
+)  # coordinates that only random parts write; heads a layer; random neurons a layer
 SMALL, EPSILON = 2.0**-20, 0.25
 CHANNELS = ("query", "key", "value")
 EMBEDDING, MLP = -1, -1
@@ -46,9 +53,9 @@ Edge = tuple[Part, Part, str]
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A program as a model: `inputs: input pos`, all of LENGTH tokens behind the begin token, as ids · `values`: of
-    the output, in the order of `outputs`, their ids · `said: input pos output`, what Tracr's own model gives for each ·
-    `heads` and `edges` of its circuit.
+    """A program as a model: `inputs: input pos`, all of LENGTH tokens behind the begin token, as
+    ids · `values`: of the output, in the order of `outputs`, their ids · `said: input pos output`,
+    what Tracr's own model gives for each · `heads` and `edges` of its circuit.
     """
 
     name: str
@@ -65,7 +72,9 @@ class Compiled:
         """How many heads stand one behind the other on the longest chain of edges."""
 
         def longest(part: Part) -> int:
-            return (part[1] != MLP) + max((longest(one) for one, other, _ in self.edges if other == part), default=0)
+            return (part[1] != MLP) + max(
+                (longest(one) for one, other, _ in self.edges if other == part), default=0
+            )
 
         return max(map(longest, self.heads))
 
@@ -128,15 +137,22 @@ def compiled(name: str) -> Compiled:
 
     make, tokens = programs()[name]
     program = make()
-    made = compile_rasp_to_model(program, set(tokens), LENGTH, causal=True, compiler_bos=BOS, compiler_pad=PAD)
+    made = compile_rasp_to_model(
+        program, set(tokens), LENGTH, causal=True, compiler_bos=BOS, compiler_pad=PAD
+    )
     labels, read = list(made.residual_labels), made.input_encoder.encoding_map
     values = tuple(sorted(made.output_encoder.encoding_map, key=str))
     columns = [labels.index(f"{program.label}:{value}") for value in values]
     ids = [read[BOS], *(read[token] for token in tokens)]
     inputs = np.array([(ids[0], *text) for text in itertools.product(ids[1:], repeat=LENGTH)])
     said = np.asarray(made.forward(made.params, inputs).transformer_output.output)[..., columns]
-    weights = {name: {part: np.asarray(array) for part, array in held.items()} for name, held in made.params.items()}
-    layers = [_layer(weights, number, made.model_config) for number in range(made.model_config.num_layers)]
+    weights = {
+        name: {part: np.asarray(array) for part, array in held.items()}
+        for name, held in made.params.items()
+    }
+    layers = [
+        _layer(weights, number, made.model_config) for number in range(made.model_config.num_layers)
+    ]
     words = [*map(str, sorted(read, key=read.get)), *(f"={value}" for value in values)]
     with TemporaryDirectory() as folder:
         model = load(_write(Path(folder) / "compiled", words, weights, layers, columns))
@@ -144,12 +160,13 @@ def compiled(name: str) -> Compiled:
     return Compiled(name, model, inputs, values, outputs, said, *_circuit(layers, labels))
 
 
-# --- the model -------------------------------------------------------------------------------------------------------
+# --- the model ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """`q k v: d_model key_size` and `o: key_size d_model` by head, `into: d_model d_mlp` and `out: d_mlp d_model`."""
+    """`q k v: d_model key_size` and `o: key_size d_model` by head, `into: d_model d_mlp` and `out:
+    d_mlp d_model`."""
 
     q: Sequence[np.ndarray]
     k: Sequence[np.ndarray]
@@ -162,7 +179,10 @@ class Layer:
 
 def _layer(weights: Mapping[str, Mapping[str, np.ndarray]], number: int, config: Any) -> Layer:
     at, heads = f"transformer/layer_{number}", config.num_heads
-    q, k, v = (np.split(weights[f"{at}/attn/{role}"]["w"], heads, axis=1) for role in ("query", "key", "value"))
+    q, k, v = (
+        np.split(weights[f"{at}/attn/{role}"]["w"], heads, axis=1)
+        for role in ("query", "key", "value")
+    )
     o = np.split(weights[f"{at}/attn/linear"]["w"], heads)
     into, out = weights[f"{at}/mlp/linear_1"], weights[f"{at}/mlp/linear_2"]
     biases = [weights[f"{at}/attn/{role}"]["b"] for role in ("query", "key", "value", "linear")]
@@ -177,7 +197,8 @@ def _write(
     layers: Sequence[Layer],
     columns: Sequence[int],
 ) -> Path:
-    """The checkpoint: coordinates as compiled, SPARE ones, empty ones to a round number, the one that balances all."""
+    """The checkpoint: coordinates as compiled, SPARE ones, empty ones to a round number, the one
+    that balances all."""
     rng = np.random.default_rng(0)
     tokens, places = weights["token_embed"]["embeddings"], weights["pos_embed"]["embeddings"]
     width, key_size = layers[0].q[0].shape
@@ -212,25 +233,50 @@ def _write(
     tensors |= {f"ln_f.{part}": values for part, values in norm.items()}
     for number, layer in enumerate(layers):
         parts = {role: [read(part, d_head) for part in getattr(layer, role)] for role in "qkv"}
-        parts["q"] = [part * (d_head / key_size) ** 0.5 for part in parts["q"]]  # scores are divided by the root of it
-        parts["o"] = [written(np.vstack([part, np.zeros((d_head - key_size, width))])) for part in layer.o]
+        parts["q"] = [
+            part * (d_head / key_size) ** 0.5 for part in parts["q"]
+        ]  # scores are divided by the root of it
+        parts["o"] = [
+            written(np.vstack([part, np.zeros((d_head - key_size, width))])) for part in layer.o
+        ]
         for head in range(heads):
             if head >= len(layer.o) or not layer.o[head].any():
-                drawn = {role: read(reading(d_head), d_head) for role in "qkv"} | {"o": written(writing(d_head))}
+                drawn = {role: read(reading(d_head), d_head) for role in "qkv"} | {
+                    "o": written(writing(d_head))
+                }
                 for role, matrix in drawn.items():
                     parts[role][head : head + 1] = [matrix]
         into = np.hstack([read(layer.into, layer.into.shape[1]), read(reading(NEURONS), NEURONS)])
-        held = {"attn.c_attn.bias": np.zeros(3 * d_model), "mlp.c_fc.bias": np.append(layer.bias, np.zeros(NEURONS))}
+        held = {
+            "attn.c_attn.bias": np.zeros(3 * d_model),
+            "mlp.c_fc.bias": np.append(layer.bias, np.zeros(NEURONS)),
+        }
         held |= {f"{part}.c_proj.bias": np.zeros(d_model) for part in ("attn", "mlp")}
         held["attn.c_attn.weight"] = np.hstack([*parts["q"], *parts["k"], *parts["v"]])
         held |= {"attn.c_proj.weight": np.vstack(parts["o"]), "mlp.c_fc.weight": into}
         held["mlp.c_proj.weight"] = np.vstack([written(layer.out), written(writing(NEURONS))])
         held |= {f"ln_{which}.{part}": values for which in (1, 2) for part, values in norm.items()}
         tensors |= {f"h.{number}.{name}": values for name, values in held.items()}
-    named = {f"transformer.{name}": values for name, values in tensors.items()} | {"lm_head.weight": says}
-    sizes = {"vocab_size": len(words), "n_positions": len(places), "n_layer": len(layers), "n_head": heads}
-    sizes |= {"n_embd": d_model, "n_inner": d_mlp, "bos_token_id": words.index(BOS), "eos_token_id": words.index(BOS)}
-    how = {"activation_function": "relu", "layer_norm_epsilon": EPSILON, "tie_word_embeddings": False}
+    named = {f"transformer.{name}": values for name, values in tensors.items()} | {
+        "lm_head.weight": says
+    }
+    sizes = {
+        "vocab_size": len(words),
+        "n_positions": len(places),
+        "n_layer": len(layers),
+        "n_head": heads,
+    }
+    sizes |= {
+        "n_embd": d_model,
+        "n_inner": d_mlp,
+        "bos_token_id": words.index(BOS),
+        "eos_token_id": words.index(BOS),
+    }
+    how = {
+        "activation_function": "relu",
+        "layer_norm_epsilon": EPSILON,
+        "tie_word_embeddings": False,
+    }
     config = GPT2Config(**sizes, **how, architectures=["GPT2LMHeadModel"])
     return write_checkpoint(folder, config, _tokenizer(words), named)
 
@@ -238,19 +284,25 @@ def _write(
 def _tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
     cut = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token=PAD))
     cut.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=cut, bos_token=BOS, eos_token=BOS, unk_token=PAD)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=cut, bos_token=BOS, eos_token=BOS, unk_token=PAD
+    )
 
 
-# --- the circuit -----------------------------------------------------------------------------------------------------
+# --- the circuit ----------------------------------------------------------------------------------
 
 
-def _circuit(layers: Sequence[Layer], labels: Sequence[str]) -> tuple[frozenset[Part], frozenset[Edge]]:
+def _circuit(
+    layers: Sequence[Layer], labels: Sequence[str]
+) -> tuple[frozenset[Part], frozenset[Edge]]:
     """Heads and edges of the program, from its matrices and the names of their coordinates."""
     variables: dict[str, list[int]] = {}
     for number, label in enumerate(labels):
         if label not in (f"tokens:{BOS}", f"tokens:{PAD}"):
             variables.setdefault(label.partition(":")[0], []).append(number)
-    writers: dict[str, list[Part]] = {"tokens": [(EMBEDDING, MLP)]}  # of every variable that depends on the tokens
+    writers: dict[str, list[Part]] = {
+        "tokens": [(EMBEDDING, MLP)]
+    }  # of every variable that depends on the tokens
     heads, edges = set(), set()
 
     def note(part: Part, reads: Mapping[str, np.ndarray], writes: np.ndarray) -> None:
@@ -277,5 +329,6 @@ def _circuit(layers: Sequence[Layer], labels: Sequence[str]) -> tuple[frozenset[
 
 
 def _distinguishes(rows: np.ndarray, name: str) -> bool:
-    """Whether what reads a variable's coordinates tells two of its values apart; all but tokens may have none."""
+    """Whether what reads a variable's coordinates tells two of its values apart; all but tokens may
+    have none."""
     return bool(np.ptp(rows, axis=0).any() if name == "tokens" else rows.any())

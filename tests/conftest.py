@@ -1,4 +1,5 @@
-"""Fixtures that several test files share: a small seeded GPT-2 folder, the model in it, and copies to damage."""
+"""Fixtures that several test files share: a small seeded GPT-2 folder, the model in it, and copies
+to damage."""
 
 import gc
 import os
@@ -20,12 +21,33 @@ from probe.model.model import Model
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-# A file stays with one worker, so the longest come first: one that came last would keep the others waiting.
+# A file stays with one worker, so the longest come first: one that came last would keep the others
+# waiting.
 LONGEST = (
-    *("study/test_study.py", "patching/test_positions.py", "analyses/test_analyses.py", "house/test_docs.py"),
-    *("pages/test_walk_families.py", "patching/test_paths.py", "model/test_check.py", "sweep/test_sweep_faults.py"),
-    *("pages/test_page.py", "pages/test_walk_page.py", "study/test_planted.py", "study/test_known_answers.py"),
-    *("patching/test_engine.py", "patching/test_both_ways.py", "study/test_real_model.py", "charts/test_charts.py"),
+    *(
+        "evidence/test_study.py",
+        "patching/test_positions.py",
+        "analyses/test_analyses.py",
+        "package/test_docs.py",
+    ),
+    *(
+        "walkthrough/test_walk_families.py",
+        "patching/test_paths.py",
+        "model/test_check.py",
+        "sweep/test_sweep_faults.py",
+    ),
+    *(
+        "pages/test_page.py",
+        "pages/test_walk_page.py",
+        "evidence/test_planted.py",
+        "evidence/test_known_answers.py",
+    ),
+    *(
+        "model/test_fused.py",
+        "patching/test_both_ways.py",
+        "evidence/test_real_model.py",
+        "charts/test_charts.py",
+    ),
 )
 
 
@@ -42,7 +64,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def model(checkpoint: Path) -> Model:
-    """The loaded `checkpoint`, float32 on the CPU; shared, so no test may leave a hook or a changed weight in it."""
+    """The loaded `checkpoint`, float32 on the CPU; shared, so no test may leave a hook or a changed
+    weight in it."""
     return probe.load(checkpoint)
 
 
@@ -71,20 +94,24 @@ def open_page(browser):
 
 @pytest.fixture(scope="module")
 def shared_page(browser):
-    """Opens a page once for the tests of a file that only look at it; one that clicks or unfolds takes `open_page`."""
+    """Opens a page once for the tests of a file that only look at it; one that clicks or unfolds
+    takes `open_page`."""
     with sharing(browser) as opened:
         yield opened
 
 
 @pytest.fixture(scope="session")
 def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of the made-up study, its folder below one that was not there; tests leave it as it is."""
+    """The report of the made-up study, its folder below one that was not there; tests leave it as
+    it is."""
     out = tmp_path_factory.mktemp("report") / "new" / "folder"
     return probe.write(make_study(), out, command="probe report")
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
     """Runs `probe ARGS` in this process; returns exit code, standard output, standard error."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
@@ -104,6 +131,7 @@ def copy(checkpoint: Path, tmp_path: Path) -> Path:
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded before the first test stays: no collection of garbage has to look through it again."""
+    """What is loaded before the first test stays: no collection of garbage has to look through it
+    again."""
     gc.collect()
     gc.freeze()

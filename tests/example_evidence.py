@@ -1,26 +1,41 @@
-"""What a made-up study rests on: frames of distances, routes, sets, controls and ledgers that fit its heads."""
+"""What a made-up study rests on: frames of distances, routes, sets, controls and ledgers that fit
+its heads."""
 
 import numpy as np
 import pandas as pd
 
-from probe.study.columns import CURVES
-from probe.study.ways import COLUMNS, whole
+from probe.evidence.circuit import COLUMNS, whole
+from probe.evidence.columns import CURVES
 
 KEYS = ["word", "sense_a", "sense_b", "layer", "head"]
-CONDITIONS = {"as measured": None, "labels permuted": 0.49, "later token": 0.65, "untrained model": 0.51}
+CONDITIONS = {
+    "as measured": None,
+    "labels permuted": 0.49,
+    "later token": 0.65,
+    "untrained model": 0.51,
+}
 
 
 def distances(heads: pd.DataFrame) -> pd.DataFrame:
     """The same effect at every distance, a little less far away."""
     rows = heads[heads["swap"].notna()]
-    parts = [rows[KEYS].assign(distance=place, net=rows["swap"] * (1 - 0.05 * place)) for place in (1, 2, 3, 4)]
+    parts = [
+        rows[KEYS].assign(distance=place, net=rows["swap"] * (1 - 0.05 * place))
+        for place in (1, 2, 3, 4)
+    ]
     return pd.concat(parts, ignore_index=True)[[*KEYS[:3], "distance", *KEYS[3:], "net"]]
 
 
 def routes(heads: pd.DataFrame) -> pd.DataFrame:
     """Heads that carry and do not look elsewhere, nearly all of it from the cue."""
     rows = heads[heads["swap"].notna()]
-    parts = {"pattern_only": 0.1, "values_only": 0.9, "cue_only": 0.95, "other_only": 0.03, "ablation": 0.8}
+    parts = {
+        "pattern_only": 0.1,
+        "values_only": 0.9,
+        "cue_only": 0.95,
+        "other_only": 0.03,
+        "ablation": 0.8,
+    }
     columns = {}
     for name, part in parts.items():
         value = part * rows["swap"]
@@ -31,7 +46,10 @@ def routes(heads: pd.DataFrame) -> pd.DataFrame:
 def by_depth(heads: pd.DataFrame, layers: int) -> pd.DataFrame:
     """The same effect at every depth behind a head from the second on."""
     rows = heads[heads["swap"].notna()]
-    parts = [rows[KEYS].assign(depth=depth, net=rows["net"]).query("layer < depth") for depth in range(2, layers + 1)]
+    parts = [
+        rows[KEYS].assign(depth=depth, net=rows["net"]).query("layer < depth")
+        for depth in range(2, layers + 1)
+    ]
     return pd.concat(parts, ignore_index=True)[[*KEYS[:3], "depth", *KEYS[3:], "net"]]
 
 
@@ -40,16 +58,30 @@ def curves(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:
     parts = []
     for word, rows in word_heads[word_heads["layer"] < read_at].groupby("word", sort=False):
         order = rows.sort_values("rank")
-        names = [f"L{layer}H{head}" for layer, head in zip(order["layer"], order["head"], strict=True)]
+        names = [
+            f"L{layer}H{head}" for layer, head in zip(order["layer"], order["head"], strict=True)
+        ]
         kept = np.minimum(np.cumsum([0, *order["net"].clip(lower=0).astype(float)]) / 0.62, 0.99)
         kept[-1] = 1.0
         smallest = int(np.argmax(kept >= 0.9))
-        frame = pd.DataFrame({"word": word, "area": 0.93, "smallest": smallest, "pairs": 12, "size": range(len(kept))})
+        frame = pd.DataFrame(
+            {
+                "word": word,
+                "area": 0.93,
+                "smallest": smallest,
+                "pairs": 12,
+                "size": range(len(kept)),
+            }
+        )
         lost = np.minimum(1.02 * kept, 1.0)
         frame = frame.assign(added=[None, *names], faithfulness=kept, necessity=lost)
         wide = {"faithfulness_low": kept - 0.05, "faithfulness_high": kept + 0.03}
         parts.append(frame.assign(**wide, necessity_low=lost - 0.04, necessity_high=lost + 0.02))
-    return pd.concat(parts, ignore_index=True)[list(CURVES)] if parts else pd.DataFrame(columns=list(CURVES))
+    return (
+        pd.concat(parts, ignore_index=True)[list(CURVES)]
+        if parts
+        else pd.DataFrame(columns=list(CURVES))
+    )
 
 
 def random_sets(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:
@@ -73,48 +105,81 @@ def controls(heads: pd.DataFrame) -> pd.DataFrame:
     for name, middle in CONDITIONS.items():
         auroc = rows["auroc"] if middle is None else middle + rng.normal(0, 0.05, len(rows))
         band = (0.4, 0.58) if name == "labels permuted" else (np.nan, np.nan)
-        made = rows[KEYS].assign(condition=name, untrained_p=0.31, auroc=auroc, low=band[0], high=band[1])
-        parts.append(made[[*KEYS[:3], "condition", "untrained_p", *KEYS[3:], "auroc", "low", "high"]])
+        made = rows[KEYS].assign(
+            condition=name, untrained_p=0.31, auroc=auroc, low=band[0], high=band[1]
+        )
+        parts.append(
+            made[[*KEYS[:3], "condition", "untrained_p", *KEYS[3:], "auroc", "low", "high"]]
+        )
     return pd.concat(parts, ignore_index=True)
 
 
 def ledger(readings: pd.DataFrame) -> pd.DataFrame:
-    """Half of the gap per sentence, from the first leading head's tokens as far as they go, the rest from an MLP."""
+    """Half of the gap per sentence, from the first leading head's tokens as far as they go, the
+    rest from an MLP."""
     parts = []
     for (word, number), group in readings.groupby(["word", "sentence"], sort=False):
-        rows = group[(group["layer"] == group["layer"].iloc[0]) & (group["head"] == group["head"].iloc[0])]
+        rows = group[
+            (group["layer"] == group["layer"].iloc[0]) & (group["head"] == group["head"].iloc[0])
+        ]
         rows = rows[rows["pos"] <= 6]
         sign = 1 if rows["sense"].iloc[0] == rows["sense_a"].iloc[0] else -1
         named = f"L{rows['layer'].iloc[0]}H{rows['head'].iloc[0]}"
         head = rows.rename(columns={"label": "token"}).assign(component=named)
         key = rows[["word", "sense", "sentence", "sense_a", "sense_b"]].iloc[[0]]
-        mlp = key.assign(component="MLP 0", layer=0, contribution=0.5 * sign - rows["contribution"].sum())
+        mlp = key.assign(
+            component="MLP 0", layer=0, contribution=0.5 * sign - rows["contribution"].sum()
+        )
         start = key.assign(component="token embedding", contribution=0.0)
         parts.append(pd.concat([start, head, mlp]).assign(norm=1.0, total=0.5 * sign, closing=2e-8))
-    columns = ["word", "sense", "sentence", "sense_a", "sense_b", "component", "layer", "head", "pos", "token", "role"]
+    columns = [
+        "word",
+        "sense",
+        "sentence",
+        "sense_a",
+        "sense_b",
+        "component",
+        "layer",
+        "head",
+        "pos",
+        "token",
+        "role",
+    ]
     columns += ["norm", "contribution", "total", "closing"]
     made = pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
     return made.astype({"layer": "Int64", "head": "Int64", "pos": "Int64"})
 
 
 def ways(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """One way of one step to every planted head of the first pair of senses of a word, from three layers and tokens."""
+    """One way of one step to every planted head of the first pair of senses of a word, from three
+    layers and tokens."""
     rows = heads[heads["swap"].notna() & (heads["net"] > 0.1)]
     first = rows.drop_duplicates("word")[["word", "sense_a", "sense_b"]]
     rows = rows.merge(first)
     ends = {"sender_layer": None, "sender_head": None, "sender_pos": "cue"}
     steps = rows[KEYS].rename(columns={"layer": "receiver_layer", "head": "receiver_head"})
     steps = steps.assign(**ends, receiver_pos="word", channel="value", p=0.01, pairs=8)
-    steps = steps.assign(way=steps.groupby("word").cumcount(), step=0, share=rows["net"], together=0.62)
+    steps = steps.assign(
+        way=steps.groupby("word").cumcount(), step=0, share=rows["net"], together=0.62
+    )
     steps = steps.assign(size=None, kept=0.62, random=0.0, random_high=0.02)
-    edges = steps.assign(fraction=1.0, direct=rows["net"], total=rows["net"], q=0.01, composition=float("nan"))
+    edges = steps.assign(
+        fraction=1.0, direct=rows["net"], total=rows["net"], q=0.01, composition=float("nan")
+    )
     edges = edges.assign(low=rows["net"] - 0.05, high=rows["net"] + 0.04)
     grid = [
         {"component": name, "layer": layer, "head": None, "pos": pos, "behind": behind, "pairs": 8}
-        | dict.fromkeys(("denoise", "noise", "effect"), float((pos == "word") == (name == "attn_out")) / (1 + layer))
+        | dict.fromkeys(
+            ("denoise", "noise", "effect"),
+            float((pos == "word") == (name == "attn_out")) / (1 + layer),
+        )
         for name in ("resid_pre", "attn_out", "mlp_out")
         for layer in range(3)
         for pos, behind in (("cue", 0), ("cue + 1", 1), ("word", None))
     ]
-    made = {"positions": first.merge(pd.DataFrame(grid), how="cross"), "paths": edges, "ways": steps}
+    made = {
+        "positions": first.merge(pd.DataFrame(grid), how="cross"),
+        "paths": edges,
+        "ways": steps,
+    }
     return {name: whole(made[name].reindex(columns=columns)) for name, columns in COLUMNS.items()}

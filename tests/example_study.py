@@ -1,8 +1,9 @@
-"""A made-up study with every frame that a real one has, seeded: for tests of charts, sentences and pages without a
-model.
+"""A made-up study with every frame that a real one has, seeded: for tests of charts, sentences and
+pages without a model.
 
-bank has two senses and three clear heads (two resolve, one is against), mole has four senses (one of its six pairs not
-apart), apple is not apart at all. Words are read after layer 2, the heads of layer 3 at the end.
+bank has two senses and three clear heads (two resolve, one is against), mole has four senses (one
+of its six pairs not apart), apple is not apart at all. Words are read after layer 2, the heads of
+layer 3 at the end.
 """
 
 from functools import cache
@@ -10,22 +11,50 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from example_evidence import by_depth, controls, curves, distances, ledger, random_sets, routes, ways
+from example_evidence import (
+    by_depth,
+    controls,
+    curves,
+    distances,
+    ledger,
+    random_sets,
+    routes,
+    ways,
+)
 
+from probe.evidence.columns import ATTENTION, CAUSAL, RANKS
+from probe.evidence.columns import HEADS as HEADS_TABLE
+from probe.evidence.study import Study
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin
 from probe.stats.verdicts import best_verdicts
-from probe.study.columns import ATTENTION, CAUSAL, RANKS
-from probe.study.columns import HEADS as HEADS_TABLE
-from probe.study.study import Study
 
 LAYERS, HEADS = 4, 4
 READ_AT = 3
-SENSES = {"bank": ("river", "money"), "mole": ("animal", "unit", "skin", "spy"), "apple": ("fruit", "company")}
+SENSES = {
+    "bank": ("river", "money"),
+    "mole": ("animal", "unit", "skin", "spy"),
+    "apple": ("fruit", "company"),
+}
 NOT_APART = {("apple", "fruit", "company"), ("mole", "skin", "spy")}
-PLANTED = {"bank": {(0, 2): 0.41, (1, 0): 0.18, (2, 3): -0.06}, "mole": {(0, 1): 0.3, (0, 2): 0.28}, "apple": {}}
+PLANTED = {
+    "bank": {(0, 2): 0.41, (1, 0): 0.18, (2, 3): -0.06},
+    "mole": {(0, 1): 0.3, (0, 2): 0.28},
+    "apple": {},
+}
 MEASURED = CAUSAL[: CAUSAL.index("net")]
-TOKENS = ("<|endoftext|>", "The", " old", " {cue}", " near", " the", " {word}", " looked", " quiet", ".")
+TOKENS = (
+    "<|endoftext|>",
+    "The",
+    " old",
+    " {cue}",
+    " near",
+    " the",
+    " {word}",
+    " looked",
+    " quiet",
+    ".",
+)
 
 
 @cache
@@ -61,17 +90,32 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
 
 
 def make_study(texts: tuple[str, ...] = (), *, apart: bool = True) -> Study:
-    """The study; every one of `texts` appears as a sentence, a token, a showcase and a reason for leaving out.
+    """The study; every one of `texts` appears as a sentence, a token, a showcase and a reason for
+    leaving out.
 
-    With `apart` false no word has a gap between its senses, so nothing is ranked. Its frames are shared: put another in
-    the place of one, and change none.
+    With `apart` false no word has a gap between its senses, so nothing is ranked. Its frames are
+    shared: put another in the place of one, and change none.
     """
     frames = dict(_frames(texts, apart))
     given = frames["certificate"].drop(columns="ok").to_dict("records")
-    rows = (Row(**row | {"layer": None if pd.isna(row["layer"]) else row["layer"]}) for row in given)
+    rows = (
+        Row(**row | {"layer": None if pd.isna(row["layer"]) else row["layer"]}) for row in given
+    )
     certificate = Certificate("made-up", "float32", ("The river bank",), tuple(rows))
-    options: dict[str, object] = {"words": list(SENSES), "seed": 7, "max_pairs": 64, "sentences": "made up"}
-    return Study("made-up", Origin("folder", "made-up", None, "ab" * 32), options, certificate, frames, "cd" * 8)
+    options: dict[str, object] = {
+        "words": list(SENSES),
+        "seed": 7,
+        "max_pairs": 64,
+        "sentences": "made up",
+    }
+    return Study(
+        "made-up",
+        Origin("folder", "made-up", None, "ab" * 32),
+        options,
+        certificate,
+        frames,
+        "cd" * 8,
+    )
 
 
 def _pairs() -> list[tuple[str, str, str]]:
@@ -84,13 +128,34 @@ def _words(any_apart: bool) -> pd.DataFrame:
         apart = any_apart and (word, a, b) not in NOT_APART
         gap = 0.97 if apart else -0.02
         rows.append(
-            {"word": word, "sense_a": a, "sense_b": b, "sentences_fit": 240, "sentences_report": 192, "pairs": 64}
-            | {"pair_design": "aligned pairs", "split_design": "5 folds by cue word and frame", "tokens_of_word": 1}
+            {
+                "word": word,
+                "sense_a": a,
+                "sense_b": b,
+                "sentences_fit": 240,
+                "sentences_report": 192,
+                "pairs": 64,
+            }
+            | {
+                "pair_design": "aligned pairs",
+                "split_design": "5 folds by cue word and frame",
+                "tokens_of_word": 1,
+            }
             | {"causal": True, "depth": READ_AT, "auroc": 0.99 if apart else 0.52}
-            | {"gap": gap, "gap_low": gap - 0.06, "gap_high": gap + 0.07, "gap_p": 0.0002 if apart else 0.4}
+            | {
+                "gap": gap,
+                "gap_low": gap - 0.06,
+                "gap_high": gap + 0.07,
+                "gap_p": 0.0002 if apart else 0.4,
+            }
             | {"said_p": 0.002 if apart else 0.6, "continued_p": 0.001 if apart else 0.7}
             | {"nuisance_p": 0.8, "untrained_p": 0.31}
-            | {"negative_gaps": 0 if apart else 31, "cue_words": 14, "smallest_p": 0.001, "visible_d_pairs": 0.45}
+            | {
+                "negative_gaps": 0 if apart else 31,
+                "cue_words": 14,
+                "smallest_p": 0.001,
+                "visible_d_pairs": 0.45,
+            }
             | {"exploratory": False, "ranked": apart}
         )
     return pd.DataFrame(rows)
@@ -100,15 +165,25 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
     parts = []
     for row in words.itertuples():
         layer, head = np.divmod(np.arange(LAYERS * HEADS), HEADS)
-        planted = np.array([PLANTED[row.word].get((int(a), int(b)), 0.0) for a, b in zip(layer, head, strict=True)])
+        planted = np.array(
+            [PLANTED[row.word].get((int(a), int(b)), 0.0) for a, b in zip(layer, head, strict=True)]
+        )
         swap = planted + rng.normal(0, 0.006, len(layer))
         key = {"word": row.word, "sense_a": row.sense_a, "sense_b": row.sense_b}
         frame = pd.DataFrame(key | {"layer": layer, "head": head})
         frame["auroc"] = np.clip(0.5 + planted + rng.normal(0.1, 0.12, len(layer)), 0, 1)
         frame["hedges_g"] = planted * 8
-        causal = {"direct": swap * 0.9, "direct_low": swap * 0.9 - 0.04, "direct_high": swap * 0.9 + 0.03}
+        causal = {
+            "direct": swap * 0.9,
+            "direct_low": swap * 0.9 - 0.04,
+            "direct_high": swap * 0.9 + 0.03,
+        }
         causal |= {"denoise": swap + 0.01, "noise": swap - 0.01, "swap": swap}
-        causal |= {"swap_low": swap - 0.05, "swap_high": swap + 0.06, "same_sense": rng.normal(0, 0.003, len(layer))}
+        causal |= {
+            "swap_low": swap - 0.05,
+            "swap_high": swap + 0.06,
+            "same_sense": rng.normal(0, 0.003, len(layer)),
+        }
         causal |= {"self_repair": swap * 0.1}
         for name, values in causal.items():
             frame[name] = values if row.ranked else np.nan
@@ -116,7 +191,10 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
         frame["attention_previous"] = 0.08
         net = frame["net"] = frame["swap"] - frame["same_sense"]
         frame["net_low"], frame["net_high"] = net - 0.05, net + 0.06
-        frame["auroc_low"], frame["auroc_high"] = frame["auroc"] - 0.1, frame["auroc"].clip(upper=0.9) + 0.1
+        frame["auroc_low"], frame["auroc_high"] = (
+            frame["auroc"] - 0.1,
+            frame["auroc"].clip(upper=0.9) + 0.1,
+        )
         frame["rank"] = net.rank(ascending=False, method="first").astype("Int64")
         frame["rank_low"], frame["rank_high"] = frame["rank"], frame["rank"]
         frame["p_auroc"] = frame["q_auroc"] = np.where(frame["auroc"] > 0.62, 0.001, 0.4)
@@ -131,7 +209,11 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
 def _verdicts(heads: pd.DataFrame) -> pd.DataFrame:
     """Large effects resolve, against the word opposes, separation alone carries."""
     net = heads["swap"] - heads["same_sense"]
-    chosen = [net < -0.03, (net > 0.1) & (heads["p_auroc"] < 0.05), (heads["p_auroc"] < 0.05) & net.notna()]
+    chosen = [
+        net < -0.03,
+        (net > 0.1) & (heads["p_auroc"] < 0.05),
+        (heads["p_auroc"] < 0.05) & net.notna(),
+    ]
     verdict = np.select(chosen, ["opposes", "resolver", "carrier"], "none")
     because = [
         f"has an AUROC of {auroc:.2f} and moves it {effect:.0%}"
@@ -144,7 +226,9 @@ def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
     parts = []
     for word in words[words["ranked"]]["word"].unique():
         rows = heads[(heads["word"] == word) & heads["swap"].notna()]
-        mean = rows.groupby(["layer", "head"], as_index=False)[["auroc", *MEASURED, *ATTENTION[:2]]].mean()
+        mean = rows.groupby(["layer", "head"], as_index=False)[
+            ["auroc", *MEASURED, *ATTENTION[:2]]
+        ].mean()
         mean["attention_itself"] = 0.3
         mean["net"] = mean["swap"] - mean["same_sense"]
         wide = np.where(mean["net"].abs() > 0.1, 0.05, 0.02)
@@ -155,7 +239,11 @@ def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
         mean["rank_low"], mean["rank_high"] = np.array(above) + 1, len(mean) - np.array(below)
         parts.append(mean.assign(word=word).merge(best_verdicts(rows), on=["layer", "head"]))
     columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, "verdict", "resolves", "of"]
-    return pd.concat(parts, ignore_index=True)[columns].astype(RANKS) if parts else pd.DataFrame(columns=columns)
+    return (
+        pd.concat(parts, ignore_index=True)[columns].astype(RANKS)
+        if parts
+        else pd.DataFrame(columns=columns)
+    )
 
 
 def _depth(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
@@ -166,8 +254,17 @@ def _depth(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
             label = {-1: "token", 0: "token + position"}.get(depth, f"after layer {depth - 1}")
             for sense, sign in ((pair.sense_a, 1), (pair.sense_b, -1)):
                 spread = 0.0 if depth < 0 else 0.1 + rng.uniform(0, 0.05)
-                place = {"coordinate": sign * grown, "low": sign * grown - spread, "high": sign * grown + spread}
-                key = {"word": pair.word, "sense_a": pair.sense_a, "sense_b": pair.sense_b, "label": label}
+                place = {
+                    "coordinate": sign * grown,
+                    "low": sign * grown - spread,
+                    "high": sign * grown + spread,
+                }
+                key = {
+                    "word": pair.word,
+                    "sense_a": pair.sense_a,
+                    "sense_b": pair.sense_b,
+                    "label": label,
+                }
                 rows.append(key | {"depth": depth, "sense": sense} | place | {"auroc": 0.5 + grown})
     return pd.DataFrame(rows)
 
@@ -176,7 +273,9 @@ def _shares(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
     rows = []
     for pair in words.itertuples():
         key = {"word": pair.word, "sense_a": pair.sense_a, "sense_b": pair.sense_b}
-        found: list[tuple[str, int | None, int | None, float]] = [("token embedding", None, None, 0.0)]
+        found: list[tuple[str, int | None, int | None, float]] = [
+            ("token embedding", None, None, 0.0)
+        ]
         found.append(("position embedding", None, None, 0.001))
         for layer in range(READ_AT):
             for head in range(HEADS):
@@ -186,7 +285,10 @@ def _shares(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
             found.append((f"MLP {layer}", layer, None, 0.1))
         rest = 1 - sum(share for *_, share in found)
         found[-1] = ("MLP 2", 2, None, 0.1 + rest)
-        rows += [key | dict(zip(("component", "layer", "head", "share"), item, strict=True)) for item in found]
+        rows += [
+            key | dict(zip(("component", "layer", "head", "share"), item, strict=True))
+            for item in found
+        ]
     return pd.DataFrame(rows).astype({"layer": "Int64", "head": "Int64"})
 
 
@@ -195,12 +297,29 @@ def _sentences(texts: tuple[str, ...]) -> pd.DataFrame:
     rows = []
     for word, senses in SENSES.items():
         for number, sense in enumerate(senses * 4):
-            text = texts[number % len(texts)] if texts else f"The old {sense} near the {word} looked quiet."
+            text = (
+                texts[number % len(texts)]
+                if texts
+                else f"The old {sense} near the {word} looked quiet."
+            )
             start, group = max(text.find(f" {word}") + 1, 4), number // len(senses)
             rows.append(
-                {"word": word, "sense": sense, "text": text, "start": start, "end": start + len(word), "frame": "quiet"}
+                {
+                    "word": word,
+                    "sense": sense,
+                    "text": text,
+                    "start": start,
+                    "end": start + len(word),
+                    "frame": "quiet",
+                }
                 | {"pair": f"{word}/{group if group < 3 else number + 100}"}
-                | {"cue_start": 8, "cue_end": 8 + len(sense), "distance": 3, "position": 6, "tokens_of_word": 1}
+                | {
+                    "cue_start": 8,
+                    "cue_end": 8 + len(sense),
+                    "distance": 3,
+                    "position": 6,
+                    "tokens_of_word": 1,
+                }
                 | {"part": ("tested", "learned from", "tested", "neither")[group]}
             )
     return pd.DataFrame(rows).astype(dict.fromkeys(("cue_start", "cue_end", "distance"), "Int64"))
@@ -208,23 +327,47 @@ def _sentences(texts: tuple[str, ...]) -> pd.DataFrame:
 
 def _left_out(texts: tuple[str, ...]) -> pd.DataFrame:
     reasons = ("its frame is on one side of the split and its cue on the other", *texts)
-    rows = [{"word": "bank", "where": text, "reason": reason} for reason in reasons for text in (*texts, "A bank.")]
+    rows = [
+        {"word": "bank", "where": text, "reason": reason}
+        for reason in reasons
+        for text in (*texts, "A bank.")
+    ]
     return pd.DataFrame(rows, columns=["word", "where", "reason"])
 
 
 def _certificate_frame() -> pd.DataFrame:
-    quantities = {"q": "x W_Q + b_Q", "scores": "Q Kᵀ / √d_head, masked", "pattern": "softmax(scores)"}
+    quantities = {
+        "q": "x W_Q + b_Q",
+        "scores": "Q Kᵀ / √d_head, masked",
+        "pattern": "softmax(scores)",
+    }
     quantities |= {"resid_post": "E′ + MLP"}
     rows = [
-        {"layer": layer, "quantity": name, "formula": formula, "error": (layer + 1) * 1e-7, "scale": 3.2}
+        {
+            "layer": layer,
+            "quantity": name,
+            "formula": formula,
+            "error": (layer + 1) * 1e-7,
+            "scale": 3.2,
+        }
         for layer in range(LAYERS)
         for name, formula in quantities.items()
     ]
-    rows.append({"layer": None, "quantity": "logits", "formula": "LN_f(E) W_Uᵀ", "error": 6.2e-7, "scale": 9.0})
+    rows.append(
+        {
+            "layer": None,
+            "quantity": "logits",
+            "formula": "LN_f(E) W_Uᵀ",
+            "error": 6.2e-7,
+            "scale": 9.0,
+        }
+    )
     return pd.DataFrame(rows).assign(tolerance=1e-5, ok=True).astype({"layer": "Int64"})
 
 
-def _readings(word_heads: pd.DataFrame, texts: tuple[str, ...], rng: np.random.Generator) -> pd.DataFrame:
+def _readings(
+    word_heads: pd.DataFrame, texts: tuple[str, ...], rng: np.random.Generator
+) -> pd.DataFrame:
     parts = []
     for word, leaders in word_heads.groupby("word", sort=False):
         senses = SENSES[str(word)]
@@ -236,14 +379,33 @@ def _readings(word_heads: pd.DataFrame, texts: tuple[str, ...], rng: np.random.G
                 attention = rng.dirichlet(np.where(np.arange(len(pieces)) == 3, 4.0, 0.5))
                 attention[7:10] = 0.0
                 contribution = attention * (1 if sense == a else -1) * row.net
-                key = {"word": word, "sense": sense, "sentence": number, "text": "".join(pieces[1:])}
+                key = {
+                    "word": word,
+                    "sense": sense,
+                    "sentence": number,
+                    "text": "".join(pieces[1:]),
+                }
                 key |= {"sense_a": a, "sense_b": b, "layer": row.layer, "head": row.head}
                 frame = pd.DataFrame(key | {"pos": range(len(pieces)), "piece": pieces})
                 frame["label"] = [f"{pos}·{piece.strip()}" for pos, piece in enumerate(pieces)]
                 roles = {3: "cue", 6: "word"}
                 frame = frame.assign(attention=attention, contribution=contribution)
-                parts.append(frame.assign(role=[roles.get(pos, "context") for pos in range(len(pieces))]))
-    columns = ["word", "sense", "sentence", "text", "sense_a", "sense_b", "layer", "head", "pos", "piece", "label"]
+                parts.append(
+                    frame.assign(role=[roles.get(pos, "context") for pos in range(len(pieces))])
+                )
+    columns = [
+        "word",
+        "sense",
+        "sentence",
+        "text",
+        "sense_a",
+        "sense_b",
+        "layer",
+        "head",
+        "pos",
+        "piece",
+        "label",
+    ]
     columns += ["attention", "contribution", "role"]
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 
@@ -252,8 +414,17 @@ def _beside(showcase: pd.DataFrame) -> pd.DataFrame:
     """One late sentence that the other model places as meant, and one that it does not."""
     late = showcase[showcase["cue_after"]].reset_index(drop=True)
     read = {"reads_as": ["unit", "company"], "coordinate": [0.41, -0.2]}
-    read |= {"sense_a": ["unit", "fruit"], "sense_b": ["animal", "company"], "shown": True, "difference": [0.62, 0.3]}
-    read |= {"source": ["carbon", None], "share": [0.58, np.nan], "through": ["L1H0 (61 %) and L2H3 (22 %)", None]}
+    read |= {
+        "sense_a": ["unit", "fruit"],
+        "sense_b": ["animal", "company"],
+        "shown": True,
+        "difference": [0.62, 0.3],
+    }
+    read |= {
+        "source": ["carbon", None],
+        "share": [0.58, np.nan],
+        "through": ["L1H0 (61 %) and L2H3 (22 %)", None],
+    }
     read |= {"cue": ["dioxide", "orange"], "cue_share": [0.12, np.nan], "cue_alone": [0.31, np.nan]}
     known = late.assign(model="made-up, both ways")[["model", "text", "word", "sense"]]
     return known.assign(**read, nothing=[0.04, np.nan])
@@ -264,10 +435,25 @@ def _showcase(texts: tuple[str, ...]) -> pd.DataFrame:
         start, cue_start = text.lower().index(word), text.index(cue)
         a, b = SENSES[word][:2] if sense in SENSES[word][:2] else (SENSES[word][0], sense)
         after = cue_start > start
-        seen: dict[str, object] = {"text": text, "word": word, "sense": sense, "start": start, "end": start + len(word)}
-        seen |= {"cue": cue, "cue_start": cue_start, "cue_end": cue_start + len(cue), "cue_after": after}
+        seen: dict[str, object] = {
+            "text": text,
+            "word": word,
+            "sense": sense,
+            "start": start,
+            "end": start + len(word),
+        }
+        seen |= {
+            "cue": cue,
+            "cue_start": cue_start,
+            "cue_end": cue_start + len(cue),
+            "cue_after": after,
+        }
         seen["note"] = "A note."
-        seen |= {"reads_as": reads_as, "coordinate": np.nan if after else 0.43, "sense_a": None if after else a}
+        seen |= {
+            "reads_as": reads_as,
+            "coordinate": np.nan if after else 0.43,
+            "sense_a": None if after else a,
+        }
         return seen | {"sense_b": None if after else b, "difference": 3e-8 if after else 0.0}
 
     rows = [

@@ -1,4 +1,5 @@
-"""Small random models of every family, true in architecture, biases and norms random too; when two tensors agree."""
+"""Small random models of every family, true in architecture, biases and norms random too; when two
+tensors agree."""
 
 from functools import cache
 from pathlib import Path
@@ -16,55 +17,120 @@ from probe.model.load import load
 from probe.model.model import Model
 
 LAYERS, HEADS, VOCABULARY = 2, 4, 400
-HIDDEN = {"vocab_size": VOCABULARY, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 36}
-N_SIZES = {"vocab_size": VOCABULARY, "n_head": HEADS, "n_layer": LAYERS, "n_positions": 40, "n_inner": 36}
+HIDDEN = {
+    "vocab_size": VOCABULARY,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "intermediate_size": 36,
+}
+N_SIZES = {
+    "vocab_size": VOCABULARY,
+    "n_head": HEADS,
+    "n_layer": LAYERS,
+    "n_positions": 40,
+    "n_inner": 36,
+}
 N_SIZES |= {"bos_token_id": 0, "eos_token_id": 0}
-T5 = {"vocab_size": VOCABULARY, "d_model": 28, "d_kv": 5, "d_ff": 36, "num_layers": LAYERS, "num_heads": HEADS}
+T5 = {
+    "vocab_size": VOCABULARY,
+    "d_model": 28,
+    "d_kv": 5,
+    "d_ff": 36,
+    "num_layers": LAYERS,
+    "num_heads": HEADS,
+}
 T5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12}
 BART = {"vocab_size": VOCABULARY, "d_model": 28, "max_position_embeddings": 40}
 for side in ("encoder", "decoder"):
     BART |= {f"{side}_layers": LAYERS, f"{side}_attention_heads": HEADS, f"{side}_ffn_dim": 36}
-MARIAN = {"pad_token_id": 0, "decoder_start_token_id": 0, "activation_function": "swish", "scale_embedding": True}
+MARIAN = {
+    "pad_token_id": 0,
+    "decoder_start_token_id": 0,
+    "activation_function": "swish",
+    "scale_embedding": True,
+}
 GPT_NEO = {"vocab_size": VOCABULARY, "hidden_size": 28, "num_layers": LAYERS, "num_heads": HEADS}
 GPT_NEO |= {"intermediate_size": 36, "max_position_embeddings": 40, "window_size": 5}
 GPT_NEO |= {"attention_types": [[["global", "local"], 1]]}
 GROUPED = {"hidden_size": 32, "num_key_value_heads": 2, "max_position_embeddings": 40}
-NAMED = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}  # the usual ones are beyond this vocabulary
-# A window that a short text leaves, one layer of each kind, no usual number under the root; caps that are felt.
-GEMMA = GROUPED | {"head_dim": 6, "sliding_window": 5, "query_pre_attn_scalar": 7, "attn_logit_softcapping": 2.0}
+NAMED = {
+    "pad_token_id": 0,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}  # the usual ones are beyond this vocabulary
+# A window that a short text leaves, one layer of each kind, no usual number under the root; caps
+# that are felt.
+GEMMA = GROUPED | {
+    "head_dim": 6,
+    "sliding_window": 5,
+    "query_pre_attn_scalar": 7,
+    "attn_logit_softcapping": 2.0,
+}
 GEMMA |= {"layer_types": ["sliding_attention", "full_attention"]}
 # No two sizes alike: 28 = 4 heads of 7, T5's and the grouped ones' heads are not d_model / heads.
 MADE: dict[str, tuple[str, str, dict[str, object]]] = {
     "gpt2": ("GPT2Config", "GPT2LMHeadModel", N_SIZES | {"n_embd": 28}),
-    "bert": ("BertConfig", "BertForMaskedLM", HIDDEN | {"hidden_size": 28, "max_position_embeddings": 40}),
-    "roberta": ("RobertaConfig", "RobertaForMaskedLM", HIDDEN | {"hidden_size": 28, "max_position_embeddings": 42}),
+    "bert": (
+        "BertConfig",
+        "BertForMaskedLM",
+        HIDDEN | {"hidden_size": 28, "max_position_embeddings": 40},
+    ),
+    "roberta": (
+        "RobertaConfig",
+        "RobertaForMaskedLM",
+        HIDDEN | {"hidden_size": 28, "max_position_embeddings": 42},
+    ),
     "t5": ("T5Config", "T5ForConditionalGeneration", T5),
     "bart": ("BartConfig", "BartForConditionalGeneration", BART),
     "marian": ("MarianConfig", "MarianMTModel", BART | MARIAN),
-    "gpt_neox": ("GPTNeoXConfig", "GPTNeoXForCausalLM", HIDDEN | {"hidden_size": 32, "max_position_embeddings": 40}),
+    "gpt_neox": (
+        "GPTNeoXConfig",
+        "GPTNeoXForCausalLM",
+        HIDDEN | {"hidden_size": 32, "max_position_embeddings": 40},
+    ),
     "gpt_neo": ("GPTNeoConfig", "GPTNeoForCausalLM", GPT_NEO | NAMED),
     "gptj": ("GPTJConfig", "GPTJForCausalLM", N_SIZES | NAMED | {"n_embd": 32, "rotary_dim": 6}),
     "llama": ("LlamaConfig", "LlamaForCausalLM", HIDDEN | GROUPED | {"head_dim": 6}),
-    "mistral": ("MistralConfig", "MistralForCausalLM", HIDDEN | GROUPED | {"head_dim": 6, "sliding_window": 5}),
+    "mistral": (
+        "MistralConfig",
+        "MistralForCausalLM",
+        HIDDEN | GROUPED | {"head_dim": 6, "sliding_window": 5},
+    ),
     "phi3": ("Phi3Config", "Phi3ForCausalLM", HIDDEN | GROUPED | NAMED),
     "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", HIDDEN | GROUPED),
     "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", HIDDEN | GROUPED | {"head_dim": 6}),
     "olmo2": ("Olmo2Config", "Olmo2ForCausalLM", HIDDEN | GROUPED | NAMED),
-    "gemma2": ("Gemma2Config", "Gemma2ForCausalLM", HIDDEN | GEMMA | {"final_logit_softcapping": 3.0}),
-    "gemma3_text": ("Gemma3TextConfig", "Gemma3ForCausalLM", HIDDEN | GEMMA | {"attn_logit_softcapping": None}),
+    "gemma2": (
+        "Gemma2Config",
+        "Gemma2ForCausalLM",
+        HIDDEN | GEMMA | {"final_logit_softcapping": 3.0},
+    ),
+    "gemma3_text": (
+        "Gemma3TextConfig",
+        "Gemma3ForCausalLM",
+        HIDDEN | GEMMA | {"attn_logit_softcapping": None},
+    ),
 }
 PAIRED = ("t5", "bart", "marian")
-# Between them: fused and separate weights, learned, rotary and relative positions, grouped heads, gated MLPs, caps,
-# norms before and behind, one mask and the other, one stack and two.
+# Between them: fused and separate weights, learned, rotary and relative positions, grouped heads,
+# gated MLPs, caps, norms before and behind, one mask and the other, one stack and two.
 REPRESENTATIVES = ("gpt2", "llama", "gemma2", "bert", "t5")
 SINGLE = tuple(kind for kind in MADE if kind not in PAIRED)
 SPREAD = {1: 0.1, 2: 0.25}
-MARKS = {"bert": ("[CLS]", "[SEP]"), "roberta": ("<s>", "</s>"), "bart": ("<s>", "</s>"), "t5": ("", "</s>")}
+MARKS = {
+    "bert": ("[CLS]", "[SEP]"),
+    "roberta": ("<s>", "</s>"),
+    "bart": ("<s>", "</s>"),
+    "t5": ("", "</s>"),
+}
 MARKS |= {"marian": ("", "</s>"), "llama": ("<s>", "")}
 
 
-def make_family(folder: Path, kind: str, *, seed: int = 0, architecture: str = "", **changes: object) -> Path:
-    """Writes config.json, model.safetensors and a fast tokenizer with the family's special tokens to `folder`."""
+def make_family(
+    folder: Path, kind: str, *, seed: int = 0, architecture: str = "", **changes: object
+) -> Path:
+    """Writes config.json, model.safetensors and a fast tokenizer with the family's special tokens
+    to `folder`."""
     config_class, model_class, sizes = MADE[kind]
     config = getattr(transformers, config_class)(**(sizes | changes))
     with torch.random.fork_rng(devices=[]):
@@ -91,11 +157,16 @@ def perturb(model: PreTrainedModel) -> None:
 def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     """A byte-level BPE that puts the special tokens of the family where the family has them."""
     first, last = MARKS.get(kind, ("", ""))
-    begin = (first, "<pad>") if kind in ("roberta", "bart") else ("<pad>", first)  # RoBERTa gives no place to token 1
+    begin = (
+        (first, "<pad>") if kind in ("roberta", "bart") else ("<pad>", first)
+    )  # RoBERTa gives no place to token 1
     special = [token for token in (*begin, last, "<unk>", "[MASK]") if token]
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    given = {"initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet()), "show_progress": False}
+    given = {
+        "initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet()),
+        "show_progress": False,
+    }
     trainer = trainers.BpeTrainer(vocab_size=VOCABULARY - 10, special_tokens=special, **given)
     bpe.train_from_iterator(SENTENCES, trainer)
     if first or last:
@@ -108,9 +179,12 @@ def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
 
 
 def each_family(*kinds: str) -> list:
-    """Parameters of a test over the families, by default all: those that are no representatives are slow."""
+    """Parameters of a test over the families, by default all: those that are no representatives are
+    slow."""
     slow = [() if kind in REPRESENTATIVES else pytest.mark.slow for kind in kinds or MADE]
-    return [pytest.param(kind, marks=marks) for kind, marks in zip(kinds or MADE, slow, strict=True)]
+    return [
+        pytest.param(kind, marks=marks) for kind, marks in zip(kinds or MADE, slow, strict=True)
+    ]
 
 
 EXACT = {"rtol": 0, "atol": 1e-12}
@@ -118,7 +192,8 @@ ROUNDED = {"rtol": 0, "atol": 1e-6}
 
 
 def near(kind: str) -> dict[str, float]:
-    """Equal to rounding; to that of float32 where the family's own code softmaxes in it whatever the type."""
+    """Equal to rounding; to that of float32 where the family's own code softmaxes in it whatever
+    the type."""
     return ROUNDED if "softmax" in FAMILIES[kind].single else EXACT
 
 

@@ -1,9 +1,11 @@
-"""Hostile input, generated: every door that a file or a text comes through, with what may come out of it.
+"""Hostile input, generated: every door that a file or a text comes through, with what may come out
+of it.
 
-Each target draws a case and tries it: the outcome is "taken" or "refused", in a sentence of a ProbeError. Anything
-else, a traceback, a lost row, a text that became markup, fails. `tests/house/test_fuzz.py` tries a few hundred of each,
-and `python tests/fuzzing.py --cases 100000 --out reports` many, and writes down how many.
-`tests/campaign/guided_fuzzing.py` lets coverage choose the cases.
+Each target draws a case and tries it: the outcome is "taken" or "refused", in a sentence of a
+ProbeError. Anything else, a traceback, a lost row, a text that became markup, fails.
+`tests/package/test_fuzz.py` tries a few hundred of each, and `python tests/fuzzing.py --cases
+100000 --out reports` many, and writes down how many. `tests/campaign/guided_fuzzing.py` lets
+coverage choose the cases.
 """
 
 import argparse
@@ -43,7 +45,19 @@ from probe.text.sentences import check_row, read_sentences
 
 TAKEN, REFUSED = "taken", "refused"
 GOOD = {"word": "bank", "sense": "river", "text": "The river bank", "start": 10, "end": 14}
-BLANK = ("", " ", "\x00", "\ud800", "\udfff tail", "\u202eevil\u202c", "\u2028", "\ufeff", "\r", "\r\n", "\t")
+BLANK = (
+    "",
+    " ",
+    "\x00",
+    "\ud800",
+    "\udfff tail",
+    "\u202eevil\u202c",
+    "\u2028",
+    "\ufeff",
+    "\r",
+    "\r\n",
+    "\t",
+)
 MARKUP = (
     '"',
     "'",
@@ -57,20 +71,44 @@ MARKUP = (
     "javascript:x",
     "=1+1",
 )
-WORDS = ("é", "e\u0301", "🦔", "البنك", "a" * 3000, "bank", "NaN", "null", "-1", "1e400", "9" * 40, "%s%n", "../../x")
+WORDS = (
+    "é",
+    "e\u0301",
+    "🦔",
+    "البنك",
+    "a" * 3000,
+    "bank",
+    "NaN",
+    "null",
+    "-1",
+    "1e400",
+    "9" * 40,
+    "%s%n",
+    "../../x",
+)
 AWKWARD = (*BLANK, *MARKUP, *WORDS)
-texts = st.one_of(st.sampled_from(AWKWARD), st.text(max_size=30), st.text(st.characters(codec=None), max_size=8))
-numbers = st.one_of(st.integers(-3, 40), st.sampled_from((10**18, -(10**18), 10**400, 2**63, 1.5, 1e308, float("nan"))))
+texts = st.one_of(
+    st.sampled_from(AWKWARD), st.text(max_size=30), st.text(st.characters(codec=None), max_size=8)
+)
+numbers = st.one_of(
+    st.integers(-3, 40),
+    st.sampled_from((10**18, -(10**18), 10**400, 2**63, 1.5, 1e308, float("nan"))),
+)
 values = st.one_of(texts, numbers, st.none(), st.booleans(), st.lists(st.integers(), max_size=2))
-fields = st.sampled_from((*GOOD, "frame", "pair", "cue_start", "cue_end", "distance", "split", "other"))
-changes = st.one_of(st.just({}), st.just({"frame": "\u202eevil\r\n"}), st.dictionaries(fields, values, max_size=3))
+fields = st.sampled_from(
+    (*GOOD, "frame", "pair", "cue_start", "cue_end", "distance", "split", "other")
+)
+changes = st.one_of(
+    st.just({}), st.just({"frame": "\u202eevil\r\n"}), st.dictionaries(fields, values, max_size=3)
+)
 rows = changes.map(lambda changed: GOOD | changed)
 noise = st.binary(max_size=60)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A door: what is drawn for it, and what is tried with it; `cost` is about how many others one case takes."""
+    """A door: what is drawn for it, and what is tried with it; `cost` is about how many others one
+    case takes."""
 
     draw: st.SearchStrategy[Any]
     attempt: Callable[[Path, Any], str]
@@ -93,7 +131,7 @@ def outcome(ask: Callable[[], object]) -> str:
     return TAKEN
 
 
-# --- files of sentences ----------------------------------------------------------------------------------------------
+# --- files of sentences ---------------------------------------------------------------------------
 
 
 def _json_lines(chosen: list[dict[str, Any]]) -> bytes:
@@ -111,7 +149,10 @@ def _delimited(chosen: list[dict[str, Any]], delimiter: str, newline: str) -> by
 
 def _parquet(chosen: list[dict[str, Any]]) -> bytes:
     names = list(GOOD)
-    columns = {name: [str(row.get(name))[:50].encode("utf-8", "replace").decode() for row in chosen] for name in names}
+    columns = {
+        name: [str(row.get(name))[:50].encode("utf-8", "replace").decode() for row in chosen]
+        for name in names
+    }
     held = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table(columns), held)
     return held.getvalue()
@@ -130,12 +171,16 @@ def damaged(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
     if how == "changed":
         return content[:at] + draw(st.binary(min_size=1, max_size=3)) + content[at + 1 :]
     if how == "marked":
-        return draw(st.sampled_from((b"\xef\xbb\xbf", b"\xff\xfe", b"\x00", b"\n", b"PAR1"))) + content
+        return (
+            draw(st.sampled_from((b"\xef\xbb\xbf", b"\xff\xfe", b"\x00", b"\n", b"PAR1"))) + content
+        )
     return content + draw(noise) if how == "joined" else content
 
 
 def _file(name: str, whole: st.SearchStrategy[bytes]) -> Target:
-    return Target(damaged(whole), lambda folder, content: read_both_ways(_written(folder / name, content)))
+    return Target(
+        damaged(whole), lambda folder, content: read_both_ways(_written(folder / name, content))
+    )
 
 
 def _written(file: Path, content: bytes) -> Path:
@@ -144,7 +189,8 @@ def _written(file: Path, content: bytes) -> Path:
 
 
 def read_both_ways(file: Path) -> str:
-    """The rows are those of a plain reader that holds the whole file, the same values in the same order."""
+    """The rows are those of a plain reader that holds the whole file, the same values in the same
+    order."""
     try:
         corpus = read_sentences(file)
         rows = list(stream(Source(file, file.name)))
@@ -157,7 +203,9 @@ def read_both_ways(file: Path) -> str:
     assert len(corpus.sentences) + len(corpus.left_out) == len(plain), "a row was lost"
     kept = iter(corpus.sentences)
     left_out = {item.where for item in corpus.left_out}
-    assert [next(kept).where for row in rows if row.where not in left_out] == [s.where for s in corpus.sentences]
+    assert [next(kept).where for row in rows if row.where not in left_out] == [
+        s.where for s in corpus.sentences
+    ]
     return TAKEN
 
 
@@ -166,19 +214,30 @@ def read_plainly(file: Path) -> list[dict[str, Any]]:
     if file.is_dir():
         senses = json.loads((file / "classes_map.txt").read_text("utf-8-sig"))
         data, gold = (_plain_lines(file / f"train.{kind}.txt") for kind in ("data", "gold"))
-        return [_plain_folder_row(line, senses[label]) for line, label in zip(data, gold, strict=True)]
+        return [
+            _plain_folder_row(line, senses[label]) for line, label in zip(data, gold, strict=True)
+        ]
     if file.suffix == ".parquet":
         return pyarrow.parquet.read_table(file).to_pylist()
     text = file.read_bytes().decode("utf-8-sig")
     if file.suffix == ".jsonl":
         return [json.loads(line) for line in text.split("\n") if line.strip()]
     delimiter = "," if file.suffix == ".csv" else "\t"
-    header, *rows = [cells for cells in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if cells]
+    header, *rows = [
+        cells for cells in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if cells
+    ]
     return [dict(zip(header, cells, strict=True)) for cells in rows]
 
 
 def _plain_lines(file: Path) -> list[str]:
-    return file.read_bytes().decode("utf-8-sig").removesuffix("\n").replace("\r\n", "\n").removesuffix("\r").split("\n")
+    return (
+        file.read_bytes()
+        .decode("utf-8-sig")
+        .removesuffix("\n")
+        .replace("\r\n", "\n")
+        .removesuffix("\r")
+        .split("\n")
+    )
 
 
 def _plain_folder_row(line: str, sense: str) -> dict[str, Any]:
@@ -186,15 +245,28 @@ def _plain_folder_row(line: str, sense: str) -> dict[str, Any]:
     words = text.split(" ")
     start = len(" ".join(["", *words[: int(index)], ""])) - 1 if int(index) else 0
     end = start + len(words[int(index)])
-    return {"word": "bank", "sense": sense, "split": "train", "text": text, "start": start, "end": end}
+    return {
+        "word": "bank",
+        "sense": sense,
+        "split": "train",
+        "text": text,
+        "start": start,
+        "end": end,
+    }
 
 
 @st.composite
 def word_folders(draw: st.DrawFn) -> dict[str, bytes]:
     lines = draw(st.lists(st.tuples(st.integers(-1, 5), texts), min_size=1, max_size=4))
-    data = "\n".join(f"{at}\tthe {text} bank" for at, text in lines).encode("utf-8", "surrogatepass")
+    data = "\n".join(f"{at}\tthe {text} bank" for at, text in lines).encode(
+        "utf-8", "surrogatepass"
+    )
     gold = "\n".join(draw(st.sampled_from("0128")) for _ in lines).encode()
-    files = {"classes_map.txt": b'{"0": "river", "1": "money"}', "train.data.txt": data, "train.gold.txt": gold}
+    files = {
+        "classes_map.txt": b'{"0": "river", "1": "money"}',
+        "train.data.txt": data,
+        "train.gold.txt": gold,
+    }
     victim = draw(st.sampled_from((*files, "none")))
     if victim in files:
         files[victim] = draw(damaged(st.just(files[victim])))
@@ -209,7 +281,7 @@ def read_folder(folder: Path, files: dict[str, bytes]) -> str:
     return read_both_ways(place)
 
 
-# --- texts, spans, tokens --------------------------------------------------------------------------------------------
+# --- texts, spans, tokens -------------------------------------------------------------------------
 
 
 @cache
@@ -221,7 +293,9 @@ def small_model() -> Any:
 
 @st.composite
 def spans(draw: st.DrawFn) -> tuple[str, int, int]:
-    text = "".join(draw(st.lists(st.one_of(texts, st.sampled_from(("the ", " bank", "\n"))), max_size=5)))
+    text = "".join(
+        draw(st.lists(st.one_of(texts, st.sampled_from(("the ", " bank", "\n"))), max_size=5))
+    )
     start = draw(st.integers(-1, max(len(text), 1)))
     return text, start, draw(st.integers(start - 1, len(text) + 1))
 
@@ -236,23 +310,45 @@ def cut_and_place(_: Path, case: tuple[str, int, int]) -> str:
     assert len(tokens.ids) == len(tokens.spans) <= 48
     low, high = tokens.spans[positions[0]][0], tokens.spans[positions[-1]][1]
     inside = text[start:end].strip()
-    assert inside and low <= start + len(text[start:end]) - len(text[start:end].lstrip()) and high >= start + 1
+    assert (
+        inside
+        and low <= start + len(text[start:end]) - len(text[start:end].lstrip())
+        and high >= start + 1
+    )
     return TAKEN
 
 
-# --- model folders ---------------------------------------------------------------------------------------------------
+# --- model folders --------------------------------------------------------------------------------
 
 
 @cache
 def checkpoint() -> tuple[dict[str, Any], bytes]:
     with TemporaryDirectory() as place:
         folder = make_checkpoint(Path(place) / "small")
-        return json.loads((folder / "config.json").read_text()), (folder / "model.safetensors").read_bytes()
+        return json.loads((folder / "config.json").read_text()), (
+            folder / "model.safetensors"
+        ).read_bytes()
 
 
 KEYS = (
-    *("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "n_inner", "layer_norm_epsilon", "architectures"),
-    *("model_type", "auto_map", "quantization_config", "tie_word_embeddings", "activation_function", "torch_dtype"),
+    *(
+        "n_layer",
+        "n_head",
+        "n_embd",
+        "n_positions",
+        "vocab_size",
+        "n_inner",
+        "layer_norm_epsilon",
+        "architectures",
+    ),
+    *(
+        "model_type",
+        "auto_map",
+        "quantization_config",
+        "tie_word_embeddings",
+        "activation_function",
+        "torch_dtype",
+    ),
 )
 OTHERS = (True, "12", None, [], {}, ["GPT2LMHeadModel"] * 2)
 ABSURD = st.sampled_from((0, -1, 10**9, 10**18, 10**400, 1e300, float("nan"), *OTHERS))
@@ -260,7 +356,8 @@ configs = st.dictionaries(st.sampled_from(KEYS), st.one_of(ABSURD, values), max_
 
 
 def read_a_config(folder: Path, changed: dict[str, Any]) -> str:
-    """A config is read, with everything in it a size that can be, or refused; headers come before memory is taken."""
+    """A config is read, with everything in it a size that can be, or refused; headers come before
+    memory is taken."""
     raw, tensors = checkpoint()
     (folder / "config.json").write_bytes(json.dumps(raw | changed).encode("utf-8", "replace"))
     if not (folder / "model.safetensors").exists():
@@ -292,7 +389,10 @@ def headers(draw: st.DrawFn) -> bytes:
     if how == "field":
         name = draw(st.sampled_from(sorted(set(header) - {"__metadata__"})))
         key = draw(st.sampled_from(("dtype", "shape", "data_offsets")))
-        kinds, shapes = st.sampled_from(("F32", "I64", "X", "F8_E4M3")), st.lists(st.integers(-1, 2**62), max_size=3)
+        kinds, shapes = (
+            st.sampled_from(("F32", "I64", "X", "F8_E4M3")),
+            st.lists(st.integers(-1, 2**62), max_size=3),
+        )
         header[name][key] = draw(st.one_of(kinds, shapes, values))
         raw = json.dumps(header).encode("utf-8", "replace")
         return struct.pack("<Q", len(raw)) + raw + whole[8 + size :]
@@ -303,16 +403,23 @@ def read_a_header(folder: Path, content: bytes) -> str:
     raw, _ = checkpoint()
     (folder / "config.json").write_text(json.dumps(raw))
     (folder / "model.safetensors").write_bytes(content)
-    return outcome(lambda: (locate(folder, "gpt2"), read_checkpoint(folder, read_config(folder, prepend_bos=True))))
+    return outcome(
+        lambda: (
+            locate(folder, "gpt2"),
+            read_checkpoint(folder, read_config(folder, prepend_bos=True)),
+        )
+    )
 
 
-# --- GGUF files ------------------------------------------------------------------------------------------------------
+# --- GGUF files -----------------------------------------------------------------------------------
 
 GGUF_TYPES = {bool: (7, "<?"), int: (4, "<I"), float: (6, "<f")}
 GGUF_WORDS = ("<s>", "</s>", "<unk>", "T", "h", "e", "m", "o", "l", "Ġ", "Th", "The")
 GGUF_GOOD: dict[str, Any] = {
     "general.architecture": "llama",
-    **{f"llama.{name}": 8 for name in ("embedding_length", "context_length", "feed_forward_length")},
+    **{
+        f"llama.{name}": 8 for name in ("embedding_length", "context_length", "feed_forward_length")
+    },
     **{f"llama.{name}": 2 for name in ("attention.head_count", "attention.head_count_kv")},
     "llama.block_count": 1,
     "llama.rope.freq_base": 10000.0,
@@ -328,14 +435,29 @@ GGUF_LAYER = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up",
 GGUF_TENSORS: dict[str, tuple[Any, ...]] = {
     "token_embd.weight": (8, 12),
     **{f"blk.0.{name}.weight": (8, 8) for name in GGUF_LAYER},
-    **{name: (8,) for name in ("blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "output_norm.weight")},
+    **{
+        name: (8,)
+        for name in ("blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "output_norm.weight")
+    },
 }
 GGUF_KEYS = (
     *GGUF_GOOD,
-    *("general.alignment", "split.count", "llama.vocab_size", "llama.attention.key_length", "llama.expert_count"),
-    *("gpt2.n", "llama.rope.scaling.type", *(f"tokenizer.ggml.{name}" for name in ("pre", "scores", "add_bos_token"))),
+    *(
+        "general.alignment",
+        "split.count",
+        "llama.vocab_size",
+        "llama.attention.key_length",
+        "llama.expert_count",
+    ),
+    *(
+        "gpt2.n",
+        "llama.rope.scaling.type",
+        *(f"tokenizer.ggml.{name}" for name in ("pre", "scores", "add_bos_token")),
+    ),
 )
-LARGE = st.one_of(st.integers(0, 70), st.sampled_from((2**16, 2**31, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 1)))
+LARGE = st.one_of(
+    st.integers(0, 70), st.sampled_from((2**16, 2**31, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 1))
+)
 
 
 def _gguf_text(text: str) -> bytes:
@@ -348,7 +470,9 @@ def _gguf_value(value: Any) -> bytes:
     if isinstance(value, list):
         if all(type(item) is int and 0 <= item < 2**32 for item in value):
             return struct.pack(f"<IIQ{len(value)}I", 9, 4, len(value), *value)
-        return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(_gguf_text(str(item)) for item in value)
+        return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(
+            _gguf_text(str(item)) for item in value
+        )
     if type(value) is int and 2**32 <= value < 2**64:
         return struct.pack("<IQ", 10, value)
     kind, form = GGUF_TYPES.get(type(value), (8, ""))
@@ -357,16 +481,24 @@ def _gguf_value(value: Any) -> bytes:
     return struct.pack("<I", kind) + struct.pack(form, value if abs(value) < 1e38 else float("inf"))
 
 
-def gguf_bytes(metadata: dict[str, Any], tensors: dict[str, tuple[Any, ...]], stated: dict[str, int]) -> bytes:
+def gguf_bytes(
+    metadata: dict[str, Any], tensors: dict[str, tuple[Any, ...]], stated: dict[str, int]
+) -> bytes:
     """A GGUF file of ones; `stated` replaces counts, types and places of the header."""
     entries = b"".join(_gguf_text(name) + _gguf_value(value) for name, value in metadata.items())
     table, data = b"", b""
     for number, (name, shape) in enumerate(tensors.items()):
         kind, place = stated.get(f"kind {number}", 0), stated.get(f"place {number}", len(data))
-        table += _gguf_text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, place)
+        table += _gguf_text(name) + struct.pack(
+            f"<I{len(shape)}QIQ", len(shape), *shape, kind, place
+        )
         data += struct.pack("<f", 1.0) * min(math.prod(shape), 200)
         data += bytes(-len(data) % 32)
-    counts = (stated.get("version", 3), stated.get("tensors", len(tensors)), stated.get("entries", len(metadata)))
+    counts = (
+        stated.get("version", 3),
+        stated.get("tensors", len(tensors)),
+        stated.get("entries", len(metadata)),
+    )
     header = b"GGUF" + struct.pack("<IQQ", *counts) + entries + table
     return header + bytes(-len(header) % 32) + data
 
@@ -383,12 +515,16 @@ def gguf_files(draw: st.DrawFn) -> bytes:
             if draw(st.integers(0, 3)) == 0:
                 del metadata[key]
     elif how == "tensors":
-        name = draw(st.sampled_from((*GGUF_TENSORS, "output.weight", "rope_freqs.weight", "blk.9.x")))
+        name = draw(
+            st.sampled_from((*GGUF_TENSORS, "output.weight", "rope_freqs.weight", "blk.9.x"))
+        )
         tensors[name] = tuple(draw(st.lists(LARGE, max_size=5)))
         if draw(st.booleans()):
             del tensors[name]
     elif how == "stated":
-        places = [f"{what} {number}" for what in ("kind", "place") for number in range(len(tensors))]
+        places = [
+            f"{what} {number}" for what in ("kind", "place") for number in range(len(tensors))
+        ]
         name = draw(st.sampled_from(("version", "tensors", "entries", *places)))
         most = 2**32 - 1 if name.startswith(("kind", "version")) else 2**64 - 1
         stated[name] = min(draw(LARGE), most)
@@ -402,7 +538,8 @@ def gguf_files(draw: st.DrawFn) -> bytes:
 
 
 def read_a_gguf_file(folder: Path, content: bytes) -> str:
-    """Header, config, tensors and tokenizer, as far as each is believed: finite, no memory beyond the file's."""
+    """Header, config, tensors and tokenizer, as far as each is believed: finite, no memory beyond
+    the file's."""
     file = _written(folder / "model.gguf", content)
     try:
         opened = open_gguf(file)
@@ -416,7 +553,7 @@ def read_a_gguf_file(folder: Path, content: bytes) -> str:
     return TAKEN
 
 
-# --- pages and shards ------------------------------------------------------------------------------------------------
+# --- pages and shards -----------------------------------------------------------------------------
 
 
 class Elements(HTMLParser):
@@ -436,7 +573,9 @@ class Elements(HTMLParser):
 
 @cache
 def piece() -> Any:
-    return output.environment("report").from_string('<p title="{{ text }}"><bdi>{{ text }}</bdi></p>')
+    return output.environment("report").from_string(
+        '<p title="{{ text }}"><bdi>{{ text }}</bdi></p>'
+    )
 
 
 def show(_: Path, text: str) -> str:
@@ -453,14 +592,23 @@ def show(_: Path, text: str) -> str:
 
 @st.composite
 def notes(draw: st.DrawFn) -> bytes:
-    good = {"set": "x", "shards": [], "counts": {}, "layers": 2, "heads": 2, "model": "m", "origin": {}}
+    good = {
+        "set": "x",
+        "shards": [],
+        "counts": {},
+        "layers": 2,
+        "heads": 2,
+        "model": "m",
+        "origin": {},
+    }
     good |= {"key": "k", "files": {}}
     changed = draw(st.dictionaries(st.sampled_from((*good, "more")), values, max_size=3))
     return draw(damaged(st.just(json.dumps(good | changed).encode("utf-8", "replace"))))
 
 
 def read_notes(folder: Path, content: bytes) -> str:
-    """Manifests and receipts of a sweep: believed when they are whole, never followed when they are not."""
+    """Manifests and receipts of a sweep: believed when they are whole, never followed when they are
+    not."""
     (folder / "receipts").mkdir(exist_ok=True)
     for name in ("manifest.json", "receipts/k.json"):
         (folder / name).write_bytes(content)
@@ -487,13 +635,16 @@ TARGETS = {
     "config.json, damaged": Target(damaged(st.just(b'{"model_type": "gpt2"}')), read_any_config),
     "safetensors header": Target(headers(), read_a_header, cost=4),
     "GGUF file": Target(gguf_files(), read_a_gguf_file, cost=4),
-    "page": Target(texts.filter(lambda text: not any("\ud800" <= c <= "\udfff" for c in text)), show),
+    "page": Target(
+        texts.filter(lambda text: not any("\ud800" <= c <= "\udfff" for c in text)), show
+    ),
     "manifest and receipt": Target(notes(), read_notes),
 }
 
 
 def try_cases(name: str, folder: Path, cases: int, *, start: int = 0) -> Counter[str]:
-    """Generate `cases` cases of a target and count their outcomes; raises what the first bad case raised."""
+    """Generate `cases` cases of a target and count their outcomes; raises what the first bad case
+    raised."""
     target, counts = TARGETS[name], Counter[str]()
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -530,11 +681,22 @@ def main() -> None:
         for number, (name, cases) in enumerate(shares(chosen.cases)):
             if name in chosen.targets:
                 counts, began, turn = Counter[str](), time.monotonic(), 0
-                while counts.total() < cases:  # a run of hypothesis ends early where it has seen everything
+                while (
+                    counts.total() < cases
+                ):  # a run of hypothesis ends early where it has seen everything
                     most = min(2_000, cases - counts.total())
-                    counts += try_cases(name, Path(place) / str(number), most, start=chosen.seed + turn)
+                    counts += try_cases(
+                        name, Path(place) / str(number), most, start=chosen.seed + turn
+                    )
                     turn += 1
-                facts = (name, counts.total(), counts[TAKEN], counts[REFUSED], 0, round(time.monotonic() - began))
+                facts = (
+                    name,
+                    counts.total(),
+                    counts[TAKEN],
+                    counts[REFUSED],
+                    0,
+                    round(time.monotonic() - began),
+                )
                 row = dict(zip(COLUMNS, facts, strict=True))
                 write_totals(chosen.out / "fuzz_campaign.csv", [row], order=[*TARGETS])
 

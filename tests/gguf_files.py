@@ -1,8 +1,9 @@
-"""Makers of small GGUF files from the random checkpoints of `families`: what llama.cpp's converter does, done with the
-`gguf` package's writer.
+"""Makers of small GGUF files from the random checkpoints of `families`: what llama.cpp's converter
+does, done with the `gguf` package's writer.
 
-Written from the converter's description, not from the loader: rotary rows are put pair beside pair, GPT-NeoX's queries,
-keys and values by role, GPT-2's matrices output x input, 1 is added to Gemma's norms.
+Written from the converter's description, not from the loader: rotary rows are put pair beside pair,
+GPT-NeoX's queries, keys and values by role, GPT-2's matrices output x input, 1 is added to Gemma's
+norms.
 """
 
 import json
@@ -16,8 +17,16 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 from safetensors.numpy import load_file
 
-ARCHITECTURES = {"gpt2": "gpt2", "bert": "bert", "gpt_neox": "gptneox", "mistral": "llama", "gemma3_text": "gemma3"}
-ARCHITECTURES |= {kind: kind for kind in ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma2", "t5")}
+ARCHITECTURES = {
+    "gpt2": "gpt2",
+    "bert": "bert",
+    "gpt_neox": "gptneox",
+    "mistral": "llama",
+    "gemma3_text": "gemma3",
+}
+ARCHITECTURES |= {
+    kind: kind for kind in ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma2", "t5")
+}
 PREFIX = {"gpt2": "transformer.", "bert": "bert.", "gpt_neox": "gpt_neox."}
 SIZES = {  # of GPT-2, and of the others
     "block_count": ("n_layer", "num_hidden_layers"),
@@ -26,8 +35,16 @@ SIZES = {  # of GPT-2, and of the others
     "feed_forward_length": ("n_inner", "intermediate_size"),
     "attention.head_count": ("n_head", "num_attention_heads"),
 }
-T5 = {"block_count": "num_layers", "decoder_block_count": "num_decoder_layers", "vocab_size": "vocab_size"}
-T5 |= {"embedding_length": "d_model", "feed_forward_length": "d_ff", "attention.head_count": "num_heads"}
+T5 = {
+    "block_count": "num_layers",
+    "decoder_block_count": "num_decoder_layers",
+    "vocab_size": "vocab_size",
+}
+T5 |= {
+    "embedding_length": "d_model",
+    "feed_forward_length": "d_ff",
+    "attention.head_count": "num_heads",
+}
 T5 |= {f"attention.{part}_length": "d_kv" for part in ("key", "value")}
 T5 |= {f"attention.layer_norm_{rms}epsilon": "layer_norm_epsilon" for rms in ("", "rms_")}
 T5 |= {"attention.relative_buckets_count": "relative_attention_num_buckets"}
@@ -36,7 +53,8 @@ Change = Callable[[dict[str, Any], dict[str, np.ndarray]], None]
 
 
 def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = None) -> Path:
-    """The checkpoint of `folder` as a GGUF file, its matrices in `kind`; `change` has metadata and tensors first."""
+    """The checkpoint of `folder` as a GGUF file, its matrices in `kind`; `change` has metadata and
+    tensors first."""
     config = json.loads((folder / "config.json").read_text())
     metadata, tensors = _metadata(config, folder), _tensors(config, folder)
     if change:
@@ -47,7 +65,9 @@ def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = 
         _add(writer, name, value)
     for name, values in tensors.items():
         values = np.ascontiguousarray(values)
-        in_blocks = values.ndim == 2 and values.shape[-1] % 32 == 0  # T5's table of position biases is not
+        in_blocks = (
+            values.ndim == 2 and values.shape[-1] % 32 == 0
+        )  # T5's table of position biases is not
         if in_blocks and kind != Kind.F32:
             writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
         else:
@@ -63,8 +83,15 @@ def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = 
 
 
 def _add(writer: gguf.GGUFWriter, name: str, value: object) -> None:
-    add = {bool: writer.add_bool, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
-    add[int] = writer.add_uint32 if not isinstance(value, int) or value < 2**32 else writer.add_uint64
+    add = {
+        bool: writer.add_bool,
+        float: writer.add_float32,
+        str: writer.add_string,
+        list: writer.add_array,
+    }
+    add[int] = (
+        writer.add_uint32 if not isinstance(value, int) or value < 2**32 else writer.add_uint64
+    )
     add[type(value)](name, value)
 
 
@@ -72,46 +99,76 @@ def _metadata(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     if config["model_type"] == "t5":
         start = config.get("decoder_start_token_id", config["pad_token_id"])
         metadata = {"general.architecture": "t5", "general.name": "small", "t5.context_length": 512}
-        metadata |= {f"t5.{key}": config[name] for key, name in T5.items()} | {"t5.decoder_start_token_id": start}
+        metadata |= {f"t5.{key}": config[name] for key, name in T5.items()} | {
+            "t5.decoder_start_token_id": start
+        }
         return metadata | _tokenizer(config, folder)
     arch, turned = ARCHITECTURES[config["model_type"]], config["model_type"] == "gpt2"
     named = {key: config[names[not turned]] for key, names in SIZES.items()}
     heads, width = named["attention.head_count"], named["embedding_length"]
-    epsilon = next(config[k] for k in ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps") if k in config)
+    epsilon = next(
+        config[k] for k in ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps") if k in config
+    )
     rms = "rms_" if "rms_norm_eps" in config else ""
     own: dict[str, Any] = named | {f"attention.layer_norm_{rms}epsilon": epsilon}
     rope = config.get("rope_parameters") or {}
     if arch in ROTARY:
         rope = rope.get("full_attention", rope)
         size = config.get("head_dim") or width // heads
-        own |= {"attention.head_count_kv": config["num_key_value_heads"], "rope.freq_base": rope["rope_theta"]}
-        own |= {"rope.dimension_count": size, "attention.key_length": size, "attention.value_length": size}
+        own |= {
+            "attention.head_count_kv": config["num_key_value_heads"],
+            "rope.freq_base": rope["rope_theta"],
+        }
+        own |= {
+            "rope.dimension_count": size,
+            "attention.key_length": size,
+            "attention.value_length": size,
+        }
         own["vocab_size"] = config["vocab_size"]
     if "sliding_window" in config and not config["model_type"].startswith("qwen"):
         own["attention.sliding_window"] = config["sliding_window"] or 0
-    own |= {key: config[key] for key in ("attn_logit_softcapping", "final_logit_softcapping") if config.get(key)}
+    own |= {
+        key: config[key]
+        for key in ("attn_logit_softcapping", "final_logit_softcapping")
+        if config.get(key)
+    }
     if arch == "gptneox":
         share = rope.get("partial_rotary_factor", config.get("rotary_pct", 0.25))
         own |= {"rope.dimension_count": int(width // heads * share), "use_parallel_residual": True}
     if arch == "bert":
         own |= {"attention.causal": False, "pooling_type": 1, "vocab_size": config["vocab_size"]}
-    metadata = {"general.architecture": arch, "general.name": "small"} | {f"{arch}.{k}": v for k, v in own.items()}
+    metadata = {"general.architecture": arch, "general.name": "small"} | {
+        f"{arch}.{k}": v for k, v in own.items()
+    }
     return metadata | _tokenizer(config, folder)
 
 
 def _tokenizer(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Byte-level BPE as GGUF holds it: tokens in order, their kinds, merges, and the numbers of the special ones."""
+    """Byte-level BPE as GGUF holds it: tokens in order, their kinds, merges, and the numbers of the
+    special ones."""
     held = json.loads((folder / "tokenizer.json").read_text())
     given = json.loads((folder / "tokenizer_config.json").read_text())
-    known = held["model"]["vocab"] | {token["content"]: token["id"] for token in held["added_tokens"]}
+    known = held["model"]["vocab"] | {
+        token["content"]: token["id"] for token in held["added_tokens"]
+    }
     special = {token["id"] for token in held["added_tokens"]}
     names = {number: token for token, number in known.items()}
     tokens = [names.get(number, f"[PAD{number}]") for number in range(config["vocab_size"])]
     kinds = [3 if n in special else 1 if n in names else 5 for n in range(len(tokens))]
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in held["model"]["merges"]]
-    made = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "token_type": kinds, "merges": merges}
+    merges = [
+        merge if isinstance(merge, str) else " ".join(merge) for merge in held["model"]["merges"]
+    ]
+    made = {
+        "model": "gpt2",
+        "pre": "gpt-2",
+        "tokens": tokens,
+        "token_type": kinds,
+        "merges": merges,
+    }
     named = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
-    made |= {f"{short}_token_id": known[given[name]] for short, name in named.items() if given.get(name)}
+    made |= {
+        f"{short}_token_id": known[given[name]] for short, name in named.items() if given.get(name)
+    }
     made["add_bos_token"] = config["model_type"] in ("llama", "mistral")
     return {f"tokenizer.ggml.{name}": value for name, value in made.items()}
 
@@ -125,7 +182,9 @@ def _tensors(config: dict[str, Any], folder: Path) -> dict[str, np.ndarray]:
         prefix = PREFIX.get(kind, "model.")
         plain = name.removeprefix(prefix)
         base, ending = plain.rsplit(".", 1)
-        if base.startswith("cls.") or (plain.startswith("lm_head") and config.get("tie_word_embeddings")):
+        if base.startswith("cls.") or (
+            plain.startswith("lm_head") and config.get("tie_word_embeddings")
+        ):
             continue
         theirs = names.get_name(prefix + base) or names.get_name(base)
         assert theirs is not None, name

@@ -1,10 +1,12 @@
-"""Models whose insides are known: random ones of an odd shape, and ones built by hand so that the answer is known.
+"""Models whose insides are known: random ones of an odd shape, and ones built by hand so that the
+answer is known.
 
-A hand-built model is a real GPT-2 checkpoint, LayerNorm included, put together from named features. A feature is a pair
-of coordinates that hold (+value, -value): its mean is 0, so LayerNorm only divides, and by nearly the same number
-everywhere, because every token carries a large `anchor`. A `Head` is said in features: what it asks, what it finds,
-what it takes there and what it gives here; a `Unit` is one neuron of an MLP. Every head and every neuron that is not
-given is filled with random numbers: alive, reading words, places and other heads, but never the sense, and writing only
+A hand-built model is a real GPT-2 checkpoint, LayerNorm included, put together from named features.
+A feature is a pair of coordinates that hold (+value, -value): its mean is 0, so LayerNorm only
+divides, and by nearly the same number everywhere, because every token carries a large `anchor`. A
+`Head` is said in features: what it asks, what it finds, what it takes there and what it gives here;
+a `Unit` is one neuron of an MLP. Every head and every neuron that is not given is filled with
+random numbers: alive, reading words, places and other heads, but never the sense, and writing only
 where nothing planted reads.
 """
 
@@ -28,19 +30,22 @@ from probe.model.tokens import Tokens
 from probe.stats import resampling
 from probe.text.sentences import Corpus, Sentence
 
-# --- random models ---------------------------------------------------------------------------------------------------
+# --- random models --------------------------------------------------------------------------------
 
-# No two sizes alike, so that no axis can be taken for another: 3 layers, 4 heads of 7, 28, 36, 40, 400.
+# No two sizes alike, so that no axis can be taken for another: 3 layers, 4 heads of 7, 28, 36, 40,
+# 400.
 ODD = {"n_layer": 3, "n_head": 4, "n_embd": 28, "n_inner": 36, "n_positions": 40}
-# wte, wpe, per layer c_attn, c_proj, c_fc, mlp.c_proj with their biases and two norms, the last norm. By hand:
-# 400*28 + 40*28 + 3*((28*84 + 84) + (28*28 + 28) + (28*36 + 36) + (36*28 + 28) + 4*28) + 2*28
+# wte, wpe, per layer c_attn, c_proj, c_fc, mlp.c_proj with their biases and two norms, the last
+# norm. By hand: 400*28 + 40*28 + 3*((28*84 + 84) + (28*28 + 28) + (28*36 + 36) + (36*28 + 28) +
+# 4*28) + 2*28
 ODD_PARAMETERS = 11200 + 1120 + 3 * (2436 + 812 + 1044 + 1036 + 112) + 56
 SHARPER = 2.5
 
 
 @cache
 def random_model(dtype: torch.dtype = torch.float32, *, seed: int = 5, tied: bool = True) -> Model:
-    """A random GPT-2 of odd shape, biases and norms random too, whose attention is far from uniform.
+    """A random GPT-2 of odd shape, biases and norms random too, whose attention is far from
+    uniform.
 
     Shared: do not change it.
     """
@@ -49,7 +54,8 @@ def random_model(dtype: torch.dtype = torch.float32, *, seed: int = 5, tied: boo
 
 
 def make_random(folder: Path, *, seed: int = 5, tied: bool = True) -> Path:
-    """Writes the checkpoint of `random_model`: queries made larger, because random ones look at everything alike."""
+    """Writes the checkpoint of `random_model`: queries made larger, because random ones look at
+    everything alike."""
     make_checkpoint(folder, seed=seed, tied=tied, **ODD)
     tensors = load_file(folder / "model.safetensors")
     if tied:
@@ -69,7 +75,7 @@ def tokens_of(ids: Sequence[int]) -> Tokens:
     return Tokens("·" * n, tuple(ids), ("·",) * n, tuple((pos, pos + 1) for pos in range(n)), False)
 
 
-# --- sentences -------------------------------------------------------------------------------------------------------
+# --- sentences ------------------------------------------------------------------------------------
 
 WORD = "lock"
 SENSES = ("door", "canal")
@@ -79,35 +85,59 @@ PLAIN = (
     *("small", "once", "again", "we", "passed", "and", "it"),
 )
 BOS, UNKNOWN = "<bos>", "<unk>"
-FUNCTION = {"door": "this", "canal": "that"}  # words that go with a sense and carry the feature "second"
+FUNCTION = {
+    "door": "this",
+    "canal": "that",
+}  # words that go with a sense and carry the feature "second"
 
 
 def make_sentences(
-    *, frames: int = 8, distances: Sequence[int] = (1, 2, 3), cues: int = 10, cue_after: bool = False, seed: int = 0
+    *,
+    frames: int = 8,
+    distances: Sequence[int] = (1, 2, 3),
+    cues: int = 10,
+    cue_after: bool = False,
+    seed: int = 0,
 ) -> tuple[Sentence, ...]:
-    """Aligned pairs: every frame at every distance with every cue, the sentences of a pair side by side.
+    """Aligned pairs: every frame at every distance with every cue, the sentences of a pair side by
+    side.
 
     A distance that is given twice is two places in the frame, with other words around them.
     """
     rng = np.random.default_rng(seed)
     made = []
     for frame in range(frames):
-        before, after = (" ".join(rng.choice(PLAIN, size=1 + int(rng.integers(3)))) for _ in range(2))
+        before, after = (
+            " ".join(rng.choice(PLAIN, size=1 + int(rng.integers(3)))) for _ in range(2)
+        )
         for turn, distance in enumerate(distances):
             name = f"frame {frame}" + "+" * distances[:turn].count(distance)
             between = " ".join(rng.choice(PLAIN, size=distance - 1))
-            parts = (before, WORD, between, "{cue}", after) if cue_after else (before, "{cue}", between, WORD, after)
+            parts = (
+                (before, WORD, between, "{cue}", after)
+                if cue_after
+                else (before, "{cue}", between, WORD, after)
+            )
             for number in range(cues):
                 for sense in SENSES:
                     text = " ".join(part for part in parts if part).format(cue=CUES[sense][number])
-                    place = {"frame": name, "distance": distance, "pair": f"{name}/{distance}/{number}"}
+                    place = {
+                        "frame": name,
+                        "distance": distance,
+                        "pair": f"{name}/{distance}/{number}",
+                    }
                     made.append(_sentence(text, sense, CUES[sense][number], place))
     return tuple(made)
 
 
 def _sentence(text: str, sense: str, cue: str, place: Mapping[str, object]) -> Sentence:
     start, cue_start = (f" {text} ".index(f" {part} ") for part in (WORD, cue))
-    spans = {"start": start, "end": start + len(WORD), "cue_start": cue_start, "cue_end": cue_start + len(cue)}
+    spans = {
+        "start": start,
+        "end": start + len(WORD),
+        "cue_start": cue_start,
+        "cue_end": cue_start + len(cue),
+    }
     return Sentence(word=WORD, sense=sense, text=text, **spans, **place)
 
 
@@ -133,14 +163,30 @@ def without(sentences: Sequence[Sentence], *names: str) -> tuple[Sentence, ...]:
     return tuple(replace(sentence, **dict.fromkeys(names)) for sentence in sentences)
 
 
-# --- models said in features -----------------------------------------------------------------------------------------
+# --- models said in features ----------------------------------------------------------------------
 
 Reading = Mapping[str, float]
-PLANTED = ("anchor", "is_bos", "is_cue", "is_target", "sense", "resolved", "decoy", "second", "accent", "marker")
+PLANTED = (
+    "anchor",
+    "is_bos",
+    "is_cue",
+    "is_target",
+    "sense",
+    "resolved",
+    "decoy",
+    "second",
+    "accent",
+    "marker",
+)
 PLACES = ("place_cos", "place_sin")
 OPEN = (*(f"word{number}" for number in range(4)), *(f"noise{number}" for number in range(4)))
 FEATURES = (*PLANTED, *PLACES, *OPEN)
-READ_BY_ANY = ("is_cue", "is_target", *PLACES, *OPEN)  # not is_bos: who asks for it looks nowhere else
+READ_BY_ANY = (
+    "is_cue",
+    "is_target",
+    *PLACES,
+    *OPEN,
+)  # not is_bos: who asks for it looks nowhere else
 WRITTEN_BY_ANY = tuple(name for name in OPEN if name.startswith("noise"))
 LAYERS, HEADS, D_HEAD, D_MLP, POSITIONS = 3, 4, 10, 24, 32
 D_MODEL = HEADS * D_HEAD
@@ -150,7 +196,8 @@ assert 2 * len(FEATURES) == D_MODEL != D_MLP
 
 @dataclass(frozen=True)
 class Head:
-    """score = Σ (asks · x_query)(finds · x_key) over `looks`; ΔE = Σ A (takes · x_key) gives over `carries`."""
+    """score = Σ (asks · x_query)(finds · x_key) over `looks`; ΔE = Σ A (takes · x_key) gives over
+    `carries`."""
 
     layer: int
     head: int
@@ -173,36 +220,57 @@ SENSE: Reading = {"sense": 1.0}
 TO_CUE = ({"is_target": 8.0}, {"is_cue": 6.0})
 
 
-def resolver(layer: int, head: int, *, takes: Reading = SENSE, gives: str = "resolved", size: float = 3.0) -> Head:
+def resolver(
+    layer: int, head: int, *, takes: Reading = SENSE, gives: str = "resolved", size: float = 3.0
+) -> Head:
     """A head that at the word looks at the cue, takes its sense and gives it to the word."""
     return Head(layer, head, (TO_CUE, TO_BOS), ((takes, {gives: size}),))
 
 
 def make_handmade(
-    folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] = (), seed: int = 0, spread: float = 0.02
+    folder: Path,
+    heads: Sequence[Head],
+    *,
+    units: Sequence[Unit] = (),
+    seed: int = 0,
+    spread: float = 0.02,
 ) -> Path:
-    """Writes config.json, model.safetensors and a word-level tokenizer of a model with these heads and neurons.
+    """Writes config.json, model.safetensors and a word-level tokenizer of a model with these heads
+    and neurons.
 
-    `spread`: the standard deviation of the weights of a model of its shape that is drawn at random (`untrained`).
+    `spread`: the standard deviation of the weights of a model of its shape that is drawn at random
+    (`untrained`).
     """
     rng = np.random.default_rng(seed)
     tokenizer = _tokenizer()
-    gains = {(layer, norm): rng.uniform(0.7, 1.4, len(FEATURES)) for layer in range(LAYERS) for norm in (1, 2)}
+    gains = {
+        (layer, norm): rng.uniform(0.7, 1.4, len(FEATURES))
+        for layer in range(LAYERS)
+        for norm in (1, 2)
+    }
     tensors = _tensors(tokenizer, heads, units, gains, rng)
     named = {f"transformer.{name}": values for name, values in tensors.items()}
     named["lm_head.weight"] = _unembedding(tensors["wte.weight"], seed)
     return write_checkpoint(folder, _config(len(tokenizer), spread), tokenizer, named)
 
 
-def make_handmade_encoder(folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] = (), seed: int = 0) -> Path:
-    """The same as a BERT that reads both ways, which norms what is written: its norms keep every feature.
+def make_handmade_encoder(
+    folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] = (), seed: int = 0
+) -> Path:
+    """The same as a BERT that reads both ways, which norms what is written: its norms keep every
+    feature.
 
-    Each norm divides by the same number nearly everywhere, as in `make_handmade`. There is no language-model head.
+    Each norm divides by the same number nearly everywhere, as in `make_handmade`. There is no
+    language-model head.
     """
     rng = np.random.default_rng(seed)
     cut = _tokenizer().backend_tokenizer
-    cut.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, 0)])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=cut, cls_token=BOS, pad_token=UNKNOWN, unk_token=UNKNOWN)
+    cut.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", special_tokens=[(BOS, 0)]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=cut, cls_token=BOS, pad_token=UNKNOWN, unk_token=UNKNOWN
+    )
     even = {(layer, norm): np.ones(len(FEATURES)) for layer in range(LAYERS) for norm in (1, 2)}
     named = _as_bert(_tensors(tokenizer, heads, units, even, rng))
     sizes = {
@@ -211,14 +279,19 @@ def make_handmade_encoder(folder: Path, heads: Sequence[Head], *, units: Sequenc
         "num_hidden_layers": LAYERS,
         "intermediate_size": D_MLP,
     }
-    sizes |= {"num_attention_heads": HEADS, "max_position_embeddings": POSITIONS, "type_vocab_size": 1}
+    sizes |= {
+        "num_attention_heads": HEADS,
+        "max_position_embeddings": POSITIONS,
+        "type_vocab_size": 1,
+    }
     config = BertConfig(**sizes, hidden_act="gelu_new")
     config.architectures = ["BertModel"]
     return write_checkpoint(folder, config, tokenizer, named)
 
 
 def _as_bert(named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """GPT-2's tensors by BERT's names: queries, keys, values apart, matrices turned, norms behind what they led."""
+    """GPT-2's tensors by BERT's names: queries, keys, values apart, matrices turned, norms behind
+    what they led."""
     made = {
         "embeddings.word_embeddings.weight": named["wte.weight"],
         "embeddings.position_embeddings.weight": named["wpe.weight"],
@@ -230,11 +303,16 @@ def _as_bert(named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         of, to = f"h.{layer}.", f"encoder.layer.{layer}."
         for number, role in enumerate(("query", "key", "value")):
             columns = slice(number * D_MODEL, (number + 1) * D_MODEL)
-            made[f"{to}attention.self.{role}.weight"] = named[of + "attn.c_attn.weight"][:, columns].T
+            made[f"{to}attention.self.{role}.weight"] = named[of + "attn.c_attn.weight"][
+                :, columns
+            ].T
             made[f"{to}attention.self.{role}.bias"] = named[of + "attn.c_attn.bias"][columns]
         turned = {"attn.c_proj": "attention.output.dense", "mlp.c_fc": "intermediate.dense"}
         for old, new in (turned | {"mlp.c_proj": "output.dense"}).items():
-            made[f"{to}{new}.weight"], made[f"{to}{new}.bias"] = named[f"{of}{old}.weight"].T, named[f"{of}{old}.bias"]
+            made[f"{to}{new}.weight"], made[f"{to}{new}.bias"] = (
+                named[f"{of}{old}.weight"].T,
+                named[f"{of}{old}.bias"],
+            )
         for old, new in {"ln_1": "attention.output.LayerNorm", "ln_2": "output.LayerNorm"}.items():
             made |= {f"{to}{new}.{part}": named[f"{of}{old}.{part}"] for part in ("weight", "bias")}
     return made
@@ -254,11 +332,16 @@ def _tensors(
         chosen = [here.get(number) or _any_head(layer, number, rng) for number in range(HEADS)]
         tensors |= _attention(chosen, gains[layer, 1], rng)
         given = [unit for unit in units if unit.layer == layer]
-        tensors |= _mlp([*given, *(_any_unit(layer, rng) for _ in range(D_MLP - len(given)))], gains[layer, 2])
+        tensors |= _mlp(
+            [*given, *(_any_unit(layer, rng) for _ in range(D_MLP - len(given)))], gains[layer, 2]
+        )
         for norm in (1, 2):  # the same bias on both coordinates of a pair: no reading sees it
             tensors[f"h.{layer}.ln_{norm}.weight"] = np.repeat(gains[layer, norm], 2)
             tensors[f"h.{layer}.ln_{norm}.bias"] = np.repeat(rng.normal(0, 0.1, len(FEATURES)), 2)
-    tensors |= {"ln_f.weight": rng.uniform(0.7, 1.4, D_MODEL), "ln_f.bias": rng.normal(0, 0.1, D_MODEL)}
+    tensors |= {
+        "ln_f.weight": rng.uniform(0.7, 1.4, D_MODEL),
+        "ln_f.bias": rng.normal(0, 0.1, D_MODEL),
+    }
     return tensors
 
 
@@ -269,12 +352,18 @@ def _unembedding(tokens: np.ndarray, seed: int) -> np.ndarray:
 
 
 def write_checkpoint(
-    folder: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerFast, tensors: Mapping[str, np.ndarray]
+    folder: Path,
+    config: PretrainedConfig,
+    tokenizer: PreTrainedTokenizerFast,
+    tensors: Mapping[str, np.ndarray],
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    exact = {name: torch.tensor(values, dtype=torch.float32).contiguous() for name, values in tensors.items()}
+    exact = {
+        name: torch.tensor(values, dtype=torch.float32).contiguous()
+        for name, values in tensors.items()
+    }
     save_file(exact, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
@@ -299,35 +388,60 @@ def resolver_encoder(seed: int) -> tuple[Model, tuple[int, int]]:
     """`resolver_model` as an encoder that reads both ways. Shared: do not change it."""
     place = resolver_place(seed)
     with TemporaryDirectory() as folder:
-        return load(make_handmade_encoder(Path(folder) / "encoder", [resolver(*place)], seed=seed)), place
+        return load(
+            make_handmade_encoder(Path(folder) / "encoder", [resolver(*place)], seed=seed)
+        ), place
 
 
 def _config(vocabulary: int, spread: float) -> GPT2Config:
-    sizes = {"n_layer": LAYERS, "n_head": HEADS, "n_embd": D_MODEL, "n_inner": D_MLP, "n_positions": POSITIONS}
+    sizes = {
+        "n_layer": LAYERS,
+        "n_head": HEADS,
+        "n_embd": D_MODEL,
+        "n_inner": D_MLP,
+        "n_positions": POSITIONS,
+    }
     sizes["initializer_range"] = spread
-    config = GPT2Config(**sizes, vocab_size=vocabulary, bos_token_id=0, eos_token_id=0, tie_word_embeddings=False)
+    config = GPT2Config(
+        **sizes, vocab_size=vocabulary, bos_token_id=0, eos_token_id=0, tie_word_embeddings=False
+    )
     config.architectures = ["GPT2LMHeadModel"]
     return config
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
-    words = (BOS, UNKNOWN, WORD, *(cue for sense in SENSES for cue in CUES[sense]), *PLAIN, *FUNCTION.values())
-    cut = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token=UNKNOWN))
+    words = (
+        BOS,
+        UNKNOWN,
+        WORD,
+        *(cue for sense in SENSES for cue in CUES[sense]),
+        *PLAIN,
+        *FUNCTION.values(),
+    )
+    cut = Tokenizer(
+        WordLevel({word: number for number, word in enumerate(words)}, unk_token=UNKNOWN)
+    )
     cut.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=cut, bos_token=BOS, eos_token=BOS, unk_token=UNKNOWN)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=cut, bos_token=BOS, eos_token=BOS, unk_token=UNKNOWN
+    )
 
 
 def _token_vectors(tokenizer: PreTrainedTokenizerFast, rng: np.random.Generator) -> np.ndarray:
     rows = []
     for word in tokenizer.convert_ids_to_tokens(range(len(tokenizer))):
         # The anchor alone makes the variance 1: 2 anchor² / d_model.
-        features = {"anchor": np.sqrt(D_MODEL / 2)} | {f"word{number}": rng.normal(0, 0.5) for number in range(4)}
+        features = {"anchor": np.sqrt(D_MODEL / 2)} | {
+            f"word{number}": rng.normal(0, 0.5) for number in range(4)
+        }
         features |= {"is_bos": float(word == BOS), "is_target": float(word == WORD)}
         for sign, sense in zip((1, -1), SENSES, strict=True):
             if word == FUNCTION[sense]:
                 features |= {"marker": 1.0, "second": sign}
             if word in CUES[sense]:
-                size = rng.uniform(0.8, 1.2)  # what the cue has less of the sense it has more of its accent
+                size = rng.uniform(
+                    0.8, 1.2
+                )  # what the cue has less of the sense it has more of its accent
                 features |= {"is_cue": 1.0, "sense": sign * size, "accent": sign * (2 - size)}
         rows.append(write_vector(features))
     return np.stack(rows)
@@ -351,7 +465,8 @@ def write_vector(features: Reading) -> np.ndarray:
 
 
 def read_vector(features: Reading, gains: np.ndarray) -> np.ndarray:
-    """The d_model weights that read Σ weight · value of these features from what LayerNorm with these gains gives."""
+    """The d_model weights that read Σ weight · value of these features from what LayerNorm with
+    these gains gives."""
     vector = np.zeros(D_MODEL)
     for name, weight in features.items():
         number = FEATURES.index(name)
@@ -365,7 +480,10 @@ def _any_reading(rng: np.random.Generator, size: float) -> Reading:
 
 def _any_head(layer: int, head: int, rng: np.random.Generator) -> Head:
     looks = tuple((_any_reading(rng, 0.7), _any_reading(rng, 0.7)) for _ in range(4))
-    carries = tuple((_any_reading(rng, 0.5), {name: rng.normal(0, 0.2) for name in WRITTEN_BY_ANY}) for _ in range(6))
+    carries = tuple(
+        (_any_reading(rng, 0.5), {name: rng.normal(0, 0.2) for name in WRITTEN_BY_ANY})
+        for _ in range(6)
+    )
     return Head(layer, head, looks, carries)
 
 
@@ -374,7 +492,9 @@ def _any_unit(layer: int, rng: np.random.Generator) -> Unit:
     return Unit(layer, asks, bias, {name: rng.normal(0, 0.05) for name in WRITTEN_BY_ANY})
 
 
-def _attention(heads: Sequence[Head], gains: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _attention(
+    heads: Sequence[Head], gains: np.ndarray, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
     parts = {part: np.zeros((HEADS, D_HEAD, D_MODEL)) for part in ("q", "k", "v", "o")}
     for number, head in enumerate(heads):
         for row, (asks, finds) in enumerate(head.looks):
@@ -383,9 +503,13 @@ def _attention(heads: Sequence[Head], gains: np.ndarray, rng: np.random.Generato
         for row, (takes, gives) in enumerate(head.carries):
             parts["v"][number, row] = read_vector(takes, gains)
             parts["o"][number, row] = write_vector(gives)
-    c_attn = np.concatenate([parts[part].reshape(D_MODEL, D_MODEL).T for part in ("q", "k", "v")], axis=1)
+    c_attn = np.concatenate(
+        [parts[part].reshape(D_MODEL, D_MODEL).T for part in ("q", "k", "v")], axis=1
+    )
     bias = np.zeros(3 * D_MODEL)
-    bias[2 * D_MODEL :] = rng.normal(0, 0.1, D_MODEL)  # a constant in every z, as trained models have
+    bias[2 * D_MODEL :] = rng.normal(
+        0, 0.1, D_MODEL
+    )  # a constant in every z, as trained models have
     prefix = f"h.{heads[0].layer}.attn"
     constant = write_vector({name: rng.normal(0, 0.1) for name in WRITTEN_BY_ANY})
     made = {"c_attn.weight": c_attn, "c_attn.bias": bias}
@@ -396,7 +520,9 @@ def _attention(heads: Sequence[Head], gains: np.ndarray, rng: np.random.Generato
 def _mlp(units: Sequence[Unit], gains: np.ndarray) -> dict[str, np.ndarray]:
     prefix = f"h.{units[0].layer}.mlp"
     return {
-        f"{prefix}.c_fc.weight": np.stack([read_vector(unit.asks, gains) for unit in units], axis=1),
+        f"{prefix}.c_fc.weight": np.stack(
+            [read_vector(unit.asks, gains) for unit in units], axis=1
+        ),
         f"{prefix}.c_fc.bias": np.array([unit.bias for unit in units]),
         f"{prefix}.c_proj.weight": np.stack([write_vector(unit.gives) for unit in units]),
         f"{prefix}.c_proj.bias": np.zeros(D_MODEL),
@@ -406,4 +532,6 @@ def _mlp(units: Sequence[Unit], gains: np.ndarray) -> dict[str, np.ndarray]:
 def without_intervals(patch):
     """Intervals play no part in what is counted here, so they are not worth their time."""
     whole = resampling.bootstrap_weights
-    patch.setattr(resampling, "bootstrap_weights", lambda crossed, seed: whole(crossed, seed=seed, draws=2))
+    patch.setattr(
+        resampling, "bootstrap_weights", lambda crossed, seed: whole(crossed, seed=seed, draws=2)
+    )

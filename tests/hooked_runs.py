@@ -1,4 +1,5 @@
-"""Whole hooked forwards under edits, and pairs of texts for them: the other side of every trace and path."""
+"""Whole hooked forwards under edits, and pairs of texts for them: the other side of every trace and
+path."""
 
 import pytest
 import torch
@@ -27,7 +28,10 @@ EACH = each_family(*KINDS)
 
 def typed():
     """Every kind in float64, those that are no representatives slow; one in float32 as well."""
-    return [*(pytest.param(*kind.values, torch.float64, marks=kind.marks) for kind in EACH), ("gpt2", torch.float32)]
+    return [
+        *(pytest.param(*kind.values, torch.float64, marks=kind.marks) for kind in EACH),
+        ("gpt2", torch.float32),
+    ]
 
 
 def made(kind, dtype=torch.float64):
@@ -46,13 +50,18 @@ def random_rows(model, seed=0):
     """Random texts of several lengths without special tokens."""
     generator = torch.Generator().manual_seed(seed)
     sizes = [target + 1 + AFTER for target in TARGETS]
-    ids = [torch.randint(5, model.config.d_vocab, (size,), generator=generator).tolist() for size in sizes]
+    ids = [
+        torch.randint(5, model.config.d_vocab, (size,), generator=generator).tolist()
+        for size in sizes
+    ]
     return [Placed(tuple(row), target) for row, target in zip(ids, TARGETS, strict=True)]
 
 
 def random_z(model, depth, seed=1):
     c, generator = model.config, torch.Generator().manual_seed(seed)
-    return torch.randn(len(TARGETS), depth, c.n_heads, c.d_head, generator=generator, dtype=model.dtype)
+    return torch.randn(
+        len(TARGETS), depth, c.n_heads, c.d_head, generator=generator, dtype=model.dtype
+    )
 
 
 def every_direction(model):
@@ -61,8 +70,12 @@ def every_direction(model):
 
 def target_z(model, texts):
     """z of every head at the word of each text, from hooks. `-> row layer head d_head`"""
-    texts = [text if isinstance(text, Placed) else Placed(tuple(text), len(text) - 1) for text in texts]
-    return target_states(model, [tokens_of(text.ids) for text in texts], [text.at for text in texts]).z
+    texts = [
+        text if isinstance(text, Placed) else Placed(tuple(text), len(text) - 1) for text in texts
+    ]
+    return target_states(
+        model, [tokens_of(text.ids) for text in texts], [text.at for text in texts]
+    ).z
 
 
 def drawn_pair(model, layout=LAYOUTS[0], seed=0):
@@ -75,7 +88,8 @@ def drawn_pair(model, layout=LAYOUTS[0], seed=0):
 
 
 def every_edge_between(model):
-    """A pair, where its word stands, and all positions, counted from it, from the cue to the last that is read."""
+    """A pair, where its word stands, and all positions, counted from it, from the cue to the last
+    that is read."""
     length, at, cue = layout = LAYOUTS[1] if model.config.causal else BOTH_WAYS
     return drawn_pair(model, layout), at, range(cue - at, length - at)
 
@@ -86,7 +100,8 @@ def hook_name(model, layer, quantity):
 
 
 def read_rows(model, rows, quantities, edits=()):
-    """Quantities of every layer of a hooked forward, `layer row pos ...`, under edits (layer, quantity, function)."""
+    """Quantities of every layer of a hooked forward, `layer row pos ...`, under edits (layer,
+    quantity, function)."""
     seen = {name: {} for name in quantities}
 
     def reader(name, layer):
@@ -105,22 +120,29 @@ def read_rows(model, rows, quantities, edits=()):
 
     layers = range(model.config.n_layers)
     hooks = [(hook_name(model, layer, name), editor(change)) for layer, name, change in edits]
-    hooks += [(hook_name(model, layer, name), reader(name, layer)) for name in quantities for layer in layers]
+    hooks += [
+        (hook_name(model, layer, name), reader(name, layer))
+        for name in quantities
+        for layer in layers
+    ]
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
         hooked.run(model, rows)
     return {name: torch.stack([parts[layer] for layer in layers]) for name, parts in seen.items()}
 
 
 def swapped(model, text, swaps):
-    """For each of `swaps`, z at the word by (layer, head), a row of a whole hooked forward: the stream at the word
-    behind every block, `layer row d_model`, and its logits before a family's soft cap of them.
+    """For each of `swaps`, z at the word by (layer, head), a row of a whole hooked forward: the
+    stream at the word behind every block, `layer row d_model`, and its logits before a family's
+    soft cap of them.
     """
 
     def edit(layer):
         def change(z, hook):
             z = z.clone()
             for row, values in enumerate(swaps):
-                for (_, head), value in ((place, value) for place, value in values.items() if place[0] == layer):
+                for (_, head), value in (
+                    (place, value) for place, value in values.items() if place[0] == layer
+                ):
                     z[row, text.at, head] = value
             return z
 
@@ -129,10 +151,14 @@ def swapped(model, text, swaps):
     seen, layers = [], range(model.config.n_layers)
     hooks = [(hook_name(model, layer, "z"), edit(layer)) for layer in layers]
     hooks += [
-        (hook_name(model, layer, "resid_post"), lambda x, hook: seen.append(x[:, text.at].clone())) for layer in layers
+        (hook_name(model, layer, "resid_post"), lambda x, hook: seen.append(x[:, text.at].clone()))
+        for layer in layers
     ]
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
-        logits, limit = hooked.run(model, [text.ids] * len(swaps))[:, text.at], model.config.logit_cap
+        logits, limit = (
+            hooked.run(model, [text.ids] * len(swaps))[:, text.at],
+            model.config.logit_cap,
+        )
     return torch.stack(seen), limit * torch.atanh(logits / limit) if limit else logits
 
 
@@ -167,8 +193,12 @@ class Plain:
     def __init__(self, model, pair, at):
         self.model, self.weights, self.at = model, read_weights(model), at
         self.ids, self.layers = [text.ids for text in pair], range(model.config.n_layers)
-        self.reads = "resid_pre" if model.config.family.parallel else "resid_mid"  # what an MLP reads
-        self.runs = [read_all(model, ids, {*QUANTITIES, "q", "k", "v", self.reads}) for ids in self.ids]
+        self.reads = (
+            "resid_pre" if model.config.family.parallel else "resid_mid"
+        )  # what an MLP reads
+        self.runs = [
+            read_all(model, ids, {*QUANTITIES, "q", "k", "v", self.reads}) for ids in self.ids
+        ]
         self.scale = max(run["resid_post"][-1, at].abs().max() for run in self.runs)
         self.seen = {}
 
@@ -181,8 +211,9 @@ class Plain:
         return self.seen[key]
 
     def arriving(self, side, edge, change=None):
-        """What the heads of every layer read, and what its MLP reads, at the sender's position, when z of the sending
-        head or the output of the sending MLP changes so there, by default to the donor's, and every other one is held.
+        """What the heads of every layer read, and what its MLP reads, at the sender's position,
+        when z of the sending head or the output of the sending MLP changes so there, by default to
+        the donor's, and every other one is held.
         """
         layer, head, pos = edge[["sender_layer", "sender_head", "sender_pos"]].tolist()
         own, donor, at = self.runs[side], self.runs[1 - side], self.at + pos
@@ -190,29 +221,55 @@ class Plain:
         if layer < 0:
             name, place = "resid_pre", (0, at)
         value = donor[name][place] if change is None else own[name][place] + change
-        edits = [(number, held, put(slice(None), own[held][number])) for held in HELD for number in self.layers]
+        edits = [
+            (number, held, put(slice(None), own[held][number]))
+            for held in HELD
+            for number in self.layers
+        ]
         edits.append((place[0], name, put(place[1:], value)))
         read = {"resid_pre", self.reads}
-        return self.once((side, layer, head, pos), change, lambda: read_all(self.model, self.ids[side], read, edits))
+        return self.once(
+            (side, layer, head, pos),
+            change,
+            lambda: read_all(self.model, self.ids[side], read, edits),
+        )
 
     def asked(self, side, edge, change=None):
-        """q, k and v of the receiver's layer when its input at the sender's position is what arrives there."""
+        """q, k and v of the receiver's layer when its input at the sender's position is what
+        arrives there."""
         layer, pos = int(edge["receiver_layer"]), self.at + int(edge["sender_pos"])
-        edits = [(layer, "resid_pre", put(pos, self.arriving(side, edge, change)["resid_pre"][layer, pos]))]
-        key = (side, *edge[["sender_layer", "sender_head", "sender_pos", "receiver_layer"]].tolist())
+        edits = [
+            (
+                layer,
+                "resid_pre",
+                put(pos, self.arriving(side, edge, change)["resid_pre"][layer, pos]),
+            )
+        ]
+        key = (
+            side,
+            *edge[["sender_layer", "sender_head", "sender_pos", "receiver_layer"]].tolist(),
+        )
         run = self.once(key, change, lambda: read_all(self.model, self.ids[side], "qkv", edits))
         return {name: part[layer] for name, part in run.items()}
 
     def z(self, side, edge, change=None):
         """The receiver's z along the edge."""
-        sender, channel = edge[["sender_layer", "sender_head", "sender_pos"]].tolist(), edge["channel"]
-        layer, head, pos = (int(edge[name]) for name in ("receiver_layer", "receiver_head", "receiver_pos"))
+        sender, channel = (
+            edge[["sender_layer", "sender_head", "sender_pos"]].tolist(),
+            edge["channel"],
+        )
+        layer, head, pos = (
+            int(edge[name]) for name in ("receiver_layer", "receiver_head", "receiver_pos")
+        )
 
         def every():
             steps = {name: self.runs[side][name][layer].clone() for name in "qkv"}
             role, at = channel[0], self.at + sender[-1]
             steps[role][at] = self.asked(side, edge, change)[role][at]
-            q, k, v = (share_heads(part.transpose(0, 1), self.model.config.n_heads) for part in steps.values())
+            q, k, v = (
+                share_heads(part.transpose(0, 1), self.model.config.n_heads)
+                for part in steps.values()
+            )
             scores = forward.score(self.weights, self.weights.blocks[layer], q, k, None)
             return forward.softmax(scores, self.model.config).to(v) @ v  # head query_pos d_head
 
@@ -222,19 +279,28 @@ class Plain:
         """What the receiving MLP writes along the edge."""
         layer, pos = int(edge["receiver_layer"]), self.at + int(edge["sender_pos"])
         entered = self.arriving(side, edge, change)[self.reads][layer, pos]
-        return forward.mlp(self.weights.blocks[layer], entered, entered, self.model.config)["mlp_out"]
+        return forward.mlp(self.weights.blocks[layer], entered, entered, self.model.config)[
+            "mlp_out"
+        ]
 
     def written(self, side, edge, change=None):
-        """What the receiver makes of the edge, and what it is swapped for: z of a head, the output of an MLP."""
-        layer, head, pos = (int(edge[name]) for name in ("receiver_layer", "receiver_head", "receiver_pos"))
-        name, place = ("z", (layer, self.at + pos, head)) if head >= 0 else ("mlp_out", (layer, self.at + pos))
+        """What the receiver makes of the edge, and what it is swapped for: z of a head, the output
+        of an MLP."""
+        layer, head, pos = (
+            int(edge[name]) for name in ("receiver_layer", "receiver_head", "receiver_pos")
+        )
+        name, place = (
+            ("z", (layer, self.at + pos, head))
+            if head >= 0
+            else ("mlp_out", (layer, self.at + pos))
+        )
         made = self.z(side, edge, change) if head >= 0 else self.mlp_out(side, edge, change)
         own, donor = (run[name][place] for run in (self.runs[side], self.runs[1 - side]))
         return name, place, made - own, donor - own
 
     def moved(self, side, written, *, frozen):
-        """How far the word's vector moves with what each of several edges makes of one kind of receiver in one layer,
-        everything behind it as it was or live. `-> edge d_model`
+        """How far the word's vector moves with what each of several edges makes of one kind of
+        receiver in one layer, everything behind it as it was or live. `-> edge d_model`
         """
         own, (name, (layer, *_), *_) = self.runs[side], written[0]
         values = [own[name][place] + change for _, place, change, _ in written]
@@ -243,6 +309,8 @@ class Plain:
             later = range(layer + 1, self.model.config.n_layers)
             edits += [(number, "z", put(slice(None), own["z"][number])) for number in later]
             held = (layer, *later) if name == "z" else later
-            edits += [(number, "mlp_out", put(slice(None), own["mlp_out"][number])) for number in held]
+            edits += [
+                (number, "mlp_out", put(slice(None), own["mlp_out"][number])) for number in held
+            ]
         run = read_rows(self.model, [self.ids[side]] * len(written), ["resid_post"], edits)
         return (run["resid_post"] - own["resid_post"][:, None])[-1, :, self.at]

@@ -1,6 +1,8 @@
-"""A small hub on 127.0.0.1 that speaks the file protocol of a model hub: revision, tree, resolve, large-file redirect.
+"""A small hub on 127.0.0.1 that speaks the file protocol of a model hub: revision, tree, resolve,
+large-file redirect.
 
-It serves folders of the test's own making and notes every request, so that a test can say what was asked for.
+It serves folders of the test's own making and notes every request, so that a test can say what was
+asked for.
 """
 
 import hashlib
@@ -20,7 +22,8 @@ LARGE = ".safetensors"
 
 @dataclass(frozen=True)
 class Hub:
-    """A running hub: its address, the folders it serves by model name, and what it was asked for."""
+    """A running hub: its address, the folders it serves by model name, and what it was asked for.
+    """
 
     address: str
     models: Mapping[str, Path]
@@ -28,18 +31,28 @@ class Hub:
     requests: list[str] = field(default_factory=list)
 
     def fetched(self) -> set[str]:
-        """The file names whose bytes were sent; a large file is sent from the store, by its sha256."""
-        asked = {line.rsplit("/", 1)[1] for line in self.requests if re.match("GET .*(/resolve/|/large/)", line)}
-        stored = {_sha256(file): file.name for folder in self.models.values() for file in folder.iterdir()}
+        """The file names whose bytes were sent; a large file is sent from the store, by its sha256.
+        """
+        asked = {
+            line.rsplit("/", 1)[1]
+            for line in self.requests
+            if re.match("GET .*(/resolve/|/large/)", line)
+        }
+        stored = {
+            _sha256(file): file.name for folder in self.models.values() for file in folder.iterdir()
+        }
         return {stored.get(name, name) for name in asked}
 
 
 @contextmanager
 def serve(models: Mapping[str, Path], *, gated: frozenset[str] = frozenset()) -> Iterator[Hub]:
-    """Serves `models` until the block ends; `gated` names answer that terms must be accepted first."""
+    """Serves `models` until the block ends; `gated` names answer that terms must be accepted first.
+    """
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.hub = Hub(f"http://127.0.0.1:{server.server_port}", models, gated)
-    thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)  # seconds between looks whether to stop
+    thread = Thread(
+        target=server.serve_forever, args=(0.02,), daemon=True
+    )  # seconds between looks whether to stop
     thread.start()
     try:
         yield server.hub
@@ -77,25 +90,43 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _respond(hub: Hub, path: str) -> tuple[int, dict[str, str], bytes]:
     if path.startswith("/large/"):
-        file = next(f for folder in hub.models.values() for f in folder.iterdir() if _sha256(f) == path.split("/")[2])
+        file = next(
+            f
+            for folder in hub.models.values()
+            for f in folder.iterdir()
+            if _sha256(f) == path.split("/")[2]
+        )
         return 200, {"Content-Type": "application/octet-stream"}, file.read_bytes()
     name, action, rest = _split(hub, path)
     if name in hub.gated:
         return 403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted."}, b""
     if name not in hub.models:
-        return 401, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Invalid username or password."}, b""
+        return (
+            401,
+            {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Invalid username or password."},
+            b"",
+        )
     folder = hub.models[name]
     if action == "revision":
-        return _json({"id": name, "sha": COMMIT, "siblings": [{"rfilename": f.name} for f in sorted(folder.iterdir())]})
+        return _json(
+            {
+                "id": name,
+                "sha": COMMIT,
+                "siblings": [{"rfilename": f.name} for f in sorted(folder.iterdir())],
+            }
+        )
     if action == "tree":
         return _json([_entry(file) for file in sorted(folder.iterdir())])
     return _resolve(hub, folder / rest)
 
 
 def _split(hub: Hub, path: str) -> tuple[str, str, str]:
-    """("gpt2", "tree", "main") of /api/models/gpt2/tree/main, and ("gpt2", "resolve", "config.json") of a file's."""
+    """("gpt2", "tree", "main") of /api/models/gpt2/tree/main, and ("gpt2", "resolve",
+    "config.json") of a file's."""
     parts = path.removeprefix("/api/models").strip("/").split("/")
-    at = next((i for i, part in enumerate(parts) if part in ("revision", "tree", "resolve")), len(parts))
+    at = next(
+        (i for i, part in enumerate(parts) if part in ("revision", "tree", "resolve")), len(parts)
+    )
     return "/".join(parts[:at]), parts[at] if at < len(parts) else "revision", parts[-1]
 
 
@@ -110,18 +141,25 @@ def _resolve(hub: Hub, file: Path) -> tuple[int, dict[str, str], bytes]:
 
 
 def _store(hub: Hub) -> str:
-    """Another host name for the same server: clients treat a redirect to the hub itself as a renamed model."""
+    """Another host name for the same server: clients treat a redirect to the hub itself as a
+    renamed model."""
     return hub.address.replace("127.0.0.1", "localhost")
 
 
 def _entry(file: Path) -> dict[str, object]:
     size, digest = file.stat().st_size, _sha256(file)
     entry = {"type": "file", "path": file.name, "size": size, "oid": digest[:40]}
-    return entry | ({"lfs": {"oid": digest, "size": size, "pointerSize": 134}} if file.suffix == LARGE else {})
+    return entry | (
+        {"lfs": {"oid": digest, "size": size, "pointerSize": 134}} if file.suffix == LARGE else {}
+    )
 
 
 def _json(content: object) -> tuple[int, dict[str, str], bytes]:
-    return 200, {"Content-Type": "application/json", "X-Repo-Commit": COMMIT}, json.dumps(content).encode()
+    return (
+        200,
+        {"Content-Type": "application/json", "X-Repo-Commit": COMMIT},
+        json.dumps(content).encode(),
+    )
 
 
 def _sha256(file: Path) -> str:

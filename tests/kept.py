@@ -1,4 +1,5 @@
-"""Tables that are kept: made anew, maybe on another processor, equal within what float32 allows; and written on."""
+"""Tables that are kept: made anew, maybe on another processor, equal within what float32 allows;
+and written on."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,16 +13,19 @@ STEPS = 3
 
 
 def require_same(made: Path, kept: Path, *, permutations: int | None = None) -> None:
-    """The same columns, texts, verdicts, whole numbers and ranks; other numbers within CLOSE of their column's largest.
+    """The same columns, texts, verdicts, whole numbers and ranks; other numbers within CLOSE of
+    their column's largest.
 
-    p values, `p` and `p_...`, lie within STEPS / (permutations + 1): few draws nearly reach the observed statistic.
-    Raises AssertionError with the column and its rows.
+    p values, `p` and `p_...`, lie within STEPS / (permutations + 1): few draws nearly reach the
+    observed statistic. Raises AssertionError with the column and its rows.
     """
     found, expected = pd.read_csv(made), pd.read_csv(kept)
     assert list(found.columns) == list(expected.columns) and len(found) == len(expected)
     for name in expected:
         off = _different(found[name], expected[name], permutations)
-        assert not off.any(), f"{name} differs:\n{pd.DataFrame({'made': found[name], 'kept': expected[name]})[off]}"
+        assert not off.any(), (
+            f"{name} differs:\n{pd.DataFrame({'made': found[name], 'kept': expected[name]})[off]}"
+        )
 
 
 def _different(made: pd.Series, kept: pd.Series, permutations: int | None) -> pd.Series:
@@ -37,7 +41,8 @@ def _different(made: pd.Series, kept: pd.Series, permutations: int | None) -> pd
 
 
 def write_totals(path: Path, rows: Sequence[dict[str, object]], *, order: Sequence[str]) -> None:
-    """The table with these rows new and its others as they were, in the order of their first column, and their sum."""
+    """The table with these rows new and its others as they were, in the order of their first
+    column, and their sum."""
     table = pd.DataFrame(rows).set_index(next(iter(rows[0])))
     if path.exists():
         before = pd.read_csv(path, index_col=0)

@@ -1,7 +1,8 @@
 """Circuits with a known answer, planted into hand-built models at places that depend on the seed.
 
-Every circuit says what it is made of and what a study has to find: the verdict of each planted head. `second`, `decoy`
-and `accent` are features that no head and no neuron reads or writes that is not planted.
+Every circuit says what it is made of and what a study has to find: the verdict of each planted
+head. `second`, `decoy` and `accent` are features that no head and no neuron reads or writes that is
+not planted.
 """
 
 from collections.abc import Callable
@@ -61,20 +62,29 @@ def linear(layer: int, asks: Reading, gives: Reading) -> tuple[Unit, Unit]:
     return Unit(layer, asks, 0.0, gives), Unit(layer, _times(asks, -1), 0.0, _times(gives, -1))
 
 
-def step(layer: int, asks: Reading, at: float, gives: Reading, *, sharp: float = 60.0) -> tuple[Unit, Unit]:
-    """Two neurons that give nothing while `asks` reads well below `at` and `gives` while it reads well above."""
+def step(
+    layer: int, asks: Reading, at: float, gives: Reading, *, sharp: float = 60.0
+) -> tuple[Unit, Unit]:
+    """Two neurons that give nothing while `asks` reads well below `at` and `gives` while it reads
+    well above."""
     wide = 4.0  # the ramp from 0 to 1 is wide / sharp long: gelu(x + wide/2) - gelu(x - wide/2) = wide for large x
     asks, middle = _times(asks, sharp), -sharp * at
-    up, down = (Unit(layer, asks, middle + sign * wide / 2, _times(gives, sign / wide)) for sign in (1, -1))
+    up, down = (
+        Unit(layer, asks, middle + sign * wide / 2, _times(gives, sign / wide)) for sign in (1, -1)
+    )
     return up, down
 
 
 def tidy(layer: int) -> tuple[Unit, ...]:
-    """Neurons that take away most of what the random heads wrote, and silent ones: the senses have never been clearer.
+    """Neurons that take away most of what the random heads wrote, and silent ones: the senses have
+    never been clearer.
 
-    The read-out stands where the senses are clearest, so this is what places it after the whole circuit.
+    The read-out stands where the senses are clearest, so this is what places it after the whole
+    circuit.
     """
-    clean = tuple(unit for name in WRITTEN_BY_ANY for unit in linear(layer, {name: 1.0}, {name: -LENGTH}))
+    clean = tuple(
+        unit for name in WRITTEN_BY_ANY for unit in linear(layer, {name: 1.0}, {name: -LENGTH})
+    )
     return (*clean, *(Unit(layer, {}, 0.0, {}) for _ in range(D_MLP)))
 
 
@@ -82,32 +92,39 @@ def _times(reading: Reading, factor: float) -> Reading:
     return {name: factor * value for name, value in reading.items()}
 
 
-# --- the circuits ----------------------------------------------------------------------------------------------------
+# --- the circuits ---------------------------------------------------------------------------------
 
 
 def small_decoy(rng: np.random.Generator) -> Circuit:
-    """Beside a resolver one that copies the sense at a hundredth of its size where nothing else is: all separable."""
+    """Beside a resolver one that copies the sense at a hundredth of its size where nothing else is:
+    all separable."""
     one, two = _places(rng, 2)
     heads = (resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, gives="decoy", size=0.03))
     return Circuit(heads, ("resolver", "carrier"))
 
 
 def erased_decoy(rng: np.random.Generator) -> Circuit:
-    """Beside a resolver a head that writes as much of the sense as it does, and neurons that take that away again."""
+    """Beside a resolver a head that writes as much of the sense as it does, and neurons that take
+    that away again."""
     one, two = _places(rng, 2)
-    heads = (resolver(*one, takes=EVEN, size=4.0), resolver(*two, takes=EVEN, gives="decoy", size=1.0))
+    heads = (
+        resolver(*one, takes=EVEN, size=4.0),
+        resolver(*two, takes=EVEN, gives="decoy", size=1.0),
+    )
     return Circuit(heads, ("resolver", "carrier"), linear(two[0], {"decoy": 1.0}, {"decoy": -1.1}))
 
 
 def additive(rng: np.random.Generator) -> Circuit:
-    """Two heads that each write half of it, one from the sense of the cue and one from its accent."""
+    """Two heads that each write half of it, one from the sense of the cue and one from its accent.
+    """
     one, two = _places(rng, 2)
     heads = (resolver(*one, size=1.5), resolver(*two, takes={"accent": 1.0}, size=1.5))
     return Circuit(heads, ("resolver", "resolver"))
 
 
 def either(rng: np.random.Generator) -> Circuit:
-    """Two heads that write faintly, and neurons that write `resolved` as soon as one of them says the first sense."""
+    """Two heads that write faintly, and neurons that write `resolved` as soon as one of them says
+    the first sense."""
     return _combined(rng, at=-HINT)
 
 
@@ -127,21 +144,28 @@ def _combined(rng: np.random.Generator, *, at: float) -> Circuit:
 
 
 def backup(rng: np.random.Generator) -> Circuit:
-    """A head that resolves, and a later one that looks at the cue only when the word has another sense than the cue."""
+    """A head that resolves, and a later one that looks at the cue only when the word has another
+    sense than the cue."""
     one, two = _in_order(rng)
     disagrees = ({"resolved": -9.0}, {name: 6 * weight for name, weight in EVEN.items()})
-    watch = Head(*two, (disagrees, ({"anchor": 1.0}, {"is_bos": 6.0})), ((EVEN, {"resolved": 6.4}),))
+    watch = Head(
+        *two, (disagrees, ({"anchor": 1.0}, {"is_bos": 6.0})), ((EVEN, {"resolved": 6.4}),)
+    )
     return Circuit((resolver(*one, takes=EVEN), watch), ("resolver", "backup"))
 
 
 def decoy(rng: np.random.Generator) -> Circuit:
     """Beside a resolver a head that writes as much of the sense where nothing reads it."""
     one, two = _places(rng, 2)
-    return Circuit((resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, gives="decoy")), ("resolver", "carrier"))
+    return Circuit(
+        (resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, gives="decoy")),
+        ("resolver", "carrier"),
+    )
 
 
 def two_step(rng: np.random.Generator) -> Circuit:
-    """A mover gives the sense of the cue to the tokens behind it but the word, a reader takes it from there."""
+    """A mover gives the sense of the cue to the tokens behind it but the word, a reader takes it
+    from there."""
     one, two = _in_order(rng)
     asks = {"anchor": 2.0, "is_target": -20.0, "is_cue": -20.0}
     carries = ((EVEN, {"second": 2.0}), ({"is_cue": 1.0}, {"marker": 2.0}))
@@ -162,11 +186,14 @@ def strong_suppressor(rng: np.random.Generator) -> Circuit:
 
 def _suppressed(rng: np.random.Generator, size: float) -> Circuit:
     one, two = _in_order(rng)
-    return Circuit((resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, size=size)), ("resolver", "opposes"))
+    return Circuit(
+        (resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, size=size)), ("resolver", "opposes")
+    )
 
 
 def erased(rng: np.random.Generator) -> Circuit:
-    """Beside a resolver in the first layer a head of the second writes as much; neurons of the third erase it."""
+    """Beside a resolver in the first layer a head of the second writes as much; neurons of the
+    third erase it."""
     one, two = (0, int(rng.integers(HEADS))), (1, int(rng.integers(HEADS)))
     heads = (resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, gives="decoy"))
     return Circuit(heads, ("resolver", "erased"), linear(2, {"decoy": 1.0}, {"decoy": -1.5}))
@@ -175,15 +202,17 @@ def erased(rng: np.random.Generator) -> Circuit:
 def function_word(rng: np.random.Generator) -> Circuit:
     """A head that reads "this" or "that", which goes with the sense, and never the marked cue."""
     [place] = _places(rng, 1)
-    return Circuit((Head(*place, (TO_MARKER, TO_BOS), (({"second": 1.0}, {"resolved": 3.0}),)),), ("resolver",))
+    return Circuit(
+        (Head(*place, (TO_MARKER, TO_BOS), (({"second": 1.0}, {"resolved": 3.0}),)),), ("resolver",)
+    )
 
 
 def matched(rng: np.random.Generator) -> Circuit:
-    """A head brings to the word which cue of its sense the cue is, and nothing of the sense; a later one gives the word
-    the sense of the cue only where that fits the cue.
+    """A head brings to the word which cue of its sense the cue is, and nothing of the sense; a
+    later one gives the word the sense of the cue only where that fits the cue.
 
-    What the first head brings must fit, whichever sense it comes from: swapped, it takes the sense away as often when
-    the donor is of the same sense.
+    What the first head brings must fit, whichever sense it comes from: swapped, it takes the sense
+    away as often when the donor is of the same sense.
     """
     one, two = _in_order(rng)
     which = {"sense": 0.5, "accent": -0.5}
@@ -197,12 +226,14 @@ def own_place(rng: np.random.Generator) -> Circuit:
     """A head that reads where the word stands, from the word itself."""
     [place] = _places(rng, 1)
     looks = (({"is_target": 8.0}, {"is_target": 6.0}),)
-    return Circuit((Head(*place, looks, (({"place_cos": 1.0}, {"resolved": 3.0}),)),), ("confounded",))
+    return Circuit(
+        (Head(*place, looks, (({"place_cos": 1.0}, {"resolved": 3.0}),)),), ("confounded",)
+    )
 
 
 def one_pair_only(rng: np.random.Generator) -> Circuit:
-    """Beside a resolver a head that tells cues of one sense apart which the first takes for the same: it takes what
-    they have of their sense less what they have of their accent.
+    """Beside a resolver a head that tells cues of one sense apart which the first takes for the
+    same: it takes what they have of their sense less what they have of their accent.
     """
     one, two = _places(rng, 2)
     less = resolver(*two, takes={"sense": 0.5, "accent": -0.5}, gives="second", size=8.0)
@@ -210,16 +241,21 @@ def one_pair_only(rng: np.random.Generator) -> Circuit:
 
 
 def one_back(rng: np.random.Generator) -> Circuit:
-    """A head that looks at the token before, whatever it is, and gives the word what sense it finds there."""
+    """A head that looks at the token before, whatever it is, and gives the word what sense it finds
+    there."""
     [place] = _places(rng, 1)
     return Circuit((copier(*place, EVEN, {"resolved": 3.0}),), ("position-explained",))
 
 
 def copier(layer: int, head: int, takes: Reading, gives: Reading) -> Head:
-    """A head that looks at the token before, whatever it is, takes something there and gives it here."""
+    """A head that looks at the token before, whatever it is, takes something there and gives it
+    here."""
     turn = 1000.0 * np.array([np.cos(TURN), np.sin(TURN)])
     looks = (
-        ({"anchor": -1000.0 * np.cos(TURN / 2) / (D_MODEL / 2)}, {"anchor": 1.0}),  # further than half a turn: below 0
+        (
+            {"anchor": -1000.0 * np.cos(TURN / 2) / (D_MODEL / 2)},
+            {"anchor": 1.0},
+        ),  # further than half a turn: below 0
         ({"place_cos": turn[0], "place_sin": turn[1]}, {"place_cos": 1.0}),
         ({"place_sin": turn[0], "place_cos": -turn[1]}, {"place_sin": 1.0}),
     )
@@ -239,7 +275,18 @@ def _in_order(rng: np.random.Generator) -> tuple[Place, Place]:
 KINDS: dict[str, Callable[[np.random.Generator], Circuit]] = {
     make.__name__: make
     for make in (
-        *(small_decoy, erased_decoy, decoy, additive, either, both, backup, one_back, two_step, erased),
+        *(
+            small_decoy,
+            erased_decoy,
+            decoy,
+            additive,
+            either,
+            both,
+            backup,
+            one_back,
+            two_step,
+            erased,
+        ),
         *(weak_suppressor, strong_suppressor, function_word, own_place, matched),
     )
 }
@@ -266,7 +313,7 @@ def model_of(circuit: Circuit, seed: int) -> Model:
         return load(make_handmade(Path(folder) / "planted", circuit.heads, units=units, seed=seed))
 
 
-# --- ways of several steps -------------------------------------------------------------------------------------------
+# --- ways of several steps ------------------------------------------------------------------------
 
 Edge = tuple[Place, int, Place, int, str]
 CUE = (-1, -1)  # the embeddings as a sender
@@ -274,9 +321,9 @@ CUE = (-1, -1)  # the embeddings as a sender
 
 @dataclass(frozen=True)
 class Ways:
-    """Heads and neurons, and what every edge of theirs does when the cue stands `distance` before the word: (denoise,
-    noise), shares of the gap, by sender, its position, receiver, its position and channel. Every other edge does
-    nothing.
+    """Heads and neurons, and what every edge of theirs does when the cue stands `distance` before
+    the word: (denoise, noise), shares of the gap, by sender, its position, receiver, its position
+    and channel. Every other edge does nothing.
     """
 
     heads: tuple[Head, ...]
@@ -288,14 +335,20 @@ class Ways:
 def two_steps(rng: np.random.Generator) -> Ways:
     """A mover copies the sense to the token behind the cue, a reader takes it from there."""
     mover, reader = _rising(rng, 2)
-    heads = (copier(*mover, EVEN, {"second": 1.0}), copier(*reader, {"second": 1.0}, {"resolved": 3.0}))
+    heads = (
+        copier(*mover, EVEN, {"second": 1.0}),
+        copier(*reader, {"second": 1.0}, {"resolved": 3.0}),
+    )
     return Ways(heads, _chain(mover, reader))
 
 
 def three_steps(rng: np.random.Generator) -> Ways:
     """The same over two tokens between."""
     one, two, three = _rising(rng, 3)
-    first, second = copier(*one, EVEN, {"second": 1.0}), copier(*two, {"second": 1.0}, {"decoy": 1.0})
+    first, second = (
+        copier(*one, EVEN, {"second": 1.0}),
+        copier(*two, {"second": 1.0}, {"decoy": 1.0}),
+    )
     heads = (first, second, copier(*three, {"decoy": 1.0}, {"resolved": 3.0}))
     return Ways(heads, _chain(one, two, three), distance=3)
 
@@ -308,37 +361,56 @@ def two_ways(rng: np.random.Generator) -> Ways:
 
 
 def either_way(rng: np.random.Generator) -> Ways:
-    """Two chains that end in a hint each, and neurons that write `resolved` as soon as one says the first sense."""
+    """Two chains that end in a hint each, and neurons that write `resolved` as soon as one says the
+    first sense."""
     heads, chains = _two_chains(rng, {"decoy": HINT})
     one, other = (_chain(*chain, does=(1.0, 0.0)) for chain in chains)
-    units = step(2, {"decoy": 1.0}, -2 / 3 * HINT, {"resolved": 6.0}, sharp=120.0)  # however large the stream is
+    units = step(
+        2, {"decoy": 1.0}, -2 / 3 * HINT, {"resolved": 6.0}, sharp=120.0
+    )  # however large the stream is
     to_neurons = {(last, 0, (2, -1), 0, "input"): (1.0, 0.0) for _, last in chains}
     return Ways(heads, one | other | to_neurons, units=units)
 
 
 def by_query(rng: np.random.Generator) -> Ways:
-    """A head brings the sense to the word; a later one looks at the begin token for the first sense only."""
+    """A head brings the sense to the word; a later one looks at the begin token for the first sense
+    only."""
     one, two = _rising(rng, 2)
-    asks = Head(*two, (({"second": 80.0}, {"is_bos": 12.0}),), (({"is_bos": 1.0}, {"resolved": 3.0}),))
-    heads = (resolver(*one, takes=EVEN, gives="second", size=0.1), asks)  # next to nothing of the gap by itself
+    asks = Head(
+        *two, (({"second": 80.0}, {"is_bos": 12.0}),), (({"is_bos": 1.0}, {"resolved": 3.0}),)
+    )
+    heads = (
+        resolver(*one, takes=EVEN, gives="second", size=0.1),
+        asks,
+    )  # next to nothing of the gap by itself
     edges = {(CUE, -2, one, 0, "value"): (1.0, 1.0), (one, 0, two, 0, "query"): (1.0, 1.0)}
     return Ways(heads, edges)
 
 
 def by_key(rng: np.random.Generator) -> Ways:
-    """A mover marks the token behind the cue with the sense; a later head looks there for one sense only."""
+    """A mover marks the token behind the cue with the sense; a later head looks there for one sense
+    only."""
     one, two = _rising(rng, 2)
     looks = (({"is_target": 8.0}, {"second": 12.0}), ({"anchor": 1.0}, {"is_bos": 6.0}))
-    heads = (copier(*one, EVEN, {"second": 1.0}), Head(*two, looks, (({"is_bos": 1.0}, {"resolved": 3.0}),)))
+    heads = (
+        copier(*one, EVEN, {"second": 1.0}),
+        Head(*two, looks, (({"is_bos": 1.0}, {"resolved": 3.0}),)),
+    )
     edges = {(CUE, -2, one, -1, "value"): (1.0, 1.0), (one, -1, two, 0, "key"): (1.0, 1.0)}
     return Ways(heads, edges)
 
 
 def by_neurons(rng: np.random.Generator) -> Ways:
-    """A mover copies the sense to the token behind the cue; neurons there turn it into what a reader takes."""
+    """A mover copies the sense to the token behind the cue; neurons there turn it into what a
+    reader takes."""
     mover, reader, neurons = (0, int(rng.integers(HEADS))), (2, int(rng.integers(HEADS))), (1, -1)
-    heads = (copier(*mover, EVEN, {"second": 1.0}), copier(*reader, {"decoy": 1.0}, {"resolved": 3.0}))
-    edges = dict.fromkeys([(CUE, -2, mover, -1, "value"), (mover, -1, neurons, -1, "input")], (1.0, 1.0))
+    heads = (
+        copier(*mover, EVEN, {"second": 1.0}),
+        copier(*reader, {"decoy": 1.0}, {"resolved": 3.0}),
+    )
+    edges = dict.fromkeys(
+        [(CUE, -2, mover, -1, "value"), (mover, -1, neurons, -1, "input")], (1.0, 1.0)
+    )
     edges[neurons, -1, reader, 0, "value"] = (1.0, 1.0)
     units = (step(1, {"second": sign}, 0.0, {"decoy": sign}) for sign in (1.0, -1.0))
     return Ways(heads, edges, units=tuple(unit for pair in units for unit in pair))
@@ -347,11 +419,16 @@ def by_neurons(rng: np.random.Generator) -> Ways:
 def by_function_word(rng: np.random.Generator) -> Ways:
     """A head that reads a function word before the word, and nothing of the cue."""
     [place] = _places(rng, 1)
-    return Ways((copier(*place, EVEN, {"resolved": 6.0}),), {(CUE, -1, place, 0, "value"): (1.0, 1.0)})
+    return Ways(
+        (copier(*place, EVEN, {"resolved": 6.0}),), {(CUE, -1, place, 0, "value"): (1.0, 1.0)}
+    )
 
 
-def _chain(*heads: Place, does: tuple[float, float] = (1.0, 1.0)) -> dict[Edge, tuple[float, float]]:
-    """Values from the cue to the first head, which stands one token behind it, and so on to the word."""
+def _chain(
+    *heads: Place, does: tuple[float, float] = (1.0, 1.0)
+) -> dict[Edge, tuple[float, float]]:
+    """Values from the cue to the first head, which stands one token behind it, and so on to the
+    word."""
     senders = [CUE, *heads]
     return {
         (sender, number - len(heads), receiver, number + 1 - len(heads), "value"): does
@@ -365,24 +442,44 @@ def _rising(rng: np.random.Generator, count: int) -> list[Place]:
     return [(layer, int(rng.integers(HEADS))) for layer in layers]
 
 
-def _two_chains(rng: np.random.Generator, gives: Reading) -> tuple[tuple[Head, ...], list[tuple[Place, Place]]]:
-    """Two movers of one layer, which give what readers of a later one take, and their places chain by chain."""
+def _two_chains(
+    rng: np.random.Generator, gives: Reading
+) -> tuple[tuple[Head, ...], list[tuple[Place, Place]]]:
+    """Two movers of one layer, which give what readers of a later one take, and their places chain
+    by chain."""
     early, late = sorted(rng.permutation(LAYERS)[:2].tolist())
     movers, readers = (rng.permutation(HEADS)[:2].tolist() for _ in range(2))
     brought = ({"second": 1.0}, {"accent": 1.0})
-    heads = [copier(early, head, EVEN, feature) for head, feature in zip(movers, brought, strict=True)]
-    heads += [copier(late, head, feature, gives) for head, feature in zip(readers, brought, strict=True)]
-    return tuple(heads), [((early, mover), (late, reader)) for mover, reader in zip(movers, readers, strict=True)]
+    heads = [
+        copier(early, head, EVEN, feature) for head, feature in zip(movers, brought, strict=True)
+    ]
+    heads += [
+        copier(late, head, feature, gives) for head, feature in zip(readers, brought, strict=True)
+    ]
+    return tuple(heads), [
+        ((early, mover), (late, reader)) for mover, reader in zip(movers, readers, strict=True)
+    ]
 
 
 WAYS: dict[str, Callable[[np.random.Generator], Ways]] = {
     make.__name__: make
-    for make in (two_steps, three_steps, two_ways, either_way, by_query, by_key, by_neurons, by_function_word)
+    for make in (
+        two_steps,
+        three_steps,
+        two_ways,
+        either_way,
+        by_query,
+        by_key,
+        by_neurons,
+        by_function_word,
+    )
 }
 
 
 @cache
-def way_model(kind: str, seed: int, make: Callable[..., Path] = make_handmade) -> tuple[Model, Ways]:
+def way_model(
+    kind: str, seed: int, make: Callable[..., Path] = make_handmade
+) -> tuple[Model, Ways]:
     """A model with such ways in it, at places drawn with the seed. Shared: do not change it."""
     ways = WAYS[kind](np.random.default_rng([seed, *map(ord, kind)]))
     with TemporaryDirectory() as folder:
@@ -396,7 +493,9 @@ def way_pairs(kind, seed=0, make=make_handmade):
     return read_weights(model), *zip(*pairs_in(model, kind, ways.distance), strict=True), ways
 
 
-AXIS = torch.tensor(write_vector({"resolved": 1.0}), dtype=torch.float32)[None]  # where a resolved sense is written
+AXIS = torch.tensor(write_vector({"resolved": 1.0}), dtype=torch.float32)[
+    None
+]  # where a resolved sense is written
 CUES_EACH = 5
 
 
@@ -413,13 +512,20 @@ def pairs_in(model, kind, distance):
     else:
         sentences = make_sentences(frames=2, distances=(distance,), cues=CUES_EACH)
         texts = [sentence.text.split(WORD)[0] + WORD for sentence in sentences]
-    rows = [Placed(tokens.ids, len(tokens) - 1) for tokens in (tokenize(model, text) for text in texts)]
+    rows = [
+        Placed(tokens.ids, len(tokens) - 1) for tokens in (tokenize(model, text) for text in texts)
+    ]
     return [*zip(rows[::2], rows[1::2], strict=True)]
 
 
 def by_function_word_texts():
-    """Every cue goes with a function word of its sense, which stands before the word; two frames."""
-    numbers = [(frame, pair) for frame in ("we saw", "they passed near") for pair in range(CUES_EACH)]
+    """Every cue goes with a function word of its sense, which stands before the word; two frames.
+    """
+    numbers = [
+        (frame, pair) for frame in ("we saw", "they passed near") for pair in range(CUES_EACH)
+    ]
     return [
-        f"{frame} {CUES[sense][pair]} {CUES[sense][15 + pair]} {WORD}" for frame, pair in numbers for sense in SENSES
+        f"{frame} {CUES[sense][pair]} {CUES[sense][15 + pair]} {WORD}"
+        for frame, pair in numbers
+        for sense in SENSES
     ]

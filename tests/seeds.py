@@ -8,9 +8,13 @@ from scipy.stats import binom
 
 
 def mostly_campaign(cases: Iterable[Any], *, here: int = 1) -> list[Any]:
-    """The first cases as they are, the others for `make campaign`; a tuple is the arguments of one case."""
+    """The first cases as they are, the others for `make campaign`; a tuple is the arguments of one
+    case."""
     parts = [case if isinstance(case, tuple) else (case,) for case in cases]
-    return [pytest.param(*part, marks=[pytest.mark.campaign] * (place >= here)) for place, part in enumerate(parts)]
+    return [
+        pytest.param(*part, marks=[pytest.mark.campaign] * (place >= here))
+        for place, part in enumerate(parts)
+    ]
 
 
 def likely(share: float, runs: int) -> Any:

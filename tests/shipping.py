@@ -1,4 +1,5 @@
-"""What every model that ships is held to: transformers takes it whole, and one command makes such a folder again."""
+"""What every model that ships is held to: transformers takes it whole, and one command makes such a
+folder again."""
 
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 
 def require_complete(folder: Path, auto: type, kind: type, tokenizer: object) -> PreTrainedModel:
-    """The model as plain transformers loads it, of this kind, no tensor missing or left over, and its tokenizer."""
+    """The model as plain transformers loads it, of this kind, no tensor missing or left over, and
+    its tokenizer."""
     model, info = auto.from_pretrained(folder, output_loading_info=True)
     assert isinstance(model, kind)
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
@@ -24,14 +26,28 @@ def require_complete(folder: Path, auto: type, kind: type, tokenizer: object) ->
 
 
 def require_command_makes(folder: Path, script: str, auto: type, out: Path) -> None:
-    """Twenty steps of the training script write every file of the shipped folder, its card, and a model that loads."""
-    command = [sys.executable, "-m", f"training.{script}.train", "--out", out, "--seed", "7", "--steps", "20"]
+    """Twenty steps of the training script write every file of the shipped folder, its card, and a
+    model that loads."""
+    command = [
+        sys.executable,
+        "-m",
+        f"training.{script}.train",
+        "--out",
+        out,
+        "--seed",
+        "7",
+        "--steps",
+        "20",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     require_made(folder, auto, out, "--seed 7 --steps 20", done.stdout)
 
 
-def require_two_steps_make(folder: Path, train: ModuleType, auto: type, out: Path, results: object) -> str:
-    """Two steps in this process write the same, with a tokenizer of a few hundred texts and the shipped `results`.
+def require_two_steps_make(
+    folder: Path, train: ModuleType, auto: type, out: Path, results: object
+) -> str:
+    """Two steps in this process write the same, with a tokenizer of a few hundred texts and the
+    shipped `results`.
 
     Neither decides which files are written and whether they load. Returns the card.
     """

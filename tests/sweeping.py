@@ -1,4 +1,5 @@
-"""What the tests of sweeps share: a small model with a known answer, files of sentences, a look at a whole sweep."""
+"""What the tests of sweeps share: a small model with a known answer, files of sentences, a look at
+a whole sweep."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +16,19 @@ from probe.text.sentences import Sentence
 
 PLACE = (1, 2)
 SMALL = Options(block=32, donors=8, fit_most=60)
-COLUMNS = ("word", "sense", "text", "start", "end", "frame", "pair", "cue_start", "cue_end", "distance", "split")
+COLUMNS = (
+    "word",
+    "sense",
+    "text",
+    "start",
+    "end",
+    "frame",
+    "pair",
+    "cue_start",
+    "cue_end",
+    "distance",
+    "split",
+)
 
 
 def make_model(folder: Path) -> Path:
@@ -24,7 +37,8 @@ def make_model(folder: Path) -> Path:
 
 
 def some_sentences(count: int, *, cues: int = 24) -> list[Sentence]:
-    """Sentences with cues and no frames, so that none falls between the parts; the first `count` that differ."""
+    """Sentences with cues and no frames, so that none falls between the parts; the first `count`
+    that differ."""
     frames = -(-count // (2 * 2 * cues)) + 2
     made = make_sentences(frames=frames, distances=(1, 3), cues=cues, seed=11)
     return list({(s.sense, s.text): s for s in made}.values())[:count]
@@ -32,7 +46,10 @@ def some_sentences(count: int, *, cues: int = 24) -> list[Sentence]:
 
 def write_rows(path: Path, sentences: Sequence[Sentence], *, keep: Sequence[str] = COLUMNS) -> Path:
     """The sentences as JSONL, without frame and pair unless they are kept."""
-    rows = [{name: value for name, value in asdict(s).items() if name in keep and value is not None} for s in sentences]
+    rows = [
+        {name: value for name, value in asdict(s).items() if name in keep and value is not None}
+        for s in sentences
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
@@ -61,18 +78,27 @@ def fingerprints(folder: Path) -> dict[str, str]:
 
 
 def temporaries(out: Path) -> list[str]:
-    return [file.name for file in out.rglob("*") if file.name.endswith(".part") or file.name.startswith(".scratch-")]
+    return [
+        file.name
+        for file in out.rglob("*")
+        if file.name.endswith(".part") or file.name.startswith(".scratch-")
+    ]
 
 
 def lost_and_doubled(folder: Path, rows: int) -> tuple[int, int]:
-    """Rows that are in no shard, and rows too many, of the table of sentences and of that of heads together."""
+    """Rows that are in no shard, and rows too many, of the table of sentences and of that of heads
+    together."""
     sentences, heads = table(folder, "sentences"), table(folder, "heads")
     measured = sentences.loc[sentences["part"] == "report", "sentence"]
     per_sentence = heads.groupby("sentence").size()
-    each = int(json.loads((folder / "manifest.json").read_bytes())["heads"]) * int(heads["layer"].max() + 1)
+    each = int(json.loads((folder / "manifest.json").read_bytes())["heads"]) * int(
+        heads["layer"].max() + 1
+    )
     lost = rows - sentences["sentence"].nunique() + len(set(measured) - set(per_sentence.index))
     lost += int((each - per_sentence).clip(lower=0).sum())
     doubled = (
-        len(sentences) - sentences["sentence"].nunique() + int(heads.duplicated(["sentence", "layer", "head"]).sum())
+        len(sentences)
+        - sentences["sentence"].nunique()
+        + int(heads.duplicated(["sentence", "layer", "head"]).sum())
     )
     return lost, doubled

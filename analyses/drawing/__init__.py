@@ -1,7 +1,8 @@
-"""Pictures that the analyses draw and no page does: numbers under several conditions, drawn to be compared.
+"""Pictures that the analyses draw and no page does: numbers under several conditions, drawn to be
+compared.
 
-Lines by depth and in panels, marks on a line, matrices, bars with intervals, vectors that add up. `rows` are in long form.
-Look and colours are those of `probe.charts`.
+Lines by depth and in panels, marks on a line, matrices, bars with intervals, vectors that add up.
+`rows` are in long form. Look and colours are those of `probe.charts`.
 """
 
 import math
@@ -53,14 +54,21 @@ WIDE_ENOUGH = 0.06
 ROOM = 0.12  # of the axis, for the number behind the longest bar
 
 
-def lines_by_depth(rows: pd.DataFrame, kinds: Mapping[str, PanelKind], *, hues: Mapping[str, str] | None = None) -> Any:
-    """A line per `what` in every panel, in the order of `kinds`. `rows`: `panel`, `depth`, `what`, `value`.
+def lines_by_depth(
+    rows: pd.DataFrame, kinds: Mapping[str, PanelKind], *, hues: Mapping[str, str] | None = None
+) -> Any:
+    """A line per `what` in every panel, in the order of `kinds`. `rows`: `panel`, `depth`, `what`,
+    `value`.
 
-    Panels of ranks are logarithmic with rank 1 on top and share their scale. Panels with the same lines share one
-    legend. `hues` gives a line its colour; the others take theirs in order of appearance.
+    Panels of ranks are logarithmic with rank 1 on top and share their scale. Panels with the same
+    lines share one legend. `hues` gives a line its colour; the others take theirs in order of
+    appearance.
     """
     fixed, parts = dict(hues or {}), {name: rows[rows["panel"] == name] for name in kinds}
-    lowest = max((float(parts[name]["value"].max()) for name, kind in kinds.items() if kind == "rank"), default=1.0)
+    lowest = max(
+        (float(parts[name]["value"].max()) for name, kind in kinds.items() if kind == "rank"),
+        default=1.0,
+    )
     alike = len({tuple(part["what"].drop_duplicates()) for part in parts.values()}) == 1
     columns = len(fixed or LINE_HUES) if alike and len(kinds) > 1 else 1
     free, charts = [hue for hue in LINE_HUES if hue not in fixed.values()], []
@@ -75,16 +83,25 @@ def lines_by_depth(rows: pd.DataFrame, kinds: Mapping[str, PanelKind], *, hues: 
             axis = rank_axis(lowest)
         y = alt.Y("value:Q", title=None, scale=scale, axis=axis)
         base = alt.Chart(part).encode(x=by_depth(part["depth"]), y=y, color=colour)
-        drawn = alt.layer(*lines_with_dots(base, 36, tooltip=tips("what:N", "depth:Q", "value:Q | | .6g")))
-        charts.append(drawn.properties(width=190 if len(kinds) < 3 else 150, height=170, title=heading(name)))
-    told = "; ".join(f"{name}: {ends_of_lines(part, 'depth', 'what', decimal)}" for name, part in parts.items())
-    picture = alt.hconcat(*charts, spacing=24).resolve_scale(color="shared" if alike else "independent")
+        drawn = alt.layer(
+            *lines_with_dots(base, 36, tooltip=tips("what:N", "depth:Q", "value:Q | | .6g"))
+        )
+        charts.append(
+            drawn.properties(width=190 if len(kinds) < 3 else 150, height=170, title=heading(name))
+        )
+    told = "; ".join(
+        f"{name}: {ends_of_lines(part, 'depth', 'what', decimal)}" for name, part in parts.items()
+    )
+    picture = alt.hconcat(*charts, spacing=24).resolve_scale(
+        color="shared" if alike else "independent"
+    )
     return finish(picture, f"{told}.")
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture of several: title, names of its axes with their units; `log`: the axes that are logarithmic."""
+    """One picture of several: title, names of its axes with their units; `log`: the axes that are
+    logarithmic."""
 
     title: str
     x: str
@@ -95,41 +112,67 @@ class Panel:
 def line_panels(rows: pd.DataFrame, panels: Sequence[Panel], *, width: int = 190) -> Any:
     """A line per `variant` in every panel. `rows`: `panel` (a title), `x`, `variant`, `value`.
 
-    Linear panels start at zero, so that heights can be compared. The first variant has the accent, the second is grey.
+    Linear panels start at zero, so that heights can be compared. The first variant has the accent,
+    the second is grey.
     """
     variants = rows["variant"].drop_duplicates().tolist()
     parts = {panel: rows[rows["panel"] == panel.title] for panel in panels}
-    charts = [_lines(part, panel, variants).properties(width=width) for panel, part in parts.items()]
-    told = [f"{panel.title}: {ends_of_lines(part, 'x', 'variant', '{:.3g}'.format)}" for panel, part in parts.items()]
+    charts = [
+        _lines(part, panel, variants).properties(width=width) for panel, part in parts.items()
+    ]
+    told = [
+        f"{panel.title}: {ends_of_lines(part, 'x', 'variant', '{:.3g}'.format)}"
+        for panel, part in parts.items()
+    ]
     return finish(alt.hconcat(*charts, spacing=28), f"{'; '.join(told)}.")
 
 
 def _lines(rows: pd.DataFrame, panel: Panel, variants: list[str]) -> Any:
     every = sorted(set(rows["x"].tolist()))
-    ticks = every[:: -len(every) // MOST_TICKS][::-1]  # at most MOST_TICKS of the values, the last one kept
-    scale = alt.Scale(**({"type": "log"} if "x" in panel.log else {"zero": False}), nice=False, padding=8)
-    x = alt.X("x:Q", title=panel.x, scale=scale, axis=alt.Axis(values=ticks, format="d", grid=False))
+    ticks = every[:: -len(every) // MOST_TICKS][
+        ::-1
+    ]  # at most MOST_TICKS of the values, the last one kept
+    scale = alt.Scale(
+        **({"type": "log"} if "x" in panel.log else {"zero": False}), nice=False, padding=8
+    )
+    x = alt.X(
+        "x:Q", title=panel.x, scale=scale, axis=alt.Axis(values=ticks, format="d", grid=False)
+    )
     y_scale, y_axis = alt.Scale(zero=True), alt.Axis(tickCount=4)
     if "y" in panel.log:
         small = "datum.value < 1 ? format(datum.value, '~g') : format(datum.value, '~s')"  # .1 and not 100m
         y_scale, y_axis = alt.Scale(type="log"), alt.Axis(tickCount=4, labelExpr=small)
     y = alt.Y("value:Q", title=panel.y, scale=y_scale, axis=y_axis)
-    key = alt.Legend(orient="bottom", title=None, symbolSize=70, labelLimit=260) if len(variants) > 1 else None
+    key = (
+        alt.Legend(orient="bottom", title=None, symbolSize=70, labelLimit=260)
+        if len(variants) > 1
+        else None
+    )
     colour = by_value(alt.Color, "variant:N", variants, HUES[: len(variants)], key)
     shape = by_value(alt.Shape, "variant:N", variants, SHAPES[: len(variants)], key)
     tip = tips("variant:N", f"x:Q | {panel.x}", "value:Q | | .4g")
-    picture = alt.layer(*lines_with_dots(alt.Chart(rows).encode(x=x, y=y, color=colour), 46, shape=shape, tooltip=tip))
+    picture = alt.layer(
+        *lines_with_dots(
+            alt.Chart(rows).encode(x=x, y=y, color=colour), 46, shape=shape, tooltip=tip
+        )
+    )
     return picture.properties(height=170, title=heading(panel.title))
 
 
 def compared(
-    rows: pd.DataFrame, title: str, *, said: Mapping[str, str] | None = None, kind: ComparedKind = "share"
+    rows: pd.DataFrame,
+    title: str,
+    *,
+    said: Mapping[str, str] | None = None,
+    kind: ComparedKind = "share",
 ) -> Any:
-    """A line per `row` from its smallest to its largest value, a mark per condition. `rows`: `row`, `what`, `value`.
+    """A line per `row` from its smallest to its largest value, a mark per condition. `rows`: `row`,
+    `what`, `value`.
 
-    The order is that of the rows; the first condition has the largest mark, so that it shows behind another at the same
-    value. `said` puts a word behind a line. A `share` (0 to 1) is written as a percentage, a `number` (0 to 1) is not,
-    a `rank` stands on a logarithmic axis with 1 on the left.
+    The order is that of the rows; the first condition has the largest mark, so that it shows behind
+    another at the same value. `said` puts a word behind a line. A `share` (0 to 1) is written as a
+    percentage, a `number` (0 to 1) is not, a `rank` stands on a logarithmic axis with 1 on the
+    left.
     """
     lines, conditions = (rows[name].drop_duplicates().tolist() for name in ("row", "what"))
     words_of, last = dict(said or {}), float(rows["value"].max())
@@ -137,23 +180,35 @@ def compared(
     scale = alt.Scale(domain=[0, 1], nice=False, padding=8)
     axis = alt.Axis(format=".0%" if kind == "share" else ".1f", tickCount=5)
     if kind == "rank":
-        scale, axis = alt.Scale(type="log", domain=[1, last], nice=False, padding=8), rank_axis(last)
+        scale, axis = (
+            alt.Scale(type="log", domain=[1, last], nice=False, padding=8),
+            rank_axis(last),
+        )
     x = alt.X("value:Q", title=title, scale=scale, axis=axis)
-    key = alt.Legend(orient="top", title=None, symbolSize=80, symbolStrokeWidth=0, columns=1, labelLimit=320)
+    key = alt.Legend(
+        orient="top", title=None, symbolSize=80, symbolStrokeWidth=0, columns=1, labelLimit=320
+    )
     hues, shapes = zip(*LOOKS, strict=True)
     colour = by_value(alt.Color, "what:N", conditions, hues, key)
     shape = by_value(alt.Shape, "what:N", conditions, shapes, key)
     size = by_value(alt.Size, "what:N", conditions, [130] + [50] * (len(conditions) - 1))
     tip = tips("row:N", "what:N", f"value:Q | | {'.1%' if kind == 'share' else '.4g'}")
     spans = rows.groupby("row", sort=False)["value"].agg(["min", "max"]).reset_index()
-    rules = alt.Chart(spans).mark_rule(color=LINE, strokeWidth=2).encode(y=y, x=alt.X("min:Q"), x2="max:Q")
+    rules = (
+        alt.Chart(spans)
+        .mark_rule(color=LINE, strokeWidth=2)
+        .encode(y=y, x=alt.X("min:Q"), x2="max:Q")
+    )
     marks = alt.Chart(rows).mark_point(filled=True, opacity=1)
     marks = marks.encode(y=y, x=x, color=colour, shape=shape, size=size, tooltip=tip)
     ends = spans.assign(said=[words_of.get(line, "") for line in lines])
     words = alt.Chart(ends).mark_text(align="left", color=MUTED, fontSize=11)
     picture = alt.layer(rules, marks, words.encode(y=y, x=alt.value(368), text="said:N"))
     first = rows[rows["what"] == conditions[0]].set_index("row")["value"]
-    top, named = str(first.idxmax()), [f" {line} ({word})" for line, word in words_of.items() if line in first and word]
+    top, named = (
+        str(first.idxmax()),
+        [f" {line} ({word})" for line, word in words_of.items() if line in first and word],
+    )
     told = (
         f"{len(first)} lines under {len(conditions)} conditions. With {conditions[0]} the largest value is that of "
         f"{top}: {(percent if kind == 'share' else decimal)(float(first[top]))}.{','.join(named)}{'.' if named else ''}"
@@ -162,15 +217,22 @@ def compared(
 
 
 def matrix_panels(cells: pd.DataFrame, kinds: Mapping[str, MatrixKind]) -> Any:
-    """One matrix per panel, in the order of `kinds`; queries are rows. `cells`: `panel`, `query`, `key`, `value`.
+    """One matrix per panel, in the order of `kinds`; queries are rows. `cells`: `panel`, `query`,
+    `key`, `value`.
 
-    Keys may be tokens of another text. `shares` run from white at 0 to violet at 1; `signed` numbers diverge around a
-    blank zero, to the largest of the panel. Values that are missing (masked) stay empty.
+    Keys may be tokens of another text. `shares` run from white at 0 to violet at 1; `signed`
+    numbers diverge around a blank zero, to the largest of the panel. Values that are missing
+    (masked) stay empty.
     """
     charts = [_matrix(cells[cells["panel"] == name], name, kind) for name, kind in kinds.items()]
     ends = cells.groupby("panel")["value"].agg(["min", "max"])
-    told = "; ".join(f"{name}: from {ends['min'][name]:.3g} to {ends['max'][name]:.3g}" for name in kinds)
-    return finish(alt.hconcat(*charts, spacing=22).resolve_scale(color="independent"), f"Queries as rows. {told}.")
+    told = "; ".join(
+        f"{name}: from {ends['min'][name]:.3g} to {ends['max'][name]:.3g}" for name in kinds
+    )
+    return finish(
+        alt.hconcat(*charts, spacing=22).resolve_scale(color="independent"),
+        f"Queries as rows. {told}.",
+    )
 
 
 def _matrix(rows: pd.DataFrame, name: str, kind: MatrixKind) -> Any:
@@ -181,8 +243,12 @@ def _matrix(rows: pd.DataFrame, name: str, kind: MatrixKind) -> Any:
     y = alt.Y("query:N", title="query", sort=down, axis=token_axis(**axis))
     x = alt.X("key:N", title="key", sort=across, axis=token_axis(labelAngle=-45, **axis))
     limit = float(rows["value"].abs().max())
-    colour = alt.Color("value:Q", scale=effect_scale(limit) if kind == "signed" else WEIGHTS, legend=None)
-    strong = f"datum.value != null && abs(datum.value) > {0.8 * (limit if kind == 'signed' else 1.0)}"
+    colour = alt.Color(
+        "value:Q", scale=effect_scale(limit) if kind == "signed" else WEIGHTS, legend=None
+    )
+    strong = (
+        f"datum.value != null && abs(datum.value) > {0.8 * (limit if kind == 'signed' else 1.0)}"
+    )
     shown = rows.assign(text=[_number(value, limit) for value in rows["value"]])
     base = alt.Chart(shown).encode(x=x, y=y)
     fill = base.transform_filter("datum.value != null").mark_rect(stroke=LINE, strokeWidth=0.5)
@@ -194,15 +260,19 @@ def _matrix(rows: pd.DataFrame, name: str, kind: MatrixKind) -> Any:
 
 
 def _number(value: float, limit: float) -> str:
-    """As many digits as the panel needs, without the leading zero: .12, −.003, 0; nothing where there is no value."""
+    """As many digits as the panel needs, without the leading zero: .12, −.003, 0; nothing where
+    there is no value."""
     if math.isnan(value) or value == 0:
         return "0" if value == 0 else ""
     digits = 1 if limit >= 10 else 2 if limit >= 0.2 else 3
-    return decimal(value, digits).replace("0.", ".", 1) if abs(value) < 1 else decimal(value, digits)
+    return (
+        decimal(value, digits).replace("0.", ".", 1) if abs(value) < 1 else decimal(value, digits)
+    )
 
 
 def parameter_bars(rows: pd.DataFrame) -> Any:
-    """Share of each of PARTS in each model's parameters, written in its bar. `rows`: `model`, `part`, `parameters`."""
+    """Share of each of PARTS in each model's parameters, written in its bar. `rows`: `model`,
+    `part`, `parameters`."""
     sums = rows.groupby("model", sort=False)["parameters"].transform("sum")
     shown = rows.assign(share=rows["parameters"] / sums, place=rows["part"].map(PARTS.index))
     shown = shown.sort_values(["model", "place"])
@@ -212,10 +282,14 @@ def parameter_bars(rows: pd.DataFrame) -> Any:
     models = rows["model"].drop_duplicates().tolist()
     y = alt.Y("model:N", title=None, sort=models, axis=bare_axis(labelLimit=200, labelFontSize=12))
     title = "share of all parameters"
-    x = alt.X("share:Q", title=title, stack="zero", scale=alt.Scale(domain=[0, 1]), axis=share_axis())
+    x = alt.X(
+        "share:Q", title=title, stack="zero", scale=alt.Scale(domain=[0, 1]), axis=share_axis()
+    )
     kinds = [part for part in PARTS if part in set(rows["part"])]
     key = alt.Legend(orient="top", title=None, symbolType="square", symbolStrokeWidth=0)
-    colour = by_value(alt.Color, "part:N", kinds, [COLOURS[PARTS.index(kind)] for kind in kinds], key)
+    colour = by_value(
+        alt.Color, "part:N", kinds, [COLOURS[PARTS.index(kind)] for kind in kinds], key
+    )
     base = alt.Chart(shown).encode(y=y)
     tip = tips("model:N", "part:N", "parameters:Q | | ,")
     bars = base.mark_bar(height=30).encode(x=x, color=colour, order="place:Q", tooltip=tip)
@@ -224,23 +298,33 @@ def parameter_bars(rows: pd.DataFrame) -> Any:
     told = []
     for model in models:
         mine = shown[shown["model"] == model]
-        shares = ", ".join(f"{part} {percent(share)}" for part, share in zip(mine["part"], mine["share"], strict=True))
+        shares = ", ".join(
+            f"{part} {percent(share)}"
+            for part, share in zip(mine["part"], mine["share"], strict=True)
+        )
         told.append(f"{model}: {shares}")
     return finish(alt.layer(bars, numbers), f"{'; '.join(told)}.", height={"step": 48})
 
 
 def grouped_bars(rows: pd.DataFrame, title: str) -> Any:
-    """A bar per `row` with its interval and its number, a panel per `group`, in the order given; one axis for all.
+    """A bar per `row` with its interval and its number, a panel per `group`, in the order given;
+    one axis for all.
 
-    `rows`: `group`, `row`, `value`, `low`, `high`, all shares. Violet where positive, ochre where negative.
+    `rows`: `group`, `row`, `value`, `low`, `high`, all shares. Violet where positive, ochre where
+    negative.
     """
     groups = rows["group"].drop_duplicates().tolist()
     most, least = (float(end) for end in (rows["high"].max(), min(0.0, rows["low"].min())))
     scale = alt.Scale(domain=[least, most + ROOM * (most - least)], nice=False)
     parts = {name: rows[rows["group"] == name] for name in groups}
-    panels = [_panel(part, name, scale, title if name == groups[-1] else None) for name, part in parts.items()]
+    panels = [
+        _panel(part, name, scale, title if name == groups[-1] else None)
+        for name, part in parts.items()
+    ]
     leaders = [(name, part.nlargest(1, "value").iloc[0]) for name, part in parts.items()]
-    told = "; ".join(f"{name}: {row['row']} {percent(float(row['value']))}" for name, row in leaders)
+    told = "; ".join(
+        f"{name}: {row['row']} {percent(float(row['value']))}" for name, row in leaders
+    )
     return finish(alt.vconcat(*panels, spacing=14), f"Largest in each group, as {title}. {told}.")
 
 
@@ -260,7 +344,8 @@ def _panel(rows: pd.DataFrame, name: str, scale: alt.Scale, title: str | None) -
 
 
 def added_vectors(rows: pd.DataFrame, *, total: str, coordinates: int = 32) -> Any:
-    """A row of cells per vector, the first `coordinates` of each on one scale; the row named `total` stands below.
+    """A row of cells per vector, the first `coordinates` of each on one scale; the row named
+    `total` stands below.
 
     `rows`: `vector`, `coordinate`, `value`.
     """
@@ -269,11 +354,15 @@ def added_vectors(rows: pd.DataFrame, *, total: str, coordinates: int = 32) -> A
     shown = shown.assign(part=["sum" if name == total else "parts" for name in shown["vector"]])
     limit = float(shown["value"].abs().max())
     axis = bare_axis(grid=False, labelLimit=150)
-    key = alt.Legend(title="value", orient="right", gradientLength=90, values=[-limit, 0, limit], format=".2~g")
+    key = alt.Legend(
+        title="value", orient="right", gradientLength=90, values=[-limit, 0, limit], format=".2~g"
+    )
     hue = alt.Color("value:Q", scale=effect_scale(limit), legend=key)
     tip = tips("vector:N", "coordinate:Q", "value:Q | | .6g")
     every = rows["coordinate"].nunique()
-    title = f"coordinate (the first {coordinates} of {every})" if every > coordinates else "coordinate"
+    title = (
+        f"coordinate (the first {coordinates} of {every})" if every > coordinates else "coordinate"
+    )
     numbers = alt.Axis(values=list(range(0, coordinates, 8)), labelAngle=0, grid=False)
 
     def strip(part: str, last: bool) -> Any:
@@ -281,17 +370,27 @@ def added_vectors(rows: pd.DataFrame, *, total: str, coordinates: int = 32) -> A
         x = alt.X("coordinate:O", title=title if last else None, axis=numbers if last else None)
         order = [name for name in names if name in set(mine["vector"])]
         y = alt.Y("vector:N", title=None, sort=order, axis=axis)
-        cells = alt.Chart(mine).mark_rect(stroke=LINE, strokeWidth=0.4).encode(x=x, y=y, color=hue, tooltip=tip)
+        cells = (
+            alt.Chart(mine)
+            .mark_rect(stroke=LINE, strokeWidth=0.4)
+            .encode(x=x, y=y, color=hue, tooltip=tip)
+        )
         return cells.properties(width=13 * coordinates, height=18 * len(order))
 
     picture = alt.vconcat(strip("parts", False), strip("sum", True), spacing=8)
-    biggest = rows.groupby("vector", sort=False)["value"].apply(lambda values: float((values**2).sum() ** 0.5))
+    biggest = rows.groupby("vector", sort=False)["value"].apply(
+        lambda values: float((values**2).sum() ** 0.5)
+    )
     told = ", ".join(f"{name} {length:.3g}" for name, length in biggest.items())
-    return finish(picture, f"Vectors as rows of cells, the last being the sum of the others; their lengths: {told}.")
+    return finish(
+        picture,
+        f"Vectors as rows of cells, the last being the sum of the others; their lengths: {told}.",
+    )
 
 
 def spectra(rows: pd.DataFrame, *, rank: int) -> Any:
-    """Singular values of square maps, largest first, a rule at `rank`. `rows`: `map`, `place` (from 1), `value`."""
+    """Singular values of square maps, largest first, a rule at `rank`. `rows`: `map`, `place` (from
+    1), `value`."""
     last = int(rows["place"].max())
     title = "singular value, largest first"
     x = alt.X("place:Q", title=title, scale=alt.Scale(domain=[1, last], nice=False))
@@ -301,7 +400,9 @@ def spectra(rows: pd.DataFrame, *, rank: int) -> Any:
     lines = lines.encode(x=x, y=y, detail="map:N", tooltip=tip)
     said = alt.Chart(pd.DataFrame([{"place": rank, "said": f"d_head = {rank}: from here on zero"}]))
     rule = said.mark_rule(color=MUTED, strokeDash=[2, 3]).encode(x=alt.X("place:Q", title=title))
-    text = said.mark_text(align="left", dx=6, dy=8, color=INK).encode(x="place:Q", y=alt.value(0), text="said:N")
+    text = said.mark_text(align="left", dx=6, dy=8, color=INK).encode(
+        x="place:Q", y=alt.value(0), text="said:N"
+    )
     beyond = float(rows.loc[rows["place"] > rank, "value"].max()) if last > rank else 0.0
     picture = alt.layer(lines, rule, text)
     maps, largest = rows["map"].nunique(), float(rows["value"].max())

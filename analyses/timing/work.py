@@ -1,7 +1,8 @@
-"""What is timed: models of a true shape with random weights, ids drawn at random, and the plain ways of doing the same.
+"""What is timed: models of a true shape with random weights, ids drawn at random, and the plain
+ways of doing the same.
 
-Times depend on shapes alone, so nothing has to be downloaded: the tokenizer is the embedded model's, and only ids are
-used.
+Times depend on shapes alone, so nothing has to be downloaded: the tokenizer is the embedded
+model's, and only ids are used.
 """
 
 import copy
@@ -79,19 +80,27 @@ def shaped(shape: str, *, seed: int = 0, device: str = "cpu") -> Model:
     tokenizer.init_kwargs |= {"add_bos_token": True, "name_or_path": shape}
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(seed)
-        plain = getattr(transformers, model_class)._from_config(config, attn_implementation="eager").to(device)
-        bridge = TransformerBridge.boot_transformers(shape, hf_model=plain, tokenizer=tokenizer, device=device)
+        plain = (
+            getattr(transformers, model_class)
+            ._from_config(config, attn_implementation="eager")
+            .to(device)
+        )
+        bridge = TransformerBridge.boot_transformers(
+            shape, hf_model=plain, tokenizer=tokenizer, device=device
+        )
         return load(bridge.eval().requires_grad_(False))
 
 
 def plain_model(model: Model) -> Any:
-    """Hugging Face's model of the same shape without its head, with its fastest attention, sdpa: what a bare forward
-    is.
+    """Hugging Face's model of the same shape without its head, with its fastest attention, sdpa:
+    what a bare forward is.
     """
     from transformers import AutoModel
 
     with torch.random.fork_rng(devices=[]), quiet():
-        config = copy.deepcopy(model.bridge.original_model.config)  # which the choice of attention is written into
+        config = copy.deepcopy(
+            model.bridge.original_model.config
+        )  # which the choice of attention is written into
         plain = AutoModel.from_config(config, attn_implementation="sdpa")
     plain.load_state_dict(dict(model.weights), strict=False, assign=True)
     return plain.to(model.device).eval().requires_grad_(False)
@@ -115,7 +124,9 @@ def drawn(model: Model, rows: int, length: int, *, seed: int = 0) -> list[Tokens
     return [Tokens("·" * length, tuple(row), ("·",) * length, spans, False) for row in ids]
 
 
-def aligned_pairs(model: Model, pairs: int, length: int, *, seed: int = 0) -> tuple[list[tuple[int, ...]], ...]:
+def aligned_pairs(
+    model: Model, pairs: int, length: int, *, seed: int = 0
+) -> tuple[list[tuple[int, ...]], ...]:
     """Pairs that differ in one token, the cue, CUE_BEFORE places before the end, as in one frame.
 
     `-> rows of a, rows of b`
@@ -126,8 +137,8 @@ def aligned_pairs(model: Model, pairs: int, length: int, *, seed: int = 0) -> tu
 
 
 def curve_sets(layers: int, heads: int, *, seed: int = 0) -> Tensor:
-    """The sets of a whole curve: every nested set of an order of all heads, and random ones matched per layer in
-    several sizes.
+    """The sets of a whole curve: every nested set of an order of all heads, and random ones matched
+    per layer in several sizes.
 
     `-> set layer head`
     """
@@ -140,18 +151,23 @@ def curve_sets(layers: int, heads: int, *, seed: int = 0) -> Tensor:
 
 
 def loop_over_heads(
-    model: Model, pairs: Sequence[Sequence[Sequence[int]]], direction: Tensor, heads: Sequence[tuple[int, int]]
+    model: Model,
+    pairs: Sequence[Sequence[Sequence[int]]],
+    direction: Tensor,
+    heads: Sequence[tuple[int, int]],
 ) -> Tensor:
-    """The swap as others run it: one whole forward with a hook per head and direction, as `get_act_patch_attn_head_z`
-    does.
+    """The swap as others run it: one whole forward with a hook per head and direction, as
+    `get_act_patch_attn_head_z` does.
 
-    `pairs`: rows of a and rows of b. `-> pair recipient head`: how far the last block's output at the last position
-    moves.
+    `pairs`: rows of a and rows of b. `-> pair recipient head`: how far the last block's output at
+    the last position moves.
     """
     both = [torch.tensor(rows, device=model.device) for rows in pairs]
     last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
     caches = [
-        model.bridge.run_with_cache(ids, names_filter=lambda name: name.endswith(("attn.hook_z", last)))[1]
+        model.bridge.run_with_cache(
+            ids, names_filter=lambda name: name.endswith(("attn.hook_z", last))
+        )[1]
         for ids in both
     ]
     sides = []
@@ -160,7 +176,9 @@ def loop_over_heads(
         for layer, head in heads:
             seen: list[Tensor] = []
 
-            def patch(z: Tensor, hook: Any, layer: int = layer, head: int = head, donor: Any = donor) -> Tensor:
+            def patch(
+                z: Tensor, hook: Any, layer: int = layer, head: int = head, donor: Any = donor
+            ) -> Tensor:
                 z[:, -1, head] = donor[f"blocks.{layer}.attn.hook_z"][:, -1, head]
                 return z
 
@@ -175,10 +193,12 @@ def loop_over_heads(
     return torch.stack(sides, dim=1)
 
 
-def loop_over_edges(model: Model, pair: Sequence[Sequence[int]], direction: Tensor, edges: Edges) -> Tensor:
-    """The total effect of edges from head to head as others run it: two whole forwards with hooks for each edge, one in
-    which all but the sender write what they wrote, and one in which the receiver, there alone, gets the query, key or
-    value of the first.
+def loop_over_edges(
+    model: Model, pair: Sequence[Sequence[int]], direction: Tensor, edges: Edges
+) -> Tensor:
+    """The total effect of edges from head to head as others run it: two whole forwards with hooks
+    for each edge, one in which all but the sender write what they wrote, and one in which the
+    receiver, there alone, gets the query, key or value of the first.
 
     `pair`: the two members, each the other's donor, the word their last token. `-> recipient edge`
     """
@@ -202,7 +222,9 @@ def loop_over_edges(model: Model, pair: Sequence[Sequence[int]], direction: Tens
         note = {name: partial(_keep, seen, name) for name in ("taken", "end")}
         sender, receiver = int(edge["sender_head"]), int(edge["receiver_head"])
         at, to = int(edge["sender_pos"]) - 1, int(edge["receiver_pos"]) - 1  # counted from the end
-        gives, takes = (f"blocks.{edge[f'{end}_layer']}.attn.hook_" for end in ("sender", "receiver"))
+        gives, takes = (
+            f"blocks.{edge[f'{end}_layer']}.attn.hook_" for end in ("sender", "receiver")
+        )
         taken, where = takes + str(edge["channel"])[0], to if edge["channel"] == "query" else at
 
         def donate(z: Tensor, at: int = at, head: int = sender) -> None:
@@ -211,7 +233,9 @@ def loop_over_edges(model: Model, pair: Sequence[Sequence[int]], direction: Tens
         def receive(x: Tensor, at: int = where, head: int = receiver, seen: Any = seen) -> None:
             x[:, at, head] = seen["taken"][:, at, head]
 
-        def only_there(z: Tensor, hook: Any, name: str = f"{takes}z", to: int = to, head: int = receiver) -> Tensor:
+        def only_there(
+            z: Tensor, hook: Any, name: str = f"{takes}z", to: int = to, head: int = receiver
+        ) -> Tensor:
             one = own[name].clone()
             one[:, to, head] = z[:, to, head]
             return one
@@ -230,12 +254,14 @@ def _keep(seen: dict[str, Tensor], name: str, tensor: Tensor, hook: Any) -> None
     seen[name] = tensor.clone()
 
 
-def architecture(shape: str, *, pairs: int, length: int, sentences: int, runs: int) -> tuple[pd.DataFrame, float]:
-    """All swaps of a shape both ways, the bare forward of the pairs, a hooked forward per head, and reading beside a
-    bare forward.
+def architecture(
+    shape: str, *, pairs: int, length: int, sentences: int, runs: int
+) -> tuple[pd.DataFrame, float]:
+    """All swaps of a shape both ways, the bare forward of the pairs, a hooked forward per head, and
+    reading beside a bare forward.
 
-    `-> work run seconds`, and how often the hooked forwards, run for one head of every third layer, stand in all of
-    them, with two traces.
+    `-> work run seconds`, and how often the hooked forwards, run for one head of every third layer,
+    stand in all of them, with two traces.
     """
     model = shaped(shape)
     weights, plain = read_weights(model), plain_model(model)
@@ -249,16 +275,19 @@ def architecture(shape: str, *, pairs: int, length: int, sentences: int, runs: i
         "forward": lambda: bare_forward(plain, [*a, *b], batch=2 * pairs),
         "loop": lambda: loop_over_heads(model, (a, b), direction, sample),
         "read": lambda: target_states(model, read, [length - 1] * sentences),
-        "read bare": lambda: bare_forward(plain, [tokens.ids for tokens in read], batch=1024 // length),
+        "read bare": lambda: bare_forward(
+            plain, [tokens.ids for tokens in read], batch=1024 // length
+        ),
     }
     return interleave(works, runs=runs), (2 * layers * heads + 2) / (2 * len(sample) + 2)
 
 
 def long_text(model: Model, length: int, *, runs: int) -> dict[str, float]:
-    """A text of `length` tokens kept to its last position, beside everything cached: medians of extra MiB and of
-    seconds of both.
+    """A text of `length` tokens kept to its last position, beside everything cached: medians of
+    extra MiB and of seconds of both.
 
-    `sources`: MiB of taking ΔE of every head apart by source token there, the values that it needs included.
+    `sources`: MiB of taking ΔE of every head apart by source token there, the values that it needs
+    included.
     """
     (text,) = drawn(model, 1, length)
     ids = torch.tensor([text.ids], device=model.device)
@@ -277,16 +306,25 @@ def long_text(model: Model, length: int, *, runs: int) -> dict[str, float]:
         return extra_memory(work)
 
     turns = [
-        (*alone(cache), *alone(lambda: held.append(trace_target(model, text, length - 1)))) for _ in range(runs + 1)
+        (*alone(cache), *alone(lambda: held.append(trace_target(model, text, length - 1))))
+        for _ in range(runs + 1)
     ]
     kept = held[-1]
     layers, heads, *_ = kept.weights.shape
     places = [(layer, head) for layer in range(layers) for head in range(heads)]
-    taken, _ = extra_memory(lambda: [kept.delta_e_by_source(*place).norm(dim=-1) for place in places])
-    medians = dict(
-        zip(("cached", "cached_seconds", "traced", "traced_seconds"), np.median(turns[1:], axis=0), strict=True)
+    taken, _ = extra_memory(
+        lambda: [kept.delta_e_by_source(*place).norm(dim=-1) for place in places]
     )
-    return {name: float(value) for name, value in medians.items()} | {"sources": taken + kept.v.nbytes / 2**20}
+    medians = dict(
+        zip(
+            ("cached", "cached_seconds", "traced", "traced_seconds"),
+            np.median(turns[1:], axis=0),
+            strict=True,
+        )
+    )
+    return {name: float(value) for name, value in medians.items()} | {
+        "sources": taken + kept.v.nbytes / 2**20
+    }
 
 
 def start_up(*, runs: int) -> dict[str, float]:
@@ -295,7 +333,10 @@ def start_up(*, runs: int) -> dict[str, float]:
     def command(*arguments: str) -> Work:
         return lambda: subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
 
-    works = {"import probe": command("-c", "import probe"), "probe --help": command("-m", "probe", "--help")}
+    works = {
+        "import probe": command("-c", "import probe"),
+        "probe --help": command("-m", "probe", "--help"),
+    }
     seconds = interleave(works, runs=runs).groupby("work")["seconds"].median()
     return {name: float(seconds[name]) for name in works}
 
@@ -305,7 +346,11 @@ def growth(*, length: int, quick: bool) -> pd.DataFrame:
 
     `shape axis size seconds megabytes`.
     """
-    rows = [row for shape, sizes in (QUICK if quick else GROWN).items() for row in _grown(shape, sizes, length)]
+    rows = [
+        row
+        for shape, sizes in (QUICK if quick else GROWN).items()
+        for row in _grown(shape, sizes, length)
+    ]
     return pd.DataFrame(rows, columns=["shape", "axis", "size", "seconds", "megabytes"])
 
 

@@ -1,8 +1,10 @@
-"""The training text of tiny-senses: English-like sentences about the senses of the lexicon's words, drawn from tables.
+"""The training text of tiny-senses: English-like sentences about the senses of the lexicon's words,
+drawn from tables.
 
-A unit is one to many sentences that belong together. Some units are about a topic and hold no ambiguous word; in others
-an ambiguous word follows, or precedes, something that tells its sense, and what comes next depends on it. The lexicon's
-frames are read only to refuse what comes near them, and the lesson's own sentences are listed and refused.
+A unit is one to many sentences that belong together. Some units are about a topic and hold no
+ambiguous word; in others an ambiguous word follows, or precedes, something that tells its sense,
+and what comes next depends on it. The lexicon's frames are read only to refuse what comes near
+them, and the lesson's own sentences are listed and refused.
 """
 
 import re
@@ -42,15 +44,20 @@ def topics() -> tuple[Topic, ...]:
     found = []
     for word in lexicon.words():
         for sense in lexicon.entry(word).senses:
-            says = {**said[word][sense.name], "follow": [text.strip() for text in sense.continuations]}
-            found.append(Topic(word, sense.name, tuple(sense.cues), held_out(word, sense.name), says))
+            says = {
+                **said[word][sense.name],
+                "follow": [text.strip() for text in sense.continuations],
+            }
+            found.append(
+                Topic(word, sense.name, tuple(sense.cues), held_out(word, sense.name), says)
+            )
     return tuple(found)
 
 
 @cache
 def scope(topic: Topic, mode: str) -> Slots:
-    """The slots of one topic: with the word itself, or with a neighbouring noun (`kin`) or a cue (`cue`) in its
-    place.
+    """The slots of one topic: with the word itself, or with a neighbouring noun (`kin`) or a cue
+    (`cue`) in its place.
     """
     scene = [*topic.says["scene"]]
     if mode == "word":
@@ -78,7 +85,8 @@ def sentence(lead: str, after: str, slots: Slots, rng: Random) -> str:
 
 
 def ambiguous(topic: Topic, rng: Random) -> str:
-    """One sentence (some are two) in which a cue comes before the word and what follows depends on the sense."""
+    """One sentence (some are two) in which a cue comes before the word and what follows depends on
+    the sense."""
     slots = scope(topic, "word")
     if rng.random() < 0.3:
         slots = {**slots, "thing": _foreign(topic.word)}
@@ -87,15 +95,21 @@ def ambiguous(topic: Topic, rng: Random) -> str:
         slots = {**slots, "W": proper}
     chance = rng.random()
     if chance < 0.12:
-        return sentence("activity" if proper else "plural", "trailing" if proper else "after_plural", slots, rng)
+        return sentence(
+            "activity" if proper else "plural", "trailing" if proper else "after_plural", slots, rng
+        )
     if chance < 0.20:
         return sentence("activity", "trailing", slots, rng)
-    return sentence("subject", "predicate", slots, rng) if chance < 0.62 else sentence("object", "trailing", slots, rng)
+    return (
+        sentence("subject", "predicate", slots, rng)
+        if chance < 0.62
+        else sentence("object", "trailing", slots, rng)
+    )
 
 
 def about(topic: Topic, rng: Random) -> str:
-    """A sentence of the topic in the same plans, without any ambiguous word; held-out cues are as common as the
-    others.
+    """A sentence of the topic in the same plans, without any ambiguous word; held-out cues are as
+    common as the others.
     """
     kin = rng.random() < 0.4
     slots = scope(topic, "kin" if kin else "cue")
@@ -126,14 +140,18 @@ def pair(topic: Topic, rng: Random) -> str:
 def later(topic: Topic, rng: Random) -> str:
     """The word with its cue behind it, or with none."""
     slots = scope(topic, "word")
-    return finish(fill(rng.choice(slots["cue_after" if rng.random() < 0.8 else "no_cue"]), slots, rng), rng)
+    return finish(
+        fill(rng.choice(slots["cue_after" if rng.random() < 0.8 else "no_cue"]), slots, rng), rng
+    )
 
 
 def story(rng: Random) -> str:
-    """A sentence of another kind: adjectives that return, masculine and feminine, a film-like character, or
-    anything.
+    """A sentence of another kind: adjectives that return, masculine and feminine, a film-like
+    character, or anything.
     """
-    kind = rng.choices(["adjectives", "he", "she", "couple", "tells", "filler"], [33, 11, 11, 3, 16, 26])[0]
+    kind = rng.choices(
+        ["adjectives", "he", "she", "couple", "tells", "filler"], [33, 11, 11, 3, 16, 26]
+    )[0]
     slots = tables()
     if kind == "tells":
         who = rng.choice(slots["character"])
@@ -143,8 +161,8 @@ def story(rng: Random) -> str:
 
 
 def paragraph(topic: Topic, rng: Random) -> str:
-    """Several sentences that stay with one topic, two in five without any ambiguous word, with a word from
-    elsewhere.
+    """Several sentences that stay with one topic, two in five without any ambiguous word, with a
+    word from elsewhere.
     """
     plain = rng.random() < 0.4
     slots = scope(topic, "kin" if plain else "word")
@@ -155,7 +173,9 @@ def paragraph(topic: Topic, rng: Random) -> str:
         if chance < 0.2:
             text = story(rng)
         elif chance < 0.4:
-            text = finish(fill("the {maybe_adjs}{W} " + rng.choice(slots["predicate"]), slots, rng), rng)
+            text = finish(
+                fill("the {maybe_adjs}{W} " + rng.choice(slots["predicate"]), slots, rng), rng
+            )
         else:
             text = rng.choice(makers)(topic, rng)
         if allowed(_joined([*sentences, text])):
@@ -189,7 +209,8 @@ def units(n: int, *, seed: int, long: bool = False) -> Iterator[str]:
 
 
 def kept(n: int, make: Callable[[Random], str], *, seed: int) -> Iterator[str]:
-    """The first n texts of `make` that repeat no word by accident and hold nothing that training must not see."""
+    """The first n texts of `make` that repeat no word by accident and hold nothing that training
+    must not see."""
     rng = Random(seed)
     made = 0
     while made < n:

@@ -1,9 +1,10 @@
 """How well a model tells senses apart at the word, on the lexicon's own sentences.
 
-A sentence is read at the last token of the word. Sense means are fitted on half of the frames with half of the seen
-cues; the nearest one (Euclidean) is the answer for sentences of the other frames with the other seen cues, or with
-held-out cues. The four ways to choose the halves take turns. The depth is chosen inside the fitted half. Equal
-distances share the point, so a depth where nothing has been resolved scores chance.
+A sentence is read at the last token of the word. Sense means are fitted on half of the frames with
+half of the seen cues; the nearest one (Euclidean) is the answer for sentences of the other frames
+with the other seen cues, or with held-out cues. The four ways to choose the halves take turns. The
+depth is chosen inside the fitted half. Equal distances share the point, so a depth where nothing
+has been resolved scores chance.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,15 +22,15 @@ TIE = 1e-5
 HELD_OUT = 2
 
 Reader = Callable[[Sequence[Sentence | Showcase]], Tensor]
-"""Sentences to the residual stream at the last token of the word, `sentence depth d_model`; depth 0 enters the first
-block.
+"""Sentences to the residual stream at the last token of the word, `sentence depth d_model`; depth 0
+enters the first block.
 """
 
 
 @dataclass(frozen=True)
 class Score:
-    """Accuracy of one word on seen and on held-out cues, the depths that were chosen, and the accuracy before
-    attention.
+    """Accuracy of one word on seen and on held-out cues, the depths that were chosen, and the
+    accuracy before attention.
     """
 
     word: str
@@ -44,8 +45,8 @@ class Score:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """A word's lexicon sentences as the model reads them. `resid: sentence depth d_model`, the rest one entry a
-    sentence.
+    """A word's lexicon sentences as the model reads them. `resid: sentence depth d_model`, the rest
+    one entry a sentence.
 
     `cue_half` is 0 or 1 for the two halves of the seen cues, HELD_OUT for the others.
     """
@@ -60,7 +61,8 @@ class Reading:
 
 @dataclass(frozen=True)
 class Answer:
-    """A showcase sentence, where its word ends, the word's sense, and the sense that the model's nearest mean says."""
+    """A showcase sentence, where its word ends, the word's sense, and the sense that the model's
+    nearest mean says."""
 
     text: str
     end: int
@@ -71,10 +73,11 @@ class Answer:
 
 
 def points(resid: Tensor, labels: Tensor, fit: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
-    """Points of every scored sentence at every depth, and how much nearer its own mean is than the nearest other.
+    """Points of every scored sentence at every depth, and how much nearer its own mean is than the
+    nearest other.
 
-    `resid: sentence depth d_model`; `fit` and `score` are masks; both results are `sentence depth`. k equal distances,
-    the own sense among them, are 1/k of a point.
+    `resid: sentence depth d_model`; `fit` and `score` are masks; both results are `sentence depth`.
+    k equal distances, the own sense among them, are 1/k of a point.
     """
     senses = labels.unique()
     x = resid.double()
@@ -88,15 +91,20 @@ def points(resid: Tensor, labels: Tensor, fit: Tensor, score: Tensor) -> tuple[T
 
 
 def best_depth(resid: Tensor, labels: Tensor, frames: Tensor, fit: Tensor) -> int:
-    """The depth with the most points between the even and the odd frames of the fitted half; the widest margin breaks
-    ties.
+    """The depth with the most points between the even and the odd frames of the fitted half; the
+    widest margin breaks ties.
     """
     rank = torch.unique(frames[fit], return_inverse=True)[1] % 2
     half = torch.zeros_like(fit)
     half[fit.nonzero().squeeze(1)[rank == 0]] = True
     there, back = points(resid, labels, half, fit & ~half), points(resid, labels, fit & ~half, half)
     gained, margin = (torch.cat([a, b]).mean(0) for a, b in zip(there, back, strict=True))
-    return int(max(range(len(gained)), key=lambda depth: (round(gained[depth].item(), 9), margin[depth].item())))
+    return int(
+        max(
+            range(len(gained)),
+            key=lambda depth: (round(gained[depth].item(), 9), margin[depth].item()),
+        )
+    )
 
 
 def read_word(read: Reader, word: str, rows: Sequence[Sentence]) -> Reading:
@@ -109,7 +117,9 @@ def read_word(read: Reader, word: str, rows: Sequence[Sentence]) -> Reading:
         read(rows),
         torch.tensor([senses.index(row.sense) for row in rows]),
         torch.tensor([names.index(row.frame) for row in rows]),
-        torch.tensor([_cue_half(word, row.sense, row.text[row.cue_start : row.cue_end]) for row in rows]),
+        torch.tensor(
+            [_cue_half(word, row.sense, row.text[row.cue_start : row.cue_end]) for row in rows]
+        ),
     )
 
 
@@ -136,20 +146,35 @@ def score_word(reading: Reading) -> Score:
             fresh = frames % 2 != frame_half
             other = points(reading.resid, reading.labels, fit, fresh & (cue_half == 1 - cues))[0]
             seen.append(other[:, [0, depth]])
-            held.append(points(reading.resid, reading.labels, fit, fresh & (cue_half == HELD_OUT))[0][:, depth])
+            held.append(
+                points(reading.resid, reading.labels, fit, fresh & (cue_half == HELD_OUT))[0][
+                    :, depth
+                ]
+            )
             depths.append(depth)
     before, after = torch.cat(seen).double().mean(0).tolist()
     withheld = torch.cat(held).double()
     counts = sum(map(len, seen)), len(withheld)
-    return Score(reading.word, len(reading.senses), after, withheld.mean().item(), *counts, tuple(depths), before)
+    return Score(
+        reading.word,
+        len(reading.senses),
+        after,
+        withheld.mean().item(),
+        *counts,
+        tuple(depths),
+        before,
+    )
 
 
 def answers(read: Reader, reading: Reading) -> tuple[Answer, ...]:
-    """The showcase sentences of a word: the nearest sense mean of all its sentences in `reading` with seen cues."""
+    """The showcase sentences of a word: the nearest sense mean of all its sentences in `reading`
+    with seen cues."""
     fit = reading.cue_half != HELD_OUT
     depth = best_depth(reading.resid, reading.labels, reading.frames, fit)
     resid = reading.resid[:, depth]
-    means = torch.stack([resid[fit & (reading.labels == sense)].mean(0) for sense in range(len(reading.senses))])
+    means = torch.stack(
+        [resid[fit & (reading.labels == sense)].mean(0) for sense in range(len(reading.senses))]
+    )
     shown = [row for row in lexicon.showcase() if row.word == reading.word]
     found = read(shown)[:, depth] if shown else resid[:0]
     nearest = torch.cdist(found, means).argmin(-1).tolist()
@@ -170,6 +195,10 @@ def _cue_half(word: str, sense: str, cue: str) -> int:
 
 def overall(scores: Sequence[Score]) -> tuple[float, float]:
     """Accuracy over all sentences of all words: on seen cues, on held-out cues."""
-    seen = sum(score.seen * score.n_seen for score in scores) / sum(score.n_seen for score in scores)
-    held = sum(score.held_out * score.n_held_out for score in scores) / sum(score.n_held_out for score in scores)
+    seen = sum(score.seen * score.n_seen for score in scores) / sum(
+        score.n_seen for score in scores
+    )
+    held = sum(score.held_out * score.n_held_out for score in scores) / sum(
+        score.n_held_out for score in scores
+    )
     return seen, held

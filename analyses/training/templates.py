@@ -1,6 +1,7 @@
 """Templates to text: slots filled from tables, then the spelling that English asks for put right.
 
-The tables stand beside this module: ordinary words, sentence plans, and other stories; each key is a slot.
+The tables stand beside this module: ordinary words, sentence plans, and other stories; each key is
+a slot.
 """
 
 import re
@@ -27,7 +28,9 @@ def tables() -> Mapping[str, Any]:
     for name in ("grammar_words.toml", "grammar_templates.toml", "grammar_stories.toml"):
         table = tomllib.loads((HERE / name).read_text("utf-8"))
         if twice := found.keys() & table.keys():
-            raise ValueError(f"{name} defines {', '.join(sorted(twice))} again; every slot has one list, rename it")
+            raise ValueError(
+                f"{name} defines {', '.join(sorted(twice))} again; every slot has one list, rename it"
+            )
         found |= table
     return found
 
@@ -46,7 +49,9 @@ def fill(template: str, slots: Slots, rng: Random, bound: dict[str, str] | None 
         if source is None:
             return fill(rng.choice(slots[name]), slots, rng, memory)
         taken = set(memory.values())
-        memory[name] = fill(rng.choice([entry for entry in slots[source] if entry not in taken]), slots, rng, memory)
+        memory[name] = fill(
+            rng.choice([entry for entry in slots[source] if entry not in taken]), slots, rng, memory
+        )
         return memory[name]
 
     return _SLOT.sub(choose, template)

@@ -1,5 +1,5 @@
-"""What every model that ships is trained with: the optimisers, the loop, the folder that is written, the command
-line.
+"""What every model that ships is trained with: the optimisers, the loop, the folder that is
+written, the command line.
 """
 
 import argparse
@@ -17,7 +17,11 @@ from probe.model.find import EMBEDDED_FOLDER
 from training import wordpieces
 
 # What each script of this folder makes.
-MODELS = {"causal": "tiny-senses", "bidirectional": "tiny-senses-bidirectional", "translator": "tiny-translator"}
+MODELS = {
+    "causal": "tiny-senses",
+    "bidirectional": "tiny-senses-bidirectional",
+    "translator": "tiny-translator",
+}
 THREADS = 1
 # Of Muon and of AdamW.
 RATES = (0.02, 3e-3)
@@ -32,8 +36,8 @@ Row = TypeVar("Row", list[int], tuple[list[int], list[int]])
 def optimizers(
     model: nn.Module, *, blocks: tuple[str, ...], rates: tuple[float, float]
 ) -> tuple[torch.optim.Optimizer, ...]:
-    """Muon for the matrices of the blocks, AdamW for embeddings, biases and LayerNorms: half the steps AdamW alone
-    takes.
+    """Muon for the matrices of the blocks, AdamW for embeddings, biases and LayerNorms: half the
+    steps AdamW alone takes.
     """
     inside = [p for name, p in model.named_parameters() if p.ndim == 2 and name.startswith(blocks)]
     known = {id(p) for p in inside}
@@ -52,14 +56,16 @@ def descend(
     blocks: tuple[str, ...],
     rates: tuple[float, float] = RATES,
 ) -> Iterator[float]:
-    """Trains in place, rates rising for WARM_UP steps and falling in a line to a fiftieth; yields the loss of every
-    step.
+    """Trains in place, rates rising for WARM_UP steps and falling in a line to a fiftieth; yields
+    the loss of every step.
 
     `blocks` are the beginnings of the names of the blocks' parameters.
     """
     used = optimizers(model, blocks=blocks, rates=rates)
     schedules = [
-        torch.optim.lr_scheduler.LambdaLR(one, lambda step: min(1.0, (step + 1) / WARM_UP) * (1 - 0.98 * step / steps))
+        torch.optim.lr_scheduler.LambdaLR(
+            one, lambda step: min(1.0, (step + 1) / WARM_UP) * (1 - 0.98 * step / steps)
+        )
         for one in used
     ]
     model.train()
@@ -76,7 +82,8 @@ def descend(
 
 
 def grouped(rows: Iterable[Row], *, most: int, size: Callable[[Row], int] = len) -> list[list[Row]]:
-    """Rows of about one size together, as many as make at most `most` tokens when the shorter ones are filled up."""
+    """Rows of about one size together, as many as make at most `most` tokens when the shorter ones
+    are filled up."""
     found: list[list[Row]] = [[]]
     for row in sorted(rows, key=size):
         if found[-1] and size(row) * (len(found[-1]) + 1) > most:
@@ -92,15 +99,16 @@ def padded(rows: list[list[int]], fill: int) -> Tensor:
 
 
 def prepare() -> float:
-    """One thread and deterministic algorithms; returns the processor time at the start, in seconds."""
+    """One thread and deterministic algorithms; returns the processor time at the start, in seconds.
+    """
     torch.set_num_threads(THREADS)
     torch.use_deterministic_algorithms(True)
     return time.process_time()
 
 
 def follow(losses: Iterable[float], *, steps: int, started: float) -> float:
-    """Runs through the losses with a line on standard error every 100 steps; returns minutes of processor time since
-    `started`.
+    """Runs through the losses with a line on standard error every 100 steps; returns minutes of
+    processor time since `started`.
     """
     running = 0.0
     for step, loss in enumerate(losses, start=1):
@@ -124,10 +132,17 @@ def save_card(text: str, out: Path) -> None:
     sys.stdout.write(text)
 
 
-def run(train: Callable[..., None], arguments: list[str] | None, *, kind: str, seed: int, steps: int) -> None:
-    """The command line of one training script, with what the shipped folder was made with as defaults."""
-    parser = argparse.ArgumentParser(prog=f"python -m training.{kind}.train", description=train.__doc__)
-    parser.add_argument("--out", type=Path, default=EMBEDDED_FOLDER / MODELS[kind], help="the folder to write")
+def run(
+    train: Callable[..., None], arguments: list[str] | None, *, kind: str, seed: int, steps: int
+) -> None:
+    """The command line of one training script, with what the shipped folder was made with as
+    defaults."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m training.{kind}.train", description=train.__doc__
+    )
+    parser.add_argument(
+        "--out", type=Path, default=EMBEDDED_FOLDER / MODELS[kind], help="the folder to write"
+    )
     parser.add_argument("--seed", type=int, default=seed)
     parser.add_argument("--steps", type=int, default=steps)
     options = parser.parse_args(arguments)

@@ -1,7 +1,7 @@
 """The tokenizers of the models that ship: GPT-2's byte-level scheme with vocabularies of their own.
 
-Text is cut where GPT-2 cuts it. A piece that is a word of the vocabulary is one token; any other piece is built from
-bytes by merges, so that every text can be encoded and comes back unchanged.
+Text is cut where GPT-2 cuts it. A piece that is a word of the vocabulary is one token; any other
+piece is built from bytes by merges, so that every text can be encoded and comes back unchanged.
 """
 
 import json
@@ -26,7 +26,8 @@ MERGES = 250
 
 @dataclass(frozen=True, eq=False)
 class Special:
-    """The special tokens by what they are for, what is put around every text, and the context window."""
+    """The special tokens by what they are for, what is put around every text, and the context
+    window."""
 
     tokens: Mapping[str, str]
     around: str | None = None
@@ -35,10 +36,14 @@ class Special:
 
 CAUSAL = Special({"bos_token": END, "eos_token": END, "unk_token": END})
 BIDIRECTIONAL = Special(
-    {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": MASK}, "[CLS] $A [SEP]", 128
+    {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": MASK},
+    "[CLS] $A [SEP]",
+    128,
 )
 TRANSLATOR = Special(
-    {"pad_token": "[PAD]", "bos_token": "[BOS]", "eos_token": "[EOS]", "mask_token": MASK}, "$A [EOS]", 64
+    {"pad_token": "[PAD]", "bos_token": "[BOS]", "eos_token": "[EOS]", "mask_token": MASK},
+    "$A [EOS]",
+    64,
 )
 
 _CUT = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -49,9 +54,11 @@ def _pieces(text: str) -> list[str]:
 
 
 def required() -> list[str]:
-    """What must be one token: the lexicon's words, cues and continuations, and the ordinary words of its frames.
+    """What must be one token: the lexicon's words, cues and continuations, and the ordinary words
+    of its frames.
 
-    Only the words of the frames are read here, one by one; their sentences never become training text.
+    Only the words of the frames are read here, one by one; their sentences never become training
+    text.
     """
     texts = [" Apple", "Apple", *tables()["kept_out"], *(row.text for row in lexicon.showcase())]
     for word in lexicon.words():
@@ -65,7 +72,8 @@ def required() -> list[str]:
 
 
 def vocabulary(texts: Iterable[str], must: Sequence[str], *, size: int) -> list[str]:
-    """The pieces that become one token: the required ones, then the most frequent of the texts, ties by spelling."""
+    """The pieces that become one token: the required ones, then the most frequent of the texts,
+    ties by spelling."""
     counts = Counter(piece for text in texts for piece in _pieces(text))
     rest = sorted(counts.keys() - set(must), key=lambda piece: (-counts[piece], piece))
     alphabet = set(pre_tokenizers.ByteLevel.alphabet())
@@ -74,18 +82,32 @@ def vocabulary(texts: Iterable[str], must: Sequence[str], *, size: int) -> list[
 
 
 def build(
-    texts: list[str], *, size: int = SIZE, must: Sequence[str] | None = None, special: Special = CAUSAL
+    texts: list[str],
+    *,
+    size: int = SIZE,
+    must: Sequence[str] | None = None,
+    special: Special = CAUSAL,
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer for the texts, of at most `size` tokens, with `must` (what the lexicon requires) among them."""
+    """A tokenizer for the texts, of at most `size` tokens, with `must` (what the lexicon requires)
+    among them."""
     words = vocabulary(texts, required() if must is None else must, size=size)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = _CUT
-    trainer = trainers.BpeTrainer(vocab_size=len(alphabet) + MERGES, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=len(alphabet) + MERGES, initial_alphabet=alphabet, show_progress=False
+    )
     learner.train_from_iterator(texts, trainer)
     learnt = learner.get_vocab()
-    merged = [piece for piece in sorted(learnt, key=lambda piece: learnt[piece]) if piece not in alphabet]
-    ids = {piece: i for i, piece in enumerate(dict.fromkeys([*special.tokens.values(), *alphabet, *merged, *words]))}
+    merged = [
+        piece for piece in sorted(learnt, key=lambda piece: learnt[piece]) if piece not in alphabet
+    ]
+    ids = {
+        piece: i
+        for i, piece in enumerate(
+            dict.fromkeys([*special.tokens.values(), *alphabet, *merged, *words])
+        )
+    }
     return _wrap(ids, _merges(learner, set(merged)), special)
 
 
@@ -94,7 +116,9 @@ def _merges(learner: Tokenizer, kept: set[str]) -> list[tuple[str, str]]:
     return [(left, right) for left, right in merges if left + right in kept]
 
 
-def _wrap(ids: dict[str, int], merges: list[tuple[str, str]], special: Special) -> PreTrainedTokenizerFast:
+def _wrap(
+    ids: dict[str, int], merges: list[tuple[str, str]], special: Special
+) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=True))
     tokenizer.pre_tokenizer = _CUT
     tokenizer.decoder = decoders.ByteLevel()
@@ -102,9 +126,13 @@ def _wrap(ids: dict[str, int], merges: list[tuple[str, str]], special: Special) 
     names = list(dict.fromkeys(special.tokens.values()))
     if special.around:
         numbered = [(name, ids[name]) for name in names]
-        tokenizer.post_processor = processors.TemplateProcessing(single=special.around, special_tokens=numbered)
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=special.around, special_tokens=numbered
+        )
     # The mask stands for a word with the space before it.
-    tokenizer.add_special_tokens([AddedToken(name, special=True, lstrip=name == MASK) for name in names])
+    tokenizer.add_special_tokens(
+        [AddedToken(name, special=True, lstrip=name == MASK) for name in names]
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         model_max_length=special.longest,
@@ -114,7 +142,8 @@ def _wrap(ids: dict[str, int], merges: list[tuple[str, str]], special: Special) 
 
 
 def save(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Writes tokenizer.json and tokenizer_config.json under the class name that every version of transformers knows."""
+    """Writes tokenizer.json and tokenizer_config.json under the class name that every version of
+    transformers knows."""
     tokenizer.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text("utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}

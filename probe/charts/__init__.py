@@ -1,12 +1,14 @@
-"""Frames in, altair charts out: one function per question, each picture readable alone, with a title and a description.
+"""Frames in, altair charts out: one function per question, each picture readable alone, with a
+title and a description.
 
-Values are computed in the frame, never in the chart. Look and colours are decided in `probe.charts.palette`. Nothing
-here imports torch or a model.
+Values are computed in the frame, never in the chart. Look and colours are decided in
+`probe.charts.palette`. Nothing here imports torch or a model.
 
 palette    colours, axes, legends; a chart as a file or a picture
 heads      the map of heads; separation against effect, and under controls
 depth      sense coordinates by depth
-evidence   sets of heads, distance, what is swapped; positions and the circuit from the cue to the word
+evidence   sets of heads, distance, what is swapped; positions and the circuit from the cue to the
+           word
 writes     who wrote the sense gap; the ledger of one sentence, drawn and in words
 grid       what a walk shows: attention, planes of vectors, the word's vector on its way up
 

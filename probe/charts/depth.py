@@ -29,9 +29,15 @@ DEPTH_TIPS = tips(
 
 
 def depth_profile(
-    depth: pd.DataFrame, word: str, pair: tuple[str, str], *, read_at: int | None = None, legend: bool = True
+    depth: pd.DataFrame,
+    word: str,
+    pair: tuple[str, str],
+    *,
+    read_at: int | None = None,
+    legend: bool = True,
 ) -> Any:
-    """Mean sense coordinate of two senses by depth, with the middle 80 % of the sentences, from the bare token on.
+    """Mean sense coordinate of two senses by depth, with the middle 80 % of the sentences, from the
+    bare token on.
 
     `read_at`, the read-out depth of the word, is drawn as a line.
     """
@@ -47,17 +53,25 @@ def depth_profile(
 def depth_profiles(depth: pd.DataFrame, word: str, *, columns: int = 3) -> Any:
     """The depth profiles of all pairs of senses of a word, side by side."""
     pairs = of_word(depth, word)[["sense_a", "sense_b"]].drop_duplicates()
-    charts = [_depth(depth, word, (a, b)).properties(width=220, height=150) for a, b in pairs.to_numpy().tolist()]
-    description = (
-        f"Depth profiles of the {len(charts)} pairs of senses of {word}, from the token embedding to the last layer."
+    charts = [
+        _depth(depth, word, (a, b)).properties(width=220, height=150)
+        for a, b in pairs.to_numpy().tolist()
+    ]
+    description = f"Depth profiles of the {len(charts)} pairs of senses of {word}, from the token embedding to the last layer."
+    return finish(
+        alt.concat(*charts, columns=columns).resolve_scale(color="independent"), description
     )
-    return finish(alt.concat(*charts, columns=columns).resolve_scale(color="independent"), description)
 
 
-def gap_at(frame: pd.DataFrame, word: str, pair: tuple[str, str], *, depth: int | None = None) -> float:
-    """Difference of two senses' mean coordinates at a depth, by default the last; exactly 0 for identical vectors."""
+def gap_at(
+    frame: pd.DataFrame, word: str, pair: tuple[str, str], *, depth: int | None = None
+) -> float:
+    """Difference of two senses' mean coordinates at a depth, by default the last; exactly 0 for
+    identical vectors."""
     rows = _of_pair(frame, word, pair)
-    here = rows[rows["depth"] == (rows["depth"].max() if depth is None else depth)].set_index("sense")["coordinate"]
+    here = rows[rows["depth"] == (rows["depth"].max() if depth is None else depth)].set_index(
+        "sense"
+    )["coordinate"]
     return float(here[pair[0]] - here[pair[1]])
 
 
@@ -67,16 +81,28 @@ def _of_pair(frame: pd.DataFrame, word: str, pair: tuple[str, str]) -> pd.DataFr
 
 
 def _depth(
-    depth: pd.DataFrame, word: str, pair: tuple[str, str], read_at: int | None = None, legend: bool = True
+    depth: pd.DataFrame,
+    word: str,
+    pair: tuple[str, str],
+    read_at: int | None = None,
+    legend: bool = True,
 ) -> alt.LayerChart:
     rows, every = _of_pair(depth, word, pair), of_word(depth, word)
     x = by_depth(rows["depth"], padding=alt.Undefined, labelFlush=False)
-    key = alt.Legend(orient="top", symbolType="circle", symbolOpacity=1, offset=4) if legend else None
+    key = (
+        alt.Legend(orient="top", symbolType="circle", symbolOpacity=1, offset=4) if legend else None
+    )
     hues = [sense_colour(senses_of(every), sense) for sense in pair]
     base = alt.Chart(rows).encode(x=x, color=by_value(alt.Color, "sense:N", pair, hues, key))
     reach = alt.Scale(domain=[float(every["low"].min()), float(every["high"].max())])
     y = alt.Y("low:Q", title="sense coordinate (1 = gap)", axis=alt.Axis(tickCount=5), scale=reach)
     band = base.mark_area(opacity=0.22).encode(y, alt.Y2("high"))
     mean = {"y": "coordinate:Q"}
-    layers = [reference_line("y", 0.0), band, *lines_with_dots(base, 28, line=mean, **mean, tooltip=DEPTH_TIPS)]
-    return alt.layer(*([] if read_at is None else [reference_line("x", read_at, dash=False)]), *layers)
+    layers = [
+        reference_line("y", 0.0),
+        band,
+        *lines_with_dots(base, 28, line=mean, **mean, tooltip=DEPTH_TIPS),
+    ]
+    return alt.layer(
+        *([] if read_at is None else [reference_line("x", read_at, dash=False)]), *layers
+    )

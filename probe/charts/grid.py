@@ -1,8 +1,10 @@
-"""What a walk shows of one text: tokens against tokens, queries, keys and values in a plane, weights and ΔE by source,
-the word's vector on its way up; and the attention of every head as small squares.
+"""What a walk shows of one text: tokens against tokens, queries, keys and values in a plane,
+weights and ΔE by source, the word's vector on its way up; and the attention of every head as small
+squares.
 
-The script of a walk replaces a chart's rows by those of another head or token (`palette.live`), and by those of another
-text where one is typed: tokens stand in the order of the rows, and `usermeta` says how many pixels each is high.
+The script of a walk replaces a chart's rows by those of another head or token (`palette.live`), and
+by those of another text where one is typed: tokens stand in the order of the rows, and `usermeta`
+says how many pixels each is high.
 """
 
 from collections.abc import Hashable, Mapping
@@ -38,20 +40,30 @@ NAMES = {"query": "query: the token that looks", "key": "key: the token looked a
 KINDS = {"dot": "Q·K", "pattern": "attention weight", "open": "weight without the mask"}
 MOST_WEIGHTS, FAINT = 20_000, 0.02
 ROOM = (0.24, 0.07)  # of the plane's width and height: how much a name takes
-LOOKS = {"query": (WITH, "M-0.9,-0.7L0.9,-0.7L0,0.9Z"), "key": (SENSES[2], "circle"), "value": (SENSES[0], "square")}
+LOOKS = {
+    "query": (WITH, "M-0.9,-0.7L0.9,-0.7L0,0.9Z"),
+    "key": (SENSES[2], "circle"),
+    "value": (SENSES[0], "square"),
+}
 DIVIDED, UNDIVIDED = "divided by √d_head", "not divided"
 LENGTHS = {"the vector": INK, "attention writes": WITH, "MLP writes": MUTED}
 TURNS = {"its own token vector": INK, "the same word in the other sentence": SENSES[1]}
 
 
 def token_grid(
-    cells: pd.DataFrame, kind: str, *, queries: Orientation = "rows", named: Mapping[str, str] = NAMES
+    cells: pd.DataFrame,
+    kind: str,
+    *,
+    queries: Orientation = "rows",
+    named: Mapping[str, str] = NAMES,
 ) -> Any:
-    """A head's dot products (`dot`) or weights (`pattern`, `open`: without the mask), a dot per query and key.
+    """A head's dot products (`dot`) or weights (`pattern`, `open`: without the mask), a dot per
+    query and key.
 
-    `cells` is a walk's `attention` frame with `chosen`, the row that is followed; queries and keys may be tokens of two
-    texts, and `named` titles their axes. Areas of weights run from 0 to 1 in every picture; those of dot products to
-    the largest of the head, violet where positive and ochre where negative. Cells that the mask closes are grey.
+    `cells` is a walk's `attention` frame with `chosen`, the row that is followed; queries and keys
+    may be tokens of two texts, and `named` titles their axes. Areas of weights run from 0 to 1 in
+    every picture; those of dot products to the largest of the head, violet where positive and ochre
+    where negative. Cells that the mask closes are grey.
     """
     labels = {name: cells[name].drop_duplicates().tolist() for name in ("query", "key")}
     count = max(map(len, labels.values()))
@@ -59,11 +71,15 @@ def token_grid(
     down, across = ("query", "key") if queries == "rows" else ("key", "query")
     axis = {"grid": False, "labelLimit": 90}
     y = alt.Y(f"{down}:N", title=named[down], sort=None, axis=token_axis(**axis))
-    x = alt.X(f"{across}:N", title=named[across], sort=None, axis=token_axis(labelAngle=-45, **axis))
+    x = alt.X(
+        f"{across}:N", title=named[across], sort=None, axis=token_axis(labelAngle=-45, **axis)
+    )
     rows = cells.assign(size=cells[kind].abs(), positive=cells[kind] >= 0)
     base = alt.Chart().encode(x=x, y=y)
     ground = base.mark_rect(fill="transparent", stroke=LINE, strokeOpacity=0.5)
-    closed = base.transform_filter("!datum.allowed").mark_rect(fill=LINE, fillOpacity=0.45 if kind != "dot" else 0)
+    closed = base.transform_filter("!datum.allowed").mark_rect(
+        fill=LINE, fillOpacity=0.45 if kind != "dot" else 0
+    )
     row = base.transform_filter("datum.chosen").mark_rect(fill=WITH, fillOpacity=0.09)
     dots = base.transform_filter("datum.size > 0").mark_circle(opacity=0.9)
     tip = tips("query:N", "key:N", f"{kind}:Q | {KINDS[kind]} | .6g")
@@ -81,7 +97,10 @@ def token_grid(
 
 
 def _area(kind: str, step: int) -> alt.Size:
-    look, areas = {"orient": "bottom", "symbolFillColor": MUTED, "symbolStrokeWidth": 0}, [0, 0.62 * step * step]
+    look, areas = (
+        {"orient": "bottom", "symbolFillColor": MUTED, "symbolStrokeWidth": 0},
+        [0, 0.62 * step * step],
+    )
     if kind == "dot":
         key = alt.Legend(title=f"size of {KINDS[kind]}", tickCount=3, **look)
         return alt.Size("size:Q", scale=alt.Scale(range=areas), legend=key)
@@ -97,27 +116,52 @@ def _signed(negative: str) -> Any:
 def _tall(picture: Any, count: int, step: int, *, by: str = "label") -> Any:
     """The picture as wide as its place, and as high as `count` tokens need.
 
-    `usermeta` tells a page that draws another text the pixels per token, and which field holds those down the side.
+    `usermeta` tells a page that draws another text the pixels per token, and which field holds
+    those down the side.
     """
     step = step if count <= 20 else 15
-    return picture.properties(width="container", height=step * count, usermeta={"step": step, "by": by})
+    return picture.properties(
+        width="container", height=step * count, usermeta={"step": step, "by": by}
+    )
 
 
 def head_grids(weights: pd.DataFrame, *, tokens: int) -> Any:
-    """Attention of every head of a model as small squares: layers down, heads across, queries down and keys across.
+    """Attention of every head of a model as small squares: layers down, heads across, queries down
+    and keys across.
 
-    `weights`: `layer head query_pos key_pos weight`; weights below FAINT and all but the MOST_WEIGHTS largest are left
-    blank.
+    `weights`: `layer head query_pos key_pos weight`; weights below FAINT and all but the
+    MOST_WEIGHTS largest are left blank.
     """
     layers, heads = (int(weights[name].max()) + 1 for name in ("layer", "head"))
     side = max(160 // max(layers, heads), 26) if layers * heads > 16 else 84
     shown = weights[weights["weight"] >= FAINT].nlargest(MOST_WEIGHTS, "weight")
     places = alt.Scale(domain=list(range(tokens)))
-    x, y = (alt.X("key_pos:O", axis=None, scale=places), alt.Y("query_pos:O", axis=None, scale=places))
-    key = alt.Legend(title="attention weight", orient="bottom", format=".0%", values=[0, 0.5, 1], gradientLength=160)
-    cells = alt.Chart(shown).mark_rect().encode(x=x, y=y, color=alt.Color("weight:Q", scale=WEIGHTS, legend=key))
-    names = {"titleFontSize": 11, "labelFontSize": 11, "labelColor": MUTED, "titleColor": MUTED, "labelPadding": 3}
-    row = alt.Row("layer:O", title="layer", header=alt.Header(labelAngle=0, labelAlign="right", **names))
+    x, y = (
+        alt.X("key_pos:O", axis=None, scale=places),
+        alt.Y("query_pos:O", axis=None, scale=places),
+    )
+    key = alt.Legend(
+        title="attention weight",
+        orient="bottom",
+        format=".0%",
+        values=[0, 0.5, 1],
+        gradientLength=160,
+    )
+    cells = (
+        alt.Chart(shown)
+        .mark_rect()
+        .encode(x=x, y=y, color=alt.Color("weight:Q", scale=WEIGHTS, legend=key))
+    )
+    names = {
+        "titleFontSize": 11,
+        "labelFontSize": 11,
+        "labelColor": MUTED,
+        "titleColor": MUTED,
+        "labelPadding": 3,
+    }
+    row = alt.Row(
+        "layer:O", title="layer", header=alt.Header(labelAngle=0, labelAlign="right", **names)
+    )
     across = alt.Column("head:O", title="head", header=alt.Header(**names))
     picture = cells.properties(width=side, height=side).facet(row=row, column=across, spacing=4)
     largest = percent(float(weights["weight"].max()))
@@ -126,72 +170,100 @@ def head_grids(weights: pd.DataFrame, *, tokens: int) -> Any:
 
 
 def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
-    """Vectors of one head in the plane in which they differ most, named but for the queries that are not followed.
+    """Vectors of one head in the plane in which they differ most, named but for the queries that
+    are not followed.
 
-    `points` is a walk's `vectors` frame with `chosen`. The share of the variance that the plane holds belongs in the
-    caption.
+    `points` is a walk's `vectors` frame with `chosen`. The share of the variance that the plane
+    holds belongs in the caption.
     """
     rows = points[points["kind"].isin(kinds)]
     rows = rows.assign(name=_names(rows))
     axis = alt.Axis(tickCount=5, gridOpacity=0.4)
-    x = alt.X("plane_x:Q", title="first direction of the plane", axis=axis, scale=alt.Scale(padding=24))
+    x = alt.X(
+        "plane_x:Q", title="first direction of the plane", axis=axis, scale=alt.Scale(padding=24)
+    )
     y = alt.Y("plane_y:Q", title="second direction", axis=axis, scale=alt.Scale(padding=14))
     names = list(LOOKS)
-    key = alt.Legend(orient="top", title=None, values=kinds, symbolStrokeWidth=0) if len(kinds) > 1 else None
+    key = (
+        alt.Legend(orient="top", title=None, values=kinds, symbolStrokeWidth=0)
+        if len(kinds) > 1
+        else None
+    )
     kinds_of = zip((alt.Color, alt.Shape), zip(*LOOKS.values(), strict=True), strict=True)
     colour, shape = (by_value(channel, "kind:N", names, looks, key) for channel, looks in kinds_of)
     tip = tips("kind:N", "label:N | token", "norm:Q | length | .6g")
     base = alt.Chart().encode(x=x, y=y)
     strong = alt.condition("datum.chosen", alt.value(150), alt.value(50))
-    dots = base.mark_point(filled=True, opacity=0.85).encode(color=colour, shape=shape, size=strong, tooltip=tip)
+    dots = base.mark_point(filled=True, opacity=0.85).encode(
+        color=colour, shape=shape, size=strong, tooltip=tip
+    )
     texts = base.mark_text(dy=-10, fontSize=11, color=INK).encode(text="name:N")
     picture = alt.layer(dots, texts, data=live(rows, "points"))
-    held, told = percent(float(rows["explained"].iloc[0])), " and ".join(f"{kind}s" for kind in kinds)
+    held, told = (
+        percent(float(rows["explained"].iloc[0])),
+        " and ".join(f"{kind}s" for kind in kinds),
+    )
     said = f"The {told} of {rows['label'].nunique()} tokens in a plane that holds {held} of their variance."
     return finish(picture, said, height=280)
 
 
 def _names(rows: pd.DataFrame) -> list[str]:
-    """The names that are written: of what is followed first, then in order, each unless it would stand on another."""
+    """The names that are written: of what is followed first, then in order, each unless it would
+    stand on another."""
     width, height = (float(rows[axis].max() - rows[axis].min()) for axis in ("plane_x", "plane_y"))
-    named = rows[(rows["kind"] != "query") | rows["chosen"]].sort_values("chosen", ascending=False, kind="stable")
+    named = rows[(rows["kind"] != "query") | rows["chosen"]].sort_values(
+        "chosen", ascending=False, kind="stable"
+    )
     written: dict[Hashable, tuple[float, float]] = {}
     for row, x, y in zip(named.index, named["plane_x"], named["plane_y"], strict=True):
-        if all(abs(x - a) > ROOM[0] * width or abs(y - b) > ROOM[1] * height for a, b in written.values()):
+        if all(
+            abs(x - a) > ROOM[0] * width or abs(y - b) > ROOM[1] * height
+            for a, b in written.values()
+        ):
             written[row] = (x, y)
     return [label if row in written else "" for row, label in rows["label"].items()]
 
 
 def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
-    """Length of each token's vector before and after the `norm`, logarithmic. `norms`: a walk's `layer_norm` frame."""
+    """Length of each token's vector before and after the `norm`, logarithmic. `norms`: a walk's
+    `layer_norm` frame."""
     scale, axis = alt.Scale(type="log", nice=False, padding=14), alt.Axis(tickCount=5, format="~g")
     x = alt.X("before:Q", title="length of the vector (logarithmic)", scale=scale, axis=axis)
-    tip = tips("label:N | token", *(f"{name}:Q | length {name} | .6g" for name in ("before", "after")))
+    tip = tips(
+        "label:N | token", *(f"{name}:Q | length {name} | .6g" for name in ("before", "after"))
+    )
     base = _by_token("token", tip)
     rules = base.mark_rule(color=MUTED, opacity=0.5).encode(x=x, x2="after:Q")
     look = {"filled": True, "size": 70, "opacity": 1}
-    before, after = base.mark_point(color=MUTED, **look).encode(x=x), base.mark_point(color=WITH, **look)
+    before, after = (
+        base.mark_point(color=MUTED, **look).encode(x=x),
+        base.mark_point(color=WITH, **look),
+    )
     picture = alt.layer(rules, before, after.encode(x="after:Q"), data=live(norms, "norms"))
     low, high = float(norms["after"].min()), float(norms["after"].max())
-    said = (
-        f"Lengths of {len(norms)} vectors before and after {norm}; after it they lie between {low:.3g} and {high:.3g}."
-    )
+    said = f"Lengths of {len(norms)} vectors before and after {norm}; after it they lie between {low:.3g} and {high:.3g}."
     return finish(_tall(picture, len(norms), 20), said)
 
 
 def _by_token(title: str, tip: list[alt.Tooltip]) -> alt.Chart:
-    """What the layers of a chart share whose tokens stand one below the other, in the order of the text."""
-    return alt.Chart().encode(y=alt.Y("label:N", title=title, sort=None, axis=token_axis(labelLimit=110)), tooltip=tip)
+    """What the layers of a chart share whose tokens stand one below the other, in the order of the
+    text."""
+    return alt.Chart().encode(
+        y=alt.Y("label:N", title=title, sort=None, axis=token_axis(labelLimit=110)), tooltip=tip
+    )
 
 
 def softmax_bars(row: pd.DataFrame) -> Any:
-    """A token's attention weights, twice: softmax of the scores, and of the scores not divided by sqrt(d_head).
+    """A token's attention weights, twice: softmax of the scores, and of the scores not divided by
+    sqrt(d_head).
 
     `row` has `key`, `variant` and `weight`.
     """
     axis = alt.Axis(labelAngle=-45, labelLimit=90, labelOverlap=False, ticks=False)
     x = alt.X("key:N", title="key: the token looked at", sort=None, axis=axis)
-    y = alt.Y("weight:Q", title="attention weight", scale=alt.Scale(domain=[0, 1]), axis=share_axis())
+    y = alt.Y(
+        "weight:Q", title="attention weight", scale=alt.Scale(domain=[0, 1]), axis=share_axis()
+    )
     order = [DIVIDED, UNDIVIDED]
     key = alt.Legend(orient="top", title=None, symbolStrokeWidth=0)
     colour = by_value(alt.Color, "variant:N", order, [WITH, MUTED], key)
@@ -207,14 +279,19 @@ def softmax_bars(row: pd.DataFrame) -> Any:
 
 
 def source_bars(values: pd.DataFrame) -> Any:
-    """Share of a head's ΔE at one token from each source, along ΔE (the bars sum to 1), and the attention weights.
+    """Share of a head's ΔE at one token from each source, along ΔE (the bars sum to 1), and the
+    attention weights.
 
     `values` has `label`, `weight` and `share`, sources in the order of the text.
     """
     x = alt.X("share:Q", title="share of ΔE (bars), weight (ticks)", axis=share_axis())
-    tip = tips("label:N | source", "share:Q | share of ΔE | .6g", "weight:Q | attention weight | .6g")
+    tip = tips(
+        "label:N | source", "share:Q | share of ΔE | .6g", "weight:Q | attention weight | .6g"
+    )
     base, bars = _source_bars("share", x, tip)
-    ticks = base.mark_tick(color=INK, thickness=2, height={"band": 0.85}).encode(x=alt.X("weight:Q"))
+    ticks = base.mark_tick(color=INK, thickness=2, height={"band": 0.85}).encode(
+        x=alt.X("weight:Q")
+    )
     largest = values.iloc[values["share"].abs().argmax()]
     description = (
         f"Shares of ΔE by source token: {largest['label']} supplies {percent(float(largest['share']))} of it with a "
@@ -225,7 +302,8 @@ def source_bars(values: pd.DataFrame) -> Any:
 
 
 def logit_bars(values: pd.DataFrame, word: str) -> Any:
-    """What a head adds to a word's logit from each source token. `values`: `label`, `logit`, in the text's order."""
+    """What a head adds to a word's logit from each source token. `values`: `label`, `logit`, in the
+    text's order."""
     x = alt.X("logit:Q", title=f"added to the logit of “{word}”", axis=alt.Axis(tickCount=5))
     _, bars = _source_bars("logit", x, tips("label:N | source", "logit:Q | added | +.6g"))
     largest = values.iloc[values["logit"].abs().argmax()]
@@ -237,20 +315,26 @@ def logit_bars(values: pd.DataFrame, word: str) -> Any:
 def _source_bars(column: str, x: alt.X, tip: list[alt.Tooltip]) -> tuple[alt.Chart, alt.Chart]:
     """What the layers of a chart by source token share, and its bars, coloured by their sign."""
     base = _by_token("source token", tip)
-    return base, base.mark_bar(height={"band": 0.6}).encode(x=x, color=_signed(f"datum.{column} < 0"))
+    return base, base.mark_bar(height={"band": 0.6}).encode(
+        x=x, color=_signed(f"datum.{column} < 0")
+    )
 
 
 def stream_lengths(rows: pd.DataFrame) -> Any:
-    """Length of the vector entering each layer, and of what attention and MLP wrote. `rows`: `depth what value`."""
+    """Length of the vector entering each layer, and of what attention and MLP wrote. `rows`: `depth
+    what value`."""
     return _stream(rows, LENGTHS, "lengths", said="Lengths", title="length")
 
 
 def stream_turns(rows: pd.DataFrame) -> Any:
-    """Cosine of the vector with its token's embedding, and with the same word's vector in another sentence."""
+    """Cosine of the vector with its token's embedding, and with the same word's vector in another
+    sentence."""
     return _stream(rows, TURNS, "turns", said="Cosines", title="cosine with")
 
 
-def _stream(rows: pd.DataFrame, colours: dict[str, str], name: str, *, said: str, title: str) -> Any:
+def _stream(
+    rows: pd.DataFrame, colours: dict[str, str], name: str, *, said: str, title: str
+) -> Any:
     """Lines by depth, the rows named `name`; the ends of the first line are `said`."""
     shown = [what for what in colours if what in set(rows["what"])]
     key = line_legend(orient="top", columns=1, labelLimit=300)

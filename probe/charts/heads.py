@@ -1,8 +1,10 @@
-"""Heads of a model: the layer x head map of net swap effects, separation against effect, and separation under controls.
+"""Heads of a model: the layer x head map of net swap effects, separation against effect, and
+separation under controls.
 
-A verdict has the same shape in maps, scatters, tables and legends, so that none rests on colour alone. A shape is an
-SVG path within a square from -1 to 1; "none" has no mark in a map and is a small dot among points. Every picture takes
-the whole frame and a word, so that scales are the same for every word.
+A verdict has the same shape in maps, scatters, tables and legends, so that none rests on colour
+alone. A shape is an SVG path within a square from -1 to 1; "none" has no mark in a map and is a
+small dot among points. Every picture takes the whole frame and a word, so that scales are the same
+for every word.
 """
 
 from typing import Any
@@ -58,7 +60,10 @@ MEANINGS = {
 MANY_HEADS, FEW_LAYERS = 16, 6
 MLP = "MLP"  # the column of the map that is no head
 MLP_TIPS = tips(
-    "name:N | part", "net:Q | net effect | .1%", "effect:Q | swap | .1%", "same_sense:Q | same-sense swap | .1%"
+    "name:N | part",
+    "net:Q | net effect | .1%",
+    "effect:Q | swap | .1%",
+    "same_sense:Q | same-sense swap | .1%",
 )
 HEAD_TIPS = tips(
     "name:N | head",
@@ -86,40 +91,52 @@ def marked(rows: pd.DataFrame) -> list[str]:
 
 def verdict_shape(names: list[str], *, legend: bool) -> Any:
     """The shape channel for these verdicts."""
-    key = alt.Legend(orient="bottom", symbolFillColor=INK, symbolStrokeWidth=0, symbolSize=90) if legend else None
+    key = (
+        alt.Legend(orient="bottom", symbolFillColor=INK, symbolStrokeWidth=0, symbolSize=90)
+        if legend
+        else None
+    )
     return by_value(alt.Shape, "verdict:N", names, [MARKS[name] for name in names], key, "verdict")
 
 
 def effect_limit(word_heads: pd.DataFrame, mlps: pd.DataFrame | None = None) -> float:
-    """The largest absolute net effect of the frames, rounded up to a tenth: both ends of the diverging scale."""
+    """The largest absolute net effect of the frames, rounded up to a tenth: both ends of the
+    diverging scale."""
     nets = [frame["net"] for frame in (word_heads, mlps) if frame is not None and len(frame)]
     largest = float(pd.concat(nets).abs().max()) if nets else 0.0
     return max(-(-largest // 0.1) / 10, 0.1)
 
 
 def mlps_at_word(positions: pd.DataFrame) -> pd.DataFrame:
-    """What swapping each MLP at the word does beyond a same-sense donor, for the words that have a trace.
+    """What swapping each MLP at the word does beyond a same-sense donor, for the words that have a
+    trace.
 
     `positions` is the study's frame; `net` is missing where there are no such donors.
     """
     rows = positions[(positions["component"] == "mlp_out") & (positions["pos"] == "word")]
     rows = rows.astype({"layer": int, "pairs": int})
     names = [f"MLP of layer {layer}" for layer in rows["layer"]]
-    return rows.assign(head=MLP, name=names, net=rows["effect"] - rows["same_sense"]).dropna(subset="net")
+    return rows.assign(head=MLP, name=names, net=rows["effect"] - rows["same_sense"]).dropna(
+        subset="net"
+    )
 
 
 def named(word_heads: pd.DataFrame) -> pd.DataFrame:
-    """The heads that have a rank, each with its `name` (L0H2) and whether its interval excludes zero (`clear`)."""
+    """The heads that have a rank, each with its `name` (L0H2) and whether its interval excludes
+    zero (`clear`)."""
     seen = word_heads.dropna(subset="rank")
     clear = (seen["net_low"] > 0) | (seen["net_high"] < 0)
     return seen.assign(name=head_names(seen), clear=clear)
 
 
-def head_map(word_heads: pd.DataFrame, word: str, mlps: pd.DataFrame | None = None, *, legend: bool = True) -> Any:
-    """Layer x head grid of a word's net swap effects; a number (percent) stands where the 95 % interval excludes zero.
+def head_map(
+    word_heads: pd.DataFrame, word: str, mlps: pd.DataFrame | None = None, *, legend: bool = True
+) -> Any:
+    """Layer x head grid of a word's net swap effects; a number (percent) stands where the 95 %
+    interval excludes zero.
 
-    The verdict is a mark in the cell's corner; in wide models it stands alone. `mlps`, from `mlps_at_word`, are one
-    more column on the same scale, each with its number.
+    The verdict is a mark in the cell's corner; in wide models it stands alone. `mlps`, from
+    `mlps_at_word`, are one more column on the same scale, each with its number.
     """
     rows = named(of_word(word_heads, word))
     best = rows.nlargest(1, "net").iloc[0]
@@ -139,12 +156,16 @@ def head_maps(word_heads: pd.DataFrame) -> Any:
         said = "No word was shown to have a gap between its senses: there is nothing to map."
         chart = alt.Chart(pd.DataFrame({"said": [said]})).mark_text(color=MUTED, align="left")
         return finish(chart.encode(text="said:N", x=alt.value(0)).properties(height=30), said)
-    charts = [_map(word_heads, word, word == words[0]).properties(width=260, title=word) for word in words]
+    charts = [
+        _map(word_heads, word, word == words[0]).properties(width=260, title=word) for word in words
+    ]
     description = f"Maps of {', '.join(words)}: net swap effects of every head by layer and head."
     return finish(alt.hconcat(*charts), description)
 
 
-def _map(word_heads: pd.DataFrame, word: str, legend: bool, mlps: pd.DataFrame | None = None) -> alt.LayerChart:
+def _map(
+    word_heads: pd.DataFrame, word: str, legend: bool, mlps: pd.DataFrame | None = None
+) -> alt.LayerChart:
     limit = effect_limit(word_heads, mlps)
     beside = of_word(mlps, word) if mlps is not None else word_heads[:0]
     rows = named(of_word(word_heads, word))
@@ -152,16 +173,30 @@ def _map(word_heads: pd.DataFrame, word: str, legend: bool, mlps: pd.DataFrame |
     layers, heads = (sorted(word_heads[name].unique().tolist()) for name in ("layer", "head"))
     names = {"labelAngle": 0, "labelOverlap": True}
     x_scale = alt.Scale(domain=[*heads, MLP] if len(beside) else heads)
-    x, bare_x = (alt.X("head:O", title="head", scale=x_scale, axis=axis) for axis in (alt.Axis(**names), None))
+    x, bare_x = (
+        alt.X("head:O", title="head", scale=x_scale, axis=axis)
+        for axis in (alt.Axis(**names), None)
+    )
     y_scale = alt.Scale(domain=layers)
-    y, bare_y = (alt.Y("layer:O", title="layer", scale=y_scale, axis=axis) for axis in (alt.Axis(**names), None))
-    look = {"format": ".0%", "orient": "bottom", "gradientLength": 260, "values": [-limit, 0, limit]}
+    y, bare_y = (
+        alt.Y("layer:O", title="layer", scale=y_scale, axis=axis)
+        for axis in (alt.Axis(**names), None)
+    )
+    look = {
+        "format": ".0%",
+        "orient": "bottom",
+        "gradientLength": 260,
+        "values": [-limit, 0, limit],
+    }
     key = alt.Legend(title="net swap effect (share of the sense gap)", **look) if legend else None
     colour = alt.Color("net:Q", scale=effect_scale(limit), legend=key)
     base = alt.Chart(rows).encode(x=bare_x, y=bare_y, tooltip=HEAD_TIPS)
     layered = [base.mark_rect(stroke=LINE, strokeWidth=1).encode(x=x, y=y, color=colour)]
     strong = alt.condition(abs(alt.datum.net) > 0.55 * limit, alt.value("#ffffff"), alt.value(INK))
-    corner, corners = len(heads) <= MANY_HEADS, dict[str, Any]()  # verdicts stand where a number leaves room
+    corner, corners = (
+        len(heads) <= MANY_HEADS,
+        dict[str, Any](),
+    )  # verdicts stand where a number leaves room
     if corner:
         numbers = base.transform_filter(alt.datum.clear).mark_text(fontSize=11)
         layered.append(numbers.encode(text="mark:N", color=strong))
@@ -170,11 +205,20 @@ def _map(word_heads: pd.DataFrame, word: str, legend: bool, mlps: pd.DataFrame |
     if kinds := marked(word_heads):
         points = base.transform_filter(alt.FieldOneOfPredicate(field="verdict", oneOf=kinds))
         points = points.mark_point(filled=True, size=60 if corner else 40, opacity=1, strokeWidth=0)
-        layered.append(points.encode(shape=verdict_shape(kinds, legend=legend), color=strong, **corners))
+        layered.append(
+            points.encode(shape=verdict_shape(kinds, legend=legend), color=strong, **corners)
+        )
     layered += _beyond(layers[int(rows["layer"].max()) + 1 :], heads, bare_y)
     if len(layers) > FEW_LAYERS:  # numbers on the other two sides as well
-        x = alt.X("head:O", title="head", scale=x_scale, axis=alt.Axis(orient="top", title=None, **names))
-        y = alt.Y("layer:O", title="layer", scale=y_scale, axis=alt.Axis(orient="right", title=None, **names))
+        x = alt.X(
+            "head:O", title="head", scale=x_scale, axis=alt.Axis(orient="top", title=None, **names)
+        )
+        y = alt.Y(
+            "layer:O",
+            title="layer",
+            scale=y_scale,
+            axis=alt.Axis(orient="right", title=None, **names),
+        )
         layered.append(base.mark_rect(opacity=0).encode(x=x, y=y))
     if len(beside):
         layered += _mlp_column(beside, {"x": bare_x, "y": bare_y}, fill=colour, text=strong)
@@ -182,9 +226,13 @@ def _map(word_heads: pd.DataFrame, word: str, legend: bool, mlps: pd.DataFrame |
     return picture.resolve_axis(x="independent", y="independent")
 
 
-def _mlp_column(mlps: pd.DataFrame, place: dict[str, Any], *, fill: alt.Color, text: Any) -> list[alt.Chart]:
+def _mlp_column(
+    mlps: pd.DataFrame, place: dict[str, Any], *, fill: alt.Color, text: Any
+) -> list[alt.Chart]:
     """The cells of the MLPs, framed, with their numbers."""
-    base = alt.Chart(mlps.assign(mark=[_mark(net) for net in mlps["net"]])).encode(**place, tooltip=MLP_TIPS)
+    base = alt.Chart(mlps.assign(mark=[_mark(net) for net in mlps["net"]])).encode(
+        **place, tooltip=MLP_TIPS
+    )
     numbers = base.transform_filter(abs(alt.datum.net) >= 0.005).mark_text(fontSize=11)
     cells = base.mark_rect(stroke=MUTED, strokeWidth=1).encode(color=fill)
     return [cells, numbers.encode(text="mark:N", color=text)]
@@ -202,30 +250,43 @@ def _beyond(layers: list[int], heads: list[int], y: alt.Y) -> list[alt.Chart]:
     place = {"layer": layers[(len(layers) - 1) // 2], "head": heads[(len(heads) - 1) // 2]}
     said = pd.DataFrame([place | {"said": "after the read-out: no effect possible"}])
     middle = alt.X("head:O", bandPosition=0.5 if len(heads) % 2 else 1, axis=None)
-    return [alt.Chart(said).mark_text(color=MUTED, fontSize=11).encode(x=middle, y=y, text="said:N")]
+    return [
+        alt.Chart(said).mark_text(color=MUTED, fontSize=11).encode(x=middle, y=y, text="said:N")
+    ]
 
 
 def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
-    """Held-out AUROC of each head's write against its net swap effect, for the heads up to a word's read-out.
+    """Held-out AUROC of each head's write against its net swap effect, for the heads up to a word's
+    read-out.
 
     Heads with an effect that stands out of the frame's range are named.
     """
     rows = named(of_word(word_heads, word))
-    scale = alt.Scale(domain=[min(0.4, float(word_heads["auroc"].min()) - 0.05), 1.02], nice=False, zero=False)
+    scale = alt.Scale(
+        domain=[min(0.4, float(word_heads["auroc"].min()) - 0.05), 1.02], nice=False, zero=False
+    )
     axis = alt.Axis(tickCount=6, format=".1f")
-    x = alt.X("auroc:Q", title="held-out AUROC of the head's write (0.5 = chance)", scale=scale, axis=axis)
+    x = alt.X(
+        "auroc:Q", title="held-out AUROC of the head's write (0.5 = chance)", scale=scale, axis=axis
+    )
     low, high = float(word_heads["net_low"].min()), float(word_heads["net_high"].max())
     room = 0.06 * (high - low)
     scale = alt.Scale(domain=[min(low, 0.0) - room, max(high, 0.0) + room], nice=False, zero=False)
     y = alt.Y("net:Q", title=EFFECT_TITLE, axis=alt.Axis(format=".0%", tickCount=6), scale=scale)
     base = alt.Chart(rows).encode(x=x)
-    bars = base.mark_rule(color=MUTED, opacity=0.5).encode(alt.Y("net_low:Q", title=EFFECT_TITLE), alt.Y2("net_high"))
+    bars = base.mark_rule(color=MUTED, opacity=0.5).encode(
+        alt.Y("net_low:Q", title=EFFECT_TITLE), alt.Y2("net_high")
+    )
     kinds = [name for name in ORDER if name in set(word_heads["verdict"])]
     colour = by_value(alt.Color, "verdict:N", kinds, [COLOURS[name] for name in kinds])
     dots = base.mark_point(filled=True, size=90, opacity=1, strokeWidth=0)
-    dots = dots.encode(y=y, shape=verdict_shape(kinds, legend=False), color=colour, tooltip=HEAD_TIPS)
+    dots = dots.encode(
+        y=y, shape=verdict_shape(kinds, legend=False), color=colour, tooltip=HEAD_TIPS
+    )
     line = 0.055 * (high - low)  # the height of a name
-    labels = _spread(rows[rows["clear"] & (rows["net"].abs() > line / 2)].nlargest(NAMED, "net"), room=line)
+    labels = _spread(
+        rows[rows["clear"] & (rows["net"].abs() > line / 2)].nlargest(NAMED, "net"), room=line
+    )
     names = alt.Chart(labels).mark_text(**TEXT | {"align": "right", "dx": -8})
     names = names.encode(x="auroc:Q", y="height:Q", text="name:N")
     inert = int(((rows["auroc"] > 0.75) & ~rows["clear"]).sum())
@@ -238,7 +299,8 @@ def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
 
 
 def _spread(labels: pd.DataFrame, *, room: float) -> pd.DataFrame:
-    """The rows, smallest effect first; `height` is that of the point, or higher where its name would meet another."""
+    """The rows, smallest effect first; `height` is that of the point, or higher where its name
+    would meet another."""
     rows, heights = labels.sort_values("net"), list[float]()
     for net in rows["net"]:
         heights.append(max(net, heights[-1] + room) if heights else net)
@@ -248,25 +310,43 @@ def _spread(labels: pd.DataFrame, *, room: float) -> pd.DataFrame:
 def control_strips(controls: pd.DataFrame, word: str, *, shown: list[str] | None = None) -> Any:
     """Held-out AUROC of every head, a strip per condition; the heads named in `shown` are marked.
 
-    With permuted labels a tick is a head's median, and the band holds nine of ten permutations of a typical head: it
-    goes from the median of the heads' lower ends to that of the upper ones. `controls` is the study's frame: its axis
-    is the same for every word, and a condition that could not be measured has no strip.
+    With permuted labels a tick is a head's median, and the band holds nine of ten permutations of a
+    typical head: it goes from the median of the heads' lower ends to that of the upper ones.
+    `controls` is the study's frame: its axis is the same for every word, and a condition that could
+    not be measured has no strip.
     """
     rows = of_word(controls, word)
-    rows = rows.assign(name=head_names(rows)).assign(stands_out=lambda made: made["name"].isin(shown or []))
+    rows = rows.assign(name=head_names(rows)).assign(
+        stands_out=lambda made: made["name"].isin(shown or [])
+    )
     conditions = [name for name in CONDITIONS if name in set(rows["condition"])]
-    ends = controls.dropna(subset="low").groupby(["word", "condition"], as_index=False)[["low", "high"]].median()
+    ends = (
+        controls.dropna(subset="low")
+        .groupby(["word", "condition"], as_index=False)[["low", "high"]]
+        .median()
+    )
     lowest = min(0.34, float(controls["auroc"].min()), *ends["low"])
     scale = alt.Scale(domain=[lowest - 0.04, 1.03], nice=False, zero=False)
     axis = alt.Axis(values=[0.25, 0.5, 0.75, 1], format=".2f")
     x = alt.X("auroc:Q", title="held-out AUROC (0.5 = chance)", scale=scale, axis=axis)
-    y = alt.Y("condition:N", title="condition", sort=conditions, axis=bare_axis(labelLimit=130, grid=False))
-    base = alt.Chart(rows).encode(x=x, y=y, tooltip=tips("name:N | head", "condition:N", "auroc:Q | AUROC | .2f"))
+    y = alt.Y(
+        "condition:N",
+        title="condition",
+        sort=conditions,
+        axis=bare_axis(labelLimit=130, grid=False),
+    )
+    base = alt.Chart(rows).encode(
+        x=x, y=y, tooltip=tips("name:N | head", "condition:N", "auroc:Q | AUROC | .2f")
+    )
     ticks = base.mark_tick(color=MUTED, thickness=1.5, size=16, opacity=0.6)
     leaders = base.transform_filter(alt.datum.stands_out)
     diamonds = leaders.mark_point(shape="diamond", filled=True, size=80, color=WITH, opacity=1)
     medians = rows.groupby("condition")["auroc"].median()
-    middle = alt.Chart(medians.reset_index()).mark_tick(color=INK, thickness=2.5, size=22).encode(x=x, y=y)
+    middle = (
+        alt.Chart(medians.reset_index())
+        .mark_tick(color=INK, thickness=2.5, size=22)
+        .encode(x=x, y=y)
+    )
     band = alt.Chart(of_word(ends, word)).mark_bar(color=MUTED, opacity=0.25, height=22)
     band = band.encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y)
     picture = alt.layer(reference_line("x", CHANCE), band, ticks, middle, diamonds)

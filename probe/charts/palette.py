@@ -1,11 +1,13 @@
-"""Colours and type of every chart and page; a chart as a file, as a notebook's picture, with data that a page replaces.
+"""Colours and type of every chart and page; a chart as a file, as a notebook's picture, with data
+that a page replaces.
 
-Decisions that bind every picture: effects are drawn on one diverging scale (violet with, ochre against), symmetric
-around zero, and zero is blank; a sense keeps its hue, in order of first appearance, everywhere. Both hold on white and
-on near-black. Text and lines use INK, MUTED and LINE only, which a page may replace by its theme's (`themed`).
+Decisions that bind every picture: effects are drawn on one diverging scale (violet with, ochre
+against), symmetric around zero, and zero is blank; a sense keeps its hue, in order of first
+appearance, everywhere. Both hold on white and on near-black. Text and lines use INK, MUTED and LINE
+only, which a page may replace by its theme's (`themed`).
 
-PNG files are packed again: the renderer packs its pictures quickly and loosely, with a transparency that they do not
-use. Format: the PNG specification (W3C), sections 9 (filters) and 11 (chunks).
+PNG files are packed again: the renderer packs its pictures quickly and loosely, with a transparency
+that they do not use. Format: the PNG specification (W3C), sections 9 (filters) and 11 (chunks).
 """
 
 import base64
@@ -36,7 +38,9 @@ NUMBERS = alt.NumberLocale(
     currency=["", ""], decimal=".", grouping=[3], minus="−", percent=f"{NARROW}%", thousands=NARROW
 )
 DATA = ("data", "datasets")
-WEIGHTS = alt.Scale(domain=[0, 1], range=["#ffffff", WITH], interpolate="rgb")  # of shares: white at 0, violet at 1
+WEIGHTS = alt.Scale(
+    domain=[0, 1], range=["#ffffff", WITH], interpolate="rgb"
+)  # of shares: white at 0, violet at 1
 # PNG: how a file begins, types of colour, filters of a row
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 RGB, INDEXED, RGBA = 2, 3, 6
@@ -47,7 +51,8 @@ TEXT = {"align": "left", "fontSize": 11, "color": INK}
 
 
 def senses_of(rows: pd.DataFrame) -> list[str]:
-    """The senses of a word in the order that fixes their hues: those of its pairs, as they first appear."""
+    """The senses of a word in the order that fixes their hues: those of its pairs, as they first
+    appear."""
     return list(dict.fromkeys(rows[["sense_a", "sense_b"]].to_numpy().ravel().tolist()))
 
 
@@ -57,10 +62,20 @@ def sense_colour(senses: Sequence[str], sense: str) -> str:
 
 
 def effect_scale(limit: float) -> alt.Scale:
-    """The diverging scale of effects: symmetric, transparent at zero, so that zero is blank on any background."""
-    against, along = (f"rgba({', '.join(str(int(c[i : i + 2], 16)) for i in (1, 3, 5))}, " for c in (AGAINST, WITH))
+    """The diverging scale of effects: symmetric, transparent at zero, so that zero is blank on any
+    background."""
+    against, along = (
+        f"rgba({', '.join(str(int(c[i : i + 2], 16)) for i in (1, 3, 5))}, "
+        for c in (AGAINST, WITH)
+    )
     stops = [against + "1)", against + "0)", along + "0)", along + "1)"]
-    return alt.Scale(type="linear", domain=[-limit, -1e-9, 1e-9, limit], range=stops, interpolate="rgb", clamp=True)
+    return alt.Scale(
+        type="linear",
+        domain=[-limit, -1e-9, 1e-9, limit],
+        range=stops,
+        interpolate="rgb",
+        clamp=True,
+    )
 
 
 def layer_height(layers: int) -> int:
@@ -69,7 +84,8 @@ def layer_height(layers: int) -> int:
 
 
 def finish(chart: Any, description: str, *, height: Any = None) -> Any:
-    """The chart with its description (read aloud in place of the picture) and the look that all charts share.
+    """The chart with its description (read aloud in place of the picture) and the look that all
+    charts share.
 
     With `height`, in pixels or in pixels a step, it is as wide as its container.
     """
@@ -87,7 +103,8 @@ def finish(chart: Any, description: str, *, height: Any = None) -> Any:
 
 
 def themed(spec: dict[str, Any]) -> dict[str, Any]:
-    """A chart's specification with INK, MUTED and LINE as the page's CSS variables; its data are left as they are."""
+    """A chart's specification with INK, MUTED and LINE as the page's CSS variables; its data are
+    left as they are."""
 
     def walk(value: Any) -> Any:
         if isinstance(value, dict):
@@ -100,10 +117,11 @@ def themed(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def save(chart: Any, path: str | PathLike[str], *, width: int = 420) -> Path:
-    """Write a chart as a PNG or SVG on white, without a browser or a network; the same bytes with the same versions.
+    """Write a chart as a PNG or SVG on white, without a browser or a network; the same bytes with
+    the same versions.
 
-    `width` in pixels is for charts that otherwise fill their container. Raises InputError for a file that cannot be
-    written and ValueError for another ending.
+    `width` in pixels is for charts that otherwise fill their container. Raises InputError for a
+    file that cannot be written and ValueError for another ending.
     """
     ending = Path(path).suffix
     if ending not in (".png", ".svg"):
@@ -113,35 +131,45 @@ def save(chart: Any, path: str | PathLike[str], *, width: int = 420) -> Path:
 
 
 def as_pictures(*, width: int = 420) -> None:
-    """From now on a notebook shows altair's charts as SVG pictures: no network and no script, and so nothing on hover.
+    """From now on a notebook shows altair's charts as SVG pictures: no network and no script, and
+    so nothing on hover.
 
-    `width` in pixels is for charts that otherwise fill their container. `altair.renderers.enable("default")` takes it
-    back.
+    `width` in pixels is for charts that otherwise fill their container.
+    `altair.renderers.enable("default")` takes it back.
     """
 
     def picture(spec: dict[str, Any], **options: Any) -> dict[str, str]:
-        return {"image/svg+xml": _svg(spec, width), "text/plain": spec.get("description", "a chart")}
+        return {
+            "image/svg+xml": _svg(spec, width),
+            "text/plain": spec.get("description", "a chart"),
+        }
 
     alt.renderers.register("picture", picture)
     alt.renderers.enable("picture")
 
 
 def image(chart: Any, *, width: int = 420) -> str:
-    """A chart as an HTML image that holds its own PNG: no network and no script; its description is read aloud.
+    """A chart as an HTML image that holds its own PNG: no network and no script; its description is
+    read aloud.
 
-    An image, because notebooks that do not trust a file drop drawings from its HTML and keep images.
+    An image, because notebooks that do not trust a file drop drawings from its HTML and keep
+    images.
     """
     spec = chart.to_dict()
     png = _png(spec, width)
-    wide, high = (side // 2 for side in struct.unpack(">II", png[16:24]))  # the header's size, in drawn pixels
+    wide, high = (
+        side // 2 for side in struct.unpack(">II", png[16:24])
+    )  # the header's size, in drawn pixels
     data = base64.b64encode(png).decode()
-    return (
-        f'<img alt="{escape(spec["description"])}" width="{wide}" height="{high}" src="data:image/png;base64,{data}">'
-    )
+    return f'<img alt="{escape(spec["description"])}" width="{wide}" height="{high}" src="data:image/png;base64,{data}">'
 
 
 def _on_white(spec: dict[str, Any], width: int) -> dict[str, Any]:
-    return spec | {"background": "white"} | ({"width": width} if spec.get("width") == "container" else {})
+    return (
+        spec
+        | {"background": "white"}
+        | ({"width": width} if spec.get("width") == "container" else {})
+    )
 
 
 def _png(spec: dict[str, Any], width: int) -> bytes:
@@ -149,27 +177,39 @@ def _png(spec: dict[str, Any], width: int) -> bytes:
 
 
 def _svg(spec: dict[str, Any], width: int) -> str:
-    """Vega numbers gradients through the life of a process; here they count from 0 in every picture."""
+    """Vega numbers gradients through the life of a process; here they count from 0 in every
+    picture."""
     svg = vl_convert.vegalite_to_svg(_on_white(spec, width))
-    names = {name: f"gradient_{place}" for place, name in enumerate(dict.fromkeys(re.findall(r"gradient_\d+", svg)))}
+    names = {
+        name: f"gradient_{place}"
+        for place, name in enumerate(dict.fromkeys(re.findall(r"gradient_\d+", svg)))
+    }
     return re.sub(r"gradient_\d+", lambda match: names[match[0]], svg)
 
 
 def repacked(png: bytes) -> bytes:
-    """The same picture in about a quarter of the bytes: as indexed colours where 256 are enough, otherwise as RGB.
+    """The same picture in about a quarter of the bytes: as indexed colours where 256 are enough,
+    otherwise as RGB.
 
-    Only what the renderer makes is understood, 8-bit RGBA with the filter Sub in every row; a picture that is anything
-    else, or not opaque, is returned as it is. Raises ValueError for bytes that are no PNG.
+    Only what the renderer makes is understood, 8-bit RGBA with the filter Sub in every row; a
+    picture that is anything else, or not opaque, is returned as it is. Raises ValueError for bytes
+    that are no PNG.
     """
     if not png.startswith(SIGNATURE):
-        raise ValueError(f"repacking a PNG: got bytes that begin with {png[:8]!r}, expected {SIGNATURE!r}")
+        raise ValueError(
+            f"repacking a PNG: got bytes that begin with {png[:8]!r}, expected {SIGNATURE!r}"
+        )
     chunks = _chunks(png)
     width, height, *how = struct.unpack(">IIBBBBB", dict(chunks)[b"IHDR"])
-    rows = np.frombuffer(zlib.decompress(b"".join(data for kind, data in chunks if kind == b"IDAT")), dtype=np.uint8)
+    rows = np.frombuffer(
+        zlib.decompress(b"".join(data for kind, data in chunks if kind == b"IDAT")), dtype=np.uint8
+    )
     if how != [8, RGBA, 0, 0, 0]:
         return png
     rows = rows.reshape(height, 1 + 4 * width)
-    pixels = np.cumsum(rows[:, 1:].reshape(height, width, 4), axis=1, dtype=np.uint8)  # Sub: bytes add up along the row
+    pixels = np.cumsum(
+        rows[:, 1:].reshape(height, width, 4), axis=1, dtype=np.uint8
+    )  # Sub: bytes add up along the row
     if (rows[:, 0] != SUB).any() or (pixels[..., 3] != 255).any():
         return png
     return _packed(pixels[..., :3], [chunk for chunk in chunks if chunk[0] == b"pHYs"])
@@ -178,16 +218,23 @@ def repacked(png: bytes) -> bytes:
 def _packed(pixels: Pixels, more: list[tuple[bytes, bytes]]) -> bytes:
     """`height width 3` as a PNG, with these chunks beside its own."""
     height, width, _ = pixels.shape
-    codes = pixels.reshape(-1, 3) @ np.array([1 << 16, 1 << 8, 1])  # numbers are sorted faster than rows
+    codes = pixels.reshape(-1, 3) @ np.array(
+        [1 << 16, 1 << 8, 1]
+    )  # numbers are sorted faster than rows
     colours, index = np.unique(codes, return_inverse=True)
     few = len(colours) <= 256
-    kept = index.astype(np.uint8).reshape(height, width) if few else pixels.reshape(height, 3 * width)
+    kept = (
+        index.astype(np.uint8).reshape(height, width) if few else pixels.reshape(height, 3 * width)
+    )
     rows = np.pad(kept, ((0, 0), (1, 0)), constant_values=UNFILTERED)
     header = struct.pack(">IIBBBBB", width, height, 8, INDEXED if few else RGB, 0, 0, 0)
     palette = [(b"PLTE", b"".join(int(code).to_bytes(3) for code in colours))] if few else []
     body = [(b"IDAT", zlib.compress(rows.tobytes(), 9)), (b"IEND", b"")]
     chunks = [(b"IHDR", header), *more, *palette, *body]
-    packed = (len(data).to_bytes(4) + kind + data + zlib.crc32(kind + data).to_bytes(4) for kind, data in chunks)
+    packed = (
+        len(data).to_bytes(4) + kind + data + zlib.crc32(kind + data).to_bytes(4)
+        for kind, data in chunks
+    )
     return SIGNATURE + b"".join(packed)
 
 
@@ -201,22 +248,33 @@ def _chunks(png: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def live(rows: pd.DataFrame, name: str) -> Any:
-    """The rows as the named data of a chart; columns keep the types that the chart's encodings state."""
-    return alt.InlineData(values=rows.astype(object).where(rows.notna(), None).to_dict("records"), name=name)
+    """The rows as the named data of a chart; columns keep the types that the chart's encodings
+    state."""
+    return alt.InlineData(
+        values=rows.astype(object).where(rows.notna(), None).to_dict("records"), name=name
+    )
 
 
 def tips(*lines: str) -> list[alt.Tooltip]:
-    """Tooltip lines, each written "field:type", "field:type | title" or "field:type | title | format"."""
+    """Tooltip lines, each written "field:type", "field:type | title" or "field:type | title |
+    format"."""
     names = ("shorthand", "title", "format")
     parts = [dict(zip(names, map(str.strip, line.split("|")), strict=False)) for line in lines]
     return [alt.Tooltip(**{name: text for name, text in part.items() if text}) for part in parts]
 
 
 def by_value(
-    channel: type, field: str, values: Sequence[str], looks: Sequence[Any], legend: Any = None, title: Any = None
+    channel: type,
+    field: str,
+    values: Sequence[str],
+    looks: Sequence[Any],
+    legend: Any = None,
+    title: Any = None,
 ) -> Any:
     """A colour, shape, size or dash channel in which each of `values` has its look."""
-    return channel(field, title=title, scale=alt.Scale(domain=list(values), range=list(looks)), legend=legend)
+    return channel(
+        field, title=title, scale=alt.Scale(domain=list(values), range=list(looks)), legend=legend
+    )
 
 
 def bare_axis(**options: Any) -> alt.Axis:
@@ -240,14 +298,21 @@ def rank_axis(last: float) -> alt.Axis:
 
 
 def by_depth(depths: pd.Series, *, entering: bool = False, padding: Any = 8, **axis: Any) -> alt.X:
-    """Depth along: -1 is the token embedding, 0 what enters the first block, d is after layer d - 1; deep models label
-    some layers. `entering`: d is what enters layer d, the last depth what leaves the last layer.
+    """Depth along: -1 is the token embedding, 0 what enters the first block, d is after layer d -
+    1; deep models label some layers. `entering`: d is what enters layer d, the last depth what
+    leaves the last layer.
     """
     first, last = int(depths.min()), int(depths.max())
     step = 1 if last <= 6 else 2 if last <= 16 else -(-last // 8)
-    title, labels = "after layer", "datum.value < 0 ? 'token' : datum.value < 1 ? ['', '+ position'] : datum.value - 1"
+    title, labels = (
+        "after layer",
+        "datum.value < 0 ? 'token' : datum.value < 1 ? ['', '+ position'] : datum.value - 1",
+    )
     if entering:
-        title, labels = "entering layer", f"datum.value < 0 ? 'token' : datum.value < {last} ? datum.value : 'end'"
+        title, labels = (
+            "entering layer",
+            f"datum.value < 0 ? 'token' : datum.value < {last} ? datum.value : 'end'",
+        )
     ticks = sorted({*range(first, 1), *range(last, 0, -step)})
     ruler = alt.Axis(values=ticks, labelExpr=labels, grid=False, labelOverlap=False, **axis)
     return alt.X("depth:Q", title=title, axis=ruler, scale=alt.Scale(nice=False, padding=padding))
@@ -265,17 +330,24 @@ def heading(text: str) -> alt.TitleParams:
 
 def reference_line(channel: str, at: float, *, dash: bool = True) -> alt.Chart:
     """A line across the picture at a value of `channel` (x or y)."""
-    mark = alt.Chart(pd.DataFrame({"at": [at]})).mark_rule(color=MUTED, strokeDash=DASHES if dash else [1, 0])
+    mark = alt.Chart(pd.DataFrame({"at": [at]})).mark_rule(
+        color=MUTED, strokeDash=DASHES if dash else [1, 0]
+    )
     return mark.encode(**{channel: alt.X("at:Q") if channel == "x" else alt.Y("at:Q")})
 
 
-def lines_with_dots(base: alt.Chart, size: int, *, line: dict[str, Any] | None = None, **dot: Any) -> list[alt.Chart]:
-    """A line and a dot of `size` at each of its values; `line` and `dot` are further channels of the two."""
+def lines_with_dots(
+    base: alt.Chart, size: int, *, line: dict[str, Any] | None = None, **dot: Any
+) -> list[alt.Chart]:
+    """A line and a dot of `size` at each of its values; `line` and `dot` are further channels of
+    the two."""
     dots = base.mark_point(filled=True, size=size, opacity=1)
     return [base.mark_line(strokeWidth=2).encode(**(line or {})), dots.encode(**dot)]
 
 
-def numbers_at(rows: pd.DataFrame, edge: str, *, dx: int = 5, color: str = INK, **place: Any) -> alt.Chart:
+def numbers_at(
+    rows: pd.DataFrame, edge: str, *, dx: int = 5, color: str = INK, **place: Any
+) -> alt.Chart:
     """The column `text` of the rows, written to the right of the value `edge`."""
     marks = alt.Chart(rows).mark_text(**TEXT | {"dx": dx, "color": color})
     return marks.encode(x=alt.X(f"{edge}:Q"), text="text:N", **place)
@@ -292,7 +364,8 @@ def head_names(rows: pd.DataFrame) -> list[str]:
 
 
 def part_name(layer: Any, head: Any) -> str:
-    """A part of the network: L0H2, the MLP of layer 0 where there is no head, the token itself where no layer."""
+    """A part of the network: L0H2, the MLP of layer 0 where there is no head, the token itself
+    where no layer."""
     if pd.isna(layer):
         return "the token itself"
     return f"MLP of layer {layer}" if pd.isna(head) else f"L{layer}H{head}"
@@ -301,4 +374,7 @@ def part_name(layer: Any, head: Any) -> str:
 def ends_of_lines(rows: pd.DataFrame, x: str, line: str, written: Callable[[float], str]) -> str:
     """In words: from which value to which each line goes, in the order of `x`."""
     ends = rows.sort_values(x).groupby(line, sort=False)["value"].agg(["first", "last"])
-    return ", ".join(f"{name} from {written(first)} to {written(last)}" for name, first, last in ends.itertuples())
+    return ", ".join(
+        f"{name} from {written(first)} to {written(last)}"
+        for name, first, last in ends.itertuples()
+    )

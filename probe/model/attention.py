@@ -1,14 +1,16 @@
 """Attention from its formulas: project, score, mask, softmax, mix, write.
 
-Pure functions of tensors with no state and no model in sight. They are the lesson (each is the formula that a page
-shows) and the oracle: `probe.model.forward` runs them from raw weights, in float64 as the other side of every
-comparison with a hooked model. Axis words are those of the whole project: `head pos query_pos key_pos d_head d_model`;
-any number of leading axes (a batch, say) may stand before them.
+Pure functions of tensors with no state and no model in sight. They are the lesson (each is the
+formula that a page shows) and the oracle: `probe.model.forward` runs them from raw weights, in
+float64 as the other side of every comparison with a hooked model. Axis words are those of the whole
+project: `head pos query_pos key_pos d_head d_model`; any number of leading axes (a batch, say) may
+stand before them.
 
-Sources: Vaswani et al. 2017 (attention); Elhage et al. 2021, A Mathematical Framework for Transformer Circuits (the
-per-head additive form); Ba et al. 2016 (LayerNorm); Zhang & Sennrich 2019 (RMSNorm); Su et al. 2021 (rotary positions);
-Dubey et al. 2024 (their stretching); Gemma Team 2024 (soft caps); Raffel et al. 2020 (relative position buckets);
-Hendrycks & Gimpel 2016 (GELU, tanh form).
+Sources: Vaswani et al. 2017 (attention); Elhage et al. 2021, A Mathematical Framework for
+Transformer Circuits (the per-head additive form); Ba et al. 2016 (LayerNorm); Zhang & Sennrich 2019
+(RMSNorm); Su et al. 2021 (rotary positions); Dubey et al. 2024 (their stretching); Gemma Team 2024
+(soft caps); Raffel et al. 2020 (relative position buckets); Hendrycks & Gimpel 2016 (GELU, tanh
+form).
 """
 
 import math
@@ -18,24 +20,28 @@ from torch import Tensor
 
 
 def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, epsilon: float) -> Tensor:
-    """What a block reads: (x - mean) / sqrt(variance + epsilon) * gain + bias. `... d_model -> ... d_model`"""
+    """What a block reads: (x - mean) / sqrt(variance + epsilon) * gain + bias. `... d_model -> ...
+    d_model`"""
     centred = x - x.mean(-1, keepdim=True)
     variance = centred.square().mean(-1, keepdim=True)
     return centred / torch.sqrt(variance + epsilon) * gain + bias
 
 
 def inverse_rms(x: Tensor, epsilon: float) -> Tensor:
-    """1 / sqrt(mean(x²) + epsilon) over d_model, by which RMSNorm multiplies. `... d_model -> ... 1`"""
+    """1 / sqrt(mean(x²) + epsilon) over d_model, by which RMSNorm multiplies. `... d_model -> ...
+    1`"""
     return torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
 
 
 def rms_norm(x: Tensor, gain: Tensor, epsilon: float) -> Tensor:
-    """LayerNorm without centring and bias: x / sqrt(mean(x²) + epsilon) * gain. `... d_model -> ... d_model`"""
+    """LayerNorm without centring and bias: x / sqrt(mean(x²) + epsilon) * gain. `... d_model -> ...
+    d_model`"""
     return x * inverse_rms(x, epsilon) * gain
 
 
 def project(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x W + b: queries, keys or values by head. `pos d_model, head d_model d_head, head d_head -> head pos d_head`"""
+    """x W + b: queries, keys or values by head. `pos d_model, head d_model d_head, head d_head ->
+    head pos d_head`"""
     return torch.einsum("...pm,hmd->...hpd", x, weight) + bias.unsqueeze(-2)
 
 
@@ -48,33 +54,40 @@ def share_heads(k: Tensor, heads: int) -> Tensor:
 
 
 def scores(q: Tensor, k: Tensor) -> Tensor:
-    """How well each key answers each query: Q Kᵀ / sqrt(d_head). `twice head pos d_head -> head query_pos key_pos`"""
+    """How well each key answers each query: Q Kᵀ / sqrt(d_head). `twice head pos d_head -> head
+    query_pos key_pos`"""
     return q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
 
 
 def cap(x: Tensor, bound: float) -> Tensor:
-    """Gemma's soft cap: bound tanh(x / bound), x itself near 0 and never beyond the bound. Shape unchanged."""
+    """Gemma's soft cap: bound tanh(x / bound), x itself near 0 and never beyond the bound. Shape
+    unchanged."""
     return bound * torch.tanh(x / bound)
 
 
 def matches(q: Tensor, k: Tensor) -> Tensor:
-    """Q Kᵀ, scores before scaling; T5, which scales in its initialisation, stops here. `-> head query_pos key_pos`"""
+    """Q Kᵀ, scores before scaling; T5, which scales in its initialisation, stops here. `-> head
+    query_pos key_pos`"""
     return q @ k.transpose(-1, -2)
 
 
 def rotary_frequencies(dims: int, base: float) -> Tensor:
     """How fast each pair of coordinates turns with the position: 1 / base^(2 i / dims). `-> pair`
 
-    In single precision: models are trained and run with the rounded numbers, which are part of what they are.
+    In single precision: models are trained and run with the rounded numbers, which are part of what
+    they are.
     """
     return 1.0 / base ** (torch.arange(0, dims, 2, dtype=torch.float32, device="cpu") / dims)
 
 
-def stretch(frequencies: Tensor, *, factor: float, low: float, high: float, length: float) -> Tensor:
-    """Llama 3's frequencies for texts `factor` times as long as the `length` of its training. `pair -> pair`
+def stretch(
+    frequencies: Tensor, *, factor: float, low: float, high: float, length: float
+) -> Tensor:
+    """Llama 3's frequencies for texts `factor` times as long as the `length` of its training. `pair
+    -> pair`
 
-    A pair that turns fewer than `low` times in that length is slowed down by the factor, one that turns more than
-    `high` times is left alone, those between are mixed in proportion.
+    A pair that turns fewer than `low` times in that length is slowed down by the factor, one that
+    turns more than `high` times is left alone, those between are mixed in proportion.
     """
     turns = length / (2 * math.pi / frequencies)
     share = ((turns - low) / (high - low)).clamp(0, 1)
@@ -82,50 +95,64 @@ def stretch(frequencies: Tensor, *, factor: float, low: float, high: float, leng
 
 
 def rotary_angles(positions: Tensor, frequencies: Tensor) -> Tensor:
-    """By how much each coordinate is turned, in single precision, both halves alike. `pos, pair -> pos dims`"""
+    """By how much each coordinate is turned, in single precision, both halves alike. `pos, pair ->
+    pos dims`"""
     return (positions.float()[:, None] * frequencies).repeat(1, 2)
 
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
-    """Coordinates i and i + dims/2 of a query or key turned by their angle, those beyond dims left alone.
+    """Coordinates i and i + dims/2 of a query or key turned by their angle, those beyond dims left
+    alone.
 
     `head pos d_head, pos dims -> head pos d_head`
     """
     turned, left = x[..., : angles.shape[-1]], x[..., angles.shape[-1] :]
     first, second = turned.chunk(2, dim=-1)
     swapped = torch.cat([-second, first], dim=-1)
-    return torch.cat([turned * angles.cos().to(x.dtype) + swapped * angles.sin().to(x.dtype), left], dim=-1)
+    return torch.cat(
+        [turned * angles.cos().to(x.dtype) + swapped * angles.sin().to(x.dtype), left], dim=-1
+    )
 
 
 def halves(x: Tensor, dims: int) -> Tensor:
-    """The first `dims` coordinates in the order 0 2 4 ... 1 3 5 ..., so that `rotate` turns GPT-J's pairs, which stand
-    side by side, together. A query and a key in the same order match as before. Shape unchanged.
+    """The first `dims` coordinates in the order 0 2 4 ... 1 3 5 ..., so that `rotate` turns GPT-J's
+    pairs, which stand side by side, together. A query and a key in the same order match as before.
+    Shape unchanged.
     """
     return torch.cat([x[..., :dims:2], x[..., 1:dims:2], x[..., dims:]], dim=-1)
 
 
 def sinusoids(n: int, d_model: int) -> Tensor:
-    """Vaswani's positions, first sines, then cosines: sin(pos / 10000^(2 i / d_model)). `-> pos d_model`
+    """Vaswani's positions, first sines, then cosines: sin(pos / 10000^(2 i / d_model)). `-> pos
+    d_model`
 
     Rounded to float32, which is how the architecture keeps its table.
     """
     pairs = torch.arange(d_model, dtype=torch.float64, device="cpu") // 2
-    angles = torch.arange(n, dtype=torch.float64, device="cpu")[:, None] / 10000 ** (2 * pairs / d_model)
+    angles = torch.arange(n, dtype=torch.float64, device="cpu")[:, None] / 10000 ** (
+        2 * pairs / d_model
+    )
     return torch.cat([angles[:, 0::2].sin(), angles[:, 1::2].cos()], dim=-1).float()
 
 
 def relative_bias(table: Tensor, offsets: Tensor, *, furthest: int, both_ways: bool) -> Tensor:
-    """T5's positions: for how far the key is from the query, a number per head, by bucket, added to the scores.
+    """T5's positions: for how far the key is from the query, a number per head, by bucket, added to
+    the scores.
 
-    `bucket head, query_pos key_pos -> head query_pos key_pos`; `offsets` is key position minus query position.
+    `bucket head, query_pos key_pos -> head query_pos key_pos`; `offsets` is key position minus
+    query position.
     """
-    return table[relative_buckets(offsets, len(table), furthest=furthest, both_ways=both_ways)].movedim(-1, -3)
+    return table[
+        relative_buckets(offsets, len(table), furthest=furthest, both_ways=both_ways)
+    ].movedim(-1, -3)
 
 
 def relative_buckets(offsets: Tensor, buckets: int, *, furthest: int, both_ways: bool) -> Tensor:
-    """The bucket of each offset: one each for near keys, then wider and wider ones up to `furthest`; the same shape.
+    """The bucket of each offset: one each for near keys, then wider and wider ones up to
+    `furthest`; the same shape.
 
-    `both_ways` keeps half of the buckets for later keys; otherwise every later key is at distance 0.
+    `both_ways` keeps half of the buckets for later keys; otherwise every later key is at distance
+    0.
     """
     half = buckets // 2 if both_ways else buckets
     later = (offsets > 0) * half if both_ways else torch.zeros_like(offsets)
@@ -140,37 +167,47 @@ def relative_buckets(offsets: Tensor, buckets: int, *, furthest: int, both_ways:
 def mask(scores: Tensor) -> Tensor:
     """The causal mask: minus infinity wherever the key stands after the query. Shape unchanged."""
     query_pos, key_pos = scores.shape[-2:]
-    ahead = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device).triu(key_pos - query_pos + 1)
+    ahead = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device).triu(
+        key_pos - query_pos + 1
+    )
     return scores.masked_fill(ahead, -math.inf)
 
 
 def look_back(scores: Tensor, window: int) -> Tensor:
-    """A local layer's mask: minus infinity where a key is `window` or more tokens before the query. Shape unchanged."""
+    """A local layer's mask: minus infinity where a key is `window` or more tokens before the query.
+    Shape unchanged."""
     query_pos, key_pos = scores.shape[-2:]
-    far = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device).tril(key_pos - query_pos - window)
+    far = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device).tril(
+        key_pos - query_pos - window
+    )
     return scores.masked_fill(far, -math.inf)
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """The attention pattern A: exp(s) / sum exp(s) over key_pos, so that every row is shares of 1. Rows are queries."""
+    """The attention pattern A: exp(s) / sum exp(s) over key_pos, so that every row is shares of 1.
+    Rows are queries."""
     exponentials = torch.exp(scores - scores.amax(-1, keepdim=True))
     return exponentials / exponentials.sum(-1, keepdim=True)
 
 
 def mix(pattern: Tensor, v: Tensor) -> Tensor:
-    """What each head carries: z = A V.  `head query_pos key_pos, head key_pos d_head -> head query_pos d_head`"""
+    """What each head carries: z = A V.  `head query_pos key_pos, head key_pos d_head -> head query_pos
+    d_head`"""
     return pattern @ v
 
 
 def write(z: Tensor, w_o: Tensor) -> Tensor:
-    """ΔE, each head's additive write, without b_O: z W_O. `head pos d_head, head d_head d_model -> head pos d_model`"""
+    """ΔE, each head's additive write, without b_O: z W_O. `head pos d_head, head d_head d_model ->
+    head pos d_model`"""
     return z @ w_o
 
 
 def write_by_source(pattern_row: Tensor, v: Tensor, w_o: Tensor) -> Tensor:
-    """ΔE at one destination, taken apart by source token: A[t, j] V[j] W_O. Sums over key_pos to ΔE[t].
+    """ΔE at one destination, taken apart by source token: A[t, j] V[j] W_O. Sums over key_pos to
+    ΔE[t].
 
-    `head key_pos, head key_pos d_head, head d_head d_model -> head key_pos d_model`. b_V stays inside V.
+    `head key_pos, head key_pos d_head, head d_head d_model -> head key_pos d_model`. b_V stays
+    inside V.
     """
     return pattern_row.unsqueeze(-1) * v @ w_o
 
@@ -181,7 +218,8 @@ def gelu_new(x: Tensor) -> Tensor:
 
 
 def gelu(x: Tensor) -> Tensor:
-    """The exact GELU: x times the share of a standard normal distribution below x, x/2 (1 + erf(x / sqrt 2))."""
+    """The exact GELU: x times the share of a standard normal distribution below x, x/2 (1 + erf(x /
+    sqrt 2))."""
     return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
 
 

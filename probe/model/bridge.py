@@ -1,6 +1,8 @@
-"""Everything that touches TransformerLens while a model is loaded: booting, reading a bridge back, trusting its hooks.
+"""Everything that touches TransformerLens while a model is loaded: booting, reading a bridge back,
+trusting its hooks.
 
-Apart from `load`, which reads files only, so that each side of the certificate has its own way to the weights.
+Apart from `load`, which reads files only, so that each side of the certificate has its own way to
+the weights.
 """
 
 import copy
@@ -25,12 +27,16 @@ if TYPE_CHECKING:
 
 
 RENAMED = {"embed_out.weight": "lm_head.weight"}  # what files call otherwise than the class does
-LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}  # nothing fetched, no code of others run
+LOCAL: dict[str, Any] = {
+    "local_files_only": True,
+    "trust_remote_code": False,
+}  # nothing fetched, no code of others run
 READ = LOCAL | {"attn_implementation": "eager", "output_loading_info": True}
 
 
 def check_config_file(folder: Path) -> None:
-    """Raises ModelError when transformers cannot read config.json; else the tokenizer would be blamed for it."""
+    """Raises ModelError when transformers cannot read config.json; else the tokenizer would be
+    blamed for it."""
     from transformers import AutoConfig
 
     try:
@@ -45,7 +51,8 @@ def boot(
 ) -> "TransformerBridge":
     """Hugging Face's model inside TransformerLens's bridge, raw mode.
 
-    A checkpoint without language-model head gets a random one, the same each time: the bridge knows no other form.
+    A checkpoint without language-model head gets a random one, the same each time: the bridge knows
+    no other form.
     """
     import transformers
 
@@ -53,20 +60,36 @@ def boot(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model_class = getattr(transformers, config.family.architectures[0])
-            model, info = model_class.from_pretrained(folder, use_safetensors=True, dtype=dtype, **READ)
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:  # whatever reading a checkpoint raises
-        raise refuse(folder, f"transformers refuses it ({in_short(error)})", "save it again") from error
+            model, info = model_class.from_pretrained(
+                folder, use_safetensors=True, dtype=dtype, **READ
+            )
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        KeyError,
+        TypeError,
+    ) as error:  # whatever reading a checkpoint raises
+        raise refuse(
+            folder, f"transformers refuses it ({in_short(error)})", "save it again"
+        ) from error
     _require_whole(info, config, where=folder)
     return _booted(model.to(device), str(folder), tokenizer)
 
 
 def boot_gguf(
-    file: Path, raw: Mapping[str, Any], tokenizer: Any, config: Config, weights: Mapping[str, torch.Tensor]
+    file: Path,
+    raw: Mapping[str, Any],
+    tokenizer: Any,
+    config: Config,
+    weights: Mapping[str, torch.Tensor],
 ) -> "TransformerBridge":
-    """The same from a GGUF file, read a second time, by transformers' own reader, where that knows the architecture.
+    """The same from a GGUF file, read a second time, by transformers' own reader, where that knows
+    the architecture.
 
-    `raw` is the config in Hugging Face's keys. Other architectures are filled with `weights`, so that only the formulas
-    are checked by two sides. The model is a fresh one: what the reader returns calls itself quantised.
+    `raw` is the config in Hugging Face's keys. Other architectures are filled with `weights`, so
+    that only the formulas are checked by two sides. The model is a fresh one: what the reader
+    returns calls itself quantised.
     """
     import transformers
     from transformers.initialization import no_init_weights
@@ -74,7 +97,9 @@ def boot_gguf(
     family, like = config.family, weights[f"{config.family.embed}.weight"]
     model_class: Any = getattr(transformers, family.architectures[0])
     try:
-        settings = model_class.config_class(**{key: value for key, value in raw.items() if key != "model_type"})
+        settings = model_class.config_class(
+            **{key: value for key, value in raw.items() if key != "model_type"}
+        )
         if family.gguf and family.gguf.transformers:
             state = _read_by_transformers(file, model_class, settings, config, like.dtype)
             with no_init_weights():  # every weight is replaced; drawing them takes seconds
@@ -85,24 +110,34 @@ def boot_gguf(
         info = model.load_state_dict(state, strict=False, assign=True)
     except ModelError:
         raise
-    except Exception as error:  # broad, because its readers and validators raise direct children of Exception
-        raise refuse(file, f"transformers refuses it ({in_short(error)})", "convert the model to GGUF again") from error
+    except (
+        Exception
+    ) as error:  # broad, because its readers and validators raise direct children of Exception
+        raise refuse(
+            file, f"transformers refuses it ({in_short(error)})", "convert the model to GGUF again"
+        ) from error
     model.tie_weights()
     tied = {f"{family.unembed}.weight", "lm_head.weight"} if config.tied else set()
     missing = [name for name in info.missing_keys if name not in (*tied, *family.ignored)]
-    _require_whole({"missing_keys": missing, "mismatched_keys": info.unexpected_keys}, config, where=file)
+    _require_whole(
+        {"missing_keys": missing, "mismatched_keys": info.unexpected_keys}, config, where=file
+    )
     return _booted(model.to(like.device, like.dtype).eval(), str(file), tokenizer)
 
 
 def _read_by_transformers(
     file: Path, model_class: Any, settings: Any, config: Config, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """All weights as transformers reads them, without its bar, its map of names made once instead of once a module."""
+    """All weights as transformers reads them, without its bar, its map of names made once instead
+    of once a module."""
     import gguf
     from transformers import modeling_gguf_pytorch_utils as reader
 
     once = cache(gguf.get_tensor_name_map)
-    with patch.object(gguf, "get_tensor_name_map", once), patch.object(reader, "tqdm", lambda items, **_: items):
+    with (
+        patch.object(gguf, "get_tensor_name_map", once),
+        patch.object(reader, "tqdm", lambda items, **_: items),
+    ):
         model, info = model_class.from_pretrained(
             file.parent, gguf_file=file.name, config=settings, dtype=dtype, **READ
         )
@@ -111,16 +146,24 @@ def _read_by_transformers(
 
 
 def _require_whole(info: Mapping[str, Any], config: Config, *, where: Path) -> None:
-    """Raises ModelError when transformers left a weight out; a head that the checkpoint never had is not one."""
+    """Raises ModelError when transformers left a weight out; a head that the checkpoint never had
+    is not one."""
     heads = () if config.has_head else (*config.family.head, config.family.unembed)
     for kind in ("missing_keys", "mismatched_keys", "error_msgs"):
-        reported = [name for name in info.get(kind, ()) if not (heads and str(name).startswith(heads))]
+        reported = [
+            name for name in info.get(kind, ()) if not (heads and str(name).startswith(heads))
+        ]
         if reported:
-            raise refuse(where, f"transformers reports {kind.replace('_', ' ')} {min(reported)}", "save it again")
+            raise refuse(
+                where,
+                f"transformers reports {kind.replace('_', ' ')} {min(reported)}",
+                "save it again",
+            )
 
 
 def _drawn(model_class: Any, config: Any, *, seed: int) -> Any:
-    """A fresh model with weights drawn from the seed; the random numbers of the caller go on as they were."""
+    """A fresh model with weights drawn from the seed; the random numbers of the caller go on as
+    they were."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return model_class._from_config(config, attn_implementation="eager")
@@ -129,22 +172,32 @@ def _drawn(model_class: Any, config: Any, *, seed: int) -> Any:
 def _booted(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     named, model.config.architectures = model.config.architectures, [type(model).__name__]
     bridge = _wrap(model, name, tokenizer)
-    model.config.architectures = named  # it says whether there was a head, also to who loads this bridge again
+    model.config.architectures = (
+        named  # it says whether there was a head, also to who loads this bridge again
+    )
     return bridge
 
 
 def _full_names(weights: Mapping[str, torch.Tensor], config: Config) -> dict[str, torch.Tensor]:
     """Our weights by the names that Hugging Face's class gives them."""
     family = config.family
-    beyond = (*family.head, *family.optional, family.unembed)  # stand beside what has the family's prefix
-    named = {name: RENAMED.get(name, name) if name.startswith(beyond) else family.prefix + name for name in weights}
+    beyond = (
+        *family.head,
+        *family.optional,
+        family.unembed,
+    )  # stand beside what has the family's prefix
+    named = {
+        name: RENAMED.get(name, name) if name.startswith(beyond) else family.prefix + name
+        for name in weights
+    }
     return {named[name]: tensor for name, tensor in weights.items()}
 
 
 def boot_untrained(
     like: "TransformerBridge", tokenizer: Any, *, seed: int
 ) -> "tuple[TransformerBridge, dict[str, Any]]":
-    """A bridge of the same shape with weights drawn at random, and those weights by Hugging Face name."""
+    """A bridge of the same shape with weights drawn at random, and those weights by Hugging Face
+    name."""
     original = like.original_model
     held = next(like.parameters())
     model = _drawn(type(original), original.config, seed=seed).to(held.device, held.dtype)
@@ -160,7 +213,9 @@ def plain_model(model: Model) -> torch.nn.Module:
         plain = _drawn(type(original), original.config, seed=0)
     plain.load_state_dict(_full_names(model.weights, model.config), strict=False, assign=True)
     plain.tie_weights()
-    if not model.config.tied:  # transformers ties an untied T5 all the same, and leaves out the scale of the tied ones
+    if (
+        not model.config.tied
+    ):  # transformers ties an untied T5 all the same, and leaves out the scale of the tied ones
         unembedding = model.weights[f"{model.config.family.unembed}.weight"]
         plain.get_output_embeddings().weight = torch.nn.Parameter(unembedding)
     return plain.to(model.device, model.dtype).eval()
@@ -170,10 +225,13 @@ def _wrap(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     from transformer_lens.model_bridge import TransformerBridge
 
     device, dtype = str(model.device), model.dtype
-    # TransformerLens would read a tokenizer without add_bos_token again from where it came, which may be gone by now.
+    # TransformerLens would read a tokenizer without add_bos_token again from where it came, which
+    # may be gone by now.
     own = copy.deepcopy(tokenizer)
     own.init_kwargs |= {"add_bos_token": True, "name_or_path": name}
-    bridge = TransformerBridge.boot_transformers(name, hf_model=model, tokenizer=own, device=device, dtype=dtype)
+    bridge = TransformerBridge.boot_transformers(
+        name, hf_model=model, tokenizer=own, device=device, dtype=dtype
+    )
     return bridge.eval().requires_grad_(False)
 
 
@@ -184,10 +242,14 @@ def in_short(error: BaseException) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps the libraries' warnings, log lines and loading bars from the user; restores everything on leaving."""
+    """Keeps the libraries' warnings, log lines and loading bars from the user; restores everything
+    on leaving."""
     import transformers.utils.logging as bars
 
-    loggers = [logging.getLogger(name) for name in ("", "transformers", "transformer_lens", "huggingface_hub")]
+    loggers = [
+        logging.getLogger(name)
+        for name in ("", "transformers", "transformer_lens", "huggingface_hub")
+    ]
     levels = {logger: logger.level for logger in loggers}
     handlers = list(logging.getLogger().handlers)
     had_bars = bars.is_progress_bar_enabled()
@@ -207,32 +269,54 @@ def quiet() -> Iterator[None]:
 
 
 def read_bridge(bridge: Any, *, prepend_bos: bool) -> tuple[Config, dict[str, torch.Tensor]]:
-    """Config and raw tensors of an existing bridge, by Hugging Face name without the family's prefix.
+    """Config and raw tensors of an existing bridge, by Hugging Face name without the family's
+    prefix.
 
-    Raises ModelError for anything but an untouched model in raw mode, in evaluation, with finite weights.
+    Raises ModelError for anything but an untouched model in raw mode, in evaluation, with finite
+    weights.
     """
     from transformer_lens.model_bridge import TransformerBridge
 
     if not isinstance(bridge, TransformerBridge):
         kind = type(bridge).__name__
-        raise refuse(f"a {kind}", "only a name, a folder or a TransformerBridge can be loaded", "give one of these")
+        raise refuse(
+            f"a {kind}",
+            "only a name, a folder or a TransformerBridge can be loaded",
+            "give one of these",
+        )
     _check_raw(bridge)
     original = bridge.original_model
     raw, architecture = original.config.to_dict(), type(original).__name__
     family, held = FAMILIES.get(str(raw.get("model_type"))), {}
     if family is not None:  # or the config is refused
         named = (raw.get("architectures") or [""])[0]
-        architecture = named if named in family.headless else architecture  # says that the checkpoint had no head
+        architecture = (
+            named if named in family.headless else architecture
+        )  # says that the checkpoint had no head
         state = original.state_dict().items()  # the bridge wraps its parts and leaves them whole
-        held = {n.replace("._original_component", "").removeprefix(family.prefix): t.detach() for n, t in state}
+        held = {
+            n.replace("._original_component", "").removeprefix(family.prefix): t.detach()
+            for n, t in state
+        }
         unembed = f"{family.unembed}.weight"
         head, table = held.get(RENAMED.get(unembed, unembed)), held.get(f"{family.embed}.weight")
-        if head is not None and table is not None:  # an untied T5's config, as transformers writes it, says tied
+        if (
+            head is not None and table is not None
+        ):  # an untied T5's config, as transformers writes it, says tied
             raw["tie_word_embeddings"] = head.data_ptr() == table.data_ptr()
-    config = config_from(raw, where="the bridge", architecture=architecture, prepend_bos=prepend_bos)
-    moved = RENAMED | {"final_logits_bias": f"{config.family.unembed}.bias"}  # into the product behind which it stood
-    weights = {name: held[moved.get(name, name)] for name, _ in expected_shapes(config, config.family.optional)}
-    weights |= {name: weights[name][None] for name in config.family.optional if weights[name].dim() == 1}
+    config = config_from(
+        raw, where="the bridge", architecture=architecture, prepend_bos=prepend_bos
+    )
+    moved = RENAMED | {
+        "final_logits_bias": f"{config.family.unembed}.bias"
+    }  # into the product behind which it stood
+    weights = {
+        name: held[moved.get(name, name)]
+        for name, _ in expected_shapes(config, config.family.optional)
+    }
+    weights |= {
+        name: weights[name][None] for name in config.family.optional if weights[name].dim() == 1
+    }
     for name, values in weights.items():
         check_finite(values, name, where="the bridge")
     return config, weights
@@ -241,12 +325,21 @@ def read_bridge(bridge: Any, *, prepend_bos: bool) -> tuple[Config, dict[str, to
 def _check_raw(bridge: Any) -> None:
     if bridge.compatibility_mode:
         step = "boot it again with TransformerBridge.boot_transformers(...) and do not call enable_compatibility_mode()"
-        raise refuse("the bridge", "it is in compatibility mode, which changes every head's contribution", step)
+        raise refuse(
+            "the bridge",
+            "it is in compatibility mode, which changes every head's contribution",
+            step,
+        )
     if bridge.training:
         problem = "it is in training mode, where dropout changes every run"
         raise refuse("the bridge", problem, "call bridge.eval() first")
     for point in sorted(bridge.hook_dict.values(), key=lambda point: point.name):
-        for handle in (*point.fwd_hooks, *point.bwd_hooks):  # some bridges pass values on by hooks of their own
+        for handle in (
+            *point.fwd_hooks,
+            *point.bwd_hooks,
+        ):  # some bridges pass values on by hooks of their own
             if not str(getattr(handle.user_hook, "__module__", "")).startswith("transformer_lens."):
-                problem = f"it already carries hooks ({point.name}), which would change what is measured"
+                problem = (
+                    f"it already carries hooks ({point.name}), which would change what is measured"
+                )
                 raise refuse("the bridge", problem, "call bridge.reset_hooks() first")

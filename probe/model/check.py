@@ -1,11 +1,13 @@
-"""The certificate: the hooked model against the same numbers computed from the raw weights, quantity by quantity.
+"""The certificate: the hooked model against the same numbers computed from the raw weights,
+quantity by quantity.
 
-One side is TransformerLens's hooks on the running model. The other is `probe.model.forward` in float64, from the
-checkpoint's tensors. Each layer starts from the stream that the hooks saw enter it, and that is held against the layer
-before, the first against the embedding of the token ids: every number of the stream follows from the ids through rows
-that all have to hold. Errors are relative to the scale (largest absolute value) of the tensor they are in: at most 1e-5
-for a float32 model, 1e-12 for a float64 one. A hook that holds something else is replaced, and its row says so. The
-logits are held against plain Hugging Face as well.
+One side is TransformerLens's hooks on the running model. The other is `probe.model.forward` in
+float64, from the checkpoint's tensors. Each layer starts from the stream that the hooks saw enter
+it, and that is held against the layer before, the first against the embedding of the token ids:
+every number of the stream follows from the ids through rows that all have to hold. Errors are
+relative to the scale (largest absolute value) of the tensor they are in: at most 1e-5 for a float32
+model, 1e-12 for a float64 one. A hook that holds something else is replaced, and its row says so.
+The logits are held against plain Hugging Face as well.
 """
 
 import math
@@ -36,10 +38,11 @@ EXACT = torch.float64
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: `error` = largest |hooked - scratch| / `scale`, over all texts; `layer` None is the whole model.
+    """One comparison: `error` = largest |hooked - scratch| / `scale`, over all texts; `layer` None
+    is the whole model.
 
-    `stack` tells the attentions of an encoder-decoder apart; `note` says which hook was repaired and how, or why the
-    tolerance is a wider one.
+    `stack` tells the attentions of an encoder-decoder apart; `note` says which hook was repaired
+    and how, or why the tolerance is a wider one.
     """
 
     layer: int | None
@@ -54,7 +57,9 @@ class Row:
     @property
     def where(self) -> str:
         """The place in words: "layer 3", "cross layer 0", "the whole model"."""
-        return "the whole model" if self.layer is None else f"{self.stack} layer {self.layer}".strip()
+        return (
+            "the whole model" if self.layer is None else f"{self.stack} layer {self.layer}".strip()
+        )
 
     @property
     def ok(self) -> bool:
@@ -85,7 +90,8 @@ class Certificate:
         return max(self.rows, key=lambda row: row.badness)
 
     def require(self) -> "Certificate":
-        """Itself when every row holds; otherwise raises CrossCheckError naming the first row that fell short."""
+        """Itself when every row holds; otherwise raises CrossCheckError naming the first row that
+        fell short."""
         for row in self.rows:
             if not row.ok:
                 raise CrossCheckError(
@@ -97,20 +103,24 @@ class Certificate:
 
 
 def certify(model: Model, texts: Sequence[str] = DEFAULT_TEXTS) -> Certificate:
-    """The hooked model against the from-scratch forward; the worst error per layer and quantity of all texts counts.
+    """The hooked model against the from-scratch forward; the worst error per layer and quantity of
+    all texts counts.
 
-    An encoder-decoder reads each text as source and as target. Raises InputError for a text the model cannot take. Does
-    not raise for a failing row: see `Certificate.require`.
+    An encoder-decoder reads each text as source and as target. Raises InputError for a text the
+    model cannot take. Does not raise for a failing row: see `Certificate.require`.
     """
     return _certificate(model, texts, [(text, text) for text in texts])
 
 
 def certify_pair(model: Model, source: str, target: str) -> Certificate:
-    """The same of an encoder-decoder that reads these two texts. Raises InputError where it cannot."""
+    """The same of an encoder-decoder that reads these two texts. Raises InputError where it cannot.
+    """
     return _certificate(model, (source, target), [(source, target)])
 
 
-def _certificate(model: Model, texts: Sequence[str], pairs: Sequence[tuple[str, str]]) -> Certificate:
+def _certificate(
+    model: Model, texts: Sequence[str], pairs: Sequence[tuple[str, str]]
+) -> Certificate:
     plain = plain_model(model) if model.config.has_head else None
     with torch.inference_mode():
         runs = [list(_rows(model, source, target, plain)) for source, target in pairs]
@@ -128,14 +138,16 @@ def _row(
     note: str = "",
     tolerance: float | None = None,
 ) -> Row:
-    """One comparison; `named` are the quantity and its formula, `tolerance` a wider one than the type's."""
+    """One comparison; `named` are the quantity and its formula, `tolerance` a wider one than the
+    type's."""
     error, scale = _difference(seen, expected)
     name = "" if layer is None else stack.attention.name
     return Row(layer, *named, error, scale, tolerance or TOLERANCE[stack.dtype], name, note)
 
 
 def _difference(seen: Tensor, expected: Tensor) -> tuple[float, float]:
-    """The largest error relative to the scale, and the scale; entries that both sides mask are left out of both."""
+    """The largest error relative to the scale, and the scale; entries that both sides mask are left
+    out of both."""
     seen, expected = seen.double(), expected.double()
     masked = expected < MASKED
     if not torch.equal(seen < MASKED, masked):
@@ -147,7 +159,8 @@ def _difference(seen: Tensor, expected: Tensor) -> tuple[float, float]:
 
 
 def _rows(model: Model, text: str, answer: str, plain: torch.nn.Module | None) -> Iterator[Row]:
-    """Every row of one text (and its target), in the order of the computation. Works on the CPU in float64."""
+    """Every row of one text (and its target), in the order of the computation. Works on the CPU in
+    float64."""
     config, family = model.config, model.config.family
     ids = tokenize(model, text).ids
     target = target_tokens(model, answer).ids if config.start_token is not None else None
@@ -155,7 +168,9 @@ def _rows(model: Model, text: str, answer: str, plain: torch.nn.Module | None) -
     stacks = {name: stack.on("cpu") for name, stack in reading.stacks.items()}
     given = {"": ids, "encoder": ids, "decoder": target or ()}
     for name, stack in stacks.items():
-        entering = _between(stacks, reading) if name == "cross" else _stream(stack, reading, given[name])
+        entering = (
+            _between(stacks, reading) if name == "cross" else _stream(stack, reading, given[name])
+        )
         bias = forward.position_bias(stack, reading.tensors[name]["q"].shape[-2])
         for layer, block in enumerate(stack.blocks):
             bare = block.to(EXACT, "cpu")
@@ -169,12 +184,19 @@ def _rows(model: Model, text: str, answer: str, plain: torch.nn.Module | None) -
         named = ("logits", "unembedding of the last stream")
         yield _row(side, None, named, reading.logits, forward.unembed(side, last))
     if plain is not None:
-        named, logits = ("logits, Hugging Face", "hooked against the plain model"), _plain_logits(plain, ids, target)
-        note, tolerance = (PLAIN_ROUNDED, ROUNDED) if family.plain_rounds and model.dtype == EXACT else ("", None)
+        named, logits = (
+            ("logits, Hugging Face", "hooked against the plain model"),
+            _plain_logits(plain, ids, target),
+        )
+        note, tolerance = (
+            (PLAIN_ROUNDED, ROUNDED) if family.plain_rounds and model.dtype == EXACT else ("", None)
+        )
         yield _row(side, None, named, reading.logits, logits, note=note, tolerance=tolerance)
 
 
-def _plain_logits(plain: torch.nn.Module, ids: Sequence[int], target: Sequence[int] | None) -> Tensor:
+def _plain_logits(
+    plain: torch.nn.Module, ids: Sequence[int], target: Sequence[int] | None
+) -> Tensor:
     device = next(plain.parameters()).device
     asked = {"input_ids": torch.tensor([list(ids)], device=device)}
     if target is not None:
@@ -188,13 +210,16 @@ def _stream(stack: Weights, reading: HookedRun, ids: Sequence[int]) -> list[list
     first = forward.embed(stack, torch.tensor(ids), EXACT)
     rows = [[_row(stack, 0, ("resid_pre", "embedding of the tokens"), seen["resid_pre"][0], first)]]
     named = ("resid_pre", "resid_post of the layer before")
-    for layer, (here, before) in enumerate(zip(seen["resid_pre"][1:], seen["resid_post"], strict=False), 1):
+    for layer, (here, before) in enumerate(
+        zip(seen["resid_pre"][1:], seen["resid_post"], strict=False), 1
+    ):
         rows.append([_row(stack, layer, named, here, before)])
     return rows
 
 
 def _between(stacks: Mapping[str, Weights], reading: HookedRun) -> list[list[Row]]:
-    """What enters each cross-attention: the decoder's stream behind its self-attention, and the encoder's output."""
+    """What enters each cross-attention: the decoder's stream behind its self-attention, and the
+    encoder's output."""
     seen, decoder = reading.tensors["cross"], reading.tensors["decoder"]["resid_mid"]
     left = forward.finish(stacks["encoder"], reading.tensors["encoder"]["resid_post"][-1].to(EXACT))
     stream, memory = ("resid_pre", "the decoder's resid_mid"), ("memory", "what left the encoder")
@@ -207,39 +232,62 @@ def _between(stacks: Mapping[str, Weights], reading: HookedRun) -> list[list[Row
 
 
 def _attention_rows(
-    model: Model, reading: HookedRun, stack: Weights, layer: int, *, block: Block, bias: Tensor | None
+    model: Model,
+    reading: HookedRun,
+    stack: Weights,
+    layer: int,
+    *,
+    block: Block,
+    bias: Tensor | None,
 ) -> Iterator[Row]:
     attention, single = stack.attention, stack.config.family.single
     seen = {name: tensor[layer] for name, tensor in reading.tensors[attention.name].items()}
     seen["delta_e"] = _own_writes(model, seen["z"], attention, layer)
     rounded = "softmax" in single and model.dtype == EXACT
-    memory, pattern = seen["memory"].to(EXACT) if "memory" in seen else None, seen["pattern"] if rounded else None
-    steps = forward.attend(stack, block, seen["resid_pre"].to(EXACT), bias=bias, memory=memory, pattern=pattern)
+    memory, pattern = (
+        seen["memory"].to(EXACT) if "memory" in seen else None,
+        seen["pattern"] if rounded else None,
+    )
+    steps = forward.attend(
+        stack, block, seen["resid_pre"].to(EXACT), bias=bias, memory=memory, pattern=pattern
+    )
     for name, formula in formulas_of(attention, stack.config).items():
         wider = ROUNDED if rounded and (name == "pattern" or name in single) else None
         note = f"repaired: {attention.lies[name].instead}" if name in attention.lies else ""
         note = (FLOAT32_SOFTMAX if name == "pattern" else FLOAT32_SCORES) if wider else note
-        yield _row(stack, layer, (name, formula), seen[name], steps[name], note=note, tolerance=wider)
+        yield _row(
+            stack, layer, (name, formula), seen[name], steps[name], note=note, tolerance=wider
+        )
 
 
 def _mlp_rows(reading: HookedRun, stack: Weights, layer: int, block: Block) -> Iterator[Row]:
     name, lies, family = stack.attention.name, stack.attention.lies, stack.config.family
-    seen, middle = reading.tensors[name], reading.tensors["cross" if name == "decoder" else name]["resid_mid"][layer]
+    seen, middle = (
+        reading.tensors[name],
+        reading.tensors["cross" if name == "decoder" else name]["resid_mid"][layer],
+    )
     steps = forward.mlp(block, middle.to(EXACT), seen["resid_pre"][layer].to(EXACT), stack.config)
     formula = {"mlp_out": "MLP", "resid_post": _summed("E′", "MLP", family)}
     for quantity, tensor in steps.items():
         note = f"repaired: {lies[quantity].instead}" if quantity in lies else ""
-        yield _row(stack, layer, (quantity, formula[quantity]), seen[quantity][layer], tensor, note=note)
+        yield _row(
+            stack, layer, (quantity, formula[quantity]), seen[quantity][layer], tensor, note=note
+        )
 
 
 def _own_writes(model: Model, z: Tensor, attention: Attention, layer: int) -> Tensor:
-    """ΔE of every head by the running model's own output projection, given one head at a time. `-> head pos d_model`
+    """ΔE of every head by the running model's own output projection, given one head at a time. `->
+    head pos d_model`
 
     With the raw W_O on both sides, heads in the wrong order would agree with themselves.
     """
     held = z.to(model.device)
-    alone = torch.eye(len(z), dtype=z.dtype, device=held.device)[:, None, :, None] * held.transpose(0, 1)
-    part = getattr(getattr(model.bridge, attention.blocks)[layer], attention.hooks["q"].partition(".")[0]).o
+    alone = torch.eye(len(z), dtype=z.dtype, device=held.device)[:, None, :, None] * held.transpose(
+        0, 1
+    )
+    part = getattr(
+        getattr(model.bridge, attention.blocks)[layer], attention.hooks["q"].partition(".")[0]
+    ).o
     return (part(alone.flatten(2)) - part(torch.zeros_like(alone).flatten(2))).cpu()
 
 
@@ -248,13 +296,17 @@ def formulas_of(attention: Attention, config: Config) -> dict[str, str]:
     family = config.family
     read = "x" if attention.name != "cross" else "memory"
     parts = {role: attention.parts.get(role) or attention.parts["qkv"] for role in "qkvo"}
-    biased = {role: f" + b_{role.upper()}" if "+" in shape else "" for role, (_, shape) in parts.items()}
+    biased = {
+        role: f" + b_{role.upper()}" if "+" in shape else "" for role, (_, shape) in parts.items()
+    }
     matched = f"Q Kᵀ / √{config.query_scalar:g}" if config.query_scalar else "Q Kᵀ / √d_head"
     matched = matched if family.scaled else "Q Kᵀ"
     matched = "rotated " + matched if family.positions == "rotary" else matched
     matched = "normed, " + matched if "norm_q" in attention.parts else matched
     matched = f"capped({matched})" if config.score_cap else matched
-    matched += " + bias" if family.positions == "relative bias" and attention.name != "cross" else ""
+    matched += (
+        " + bias" if family.positions == "relative bias" and attention.name != "cross" else ""
+    )
     return {
         "x": f"{family.norm}(E)" if family.norm_first else "E",
         "q": f"x W_Q{biased['q']}",
@@ -271,5 +323,7 @@ def formulas_of(attention: Attention, config: Config) -> dict[str, str]:
 
 def _summed(stream: str, written: str, family: Family) -> str:
     """What a block adds to the stream, with the norms on the way, as a formula."""
-    added = f"{stream} + {family.norm}({written})" if family.norm_written else f"{stream} + {written}"
+    added = (
+        f"{stream} + {family.norm}({written})" if family.norm_written else f"{stream} + {written}"
+    )
     return f"{family.norm}({added})" if family.norm_last else added

@@ -1,10 +1,11 @@
 """A name or a path -> the folder or GGUF file of a model on this machine, and what names there are.
 
-An embedded name comes first, then a packaged one, then what is a path or looks like one, then a hub name. A packaged
-model is carried as a file by a package of the package index, which is never imported: what it needs besides (a runtime
-of its own) is not needed here. Of the hub the local cache comes first, so that a model works offline from its second
-use on and keeps its revision until the user removes it. Only what loading reads is fetched: config, tokenizer and
-safetensors, never a pickle or code.
+An embedded name comes first, then a packaged one, then what is a path or looks like one, then a hub
+name. A packaged model is carried as a file by a package of the package index, which is never
+imported: what it needs besides (a runtime of its own) is not needed here. Of the hub the local
+cache comes first, so that a model works offline from its second use on and keeps its revision until
+the user removes it. Only what loading reads is fetched: config, tokenizer and safetensors, never a
+pickle or code.
 """
 
 import os
@@ -31,17 +32,37 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 # Names of folders that say nothing of the model in them: the folder around them is named as well.
 UNTOLD = ("model", "models", "checkpoint", "weights", "output")
-WANTED = ["config.json", "generation_config.json", SINGLE, INDEX, "model-*-of-*.safetensors", "tokenizer.json"]
-WANTED += ["tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json"]
+WANTED = [
+    "config.json",
+    "generation_config.json",
+    SINGLE,
+    INDEX,
+    "model-*-of-*.safetensors",
+    "tokenizer.json",
+]
+WANTED += [
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+]
 ANSWER_WITHIN = 6  # seconds
-INSTEAD = "a folder with config.json, tokenizer and safetensors works too, and tiny-senses needs nothing"
-# Every failure of the network arrives as one of these: httpx's errors are the bases of the hub's own.
-NETWORK_ERRORS = (OSError, *(base for base in errors.HfHubHTTPError.__mro__ if base.__name__ == "HTTPError"))
+INSTEAD = (
+    "a folder with config.json, tokenizer and safetensors works too, and tiny-senses needs nothing"
+)
+# Every failure of the network arrives as one of these: httpx's errors are the bases of the hub's
+# own.
+NETWORK_ERRORS = (
+    OSError,
+    *(base for base in errors.HfHubHTTPError.__mro__ if base.__name__ == "HTTPError"),
+)
 
 
 @dataclass(frozen=True)
 class Available:
-    """One line of `available`: what to pass to `load`, of which kind it is, where it lies, and what it is."""
+    """One line of `available`: what to pass to `load`, of which kind it is, where it lies, and what
+    it is."""
 
     name: str
     kind: Kind
@@ -51,7 +72,8 @@ class Available:
 
 @dataclass(frozen=True)
 class Packaged:
-    """The distribution that carries a model, the name of the file there that holds its weights, and what it is."""
+    """The distribution that carries a model, the name of the file there that holds its weights, and
+    what it is."""
 
     distribution: str
     file: str
@@ -85,7 +107,8 @@ PACKAGED = {
 
 
 def find(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
-    """The folder of safetensors, or the GGUF file, behind a name or path, and its origin, as yet without the sha256.
+    """The folder of safetensors, or the GGUF file, behind a name or path, and its origin, as yet
+    without the sha256.
 
     Raises ModelError for what is not there, cannot be fetched, or holds several GGUF files.
     """
@@ -115,7 +138,9 @@ def _gguf_in(place: Path) -> Path | None:
         return None
     held = sorted(file.name for file in place.glob(f"*{GGUF}"))
     if len(held) > 1:
-        raise refuse(place, f"it holds {len(held)} GGUF files", f"give one of them, as {place / held[0]}")
+        raise refuse(
+            place, f"it holds {len(held)} GGUF files", f"give one of them, as {place / held[0]}"
+        )
     return place / held[0] if held else None
 
 
@@ -127,11 +152,17 @@ def name_of(folder: Path) -> str:
 
 def _looks_like_a_path(text: str) -> bool:
     ends = (GGUF, "/", os.sep)
-    return text.startswith((".", "~", "/", os.sep)) or text.endswith(ends) or text.count("/") > 1 or "\\" in text
+    return (
+        text.startswith((".", "~", "/", os.sep))
+        or text.endswith(ends)
+        or text.count("/") > 1
+        or "\\" in text
+    )
 
 
 def find_packaged(name: str) -> tuple[Path, str]:
-    """The model's GGUF file, or the folder of its safetensors, and the version of the package it is in.
+    """The model's GGUF file, or the folder of its safetensors, and the version of the package it is
+    in.
 
     Raises ModelError with the command that installs it.
     """
@@ -150,8 +181,9 @@ def find_packaged(name: str) -> tuple[Path, str]:
 def fetch(name: str) -> tuple[Path, str]:
     """The folder that holds the model `name` of the hub, and its revision (a commit hash).
 
-    Downloads with a progress bar on a terminal when the cache lacks it. Raises ModelError with one sentence when the
-    name is not a valid one, the hub cannot be reached, knows no such model, or holds no safetensors of it.
+    Downloads with a progress bar on a terminal when the cache lacks it. Raises ModelError with one
+    sentence when the name is not a valid one, the hub cannot be reached, knows no such model, or
+    holds no safetensors of it.
     """
     try:
         utils.validate_repo_id(name)
@@ -163,7 +195,8 @@ def fetch(name: str) -> tuple[Path, str]:
 
 
 def _cached(name: str) -> Path | None:
-    """The cached folder when everything that loading needs is in it, so that nothing is asked of the network."""
+    """The cached folder when everything that loading needs is in it, so that nothing is asked of
+    the network."""
     try:
         folder = Path(snapshot_download(name, allow_patterns=WANTED, local_files_only=True))
     except errors.LocalEntryNotFoundError:
@@ -173,7 +206,8 @@ def _cached(name: str) -> Path | None:
 
 
 def _download(name: str) -> Path:
-    """Asks the hub what it has, then fetches what is wanted; the question has a time limit, which the library lacks."""
+    """Asks the hub what it has, then fetches what is wanted; the question has a time limit, which
+    the library lacks."""
     try:
         with _only_what_helps():
             listed = HfApi().model_info(name, timeout=ANSWER_WITHIN).siblings or ()
@@ -204,7 +238,8 @@ def _refusal(name: str, error: BaseException) -> ModelError:
 
 @contextmanager
 def _only_what_helps() -> Iterator[None]:
-    """A progress bar on a terminal or in a notebook and nothing else; restores the user's own settings."""
+    """A progress bar on a terminal or in a notebook and nothing else; restores the user's own
+    settings."""
     before, seen = utils.logging.get_verbosity(), sys.stderr.isatty() or "ipykernel" in sys.modules
     unseen_bars = not (seen or utils.are_progress_bars_disabled())
     utils.logging.set_verbosity_error()
@@ -219,16 +254,23 @@ def _only_what_helps() -> Iterator[None]:
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """The safetensors files of `folder`, single or sharded, in name order. Raises ModelError when there are none."""
+    """The safetensors files of `folder`, single or sharded, in name order. Raises ModelError when
+    there are none."""
     if (folder / SINGLE).is_file():
         return (folder / SINGLE,)
     if (folder / INDEX).is_file():
         names = sorted(set(weight_map(folder).values()))
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
-            raise refuse(folder, f"{INDEX} names {missing[0]}, which is missing", "copy every shard into the folder")
+            raise refuse(
+                folder,
+                f"{INDEX} names {missing[0]}, which is missing",
+                "copy every shard into the folder",
+            )
         return tuple(folder / name for name in names)
-    pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
+    pickled = sorted(
+        file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern)
+    )
     if pickled:
         problem = f"its weights are only a pickle ({pickled[0]}), which can run code when opened"
         raise refuse(folder, problem, f"{RESAVE}(safe_serialization=True) to get {SINGLE}")
@@ -244,12 +286,16 @@ def has_weights(folder: Path) -> bool:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """True when real tokenizer files are there; without them transformers quietly makes up an empty tokenizer."""
-    return (folder / "tokenizer.json").is_file() or all((folder / n).is_file() for n in ("vocab.json", "merges.txt"))
+    """True when real tokenizer files are there; without them transformers quietly makes up an empty
+    tokenizer."""
+    return (folder / "tokenizer.json").is_file() or all(
+        (folder / n).is_file() for n in ("vocab.json", "merges.txt")
+    )
 
 
 def weight_map(folder: Path) -> dict[str, str]:
-    """Which shard holds each tensor, as the index says. Raises ModelError for an index that names no files here."""
+    """Which shard holds each tensor, as the index says. Raises ModelError for an index that names
+    no files here."""
     shards = read_json(folder / INDEX).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise refuse(folder, f"{INDEX} holds no weight_map", RESAVE)
@@ -260,38 +306,59 @@ def weight_map(folder: Path) -> dict[str, str]:
 
 
 def cached_models() -> tuple[tuple[str, Path], ...]:
-    """Name and folder of every model in the local hub cache that has a config, in name order; reads no weights."""
+    """Name and folder of every model in the local hub cache that has a config, in name order; reads
+    no weights."""
     try:
         repositories = scan_cache_dir(constants.HF_HUB_CACHE).repos
     except errors.CacheNotFound:
         return ()
     snapshots = []
     for repository in repositories:
-        newest = max(repository.revisions, key=lambda revision: revision.last_modified, default=None)
-        if repository.repo_type == "model" and newest and (newest.snapshot_path / "config.json").is_file():
+        newest = max(
+            repository.revisions, key=lambda revision: revision.last_modified, default=None
+        )
+        if (
+            repository.repo_type == "model"
+            and newest
+            and (newest.snapshot_path / "config.json").is_file()
+        ):
             snapshots.append((repository.repo_id, Path(newest.snapshot_path)))
     return tuple(sorted(snapshots))
 
 
 def available() -> tuple[Available, ...]:
-    """What `load` takes here: embedded and packaged models, those in the local hub cache, any other, any folder."""
+    """What `load` takes here: embedded and packaged models, those in the local hub cache, any
+    other, any folder."""
     packaged = []
     for name, row in PACKAGED.items():
         where = f"in the package {row.distribution}" if row.installed() else row.install
         packaged.append(Available(name, "package", where, row.what))
-    shipped = [Available(n, "embedded", "ships with probe", _what(EMBEDDED_FOLDER / n)) for n in EMBEDDED]
-    cached = [Available(name, "hub", "in the local cache", _what(folder)) for name, folder in cached_models()]
+    shipped = [
+        Available(n, "embedded", "ships with probe", _what(EMBEDDED_FOLDER / n)) for n in EMBEDDED
+    ]
+    cached = [
+        Available(name, "hub", "in the local cache", _what(folder))
+        for name, folder in cached_models()
+    ]
     fetched = "downloaded at first use, then cached"
     anything = (
         Available("gpt2, gpt2-medium, owner/name", "hub", fetched, f"any of {SUPPORTED}"),
-        Available("path/to/folder", "folder", "this machine", "config.json, tokenizer and safetensors of one"),
-        Available(f"path/to/model{GGUF}", "file", "this machine", f"one of {GGUF_KNOWN}, quantised or not"),
+        Available(
+            "path/to/folder",
+            "folder",
+            "this machine",
+            "config.json, tokenizer and safetensors of one",
+        ),
+        Available(
+            f"path/to/model{GGUF}", "file", "this machine", f"one of {GGUF_KNOWN}, quantised or not"
+        ),
     )
     return (*(row for row in (*shipped, *packaged, *cached) if row.what), *anything)
 
 
 def _what(folder: Path) -> str:
-    """The size of the model in `folder` in a few words, or nothing when loading would refuse it at a glance."""
+    """The size of the model in `folder` in a few words, or nothing when loading would refuse it at
+    a glance."""
     try:
         config = read_config(folder, prepend_bos=True)
     except ModelError:

@@ -1,10 +1,11 @@
-"""A whole forward from raw weights, built on `probe.model.attention` step by step, as the table and the config say: the
-oracle.
+"""A whole forward from raw weights, built on `probe.model.attention` step by step, as the table and
+the config say: the oracle.
 
-Nothing of Hugging Face's or TransformerLens's modelling code is used: the tensors come straight from the checkpoint.
-Readable and slow; `probe.patching.engine` is a fused form of the same steps and is held to this one by tests. What a
-family's own code computes in float32 whatever the type of the model (`Family.single`) is computed in float32 here, too:
-it is part of what the model is. Nothing else is rounded, so in float64 this is the other side of `probe.model.check`.
+Nothing of Hugging Face's or TransformerLens's modelling code is used: the tensors come straight
+from the checkpoint. Readable and slow; `probe.model.fused` is a fused form of the same steps and is
+held to this one by tests. What a family's own code computes in float32 whatever the type of the
+model (`Family.single`) is computed in float32 here, too: it is part of what the model is. Nothing
+else is rounded, so in float64 this is the other side of `probe.model.check`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,8 @@ Norm = Callable[[Tensor, Tensor | None, Tensor | None, Config], Tensor]
 
 
 def embed(weights: Weights, ids: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """E before the first block: tokens with the family's scale, positions, types, norm. `... pos -> ... pos d_model`"""
+    """E before the first block: tokens with the family's scale, positions, types, norm. `... pos ->
+    ... pos d_model`"""
     places = torch.arange(ids.shape[-1], device=ids.device)
     return embedding_norm(weights, sum_of(embedding_parts(weights, ids, places, dtype=dtype)))
 
@@ -30,15 +32,20 @@ def embed(weights: Weights, ids: Tensor, dtype: torch.dtype | None = None) -> Te
 def embedding_parts(
     weights: Weights, ids: Tensor, places: Tensor, *, dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """The vectors that are added for tokens at `places`, by name, as the family has them. `..., ... -> ... d_model`"""
+    """The vectors that are added for tokens at `places`, by name, as the family has them. `..., ...
+    -> ... d_model`"""
     config, family, dtype = weights.config, weights.config.family, dtype or weights.dtype
-    parts = {"token embedding": weights.raw[family.embed + ".weight"][ids].to(dtype) * config.embed_scale}
+    parts = {
+        "token embedding": weights.raw[family.embed + ".weight"][ids].to(dtype) * config.embed_scale
+    }
     if config.positions.kind == "learned":
         table = weights.raw[family.position_table.format(weights.attention.name) + ".weight"]
         parts["position embedding"] = table[config.positions.first + places].to(dtype)
     if config.positions.kind == "sinusoidal":
         rows = int(places.max()) + 1 if places.numel() else 0
-        parts["position embedding"] = formulas.sinusoids(rows, config.d_model).to(parts["token embedding"])[places]
+        parts["position embedding"] = formulas.sinusoids(rows, config.d_model).to(
+            parts["token embedding"]
+        )[places]
     if config.n_token_types:
         parts["token type embedding"] = weights.raw[family.type_table + ".weight"][0].to(dtype)
     return parts
@@ -51,12 +58,14 @@ def sum_of(parts: Mapping[str, Tensor]) -> Tensor:
 
 
 def embedding_norm(weights: Weights, resid: Tensor) -> Tensor:
-    """The norm between the embeddings and the first block, where the family has one. Shape unchanged."""
+    """The norm between the embeddings and the first block, where the family has one. Shape
+    unchanged."""
     return _named_norm(weights, resid, weights.config.family.embedding_norm)
 
 
 def gain_of(weight: Tensor | None, config: Config) -> Tensor:
-    """What a norm multiplies by: its weight, or 1 + its weight where the family has it so. `d_model`"""
+    """What a norm multiplies by: its weight, or 1 + its weight where the family has it so.
+    `d_model`"""
     assert weight is not None
     if not config.family.offset:
         return weight
@@ -64,7 +73,8 @@ def gain_of(weight: Tensor | None, config: Config) -> Tensor:
 
 
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:
-    """The family's norm: LayerNorm, or RMSNorm in the precision in which its own code takes it. Shape unchanged."""
+    """The family's norm: LayerNorm, or RMSNorm in the precision in which its own code takes it.
+    Shape unchanged."""
     family, gain = config.family, gain_of(weight, config)
     if family.norm == "LayerNorm" and bias is not None:
         return formulas.layer_norm(x, gain, bias, config.epsilon)
@@ -76,13 +86,18 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) 
 
 
 def norm_heads(x: Tensor, weight: Tensor | None, config: Config, norm: Norm = norm) -> Tensor:
-    """Queries or keys normed as wide as the weight: head by head, or all heads together. `... head pos d_head`"""
+    """Queries or keys normed as wide as the weight: head by head, or all heads together. `... head
+    pos d_head`"""
     if weight is None:
         return x
     if len(weight) == x.shape[-1]:
         return norm(x, weight, None, config)
     together = x.transpose(-3, -2)
-    return norm(together.flatten(-2), weight, None, config).unflatten(-1, together.shape[-2:]).transpose(-3, -2)
+    return (
+        norm(together.flatten(-2), weight, None, config)
+        .unflatten(-1, together.shape[-2:])
+        .transpose(-3, -2)
+    )
 
 
 def _named_norm(weights: Weights, x: Tensor, name: str) -> Tensor:
@@ -91,7 +106,8 @@ def _named_norm(weights: Weights, x: Tensor, name: str) -> Tensor:
 
 
 def position_bias(weights: Weights, n: int) -> Tensor | None:
-    """T5's addition to self-attention's scores, from its first layer's table, or None. `-> head query_pos key_pos`"""
+    """T5's addition to self-attention's scores, from its first layer's table, or None. `-> head
+    query_pos key_pos`"""
     config, name = weights.config, weights.attention.name
     if config.positions.kind != "relative bias" or name == "cross":
         return None
@@ -123,18 +139,27 @@ def score(weights: Weights, block: Block, q: Tensor, k: Tensor, bias: Tensor | N
 
 
 def placed(block: Block, q: Tensor, k: Tensor, config: Config) -> tuple[Tensor, Tensor]:
-    """Queries and keys as they meet: normed and turned by their positions, where there are any. Shapes unchanged."""
+    """Queries and keys as they meet: normed and turned by their positions, where there are any.
+    Shapes unchanged."""
     own = config.n_heads // config.n_kv_heads  # keys stand repeated, and are normed once
-    q, keys = norm_heads(q, block.norm_q, config), norm_heads(k[..., ::own, :, :], block.norm_k, config)
+    q, keys = (
+        norm_heads(q, block.norm_q, config),
+        norm_heads(k[..., ::own, :, :], block.norm_k, config),
+    )
     if config.positions.kind == "rotary":
-        angles = formulas.rotary_angles(torch.arange(q.shape[-2]), rotary(config.positions, local=block.local))
-        pair = (formulas.halves(x, angles.shape[-1]) if config.family.paired else x for x in (q, keys))
+        angles = formulas.rotary_angles(
+            torch.arange(q.shape[-2]), rotary(config.positions, local=block.local)
+        )
+        pair = (
+            formulas.halves(x, angles.shape[-1]) if config.family.paired else x for x in (q, keys)
+        )
         q, keys = (formulas.rotate(x, angles.to(x.device)) for x in pair)
     return q, formulas.share_heads(keys, config.n_heads)
 
 
 def rotary(places: Positions, *, local: bool) -> Tensor:
-    """Rotary frequencies, stretched where the config says so; local layers may have a base of their own. `-> pair`"""
+    """Rotary frequencies, stretched where the config says so; local layers may have a base of their
+    own. `-> pair`"""
     if local and places.local_base:
         return formulas.rotary_frequencies(places.dims, places.local_base)
     frequencies = formulas.rotary_frequencies(places.dims, places.base)
@@ -152,7 +177,8 @@ def softmax(scores: Tensor, config: Config) -> Tensor:
 
 
 def project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Queries, keys or values of every head; a family without biases adds none. `pos d_model -> head pos d_head`"""
+    """Queries, keys or values of every head; a family without biases adds none. `pos d_model ->
+    head pos d_head`"""
     none = weight.new_zeros(weight.shape[0], weight.shape[-1]) if bias is None else bias
     return formulas.project(x, weight, none)
 
@@ -166,11 +192,12 @@ def attend(
     memory: Tensor | None = None,
     pattern: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Every step of one attention from what enters it: x q k v scores pattern z delta_e attn_out resid_mid.
+    """Every step of one attention from what enters it: x q k v scores pattern z delta_e attn_out
+    resid_mid.
 
-    `pos d_model -> ...`, shapes as in `probe.model.records.Trace`; `memory: key_pos d_model` is what cross-attention
-    reads. What comes after the pattern is computed from `pattern` where one is given: one that was rounded, so that its
-    rounding ends there.
+    `pos d_model -> ...`, shapes as in `probe.model.records.Trace`; `memory: key_pos d_model` is
+    what cross-attention reads. What comes after the pattern is computed from `pattern` where one is
+    given: one that was rounded, so that its rounding ends there.
     """
     config = weights.config
     x = enter(block, resid_pre, config)
@@ -183,30 +210,40 @@ def attend(
 
 
 def enter(block: Block, resid_pre: Tensor, config: Config) -> Tensor:
-    """x, what attention reads of the stream: through the norm where the family has it in front. Shape unchanged."""
+    """x, what attention reads of the stream: through the norm where the family has it in front.
+    Shape unchanged."""
     if not config.family.norm_first:
         return resid_pre
     return norm(resid_pre, block.norm, block.norm_bias, config)
 
 
 def ask(block: Block, x: Tensor, source: Tensor, config: Config) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries of `x`, keys and values of `source`, repeated for the heads that share them: `... head pos d_head`."""
+    """Queries of `x`, keys and values of `source`, repeated for the heads that share them: `...
+    head pos d_head`."""
     k, v = project(source, block.w_k, block.b_k), project(source, block.w_v, block.b_v)
     heads = config.n_heads
-    return project(x, block.w_q, block.b_q), formulas.share_heads(k, heads), formulas.share_heads(v, heads)
+    return (
+        project(x, block.w_q, block.b_q),
+        formulas.share_heads(k, heads),
+        formulas.share_heads(v, heads),
+    )
 
 
 def merge_heads(block: Block, z: Tensor) -> Tensor:
-    """attn_out = Concat(z) W_O + b_O, which equals Σ_h ΔE_h + b_O. `... head pos d_head -> ... pos d_model`"""
+    """attn_out = Concat(z) W_O + b_O, which equals Σ_h ΔE_h + b_O. `... head pos d_head -> ... pos
+    d_model`"""
     merged = z.transpose(-3, -2).flatten(-2) @ block.w_o.flatten(0, 1)
     return merged if block.b_o is None else merged + block.b_o
 
 
 def leave(block: Block, resid_pre: Tensor, z: Tensor, config: Config) -> dict[str, Tensor]:
-    """What the heads write and the stream behind it. `... pos d_model, ... head pos d_head -> ... pos d_model`"""
+    """What the heads write and the stream behind it. `... pos d_model, ... head pos d_head -> ...
+    pos d_model`"""
     delta_e = formulas.write(z, block.w_o)
     attn_out = delta_e.sum(-3) if block.b_o is None else delta_e.sum(-3) + block.b_o
-    resid_mid = resid_pre + (norm(attn_out, block.norm_out, None, config) if config.family.norm_written else attn_out)
+    resid_mid = resid_pre + (
+        norm(attn_out, block.norm_out, None, config) if config.family.norm_written else attn_out
+    )
     if config.family.norm_last:
         resid_mid = norm(resid_mid, block.norm, block.norm_bias, config)
     return {"delta_e": delta_e, "attn_out": attn_out, "resid_mid": resid_mid}
@@ -219,14 +256,17 @@ def mlp(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config) -> d
     assert block.w_out is not None
     x = norm(seen, block.norm_mlp, block.norm_mlp_bias, config) if family.norm_first else seen
     mlp_out = activate(block, x, config) @ block.w_out + (0 if block.b_out is None else block.b_out)
-    resid_post = resid_mid + (norm(mlp_out, block.norm_mlp_out, None, config) if family.norm_written else mlp_out)
+    resid_post = resid_mid + (
+        norm(mlp_out, block.norm_mlp_out, None, config) if family.norm_written else mlp_out
+    )
     if family.norm_last:
         resid_post = norm(resid_post, block.norm_mlp, block.norm_mlp_bias, config)
     return {"mlp_out": mlp_out, "resid_post": resid_post}
 
 
 def activate(block: Block, x: Tensor, config: Config) -> Tensor:
-    """The MLP's activations: f(x W_in + b_in), or f(x W_gate) * x W_up where it is gated. `... d_model -> ... d_mlp`"""
+    """The MLP's activations: f(x W_in + b_in), or f(x W_gate) * x W_up where it is gated. `...
+    d_model -> ... d_mlp`"""
     activation = getattr(formulas, config.activation)
     if block.w_gate is not None and block.w_up is not None:
         return activation(x @ block.w_gate) * (x @ block.w_up)
@@ -235,9 +275,11 @@ def activate(block: Block, x: Tensor, config: Config) -> Tensor:
 
 
 def run(weights: Weights, ids: Tensor, dtype: torch.dtype) -> Iterator[dict[str, Tensor]]:
-    """One dictionary of named tensors per layer, in order: neither a whole run nor a converted model is ever held.
+    """One dictionary of named tensors per layer, in order: neither a whole run nor a converted
+    model is ever held.
 
-    `ids: ... pos`. Names: resid_pre x q k v scores pattern z delta_e attn_out resid_mid mlp_out resid_post.
+    `ids: ... pos`. Names: resid_pre x q k v scores pattern z delta_e attn_out resid_mid mlp_out
+    resid_post.
     """
     resid, bias = embed(weights, ids, dtype), position_bias(weights, ids.shape[-1])
     for held in weights.blocks:
@@ -249,25 +291,37 @@ def run(weights: Weights, ids: Tensor, dtype: torch.dtype) -> Iterator[dict[str,
 
 
 def finish(weights: Weights, resid_post: Tensor) -> Tensor:
-    """What leaves a stack: its last resid_post through the final norm, where the family has one. Shape unchanged."""
+    """What leaves a stack: its last resid_post through the final norm, where the family has one.
+    Shape unchanged."""
     return _named_norm(weights, resid_post, weights.config.family.final_norm)
 
 
 def logits(weights: Weights, final: Tensor) -> Tensor:
     """Scores over the vocabulary from what left the last stack: `pos d_model -> pos d_vocab`"""
     family = weights.config.family
-    bias = weights.raw.get(family.head_bias or "final_logits_bias", final.new_zeros(1)).to(final).flatten()
+    bias = (
+        weights.raw.get(family.head_bias or "final_logits_bias", final.new_zeros(1))
+        .to(final)
+        .flatten()
+    )
     uncapped = transformed(weights, final) @ unembedding(weights, final.dtype).T + bias
-    return formulas.cap(uncapped, weights.config.logit_cap) if weights.config.logit_cap else uncapped
+    return (
+        formulas.cap(uncapped, weights.config.logit_cap) if weights.config.logit_cap else uncapped
+    )
 
 
 def transformed(weights: Weights, final: Tensor) -> Tensor:
-    """BERT's head before its last product: norm(activation(x W + b)), where the family has it. Shape unchanged."""
+    """BERT's head before its last product: norm(activation(x W + b)), where the family has it.
+    Shape unchanged."""
     dense, last, activation = weights.config.family.transform
     if not dense:
         return final
-    inner = final @ weights.raw[dense + ".weight"].to(final).T + weights.raw[dense + ".bias"].to(final)
-    return _named_norm(weights, getattr(formulas, activation or weights.config.activation)(inner), last)
+    inner = final @ weights.raw[dense + ".weight"].to(final).T + weights.raw[dense + ".bias"].to(
+        final
+    )
+    return _named_norm(
+        weights, getattr(formulas, activation or weights.config.activation)(inner), last
+    )
 
 
 def unembedding(weights: Weights, dtype: torch.dtype) -> Tensor:
@@ -278,16 +332,19 @@ def unembedding(weights: Weights, dtype: torch.dtype) -> Tensor:
 
 
 def unembed(weights: Weights, resid_post: Tensor) -> Tensor:
-    """Logits over the vocabulary from the last resid_post: the final norm, then W_U. `... d_model -> ... d_vocab`"""
+    """Logits over the vocabulary from the last resid_post: the final norm, then W_U. `... d_model
+    -> ... d_vocab`"""
     return logits(weights, finish(weights, resid_post))
 
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """A decoder's run over a target, as far as its last position needs it: one entry per layer, then the logits there.
+    """A decoder's run over a target, as far as its last position needs it: one entry per layer,
+    then the logits there.
 
-    `entering: 1 d_model` · `own: (k, v), head pos d_head`, the positions before the last · `read: (k, v), head key_pos
-    d_head` · `z: layer head d_head`, of cross-attention at the last position · `logits: d_vocab`.
+    `entering: 1 d_model` · `own: (k, v), head pos d_head`, the positions before the last · `read:
+    (k, v), head key_pos d_head` · `z: layer head d_head`, of cross-attention at the last position ·
+    `logits: d_vocab`.
     """
 
     entering: Tensor
@@ -306,7 +363,8 @@ def encode(stacks: Stacks, ids: Sequence[int]) -> Tensor:
 
 
 def decode(stacks: Stacks, ids: Sequence[int], memory: Tensor) -> Decoded:
-    """The decoder over `ids`, reading `memory: ... key_pos d_model`; its leading axes lead everything kept."""
+    """The decoder over `ids`, reading `memory: ... key_pos d_model`; its leading axes lead
+    everything kept."""
     decoder, cross = stacks["decoder"], stacks["cross"]
     resid = embed(decoder, torch.tensor(ids, device=decoder.device))
     entering, bias, own, read, z = resid[-1:], position_bias(decoder, len(ids)), [], [], []

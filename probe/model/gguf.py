@@ -1,8 +1,10 @@
-"""GGUF files: metadata as a config in Hugging Face's keys, tensors in float32 by Hugging Face's names.
+"""GGUF files: metadata as a config in Hugging Face's keys, tensors in float32 by Hugging Face's
+names.
 
-Names come from the `gguf` package's own map, and blocks are dequantised by it; which keys a family has and what its
-converter turned stands in the table of architectures (`GgufKeys`). The header is read within bounds and checked before
-memory is taken: not by the reader of the `gguf` package, which believes every count that a file states.
+Names come from the `gguf` package's own map, and blocks are dequantised by it; which keys a family
+has and what its converter turned stands in the table of architectures (`GgufKeys`). The header is
+read within bounds and checked before memory is taken: not by the reader of the `gguf` package,
+which believes every count that a file states.
 """
 
 import math
@@ -16,7 +18,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from gguf import GGML_QUANT_SIZES, MODEL_ARCH_NAMES, GGMLQuantizationType, dequantize, get_tensor_name_map
+from gguf import (
+    GGML_QUANT_SIZES,
+    MODEL_ARCH_NAMES,
+    GGMLQuantizationType,
+    dequantize,
+    get_tensor_name_map,
+)
 
 from probe.model.architectures import FAMILIES, GGUF_KNOWN
 from probe.model.architectures.family import GGUF_SIZES, Family
@@ -28,17 +36,34 @@ KNOWN = ", ".join(family.gguf.architecture for family in FAMILIES.values() if fa
 STRETCH = "rope_freqs.weight"
 WINDOW = "attention.sliding_window"  # 0 where a model has none
 VERSIONS = (2, 3)
-SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+SCALARS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 FLOAT32, STRING, ARRAY = 6, 8, 9
 MOST_AXES = 4
 AGAIN = "copy or download it again"
 CONVERT = "convert the model to GGUF again"
-PLAIN = {"F32": (np.float32, "float32"), "F16": (np.float16, "float16"), "BF16": (np.uint8, "bfloat16")}
+PLAIN = {
+    "F32": (np.float32, "float32"),
+    "F16": (np.float16, "float16"),
+    "BF16": (np.uint8, "bfloat16"),
+}
 
 
 @dataclass(frozen=True)
 class Stored:
-    """One tensor as the file states it: shape, slowest axis first, element type, and the place of its bytes."""
+    """One tensor as the file states it: shape, slowest axis first, element type, and the place of
+    its bytes."""
 
     shape: tuple[int, ...]
     kind: GGMLQuantizationType
@@ -48,7 +73,8 @@ class Stored:
 
 @dataclass(frozen=True, eq=False)
 class GgufFile:
-    """A file whose header was read whole and fits the file's length; the tensors' bytes stay on the disk."""
+    """A file whose header was read whole and fits the file's length; the tensors' bytes stay on the
+    disk."""
 
     path: Path
     metadata: Mapping[str, Any]
@@ -63,7 +89,8 @@ class GgufFile:
 
 
 class _Header:
-    """Reads a header from the front; whatever would lie behind the end of the file is refused before it is taken."""
+    """Reads a header from the front; whatever would lie behind the end of the file is refused
+    before it is taken."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path, self.data, self.at = path, data, 0
@@ -92,7 +119,8 @@ class _Header:
             self.refuse(f"its metadata are not UTF-8 at byte {self.at - len(raw):,}")
 
     def value(self, kind: int) -> Any:
-        """One entry's value. A float32 becomes the shortest decimal that it stands for: 1e-5, not 9.99999974e-06."""
+        """One entry's value. A float32 becomes the shortest decimal that it stands for: 1e-5, not
+        9.99999974e-06."""
         if kind == STRING:
             return self.text()
         if kind == ARRAY:
@@ -104,11 +132,14 @@ class _Header:
         return float(str(np.float32(number))) if kind == FLOAT32 else number
 
     def _letter(self, kind: int) -> str:
-        return SCALARS.get(kind) or self.refuse(f"its metadata hold a value of the unknown type {kind}", CONVERT)
+        return SCALARS.get(kind) or self.refuse(
+            f"its metadata hold a value of the unknown type {kind}", CONVERT
+        )
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """The header of a file, read whole. Raises ModelError for what is cut, damaged, absurd or not of this format."""
+    """The header of a file, read whole. Raises ModelError for what is cut, damaged, absurd or not
+    of this format."""
     try:
         with path.open("rb") as opened:
             data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
@@ -121,9 +152,13 @@ def open_gguf(path: Path) -> GgufFile:
     version, tensors, entries = header.number("I"), header.number("Q"), header.number("Q")
     if version not in VERSIONS:
         turned = " (its bytes are in the other order)" if version & 0xFFFF == 0 else ""
-        header.refuse(f"its format is GGUF version {version}{turned}, and versions 2 and 3 are read", CONVERT)
+        header.refuse(
+            f"its format is GGUF version {version}{turned}, and versions 2 and 3 are read", CONVERT
+        )
     metadata = _metadata(header, entries)
-    return GgufFile(path, metadata, _table(header, tensors, metadata.get("general.alignment", 32)), data)
+    return GgufFile(
+        path, metadata, _table(header, tensors, metadata.get("general.alignment", 32)), data
+    )
 
 
 def _metadata(header: _Header, entries: int) -> dict[str, Any]:
@@ -140,9 +175,16 @@ def _metadata(header: _Header, entries: int) -> dict[str, Any]:
 
 
 def _table(header: _Header, count: int, alignment: object) -> dict[str, Stored]:
-    """Every tensor by name: shape, type and place, with room for all of them in the file and none on another."""
-    if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
-        header.refuse(f"its general.alignment is {str(alignment)[:20]}, which is no power of two", CONVERT)
+    """Every tensor by name: shape, type and place, with room for all of them in the file and none
+    on another."""
+    if (
+        not isinstance(alignment, int)
+        or not 0 < alignment <= 1 << 20
+        or alignment & (alignment - 1)
+    ):
+        header.refuse(
+            f"its general.alignment is {str(alignment)[:20]}, which is no power of two", CONVERT
+        )
     stated: dict[str, tuple[tuple[int, ...], int, int]] = {}
     for _ in range(count):
         name, axes = header.text(), header.number("I")
@@ -153,12 +195,17 @@ def _table(header: _Header, count: int, alignment: object) -> dict[str, Stored]:
         stated[name] = (shape, header.number("I"), header.number("Q"))
     first = -(-header.at // alignment) * alignment
     tensors = {
-        name: _stored(header, name[:80], shape, kind, first + offset) for name, (shape, kind, offset) in stated.items()
+        name: _stored(header, name[:80], shape, kind, first + offset)
+        for name, (shape, kind, offset) in stated.items()
     }
     end = first
     for name, tensor in sorted(tensors.items(), key=lambda item: item[1].start):
         if tensor.start < end or tensor.start % alignment:
-            problem = "lies on another" if tensor.start < end else "does not start at a multiple of its alignment"
+            problem = (
+                "lies on another"
+                if tensor.start < end
+                else "does not start at a multiple of its alignment"
+            )
             header.refuse(f"its tensor {name[:80]!r} {problem}")
         end = tensor.start + tensor.size
     return tensors
@@ -169,19 +216,27 @@ def _stored(header: _Header, name: str, shape: tuple[int, ...], kind: int, start
         known = kind in set(GGMLQuantizationType)
         label = GGMLQuantizationType(kind).name if known else f"number {kind}"
         problem = f"its tensor {name!r} is stored in the quantisation {label}, which cannot be turned into numbers here"
-        raise unsupported(header.path, problem, "take another quantisation of the model, such as Q8_0 or Q4_K")
+        raise unsupported(
+            header.path, problem, "take another quantisation of the model, such as Q8_0 or Q4_K"
+        )
     block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
     if not all(shape) or shape[-1] % block:
-        header.refuse(f"its tensor {name!r} has shape {list(shape)}, which is no whole number of blocks", CONVERT)
+        header.refuse(
+            f"its tensor {name!r} has shape {list(shape)}, which is no whole number of blocks",
+            CONVERT,
+        )
     size = math.prod(shape) // block * size
     if start + size > len(header.data):
-        header.refuse(f"it is cut short (its tensor {name!r} goes on behind its {len(header.data):,} bytes)")
+        header.refuse(
+            f"it is cut short (its tensor {name!r} goes on behind its {len(header.data):,} bytes)"
+        )
     return Stored(shape, GGMLQuantizationType(kind), start, size)
 
 
 @cache
 def _readable(kind: int) -> bool:
-    """Whether the `gguf` package turns this type into floats: it is asked with one block of zeros."""
+    """Whether the `gguf` package turns this type into floats: it is asked with one block of zeros.
+    """
     try:
         known = GGMLQuantizationType(kind)
         one = np.zeros((1, GGML_QUANT_SIZES[known][1]), np.uint8)
@@ -192,7 +247,8 @@ def _readable(kind: int) -> bool:
 
 
 def read_raw_config(opened: GgufFile) -> dict[str, Any]:
-    """The metadata in Hugging Face's keys. Raises UnsupportedModel for what no formula is known for."""
+    """The metadata in Hugging Face's keys. Raises UnsupportedModel for what no formula is known
+    for."""
     kind, family = _family(opened)
     keys, prefix = family.gguf, f"{opened.metadata['general.architecture']}."
     assert keys is not None
@@ -203,15 +259,23 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
         "pad_token_id": opened.metadata.get("tokenizer.ggml.padding_token_id"),
     }
     sizes = family.keys.sizes
-    numbers = {theirs: sizes[ours] for theirs, ours in GGUF_SIZES.items() if ours in sizes} | dict(keys.numbers)
-    own = {key.removeprefix(prefix): value for key, value in opened.metadata.items() if key.startswith(prefix)}
+    numbers = {theirs: sizes[ours] for theirs, ours in GGUF_SIZES.items() if ours in sizes} | dict(
+        keys.numbers
+    )
+    own = {
+        key.removeprefix(prefix): value
+        for key, value in opened.metadata.items()
+        if key.startswith(prefix)
+    }
     for name, value in own.items():
         key = (prefix + name)[:80]
         if isinstance(value, list) or len(str(value)) > 40:
             raise refuse(opened.path, f"{key} is no single number or word", CONVERT)
         if name in numbers:
             if isinstance(value, str) or not math.isfinite(value):
-                raise refuse(opened.path, f"{key} is {value!r} in its metadata, which is no number", CONVERT)
+                raise refuse(
+                    opened.path, f"{key} is {value!r} in its metadata, which is no number", CONVERT
+                )
             raw[numbers[name]] = value if value or name != WINDOW else None
         elif value not in keys.must.get(name, ()) and name not in keys.unread:
             problem = f"{key} is {value!r} in its metadata, and no formula for it is certified"
@@ -234,9 +298,12 @@ def _family(opened: GgufFile) -> tuple[str, Family]:
 
 
 def _head_sizes(opened: GgufFile, family: Family, own: Mapping[str, Any]) -> dict[str, Any]:
-    """The size of a head where the family leaves it free, and the share of it that is turned by its position."""
+    """The size of a head where the family leaves it free, and the share of it that is turned by its
+    position."""
     width, heads = own.get("embedding_length"), own.get("attention.head_count")
-    even = width // heads if isinstance(width, int) and isinstance(heads, int) and heads > 0 else None
+    even = (
+        width // heads if isinstance(width, int) and isinstance(heads, int) and heads > 0 else None
+    )
     size = own.get("attention.key_length") or even
     if own.get("attention.value_length", size) != size:
         raise refuse(opened.path, "its keys and its values differ in length", CONVERT)
@@ -247,8 +314,17 @@ def _head_sizes(opened: GgufFile, family: Family, own: Mapping[str, Any]) -> dic
     dims = own.get("rope.dimension_count")
     if dims is None or family.positions != "rotary" or not isinstance(size, int):
         return settings
-    if not isinstance(dims, int) or not 0 < dims <= size or dims % 2 or (family.free_heads and dims != size):
-        raise refuse(opened.path, f"its rope.dimension_count is {dims} where a head has {size} dimensions", CONVERT)
+    if (
+        not isinstance(dims, int)
+        or not 0 < dims <= size
+        or dims % 2
+        or (family.free_heads and dims != size)
+    ):
+        raise refuse(
+            opened.path,
+            f"its rope.dimension_count is {dims} where a head has {size} dimensions",
+            CONVERT,
+        )
     share = dims / size
     exact = share if int(size * share) == dims else math.nextafter(share, 1)
     return settings if family.free_heads else settings | {"partial_rotary_factor": exact}
@@ -257,7 +333,9 @@ def _head_sizes(opened: GgufFile, family: Family, own: Mapping[str, Any]) -> dic
 def read_gguf_config(opened: GgufFile, *, prepend_bos: bool) -> Config:
     """The config that the metadata describe, held to the same rules as one of a folder."""
     raw = read_raw_config(opened)
-    config = config_from(raw, where=opened.path, architecture=raw["architectures"][0], prepend_bos=prepend_bos)
+    config = config_from(
+        raw, where=opened.path, architecture=raw["architectures"][0], prepend_bos=prepend_bos
+    )
     if config.n_layers > len(opened.tensors):
         problem = f"its metadata promise {config.n_layers} layers and it holds {len(opened.tensors)} tensors"
         raise refuse(opened.path, problem, AGAIN)
@@ -265,12 +343,17 @@ def read_gguf_config(opened: GgufFile, *, prepend_bos: bool) -> Config:
 
 
 def read_tensors(
-    opened: GgufFile, config: Config, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
+    opened: GgufFile,
+    config: Config,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
 ) -> dict[str, torch.Tensor]:
-    """The raw tensors by Hugging Face name without the family's prefix, as the model's own checkpoint would hold them.
+    """The raw tensors by Hugging Face name without the family's prefix, as the model's own
+    checkpoint would hold them.
 
-    Dequantised to float32, then cast to `dtype`. Raises ModelError, naming the tensor as the file does, when one is
-    missing, unknown, of another shape or not finite.
+    Dequantised to float32, then cast to `dtype`. Raises ModelError, naming the tensor as the file
+    does, when one is missing, unknown, of another shape or not finite.
     """
     wanted = {theirs: (ours, role, shape) for ours, theirs, role, shape in _names(config)}
     for name, (_, role, shape) in wanted.items():
@@ -289,7 +372,8 @@ def read_tensors(
 
 
 def _names(config: Config) -> Iterator[tuple[str, str, str, tuple[int, ...]]]:
-    """Of every tensor, Hugging Face's name, GGUF's, its role in a layer ("" outside) and Hugging Face's shape."""
+    """Of every tensor, Hugging Face's name, GGUF's, its role in a layer ("" outside) and Hugging
+    Face's shape."""
     family = config.family
     assert family.gguf is not None
     arch = next(key for key, name in MODEL_ARCH_NAMES.items() if name == family.gguf.architecture)
@@ -297,7 +381,9 @@ def _names(config: Config) -> Iterator[tuple[str, str, str, tuple[int, ...]]]:
     roles: dict[str, str] = {}
     for stack in family.attentions:
         for layer in range(layers_of(stack, config)):
-            roles |= {stack.layers.format(layer) + part: role for role, (part, _) in stack.parts.items()}
+            roles |= {
+                stack.layers.format(layer) + part: role for role, (part, _) in stack.parts.items()
+            }
     for name, shape in expected_shapes(config):
         base, _, ending = name.rpartition(".")
         theirs = names.get_name(family.prefix + base) or names.get_name(base) or base
@@ -305,7 +391,8 @@ def _names(config: Config) -> Iterator[tuple[str, str, str, tuple[int, ...]]]:
 
 
 def _is_turned(config: Config, role: str, axes: int) -> bool:
-    """GGUF holds every matrix output x input; GPT-2's own files hold those of its layers input x output."""
+    """GGUF holds every matrix output x input; GPT-2's own files hold those of its layers input x
+    output."""
     return config.family.turned and bool(role) and axes == 2
 
 
@@ -326,7 +413,9 @@ def _floats(opened: GgufFile, name: str) -> torch.Tensor:
     plain = raw.view(PLAIN[stored.kind.name][0]) if stored.kind.name in PLAIN else raw
     with np.errstate(all="ignore"):  # what is not finite is refused below
         values = dequantize(plain.reshape(*stored.shape[:-1], -1), stored.kind)
-    tensor = torch.from_numpy(values if values.flags.writeable else values.copy()).reshape(stored.shape)
+    tensor = torch.from_numpy(values if values.flags.writeable else values.copy()).reshape(
+        stored.shape
+    )
     check_finite(tensor, name, where=opened.path)
     return tensor
 
@@ -342,6 +431,8 @@ def _as_in_checkpoint(values: torch.Tensor, role: str, config: Config) -> torch.
     if role in family.gguf.paired:  # rows (head, pair, 2) -> (head, 2, pair)
         heads = config.n_heads if role == "q" else config.n_kv_heads
         return values.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
-    if role == "qkv" and any(stack.fused == "by head" for stack in family.attentions):  # (3, head) -> (head, 3)
+    if role == "qkv" and any(
+        stack.fused == "by head" for stack in family.attentions
+    ):  # (3, head) -> (head, 3)
         return values.unflatten(0, (3, config.n_heads, -1)).transpose(0, 1).flatten(0, 2)
     return values

@@ -1,11 +1,13 @@
-"""One door for every model: a name, a folder, a GGUF file or an existing TransformerBridge -> Model.
+"""One door for every model: a name, a folder, a GGUF file or an existing TransformerBridge ->
+Model.
 
-Decisions that stand here: raw weights (compatibility mode changes every head's contribution), eager attention, no
-remote code, safetensors or GGUF only, and a self-check of the hooks on one short text before anybody sees the model.
-What a name stands for is decided in `find`, what a GGUF file must hold in `gguf`, what TransformerLens must do in
-`bridge`; what a folder must hold before any of it is believed, here: the sizes that the config promises are compared
-with those that the safetensors headers state before memory is taken. The forward from scratch runs from the tensors
-read here, which never pass through Hugging Face's model classes.
+Decisions that stand here: raw weights (compatibility mode changes every head's contribution), eager
+attention, no remote code, safetensors or GGUF only, and a self-check of the hooks on one short text
+before anybody sees the model. What a name stands for is decided in `find`, what a GGUF file must
+hold in `gguf`, what TransformerLens must do in `bridge`; what a folder must hold before any of it
+is believed, here: the sizes that the config promises are compared with those that the safetensors
+headers state before memory is taken. The forward from scratch runs from the tensors read here,
+which never pass through Hugging Face's model classes.
 """
 
 import hashlib
@@ -22,7 +24,16 @@ from safetensors import SafetensorError, safe_open
 
 from probe.errors import InputError
 from probe.model.architectures import FAMILIES
-from probe.model.bridge import LOCAL, boot, boot_gguf, boot_untrained, check_config_file, in_short, quiet, read_bridge
+from probe.model.bridge import (
+    LOCAL,
+    boot,
+    boot_gguf,
+    boot_untrained,
+    check_config_file,
+    in_short,
+    quiet,
+    read_bridge,
+)
 from probe.model.find import INDEX, SINGLE, find, has_tokenizer, name_of, weight_files, weight_map
 from probe.model.model import RESAVE, Config, Model, read_config, read_json, refuse
 from probe.model.trace import check_hooks
@@ -38,8 +49,8 @@ if TYPE_CHECKING:
 TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}  # how the first BERTs called the two of a norm
 DTYPES = (torch.float32, torch.float64)
-# Cuts in front of byte-level merges for which transformers' converter takes GPT-2's. SmolLM's own, which sets digits
-# apart, gives the same tokens: its merges know no two digits.
+# Cuts in front of byte-level merges for which transformers' converter takes GPT-2's. SmolLM's own,
+# which sets digits apart, gives the same tokens: its merges know no two digits.
 LIKE_GPT2 = (None, "gpt-2", "gpt2", "default", "smollm", "mpt", "olmo", "jais", "phi-2")
 GIVE_TOKENIZER = "put the tokenizer.json of this model beside the file"
 SHORT_TEXT = "The mole dug under the river bank."
@@ -54,17 +65,22 @@ def load(
 ) -> Model:
     """A checked Model of a name, a folder, a GGUF file or an existing TransformerBridge.
 
-    An embedded name comes first ("tiny-senses"), then a packaged one ("smollm2"), then an existing folder or file or
-    anything that looks like a path ("./gpt2", "~/gpt2", "a/b/c", "model.gguf"), then a hub name ("gpt2", "owner/name").
-    Weights stored in another type, float16 or quantised, are computed with in `dtype`, torch.float32 or torch.float64
-    or the name of one. A bridge keeps its own device and dtype and must be in raw mode. Raises ModelError or
-    UnsupportedModel with one sentence that names the file and the next step.
+    An embedded name comes first ("tiny-senses"), then a packaged one ("smollm2"), then an existing
+    folder or file or anything that looks like a path ("./gpt2", "~/gpt2", "a/b/c", "model.gguf"),
+    then a hub name ("gpt2", "owner/name"). Weights stored in another type, float16 or quantised,
+    are computed with in `dtype`, torch.float32 or torch.float64 or the name of one. A bridge keeps
+    its own device and dtype and must be in raw mode. Raises ModelError or UnsupportedModel with one
+    sentence that names the file and the next step.
     """
     if not isinstance(source, str | os.PathLike):
         return _checked(_from_bridge(source, prepend_bos))
-    kind = next((known for known in DTYPES if dtype in (known, str(known).removeprefix("torch."))), None)
+    kind = next(
+        (known for known in DTYPES if dtype in (known, str(known).removeprefix("torch."))), None
+    )
     if kind is None:
-        raise InputError(f"Cannot load {source} in {dtype}: the certificate holds for torch.float32 and torch.float64.")
+        raise InputError(
+            f"Cannot load {source} in {dtype}: the certificate holds for torch.float32 and torch.float64."
+        )
     where = _device(device)
     place, origin = find(source)
     read = _from_folder if place.is_dir() else _from_gguf
@@ -72,7 +88,8 @@ def load(
 
 
 def untrained(model: Model, *, seed: int) -> Model:
-    """A model of the same shape and tokenizer with random weights: what it looks like where nothing was learned."""
+    """A model of the same shape and tokenizer with random weights: what it looks like where nothing
+    was learned."""
     prefix = model.config.family.prefix
     with quiet():
         bridge, drawn = boot_untrained(model.bridge, model.tokenizer, seed=seed)
@@ -80,7 +97,9 @@ def untrained(model: Model, *, seed: int) -> Model:
     weights = {name: names[name] for name in model.weights}
     name = f"{model.name}, untrained"
     origin = Origin(model.origin.kind, name, None, _sha256_of_tensors(weights))
-    return Model(name, bridge, model.tokenizer, model.config, weights, origin, model.device, model.dtype)
+    return Model(
+        name, bridge, model.tokenizer, model.config, weights, origin, model.device, model.dtype
+    )
 
 
 def _device(device: str | torch.device) -> torch.device:
@@ -88,17 +107,23 @@ def _device(device: str | torch.device) -> torch.device:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError) as error:
-        raise InputError(f"Cannot use the device {device!r} here; use 'cpu', which always works.") from error
+        raise InputError(
+            f"Cannot use the device {device!r} here; use 'cpu', which always works."
+        ) from error
     return chosen
 
 
-def _from_folder(folder: Path, origin: Origin, *, device: torch.device, dtype: torch.dtype, prepend_bos: bool) -> Model:
+def _from_folder(
+    folder: Path, origin: Origin, *, device: torch.device, dtype: torch.dtype, prepend_bos: bool
+) -> Model:
     config = read_config(folder, prepend_bos=prepend_bos)
     weights = read_checkpoint(folder, config, dtype=dtype, device=device)
     with quiet():
         check_config_file(folder)
         if not has_tokenizer(folder):  # transformers would quietly make up an empty one
-            step = "copy tokenizer.json (or vocab.json and merges.txt) of this model into the folder"
+            step = (
+                "copy tokenizer.json (or vocab.json and merges.txt) of this model into the folder"
+            )
             raise refuse(folder, "its tokenizer is missing", step)
         tokenizer = check_tokenizer(_read_tokenizer(folder, "AutoTokenizer"), config, where=folder)
         bridge = boot(folder, tokenizer, config, device=device, dtype=dtype)
@@ -108,7 +133,9 @@ def _from_folder(folder: Path, origin: Origin, *, device: torch.device, dtype: t
     return Model(origin.location, bridge, tokenizer, config, weights, known, device, dtype)
 
 
-def _from_gguf(file: Path, origin: Origin, *, device: torch.device, dtype: torch.dtype, prepend_bos: bool) -> Model:
+def _from_gguf(
+    file: Path, origin: Origin, *, device: torch.device, dtype: torch.dtype, prepend_bos: bool
+) -> Model:
     from probe.model.gguf import open_gguf, read_gguf_config, read_raw_config, read_tensors
 
     opened = open_gguf(file)
@@ -124,15 +151,23 @@ def _from_gguf(file: Path, origin: Origin, *, device: torch.device, dtype: torch
 
 
 def read_gguf_tokenizer(opened: "GgufFile", config: Config) -> "PreTrainedTokenizerFast":
-    """The tokenizer in the metadata, converted by transformers. Raises ModelError for one that it would get wrong."""
+    """The tokenizer in the metadata, converted by transformers. Raises ModelError for one that it
+    would get wrong."""
     from transformers import PreTrainedTokenizerFast
     from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
-    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS, GGUF_TOKENIZER_TYPES
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import (
+        GGUF_PRE_TOKENIZER_SPLITS,
+        GGUF_TOKENIZER_TYPES,
+    )
 
     kind, cut = (opened.metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
     if not isinstance(opened.metadata.get("tokenizer.ggml.tokens"), list):
         raise refuse(opened.path, "it holds no tokenizer", GIVE_TOKENIZER)
-    if config.family.kind != "decoder" or not isinstance(kind, str) or kind not in GGUF_TOKENIZER_TYPES:
+    if (
+        config.family.kind != "decoder"
+        or not isinstance(kind, str)
+        or kind not in GGUF_TOKENIZER_TYPES
+    ):
         problem = f"its tokenizer is of the kind {str(kind)[:40]!r}, which is not converted"
         raise refuse(opened.path, problem, GIVE_TOKENIZER)
     if kind == "gpt2" and cut not in (*LIKE_GPT2, *GGUF_PRE_TOKENIZER_SPLITS):
@@ -144,11 +179,14 @@ def read_gguf_tokenizer(opened: "GgufFile", config: Config) -> "PreTrainedTokeni
         own = _without_added(backend, len(described["tokens"]))
         return PreTrainedTokenizerFast(tokenizer_object=own, **settings)
     except Exception as error:  # broad, because tokenizers raises Exception itself
-        raise refuse(opened.path, f"its tokenizer cannot be converted ({in_short(error)})", GIVE_TOKENIZER) from error
+        raise refuse(
+            opened.path, f"its tokenizer cannot be converted ({in_short(error)})", GIVE_TOKENIZER
+        ) from error
 
 
 def _without_added(backend: Any, known: int) -> Any:
-    """Without tokens that the file does not know: the converter gives every byte-level one GPT-2's end of text."""
+    """Without tokens that the file does not know: the converter gives every byte-level one GPT-2's
+    end of text."""
     if backend.get_vocab_size(with_added_tokens=True) <= known:
         return backend
     from tokenizers import Tokenizer
@@ -159,26 +197,38 @@ def _without_added(backend: Any, known: int) -> Any:
 
 
 def _read_tokenizer(folder: Path, reader: str) -> Any:
-    """The tokenizer files of `folder` by a class of transformers. Raises ModelError where they cannot be read."""
+    """The tokenizer files of `folder` by a class of transformers. Raises ModelError where they
+    cannot be read."""
     import transformers
 
     if (folder / "tokenizer.json").is_file():
         read_json(folder / "tokenizer.json")
     try:
         return getattr(transformers, reader).from_pretrained(folder, **LOCAL)
-    except Exception as error:  # broad, because tokenizers raises Exception itself for a broken file
-        raise refuse(folder, f"its tokenizer cannot be read ({in_short(error)})", "save the tokenizer again") from error
+    except (
+        Exception
+    ) as error:  # broad, because tokenizers raises Exception itself for a broken file
+        raise refuse(
+            folder, f"its tokenizer cannot be read ({in_short(error)})", "save the tokenizer again"
+        ) from error
 
 
 def check_tokenizer(tokenizer: Any, config: Config, *, where: object) -> "PreTrainedTokenizerFast":
-    """The tokenizer itself, once it gives character offsets, fits the embedding, and has a BOS if one is asked for."""
+    """The tokenizer itself, once it gives character offsets, fits the embedding, and has a BOS if
+    one is asked for."""
     from transformers import PreTrainedTokenizerFast
 
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise refuse(where, "its tokenizer is not a fast one and gives no character offsets", "add tokenizer.json")
+        raise refuse(
+            where,
+            "its tokenizer is not a fast one and gives no character offsets",
+            "add tokenizer.json",
+        )
     largest = max(tokenizer.get_vocab().values(), default=0)
     if largest >= config.d_vocab:
-        problem = f"its tokenizer has a token {largest} and the model embeds only {config.d_vocab} tokens"
+        problem = (
+            f"its tokenizer has a token {largest} and the model embeds only {config.d_vocab} tokens"
+        )
         raise refuse(where, problem, "use the tokenizer that belongs to these weights")
     try:
         ids = tokenizer(SHORT_TEXT, add_special_tokens=False)["input_ids"]
@@ -186,7 +236,9 @@ def check_tokenizer(tokenizer: Any, config: Config, *, where: object) -> "PreTra
         problem = f"its tokenizer cannot cut a plain sentence ({in_short(error)})"
         raise refuse(where, problem, "save the tokenizer again") from error
     if not ids:
-        raise refuse(where, "its tokenizer turns a plain sentence into nothing", "save the tokenizer again")
+        raise refuse(
+            where, "its tokenizer turns a plain sentence into nothing", "save the tokenizer again"
+        )
     if config.prepend_bos and tokenizer.bos_token_id is None:
         raise refuse(where, "its tokenizer has no BOS token to prepend", "pass prepend_bos=False")
     return tokenizer
@@ -224,7 +276,8 @@ def _checked(model: Model) -> Model:
 
 @dataclass(frozen=True)
 class Located:
-    """One tensor as a safetensors header states it: where it lies, under which name, its shape and element type."""
+    """One tensor as a safetensors header states it: where it lies, under which name, its shape and
+    element type."""
 
     file: Path
     name: str
@@ -233,13 +286,18 @@ class Located:
 
 
 def locate(folder: Path, architecture: str) -> dict[str, Located]:
-    """Every tensor that the headers state, by name without its family's prefix; no tensor data is read."""
+    """Every tensor that the headers state, by name without its family's prefix; no tensor data is
+    read."""
     located: dict[str, Located] = {}
     for file in weight_files(folder):
         for tensor in _header(file):
             name = _short(tensor.name, architecture)
             if name in located:
-                raise refuse(folder, f"{name} is there twice ({located[name].file.name} and {file.name})", RESAVE)
+                raise refuse(
+                    folder,
+                    f"{name} is there twice ({located[name].file.name} and {file.name})",
+                    RESAVE,
+                )
             located[name] = tensor
     if not (folder / SINGLE).is_file():
         lacking = [name for name in weight_map(folder) if _short(name, architecture) not in located]
@@ -250,22 +308,32 @@ def locate(folder: Path, architecture: str) -> dict[str, Located]:
 
 def _short(name: str, architecture: str) -> str:
     plain = name.removeprefix(FAMILIES[architecture].prefix)
-    return next((plain.removesuffix(old) + new for old, new in OLD_NAMES.items() if plain.endswith(old)), plain)
+    return next(
+        (plain.removesuffix(old) + new for old, new in OLD_NAMES.items() if plain.endswith(old)),
+        plain,
+    )
 
 
 def _header(file: Path) -> list[Located]:
     try:
         with safe_open(file, framework="pt") as opened:
             slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 (safe_open is no mapping)
-            return [Located(file, n, tuple(s.get_shape()), s.get_dtype()) for n, s in sorted(slices.items())]
+            return [
+                Located(file, n, tuple(s.get_shape()), s.get_dtype())
+                for n, s in sorted(slices.items())
+            ]
     except (SafetensorError, OSError) as error:
-        raise refuse(file.parent, f"{file.name} is corrupt ({str(error)[:80]})", "copy or download it again") from error
+        raise refuse(
+            file.parent, f"{file.name} is corrupt ({str(error)[:80]})", "copy or download it again"
+        ) from error
 
 
 def _wanted(located: Mapping[str, Located], config: Config, *, where: object) -> list[str]:
-    """The tensors to read, headers held against the config: all there, of the right shape, floats, and all known.
+    """The tensors to read, headers held against the config: all there, of the right shape, floats,
+    and all known.
 
-    Others that no formula reads may be there: copies of a tied embedding (which are checked), buffers, other heads.
+    Others that no formula reads may be there: copies of a tied embedding (which are checked),
+    buffers, other heads.
     """
     wanted, family = [], config.family
     for name, shape in expected_shapes(config, located):
@@ -275,31 +343,52 @@ def _wanted(located: Mapping[str, Located], config: Config, *, where: object) ->
             problem = f"{name} has shape {list(located[name].shape)} where config.json asks for {list(shape)}"
             raise refuse(where, problem, "use the config.json that belongs to these weights")
         if located[name].dtype not in TYPES:
-            raise refuse(where, f"{name} is stored as {located[name].dtype}", "load a plain float checkpoint")
+            raise refuse(
+                where, f"{name} is stored as {located[name].dtype}", "load a plain float checkpoint"
+            )
         wanted.append(name)
     ignored = (f"{family.unembed}.weight", *family.ignored)
     for name in sorted(located.keys() - set(wanted)):
         if not any(fnmatchcase(name, known) for known in ignored):
-            raise refuse(where, f"{name} is not a tensor of the {family.name} that config.json describes", RESAVE)
+            raise refuse(
+                where,
+                f"{name} is not a tensor of the {family.name} that config.json describes",
+                RESAVE,
+            )
     return wanted
 
 
 def read_checkpoint(
-    folder: Path, config: Config, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
+    folder: Path,
+    config: Config,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
 ) -> dict[str, torch.Tensor]:
-    """The raw tensors by Hugging Face name without the family's prefix, cast to `dtype` on `device`, all finite.
+    """The raw tensors by Hugging Face name without the family's prefix, cast to `dtype` on
+    `device`, all finite.
 
-    The unembedding ("lm_head.weight") is among them only when it is not tied. Raises ModelError naming file and tensor.
+    The unembedding ("lm_head.weight") is among them only when it is not tied. Raises ModelError
+    naming file and tensor.
     """
     located = locate(folder, config.architecture)
-    weights = {name: _read(located[name], dtype).to(device) for name in _wanted(located, config, where=folder)}
+    weights = {
+        name: _read(located[name], dtype).to(device)
+        for name in _wanted(located, config, where=folder)
+    }
     family = config.family
     embed = family.embed + ".weight"
     for name in located.keys() - weights.keys():
-        copies = name.endswith("embed_tokens.weight") or (name == family.unembed + ".weight" and config.tied)
+        copies = name.endswith("embed_tokens.weight") or (
+            name == family.unembed + ".weight" and config.tied
+        )
         if copies and not torch.equal(_read(located[name], dtype), weights[embed].cpu()):
-            step = 'write "tie_word_embeddings": false into config.json if the two are meant to differ'
-            raise refuse(folder, f"{name} differs from {embed} although config.json ties them", step)
+            step = (
+                'write "tie_word_embeddings": false into config.json if the two are meant to differ'
+            )
+            raise refuse(
+                folder, f"{name} differs from {embed} although config.json ties them", step
+            )
     return weights
 
 

@@ -1,9 +1,9 @@
-"""A loaded model as a record, and its sizes and switches: read from a config by the table of architectures, refused
-where absurd or where the formulas do not hold.
+"""A loaded model as a record, and its sizes and switches: read from a config by the table of
+architectures, refused where absurd or where the formulas do not hold.
 
-A folder, a GGUF file and an existing bridge are held to the same rules. Sizes come from the file, never from a default:
-a config that leaves one out is refused. A key that would make the formulas another model's must have its standard
-value.
+A folder, a GGUF file and an existing bridge are held to the same rules. Sizes come from the file,
+never from a default: a config that leaves one out is refused. A key that would make the formulas
+another model's must have its standard value.
 """
 
 import json
@@ -27,16 +27,23 @@ if TYPE_CHECKING:
 LOCAL = {"sliding_attention": True, "local": True, "full_attention": False, "global": False}
 MOST_LAYERS = 10_000  # what a config may promise before any tensor is looked at
 RESAVE = "save the model again with save_pretrained"
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_new", "relu": "relu"}
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_new",
+    "relu": "relu",
+}
 ACTIVATIONS |= {"silu": "silu", "swish": "silu"}
 
 
 @dataclass(frozen=True)
 class Positions:
-    """How a model knows where a token stands: the rows of its table and which is the first, or rotary, or T5's buckets.
+    """How a model knows where a token stands: the rows of its table and which is the first, or
+    rotary, or T5's buckets.
 
-    `dims` coordinates of each head are turned at the `base` frequency, at `local_base` in local layers where that is
-    not 0; `stretch` holds Llama 3's factor, low, high and length; offsets fall into `buckets` up to `furthest`.
+    `dims` coordinates of each head are turned at the `base` frequency, at `local_base` in local
+    layers where that is not 0; `stretch` holds Llama 3's factor, low, high and length; offsets fall
+    into `buckets` up to `furthest`.
     """
 
     kind: Literal["learned", "sinusoidal", "rotary", "relative bias"] = "learned"
@@ -54,12 +61,14 @@ class Positions:
 class Config:
     """The sizes and switches of a language model, in the words used everywhere in `probe`.
 
-    `n_ctx` is the longest text in tokens, `d_vocab` the number of token embeddings, `epsilon` the norms'. `tied` says
-    that the unembedding is the transposed token embedding; `n_layers` are those of the encoder where there is a
-    decoder, too; `n_kv_heads` heads hold keys and values; `has_head` is False when the checkpoint holds no
-    language-model head; `special_tokens` says that the tokenizer puts its own, such as [CLS], `prepend_bos` that one is
-    put in front instead. Layers that are `local` look back over `window` tokens, their own among them. `query_scalar`
-    stands under the root in place of d_head; `score_cap` and `logit_cap` bound what they name; 0 where there is none.
+    `n_ctx` is the longest text in tokens, `d_vocab` the number of token embeddings, `epsilon` the
+    norms'. `tied` says that the unembedding is the transposed token embedding; `n_layers` are those
+    of the encoder where there is a decoder, too; `n_kv_heads` heads hold keys and values;
+    `has_head` is False when the checkpoint holds no language-model head; `special_tokens` says that
+    the tokenizer puts its own, such as [CLS], `prepend_bos` that one is put in front instead.
+    Layers that are `local` look back over `window` tokens, their own among them. `query_scalar`
+    stands under the root in place of d_head; `score_cap` and `logit_cap` bound what they name; 0
+    where there is none.
     """
 
     architecture: str
@@ -98,10 +107,12 @@ class Config:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A model that passed every check of loading: the hooked bridge, and the raw tensors the same numbers come from.
+    """A model that passed every check of loading: the hooked bridge, and the raw tensors the same
+    numbers come from.
 
-    `weights` maps Hugging Face names without the family's prefix ("wte.weight", "h.0.attn.c_attn.weight") to tensors in
-    `dtype` on `device`; the unembedding is there only when it is not tied to the embedding.
+    `weights` maps Hugging Face names without the family's prefix ("wte.weight",
+    "h.0.attn.c_attn.weight") to tensors in `dtype` on `device`; the unembedding is there only when
+    it is not tied to the embedding.
     """
 
     name: str
@@ -130,20 +141,26 @@ def unsupported(where: object, problem: str, step: str) -> UnsupportedModel:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object from `file`. Raises ModelError when it is absent, not UTF-8 JSON, or not an object."""
+    """A JSON object from `file`. Raises ModelError when it is absent, not UTF-8 JSON, or not an
+    object."""
     if not file.is_file():
-        raise refuse(file.parent, f"{file.name} is missing", RESAVE + " so that the folder is complete")
+        raise refuse(
+            file.parent, f"{file.name} is missing", RESAVE + " so that the folder is complete"
+        )
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError) as error:
-        raise refuse(file.parent, f"{file.name} is not readable JSON ({str(error)[:80]})", RESAVE) from error
+        raise refuse(
+            file.parent, f"{file.name} is not readable JSON ({str(error)[:80]})", RESAVE
+        ) from error
     if not isinstance(content, dict):
         raise refuse(file.parent, f"{file.name} is not a JSON object", RESAVE)
     return content
 
 
 def read_config(folder: Path, *, prepend_bos: bool) -> Config:
-    """The config of `folder`. Raises ModelError for what is missing or absurd, UnsupportedModel for other models."""
+    """The config of `folder`. Raises ModelError for what is missing or absurd, UnsupportedModel for
+    other models."""
     raw = read_json(folder / "config.json")
     architectures = raw.get("architectures")
     if not isinstance(architectures, list) or len(architectures) != 1:
@@ -151,11 +168,17 @@ def read_config(folder: Path, *, prepend_bos: bool) -> Config:
         if not isinstance(kind, str) or kind not in FAMILIES:
             raise _unknown(folder, f"its model_type is {kind!r}")
         step = f'add "architectures": ["{FAMILIES[kind].architectures[0]}"] to config.json if that is what the model is'
-        raise refuse(folder, f"config.json does not name one architecture (got {architectures!r})", step)
-    return config_from(raw, where=folder, architecture=str(architectures[0]), prepend_bos=prepend_bos)
+        raise refuse(
+            folder, f"config.json does not name one architecture (got {architectures!r})", step
+        )
+    return config_from(
+        raw, where=folder, architecture=str(architectures[0]), prepend_bos=prepend_bos
+    )
 
 
-def config_from(raw: Mapping[str, Any], *, where: object, architecture: str, prepend_bos: bool) -> Config:
+def config_from(
+    raw: Mapping[str, Any], *, where: object, architecture: str, prepend_bos: bool
+) -> Config:
     """Hugging Face's config keys in `probe`'s words.
 
     Raises UnsupportedModel for a family or class beyond the table, ModelError for absurd sizes.
@@ -163,7 +186,9 @@ def config_from(raw: Mapping[str, Any], *, where: object, architecture: str, pre
     kind = str(raw.get("model_type"))
     family = FAMILIES.get(kind)
     if family is None or architecture not in (*family.architectures, *family.headless):
-        raise _unknown(where, f"its architecture is {architecture} (model_type {raw.get('model_type')!r})")
+        raise _unknown(
+            where, f"its architecture is {architecture} (model_type {raw.get('model_type')!r})"
+        )
     for key in ("auto_map", "quantization_config"):
         if raw.get(key):
             reason = "would run code of its own" if key == "auto_map" else "is quantized"
@@ -171,7 +196,11 @@ def config_from(raw: Mapping[str, Any], *, where: object, architecture: str, pre
     keys = family.keys
     _refuse_variants(raw, family, where)
     free = {"d_mlp"} if keys.wide and raw.get(keys.sizes["d_mlp"]) is None else set()
-    sizes = {ours: size_from(raw.get(key), key, where) for ours, key in keys.sizes.items() if ours not in free}
+    sizes = {
+        ours: size_from(raw.get(key), key, where)
+        for ours, key in keys.sizes.items()
+        if ours not in free
+    }
     n_heads, d_model = sizes["n_heads"], sizes["d_model"]
     d_head = sizes.get("d_head") or _head_size(raw, keys, sizes, where)
     if n_heads * d_head != d_model and not family.free_heads:
@@ -213,7 +242,9 @@ def config_from(raw: Mapping[str, Any], *, where: object, architecture: str, pre
 
 
 def _unknown(where: object, problem: str) -> UnsupportedModel:
-    classes = ", ".join(name for family in FAMILIES.values() for name in (*family.architectures, *family.headless))
+    classes = ", ".join(
+        name for family in FAMILIES.values() for name in (*family.architectures, *family.headless)
+    )
     known = f"certified are {SUPPORTED} ({classes}) only"
     return unsupported(where, f"{problem}, and {known}", "load one of these or tiny-senses")
 
@@ -223,7 +254,9 @@ def _refuse_variants(raw: Mapping[str, Any], family: Family, where: object) -> N
     for key, usual in family.keys.must.items():
         if raw.get(key, usual[0]) not in usual:
             covered = f"the from-scratch check covers {family.name} with {usual[0]!r} only"
-            raise unsupported(where, f"{key} is {raw[key]!r} in its config, and {covered}", standard)
+            raise unsupported(
+                where, f"{key} is {raw[key]!r} in its config, and {covered}", standard
+            )
     for one, other in family.keys.equal:
         if raw.get(one) != raw.get(other, raw.get(one)):
             differ = f"{one} is {raw.get(one)!r} and {other} {raw[other]!r} in its config"
@@ -234,7 +267,9 @@ def _refuse_variants(raw: Mapping[str, Any], family: Family, where: object) -> N
 def size_from(value: object, key: str, where: object) -> int:
     """A whole number of at least 1. Raises ModelError, naming `key`, for anything else."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise refuse(where, f"{key} is {value!r} in its config", "give a whole number of at least 1")
+        raise refuse(
+            where, f"{key} is {value!r} in its config", "give a whole number of at least 1"
+        )
     return value
 
 
@@ -254,7 +289,8 @@ def _head_size(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], whe
 
 
 def _activation(raw: Mapping[str, Any], keys: Keys, where: object) -> tuple[str, bool]:
-    """The activation by the name of its formula in `probe.model.attention`, and whether T5 gates it."""
+    """The activation by the name of its formula in `probe.model.attention`, and whether T5 gates
+    it."""
     key, usual = keys.activation
     given = str(raw.get(key, usual))
     gated = given.startswith("gated-")
@@ -268,7 +304,8 @@ def _activation(raw: Mapping[str, Any], keys: Keys, where: object) -> tuple[str,
 
 
 def _epsilon(raw: Mapping[str, Any], keys: Keys, where: object) -> float:
-    """The number a norm adds to the variance. Raises ModelError for anything but a number between 0 and 1."""
+    """The number a norm adds to the variance. Raises ModelError for anything but a number between 0
+    and 1."""
     key, usual = keys.epsilon
     epsilon = raw.get(key, usual)
     if not _is_number(epsilon, below=1):
@@ -287,14 +324,19 @@ def _above_0(raw: Mapping[str, Any], key: tuple[str, float | None], where: objec
     return float(value)
 
 
-def _windows(raw: Mapping[str, Any], keys: Keys, n_layers: int, where: object) -> tuple[int, tuple[bool, ...]]:
-    """How far local layers look back, and which layers are local; 0 and none where a family or a model has no such."""
+def _windows(
+    raw: Mapping[str, Any], keys: Keys, n_layers: int, where: object
+) -> tuple[int, tuple[bool, ...]]:
+    """How far local layers look back, and which layers are local; 0 and none where a family or a
+    model has no such."""
     name, usual = keys.window
     if not name or raw.get(name, usual) is None:
         return 0, ()
     window = size_from(raw.get(name, usual), name, where)
     if n_layers > MOST_LAYERS:
-        raise refuse(where, f"{keys.sizes['n_layers']} is {n_layers:,} in its config", "correct its config")
+        raise refuse(
+            where, f"{keys.sizes['n_layers']} is {n_layers:,} in its config", "correct its config"
+        )
     kinds: Any = raw.get(keys.kinds)
     every = raw.get(*keys.global_every)
     if kinds is None and isinstance(every, int) and every >= 0:
@@ -309,24 +351,35 @@ def _windows(raw: Mapping[str, Any], keys: Keys, n_layers: int, where: object) -
 
 
 def _context(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], where: object) -> int:
-    if keys.context:  # relative positions have no end; this is the length that the family was trained on
+    if (
+        keys.context
+    ):  # relative positions have no end; this is the length that the family was trained on
         return size_from(raw.get("n_positions", keys.context), "n_positions", where)
     taken = 0 if keys.reserved else _first_row(raw, keys)
     return size_from(sizes["n_ctx"] - taken, keys.sizes["n_ctx"], where)
 
 
 def _first_row(raw: Mapping[str, Any], keys: Keys) -> int:
-    """The first token's row in the position table: RoBERTa's is behind the padding's, BART keeps two free."""
+    """The first token's row in the position table: RoBERTa's is behind the padding's, BART keeps
+    two free."""
     if isinstance(keys.first, int):
         return keys.first
     key, usual = keys.first
     return int(raw.get(key, usual)) + 1
 
 
-def _positions(raw: Mapping[str, Any], family: Family, sizes: Mapping[str, int], where: object) -> Positions:
+def _positions(
+    raw: Mapping[str, Any], family: Family, sizes: Mapping[str, int], where: object
+) -> Positions:
     if family.positions == "relative bias":
-        buckets = size_from(raw.get("relative_attention_num_buckets", 32), "relative_attention_num_buckets", where)
-        furthest = size_from(raw.get("relative_attention_max_distance", 128), "relative_attention_max_distance", where)
+        buckets = size_from(
+            raw.get("relative_attention_num_buckets", 32), "relative_attention_num_buckets", where
+        )
+        furthest = size_from(
+            raw.get("relative_attention_max_distance", 128),
+            "relative_attention_max_distance",
+            where,
+        )
         return Positions("relative bias", buckets=buckets, furthest=furthest)
     if family.positions == "rotary":
         return _rotary(raw, family, sizes["d_head"], where)
@@ -335,7 +388,8 @@ def _positions(raw: Mapping[str, Any], family: Family, sizes: Mapping[str, int],
 
 
 def _rotary(raw: Mapping[str, Any], family: Family, d_head: int, where: object) -> Positions:
-    """Either spelling: rope_parameters, or rope_theta / rotary_emb_base, rotary_pct and rope_scaling."""
+    """Either spelling: rope_parameters, or rope_theta / rotary_emb_base, rotary_pct and
+    rope_scaling."""
     keys, given = family.keys, raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     local: Mapping[str, Any] = given.get("sliding_attention") or {}
     given = given.get("full_attention") or given
@@ -344,14 +398,23 @@ def _rotary(raw: Mapping[str, Any], family: Family, d_head: int, where: object) 
     if kind not in ("default", "llama3") or kinds[0] == "llama3":
         problem = f"its rotary positions are of type {kind!r}, and only 'default' and 'llama3' are certified"
         raise unsupported(where, problem, "load a model with plain rotary positions")
-    base = given.get("rope_theta") or raw.get("rope_theta") or raw.get("rotary_emb_base") or keys.rotary_base
+    base = (
+        given.get("rope_theta")
+        or raw.get("rope_theta")
+        or raw.get("rotary_emb_base")
+        or keys.rotary_base
+    )
     near = local.get("rope_theta") or _above_0(raw, keys.local_base, where)
     for number in (base, near):
         if number != 0 and not _is_number(number):
             raise refuse(where, f"rope_theta is {number!r} in its config", "give a number above 0")
     usual = raw.get("rotary_pct", raw.get("partial_rotary_factor", keys.rotary_share))
     share = given.get("partial_rotary_factor", usual)
-    dims = size_from(raw.get(keys.rotary_dims), keys.rotary_dims, where) if keys.rotary_dims else int(d_head * share)
+    dims = (
+        size_from(raw.get(keys.rotary_dims), keys.rotary_dims, where)
+        if keys.rotary_dims
+        else int(d_head * share)
+    )
     stretch = _stretch(given, where) if kind == "llama3" else None
     return Positions("rotary", dims=dims, base=float(base), local_base=float(near), stretch=stretch)
 
@@ -360,7 +423,11 @@ def _stretch(given: Mapping[str, Any], where: object) -> tuple[float, float, flo
     keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
     for key in keys:
         if not _is_number(given.get(key)):
-            raise refuse(where, f"{key} of its rotary positions is {given.get(key)!r}", "give a number in config.json")
+            raise refuse(
+                where,
+                f"{key} of its rotary positions is {given.get(key)!r}",
+                "give a number in config.json",
+            )
     factor, low, high, length = (float(given[key]) for key in keys)
     return factor, low, high, length
 
@@ -369,5 +436,9 @@ def _start_token(raw: Mapping[str, Any], keys: Keys, where: object) -> int:
     """The token in front of every target; T5 writes it as its padding token."""
     token = next((raw[key] for key in keys.start if key in raw), None)
     if isinstance(token, bool) or not isinstance(token, int):
-        raise refuse(where, f"decoder_start_token_id is {token!r} in its config", "give the token that starts a target")
+        raise refuse(
+            where,
+            f"decoder_start_token_id is {token!r} in its config",
+            "give the token that starts a target",
+        )
     return token

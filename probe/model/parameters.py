@@ -1,12 +1,12 @@
-"""How many numbers a model was trained to have: by formula from its sizes, and counted from the tensors that were
-loaded.
+"""How many numbers a model was trained to have: by formula from its sizes, and counted from the
+tensors that were loaded.
 
-For every head W_Q, W_K and W_V (value down) are d_model x d_head and W_O (value up) d_head x d_model; so a head's value
-map d_model -> d_model goes through d_head numbers, where a square matrix would have d_model² of them. Weights that are
-used twice (a tied unembedding) are counted once.
+For every head W_Q, W_K and W_V (value down) are d_model x d_head and W_O (value up) d_head x
+d_model; so a head's value map d_model -> d_model goes through d_head numbers, where a square matrix
+would have d_model² of them. Weights that are used twice (a tied unembedding) are counted once.
 
-The table of GPT-3 that introductions print counts weight matrices only: no position embeddings, biases or norms, and
-the unembedding apart from the embedding. `count` does the same when asked to.
+The table of GPT-3 that introductions print counts weight matrices only: no position embeddings,
+biases or norms, and the unembedding apart from the embedding. `count` does the same when asked to.
 
 Source: Brown et al. 2020 (GPT-3's sizes); Radford et al. 2019 (GPT-2's tensors).
 """
@@ -28,11 +28,13 @@ NOT_MATRICES = ("position embedding", "attention biases", "MLP biases", "norms")
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the number of parameters follows from; `tied`: the unembedding is the transposed token embedding.
+    """What the number of parameters follows from; `tied`: the unembedding is the transposed token
+    embedding.
 
-    What is left out is as in GPT-2. `n_layers` counts attentions (an encoder-decoder has three for two layers),
-    `n_mlps` MLPs; `biases` are the numbers of biases of one attention and one MLP, `norms` of all norms, `positions` of
-    the position table, `others` of what no part names: token types, a head's transform.
+    What is left out is as in GPT-2. `n_layers` counts attentions (an encoder-decoder has three for
+    two layers), `n_mlps` MLPs; `biases` are the numbers of biases of one attention and one MLP,
+    `norms` of all norms, `positions` of the position table, `others` of what no part names: token
+    types, a head's transform.
     """
 
     name: str
@@ -69,7 +71,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Count:
-    """A model's parameters by part, in the order of the forward pass; `tensors`: how many were counted (0: formula)."""
+    """A model's parameters by part, in the order of the forward pass; `tensors`: how many were
+    counted (0: formula)."""
 
     sizes: Sizes
     parts: tuple[Part, ...]
@@ -109,7 +112,8 @@ PUBLISHED = {"gpt3": Sizes("gpt3", 96, 96, 12288, 128, 4 * 12288, 50257, 2048, t
 
 
 def count_parameters(of: "Model | str") -> Count:
-    """The parameters of a loaded model from its tensors (see `count_tensors`), or of a name in PUBLISHED by formula.
+    """The parameters of a loaded model from its tensors (see `count_tensors`), or of a name in
+    PUBLISHED by formula.
 
     Raises InputError for another name, CrossCheckError as `count_tensors`.
     """
@@ -131,7 +135,11 @@ def published(name: str) -> Count:
 def count(sizes: Sizes, *, matrices_only: bool = False) -> Count:
     """The parameters of a model of these sizes, by formula; what they leave out is as in GPT-2."""
     s = sizes
-    heads, keys, mlps = s.n_heads * s.n_layers, (s.n_kv_heads or s.n_heads) * s.n_layers, s.n_mlps or s.n_layers
+    heads, keys, mlps = (
+        s.n_heads * s.n_layers,
+        (s.n_kv_heads or s.n_heads) * s.n_layers,
+        s.n_mlps or s.n_layers,
+    )
     of_attention, of_mlp = s.biases or (3 * s.n_heads * s.d_head + s.d_model, s.d_mlp + s.d_model)
     of_heads = f"3 x {s.n_heads} x {s.d_head:,} + {s.d_model:,}"
     norms = (2 * s.d_model, 2 * s.n_layers + 1) if s.norms is None else (s.norms, 1)
@@ -142,35 +150,74 @@ def count(sizes: Sizes, *, matrices_only: bool = False) -> Count:
 
     parts = (
         matrix("token embedding", s.d_vocab, s.d_model, 1),
-        Part("position embedding", f"{positions // s.d_model:,} x {s.d_model:,}", positions, 1 if positions else 0),
+        Part(
+            "position embedding",
+            f"{positions // s.d_model:,} x {s.d_model:,}",
+            positions,
+            1 if positions else 0,
+        ),
         matrix("query", s.d_model, s.d_head, heads),
         matrix("key", s.d_model, s.d_head, keys),
         matrix("value down", s.d_model, s.d_head, keys),
         matrix("value up", s.d_head, s.d_model, heads),
-        Part("attention biases", of_heads if s.biases is None else f"{of_attention:,}", of_attention, s.n_layers),
+        Part(
+            "attention biases",
+            of_heads if s.biases is None else f"{of_attention:,}",
+            of_attention,
+            s.n_layers,
+        ),
         *([matrix("MLP gate", s.d_model, s.d_mlp, mlps)] if s.gated else []),
         matrix("MLP up", s.d_model, s.d_mlp, mlps),
         matrix("MLP down", s.d_mlp, s.d_model, mlps),
-        Part("MLP biases", f"{of_mlp:,}" if s.biases else f"{s.d_mlp:,} + {s.d_model:,}", of_mlp, mlps),
+        Part(
+            "MLP biases",
+            f"{of_mlp:,}" if s.biases else f"{s.d_mlp:,} + {s.d_model:,}",
+            of_mlp,
+            mlps,
+        ),
         Part("norms", f"2 x {s.d_model:,}" if s.norms is None else f"{s.norms:,}", *norms),
         *([Part("others", f"{s.others:,}", s.others, 1)] if s.others else []),
         matrix("unembedding", s.d_model, s.d_vocab, 0 if s.tied else 1),
     )
-    return Count(sizes, tuple(part for part in parts if not (matrices_only and part.name in NOT_MATRICES)))
+    return Count(
+        sizes, tuple(part for part in parts if not (matrices_only and part.name in NOT_MATRICES))
+    )
 
 
 def sizes_of(model: "Model") -> Sizes:
-    """The sizes in a model's config, and what the table of architectures says of its biases, norms and positions."""
+    """The sizes in a model's config, and what the table of architectures says of its biases, norms
+    and positions."""
     import torch
 
     from probe.model.weights import expected_shapes, layers_of
 
     c, family = model.config, model.config.family
     attentions = sum(layers_of(attention, c) for attention in family.attentions)
-    mlps = sum(layers_of(attention, c) for attention in family.attentions if "out" in attention.parts)
-    plain = Sizes(model.name, attentions, c.n_heads, c.d_model, c.d_head, c.d_mlp, c.d_vocab, c.n_ctx, tied=c.tied)
-    biased = all(shape.endswith("+") for attention in family.attentions for _, shape in attention.parts.values())
-    if family.positions == "learned" and not family.type_table and family.kind == "decoder" and biased:
+    mlps = sum(
+        layers_of(attention, c) for attention in family.attentions if "out" in attention.parts
+    )
+    plain = Sizes(
+        model.name,
+        attentions,
+        c.n_heads,
+        c.d_model,
+        c.d_head,
+        c.d_mlp,
+        c.d_vocab,
+        c.n_ctx,
+        tied=c.tied,
+    )
+    biased = all(
+        shape.endswith("+")
+        for attention in family.attentions
+        for _, shape in attention.parts.values()
+    )
+    if (
+        family.positions == "learned"
+        and not family.type_table
+        and family.kind == "decoder"
+        and biased
+    ):
         return plain
     shapes = expected_shapes(c, model.weights)
     numbers = _by_part({name: torch.empty(shape, device="meta") for name, shape in shapes}, c)
@@ -206,8 +253,8 @@ def count_tensors(model: "Model") -> Count:
 
 
 def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
-    """How many numbers the tensors of each part hold, what no part names last. One that serves twice, as the norm of a
-    parallel block does, counts once.
+    """How many numbers the tensors of each part hold, what no part names last. One that serves
+    twice, as the norm of a parallel block does, counts once.
     """
     from probe.model.weights import NORMS, read_stacks
 
@@ -230,7 +277,9 @@ def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
         "MLP up": [part for block in blocks for part in (block.w_in, block.w_up)],
         "MLP down": [block.w_out for block in blocks],
         "MLP biases": [bias for b in blocks for bias in (b.b_in, b.b_out)],
-        "norms": [getattr(b, name) for b in blocks for name in (*NORMS, "norm_bias", "norm_mlp_bias")]
+        "norms": [
+            getattr(b, name) for b in blocks for name in (*NORMS, "norm_bias", "norm_mlp_bias")
+        ]
         + named(family.embedding_norm, family.final_norm),
         "unembedding": [] if config.tied else [raw.get(family.unembed + ".weight")],
     }
@@ -255,7 +304,9 @@ def told(counted: Count) -> list[str]:
     )
     lines = [heads, square]
     if s.tied:
-        lines.append("The unembedding is the transposed token embedding (tied weights): counted once.")
+        lines.append(
+            "The unembedding is the transposed token embedding (tied weights): counted once."
+        )
     if counted.matrices_only:
         rest = count(s).total - counted.total
         lines.append(
@@ -263,5 +314,7 @@ def told(counted: Count) -> list[str]:
             f"position embeddings, biases and norms would be {rest:,} more."
         )
     if counted.tensors:
-        lines.append(f"Counted from the {counted.tensors} tensors of the loaded model; the formula gives the same.")
+        lines.append(
+            f"Counted from the {counted.tensors} tensors of the loaded model; the formula gives the same."
+        )
     return lines

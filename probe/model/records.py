@@ -1,8 +1,8 @@
-"""What was read, as records: everything about one text (`Trace`), the target positions of many (`TargetStates`), one
-position of one.
+"""What was read, as records: everything about one text (`Trace`), the target positions of many
+(`TargetStates`), one position of one.
 
-A record checks its own shapes. ΔE is never stored whole: one head at one position is z W_O, by source token A[t, j]
-V[j] W_O, both computed on demand from the hooked z, pattern and V.
+A record checks its own shapes. ΔE is never stored whole: one head at one position is z W_O, by
+source token A[t, j] V[j] W_O, both computed on demand from the hooked z, pattern and V.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,11 @@ from probe.model.weights import Weights
 
 
 class Shown:
-    """A result that a notebook shows as HTML without scripts, pictures included, which stays in the saved file.
+    """A result that a notebook shows as HTML without scripts, pictures included, which stays in the
+    saved file.
 
-    The page room draws it. It comes after this one, so it is named here and loaded when something is shown.
+    The page room draws it. It comes after this one, so it is named here and loaded when something
+    is shown.
     """
 
     def _repr_html_(self) -> str:
@@ -32,10 +34,12 @@ class Shown:
 
 @dataclass(frozen=True, eq=False)
 class AttentionTrace:
-    """Every tensor of one attention at every layer, and ΔE of single heads; query_pos counts `tokens`.
+    """Every tensor of one attention at every layer, and ΔE of single heads; query_pos counts
+    `tokens`.
 
-    `q z: layer head query_pos d_head` · `k v: layer head key_pos d_head` · `scores pattern: layer head query_pos
-    key_pos` (scores scaled and masked) · `x resid_pre attn_out resid_mid: layer query_pos d_model`.
+    `q z: layer head query_pos d_head` · `k v: layer head key_pos d_head` · `scores pattern: layer
+    head query_pos key_pos` (scores scaled and masked) · `x resid_pre attn_out resid_mid: layer
+    query_pos d_model`.
     """
 
     kind: ClassVar[str] = "trace"
@@ -54,7 +58,8 @@ class AttentionTrace:
     resid_mid: Tensor
 
     def delta_e(self, layer: int, head: int, at: int | str) -> Tensor:
-        """ΔE of one head at position `at`, or at a word's last token, without b_O: z W_O. `-> d_model`
+        """ΔE of one head at position `at`, or at a word's last token, without b_O: z W_O. `->
+        d_model`
 
         Raises InputError for a place that is not there.
         """
@@ -62,28 +67,37 @@ class AttentionTrace:
         return attention.write(self.z[layer, head, at], self.stack.blocks[layer].w_o[head].cpu())
 
     def delta_e_by_source(self, layer: int, head: int, at: int | str) -> Tensor:
-        """ΔE by the token it came from: A[at, j] V[j] W_O. `-> key_pos d_model`, which sums to `delta_e`"""
+        """ΔE by the token it came from: A[at, j] V[j] W_O. `-> key_pos d_model`, which sums to
+        `delta_e`"""
         at = self._require_place(layer, head, at)
         w_o = self.stack.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
 
     def _require_place(self, layer: int, head: int, at: int | str) -> int:
-        """The position `at`, of a word its last token. Raises InputError for a place that is not there."""
+        """The position `at`, of a word its last token. Raises InputError for a place that is not
+        there."""
         at, (layers, heads, *_), n = position(self.tokens, at), self.stack.shape, len(self.tokens)
-        for name, number, lowest, size in (("layer", layer, 0, layers), ("head", head, 0, heads), ("at", at, -n, n)):
+        for name, number, lowest, size in (
+            ("layer", layer, 0, layers),
+            ("head", head, 0, heads),
+            ("at", at, -n, n),
+        ):
             if not lowest <= number < size:
                 wanted = f"expected {lowest} to {size - 1}; choose one of these"
                 raise InputError(f"Taking ΔE out of a {self.kind}: {name} is {number}, {wanted}.")
         return at
 
     def _require_shapes(self, what: str, keys: int, **more: tuple[int, ...]) -> None:
-        """ValueError where a tensor is not of its shape with so many keys; `more` are shapes of further tensors."""
+        """ValueError where a tensor is not of its shape with so many keys; `more` are shapes of
+        further tensors."""
         layers, heads, d_model, d_head = self.stack.shape
         n = len(self.tokens)
         expected: dict[str, tuple[int, ...]] = dict.fromkeys(("q", "z"), (layers, heads, n, d_head))
         expected |= dict.fromkeys(("k", "v"), (layers, heads, keys, d_head))
         expected |= dict.fromkeys(("scores", "pattern"), (layers, heads, n, keys))
-        expected |= dict.fromkeys(("x", "resid_pre", "attn_out", "resid_mid"), (layers, n, d_model)) | more
+        expected |= (
+            dict.fromkeys(("x", "resid_pre", "attn_out", "resid_mid"), (layers, n, d_model)) | more
+        )
         for name, wanted in expected.items():
             got = tuple(getattr(self, name).shape)
             if got != wanted:
@@ -92,9 +106,11 @@ class AttentionTrace:
 
 @dataclass(frozen=True, eq=False)
 class Trace(Shown, AttentionTrace):
-    """One text through one model: every tensor of attention at every layer, on the CPU, without a batch axis.
+    """One text through one model: every tensor of attention at every layer, on the CPU, without a
+    batch axis.
 
-    As `AttentionTrace`, with as many keys as queries · `mlp_out resid_post: layer pos d_model` · `logits: pos d_vocab`.
+    As `AttentionTrace`, with as many keys as queries · `mlp_out resid_post: layer pos d_model` ·
+    `logits: pos d_vocab`.
     """
 
     mlp_out: Tensor
@@ -103,7 +119,8 @@ class Trace(Shown, AttentionTrace):
 
     @property
     def weights(self) -> Weights:
-        """Every weight of a model with one stack. Raises UnsupportedModel for a side of an encoder-decoder."""
+        """Every weight of a model with one stack. Raises UnsupportedModel for a side of an
+        encoder-decoder."""
         if not self.stack.attention.name:
             return self.stack
         raise UnsupportedModel(
@@ -113,7 +130,8 @@ class Trace(Shown, AttentionTrace):
 
     @property
     def logits(self) -> Tensor:
-        """`pos d_vocab`. Raises UnsupportedModel where there is no language-model head whose logits these could be."""
+        """`pos d_vocab`. Raises UnsupportedModel where there is no language-model head whose logits
+        these could be."""
         if self.head_output is None:
             raise UnsupportedModel(
                 f"Reading the logits of {self.model_name}: no language-model head of these blocks was in its "
@@ -127,10 +145,11 @@ class Trace(Shown, AttentionTrace):
         self._require_shapes(f"trace of {n} tokens", n, mlp_out=stream, resid_post=stream)
 
     def to_circuitsvis(self, layer: int) -> dict[str, Any]:
-        """The arguments of CircuitsVis's attention_heads for a layer, with `attention: head query_pos key_pos`.
+        """The arguments of CircuitsVis's attention_heads for a layer, with `attention: head
+        query_pos key_pos`.
 
-        circuitsvis.attention.attention_heads(**trace.to_circuitsvis(layer=3)). Raises InputError for a layer that is
-        not there.
+        circuitsvis.attention.attention_heads(**trace.to_circuitsvis(layer=3)). Raises InputError
+        for a layer that is not there.
         """
         layers = len(self.pattern)
         if not 0 <= layer < layers:
@@ -145,8 +164,13 @@ class Trace(Shown, AttentionTrace):
         }
 
     def to_bertviz(self) -> dict[str, Any]:
-        """The arguments of BertViz's head_view and model_view, a tensor per layer: `1 head query_pos key_pos`."""
-        return {"attention": list(self.pattern[:, None]), "tokens": list(self.tokens.pieces), "prettify_tokens": False}
+        """The arguments of BertViz's head_view and model_view, a tensor per layer: `1 head
+        query_pos key_pos`."""
+        return {
+            "attention": list(self.pattern[:, None]),
+            "tokens": list(self.tokens.pieces),
+            "prettify_tokens": False,
+        }
 
     def __repr__(self) -> str:
         layers, heads, *_ = self.stack.shape
@@ -157,9 +181,10 @@ class Trace(Shown, AttentionTrace):
 class TargetStates:
     """Many texts, only their target positions, on the CPU, in the order given.
 
-    `token_embedding position_embedding: sentence d_model` · `resid: sentence depth d_model`, depth 0 entering the first
-    block and depth d leaving block d - 1 · `mlp_out: sentence layer d_model` · `q k v z: sentence layer head d_head` ·
-    `pattern: sentence layer head key_pos`, the target's row, zero beyond the target · `ids target: sentence`.
+    `token_embedding position_embedding: sentence d_model` · `resid: sentence depth d_model`, depth
+    0 entering the first block and depth d leaving block d - 1 · `mlp_out: sentence layer d_model` ·
+    `q k v z: sentence layer head d_head` · `pattern: sentence layer head key_pos`, the target's
+    row, zero beyond the target · `ids target: sentence`.
     """
 
     ids: Tensor
@@ -178,23 +203,39 @@ class TargetStates:
         n = len(self.ids)
         for field in fields(self):
             if len(getattr(self, field.name)) != n:
-                raise ValueError(f"states of {n} sentences: {field.name} has {len(getattr(self, field.name))} rows")
+                raise ValueError(
+                    f"states of {n} sentences: {field.name} has {len(getattr(self, field.name))} rows"
+                )
         depths, layers = self.resid.shape[1], self.mlp_out.shape[1]
         if depths != layers + 1:
             raise ValueError(f"states: {depths} depths for {layers} layers, expected one more")
 
     def attention_to(self, cues: Sequence[range | None]) -> dict[str, Tensor]:
-        """How much of its attention each head gives from the target to its cue, the tokens beside it, and itself.
+        """How much of its attention each head gives from the target to its cue, the tokens beside
+        it, and itself.
 
-        `cues`: token positions, None where a sentence marks none -> `cue previous next itself: sentence layer head`,
-        NaN where there is no such token; 0 after it in a causal model.
+        `cues`: token positions, None where a sentence marks none -> `cue previous next itself:
+        sentence layer head`, NaN where there is no such token; 0 after it in a causal model.
         """
-        rows, nowhere = zip(self.pattern, cues, strict=True), torch.full(self.pattern.shape[1:3], torch.nan)
-        to_cue = [nowhere if cue is None else row[..., cue.start : cue.stop].sum(-1) for row, cue in rows]
-        padded, row = functional.pad(self.pattern, (1, 1)), torch.arange(len(self))  # no token at either end
+        rows, nowhere = (
+            zip(self.pattern, cues, strict=True),
+            torch.full(self.pattern.shape[1:3], torch.nan),
+        )
+        to_cue = [
+            nowhere if cue is None else row[..., cue.start : cue.stop].sum(-1) for row, cue in rows
+        ]
+        padded, row = (
+            functional.pad(self.pattern, (1, 1)),
+            torch.arange(len(self)),
+        )  # no token at either end
         previous, itself, following = (padded[row, ..., self.target + place] for place in range(3))
         previous[self.target == 0] = torch.nan
-        return {"cue": torch.stack(to_cue), "previous": previous, "next": following, "itself": itself}
+        return {
+            "cue": torch.stack(to_cue),
+            "previous": previous,
+            "next": following,
+            "itself": itself,
+        }
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -206,7 +247,8 @@ class TargetStates:
 
 @dataclass(frozen=True, eq=False)
 class TargetTrace:
-    """One text kept to one position `at`: `states` of one row, and `v: layer head pos d_head` up to that position."""
+    """One text kept to one position `at`: `states` of one row, and `v: layer head pos d_head` up to
+    that position."""
 
     tokens: Tokens
     weights: Weights
@@ -216,20 +258,26 @@ class TargetTrace:
 
     def delta_e(self, layer: int, head: int) -> Tensor:
         """ΔE of one head at the position, without b_O: z W_O. `-> d_model`"""
-        return attention.write(self.states.z[0, layer, head], self.weights.blocks[layer].w_o[head].cpu())
+        return attention.write(
+            self.states.z[0, layer, head], self.weights.blocks[layer].w_o[head].cpu()
+        )
 
     def delta_e_by_source(self, layer: int, head: int) -> Tensor:
-        """The same by the token it came from: A[at, j] V[j] W_O. `-> key_pos d_model`, which sums to `delta_e`"""
+        """The same by the token it came from: A[at, j] V[j] W_O. `-> key_pos d_model`, which sums
+        to `delta_e`"""
         w_o = self.weights.blocks[layer].w_o[head].cpu()
-        return attention.write_by_source(self.states.pattern[0, layer, head], self.v[layer, head], w_o)
+        return attention.write_by_source(
+            self.states.pattern[0, layer, head], self.v[layer, head], w_o
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class CrossTrace(AttentionTrace):
-    """Cross-attention of every decoder layer: queries from the target, keys and values from the encoder, no mask.
+    """Cross-attention of every decoder layer: queries from the target, keys and values from the
+    encoder, no mask.
 
-    As `AttentionTrace`, the stream being the decoder's · `memory: layer key_pos d_model`. query_pos counts `tokens`,
-    the decoder's input; key_pos counts `source`.
+    As `AttentionTrace`, the stream being the decoder's · `memory: layer key_pos d_model`. query_pos
+    counts `tokens`, the decoder's input; key_pos counts `source`.
     """
 
     kind: ClassVar[str] = "cross-attention trace"
@@ -238,7 +286,9 @@ class CrossTrace(AttentionTrace):
 
     def __post_init__(self) -> None:
         keys = len(self.source)
-        self._require_shapes(self.kind, keys, memory=(len(self.stack.blocks), keys, self.stack.shape[2]))
+        self._require_shapes(
+            self.kind, keys, memory=(len(self.stack.blocks), keys, self.stack.shape[2])
+        )
 
     def __repr__(self) -> str:
         layers, heads, *_ = self.stack.shape
@@ -248,11 +298,12 @@ class CrossTrace(AttentionTrace):
 
 @dataclass(frozen=True, eq=False)
 class PairTrace:
-    """A source and a target text through an encoder-decoder: `encoder` and `decoder` are traces of self-attention.
+    """A source and a target text through an encoder-decoder: `encoder` and `decoder` are traces of
+    self-attention.
 
-    The decoder reads `target`: the model's start token, then the target text without its last special token. Between
-    its resid_mid and its MLP stands `cross`, so its resid_post is cross.resid_mid and the MLP. `logits: query_pos
-    d_vocab`.
+    The decoder reads `target`: the model's start token, then the target text without its last
+    special token. Between its resid_mid and its MLP stands `cross`, so its resid_post is
+    cross.resid_mid and the MLP. `logits: query_pos d_vocab`.
     """
 
     source: Tokens
@@ -266,7 +317,8 @@ class PairTrace:
         return self.decoder.logits
 
     def to_bertviz(self) -> dict[str, Any]:
-        """The arguments of BertViz's head_view and model_view for all three attentions and both texts."""
+        """The arguments of BertViz's head_view and model_view for all three attentions and both
+        texts."""
         sides = {"encoder": self.encoder, "decoder": self.decoder, "cross": self.cross}
         return {
             **{f"{name}_attention": list(side.pattern[:, None]) for name, side in sides.items()},

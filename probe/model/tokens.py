@@ -1,9 +1,10 @@
 """Text to tokens with character spans, and words back to token positions.
 
-Tokenisation is the Hugging Face fast tokenizer's, never TransformerLens's `to_tokens`, which cuts long texts silently.
-Two decisions bind everything downstream: the beginning-of-sequence token is prepended exactly when the model's
-`config.prepend_bos` says so (position 0, with an empty span), and a word of several tokens is read at its last token.
-Most families get the special tokens that their own tokenizer puts ([CLS] and [SEP], say), each with an empty span.
+Tokenisation is the Hugging Face fast tokenizer's, never TransformerLens's `to_tokens`, which cuts
+long texts silently. Two decisions bind everything downstream: the beginning-of-sequence token is
+prepended exactly when the model's `config.prepend_bos` says so (position 0, with an empty span),
+and a word of several tokens is read at its last token. Most families get the special tokens that
+their own tokenizer puts ([CLS] and [SEP], say), each with an empty span.
 """
 
 import unicodedata
@@ -20,7 +21,8 @@ BATCH_TOKENS = 1024
 
 @dataclass(frozen=True)
 class Tokens:
-    """A text cut into tokens: an id, a piece, a span (without leading space) and a label per position."""
+    """A text cut into tokens: an id, a piece, a span (without leading space) and a label per
+    position."""
 
     text: str
     ids: tuple[int, ...]
@@ -30,7 +32,9 @@ class Tokens:
 
     def __post_init__(self) -> None:
         if not len(self.ids) == len(self.pieces) == len(self.spans):
-            raise ValueError(f"tokens: {len(self.ids)} ids, {len(self.pieces)} pieces and {len(self.spans)} spans")
+            raise ValueError(
+                f"tokens: {len(self.ids)} ids, {len(self.pieces)} pieces and {len(self.spans)} spans"
+            )
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -38,10 +42,13 @@ class Tokens:
     @property
     def labels(self) -> tuple[str, ...]:
         """Unique, readable names of the positions: `3·bank`."""
-        return tuple(f"{pos}·{piece.strip() or repr(piece)}" for pos, piece in enumerate(self.pieces))
+        return tuple(
+            f"{pos}·{piece.strip() or repr(piece)}" for pos, piece in enumerate(self.pieces)
+        )
 
     def positions_of(self, word: str, occurrence: int = 1) -> range:
-        """The token positions of the n-th occurrence of `word`; the last one is where the word is read.
+        """The token positions of the n-th occurrence of `word`; the last one is where the word is
+        read.
 
         Raises InputError when it is not there that often.
         """
@@ -58,7 +65,8 @@ class Placed(NamedTuple):
 def tokenize(model: Model, text: str) -> Tokens:
     """Cut `text` into the model's tokens, with BOS in front where the model wants it.
 
-    Raises InputError for an empty text and for one beyond the context window; nothing is ever cut off.
+    Raises InputError for an empty text and for one beyond the context window; nothing is ever cut
+    off.
     """
     if not isinstance(text, str):
         raise InputError(
@@ -66,7 +74,9 @@ def tokenize(model: Model, text: str) -> Tokens:
             "their positions to target_states."
         )
     if not text.strip():
-        raise InputError("Reading the text: got an empty text, expected at least one word; give a sentence.")
+        raise InputError(
+            "Reading the text: got an empty text, expected at least one word; give a sentence."
+        )
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:  # a lone surrogate, which no UTF-8 tokenizer can read
@@ -90,26 +100,41 @@ def tokenize(model: Model, text: str) -> Tokens:
             f"the context window of {model.name}; shorten the text or split it."
         )
     put = [bool(mark) and model.config.special_tokens for mark in encoded["special_tokens_mask"]]
-    spans, names = encoded["offset_mapping"], model.tokenizer.convert_ids_to_tokens(encoded["input_ids"])
+    spans, names = (
+        encoded["offset_mapping"],
+        model.tokenizer.convert_ids_to_tokens(encoded["input_ids"]),
+    )
     offsets = [_without_leading_space(text, start, end) for start, end in spans]
     own = zip(names, put, spans, strict=True)
     pieces = tuple(name if special else text[start:end] for name, special, (start, end) in own)
     first = bos or (bool(put) and put[0])
-    return Tokens(text, ids, (model.tokenizer.bos_token,) * bos + pieces, ((0, 0),) * bos + tuple(offsets), first)
+    return Tokens(
+        text,
+        ids,
+        (model.tokenizer.bos_token,) * bos + pieces,
+        ((0, 0),) * bos + tuple(offsets),
+        first,
+    )
 
 
 def target_tokens(model: Model, target: str) -> Tokens:
-    """What the decoder reads to predict `target`: the start token in front, the last special token left away."""
+    """What the decoder reads to predict `target`: the start token in front, the last special token
+    left away."""
     whole, start = tokenize(model, target), model.config.start_token
     if start is None:
-        raise InputError(f"Tracing a target text through {model.name}: it has no decoder; give one text only.")
+        raise InputError(
+            f"Tracing a target text through {model.name}: it has no decoder; give one text only."
+        )
     kept = len(whole) - (whole.spans[-1] == (0, 0))
     pieces = (model.tokenizer.convert_ids_to_tokens(start) or "", *whole.pieces[:kept])
-    return Tokens(target, (start, *whole.ids[:kept]), pieces, ((0, 0), *whole.spans[:kept]), bos=True)
+    return Tokens(
+        target, (start, *whole.ids[:kept]), pieces, ((0, 0), *whole.spans[:kept]), bos=True
+    )
 
 
 def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:
-    """The span of the n-th `word` in `text`, whole words first, then any place; InputError where it is not there."""
+    """The span of the n-th `word` in `text`, whole words first, then any place; InputError where it
+    is not there."""
     lowered, wanted = text.casefold(), word.casefold()
     if len(lowered) != len(text):  # some letters fold to two: spans must stay those of the text
         lowered, wanted = text, word
@@ -126,7 +151,8 @@ def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:
 
 
 def positions_of_span(tokens: Tokens, start: int, end: int) -> range:
-    """The token positions that cover the characters [start, end); the last one is where the word is read.
+    """The token positions that cover the characters [start, end); the last one is where the word is
+    read.
 
     Raises InputError when the span is empty, outside the text, or white space only.
     """
@@ -141,29 +167,35 @@ def positions_of_span(tokens: Tokens, start: int, end: int) -> range:
 
 
 def position(tokens: Tokens, at: int | str) -> int:
-    """A position as it is; of a word, where its first occurrence is read; InputError where it is not there."""
+    """A position as it is; of a word, where its first occurrence is read; InputError where it is
+    not there."""
     return tokens.positions_of(at)[-1] if isinstance(at, str) else at
 
 
 def is_one_token(model: Model, piece: str) -> bool:
-    """Whether `piece` (with its leading space, as it stands inside a sentence) is a single token of the model."""
+    """Whether `piece` (with its leading space, as it stands inside a sentence) is a single token of
+    the model."""
     return len(model.tokenizer(piece, add_special_tokens=False)["input_ids"]) == 1
 
 
 def batch_by_length(lengths: Sequence[int], *, most_rows: int) -> list[list[int]]:
-    """Row numbers by equal length, at most BATCH_TOKENS tokens and `most_rows` rows together, in a fixed order.
+    """Row numbers by equal length, at most BATCH_TOKENS tokens and `most_rows` rows together, in a
+    fixed order.
 
     Equal lengths need no padding, and so no attention mask that could be wrong.
     """
     batches = []
-    for length, group in groupby(sorted(range(len(lengths)), key=lengths.__getitem__), lengths.__getitem__):
+    for length, group in groupby(
+        sorted(range(len(lengths)), key=lengths.__getitem__), lengths.__getitem__
+    ):
         members, size = list(group), max(1, min(most_rows, BATCH_TOKENS // length))
         batches += [members[start : start + size] for start in range(0, len(members), size)]
     return batches
 
 
 def batch_of_like_length(lengths: Sequence[int]) -> list[list[int]]:
-    """Row numbers from short to long, as many together as are BATCH_TOKENS tokens once filled up to the longest."""
+    """Row numbers from short to long, as many together as are BATCH_TOKENS tokens once filled up to
+    the longest."""
     batches: list[list[int]] = [[]]
     for row in sorted(range(len(lengths)), key=lengths.__getitem__):
         if batches[-1] and lengths[row] * (len(batches[-1]) + 1) > BATCH_TOKENS:
@@ -173,7 +205,8 @@ def batch_of_like_length(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def in_order(batches: Sequence[Sequence[int]]) -> list[int]:
-    """Where each row stands after its batches are laid end to end: indexing with it restores the order given."""
+    """Where each row stands after its batches are laid end to end: indexing with it restores the
+    order given."""
     laid = [row for batch in batches for row in batch]
     return sorted(range(len(laid)), key=laid.__getitem__)
 

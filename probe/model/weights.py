@@ -1,7 +1,8 @@
-"""Raw tensors by the table of architectures: which must be there, their shapes, and the same by stack, layer and head.
+"""Raw tensors by the table of architectures: which must be there, their shapes, and the same by
+stack, layer and head.
 
-`read_weights` gives the one record that everything from raw weights works on: the forward from scratch, the engine of
-swaps, the ledger. Its tensors are views of the model's own.
+`read_weights` gives the one record that everything from raw weights works on: the forward from
+scratch, the engine of swaps, the ledger. Its tensors are views of the model's own.
 """
 
 from collections import Counter
@@ -22,13 +23,15 @@ NORMS = ("norm", "norm_q", "norm_k", "norm_out", "norm_mlp", "norm_mlp_out")
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The weights of one attention of one layer, and of the MLP behind it; None where the family has none.
+    """The weights of one attention of one layer, and of the MLP behind it; None where the family
+    has none.
 
-    `w_q: head d_model d_head`, `w_k w_v: kv_head d_model d_head`, `b_q b_k b_v: head d_head`, `w_o: head d_head
-    d_model`, `w_in w_gate w_up: d_model d_mlp`, `w_out: d_mlp d_model`; `w_gate` and `w_up` in a gated MLP in place of
-    `w_in`. Norms: `norm norm_mlp` in front or behind the sum, `norm_out norm_mlp_out: d_model` behind what is written,
-    `norm_q norm_k` of the queries and keys of each head (`d_head`) or of all heads together. A `local` layer looks back
-    only as far as the config's window.
+    `w_q: head d_model d_head`, `w_k w_v: kv_head d_model d_head`, `b_q b_k b_v: head d_head`, `w_o:
+    head d_head d_model`, `w_in w_gate w_up: d_model d_mlp`, `w_out: d_mlp d_model`; `w_gate` and
+    `w_up` in a gated MLP in place of `w_in`. Norms: `norm norm_mlp` in front or behind the sum,
+    `norm_out norm_mlp_out: d_model` behind what is written, `norm_q norm_k` of the queries and keys
+    of each head (`d_head`) or of all heads together. A `local` layer looks back only as far as the
+    config's window.
     """
 
     w_q: Tensor
@@ -57,10 +60,13 @@ class Block:
 
     @cached_property
     def fused(self) -> tuple[Tensor, Tensor | None]:
-        """W_Q, W_K, W_V of all heads side by side, and biases. `d_model (head d_head)`, `(head d_head)`"""
+        """W_Q, W_K, W_V of all heads side by side, and biases. `d_model (head d_head)`, `(head
+        d_head)`"""
         parts, biases = (self.w_q, self.w_k, self.w_v), (self.b_q, self.b_k, self.b_v)
         biased = [bias.flatten() for bias in biases if bias is not None]
-        return torch.cat([_side_by_side(part) for part in parts], dim=1), torch.cat(biased) if biased else None
+        return torch.cat([_side_by_side(part) for part in parts], dim=1), torch.cat(
+            biased
+        ) if biased else None
 
     @cached_property
     def queries(self) -> tuple[Tensor, Tensor | None]:
@@ -74,7 +80,9 @@ class Block:
 
     def to(self, dtype: torch.dtype, device: str | torch.device) -> "Block":
         held = ((field.name, getattr(self, field.name)) for field in fields(self))
-        moved: dict[str, Any] = {name: part.to(device, dtype) for name, part in held if isinstance(part, Tensor)}
+        moved: dict[str, Any] = {
+            name: part.to(device, dtype) for name, part in held if isinstance(part, Tensor)
+        }
         return replace(self, **moved)
 
 
@@ -84,7 +92,8 @@ def _side_by_side(part: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The weights of one stack: its blocks, all raw tensors by name, and what the config and the table say of it."""
+    """The weights of one stack: its blocks, all raw tensors by name, and what the config and the
+    table say of it."""
 
     blocks: tuple[Block, ...]
     raw: Mapping[str, Tensor]
@@ -115,43 +124,58 @@ class Weights:
         return self.attention.causal
 
     def norm(self, name: str, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-        """Weight and bias of the norm `name`, None for what is not there; "{}" stands for this stack. `d_model`"""
+        """Weight and bias of the norm `name`, None for what is not there; "{}" stands for this
+        stack. `d_model`"""
         name = name.format(self.attention.name)
         weight, bias = self.raw.get(f"{name}.weight"), self.raw.get(f"{name}.bias")
-        return None if weight is None else weight.to(dtype), None if bias is None else bias.to(dtype)
+        return None if weight is None else weight.to(dtype), None if bias is None else bias.to(
+            dtype
+        )
 
     def on(self, device: str | torch.device) -> "Weights":
         """The same weights on another device."""
         blocks = tuple(block.to(self.dtype, device) for block in self.blocks)
-        return replace(self, blocks=blocks, raw={name: tensor.to(device) for name, tensor in self.raw.items()})
+        return replace(
+            self, blocks=blocks, raw={name: tensor.to(device) for name, tensor in self.raw.items()}
+        )
 
 
 def stored_types(kinds: Iterable[str], called: Mapping[str, str]) -> str:
-    """The element types of some tensors as they are `called`, that of most tensors first: "Q4_1, float32, Q8_0"."""
+    """The element types of some tensors as they are `called`, that of most tensors first: "Q4_1,
+    float32, Q8_0"."""
     often = Counter(kinds)
-    return ", ".join(called.get(kind, kind) for kind in sorted(often, key=lambda kind: (-often[kind], kind)))
+    return ", ".join(
+        called.get(kind, kind) for kind in sorted(often, key=lambda kind: (-often[kind], kind))
+    )
 
 
 def check_finite(values: torch.Tensor, name: str, *, where: object) -> None:
-    """Raises ModelError when any number in a weight is NaN or infinite: it would spread into every result."""
-    extremes = torch.stack(torch.aminmax(values))  # one pass and no mask as large as the tensor; NaN wins
+    """Raises ModelError when any number in a weight is NaN or infinite: it would spread into every
+    result."""
+    extremes = torch.stack(
+        torch.aminmax(values)
+    )  # one pass and no mask as large as the tensor; NaN wins
     if not bool(torch.isfinite(extremes).all()):
         kind = "NaN" if bool(torch.isnan(extremes).any()) else "an infinite number"
         raise refuse(where, f"{name} contains {kind}", "take an undamaged copy of the weights")
 
 
 def read_weights(model: Model) -> Weights:
-    """The weights of a model's one stack, in its own type, where it has them; UnsupportedModel where it has more."""
+    """The weights of a model's one stack, in its own type, where it has them; UnsupportedModel
+    where it has more."""
     require_single(model.config.architecture, "the reading of a word")
     (weights,) = read_stacks(model.weights, model.config).values()
     return weights
 
 
 def read_stacks(raw: Mapping[str, Tensor], config: Config) -> Mapping[str, Weights]:
-    """The weights of every attention by its name in the table: one of "", or of "encoder", "decoder" and "cross"."""
+    """The weights of every attention by its name in the table: one of "", or of "encoder",
+    "decoder" and "cross"."""
 
     def blocks(attention: Attention) -> tuple[Block, ...]:
-        return tuple(_block(raw, attention, layer, config) for layer in range(layers_of(attention, config)))
+        return tuple(
+            _block(raw, attention, layer, config) for layer in range(layers_of(attention, config))
+        )
 
     return {one.name: Weights(blocks(one), raw, config, one) for one in config.family.attentions}
 
@@ -161,8 +185,11 @@ def layers_of(attention: Attention, config: Config) -> int:
     return config.n_decoder_layers if attention.name in ("decoder", "cross") else config.n_layers
 
 
-def expected_shapes(config: Config, held: Container[str] = ()) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name (without the family's prefix) and shape of every tensor that must be there, and of the optional ones `held`.
+def expected_shapes(
+    config: Config, held: Container[str] = ()
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Name (without the family's prefix) and shape of every tensor that must be there, and of the
+    optional ones `held`.
 
     Lazily: an absurd number of layers costs nothing.
     """
@@ -175,7 +202,10 @@ def _named_shapes(config: Config, held: Container[str]) -> Iterator[tuple[str, s
     family = config.family
     yield from family.outside.items()
     for attention in family.attentions:
-        both = {"in", "gate"} <= attention.parts.keys()  # forms of MLP: the config says which one the model has
+        both = {
+            "in",
+            "gate",
+        } <= attention.parts.keys()  # forms of MLP: the config says which one the model has
         left_out = () if not both else ("in",) if config.gated else ("gate", "up")
         for layer in range(layers_of(attention, config)):
             for role, (name, shape) in attention.parts.items():
@@ -199,12 +229,22 @@ def _sized(name: str, shape: str, config: Config) -> Iterator[tuple[str, tuple[i
 
 def _size(word: str, config: Config) -> int:
     c, heads, groups = config, config.n_heads * config.d_head, config.n_kv_heads * config.d_head
-    sizes = {"1": 1, "d": c.d_model, "e": c.d_head, "h": heads, "g": groups, "hgg": heads + 2 * groups, "n": c.n_heads}
+    sizes = {
+        "1": 1,
+        "d": c.d_model,
+        "e": c.d_head,
+        "h": heads,
+        "g": groups,
+        "hgg": heads + 2 * groups,
+        "n": c.n_heads,
+    }
     sizes |= {"m": c.d_mlp, "2m": 2 * c.d_mlp, "v": c.d_vocab, "t": c.n_token_types}
     return (sizes | {"p": c.positions.rows, "b": c.positions.buckets})[word]
 
 
-def _block(weights: Mapping[str, Tensor], attention: Attention, layer: int, config: Config) -> Block:
+def _block(
+    weights: Mapping[str, Tensor], attention: Attention, layer: int, config: Config
+) -> Block:
     def raw(role: str, kind: str = "weight") -> Any:
         one_norm = config.family.parallel and role == "norm_mlp" and role not in attention.parts
         name, _ = attention.parts.get("norm" if one_norm else role, ("", ""))
@@ -233,12 +273,20 @@ def _block(weights: Mapping[str, Tensor], attention: Attention, layer: int, conf
     )
 
 
-def _projections(raw: Callable[..., Any], matrix: Callable[[str], Any], config: Config, fused: str) -> dict[str, Any]:
-    """Queries, keys and values, from one tensor or three. `-> head d_model d_head`, biases `head d_head`"""
+def _projections(
+    raw: Callable[..., Any], matrix: Callable[[str], Any], config: Config, fused: str
+) -> dict[str, Any]:
+    """Queries, keys and values, from one tensor or three. `-> head d_model d_head`, biases `head
+    d_head`"""
     counts = (config.n_heads, config.n_kv_heads, config.n_kv_heads)
     if fused == "by head":  # (head 3 d_head) side by side
-        whole, bias = (part.unflatten(-1, (config.n_heads, 3, -1)) for part in (matrix("qkv"), raw("qkv", "bias")))
-        parts = {f"w_{role}": whole[:, :, place].transpose(0, 1) for place, role in enumerate("qkv")}
+        whole, bias = (
+            part.unflatten(-1, (config.n_heads, 3, -1))
+            for part in (matrix("qkv"), raw("qkv", "bias"))
+        )
+        parts = {
+            f"w_{role}": whole[:, :, place].transpose(0, 1) for place, role in enumerate("qkv")
+        }
         return parts | {f"b_{role}": bias[:, place] for place, role in enumerate("qkv")}
     if fused:  # all heads of q, then of k, then of v
         widths = [heads * config.d_head for heads in counts]
@@ -246,7 +294,9 @@ def _projections(raw: Callable[..., Any], matrix: Callable[[str], Any], config: 
         wholes = matrix("qkv").split(widths, dim=-1)
         biases = (None,) * 3 if bias is None else bias.split(widths)
     else:
-        wholes, biases = ([part(role) for role in "qkv"] for part in (matrix, lambda role: raw(role, "bias")))
+        wholes, biases = (
+            [part(role) for role in "qkv"] for part in (matrix, lambda role: raw(role, "bias"))
+        )
     projections: dict[str, Any] = {}
     for role, whole, bias, heads in zip("qkv", wholes, biases, counts, strict=True):
         projections[f"w_{role}"] = whole.unflatten(1, (heads, -1)).transpose(0, 1)

@@ -1,4 +1,5 @@
-"""Single sentences as a page shows them: tokens with tints and bars, texts with their word and cue, their ledgers.
+"""Single sentences as a page shows them: tokens with tints and bars, texts with their word and cue,
+their ledgers.
 
 Nothing here is HTML: pieces of text and numbers for the template, which escapes every one of them.
 """
@@ -35,11 +36,16 @@ VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 
 def opening(frames: Frames, model_name: str, origin: str) -> Section:
-    """The question of the page, its answer in a sentence, what it rests on, and the lines; `origin` is the model's."""
+    """The question of the page, its answer in a sentence, what it rests on, and the lines; `origin`
+    is the model's."""
     heads, words = frames["heads"], words_of(frames)
     layers, per_layer = int(heads["layer"].max()) + 1, int(heads["head"].max()) + 1
     used = int((frames["sentences"]["part"] != "neither").sum())
-    facts = [model_name, f"{layers * per_layer} heads in {layers} layers", counted(len(words), "word")]
+    facts = [
+        model_name,
+        f"{layers * per_layer} heads in {layers} layers",
+        counted(len(words), "word"),
+    ]
     return {
         "question": question(words),
         "across": remarks.across(frames, words),
@@ -71,7 +77,8 @@ def _line(frames: Frames, word: str) -> Section:
 
 
 def _example(frames: Frames, word: str) -> Section | None:
-    """Of the sentences drawn for the page, the one in which the leading head brings most from the cue to its sense.
+    """Of the sentences drawn for the page, the one in which the leading head brings most from the
+    cue to its sense.
 
     From all tokens where no cue is marked; None where no head has sentences.
     """
@@ -83,7 +90,9 @@ def _example(frames: Frames, word: str) -> Section | None:
     first = rows[rows["rank"] == rows["rank"].min()]
     toward = first["contribution"].where(first["sense"] == first["sense_a"], -first["contribution"])
     cues = first["role"].eq("cue")
-    brought = toward.where(cues | (not cues.any()), 0.0).groupby(first["sentence"], sort=False).sum()
+    brought = (
+        toward.where(cues | (not cues.any()), 0.0).groupby(first["sentence"], sort=False).sum()
+    )
     return sentence(frames, word, int(brought.idxmax()))
 
 
@@ -119,23 +128,33 @@ def _of_head(frame: pd.DataFrame, word: str, head: Row) -> pd.DataFrame:
 def _reasons(verdicts: pd.DataFrame, word: str, head: Row) -> list[Section]:
     """Why the head has its verdict, pair by pair, those with the verdict that says most first."""
     rows = _of_head(verdicts, word, head)
-    ordered = rows.assign(other=rows["verdict"] != head["verdict"]).sort_values("other", kind="stable")
+    ordered = rows.assign(other=rows["verdict"] != head["verdict"]).sort_values(
+        "other", kind="stable"
+    )
     pairs = [""] if len(rows) == 1 else (ordered["sense_a"] + " / " + ordered["sense_b"]).tolist()
     reasons = zip(pairs, ordered["verdict"], ordered["because"], strict=True)
-    return [{"pair": pair, "verdict": verdict, "because": because} for pair, verdict, because in reasons]
+    return [
+        {"pair": pair, "verdict": verdict, "because": because} for pair, verdict, because in reasons
+    ]
 
 
 def _routes(routes: pd.DataFrame, word: str, head: Row) -> list[tuple[str, str]]:
-    """Effect of each swap that was made of a part of the head, with its interval: means over the pairs of senses."""
-    names = {name: ROUTES[name] for name in ("pattern_only", "values_only", "cue_only", "other_only")}
+    """Effect of each swap that was made of a part of the head, with its interval: means over the
+    pairs of senses."""
+    names = {
+        name: ROUTES[name] for name in ("pattern_only", "values_only", "cue_only", "other_only")
+    }
     names |= {"ablation": "lost with its mean"}
     measures = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
     means = _of_head(routes, word, head)[measures].astype(float).mean().to_dict()
-    return [(text, with_interval(means, name)) for name, text in names.items() if pd.notna(means[name])]
+    return [
+        (text, with_interval(means, name)) for name, text in names.items() if pd.notna(means[name])
+    ]
 
 
 def _sentences(rows: pd.DataFrame, marks: dict[str, str]) -> Section:
-    """The sentences that a head reads, and what a full bar stands for: the largest contribution, rounded up to 0.01."""
+    """The sentences that a head reads, and what a full bar stands for: the largest contribution,
+    rounded up to 0.01."""
     limit = max(-(-float(rows["contribution"].abs().max()) // 0.01) * 0.01, 0.01)
     shown = [_sentence(group, marks, limit) for _, group in rows.groupby("sentence", sort=False)]
     return {"sentences": shown, "full": percent(limit)}
@@ -169,7 +188,9 @@ def _token(token: Row, target: int, marks: dict[str, str], limit: float) -> Sect
         "attention": f"{float(token['attention']):.3f}",
         "contribution": decimal(value, 3),
         "value": decimal(100 * value, 0) if abs(value) >= SAID else "",
-        "title": told if later else f"{told}, ΔE {percent(abs(value), 1)} of the gap toward {toward}",
+        "title": told
+        if later
+        else f"{told}, ΔE {percent(abs(value), 1)} of the gap toward {toward}",
         "mark": marks[toward],
         "side": "up" if value >= 0 else "down",
         "height": round(min(abs(value) / limit, 1.0) * BAR),
@@ -177,44 +198,78 @@ def _token(token: Row, target: int, marks: dict[str, str], limit: float) -> Sect
 
 
 def visible(piece: str) -> Section:
-    """A token's text with its white space made visible, apart from the number of spaces in front of it."""
+    """A token's text with its white space made visible, apart from the number of spaces in front of
+    it."""
     text = piece.lstrip(" ")
-    return {"lead": len(piece) - len(text), "text": "".join(VISIBLE.get(character, character) for character in text)}
+    return {
+        "lead": len(piece) - len(text),
+        "text": "".join(VISIBLE.get(character, character) for character in text),
+    }
 
 
 def showcase(frames: Frames) -> Section:
-    """The well-known sentences: those a causal model can have resolved at the word, and those it cannot."""
+    """The well-known sentences: those a causal model can have resolved at the word, and those it
+    cannot."""
     ranked = frames["words"].groupby("word")["ranked"].any()
     before, after = [], []
     for row in frames["showcase"].to_dict("records"):
         marks = sense_marks(frames, row["word"])
-        item = {"word": row["word"], "sense": row["sense"], "mark": marks.get(row["sense"], ""), "parts": marked(row)}
+        item = {
+            "word": row["word"],
+            "sense": row["sense"],
+            "mark": marks.get(row["sense"], ""),
+            "parts": marked(row),
+        }
         if row["reads_as"] is None or pd.isna(row["reads_as"]):
             others = frames["beside"][frames["beside"]["text"] == row["text"]]
             told = [
-                {"model": other["model"], "said": remarks.second_model(other), "place": _place(other, marks)}
+                {
+                    "model": other["model"],
+                    "said": remarks.second_model(other),
+                    "place": _place(other, marks),
+                }
                 for other in others.to_dict("records")
             ]
-            after.append(item | {"said": remarks.later_words(row), "difference": row["difference"], "beside": told})
+            after.append(
+                item
+                | {
+                    "said": remarks.later_words(row),
+                    "difference": row["difference"],
+                    "beside": told,
+                }
+            )
         else:
             place = _place(row, marks)
             known = bool(ranked[row["word"]])
             mark = ("✓" if row["reads_as"] == row["sense"] else "✗") if known else ""
-            before.append(item | {"said": remarks.reading(row, known), "place": place, "verdict": mark})
+            before.append(
+                item | {"said": remarks.reading(row, known), "place": place, "verdict": mark}
+            )
     return {"before": before, "after": after}
 
 
 def _place(row: Row, marks: dict[str, str]) -> Section:
     """A coordinate on the small axis between its two senses."""
-    ends = {"a": row["sense_a"], "b": row["sense_b"], "mark_a": marks[row["sense_a"]], "mark_b": marks[row["sense_b"]]}
-    x = 50 * (1 + min(max(row["coordinate"], -1.0), 1.0))  # in percent; beyond −1 and 1 it stays at the end
+    ends = {
+        "a": row["sense_a"],
+        "b": row["sense_b"],
+        "mark_a": marks[row["sense_a"]],
+        "mark_b": marks[row["sense_b"]],
+    }
+    x = 50 * (
+        1 + min(max(row["coordinate"], -1.0), 1.0)
+    )  # in percent; beyond −1 and 1 it stays at the end
     return ends | {"x": f"{x:.1f}", "mark": marks.get(row["sense"], "")}
 
 
 def sentence(frames: Frames, word: str, number: int) -> Section:
     """A sentence of the study as its sense and its marked text."""
     row = of_word(frames["sentences"], word).iloc[number].to_dict()
-    return {"sense": row["sense"], "mark": sense_marks(frames, word)[row["sense"]], "parts": marked(row)}
+    return {
+        "sense": row["sense"],
+        "mark": sense_marks(frames, word)[row["sense"]],
+        "parts": marked(row),
+    }
 
 
 def marked(row: Mapping[Any, Any]) -> list[tuple[str, str]]:
@@ -235,10 +290,15 @@ def ledgers(frames: Frames) -> list[Section]:
     told = writes.ledger_in_words(frames["ledger"]) if len(frames["ledger"]) else {}
     sections = []
     for word in words_of(frames):
-        numbers = [int(number) for number in of_word(frames["ledger"], word)["sentence"].drop_duplicates()]
+        numbers = [
+            int(number) for number in of_word(frames["ledger"], word)["sentence"].drop_duplicates()
+        ]
         items = [
             sentence(frames, word, number)
-            | {"chart": charts.cue_ledger(frames["ledger"], word, sentence=number), "said": told[(word, number)]}
+            | {
+                "chart": charts.cue_ledger(frames["ledger"], word, sentence=number),
+                "said": told[(word, number)],
+            }
             for number in numbers
         ]
         if items:

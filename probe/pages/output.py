@@ -1,12 +1,14 @@
-"""What a result is written as: one self-contained HTML file, every frame as CSV and Parquet, and the manifest.
+"""What a result is written as: one self-contained HTML file, every frame as CSV and Parquet, and
+the manifest.
 
-The page: no network, no eval, every text escaped, the same bytes from the same values (with one set of versions of Vega
-and of the templates' engine). The Vega bundle stands in the file once and draws every chart from its specification. The
-content security policy names the hashes of the scripts and of the style sheet, so a text that got past the escaping
-would still run nothing.
+The page: no network, no eval, every text escaped, the same bytes from the same values (with one set
+of versions of Vega and of the templates' engine). The Vega bundle stands in the file once and draws
+every chart from its specification. The content security policy names the hashes of the scripts and
+of the style sheet, so a text that got past the escaping would still run nothing.
 
-The folder: everything is made in memory first and written file by file under temporary names, so a reader never sees
-half a file, and what cannot be made leaves nothing behind. Times of day live only in the manifest.
+The folder: everything is made in memory first and written file by file under temporary names, so a
+reader never sees half a file, and what cannot be made leaves nothing behind. Times of day live only
+in the manifest.
 """
 
 import base64
@@ -28,14 +30,14 @@ from markupsafe import Markup
 
 from probe.charts import palette, themed
 from probe.errors import InputError
+from probe.evidence.columns import dictionary
 from probe.provenance import manifest, sha256_of_bytes, write_atomically
 from probe.stats.numbers import decimal, grouped, p_value, percent, scientific
-from probe.study.columns import dictionary
 
 if TYPE_CHECKING:
-    from probe.pages.walk.walk import Walk
-    from probe.study.evaluation import Evaluation
-    from probe.study.study import Study
+    from probe.evidence.evaluation import Evaluation
+    from probe.evidence.study import Study
+    from probe.walkthrough.walk import Walk
 TEMPLATES = Path(__file__).parent / "templates"
 TINTS, BAR = 20, 20  # steps of a token's tint, pixels of a full bar: classes of the style sheet
 REPORT, WALK, SWEEP = PAGES = ("ambiguity.html", "walk.html", "sweep.html")
@@ -50,7 +52,10 @@ def environment(*folders: str | Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {named.__name__: named for named in (percent, decimal, grouped, scientific, p_value, together)}
+    made.filters |= {
+        named.__name__: named
+        for named in (percent, decimal, grouped, scientific, p_value, together)
+    }
     made.globals["chart"] = partial(_placed, count(1))
     return made
 
@@ -66,7 +71,9 @@ def _placed(numbers: "count[int]", chart: Any) -> Markup:
 def as_json(value: Any) -> Markup:
     """JSON that can stand inside a script element: no markup can leave it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+    return Markup(
+        text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    )
 
 
 def together(tokens: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
@@ -82,20 +89,33 @@ def together(tokens: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]
 
 
 def assets(
-    templates: Environment, sheet: str, script: str, *, leaders: int = 0, tints: int = TINTS, bar: int = BAR
+    templates: Environment,
+    sheet: str,
+    script: str,
+    *,
+    leaders: int = 0,
+    tints: int = TINTS,
+    bar: int = BAR,
 ) -> dict[str, Markup | str]:
-    """By the names that every template has for them: style, script, vega, and the policy, which allows just these.
+    """By the names that every template has for them: style, script, vega, and the policy, which
+    allows just these.
 
-    The style sheet has the colours of the charts, `tints` of a token, bars of up to `bar` pixels, and tabs for as many
-    `leaders`.
+    The style sheet has the colours of the charts, `tints` of a token, bars of up to `bar` pixels,
+    and tabs for as many `leaders`.
     """
     looks: dict[str, object] = {
-        name: getattr(palette, name) for name in ("INK", "MUTED", "LINE", "WITH", "AGAINST", "SENSES", "FONT")
+        name: getattr(palette, name)
+        for name in ("INK", "MUTED", "LINE", "WITH", "AGAINST", "SENSES", "FONT")
     }
     looks |= {"tint": " ".join(rgb(palette.WITH)), "against": " ".join(rgb(palette.AGAINST))}
     looks |= {"tints": tints, "bar": bar, "leaders": leaders}
-    style, code = Markup(templates.get_template(sheet).render(looks)), Markup(templates.get_template(script).render())
-    sources = f"default-src 'none'; script-src {_hash(vega())} {_hash(code)}; style-src {_hash(style)}"
+    style, code = (
+        Markup(templates.get_template(sheet).render(looks)),
+        Markup(templates.get_template(script).render()),
+    )
+    sources = (
+        f"default-src 'none'; script-src {_hash(vega())} {_hash(code)}; style-src {_hash(style)}"
+    )
     policy = f"{sources}; base-uri 'none'; form-action 'none'"
     return {"style": style, "script": code, "vega": vega(), "policy": policy}
 
@@ -108,7 +128,11 @@ def rgb(colour: str) -> list[str]:
 @cache
 def vega() -> Markup:
     """Everything that draws a chart, as one script."""
-    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script"))
+    return Markup(
+        vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
+            "</script", "<\\/script"
+        )
+    )
 
 
 def _hash(text: str) -> str:
@@ -116,18 +140,27 @@ def _hash(text: str) -> str:
 
 
 def write_folder(
-    out: str | os.PathLike[str], pages: Mapping[str, str], *, frames: Mapping[str, pd.DataFrame], made: dict[str, Any]
+    out: str | os.PathLike[str],
+    pages: Mapping[str, str],
+    *,
+    frames: Mapping[str, pd.DataFrame],
+    made: dict[str, Any],
 ) -> Path:
-    """Write the pages, by file name, the tables and the manifest `made` (the files' hashes are added).
+    """Write the pages, by file name, the tables and the manifest `made` (the files' hashes are
+    added).
 
     Returns the folder. Raises InputError when it cannot be written.
     """
     check_folder(out)
     files = {name: page.encode() for name, page in pages.items()} | tables(frames)
-    listed = made | {"files": {name: sha256_of_bytes(content) for name, content in sorted(files.items())}}
+    listed = made | {
+        "files": {name: sha256_of_bytes(content) for name, content in sorted(files.items())}
+    }
     for name, content in files.items():
         write_atomically(Path(out) / name, content)
-    write_atomically(Path(out) / "manifest.json", json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
+    write_atomically(
+        Path(out) / "manifest.json", json.dumps(listed, indent=2, ensure_ascii=False) + "\n"
+    )
     return Path(out)
 
 
@@ -144,8 +177,11 @@ def made_by(result: "Study | Walk", command: str) -> dict[str, Any]:
     )
 
 
-def write_evaluation(evaluation: "Evaluation", out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """The tables of an evaluation (`evaluation_words.csv`, ...) and what their columns say, as `probe.write` says."""
+def write_evaluation(
+    evaluation: "Evaluation", out: str | os.PathLike[str], *, command: str = ""
+) -> Path:
+    """The tables of an evaluation (`evaluation_words.csv`, ...) and what their columns say, as
+    `probe.write` says."""
     frames = {f"evaluation_{name}": frame for name, frame in evaluation.frames.items()}
     frames["evaluation_columns"] = dictionary(frames, name="evaluation_columns")
     return write_folder(out, {}, frames=frames, made=evaluation.manifest | {"command": command})
@@ -161,9 +197,12 @@ def tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:
 
 
 def check_folder(out: str | os.PathLike[str]) -> None:
-    """Raises InputError when a result could not be written into `out`; leaves nothing behind, so ask it early."""
+    """Raises InputError when a result could not be written into `out`; leaves nothing behind, so
+    ask it early."""
     folder = Path(out)
-    existing = next((part for part in (folder, *folder.absolute().parents) if part.exists()), Path("/"))
+    existing = next(
+        (part for part in (folder, *folder.absolute().parents) if part.exists()), Path("/")
+    )
     reason = None
     if not existing.is_dir():
         reason = f"{existing} is a file"
@@ -180,7 +219,8 @@ def check_folder(out: str | os.PathLike[str]) -> None:
 
 
 def _trial(folder: Path, existing: Path) -> str | None:
-    """Why no file can be made in `folder` (None: it can), found out by making one; what was made is removed again."""
+    """Why no file can be made in `folder` (None: it can), found out by making one; what was made is
+    removed again."""
     made = [part for part in (folder, *folder.parents) if not part.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)

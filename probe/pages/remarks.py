@@ -1,8 +1,8 @@
-"""Remarks around a report's answers: its first screen, the certificate, late cues, where single words stand, an
-answer's evidence.
+"""Remarks around a report's answers: its first screen, the certificate, late cues, where single
+words stand, an answer's evidence.
 
-What a line of the first screen says holds verdicts and counts, no p and no unit that must be looked up; a percentage is
-of the way from one meaning of the word to the other.
+What a line of the first screen says holds verdicts and counts, no p and no unit that must be looked
+up; a percentage is of the way from one meaning of the word to the other.
 """
 
 import math
@@ -11,19 +11,39 @@ from collections.abc import Sequence
 import pandas as pd
 
 from probe.charts import of_word
+from probe.evidence.columns import LEADERS
+from probe.evidence.material import LATE
 from probe.pages.answers import confounders, plain
-from probe.pages.rows import Frames, Row, head_name, heads_of, in_no_order, leaders, names_of, resolvers, words_of
-from probe.stats.numbers import NARROW, counted, decimal, grouped, listed, p_value, percent, scientific
+from probe.pages.rows import (
+    Frames,
+    Row,
+    head_name,
+    heads_of,
+    in_no_order,
+    leaders,
+    names_of,
+    resolvers,
+    words_of,
+)
+from probe.stats.numbers import (
+    NARROW,
+    counted,
+    decimal,
+    grouped,
+    listed,
+    p_value,
+    percent,
+    scientific,
+)
 from probe.stats.verdicts import GATE, LEVEL
 from probe.stats.verdicts import SMALLEST as MOVES
-from probe.study.columns import LEADERS
-from probe.study.material import LATE
 
 NAMED = 4  # heads that the sentence across all words names
 
 
 def across(frames: Frames, words: Sequence[str]) -> str:
-    """Which heads were shown to resolve every word, in the order of the first one; or for which words none was.
+    """Which heads were shown to resolve every word, in the order of the first one; or for which
+    words none was.
 
     Of a single word, its first sentence. Where a word is exploratory, it says so.
     """
@@ -42,7 +62,11 @@ def _across(frames: Frames, words: Sequence[str]) -> str:
     if len(some) < len(words):
         others = listed([f"“{word}”" for word in words if word not in some])
         return f"Single heads were shown to move {listed([f'“{word}”' for word in some])}; for {others} none was."
-    every_word = "both words" if len(words) == 2 else f"all {counted(len(words), 'word', words=True).lower()}"
+    every_word = (
+        "both words"
+        if len(words) == 2
+        else f"all {counted(len(words), 'word', words=True).lower()}"
+    )
     shared = [name for name in shown[words[0]] if all(name in shown[word] for word in words)]
     if not shared:
         return f"No single head was shown to move {every_word}: each has heads of its own."
@@ -54,16 +78,21 @@ def _across(frames: Frames, words: Sequence[str]) -> str:
 
 
 def cautions(frames: Frames, model_name: str, origin: str) -> list[str]:
-    """What a reader should know before the answer: the model, surface forms, words in pieces, cues that come late."""
+    """What a reader should know before the answer: the model, surface forms, words in pieces, cues
+    that come late."""
     grammar = f"{model_name} learned from a grammar: it shows how the method works, not how English is read."
     said = [grammar] if origin == "embedded" else []
     for word in words_of(frames):
         sentences = of_word(frames["sentences"], word)
         spans = zip(sentences["text"], sentences["start"], sentences["end"], strict=True)
-        forms = pd.Series([text[int(start) : int(end)] for text, start, end in spans]).value_counts()
+        forms = pd.Series(
+            [text[int(start) : int(end)] for text, start, end in spans]
+        ).value_counts()
         if len(forms) > 1:  # which a model need not read alike
             told = ", ".join(f"“{form}” ({count})" for form, count in forms.items())
-            said.append(f"“{word}” stands in {len(forms)} forms, each a token of its own to the model: {told}.")
+            said.append(
+                f"“{word}” stands in {len(forms)} forms, each a token of its own to the model: {told}."
+            )
         if sentences["cue_start"].isna().all():
             unit = "sentence" if sentences["pair"].isna().all() else "pair of sentences"
             said.append(
@@ -72,7 +101,9 @@ def cautions(frames: Frames, model_name: str, origin: str) -> list[str]:
             )
         if cut := int((sentences["tokens_of_word"] > 1).sum()):
             every = len(sentences)
-            said.append(f"“{word}” is cut into pieces in {cut} of {every} sentences and read at the last one.")
+            said.append(
+                f"“{word}” is cut into pieces in {cut} of {every} sentences and read at the last one."
+            )
         if late := int(of_word(frames["left_out"], word)["reason"].eq(LATE).sum()):
             which = "sentence is" if late == 1 else "sentences are"
             said.append(
@@ -82,7 +113,8 @@ def cautions(frames: Frames, model_name: str, origin: str) -> list[str]:
 
 
 def sure(frames: Frames, word: str) -> str:
-    """How sure the leading heads of a word are: which were confirmed, on how much, and what else might explain them."""
+    """How sure the leading heads of a word are: which were confirmed, on how much, and what else
+    might explain them."""
     pairs = of_word(frames["words"], word)
     if not pairs["ranked"].any():
         return "Not shown: in these sentences the meanings could not be told apart at the word, so no head is ranked."
@@ -96,8 +128,11 @@ def sure(frames: Frames, word: str) -> str:
 
 
 def _confirmed(first: list[str], shown: list[str], pairs: pd.DataFrame) -> str:
-    """Which of the leading heads are among those shown to resolve the word, or which others are; and on how much."""
-    among, missed = ([name for name in first if (name in shown) == wanted] for wanted in (True, False))
+    """Which of the leading heads are among those shown to resolve the word, or which others are;
+    and on how much."""
+    among, missed = (
+        [name for name in first if (name in shown) == wanted] for wanted in (True, False)
+    )
     if not shown:
         return "Not confirmed: no head passes every test."
     which = "All confirmed"
@@ -107,7 +142,9 @@ def _confirmed(first: list[str], shown: list[str], pairs: pd.DataFrame) -> str:
     elif missed:
         which = f"{listed(among)} confirmed, {listed(missed)} not"
     swapped, cues = (int(pairs.loc[pairs["ranked"], name].min()) for name in ("pairs", "cue_words"))
-    each = "" if len(pairs) == 1 else " for each pair of meanings"  # of several pairs of senses, the fewest
+    each = (
+        "" if len(pairs) == 1 else " for each pair of meanings"
+    )  # of several pairs of senses, the fewest
     amount = f"{counted(swapped, 'pair')} of sentences ({counted(cues, 'pair')} of cue words){each}"
     return f"{which}, on {amount}, read along axes fitted without them."
 
@@ -115,7 +152,9 @@ def _confirmed(first: list[str], shown: list[str], pairs: pd.DataFrame) -> str:
 def agreement(certificate: pd.DataFrame) -> str:
     """The certificate in a sentence: how many comparisons, and the worst of them."""
     worst = certificate.nlargest(1, "error").to_dict("records")[0]
-    where = worst.get("where", "the whole model" if pd.isna(worst["layer"]) else f"layer {worst['layer']}")
+    where = worst.get(
+        "where", "the whole model" if pd.isna(worst["layer"]) else f"layer {worst['layer']}"
+    )
     held = int(certificate["ok"].sum())
     if held < len(certificate):
         wrong = f"{len(certificate) - held} of {len(certificate)} differences"
@@ -128,13 +167,15 @@ def agreement(certificate: pd.DataFrame) -> str:
 
 
 def unpaired(sentences: pd.DataFrame) -> int:
-    """Number of a word's sentences whose pair no sentence of another sense names, so that they cannot be swapped."""
+    """Number of a word's sentences whose pair no sentence of another sense names, so that they
+    cannot be swapped."""
     partners = sentences.groupby("pair")["sense"].transform("nunique")
     return int((partners == 1).sum())
 
 
 def later_words(row: Row) -> str:
-    """What a causal model can have made of a cue that comes after the word, with the measured difference."""
+    """What a causal model can have made of a cue that comes after the word, with the measured
+    difference."""
     cue = f"“{row['cue']}” comes" if row["cue"] else "What tells the sense comes"
     return (
         f"{cue} after the word: a causal model cannot have resolved the word by it. Measured: with everything after "
@@ -144,7 +185,8 @@ def later_words(row: Row) -> str:
 
 
 def second_model(row: Row) -> str:
-    """The nearest sense at the word in a model that reads beyond it, and the words and heads that this depends on."""
+    """The nearest sense at the word in a model that reads beyond it, and the words and heads that
+    this depends on."""
     said = (
         f"At the word it is {_nearest(row)}). Without what comes after the word, what its heads write there "
         f"changes by up to {percent(row['difference'])} of the largest ΔE."
@@ -157,7 +199,9 @@ def second_model(row: Row) -> str:
     without = decimal(row["coordinate"] * (1 - row["share"]))
     told = f"Of single words “{row['source']}” counts most. Coordinate with it hidden: {without}"
     if marked and row["cue"] != row["source"]:
-        told += f"; with “{row['cue']}” hidden: {decimal(row['coordinate'] * (1 - row['cue_share']))}"
+        told += (
+            f"; with “{row['cue']}” hidden: {decimal(row['coordinate'] * (1 - row['cue_share']))}"
+        )
     if marked:
         alone, nothing = (decimal(row[name]) for name in ("cue_alone", "nothing"))
         told += f"; with “{row['cue']}” as the only other word: {alone}; with none: {nothing}"
@@ -173,7 +217,9 @@ def _nearest(row: Row) -> str:
 def reading(row: Row, ranked: bool) -> str:
     """The nearest sense at the word, and where the word stands between two senses."""
     ends = f"from −0.50 for {row['sense_b']} to 0.50 for {row['sense_a']}"
-    guess = " The senses were not shown to be apart in this model, so this is no better than a guess."
+    guess = (
+        " The senses were not shown to be apart in this model, so this is no better than a guess."
+    )
     return f"At the word the model is {_nearest(row)}, {ends}).{'' if ranked else guess}"
 
 
@@ -181,22 +227,34 @@ MOSTLY = 0.6  # of a head's attention: more than on the cue and all other tokens
 
 
 def evidence(frames: Frames, word: str) -> list[str]:
-    """The evidence of an answer in a few sentences: the tests, where the heads look, what the other heads are."""
+    """The evidence of an answer in a few sentences: the tests, where the heads look, what the other
+    heads are."""
     heads = resolvers(frames, word)
     if heads_of(frames, word).empty:
         return []
     looks, follows = _attention(heads[:LEADERS]), _continued(frames, word)
-    return [*_tests(frames, word, heads), *follows, *looks, *_others(frames, word, heads), *_behind(frames, word)]
+    return [
+        *_tests(frames, word, heads),
+        *follows,
+        *looks,
+        *_others(frames, word, heads),
+        *_behind(frames, word),
+    ]
 
 
 def _behind(frames: Frames, word: str) -> list[str]:
     """Where the heads behind the read-out were read; nothing where it is after the last layer."""
-    depth, last = int(of_word(frames["words"], word)["depth"].iloc[0]), int(frames["heads"]["layer"].max())
+    depth, last = (
+        int(of_word(frames["words"], word)["depth"].iloc[0]),
+        int(frames["heads"]["layer"].max()),
+    )
     if depth > last:
         return []
     read = f"read after layer {depth - 1}, the first that tells the senses apart as well as any"
     upto, behind = _layers(0, depth - 1), _layers(depth, last)
-    return [f"What the heads of {upto} do is {read}; what those of {behind} do, after the last layer."]
+    return [
+        f"What the heads of {upto} do is {read}; what those of {behind} do, after the last layer."
+    ]
 
 
 def _layers(first: int, last: int) -> str:
@@ -204,8 +262,8 @@ def _layers(first: int, last: int) -> str:
 
 
 def _tests(frames: Frames, word: str, heads: Sequence[Row]) -> list[str]:
-    """What was shown of the resolvers: that they move the word, that this is read, that they separate; and for how
-    many heads and pairs of senses at once.
+    """What was shown of the resolvers: that they move the word, that this is read, that they
+    separate; and for how many heads and pairs of senses at once.
     """
     if not heads:
         return []
@@ -213,17 +271,26 @@ def _tests(frames: Frames, word: str, heads: Sequence[Row]) -> list[str]:
     rows = mine[mine["verdict"] == "resolver"]
     family = counted(len(mine[["layer", "head"]].drop_duplicates()), "head")
     pairs = counted(len(mine[["sense_a", "sense_b"]].drop_duplicates()), "pair")
-    said = f", and what the model says next ({_largest(rows['p_said'])})" if rows["p_said"].notna().all() else ""
+    said = (
+        f", and what the model says next ({_largest(rows['p_said'])})"
+        if rows["p_said"].notna().all()
+        else ""
+    )
     who = "It moves" if len(heads) == 1 else "Each moves"
     moves = f"{who} the word beyond a same-sense swap ({_largest(rows['p_swap'])}){said}."
-    return [moves, _separate(rows), f"Tests are corrected for {family} and {pairs} of senses together."]
+    return [
+        moves,
+        _separate(rows),
+        f"Tests are corrected for {family} and {pairs} of senses together.",
+    ]
 
 
 CONTINUED = "the lexicon's continuations"
 
 
 def _continued(frames: Frames, word: str) -> list[str]:
-    """Where the logits of the lexicon's continuations say something else than the sense coordinate; nothing elsewhere.
+    """Where the logits of the lexicon's continuations say something else than the sense coordinate;
+    nothing elsewhere.
 
     Of the pairs of senses whose heads were swapped.
     """
@@ -231,7 +298,11 @@ def _continued(frames: Frames, word: str) -> list[str]:
     pairs = pairs[pairs["ranked"]]
     silent, said = pairs[pairs["continued_p"] >= GATE], []
     if len(silent):
-        which = "the senses" if len(pairs) == 1 else f"the senses of {counted(len(silent), 'such pair')}"
+        which = (
+            "the senses"
+            if len(pairs) == 1
+            else f"the senses of {counted(len(silent), 'such pair')}"
+        )
         preferred = f"the model was not shown to prefer {CONTINUED} of the sense that is meant"
         said.append(f"After the word {preferred}, although {which} are apart.")
     rows = of_word(frames["heads"], word).dropna(subset="p_continued")
@@ -248,7 +319,8 @@ def _continued(frames: Frames, word: str) -> list[str]:
 
 
 def _separate(rows: pd.DataFrame) -> str:
-    """How well what the resolvers write separates the senses, and of which of them this was not shown."""
+    """How well what the resolvers write separates the senses, and of which of them this was not
+    shown."""
     clear, silent = rows[rows["p_auroc"] < LEVEL], rows[rows["p_auroc"] >= LEVEL]
     writes = "each writes" if len(rows[["layer", "head"]].drop_duplicates()) > 1 else "it writes"
     if clear.empty:
@@ -269,34 +341,51 @@ def _attention(heads: Sequence[Row]) -> list[str]:
     if not heads or any(pd.isna(head["attention_cue"]) for head in heads):
         return []
     first, *rest = [(head_name(head), percent(head["attention_cue"])) for head in heads]
-    told = [f"{first[0]} gives {first[1]} of its attention to the cue", *(f"{name} {share}" for name, share in rest)]
+    told = [
+        f"{first[0]} gives {first[1]} of its attention to the cue",
+        *(f"{name} {share}" for name, share in rest),
+    ]
     return [f"From the word, {listed(told)}.", *_onward(heads)]
 
 
 def _onward(heads: Sequence[Row]) -> list[str]:
     """Heads that look at the word and not at the cue: what they move, others have brought there."""
-    onward = [head for head in heads if head["attention_itself"] > MOSTLY and head["attention_cue"] < 1 - MOSTLY]
+    onward = [
+        head
+        for head in heads
+        if head["attention_itself"] > MOSTLY and head["attention_cue"] < 1 - MOSTLY
+    ]
     if not onward:
         return []
     names, looks = listed(names_of(onward)), "looks" if len(onward) == 1 else "look"
     least = percent(min(head["attention_itself"] for head in onward))
     or_more = " or more" if len(onward) > 1 else ""
-    return [f"{names} {looks} at the word itself ({least}{or_more}), at what layers below have brought there."]
+    return [
+        f"{names} {looks} at the word itself ({least}{or_more}), at what layers below have brought there."
+    ]
 
 
-SHORT, OVER = 0.5, 1.5  # of the net effect: what the head itself writes, where that calls for a word
+SHORT, OVER = (
+    0.5,
+    1.5,
+)  # of the net effect: what the head itself writes, where that calls for a word
 CLOSE = 0.2  # of a head's attention: less is not looking at the cue
 
 
 def numbers_apart(head: Row) -> str:
-    """Why a head's effect, its own write and its attention to the cue are not one number; empty where they agree."""
+    """Why a head's effect, its own write and its attention to the cue are not one number; empty
+    where they agree."""
     if head["net"] < MOVES or head["net_low"] <= 0:
         return ""
     net, own, said = percent(head["net"]), percent(head["direct"]), []
     if head["direct"] < SHORT * head["net"]:
-        said.append(f"It moves the word {net} of the way and itself writes {own}: what comes after it adds the rest.")
+        said.append(
+            f"It moves the word {net} of the way and itself writes {own}: what comes after it adds the rest."
+        )
     elif head["direct"] > OVER * head["net"]:
-        said.append(f"It writes {own} of the way and moves the word {net}: what comes after it takes part of it back.")
+        said.append(
+            f"It writes {own} of the way and moves the word {net}: what comes after it takes part of it back."
+        )
     if head["attention_cue"] < CLOSE:
         cue = percent(head["attention_cue"])
         said.append(
@@ -316,7 +405,9 @@ WHAT = {
     "suggestive": (MOVED, f"the word by {percent(MOVES)} or more, which is not confirmed"),
     "carrier": (WRITES, "something that was not shown to be read"),
 }
-BESIDE = "the word, but every cue stands beside it: whether it reads the cue or the place cannot be told"
+BESIDE = (
+    "the word, but every cue stands beside it: whether it reads the cue or the place cannot be told"
+)
 
 
 def _others(frames: Frames, word: str, heads: Sequence[Row]) -> list[str]:
@@ -330,8 +421,12 @@ def _others(frames: Frames, word: str, heads: Sequence[Row]) -> list[str]:
     told = [_kind(rest, name, apart=apart) for name in WHAT if name in set(rest["verdict"])]
     if nothing := int((rest["verdict"] == "none").sum()):
         told.append(f"of {nothing} nothing was shown")
-    bound = max(math.ceil(round(100 * float(rest[["net_low", "net_high"]].abs().max().max()), 6)), 1)
-    number, noun, every = ("one", "head", "") if len(rest) == 1 else (str(len(rest)), "heads", "all ")
+    bound = max(
+        math.ceil(round(100 * float(rest[["net_low", "net_high"]].abs().max().max()), 6)), 1
+    )
+    number, noun, every = (
+        ("one", "head", "") if len(rest) == 1 else (str(len(rest)), "heads", "all ")
+    )
     who, within = f"{number} {'other ' if heads else ''}{noun}", f"{every}within ±{bound}{NARROW}%."
     if nothing == len(rest):
         return [f"Of the {who} nothing was shown; {within}"]
@@ -339,7 +434,8 @@ def _others(frames: Frames, word: str, heads: Sequence[Row]) -> list[str]:
 
 
 def _kind(rest: pd.DataFrame, name: str, *, apart: bool) -> str:
-    """The heads of one verdict: carriers by their number, rarer kinds by name where they are few."""
+    """The heads of one verdict: carriers by their number, rarer kinds by name where they are few.
+    """
     heads = names_of(rest[rest["verdict"] == name])
     few = len(rest) == 1 or (name != "carrier" and len(heads) <= LEADERS)
     who = listed(heads) if few else str(len(heads))
@@ -349,12 +445,16 @@ def _kind(rest: pd.DataFrame, name: str, *, apart: bool) -> str:
 
 
 def scope(frames: Frames) -> str:
-    """What was swapped, on how much, what was not looked at, and for how many tests at once p values are corrected."""
+    """What was swapped, on how much, what was not looked at, and for how many tests at once p
+    values are corrected."""
     words, heads = frames["words"], len(frames["heads"][["layer", "head"]].drop_duplicates())
     swapped = words[words["ranked"]]
     if swapped.empty:
         return "Nothing was swapped, because no word was shown to have a gap between its senses."
-    least, several = swapped[["sentences_report", "cue_words"]].min(), "at least " * (len(swapped) > 1)
+    least, several = (
+        swapped[["sentences_report", "cue_words"]].min(),
+        "at least " * (len(swapped) > 1),
+    )
     names, pairs = swapped["word"].unique(), swapped.groupby("word").size().max()
     others = f", not for the number of words ({len(names)})" if len(names) > 1 else ""
     return (

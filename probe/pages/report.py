@@ -1,8 +1,9 @@
-"""The report of a study: a folder with one page, its tables and graphs, and what made them; what a notebook shows of a
-result; and the one writer of every kind of result.
+"""The report of a study: a folder with one page, its tables and graphs, and what made them; what a
+notebook shows of a result; and the one writer of every kind of result.
 
-Without scripts the answers, the tokens and the tables of the page are still there. A notebook shows HTML without
-scripts, its pictures inside, so that it stays when the notebook is saved, sent and opened where nothing runs.
+Without scripts the answers, the tokens and the tables of the page are still there. A notebook shows
+HTML without scripts, its pictures inside, so that it stays when the notebook is saved, sent and
+opened where nothing runs.
 """
 
 import os
@@ -17,27 +18,31 @@ from markupsafe import Markup
 from probe import charts
 from probe.charts import grid, heads
 from probe.charts.palette import image
+from probe.evidence.columns import LEADERS, dictionary
+from probe.evidence.evaluation import Evaluation
+from probe.evidence.study import Study
 from probe.model.records import Trace
 from probe.pages import excerpts, output, remarks, sections, ways
 from probe.pages.output import REPORT
 from probe.pages.rows import Frames
-from probe.pages.walk.page import write_walk
-from probe.pages.walk.walk import Walk
+from probe.pages.walk import write_walk
 from probe.stats.verdicts import ORDER
-from probe.study.columns import LEADERS, dictionary
-from probe.study.evaluation import Evaluation
-from probe.study.study import Study
+from probe.walkthrough.walk import Walk
 
 
 @singledispatch
 def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """Write a study, a walk or an evaluation into the folder `out`: its page, its tables and the manifest.
+    """Write a study, a walk or an evaluation into the folder `out`: its page, its tables and the
+    manifest.
 
-    Returns the path of the page; of an evaluation, which has none, that of the folder. `command` is named as what made
-    it. The same result gives the same bytes; times of day live only in the manifest. Raises InputError when the folder
-    cannot be written, TypeError for any other kind of result.
+    Returns the path of the page; of an evaluation, which has none, that of the folder. `command` is
+    named as what made it. The same result gives the same bytes; times of day live only in the
+    manifest. Raises InputError when the folder cannot be written, TypeError for any other kind of
+    result.
     """
-    raise TypeError(f"write: got a {type(result).__name__}, expected what probe.study, walk or evaluate returns")
+    raise TypeError(
+        f"write: got a {type(result).__name__}, expected what probe.study, walk or evaluate returns"
+    )
 
 
 write.register(Walk, write_walk)
@@ -95,10 +100,18 @@ def _trace(trace: Trace) -> str:
     """Tokens, the attention of every head, and what the trace holds."""
     names = ["layer", "head", "query_pos", "key_pos"]
     index = pd.MultiIndex.from_product([*map(range, trace.pattern.shape)], names=names)
-    weights = pd.Series(trace.pattern.flatten().double().numpy(), index, name="weight").reset_index()
+    weights = pd.Series(
+        trace.pattern.flatten().double().numpy(), index, name="weight"
+    ).reset_index()
     picture = Markup(image(grid.head_grids(weights, tokens=len(trace.tokens))))
-    shown = {"model_name": trace.model_name, "labels": trace.tokens.labels, "sizes": trace.stack.shape}
-    return output.environment("notebook").get_template("trace.html.j2").render(shown, picture=picture)
+    shown = {
+        "model_name": trace.model_name,
+        "labels": trace.tokens.labels,
+        "sizes": trace.stack.shape,
+    }
+    return (
+        output.environment("notebook").get_template("trace.html.j2").render(shown, picture=picture)
+    )
 
 
 @html_of.register
@@ -106,6 +119,10 @@ def _study(study: Study) -> str:
     """The first screen of its report: the answer, the maps, and a line for each word."""
     frames = study.frames
     opening = excerpts.opening(frames, study.model_name, study.origin.kind)
-    picture = Markup(image(heads.head_maps(frames["word_heads"]))) if len(frames["word_heads"]) else ""
+    picture = (
+        Markup(image(heads.head_maps(frames["word_heads"]))) if len(frames["word_heads"]) else ""
+    )
     shown = {"model_name": study.model_name, "opening": opening, "frames": frames}
-    return output.environment("notebook").get_template("study.html.j2").render(shown, picture=picture)
+    return (
+        output.environment("notebook").get_template("study.html.j2").render(shown, picture=picture)
+    )

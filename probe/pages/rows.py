@@ -1,6 +1,8 @@
-"""What of a study's frames a page speaks of: its words, heads by rank, resolvers, the smallest set that is enough.
+"""What of a study's frames a page speaks of: its words, heads by rank, resolvers, the smallest set
+that is enough.
 
-Frames in, rows and names out; the sentences about them are made in `probe.pages.answers` and `probe.pages.remarks`.
+Frames in, rows and names out; the sentences about them are made in `probe.pages.answers` and
+`probe.pages.remarks`.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -11,10 +13,12 @@ import pandas as pd
 
 from probe import charts
 from probe.charts import of_word
+from probe.evidence.columns import LEADERS
 from probe.stats.numbers import counted, listed, measured
-from probe.study.columns import LEADERS
 
-WORTH_SHOWING = 0.01  # of the gap: a head with a clear effect from here on has its sentences on the page
+WORTH_SHOWING = (
+    0.01  # of the gap: a head with a clear effect from here on has its sentences on the page
+)
 Frames = Mapping[str, pd.DataFrame]
 Row = dict[Hashable, Any]
 Section = dict[str, Any]
@@ -31,7 +35,10 @@ def senses_of(pair: Mapping[Any, Any]) -> tuple[str, str]:
 
 def sense_marks(frames: Frames, word: str) -> dict[str, str]:
     """Each sense of a word with the name of its hue in the style sheet."""
-    return {sense: f"s{place % 6}" for place, sense in enumerate(charts.senses_of(of_word(frames["words"], word)))}
+    return {
+        sense: f"s{place % 6}"
+        for place, sense in enumerate(charts.senses_of(of_word(frames["words"], word)))
+    }
 
 
 def head_name(head: Mapping[Any, Any]) -> str:
@@ -66,7 +73,8 @@ def resolvers(frames: Frames, word: str) -> list[Row]:
 
 
 def in_groups(heads: Sequence[Row]) -> list[list[Row]]:
-    """Heads by rank, those with overlapping rank intervals together: only between groups is there an order."""
+    """Heads by rank, those with overlapping rank intervals together: only between groups is there
+    an order."""
     groups: list[list[Row]] = []
     for head in heads:
         if groups and head["rank_low"] <= max(other["rank_high"] for other in groups[-1]):
@@ -82,25 +90,29 @@ def in_no_order(heads: Sequence[Row]) -> list[str]:
 
 
 def with_sentences(frames: Frames, word: str) -> pd.DataFrame:
-    """The heads of a word whose sentences stand on the page, by rank: of those that were read, the resolvers and the
-    heads whose effect is clear; the largest where there is none.
+    """The heads of a word whose sentences stand on the page, by rank: of those that were read, the
+    resolvers and the heads whose effect is clear; the largest where there is none.
     """
     read = of_word(frames["readings"], word)[["layer", "head"]].drop_duplicates()
-    heads = read.merge(of_word(frames["word_heads"], word), on=["layer", "head"]).sort_values("rank")
+    heads = read.merge(of_word(frames["word_heads"], word), on=["layer", "head"]).sort_values(
+        "rank"
+    )
     clear = (heads["net_low"] > 0) & (heads["net"] >= WORTH_SHOWING)
     named = heads[clear | (heads["verdict"] == "resolver")]
     return named if len(named) else heads.head(1)
 
 
 def with_tests(word_heads: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
-    """Heads of words with their smallest corrected p over the word's pairs of senses (corrected over all of them)."""
+    """Heads of words with their smallest corrected p over the word's pairs of senses (corrected
+    over all of them)."""
     smallest = heads.groupby(["word", "layer", "head"], as_index=False)[["p_auroc", "p_swap"]].min()
     return word_heads.merge(smallest, on=["word", "layer", "head"], how="left")
 
 
 @dataclass(frozen=True)
 class SmallestSet:
-    """The fewest leading heads with F of at least 0.9: names, F, F as text with its interval, number of all heads."""
+    """The fewest leading heads with F of at least 0.9: names, F, F as text with its interval,
+    number of all heads."""
 
     names: list[str]
     faithfulness: float
@@ -121,10 +133,15 @@ def smallest_set(frames: Frames, word: str) -> SmallestSet | None:
 
 
 def best_random(frames: Frames, word: str, size: int) -> tuple[int, float, str] | None:
-    """Of the random sets with `size` heads, or the next more that were drawn: their size, the best F, and in words."""
+    """Of the random sets with `size` heads, or the next more that were drawn: their size, the best
+    F, and in words."""
     sets = of_word(frames["random_sets"], word)
     drawn = sets[sets["size"] == sets.loc[sets["size"] >= size, "size"].min()]["faithfulness"]
     if drawn.empty:
         return None
     size = int(sets.loc[drawn.index[0], "size"])
-    return size, float(drawn.max()), f"the best of {counted(len(drawn), 'random set')} of {counted(size, 'head')}"
+    return (
+        size,
+        float(drawn.max()),
+        f"the best of {counted(len(drawn), 'random set')} of {counted(size, 'head')}",
+    )

@@ -1,8 +1,10 @@
-"""The sections of the ambiguity report as plain values for its template: words, heads, controls, data, tables, charts.
+"""The sections of the ambiguity report as plain values for its template: words, heads, controls,
+data, tables, charts.
 
-Every function takes the study's frames and gives lists and dicts of finished text, charts and numbers; the template
-only places them. Sentences come from `probe.pages.answers` and `probe.pages.remarks`, pictures from `probe.charts`;
-single sentences as a page shows them are in `probe.pages.excerpts`.
+Every function takes the study's frames and gives lists and dicts of finished text, charts and
+numbers; the template only places them. Sentences come from `probe.pages.answers` and
+`probe.pages.remarks`, pictures from `probe.charts`; single sentences as a page shows them are in
+`probe.pages.excerpts`.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,6 +14,7 @@ import pandas as pd
 
 from probe import charts
 from probe.charts import of_word
+from probe.evidence.columns import LEADERS, TABLES
 from probe.pages import answers, remarks
 from probe.pages.rows import (
     Frames,
@@ -29,7 +32,6 @@ from probe.pages.rows import (
     words_of,
 )
 from probe.stats.numbers import decimal, listed, p_value, percent
-from probe.study.columns import LEADERS, TABLES
 from probe.text.sentences import REPEATS
 
 TABLE_ROWS = 160  # heads in a word's table: all of a GPT-2 small (144), the first of a larger model
@@ -52,7 +54,9 @@ def _card(frames: Frames, word: str) -> Section:
         "facts": _card_facts(pairs),
         "pairs": [_pair_row(frames["heads"], pair) for pair in pairs] if len(pairs) > 1 else [],
         "depth": profiles(frames, pairs),
-        "same_token": all(charts.gap_at(frames["depth"], word, senses_of(pair), depth=-1) == 0 for pair in pairs),
+        "same_token": all(
+            charts.gap_at(frames["depth"], word, senses_of(pair), depth=-1) == 0 for pair in pairs
+        ),
         "read_after": int(pairs[0]["depth"]) - 1,
     }
 
@@ -63,7 +67,9 @@ def profiles(frames: Frames, pairs: list[dict[Any, Any]]) -> list[tuple[tuple[st
     made = []
     for pair in pairs:
         read_at = int(pair["depth"])
-        chart = charts.depth_profile(frames["depth"], pair["word"], senses_of(pair), read_at=read_at, legend=False)
+        chart = charts.depth_profile(
+            frames["depth"], pair["word"], senses_of(pair), read_at=read_at, legend=False
+        )
         made.append((senses_of(pair), chart.properties(**lower)))
     return made
 
@@ -92,7 +98,11 @@ def _pair_row(heads: pd.DataFrame, pair: dict[Any, Any]) -> Section:
     rows = of_word(heads, pair["word"])
     rows = rows[(rows["sense_a"] == pair["sense_a"]) & (rows["sense_b"] == pair["sense_b"])]
     top = rows[rows["rank"] == 1].to_dict("records") if pair["ranked"] else []
-    best = f"{head_name(top[0])} {percent(top[0]['swap'] - top[0]['same_sense'])}" if top else "not ranked"
+    best = (
+        f"{head_name(top[0])} {percent(top[0]['swap'] - top[0]['same_sense'])}"
+        if top
+        else "not ranked"
+    )
     resolving = listed(names_of(rows[rows["verdict"] == "resolver"])) or "none shown"
     return pair | {"gap_text": answers.gap_text(pair), "best": best, "resolvers": resolving}
 
@@ -100,22 +110,33 @@ def _pair_row(heads: pd.DataFrame, pair: dict[Any, Any]) -> Section:
 def maps(frames: Frames) -> Section:
     """The head maps of the ranked words, on one scale."""
     heads = frames["word_heads"]
-    ranked = [(place, word) for place, word in enumerate(words_of(frames)) if len(of_word(heads, word))]
+    ranked = [
+        (place, word) for place, word in enumerate(words_of(frames)) if len(of_word(heads, word))
+    ]
     drawn = [word for _, word in ranked]
     seen = charts.named(heads)
     mlps = charts.mlps_at_word(frames["positions"])
     return {
         "limit": percent(charts.effect_limit(heads, mlps)),
-        "charts": [(place, word, charts.head_map(heads, word, mlps, legend=False)) for place, word in ranked],
+        "charts": [
+            (place, word, charts.head_map(heads, word, mlps, legend=False))
+            for place, word in ranked
+        ],
         "mlps": bool(len(mlps)),
         "unranked": [word for word in words_of(frames) if word not in drawn],
-        "counted": [(word, int(of_word(seen, word)["clear"].sum()), len(of_word(seen, word))) for word in drawn],
-        "verdicts": [(name, charts.MARKS[name], charts.MEANINGS[name]) for name in charts.marked(seen)],
+        "counted": [
+            (word, int(of_word(seen, word)["clear"].sum()), len(of_word(seen, word)))
+            for word in drawn
+        ],
+        "verdicts": [
+            (name, charts.MARKS[name], charts.MEANINGS[name]) for name in charts.marked(seen)
+        ],
     }
 
 
 def shares(frames: Frames) -> list[Section]:
-    """The direct shares of each ranked word, over the pairs of senses that are apart, and their sum."""
+    """The direct shares of each ranked word, over the pairs of senses that are apart, and their
+    sum."""
     apart = frames["words"].loc[frames["words"]["ranked"], ["word", "sense_a", "sense_b"]]
     rows = frames["shares"].merge(apart, on=["word", "sense_a", "sense_b"])
     sections = []
@@ -130,7 +151,10 @@ def shares(frames: Frames) -> list[Section]:
                 "chart": charts.share_bars(rows, word),
                 "sum": decimal(mine["share"].sum() / number),
                 "pairs": number,
-                "token_is_zero": mine.loc[mine["component"] == "token embedding", "share"].abs().max() == 0,
+                "token_is_zero": mine.loc[mine["component"] == "token embedding", "share"]
+                .abs()
+                .max()
+                == 0,
                 "normed": bool(mine["component"].str.startswith("norm bias").any()),
             }
         )
@@ -146,8 +170,12 @@ def every_head(frames: Frames) -> list[Section]:
         if len(rows):
             chart = charts.separation_and_effect(heads, word)
             first = rows.sort_values("rank", kind="stable").head(TABLE_ROWS)
-            table = [head_facts(row) for row in with_tests(first, frames["heads"]).to_dict("records")]
-            sections.append({"word": word, "place": place, "chart": chart, "rows": table, "all": len(rows)})
+            table = [
+                head_facts(row) for row in with_tests(first, frames["heads"]).to_dict("records")
+            ]
+            sections.append(
+                {"word": word, "place": place, "chart": chart, "rows": table, "all": len(rows)}
+            )
     return sections
 
 
@@ -174,7 +202,9 @@ def head_facts(head: dict[Any, Any]) -> Section:
         "own": with_interval(head, "direct"),
         "self_repair": percent(head["self_repair"]),
         "itself": _known(head["attention_itself"], percent),
-        "rank": "none" if pd.isna(head["rank"]) else f"{head['rank']} [{head['rank_low']}, {head['rank_high']}]",
+        "rank": "none"
+        if pd.isna(head["rank"])
+        else f"{head['rank']} [{head['rank_low']}, {head['rank_high']}]",
         "verdict": head["verdict"],
         "mark": charts.MARKS[head["verdict"]],
         "where": f"in {head['resolves']} of {head['of']} pairs of senses" if several else "",
@@ -204,7 +234,9 @@ def data_used(frames: Frames) -> Section:
         parts = {part: int(counts.get(part, 0)) for part in ("tested", "learned from", "neither")}
         tokens = int(of_word(words, word)["tokens_of_word"].max())
         design = {"split": first["split_design"], "pairs": first["pair_design"]}
-        rows.append({"word": word, "tokens": tokens, "unpaired": remarks.unpaired(mine), **design, **parts})
+        rows.append(
+            {"word": word, "tokens": tokens, "unpaired": remarks.unpaired(mine), **design, **parts}
+        )
     return {
         "rows": rows,
         "left_out": _left_out(left_out),
@@ -214,10 +246,18 @@ def data_used(frames: Frames) -> Section:
 
 
 def _left_out(left_out: pd.DataFrame) -> list[Section]:
-    """Sentences left out by word and rule; repetitions count together, and so does what had no word yet."""
-    rule = left_out["reason"].where(~left_out["reason"].str.startswith(REPEATS), f"{REPEATS} an earlier row")
+    """Sentences left out by word and rule; repetitions count together, and so does what had no word
+    yet."""
+    rule = left_out["reason"].where(
+        ~left_out["reason"].str.startswith(REPEATS), f"{REPEATS} an earlier row"
+    )
     rows = pd.DataFrame({"word": left_out["word"].fillna(""), "reason": rule})
-    counts: Any = rows.groupby(["word", "reason"], sort=False).size().reset_index(name="count").to_dict("records")
+    counts: Any = (
+        rows.groupby(["word", "reason"], sort=False)
+        .size()
+        .reset_index(name="count")
+        .to_dict("records")
+    )
     return list(counts)
 
 
@@ -234,7 +274,9 @@ def together(frames: Frames) -> list[Section]:
             {
                 "word": word,
                 "chart": charts.set_curves(frames["curves"], frames["random_sets"], word),
-                "names": smallest.names if smallest and len(smallest.names) < smallest.every else [],
+                "names": smallest.names
+                if smallest and len(smallest.names) < smallest.every
+                else [],
                 "kept": smallest.kept if smallest else "",
                 "rival": f"{random[2]} keeps {percent(random[1])}" if random else "",
                 "area": decimal(float(curve["area"].iloc[0])),
@@ -244,7 +286,8 @@ def together(frames: Frames) -> list[Section]:
 
 
 def controls_and_power(frames: Frames) -> Section:
-    """Gate, power and controls of each word: the smallest sizes and the weakest of its pairs of senses."""
+    """Gate, power and controls of each word: the smallest sizes and the weakest of its pairs of
+    senses."""
     sections = []
     for word in words_of(frames):
         pairs, controls = of_word(frames["words"], word), of_word(frames["controls"], word)
@@ -253,28 +296,39 @@ def controls_and_power(frames: Frames) -> Section:
         sections.append(
             {
                 "word": word,
-                "chart": charts.control_strips(frames["controls"], word, shown=shown) if drawn else None,
+                "chart": charts.control_strips(frames["controls"], word, shown=shown)
+                if drawn
+                else None,
                 "pair": " / ".join(controls.iloc[0][["sense_a", "sense_b"]]) if drawn else "",
                 "apart": f"{int(pairs['ranked'].sum())} of {len(pairs)}",
                 "gate": _bound(pairs["gap_p"], "≤"),
                 "untrained_p": _bound(pairs["untrained_p"], "≥"),
                 "said": _bound(pairs["said_p"], "≤") if pairs["causal"].all() else "not predicted",
-                "least": pairs[["sentences_fit", "sentences_report", "cue_words", "pairs"]].min().to_dict(),
+                "least": pairs[["sentences_fit", "sentences_report", "cue_words", "pairs"]]
+                .min()
+                .to_dict(),
                 "visible_pairs": decimal(float(pairs["visible_d_pairs"].max())),
                 "exploratory": bool(pairs["exploratory"].any()),
             }
         )
     conditions = set(frames["controls"]["condition"])
-    return {"words": sections, "later": "later token" in conditions, "drawn": any(item["chart"] for item in sections)}
+    return {
+        "words": sections,
+        "later": "later token" in conditions,
+        "drawn": any(item["chart"] for item in sections),
+    }
 
 
 def _bound(p: pd.Series, sign: str) -> str:
     """The p of a word's pair of senses; the largest (≤) or smallest (≥) of several."""
-    return p_value(float(p.max() if sign == "≤" else p.min())).replace("=", "=" if len(p) == 1 else sign)
+    return p_value(float(p.max() if sign == "≤" else p.min())).replace(
+        "=", "=" if len(p) == 1 else sign
+    )
 
 
 def distances_and_routes(frames: Frames) -> dict[str, list[tuple[str, Any]]]:
-    """By word: charts of the leading heads' effect by distance and by route, each with its title."""
+    """By word: charts of the leading heads' effect by distance and by route, each with its title.
+    """
     sections: dict[str, list[tuple[str, Any]]] = {}
     for word in words_of(frames):
         names = names_of(with_sentences(frames, word))[:LEADERS]
@@ -290,4 +344,7 @@ def distances_and_routes(frames: Frames) -> dict[str, list[tuple[str, Any]]]:
 
 def downloads(frames: Frames, what: Mapping[str, str] = TABLES) -> list[Section]:
     """The tables in the page's folder, and `what` each holds."""
-    return [{"name": name, "what": what.get(name, ""), "rows": len(frame)} for name, frame in frames.items()]
+    return [
+        {"name": name, "what": what.get(name, ""), "rows": len(frame)}
+        for name, frame in frames.items()
+    ]

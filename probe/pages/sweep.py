@@ -1,7 +1,8 @@
 """The page of a sweep, from its shards alone: no model is loaded, nothing is measured.
 
-Charts, style and sentences are those of the report where they say the same. What a sweep cannot say (verdicts, sets of
-heads, who wrote the gap, controls, single sentences) is not on the page, and the page says so.
+Charts, style and sentences are those of the report where they say the same. What a sweep cannot say
+(verdicts, sets of heads, who wrote the gap, controls, single sentences) is not on the page, and the
+page says so.
 """
 
 import json
@@ -15,12 +16,12 @@ import pandas as pd
 from probe import charts
 from probe.charts import of_word
 from probe.errors import InputError
+from probe.evidence.columns import LEADERS, TABLES, dictionary
 from probe.pages import answers, output, sections
 from probe.pages.output import SWEEP
 from probe.pages.rows import Frames, head_name, sense_marks, with_interval, words_of
 from probe.stats.numbers import counted, decimal, grouped, listed, p_value, percent
 from probe.stats.verdicts import LEVEL, SMALLEST
-from probe.study.columns import LEADERS, TABLES, dictionary
 from probe.sweep import summary
 from probe.sweep.work import SET
 
@@ -41,8 +42,16 @@ def read_manifest(sweep: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
     try:
         made = json.loads((place / "manifest.json").read_bytes())
         folder = place if place.name == f"{SET}{made['set']}" else place / f"{SET}{made['set']}"
-        named = isinstance(made["set"], str) and made["set"].isalnum()  # a name of ours, and no way to somewhere else
-        whole = isinstance(made["shards"], list) and {"counts", "layers", "heads", "model", "origin"} <= set(made)
+        named = (
+            isinstance(made["set"], str) and made["set"].isalnum()
+        )  # a name of ours, and no way to somewhere else
+        whole = isinstance(made["shards"], list) and {
+            "counts",
+            "layers",
+            "heads",
+            "model",
+            "origin",
+        } <= set(made)
         known = named and whole and folder.is_dir()
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         known = False
@@ -55,12 +64,17 @@ def read_manifest(sweep: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
 
 
 def write_page(
-    sweep: str | os.PathLike[str], out: str | os.PathLike[str], *, words: Sequence[str] | None = None
+    sweep: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    words: Sequence[str] | None = None,
 ) -> Path:
-    """Write the page of a finished sweep, its frames and manifest into `out`; returns the path of the page.
+    """Write the page of a finished sweep, its frames and manifest into `out`; returns the path of
+    the page.
 
-    `words` are drawn on the page, the SHOWN with most sentences by default; the tables hold all. Raises InputError for
-    a word that was not swept, and for a sweep that is not finished or is damaged.
+    `words` are drawn on the page, the SHOWN with most sentences by default; the tables hold all.
+    Raises InputError for a word that was not swept, and for a sweep that is not finished or is
+    damaged.
     """
     folder, made = read_manifest(sweep)
     frames = summary.frames(summary.add_up(folder, made), folder)
@@ -71,7 +85,12 @@ def write_page(
         )
     frames["columns"] = dictionary(frames)
     page = render(frames, made, _chosen(frames, words))
-    return output.write_folder(out, {SWEEP: page}, frames=frames, made={**made, "shards": len(made["shards"])}) / SWEEP
+    return (
+        output.write_folder(
+            out, {SWEEP: page}, frames=frames, made={**made, "shards": len(made["shards"])}
+        )
+        / SWEEP
+    )
 
 
 def _chosen(frames: Frames, words: Sequence[str] | None) -> list[str]:
@@ -91,7 +110,11 @@ def render(frames: Frames, made: Mapping[str, Any], words: Sequence[str]) -> str
     """The page as one self-contained HTML file."""
     templates = output.environment("sweep", "report")
     maps = frames["word_heads"].assign(verdict=NO_VERDICT)
-    asked = listed(list(words)) if len(words) <= 4 else f"{', '.join(words[:3])} and {len(words) - 3} other words"
+    asked = (
+        listed(list(words))
+        if len(words) <= 4
+        else f"{', '.join(words[:3])} and {len(words) - 3} other words"
+    )
     return templates.get_template("sweep.html.j2").render(
         question=f"Which heads move {asked}?",
         made=made,
@@ -128,14 +151,16 @@ def _card(frames: Frames, maps: pd.DataFrame, word: str) -> dict[str, Any]:
 
 
 def _map(maps: pd.DataFrame, word: str) -> Any:
-    """The head map of the report; its description says nothing of verdicts, which a sweep does not give."""
+    """The head map of the report; its description says nothing of verdicts, which a sweep does not
+    give."""
     drawn = charts.head_map(maps, word, legend=False)
     spec = drawn.to_dict()
     return drawn.properties(description=str(spec["description"]).partition(" Shown to resolve")[0])
 
 
 def _said(pairs: Sequence[Mapping[Any, Any]], rows: pd.DataFrame, word: str) -> str:
-    """What was measured of a word, in a sentence or two: is there a gap, and which swaps move the word."""
+    """What was measured of a word, in a sentence or two: is there a gap, and which swaps move the
+    word."""
     number = sum(pair["sentences_report"] for pair in pairs)
     apart = [pair for pair in pairs if pair["ranked"]]
     opening = f"In {counted(number, 'sentence')} that nothing was fitted on"
@@ -143,7 +168,11 @@ def _said(pairs: Sequence[Mapping[Any, Any]], rows: pd.DataFrame, word: str) -> 
         return f"{opening}, the senses of “{word}” were not shown to be apart at the word, so no effect is given."
     some = f"{len(apart)} of its {len(pairs)} pairs of senses are apart"
     which = "its senses are apart" if len(pairs) == len(apart) else some
-    moving = rows[(rows["p_swap"] < LEVEL) & (rows["net"] >= SMALLEST)].sort_values("rank").to_dict("records")
+    moving = (
+        rows[(rows["p_swap"] < LEVEL) & (rows["net"] >= SMALLEST)]
+        .sort_values("rank")
+        .to_dict("records")
+    )
     if not moving:
         none = f"no single head's swap was shown to move it by {percent(SMALLEST)} or more"
         return f"{opening}, {which} at “{word}”; {none}."

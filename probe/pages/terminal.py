@@ -50,7 +50,9 @@ def print_parameters(counted: "Count", *, as_json: bool) -> None:
     """Every part with its shape and number, and what they come to."""
     if as_json:
         parts = [asdict(part) | {"total": part.total} for part in counted.parts]
-        totals = {name: getattr(counted, name) for name in ("per_head", "per_block", "attention", "total")}
+        totals = {
+            name: getattr(counted, name) for name in ("per_head", "per_block", "attention", "total")
+        }
         more = {"square_value": counted.square_value, "tensors": counted.tensors}
         typer.echo(json.dumps({"sizes": asdict(counted.sizes), "parts": parts} | totals | more))
         return

@@ -1,8 +1,8 @@
-"""The section "From the cue to the word": maps by position, whole ways as sentences, the leading edges; and the edges
-as an attribution graph for other viewers.
+"""The section "From the cue to the word": maps by position, whole ways as sentences, the leading
+edges; and the edges as an attribution graph for other viewers.
 
-Made from the frames `positions`, `paths` and `ways` alone. A way is a sentence only as far as it was measured: what
-goes over it, and whether every one of its edges passed its test.
+Made from the frames `positions`, `paths` and `ways` alone. A way is a sentence only as far as it
+was measured: what goes over it, and whether every one of its edges passed its test.
 """
 
 import json
@@ -24,10 +24,14 @@ TOLD = 3  # ways that are told one by one
 
 
 def section(frames: Frames) -> Section:
-    """What there is to show of every ranked word, or why there is nothing, and the end of the scale of the maps."""
+    """What there is to show of every ranked word, or why there is nothing, and the end of the scale
+    of the maps."""
     ranked = frames["words"].loc[frames["words"]["ranked"], "word"].unique()
     limit = percent(charts.position_limit(frames["positions"])) if len(frames["positions"]) else ""
-    return {"limit": limit, "words": [_of_word(frames, word) for word in words_of(frames) if word in ranked]}
+    return {
+        "limit": limit,
+        "words": [_of_word(frames, word) for word in words_of(frames) if word in ranked],
+    }
 
 
 def _of_word(frames: Frames, word: str) -> Section:
@@ -70,8 +74,14 @@ def sentences(frames: Frames, word: str) -> list[str]:
         return []
     if rows.empty:
         ends = names_of(resolvers(frames, word))
-        what = f"Only the end of the way was found, {listed(ends)} at “{word}”" if ends else "No way was found"
-        return [f"{what}: over no chain of edges from the cue to a head at the word goes 1 % of the gap."]
+        what = (
+            f"Only the end of the way was found, {listed(ends)} at “{word}”"
+            if ends
+            else "No way was found"
+        )
+        return [
+            f"{what}: over no chain of edges from the cue to a head at the word goes 1 % of the gap."
+        ]
     told = [way_told(steps.to_dict("records"), word) for _, steps in rows.groupby("way")]
     more = len(told) - TOLD
     rest = [f"{counted(more, 'more way', words=True)} carry less each."] if more > 0 else []
@@ -83,15 +93,30 @@ def _together(first: Row, number: int) -> str:
     if number == 1:
         return f"{chance.capitalize()}."
     size = first["size"]
-    kept: str = "" if pd.isna(size) else f", {counted(int(size), 'edge')} of theirs {percent(first['kept'])}"
-    return f"All {number} ways together carry {percent(first['together'])} of the gap{kept}; {chance}."
+    kept: str = (
+        ""
+        if pd.isna(size)
+        else f", {counted(int(size), 'edge')} of theirs {percent(first['kept'])}"
+    )
+    return (
+        f"All {number} ways together carry {percent(first['together'])} of the gap{kept}; {chance}."
+    )
 
 
 def way_told(steps: Sequence[Row], word: str) -> str:
-    """A way as a sentence: which head brings the sense from where to where, and what goes this way."""
-    sure = "" if steps[0]["p"] < LEVEL else f" (not confirmed for every step, {p_value(steps[0]['p'])})"
-    way = ", ".join(_step(step, before, word) for before, step in zip([None, *steps[:-1]], steps, strict=True))
-    return f"{way[0].upper()}{way[1:]}: {percent(steps[0]['share'])} of the gap goes this way{sure}."
+    """A way as a sentence: which head brings the sense from where to where, and what goes this way.
+    """
+    sure = (
+        ""
+        if steps[0]["p"] < LEVEL
+        else f" (not confirmed for every step, {p_value(steps[0]['p'])})"
+    )
+    way = ", ".join(
+        _step(step, before, word) for before, step in zip([None, *steps[:-1]], steps, strict=True)
+    )
+    return (
+        f"{way[0].upper()}{way[1:]}: {percent(steps[0]['share'])} of the gap goes this way{sure}."
+    )
 
 
 def _step(step: Row, before: Row | None, word: str) -> str:
@@ -104,19 +129,30 @@ def _step(step: Row, before: Row | None, word: str) -> str:
         return f"{'it' if onward else start} sets whether {head}, from {at}, looks there"
     if step["sender_pos"] == step["receiver_pos"]:
         return f"{head} rewrites {'it at' if onward else 'the vector of'} {at}"
-    moved = before is not None and before["channel"] == "value" and before["sender_pos"] != before["receiver_pos"]
+    moved = (
+        before is not None
+        and before["channel"] == "value"
+        and before["sender_pos"] != before["receiver_pos"]
+    )
     verb = "" if moved else "brings the meaning "
-    return f"{head} {verb}from there to {at}" if onward else f"{head} {verb}from {start} to {at.replace(start, 'it')}"
+    return (
+        f"{head} {verb}from there to {at}"
+        if onward
+        else f"{head} {verb}from {start} to {at.replace(start, 'it')}"
+    )
 
 
 def receiver(step: Row) -> str:
     """The head, or the MLP, that a step leads to."""
     layer, head = step["receiver_layer"], step["receiver_head"]
-    return f"the MLP of layer {layer}" if pd.isna(head) else head_name({"layer": layer, "head": head})
+    return (
+        f"the MLP of layer {layer}" if pd.isna(head) else head_name({"layer": layer, "head": head})
+    )
 
 
 def place(name: str, word: str) -> str:
-    """The name of a position in words: the cue, the second token behind the cue, the word in quotes."""
+    """The name of a position in words: the cue, the second token behind the cue, the word in
+    quotes."""
     if name in ("word", "cue"):
         return f"“{word}”" if name == "word" else "the cue"
     _, side, number = name.split()
@@ -126,8 +162,13 @@ def place(name: str, word: str) -> str:
 
 def _edge(row: Row, word: str) -> Section:
     """An edge as text for the table."""
-    ends = [(row[f"{end}_layer"], row[f"{end}_head"], row[f"{end}_pos"]) for end in ("sender", "receiver")]
-    sender, reader = (f"{charts.part_name(layer, head)} at {place(pos, word)}" for layer, head, pos in ends)
+    ends = [
+        (row[f"{end}_layer"], row[f"{end}_head"], row[f"{end}_pos"])
+        for end in ("sender", "receiver")
+    ]
+    sender, reader = (
+        f"{charts.part_name(layer, head)} at {place(pos, word)}" for layer, head, pos in ends
+    )
     return {
         "sender": sender,
         "receiver": reader,
@@ -149,7 +190,9 @@ def graphs(frames: Frames, model_name: str) -> dict[str, str]:
     """A graph of every word that has edges, as JSON, by file name."""
     words = [word for word in words_of(frames) if len(of_word(frames["paths"], word))]
     return {
-        file_name(frames, word): json.dumps(graph(frames, word, model_name), indent=1, allow_nan=False)
+        file_name(frames, word): json.dumps(
+            graph(frames, word, model_name), indent=1, allow_nan=False
+        )
         for word in words
     }
 
@@ -160,53 +203,73 @@ def file_name(frames: Frames, word: str) -> str:
 
 
 def graph(frames: Frames, word: str, model_name: str) -> dict[str, Any]:
-    """The edges of a word as an attribution graph, in the JSON that circuit-tracer writes and Neuronpedia reads.
+    """The edges of a word as an attribution graph, in the JSON that circuit-tracer writes and
+    Neuronpedia reads.
 
-    metadata · slug: the file's stem · scan: the model · info.description: the word and its senses · prompt_tokens: the
-    names of the positions; all pairs of sentences stand on top of each other, aligned at the cue and at the word.
-    qParams · what a viewer has opened: nothing.
-    nodes · a token's embedding ("embedding"), a head or an MLP at a position ("cross layer transcoder", the format's
-    type of inner nodes; `clerp` says what it is), and the sense axis at the word ("logit", the target).
-    links · weight: the total effect of an edge; from a head or an MLP at the word to the sense axis what it writes
-    there by itself, the sum of the direct effects of the edges into it. Fractions of the sense gap.
+    metadata · slug: the file's stem · scan: the model · info.description: the word and its senses ·
+    prompt_tokens: the names of the positions; all pairs of sentences stand on top of each other,
+    aligned at the cue and at the word. qParams · what a viewer has opened: nothing. nodes · a
+    token's embedding ("embedding"), a head or an MLP at a position ("cross layer transcoder", the
+    format's type of inner nodes; `clerp` says what it is), and the sense axis at the word ("logit",
+    the target). links · weight: the total effect of an edge; from a head or an MLP at the word to
+    the sense axis what it writes there by itself, the sum of the direct effects of the edges into
+    it. Fractions of the sense gap.
 
-    `node_id` is layer, number and position: layer l is "l", embeddings are in "E", the sense axis one behind the output
-    of the last layer. The number of a head is its own, that of an MLP one more than those of all heads, that of an
-    embedding its position. `feature` is the Cantor pairing of layer and number, from which schema 1 reads both back,
-    and the position of an embedding. The label of a target must hold its name in quotes and "(p=", its probability: 1,
-    for there is no other. `node_threshold`, `influence` and `activation` belong to transcoders and are not there.
+    `node_id` is layer, number and position: layer l is "l", embeddings are in "E", the sense axis
+    one behind the output of the last layer. The number of a head is its own, that of an MLP one
+    more than those of all heads, that of an embedding its position. `feature` is the Cantor pairing
+    of layer and number, from which schema 1 reads both back, and the position of an embedding. The
+    label of a target must hold its name in quotes and "(p=", its probability: 1, for there is no
+    other. `node_threshold`, `influence` and `activation` belong to transcoders and are not there.
 
-    Only edges of the table `paths` with a total of at least LEAST are in it. Sources: circuit-tracer,
-    circuit_tracer/frontend/graph_models.py (schema 1); Neuronpedia, apps/webapp/app/api/graph/graph-schema.json and
-    what formatCLTGraphData makes of it.
+    Only edges of the table `paths` with a total of at least LEAST are in it. Sources:
+    circuit-tracer, circuit_tracer/frontend/graph_models.py (schema 1); Neuronpedia,
+    apps/webapp/app/api/graph/graph-schema.json and what formatCLTGraphData makes of it.
     """
     rows = of_word(frames["paths"], word)
     edges = rows[rows["total"].abs() >= LEAST].to_dict("records")
-    tokens, heads = charts.in_order(of_word(frames["positions"], word)), int(frames["heads"]["head"].max()) + 1
+    tokens, heads = (
+        charts.in_order(of_word(frames["positions"], word)),
+        int(frames["heads"]["head"].max()) + 1,
+    )
     top = int(frames["heads"]["layer"].max()) + 1
-    ends = [(_node(edge, "sender", tokens, heads), _node(edge, "receiver", tokens, heads)) for edge in edges]
+    ends = [
+        (_node(edge, "sender", tokens, heads), _node(edge, "receiver", tokens, heads))
+        for edge in edges
+    ]
     sense_a, sense_b = rows.iloc[0][["sense_a", "sense_b"]]
     meant = f"{word}: {sense_a} or {sense_b}"
     target = _made(str(top + 1), 0, len(tokens) - 1, TARGET, f'Output "{meant}" (p=1.000)')
     target |= {"is_target_logit": True, "token_prob": 1.0}
     nodes = {node["node_id"]: node for pair in ends for node in pair} | {target["node_id"]: target}
     slug = file_name(frames, word).removesuffix(".json")
-    about: dict[str, Any] = {"slug": slug, "scan": model_name, "transcoder_list": [], "prompt_tokens": tokens}
+    about: dict[str, Any] = {
+        "slug": slug,
+        "scan": model_name,
+        "transcoder_list": [],
+        "prompt_tokens": tokens,
+    }
     about |= {"prompt": " ".join(tokens), "schema_version": 1}
     about["info"] = {"description": meant, "generator": {"name": "probe"}}
     shown = {"pinnedIds": [], "supernodes": [], "linkType": "both", "clickedId": "", "sg_pos": ""}
-    links = _links(edges, [(one["node_id"], other["node_id"]) for one, other in ends], target["node_id"])
+    links = _links(
+        edges, [(one["node_id"], other["node_id"]) for one, other in ends], target["node_id"]
+    )
     return {"metadata": about, "qParams": shown, "nodes": list(nodes.values()), "links": links}
 
 
 def _links(edges: list[Row], ends: list[tuple[str, str]], target: str) -> list[dict[str, Any]]:
-    """Query, key and value into one head are one link; what stands at the word has one to the target."""
+    """Query, key and value into one head are one link; what stands at the word has one to the
+    target."""
     weights: dict[tuple[str, str], float] = defaultdict(float)
     for edge, (one, other) in zip(edges, ends, strict=True):
         weights[one, other] += edge["total"]
         if edge["receiver_pos"] == "word":
             weights[other, target] += edge["direct"]
-    return [{"source": one, "target": other, "weight": weight} for (one, other), weight in weights.items()]
+    return [
+        {"source": one, "target": other, "weight": weight}
+        for (one, other), weight in weights.items()
+    ]
 
 
 def _node(edge: Row, end: str, tokens: list[str], heads: int) -> Node:

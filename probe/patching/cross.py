@@ -1,24 +1,32 @@
-"""Which heads of cross-attention carry a choice of word from one language to the other, and from which source words:
-exact swaps.
+"""Which heads of cross-attention carry a choice of word from one language to the other, and from
+which source words: exact swaps.
 
-Two sources and one beginning of a translation, which goes on with another word after each source. M is the logit of the
-first token of word A less that of word B, at the last target position. A swap gives one run a part of the other's,
-everything else responds, and M is read again; each is performed, none approximated.
+Two sources and one beginning of a translation, which goes on with another word after each source. M
+is the logit of the first token of word A less that of word B, at the last target position. A swap
+gives one run a part of the other's, everything else responds, and M is read again; each is
+performed, none approximated.
 
-* Heads: z of one head, at the last target position only. Earlier target positions keep what they read, so all heads
-  together need not make up the whole gap: what is missing came in through earlier words of the translation.
-* Source words: what the encoder hands over at some source positions, for all heads and all target positions. All
+* Heads: z of one head, at the last target position only. Earlier target positions keep what they
+  read, so all heads
+  together need not make up the whole gap: what is missing came in through earlier words of the
+  translation.
+* Source words: what the encoder hands over at some source positions, for all heads and all target
+  positions. All
   positions together are the other run.
 
-Source: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, denoising and noising).
+Source: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, denoising and
+noising).
 
-What cross-attention adds to a word's logit by itself: ΔE by source token, along the direction that reaches the logit.
+What cross-attention adds to a word's logit by itself: ΔE by source token, along the direction that
+reaches the logit.
 
-Nothing downstream responds: what later heads and MLPs make of a write is left out, and every norm that the stream still
-passes keeps the scale that it had in the run (a norm's mean and gain are taken along). So read, the logit is a sum over
-all that was ever written, of which these are some terms.
+Nothing downstream responds: what later heads and MLPs make of a write is left out, and every norm
+that the stream still passes keeps the scale that it had in the run (a norm's mean and gain are
+taken along). So read, the logit is a sum over all that was ever written, of which these are some
+terms.
 
-Source: Elhage et al. 2021 (direct paths); Wang et al. 2022 (direct logit attribution with the norm's scale frozen).
+Source: Elhage et al. 2021 (direct paths); Wang et al. 2022 (direct logit attribution with the
+norm's scale frozen).
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,20 +37,21 @@ from torch import Tensor
 
 from probe.errors import InputError, UnsupportedModel
 from probe.model import attention as formulas
-from probe.model import forward
+from probe.model import forward, fused
 from probe.model.forward import Decoded, Stacks
 from probe.model.model import Config, Model
 from probe.model.records import PairTrace
 from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
-from probe.patching import engine, swaps
+from probe.patching import swaps
 
 __all__ = ["WordChoice", "direct_logits", "swap_heads", "swap_source_words"]
 
 
 @dataclass(frozen=True)
 class WordChoice:
-    """Two source texts, one beginning of a translation of both, and the word that follows it after each."""
+    """Two source texts, one beginning of a translation of both, and the word that follows it after
+    each."""
 
     source_a: str
     source_b: str
@@ -53,11 +62,14 @@ class WordChoice:
 
 @dataclass(frozen=True, eq=False)
 class CrossSwaps:
-    """The margin of every choice, and how far each swap moves it; recipient 0 reads source A, 1 source B.
+    """The margin of every choice, and how far each swap moves it; recipient 0 reads source A, 1
+    source B.
 
-    The margin M is the logit of the first token of word A less that of word B, at the last target position.
+    The margin M is the logit of the first token of word A less that of word B, at the last target
+    position.
 
-    `margin: choice recipient` · `moved: choice recipient layer head` · `together: choice recipient`, all heads at once.
+    `margin: choice recipient` · `moved: choice recipient layer head` · `together: choice
+    recipient`, all heads at once.
     """
 
     margin: Tensor
@@ -71,12 +83,14 @@ class CrossSwaps:
 
     @property
     def toward(self) -> Tensor:
-        """How far each swap moves M toward the donor's, half of the two directions' sum. `-> choice layer head`"""
+        """How far each swap moves M toward the donor's, half of the two directions' sum. `-> choice
+        layer head`"""
         return (self.moved[:, 1] - self.moved[:, 0]) / 2
 
     @property
     def denoise(self) -> Tensor:
-        """R_dn: source B's run with z of source A's, as a fraction of the gap; a ratio of sums. `-> layer head`"""
+        """R_dn: source B's run with z of source A's, as a fraction of the gap; a ratio of sums. `->
+        layer head`"""
         return self.moved[:, 1].sum(0) / self.gap.sum()
 
     @property
@@ -91,20 +105,25 @@ class CrossSwaps:
 
     @property
     def all_heads(self) -> float:
-        """The same E of all heads at once: below 1 by what came in through earlier target positions."""
+        """The same E of all heads at once: below 1 by what came in through earlier target
+        positions."""
         return float((self.together[:, 1] - self.together[:, 0]).sum() / 2 / self.gap.sum())
 
 
 def swap_heads(model: Model, choices: Sequence[WordChoice]) -> CrossSwaps:
-    """How far the margin between the two words moves when one head of cross-attention has the other run's z.
+    """How far the margin between the two words moves when one head of cross-attention has the other
+    run's z.
 
-    For every head, at the last target position; the margin is the logit of word A's first token less that of word B's.
-    Raises UnsupportedModel for a model without cross-attention; InputError for an empty or over-long text, and for
-    words that do not follow the target or begin with the same token.
+    For every head, at the last target position; the margin is the logit of word A's first token
+    less that of word B's. Raises UnsupportedModel for a model without cross-attention; InputError
+    for an empty or over-long text, and for words that do not follow the target or begin with the
+    same token.
     """
     stacks = _stacks_of(model)
     layers, heads = stacks["cross"].shape[:2]
-    one = torch.eye(layers * heads, dtype=torch.bool, device=model.device).unflatten(1, (layers, heads))
+    one = torch.eye(layers * heads, dtype=torch.bool, device=model.device).unflatten(
+        1, (layers, heads)
+    )
     tree, variant_of = swaps.branches(~torch.cat([one, one.new_ones(1, layers, heads)]))
     margins, moved = [], []
     with torch.inference_mode():
@@ -113,17 +132,28 @@ def swap_heads(model: Model, choices: Sequence[WordChoice]) -> CrossSwaps:
             sources = (tokenize(model, source).ids for source in (choice.source_a, choice.source_b))
             runs = [forward.decode(stacks, target, forward.encode(stacks, ids)) for ids in sources]
             margin = torch.stack([_margin(run.logits, words) for run in runs])
-            logits = (_swapped(stacks, a, b, tree, len(target)) for a, b in zip(runs, reversed(runs), strict=True))
+            logits = (
+                _swapped(stacks, a, b, tree, len(target))
+                for a, b in zip(runs, reversed(runs), strict=True)
+            )
             margins.append(margin)
-            moved.append(torch.stack([_margin(found, words) for found in logits])[:, variant_of] - margin[:, None])
+            moved.append(
+                torch.stack([_margin(found, words) for found in logits])[:, variant_of]
+                - margin[:, None]
+            )
     together = torch.stack(moved).cpu().clone()
     return CrossSwaps(
-        torch.stack(margins).cpu().clone(), together[..., :-1].unflatten(-1, (layers, heads)), together[..., -1]
+        torch.stack(margins).cpu().clone(),
+        together[..., :-1].unflatten(-1, (layers, heads)),
+        together[..., -1],
     )
 
 
-def _swapped(stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[swaps.Branch], n: int) -> Tensor:
-    """Logits of every variant at the last of `n` target positions, with z of the donor. `-> variant d_vocab`"""
+def _swapped(
+    stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[swaps.Branch], n: int
+) -> Tensor:
+    """Logits of every variant at the last of `n` target positions, with z of the donor. `-> variant
+    d_vocab`"""
     decoder = stacks["decoder"]
     last = swaps.carry(
         decoder,
@@ -132,17 +162,21 @@ def _swapped(stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[
         tree,
         lambda layer, own: donor.z[layer, None],
         at=torch.zeros(1, dtype=torch.long, device=decoder.device),
-        places=engine.places_of(decoder, n),
+        places=fused.places_of(decoder, n),
         cross=(stacks["cross"], [(k[None], v[None]) for k, v in recipient.read]),
     )
     return forward.unembed(decoder, last[0])
 
 
-def swap_source_words(model: Model, choices: Sequence[WordChoice], places: Sequence[Sequence[Sequence[int]]]) -> Tensor:
-    """How far the margin (see `swap_heads`) moves with the other run's encoder output at some source positions.
+def swap_source_words(
+    model: Model, choices: Sequence[WordChoice], places: Sequence[Sequence[Sequence[int]]]
+) -> Tensor:
+    """How far the margin (see `swap_heads`) moves with the other run's encoder output at some
+    source positions.
 
-    `places` holds, for every choice, as many sets of source positions. `-> choice recipient set`. Raises as
-    `swap_heads`, and InputError where the two sources are not equally long or a position is not in them.
+    `places` holds, for every choice, as many sets of source positions. `-> choice recipient set`.
+    Raises as `swap_heads`, and InputError where the two sources are not equally long or a position
+    is not in them.
     """
     stacks = _stacks_of(model)
     moved = []
@@ -190,7 +224,9 @@ def _margin(logits: Tensor, words: tuple[int, int]) -> Tensor:
 
 
 def _first_tokens(model: Model, choice: WordChoice) -> tuple[int, int]:
-    first, second = (first_token(model, choice.target, word) for word in (choice.word_a, choice.word_b))
+    first, second = (
+        first_token(model, choice.target, word) for word in (choice.word_a, choice.word_b)
+    )
     if first == second:
         raise InputError(
             f"Choosing between {choice.word_a!r} and {choice.word_b!r}: both begin with the same token, expected two; "
@@ -200,8 +236,12 @@ def _first_tokens(model: Model, choice: WordChoice) -> tuple[int, int]:
 
 
 def first_token(model: Model, target: str, word: str) -> int:
-    """The first token of `word` behind `target`. Raises InputError where the target's own tokens change with it."""
-    before, whole = target_tokens(model, target).ids, target_tokens(model, f"{target.rstrip()} {word}").ids
+    """The first token of `word` behind `target`. Raises InputError where the target's own tokens
+    change with it."""
+    before, whole = (
+        target_tokens(model, target).ids,
+        target_tokens(model, f"{target.rstrip()} {word}").ids,
+    )
     if whole[: len(before)] != before or len(whole) == len(before):
         raise InputError(
             f"Putting {word!r} behind {target!r}: the tokens of the target change, expected it to end where a word "
@@ -212,8 +252,8 @@ def first_token(model: Model, target: str, word: str) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """What a write is multiplied with to get what it adds to a logit: `decoder cross mlp: layer query_pos d_model`.
-    `entering: query_pos d_model` is the same for what enters the first layer.
+    """What a write is multiplied with to get what it adds to a logit: `decoder cross mlp: layer
+    query_pos d_model`. `entering: query_pos d_model` is the same for what enters the first layer.
     """
 
     decoder: Tensor
@@ -222,12 +262,15 @@ class Directions:
     entering: Tensor
 
 
-def direct_logits(model: Model, pair: PairTrace, word: str, *, against: str | None = None) -> Tensor:
-    """What each cross-attention head adds, by source token, to the logit of `word` less that of `against`, at every
-    target position.
+def direct_logits(
+    model: Model, pair: PairTrace, word: str, *, against: str | None = None
+) -> Tensor:
+    """What each cross-attention head adds, by source token, to the logit of `word` less that of
+    `against`, at every target position.
 
-    `-> layer head query_pos key_pos`, in logits; both words by their first token behind the target, without `against`
-    less the mean of the vocabulary. Raises InputError for a word that does not follow the target.
+    `-> layer head query_pos key_pos`, in logits; both words by their first token behind the target,
+    without `against` less the mean of the vocabulary. Raises InputError for a word that does not
+    follow the target.
     """
     target = pair.target.text
     tokens = [first_token(model, target, one) for one in (word, against) if one is not None]
@@ -235,13 +278,17 @@ def direct_logits(model: Model, pair: PairTrace, word: str, *, against: str | No
 
 
 def toward(model: Model, token: int, other: int | None = None) -> Tensor:
-    """The direction of a token's logit in what leaves the decoder, less the other's or the mean of all. `-> d_model`"""
-    table = forward.unembedding(read_stacks(model.weights, model.config)["decoder"], model.dtype).cpu()
+    """The direction of a token's logit in what leaves the decoder, less the other's or the mean of
+    all. `-> d_model`"""
+    table = forward.unembedding(
+        read_stacks(model.weights, model.config)["decoder"], model.dtype
+    ).cpu()
     return table[token] - (table.mean(0) if other is None else table[other])
 
 
 def by_source(pair: PairTrace, found: Directions) -> Tensor:
-    """ΔE of every cross-attention head by source token, along its direction. `-> layer head query_pos key_pos`"""
+    """ΔE of every cross-attention head by source token, along its direction. `-> layer head
+    query_pos key_pos`"""
     w_o = torch.stack([block.w_o for block in pair.cross.stack.blocks]).cpu()
     asked = torch.einsum("lhdm,ltm->lhtd", w_o, found.cross)
     return pair.cross.pattern * (asked @ pair.cross.v.transpose(-1, -2))
@@ -258,8 +305,16 @@ def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
     found: dict[str, list[Tensor]] = {"mlp": [], "cross": [], "decoder": []}
     for layer in reversed(range(len(pair.cross.z))):
         own, across = (stacks[name].blocks[layer] for name in ("decoder", "cross"))
-        before = (pair.cross.resid_mid[layer], pair.cross.resid_pre[layer], pair.decoder.resid_pre[layer])
-        written = (pair.decoder.mlp_out[layer], pair.cross.attn_out[layer], pair.decoder.attn_out[layer])
+        before = (
+            pair.cross.resid_mid[layer],
+            pair.cross.resid_pre[layer],
+            pair.decoder.resid_pre[layer],
+        )
+        written = (
+            pair.decoder.mlp_out[layer],
+            pair.cross.attn_out[layer],
+            pair.decoder.attn_out[layer],
+        )
         gains = (own.norm_mlp, across.norm, own.norm)
         for name, start, added, gain in zip(found, before, written, gains, strict=True):
             if config.family.norm_last:
@@ -271,7 +326,8 @@ def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
 
 
 def _through(back: Tensor, entering: Tensor, gain: Tensor, config: Config) -> Tensor:
-    """A direction behind a norm as one in front of it, the norm's scale held. `query_pos d_model`, unchanged"""
+    """A direction behind a norm as one in front of it, the norm's scale held. `query_pos d_model`,
+    unchanged"""
     family, back = config.family, back * gain
     if family.norm == "LayerNorm":
         entering = entering - entering.mean(-1, keepdim=True)

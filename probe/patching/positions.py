@@ -1,14 +1,17 @@
-"""Where the sense travels: one part of the donor's run put in at one layer and one position, everything behind it live.
+"""Where the sense travels: one part of the donor's run put in at one layer and one position,
+everything behind it live.
 
     resid_pre   the residual stream that enters a block
     attn_out    what all heads of a block write together
     mlp_out     what its MLP writes
     a head      its z alone
 
-Each is performed, none is approximated, at every layer and at every position from the cue to the word, both ways: `a`
-gets the part of `b`, and `b` that of `a`. The effect is how far the word's vector moves along the given directions.
+Each is performed, none is approximated, at every layer and at every position from the cue to the
+word, both ways: `a` gets the part of `b`, and `b` that of `a`. The effect is how far the word's
+vector moves along the given directions.
 
-Source: Meng et al. 2022 (causal tracing); Heimersheim & Nanda 2024 (activation patching, denoising and noising).
+Source: Meng et al. 2022 (causal tracing); Heimersheim & Nanda 2024 (activation patching, denoising
+and noising).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,8 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probe.model import fused
 from probe.model.weights import Weights
-from probe.patching import engine, live
+from probe.patching import live
 from probe.patching.live import Both, Point
 from probe.patching.swaps import Rows
 
@@ -28,11 +32,13 @@ COMPONENTS, HEAD = ("resid_pre", "attn_out", "mlp_out"), "head"
 
 @dataclass(frozen=True, eq=False)
 class PositionTrace:
-    """How far the read-out moves, pair by pair; recipient 0 is `a` with a part of `b`, recipient 1 the other way round.
+    """How far the read-out moves, pair by pair; recipient 0 is `a` with a part of `b`, recipient 1
+    the other way round.
 
-    `positions`: counted from the word, 0 the word and -1 the token before it · `gap: pair direction`, <a - b,
-    direction> of the unchanged runs · `stream: pair recipient component layer pos direction`, by COMPONENTS · `heads:
-    pair recipient layer head pos direction`, None where they were not asked for.
+    `positions`: counted from the word, 0 the word and -1 the token before it · `gap: pair
+    direction`, <a - b, direction> of the unchanged runs · `stream: pair recipient component layer
+    pos direction`, by COMPONENTS · `heads: pair recipient layer head pos direction`, None where
+    they were not asked for.
     """
 
     positions: tuple[int, ...]
@@ -43,16 +49,27 @@ class PositionTrace:
     def rows(self, direction: int = 0) -> list[dict[str, object]]:
         """One row a pair, component, layer, head and position:
 
-        `denoise`, how far b moves to a, `noise`, how far a moves to b, and the pair's `gap`, in the direction's unit.
+        `denoise`, how far b moves to a, `noise`, how far a moves to b, and the pair's `gap`, in the
+        direction's unit.
         """
         parts: list[tuple[str, int | None, Tensor]]
         parts = [(name, None, self.stream[:, :, number]) for number, name in enumerate(COMPONENTS)]
-        parts += [] if self.heads is None else [(HEAD, head, moved) for head, moved in enumerate(self.heads.unbind(3))]
+        parts += (
+            []
+            if self.heads is None
+            else [(HEAD, head, moved) for head, moved in enumerate(self.heads.unbind(3))]
+        )
         rows, gap = list[dict[str, object]](), self.gap[:, direction].tolist()
         for name, head, moved in parts:
             values = moved[..., direction].double().numpy()
             for pair, layer, pos in np.ndindex(values.shape[0], *values.shape[2:]):
-                place = {"pair": pair, "component": name, "layer": layer, "head": head, "pos": self.positions[pos]}
+                place = {
+                    "pair": pair,
+                    "component": name,
+                    "layer": layer,
+                    "head": head,
+                    "pos": self.positions[pos],
+                }
                 noise, denoise = (values[pair, :, layer, pos] * (-1, 1)).tolist()
                 rows.append(place | {"denoise": denoise, "noise": noise, "gap": gap[pair]})
         return rows
@@ -68,13 +85,14 @@ def trace_positions(
     positions: Sequence[int] | None = None,
     heads: bool = True,
 ) -> PositionTrace:
-    """Put the other member's residual stream, attention output, MLP output and every head's z into each run, one layer
-    and one position at a time.
+    """Put the other member's residual stream, attention output, MLP output and every head's z into
+    each run, one layer and one position at a time.
 
-    `a` and `b` as in `swap_pairs`, the members of a pair of equal length · `directions: direction d_model`, or `pair
-    direction d_model` where each pair has its own · `depth`: how many blocks stand before the read-out · `positions`:
-    counted from the word; those from the first difference to the word where none are given. Raises InputError for pairs
-    of unequal length or layout, and for a depth that the model does not have.
+    `a` and `b` as in `swap_pairs`, the members of a pair of equal length · `directions: direction
+    d_model`, or `pair direction d_model` where each pair has its own · `depth`: how many blocks
+    stand before the read-out · `positions`: counted from the word; those from the first difference
+    to the word where none are given. Raises InputError for pairs of unequal length or layout, and
+    for a depth that the model does not have.
     """
     pairs = live.pairs_of(weights, a, b, depth)
     offsets = live.offsets_of(pairs, positions)
@@ -84,31 +102,49 @@ def trace_positions(
         moved = [effects(one.both, offsets, one.along, parts) | {"gap": one.gap} for one in read]
         every = {name: torch.stack([one[name] for one in moved]).cpu() for name in (*parts, "gap")}
     stream = torch.stack([every[part][:, :, :, 0] for part in COMPONENTS], dim=2)
-    return PositionTrace(offsets, every["gap"].clone(), stream, every[HEAD].clone() if heads else None)
+    return PositionTrace(
+        offsets, every["gap"].clone(), stream, every[HEAD].clone() if heads else None
+    )
 
 
 def effects(
-    both: Both, offsets: Sequence[int], directions: Tensor, parts: Sequence[str], *, layers: Sequence[int] | None = None
+    both: Both,
+    offsets: Sequence[int],
+    directions: Tensor,
+    parts: Sequence[str],
+    *,
+    layers: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
     """How far the read-out moves when a part of one layer at one position is the donor's.
 
-    `parts`: of COMPONENTS, which are one variant a layer, and HEAD, which is one a head · `layers`: all where none are
-    given `-> part: recipient layer variant pos direction`
+    `parts`: of COMPONENTS, which are one variant a layer, and HEAD, which is one a head · `layers`:
+    all where none are given `-> part: recipient layer variant pos direction`
     """
     layers, found = range(len(both.steps)) if layers is None else layers, list[list[Tensor]]()
     for pos in (both.at + offset for offset in offsets):
-        given = {(part, layer): _DONATED[part](both, layer, pos) for part in parts for layer in layers}
+        given = {
+            (part, layer): _DONATED[part](both, layer, pos) for part in parts for layer in layers
+        }
         starts: dict[Point, list[Tensor]] = {}
         for point, vectors in given.values():
             starts.setdefault(point, []).append(vectors)
-        moved = live.go_on(both, pos, {point: torch.cat(some, dim=1) for point, some in starts.items()}, directions)
-        apart = {point: iter(moved[point].split([one.shape[1] for one in some], 1)) for point, some in starts.items()}
+        moved = live.go_on(
+            both, pos, {point: torch.cat(some, dim=1) for point, some in starts.items()}, directions
+        )
+        apart = {
+            point: iter(moved[point].split([one.shape[1] for one in some], 1))
+            for point, some in starts.items()
+        }
         by_part = ([next(apart[given[part, layer][0]]) for layer in layers] for part in parts)
         found.append([torch.stack(by_layer, dim=1) for by_layer in by_part])
-    return {part: torch.stack(by_pos, dim=3) for part, by_pos in zip(parts, zip(*found, strict=True), strict=True)}
+    return {
+        part: torch.stack(by_pos, dim=3)
+        for part, by_pos in zip(parts, zip(*found, strict=True), strict=True)
+    }
 
 
-# Where a changed stream stands, `recipient variant d_model`. A page shows the code of these functions.
+# Where a changed stream stands, `recipient variant d_model`. A page shows the code of these
+# functions.
 Donated = tuple[Point, Tensor]
 
 
@@ -121,14 +157,14 @@ def donated_attention(both: Both, layer: int, pos: int) -> Donated:
     """The own stream with what all heads write from the other run's z."""
     step, block = both.steps[layer], both.weights.blocks[layer]
     resid, z = step.resid_pre[:, pos, None], step.z[:, pos, None].roll(1, 0)
-    return 2 * layer + 1, engine.write(both.weights, block, resid, z)
+    return 2 * layer + 1, fused.write(both.weights, block, resid, z)
 
 
 def donated_neurons(both: Both, layer: int, pos: int) -> Donated:
     """The own stream with what the MLP writes from the other run's activations."""
     step, block = both.steps[layer], both.weights.blocks[layer]
     resid_mid, hidden = step.resid_mid[:, pos, None].clone(), step.hidden[:, pos, None].roll(1, 0)
-    return 2 * layer + 2, engine.write_mlp(both.weights, block, resid_mid, hidden)
+    return 2 * layer + 2, fused.write_mlp(both.weights, block, resid_mid, hidden)
 
 
 def donated_heads(both: Both, layer: int, pos: int) -> Donated:
@@ -136,7 +172,9 @@ def donated_heads(both: Both, layer: int, pos: int) -> Donated:
     weights, step = both.weights, both.steps[layer]
     one = torch.eye(weights.shape[1], dtype=torch.bool, device=weights.device)[..., None]
     own, resid = step.z[:, pos, None], step.resid_pre[:, pos, None].expand(-1, len(one), -1)
-    return 2 * layer + 1, engine.write(weights, weights.blocks[layer], resid, torch.where(one, own.roll(1, 0), own))
+    return 2 * layer + 1, fused.write(
+        weights, weights.blocks[layer], resid, torch.where(one, own.roll(1, 0), own)
+    )
 
 
 _DONATED: dict[str, Callable[[Both, int, int], Donated]] = {

@@ -1,11 +1,14 @@
-"""Intervention: give one head's output at the word another sentence's value, and see how far the word's vector moves.
+"""Intervention: give one head's output at the word another sentence's value, and see how far the
+word's vector moves.
 
-Every one of the layers x heads swaps is performed, none is approximated. A swap at a position can only touch `live`
-trailing positions of a text: one where the mask is causal and the text is cut at the word, all of them where the model
-reads both ways. So a variant of a run is `live` vectors a layer, carried against the keys and values of the unchanged
-positions before them, which are computed once. Cross-attention's keys and values are constants of the same kind.
+Every one of the layers x heads swaps is performed, none is approximated. A swap at a position can
+only touch `live` trailing positions of a text: one where the mask is causal and the text is cut at
+the word, all of them where the model reads both ways. So a variant of a run is `live` vectors a
+layer, carried against the keys and values of the unchanged positions before them, which are
+computed once. Cross-attention's keys and values are constants of the same kind.
 
-Sources: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, denoising and noising).
+Sources: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, denoising and
+noising).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,13 +17,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probe.model import forward
+from probe.model import forward, fused
+from probe.model.fused import KeysValues, Places
 from probe.model.tokens import Placed, batch_by_length, in_order
 from probe.model.weights import Block, Weights
-from probe.patching import engine
-from probe.patching.engine import KeysValues, Places
 
-NUMBERS = 2**22  # of the widest tensor of a batch: 16 MB in float32, so that it stays near the processor
+NUMBERS = (
+    2**22
+)  # of the widest tensor of a batch: 16 MB in float32, so that it stays near the processor
 SETS = 256  # at once, where a variant is a whole text
 Rows = Sequence[Placed | Sequence[int]]
 Texts = Sequence[Placed]
@@ -29,59 +33,72 @@ Batch = Callable[[Texts, list[int], Places], Tensor]  # of texts with their row 
 
 
 class Branch(NamedTuple):
-    """How variants branch in one block: `parent: variant`, the variant of the block before; `swapped: variant head`."""
+    """How variants branch in one block: `parent: variant`, the variant of the block before;
+    `swapped: variant head`."""
 
     parent: Tensor
     swapped: Tensor
 
 
 def branches(kept: Tensor) -> tuple[list[Branch], Tensor]:
-    """How variants branch in each block, and which variant at the end each set is. `set layer head -> a branch a layer,
-    set`. Variant 0 is always the unchanged run; sets that differ only in later blocks are one variant so far.
+    """How variants branch in each block, and which variant at the end each set is. `set layer head
+    -> a branch a layer, set`. Variant 0 is always the unchanged run; sets that differ only in later
+    blocks are one variant so far.
     """
     swapped = torch.cat([kept.new_zeros(1, *kept.shape[1:]), ~kept])
     tree, variant_of = [], torch.zeros(len(swapped), dtype=torch.long, device=kept.device)
     for heads in swapped.unbind(1):
-        paths = torch.cat([variant_of[:, None], heads.long()], dim=1)  # sorted, so that no swap comes first
+        paths = torch.cat(
+            [variant_of[:, None], heads.long()], dim=1
+        )  # sorted, so that no swap comes first
         distinct, variant_of = torch.unique(paths, dim=0, return_inverse=True)
         tree.append(Branch(distinct[:, 0], distinct[:, 1:].bool()))
     return tree, variant_of[1:]
 
 
 def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor) -> Tensor:
-    """How far the read-out moves along each direction when one head's z at the target is the donor's, for every head.
+    """How far the read-out moves along each direction when one head's z at the target is the
+    donor's, for every head.
 
-    `rows`: token ids up to and including the target, or `Placed` texts, of which a causal model runs as much ·
-    `donor_z: row layer head d_head`, whose layer axis says how many blocks stand before the read-out · `directions:
-    direction d_model` -> `row layer head direction`: the change of <resid, direction>, 0 when the donor is the sentence
-    itself. With directions of each row's own, `row stage d_model`, `-> row layer head stage` (see `swap_sets`).
+    `rows`: token ids up to and including the target, or `Placed` texts, of which a causal model
+    runs as much · `donor_z: row layer head d_head`, whose layer axis says how many blocks stand
+    before the read-out · `directions: direction d_model` -> `row layer head direction`: the change
+    of <resid, direction>, 0 when the donor is the sentence itself. With directions of each row's
+    own, `row stage d_model`, `-> row layer head stage` (see `swap_sets`).
     """
     kept = _all_but_one(weights, donor_z.shape[1])
     return swap_sets(weights, rows, donor_z, kept, directions).unflatten(1, donor_z.shape[1:3])
 
 
 def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth: int) -> Tensor:
-    """`swap_heads` of pairs of equal length in both directions, each the other's donor, in the runs that swaps need
-    anyway. `-> pair recipient layer head direction`: recipient 0 is `a` with z of `b`, 1 the other way round.
+    """`swap_heads` of pairs of equal length in both directions, each the other's donor, in the runs
+    that swaps need anyway. `-> pair recipient layer head direction`: recipient 0 is `a` with z of
+    `b`, 1 the other way round.
     """
     tree, variant_of = branches(_all_but_one(weights, depth))
     others = placed(weights, b)
 
     def swap(texts: Texts, members: list[int], places: Places) -> Tensor:
         both = [*texts, *(others[pair] for pair in members)]
-        moved = _carry(weights, both, tree, lambda layer, own: own.roll(len(members), 0), directions, places)
+        moved = _carry(
+            weights, both, tree, lambda layer, own: own.roll(len(members), 0), directions, places
+        )
         return moved[:, variant_of].unflatten(1, (depth, -1)).unflatten(0, (2, -1)).transpose(0, 1)
 
     return _in_batches(a, weights, 2 * len(tree[-1].parent), swap)
 
 
-def swap_sets(weights: Weights, rows: Rows, donor_z: Tensor, kept: Tensor, directions: Tensor) -> Tensor:
-    """Where the read-out moves when every head outside a set has the donor's z at the target, for many sets of heads.
+def swap_sets(
+    weights: Weights, rows: Rows, donor_z: Tensor, kept: Tensor, directions: Tensor
+) -> Tensor:
+    """Where the read-out moves when every head outside a set has the donor's z at the target, for
+    many sets of heads.
 
-    Heads inside a set, and all MLPs, are live: they respond to what changed below them. `rows`, `donor_z` and
-    `directions` as in `swap_heads` · `kept: set layer head`, True inside the set -> `row set direction`: <resid -
-    unchanged resid, direction>. Directions of each row's own, `row stage d_model`, are read behind every block and,
-    where there is one more, behind the final norm: `-> row set stage`.
+    Heads inside a set, and all MLPs, are live: they respond to what changed below them. `rows`,
+    `donor_z` and `directions` as in `swap_heads` · `kept: set layer head`, True inside the set ->
+    `row set direction`: <resid - unchanged resid, direction>. Directions of each row's own, `row
+    stage d_model`, are read behind every block and, where there is one more, behind the final norm:
+    `-> row set stage`.
     """
     if not weights.causal and len(kept) > SETS:
         parts = [swap_sets(weights, rows, donor_z, some, directions) for some in kept.split(SETS)]
@@ -91,13 +108,16 @@ def swap_sets(weights: Weights, rows: Rows, donor_z: Tensor, kept: Tensor, direc
     def swap(texts: Texts, members: list[int], places: Places) -> Tensor:
         donors = donor_z[members].to(weights.device, weights.dtype)
         along = directions[members] if directions.ndim == 3 else directions
-        return _carry(weights, texts, tree, lambda layer, own: donors[:, layer], along, places)[:, variant_of]
+        return _carry(weights, texts, tree, lambda layer, own: donors[:, layer], along, places)[
+            :, variant_of
+        ]
 
     return _in_batches(rows, weights, len(tree[-1].parent), swap)
 
 
 def placed(weights: Weights, rows: Rows) -> list[Placed]:
-    """Each text and where it is read: ids alone at the last token; a causal model runs nothing behind the word."""
+    """Each text and where it is read: ids alone at the last token; a causal model runs nothing
+    behind the word."""
     texts = [row if isinstance(row, Placed) else Placed(tuple(row), len(row) - 1) for row in rows]
     return [Placed(text.ids[: text.at + 1], text.at) for text in texts] if weights.causal else texts
 
@@ -109,14 +129,21 @@ def _all_but_one(weights: Weights, depth: int) -> Tensor:
 
 
 def _carry(
-    weights: Weights, texts: Texts, tree: list[Branch], donor: Donor, directions: Tensor, places: Places
+    weights: Weights,
+    texts: Texts,
+    tree: list[Branch],
+    donor: Donor,
+    directions: Tensor,
+    places: Places,
 ) -> Tensor:
     """How far every variant's read-out is from the unchanged one's. `-> batch variant direction`"""
     ids = torch.tensor([text.ids for text in texts], device=weights.device)
     known = ids.shape[1] - 1 if weights.causal else 0  # positions that no swap can touch
     pos = torch.arange(known, ids.shape[1], device=weights.device)
-    entering = forward.embedding_norm(weights, forward.sum_of(forward.embedding_parts(weights, ids[:, known:], pos)))
-    unchanged = engine.run(weights, [text.ids[:known] for text in texts], len(tree), places)
+    entering = forward.embedding_norm(
+        weights, forward.sum_of(forward.embedding_parts(weights, ids[:, known:], pos))
+    )
+    unchanged = fused.run(weights, [text.ids[:known] for text in texts], len(tree), places)
     return carry(
         weights,
         entering.unsqueeze(1),
@@ -130,25 +157,30 @@ def _carry(
 
 
 def _in_batches(rows: Rows, weights: Weights, variants: int, run: Batch) -> Tensor:
-    """Apply `run` to batches of equally long texts and put the results back in the order given, on the CPU.
+    """Apply `run` to batches of equally long texts and put the results back in the order given, on
+    the CPU.
 
-    Batches are small enough for the widest tensor, the MLP's activations, to stay near the processor, and hold rows
-    that begin alike together, because a shared beginning is run once.
+    Batches are small enough for the widest tensor, the MLP's activations, to stay near the
+    processor, and hold rows that begin alike together, because a shared beginning is run once.
     """
     texts = placed(weights, rows)
     order = sorted(range(len(texts)), key=lambda row: texts[row].ids)
     lengths = [len(texts[row].ids) for row in order]
     longest = max(lengths, default=1)
-    most = max(1, NUMBERS // (variants * weights.blocks[0].d_mlp * (1 if weights.causal else longest)))
-    batches = [[order[place] for place in batch] for batch in batch_by_length(lengths, most_rows=most)]
+    most = max(
+        1, NUMBERS // (variants * weights.blocks[0].d_mlp * (1 if weights.causal else longest))
+    )
+    batches = [
+        [order[place] for place in batch] for batch in batch_by_length(lengths, most_rows=most)
+    ]
     with torch.inference_mode():
-        places = engine.places_of(weights, longest)
+        places = fused.places_of(weights, longest)
         moved = [run([texts[row] for row in batch], batch, places) for batch in batches]
         together = torch.cat(moved)[in_order(batches)].cpu()
     return together.clone()
 
 
-# --- variants carried on ---------------------------------------------------------------------------------------------
+# --- variants carried on --------------------------------------------------------------------------
 
 
 def carry(
@@ -163,14 +195,17 @@ def carry(
     cross: tuple[Weights, Sequence[KeysValues]] | None = None,
     directions: Tensor | None = None,
 ) -> Tensor:
-    """The last vectors of every variant at `at`: how far they are from the unchanged one's along `directions`, or whole
-    without these. `-> batch variant direction`, `batch variant stage` or `batch variant d_model`
+    """The last vectors of every variant at `at`: how far they are from the unchanged one's along
+    `directions`, or whole without these. `-> batch variant direction`, `batch variant stage` or
+    `batch variant d_model`
 
-    `carried: batch 1 live d_model`, what enters the first block at the live positions · `before`: block by block the
-    keys and values of the positions before them, `batch kv_head pos d_head`, None where there are none · `at: batch`,
-    the live position that is swapped and read · `donor(layer, z of the unchanged run)`: z of the donors, `batch head
-    d_head` both · `cross`: cross-attention and what it reads; the swapped heads are then its own · `directions:
-    direction d_model` are read behind the last block; `batch stage d_model` are each text's own (see `swap_sets`).
+    `carried: batch 1 live d_model`, what enters the first block at the live positions · `before`:
+    block by block the keys and values of the positions before them, `batch kv_head pos d_head`,
+    None where there are none · `at: batch`, the live position that is swapped and read ·
+    `donor(layer, z of the unchanged run)`: z of the donors, `batch head d_head` both · `cross`:
+    cross-attention and what it reads; the swapped heads are then its own · `directions: direction
+    d_model` are read behind the last block; `batch stage d_model` are each text's own (see
+    `swap_sets`).
     """
     row = torch.arange(len(carried), device=weights.device)
     last = len(tree) - 1
@@ -179,22 +214,32 @@ def carry(
     for layer, (branch, known) in enumerate(zip(tree, before, strict=True)):
         block = weights.blocks[layer]
         stack, writer, middle = weights, block, None
-        z = engine.attend_live(weights, block, carried, known, places)
+        z = fused.attend_live(weights, block, carried, known, places)
         if cross is not None:
             stack, memory = cross
-            writer, middle = stack.blocks[layer], engine.write(weights, block, carried, z)
-            z = engine.read_memory(stack, writer, middle, memory[layer])
-        elif layer == last and carried.shape[2] > 1:  # behind the last swap only the position that is read is wanted
+            writer, middle = stack.blocks[layer], fused.write(weights, block, carried, z)
+            z = fused.read_memory(stack, writer, middle, memory[layer])
+        elif (
+            layer == last and carried.shape[2] > 1
+        ):  # behind the last swap only the position that is read is wanted
             z, carried = z[row, :, at].unsqueeze(2), carried[row, :, at].unsqueeze(2)
             at = torch.zeros_like(at)
         carried = carried[:, branch.parent]
         entering = carried if middle is None else middle[:, branch.parent]
-        resid_mid = engine.write(stack, writer, entering, _swap(z, branch, donor, layer, at, row))
-        if layer == last and directions is not None and not stages and weights.config.family.adds_plainly:
+        resid_mid = fused.write(stack, writer, entering, _swap(z, branch, donor, layer, at, row))
+        if (
+            layer == last
+            and directions is not None
+            and not stages
+            and weights.config.family.adds_plainly
+        ):
             return _read_out(weights, block, carried[row, :, at], resid_mid[row, :, at], directions)
-        carried = engine.finish(weights, block, carried, resid_mid)
+        carried = fused.finish(weights, block, carried, resid_mid)
         if stages:  # what was read before is that of the variants that come of them
-            read = [*(moved[:, branch.parent] for moved in read), _moved(carried[row, :, at], stages[layer])]
+            read = [
+                *(moved[:, branch.parent] for moved in read),
+                _moved(carried[row, :, at], stages[layer]),
+            ]
     final = carried[row, :, at]
     if stages:
         behind = [_moved(forward.finish(weights, final), along) for along in stages[len(tree) :]]
@@ -203,15 +248,19 @@ def carry(
 
 
 def _moved(resid: Tensor, along: Tensor) -> Tensor:
-    """How far variants are from the unchanged one along a direction. `batch variant d_model, batch d_model`"""
+    """How far variants are from the unchanged one along a direction. `batch variant d_model, batch
+    d_model`"""
     return torch.einsum("bvd,bd->bv", resid - resid[:, :1], along)
 
 
 def _swap(z: Tensor, branch: Branch, donor: Donor, layer: int, at: Tensor, row: Tensor) -> Tensor:
-    """z of the variants of a block, the donor's at `at` where a head is swapped. `batch variant live head d_head`"""
+    """z of the variants of a block, the donor's at `at` where a head is swapped. `batch variant
+    live head d_head`"""
     alone = z.shape[2] == 1
     own = z[:, :, 0] if alone else z[row, :, at]  # batch variant head d_head
-    here = torch.where(branch.swapped[..., None], donor(layer, own[:, 0]).unsqueeze(1), own[:, branch.parent])
+    here = torch.where(
+        branch.swapped[..., None], donor(layer, own[:, 0]).unsqueeze(1), own[:, branch.parent]
+    )
     if alone:
         return here.unsqueeze(2)
     z = z[:, branch.parent]
@@ -219,9 +268,12 @@ def _swap(z: Tensor, branch: Branch, donor: Donor, layer: int, at: Tensor, row: 
     return z
 
 
-def _read_out(weights: Weights, block: Block, resid: Tensor, resid_mid: Tensor, directions: Tensor) -> Tensor:
-    """How far variants move behind the last MLP, whose activations are projected on the directions unwritten."""
-    hidden = engine.activate(weights, block, resid if weights.config.family.parallel else resid_mid)
+def _read_out(
+    weights: Weights, block: Block, resid: Tensor, resid_mid: Tensor, directions: Tensor
+) -> Tensor:
+    """How far variants move behind the last MLP, whose activations are projected on the directions
+    unwritten."""
+    hidden = fused.activate(weights, block, resid if weights.config.family.parallel else resid_mid)
     resid_mid, hidden = (part - part[:, :1] for part in (resid_mid, hidden))
     assert block.w_out is not None
     return resid_mid @ directions.T + hidden @ (block.w_out @ directions.T)

@@ -1,16 +1,19 @@
-"""Whole ways from the cue to the word: chains of edges, what goes over each, over all together, and how few are enough;
-and, from the weights alone, how well the two heads of an edge fit together (`composition`).
+"""Whole ways from the cue to the word: chains of edges, what goes over each, over all together, and
+how few are enough; and, from the weights alone, how well the two heads of an edge fit together
+(`composition`).
 
-A set of edges is patched at once. The embeddings send the donor's less their own; a receiver of the set is computed
-anew from its own inputs and the changes that reach it over edges of the set, and sends its own change on over edges of
-the set alone; everything else up to the word keeps its value. What the heads at the word that stand at an end of the
-set have become is then read out: every other head at the word is held, the MLPs at the word are live. So only what
-left the cue and went along the set counts, step by step, each step exact. Shares are of the gap along the first
-direction, both ways averaged, ratios of sums over pairs.
+A set of edges is patched at once. The embeddings send the donor's less their own; a receiver of the
+set is computed anew from its own inputs and the changes that reach it over edges of the set, and
+sends its own change on over edges of the set alone; everything else up to the word keeps its value.
+What the heads at the word that stand at an end of the set have become is then read out: every other
+head at the word is held, the MLPs at the word are live. So only what left the cue and went along
+the set counts, step by step, each step exact. Shares are of the gap along the first direction, both
+ways averaged, ratios of sums over pairs.
 
 Patching every edge there is (MLPs as receivers among them) is the donor's run, so its share is 1.
 
-Sources: Wang et al. 2022 (paths, minimal circuits); Goldowsky-Dill et al. 2023 (path patching of sets of paths).
+Sources: Wang et al. 2022 (paths, minimal circuits); Goldowsky-Dill et al. 2023 (path patching of
+sets of paths).
 """
 
 import heapq
@@ -24,8 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probe.model import fused
 from probe.model.weights import Weights
-from probe.patching import engine, live
+from probe.patching import live
 from probe.patching.live import Both, PairRun, Point
 from probe.patching.paths import EDGE, EMBEDDING, MLP, Edges, Paths
 from probe.patching.swaps import Rows
@@ -33,7 +37,11 @@ from probe.stats.resampling import Array
 
 ENOUGH, LEAST, MOST, RANDOM_SETS = 0.9, 0.01, 50, 200
 DIGITS = 6  # shares that are alike in these are ordered by the numbers of their edges, not by how sums are rounded
-READ_BY = {"query": ("w_q", "w_k"), "key": ("w_k", "w_q"), "value": ("w_v", "w_o")}  # what reads, what is behind it
+READ_BY = {
+    "query": ("w_q", "w_k"),
+    "key": ("w_k", "w_q"),
+    "value": ("w_v", "w_o"),
+}  # what reads, what is behind it
 Numbers = tuple[int, ...]
 Node = tuple[int, int, int]  # layer, head and position of a sender or a receiver
 
@@ -52,11 +60,13 @@ def receiver_of(edge: np.void) -> Node:
 
 @dataclass(frozen=True, eq=False)
 class Ways:
-    """Chains from the cue to a head at the word, best first, as numbers into the edges that they were found among.
+    """Chains from the cue to a head at the word, best first, as numbers into the edges that they
+    were found among.
 
-    `shares: way`, of the gap, over each alone · `together`: over all at once · `smallest`: the edges that are left when
-    one after the other is taken out as long as ENOUGH of the gap goes over the others, None where not even all carry as
-    much · `kept`: what goes over these · `random: set`, what goes over as many edges into each layer, drawn from all.
+    `shares: way`, of the gap, over each alone · `together`: over all at once · `smallest`: the
+    edges that are left when one after the other is taken out as long as ENOUGH of the gap goes over
+    the others, None where not even all carry as much · `kept`: what goes over these · `random:
+    set`, what goes over as many edges into each layer, drawn from all.
     """
 
     ways: tuple[Numbers, ...]
@@ -79,11 +89,11 @@ def ways(
     draws: int = RANDOM_SETS,
     seed: int = 0,
 ) -> Ways:
-    """Chain the edges of `found` whose total is at least `least` of the gap, and measure them on the pairs given, which
-    may be others of the same layout.
+    """Chain the edges of `found` whose total is at least `least` of the gap, and measure them on
+    the pairs given, which may be others of the same layout.
 
-    A way is kept where at least as much goes over it alone; `draws` random sets stand beside. Raises
-    InputError as `trace_positions`.
+    A way is kept where at least as much goes over it alone; `draws` random sets stand beside.
+    Raises InputError as `trace_positions`.
     """
     with torch.inference_mode():
         read = [*live.keep_pairs(weights, live.pairs_of(weights, a, b, depth), directions, depth)]
@@ -91,13 +101,17 @@ def ways(
         def share(numbers: Sequence[int], ends: Iterable[Node] | None = None) -> float:
             return share_of(read, found.edges[[*numbers]], ends)
 
-        measured = [(way, share(way, [receiver_of(found.edges[way[-1]])])) for way in chains(found, least)]
+        measured = [
+            (way, share(way, [receiver_of(found.edges[way[-1]])])) for way in chains(found, least)
+        ]
         enough = (item for item in measured if abs(item[1]) >= least)
         good = sorted(enough, key=lambda item: (-round(abs(item[1]), DIGITS), item[0]))
         union = tuple(sorted({number for way, _ in good for number in way}))
         ends = {receiver_of(found.edges[way[-1]]) for way, _ in good}
         together = share(union, ends)
-        smallest = _smallest(union, lambda numbers: share(numbers, ends)) if together >= ENOUGH else None
+        smallest = (
+            _smallest(union, lambda numbers: share(numbers, ends)) if together >= ENOUGH else None
+        )
         fewest = union if smallest is None else smallest
         drawn = [share(numbers) for numbers in _matched(found.edges, fewest, draws, seed)]
     return Ways(
@@ -111,14 +125,16 @@ def ways(
 
 
 def chains(found: Paths, least: float) -> list[Numbers]:
-    """Ways from the embeddings to a head at the word over edges of at least `least`, best first: that whose weakest
-    edge has the largest total. At most MOST, as numbers of edges.
+    """Ways from the embeddings to a head at the word over edges of at least `least`, best first:
+    that whose weakest edge has the largest total. At most MOST, as numbers of edges.
     """
     strength = np.nan_to_num(np.abs(found.share("total"))).round(DIGITS)
     leaving: dict[Node, list[int]] = defaultdict(list)
     for number in np.flatnonzero(strength >= least).tolist():
         leaving[sender_of(found.edges[number])].append(number)
-    first = [number for node, numbers in leaving.items() if node[0] == EMBEDDING for number in numbers]
+    first = [
+        number for node, numbers in leaving.items() if node[0] == EMBEDDING for number in numbers
+    ]
     waiting: list[tuple[float, Numbers]] = [(-strength[number], (number,)) for number in first]
     heapq.heapify(waiting)
     complete: list[Numbers] = []
@@ -133,17 +149,30 @@ def chains(found: Paths, least: float) -> list[Numbers]:
 
 
 def share_of(read: Sequence[PairRun], edges: Edges, ends: Iterable[Node] | None = None) -> float:
-    """The share of the gap over a set of edges, by first directions; all its heads at the word are ends by default."""
-    noise, denoise = torch.stack([patch_edges(one.both, edges, one.along[:1], ends)[:, 0] for one in read]).sum(0)
+    """The share of the gap over a set of edges, by first directions; all its heads at the word are
+    ends by default."""
+    noise, denoise = torch.stack(
+        [patch_edges(one.both, edges, one.along[:1], ends)[:, 0] for one in read]
+    ).sum(0)
     return float((denoise - noise) / 2 / sum(one.gap[0] for one in read))
 
 
-def patch_edges(both: Both, edges: Edges, directions: Tensor, ends: Iterable[Node] | None = None) -> Tensor:
-    """How far the word's vector moves when a set of edges is patched at once. `-> recipient direction`"""
-    resid, first = both.steps[0].resid_pre, np.unique(edges["sender_pos"][edges["sender_layer"] == EMBEDDING])
+def patch_edges(
+    both: Both, edges: Edges, directions: Tensor, ends: Iterable[Node] | None = None
+) -> Tensor:
+    """How far the word's vector moves when a set of edges is patched at once. `-> recipient
+    direction`"""
+    resid, first = (
+        both.steps[0].resid_pre,
+        np.unique(edges["sender_pos"][edges["sender_layer"] == EMBEDDING]),
+    )
     change = resid.roll(1, 0) - resid  # the donor's embeddings less own
-    writes = {(EMBEDDING, MLP, pos): change[:, both.at + pos, None] for pos in first.tolist()}  # recipient 1 d_model
-    z = torch.stack([step.z[:, both.at] for step in both.steps], dim=1)  # recipient layer head d_head
+    writes = {
+        (EMBEDDING, MLP, pos): change[:, both.at + pos, None] for pos in first.tolist()
+    }  # recipient 1 d_model
+    z = torch.stack(
+        [step.z[:, both.at] for step in both.steps], dim=1
+    )  # recipient layer head d_head
     patched, last = z.clone(), None if ends is None else set(ends)
     for layer, block in enumerate(both.weights.blocks[: len(both.steps)]):
         into, is_mlp = edges["receiver_layer"] == layer, edges["receiver_head"] == MLP
@@ -159,14 +188,17 @@ def patch_edges(both: Both, edges: Edges, directions: Tensor, ends: Iterable[Nod
 def _entering(
     both: Both, point: Point, edges: Edges, writes: Mapping[Node, Tensor]
 ) -> tuple[list[tuple[Node, str, int]], Tensor]:
-    """Receiver, channel and position of everything that is entered over some edges, and the stream there with all that
-    is written otherwise. `-> recipient input d_model`
+    """Receiver, channel and position of everything that is entered over some edges, and the stream
+    there with all that is written otherwise. `-> recipient input d_model`
     """
     sent: dict[tuple[Node, str, int], dict[Point, Tensor]] = defaultdict(dict)
     for edge in edges:
         if (sender := sender_of(edge)) in writes:
             layer, head, pos = sender
-            into, writer = sent[receiver_of(edge), str(edge["channel"]), pos], 2 * layer + (head == MLP)
+            into, writer = (
+                sent[receiver_of(edge), str(edge["channel"]), pos],
+                2 * layer + (head == MLP),
+            )
             into[writer] = into.get(writer, 0.0) + writes[sender]
     streams = both.stream(point)
     inputs = [
@@ -176,7 +208,9 @@ def _entering(
     return [*sent], torch.cat(inputs, dim=1) if inputs else streams[:, :0]
 
 
-def _moved_heads(both: Both, layer: int, edges: Edges, writes: Mapping[Node, Tensor]) -> Iterator[tuple[Node, Tensor]]:
+def _moved_heads(
+    both: Both, layer: int, edges: Edges, writes: Mapping[Node, Tensor]
+) -> Iterator[tuple[Node, Tensor]]:
     """The change of z of every head of a block into which edges lead. `recipient 1 d_head`"""
     keys, inputs = _entering(both, 2 * layer, edges, writes)
     for receiver in dict.fromkeys(pos for (_, _, pos), _, _ in keys):
@@ -190,34 +224,41 @@ def _moved_heads(both: Both, layer: int, edges: Edges, writes: Mapping[Node, Ten
         yield from zip(nodes, moved.split(1, dim=1), strict=True)
 
 
-def _moved_neurons(both: Both, layer: int, edges: Edges, writes: Mapping[Node, Tensor]) -> dict[Node, Tensor]:
-    """What the MLP of a block writes otherwise at the positions where edges lead into it. `recipient 1 d_model`"""
+def _moved_neurons(
+    both: Both, layer: int, edges: Edges, writes: Mapping[Node, Tensor]
+) -> dict[Node, Tensor]:
+    """What the MLP of a block writes otherwise at the positions where edges lead into it.
+    `recipient 1 d_model`"""
     step, weights, block = both.steps[layer], both.weights, both.weights.blocks[layer]
     keys, inputs = _entering(both, 2 * layer + (not weights.config.family.parallel), edges, writes)
     if not keys:
         return {}
     assert block.w_out is not None
     own = step.hidden[:, [both.at + pos for _, _, pos in keys]]
-    moved = (engine.activate(weights, block, inputs) - own) @ block.w_out
+    moved = (fused.activate(weights, block, inputs) - own) @ block.w_out
     return dict(zip((node for node, _, _ in keys), moved.split(1, dim=1), strict=True))
 
 
 def _read_out(both: Both, z: Tensor) -> Tensor:
-    """The word's vector with every head there held at z and every MLP live. `-> recipient d_model`"""
+    """The word's vector with every head there held at z and every MLP live. `-> recipient d_model`
+    """
     weights, resid = both.weights, both.steps[0].resid_pre[:, both.at]
     for layer, block in enumerate(weights.blocks[: len(both.steps)]):
-        resid = engine.finish(weights, block, resid, engine.write(weights, block, resid, z[:, layer]))
+        resid = fused.finish(weights, block, resid, fused.write(weights, block, resid, z[:, layer]))
     return resid
 
 
 def _smallest(numbers: Numbers, share: Callable[[Sequence[int]], float]) -> Numbers:
-    """What is left when edges are taken out, those first that are missed least, as long as enough goes over the others;
-    again from the beginning until none can be.
+    """What is left when edges are taken out, those first that are missed least, as long as enough
+    goes over the others; again from the beginning until none can be.
     """
     left, before = list(numbers), len(numbers) + 1
     while len(left) < before:
         before = len(left)
-        missed = {number: -round(share([other for other in left if other != number]), DIGITS) for number in left}
+        missed = {
+            number: -round(share([other for other in left if other != number]), DIGITS)
+            for number in left
+        }
         for number in sorted(left, key=lambda number: (missed[number], number)):
             without = [other for other in left if other != number]
             if without and share(without) >= ENOUGH:
@@ -228,7 +269,9 @@ def _smallest(numbers: Numbers, share: Callable[[Sequence[int]], float]) -> Numb
 def _matched(edges: Edges, numbers: Numbers, draws: int, seed: int) -> Iterator[Numbers]:
     """Random sets with as many edges into each layer as the given one, never that set itself."""
     rng, layers = np.random.default_rng(seed), edges["receiver_layer"]
-    within = {layer: np.flatnonzero(layers == layer) for layer in np.unique(layers[[*numbers]]).tolist()}
+    within = {
+        layer: np.flatnonzero(layers == layer) for layer in np.unique(layers[[*numbers]]).tolist()
+    }
     counts = {layer: int((layers[[*numbers]] == layer).sum()) for layer in within}
     for _ in range(draws):
         drawn = [rng.choice(within[layer], count, replace=False) for layer, count in counts.items()]
@@ -236,23 +279,26 @@ def _matched(edges: Edges, numbers: Numbers, draws: int, seed: int) -> Iterator[
             yield tuple(together)
 
 
-# --- composition -----------------------------------------------------------------------------------------------------
+# --- composition ----------------------------------------------------------------------------------
 
 
 def composition(weights: Weights, edges: Any) -> Array:
-    """The composition score of the two heads of every edge: what the later one could read of what the earlier one
-    writes, on no text at all. NaN where an end is no head, or where the receiver's block is not later. `-> edge`
+    """The composition score of the two heads of every edge: what the later one could read of what
+    the earlier one writes, on no text at all. NaN where an end is no head, or where the receiver's
+    block is not later. `-> edge`
 
-    With the sender's W_OV = W_V W_O and the receiver's W_QK = W_Q W_Kᵀ and W_OV (vectors are rows, so that a write is
-    x W_V W_O and a score x_query W_Q W_Kᵀ x_keyᵀ), in Frobenius norms and float64:
+    With the sender's W_OV = W_V W_O and the receiver's W_QK = W_Q W_Kᵀ and W_OV (vectors are rows,
+    so that a write is x W_V W_O and a score x_query W_Q W_Kᵀ x_keyᵀ), in Frobenius norms and
+    float64:
 
         query  |W_OV W_QK|  / (|W_OV| |W_QK|)
         key    |W_OV W_QKᵀ| / (|W_OV| |W_QK|)
         value  |W_OV W_OV′| / (|W_OV| |W_OV′|)
 
-    Raw weights: no norm's gain is folded in, biases play no part, and rotary positions are left out (a query and a key
-    at the same place). |A B| of the products is taken from Gram matrices, so that no matrix of d_model by d_model is
-    made. `edges`: an array or a frame with the fields of EDGE. Source: Elhage et al. 2021.
+    Raw weights: no norm's gain is folded in, biases play no part, and rotary positions are left out
+    (a query and a key at the same place). |A B| of the products is taken from Gram matrices, so
+    that no matrix of d_model by d_model is made. `edges`: an array or a frame with the fields of
+    EDGE. Source: Elhage et al. 2021.
     """
 
     @cache
@@ -271,10 +317,14 @@ def composition(weights: Weights, edges: Any) -> Array:
         product, ov, read = gram_v @ between @ behind * between, gram_v * gram_o, gram * behind
         return float((product.sum().clamp_min(0) / ov.sum() / read.sum()).sqrt())
 
-    fields = (np.asarray(edges[name]).tolist() for name in EDGE.names or () if not name.endswith("pos"))
+    fields = (
+        np.asarray(edges[name]).tolist() for name in EDGE.names or () if not name.endswith("pos")
+    )
     return np.array(
         [
-            score(channel, (layer, head), (later, reader)) if MLP not in (head, reader) and layer < later else np.nan
+            score(channel, (layer, head), (later, reader))
+            if MLP not in (head, reader) and layer < later
+            else np.nan
             for layer, head, later, reader, channel in zip(*fields, strict=True)
         ]
     )

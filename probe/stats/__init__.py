@@ -1,7 +1,9 @@
-"""What a number is worth: axes, resampling and permutation tests, verdicts, how numbers are written.
+"""What a number is worth: axes, resampling and permutation tests, verdicts, how numbers are
+written.
 
 numbers       per cent and digits as they are printed
-resampling    bootstrap, AUROC, Hedges' g, the one margin for ties; relabelled cue words, sign flips, max-T, the gate
+resampling    bootstrap, AUROC, Hedges' g, the one margin for ties; relabelled cue words, sign
+              flips, max-T, the gate
 axes          sense axes of the residual stream, the read-out depth
 separation    heads' own directions, held-out AUROC of their writes, a word's corrected tests
 verdicts      what a head was shown to be, and the thresholds

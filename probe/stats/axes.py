@@ -1,11 +1,11 @@
 """Observation: does what is in the residual stream differ by sense?
 
-Axes, read-out depth and scaling are fitted on one part of the sentences and scored on another (METHODS of the
-report: in-sample separation of noise looks near perfect). Depth 0 is the residual stream entering the first block,
-depth d the one leaving block d - 1.
+Axes, read-out depth and scaling are fitted on one part of the sentences and scored on another
+(METHODS of the report: in-sample separation of noise looks near perfect). Depth 0 is the residual
+stream entering the first block, depth d the one leaving block d - 1.
 
-Sources: Hewitt & Liang 2019 (held-out probing); Hastie, Tibshirani & Friedman 2009 (one standard error); Loureiro et
-al. 2021 (nearest sense centroid).
+Sources: Hewitt & Liang 2019 (held-out probing); Hastie, Tibshirani & Friedman 2009 (one standard
+error); Loureiro et al. 2021 (nearest sense centroid).
 """
 
 from collections.abc import Hashable, Sequence
@@ -26,8 +26,8 @@ from probe.text.splits import FOLDS, CrossFit, Holdout
 class Axis:
     """The sense axis of a word for one pair of senses at one depth.
 
-    M(x) = <x - midpoint, u> / gap: about +1/2 for sense_a and -1/2 for sense_b. `u: d_model`, unit length; `gap` in
-    units of the residual stream.
+    M(x) = <x - midpoint, u> / gap: about +1/2 for sense_a and -1/2 for sense_b. `u: d_model`, unit
+    length; `gap` in units of the residual stream.
     """
 
     sense_a: str
@@ -38,7 +38,8 @@ class Axis:
     gap: float
 
     def coordinate(self, resid: Tensor) -> Tensor:
-        """M, the calibrated sense coordinate, in fractions of the sense gap. `... d_model -> ...`"""
+        """M, the calibrated sense coordinate, in fractions of the sense gap. `... d_model -> ...`
+        """
         return (resid - self.midpoint).to(self.u.dtype) @ self.u / self.gap
 
     def effect(self, change: Tensor) -> Tensor:
@@ -47,7 +48,8 @@ class Axis:
 
 
 def fit_axis(resid_a: Tensor, resid_b: Tensor, senses: tuple[str, str], depth: int) -> Axis:
-    """u = (mean_a - mean_b) / gap with gap = |mean_a - mean_b|, in float64. `n d_model, m d_model`"""
+    """u = (mean_a - mean_b) / gap with gap = |mean_a - mean_b|, in float64. `n d_model, m d_model`
+    """
     mean_a, mean_b = resid_a.double().mean(0), resid_b.double().mean(0)
     gap = (mean_a - mean_b).norm().item()
     direction = (mean_a - mean_b) / gap if gap else torch.zeros_like(mean_a)
@@ -56,12 +58,14 @@ def fit_axis(resid_a: Tensor, resid_b: Tensor, senses: tuple[str, str], depth: i
 
 @dataclass(frozen=True, eq=False)
 class HeldOutAxes:
-    """The sense axes of two senses at every stage, for every holdout one that was fitted without it.
+    """The sense axes of two senses at every stage, for every holdout one that was fitted without
+    it.
 
-    `u midpoint: cell stage d_model`, `gap: cell stage` · `cell: row`, the holdout in which a row is tested, -1 where it
-    is only fitted on. A stage is a depth; behind the last depth stands, for a model that predicts tokens, the stream
-    behind the final norm, read along what the senses change in the logits (`next_token_root`), and where words are
-    known that continue one sense only, once more along their mean logits.
+    `u midpoint: cell stage d_model`, `gap: cell stage` · `cell: row`, the holdout in which a row is
+    tested, -1 where it is only fitted on. A stage is a depth; behind the last depth stands, for a
+    model that predicts tokens, the stream behind the final norm, read along what the senses change
+    in the logits (`next_token_root`), and where words are known that continue one sense only, once
+    more along their mean logits.
     """
 
     senses: tuple[str, str]
@@ -71,12 +75,14 @@ class HeldOutAxes:
     cell: NDArray[np.intp]
 
     def directions(self, rows: Sequence[int]) -> Tensor:
-        """u / gap of each row at every stage: the change of M is a change's product with it. `-> row stage d_model`"""
+        """u / gap of each row at every stage: the change of M is a change's product with it. `->
+        row stage d_model`"""
         here = self.cell[list(rows)]
         return self.u[here] / self.gap[here][..., None]
 
     def coordinates(self, resid: Tensor, rows: Sequence[int]) -> Array:
-        """M of the rows at every stage, or at as many of the first as are given. `row stage d_model -> row stage`"""
+        """M of the rows at every stage, or at as many of the first as are given. `row stage d_model
+        -> row stage`"""
         upto = resid.shape[1]
         centred = resid.double() - self.midpoint[self.cell[list(rows)], :upto]
         return (centred * self.directions(rows)[:, :upto]).sum(-1).numpy()
@@ -84,25 +90,38 @@ class HeldOutAxes:
     def at(self, row: int, stage: int) -> Axis:
         """The axis along which this row is read at a stage."""
         cell = self.cell[row]
-        return Axis(*self.senses, stage, self.u[cell, stage], self.midpoint[cell, stage], float(self.gap[cell, stage]))
+        return Axis(
+            *self.senses,
+            stage,
+            self.u[cell, stage],
+            self.midpoint[cell, stage],
+            float(self.gap[cell, stage]),
+        )
 
 
 def hold_out(
-    resid: Tensor, split: CrossFit, senses: tuple[str, str], root: Tensor | None = None, toward: Tensor | None = None
+    resid: Tensor,
+    split: CrossFit,
+    senses: tuple[str, str],
+    root: Tensor | None = None,
+    toward: Tensor | None = None,
 ) -> HeldOutAxes:
-    """Axes of every stage for each holdout, fitted on what it learns from. `row stage d_model`, rows by their numbers
-    in the split.
+    """Axes of every stage for each holdout, fitted on what it learns from. `row stage d_model`,
+    rows by their numbers in the split.
 
-    u = Δ / |Δ| and gap = |Δ| with Δ the difference of means, in float64. Behind the last depth, with a metric R Rᵀ:
-    u = R Rᵀ Δ / |R Rᵀ Δ| and gap = <Δ, u>, so that M is 1 apart in what the metric measures; and behind that, with a
-    direction `toward: d_model` that is known beforehand, u = toward / |toward|.
+    u = Δ / |Δ| and gap = |Δ| with Δ the difference of means, in float64. Behind the last depth,
+    with a metric R Rᵀ: u = R Rᵀ Δ / |R Rᵀ Δ| and gap = <Δ, u>, so that M is 1 apart in what the
+    metric measures; and behind that, with a direction `toward: d_model` that is known beforehand, u
+    = toward / |toward|.
     """
     rows, of_a = np.asarray(split.rows), np.asarray(split.is_a)
     origin = resid[0].double()  # means around it: those of identical vectors are exactly the same
     cell, means = np.full(len(resid), -1), []
     cell[rows] = split.cells
     for train in (np.asarray(holdout.train) for holdout in split.holdouts):
-        means.append([(resid[rows[train[side]]] - origin).mean(0) for side in (of_a[train], ~of_a[train])])
+        means.append(
+            [(resid[rows[train[side]]] - origin).mean(0) for side in (of_a[train], ~of_a[train])]
+        )
     mean_a, mean_b = (torch.stack(side) for side in zip(*means, strict=True))  # cell stage d_model
     difference = mean_a - mean_b
     along = difference.clone()
@@ -114,15 +133,18 @@ def hold_out(
     length = along.norm(dim=-1)
     u = along / torch.where(length > 0, length, 1.0)[..., None]
     gap = (difference * u).sum(-1)
-    return HeldOutAxes(senses, u, origin + (mean_a + mean_b) / 2, torch.where(gap > 0, gap, 1.0), cell)
+    return HeldOutAxes(
+        senses, u, origin + (mean_a + mean_b) / 2, torch.where(gap > 0, gap, 1.0), cell
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class DepthSeparation:
-    """How far two senses are apart along held-out axes, `depth` each: AUROC; Hedges' g and its standard error.
+    """How far two senses are apart along held-out axes, `depth` each: AUROC; Hedges' g and its
+    standard error.
 
-    The AUROC is the mean over the holdouts, within each; g is that of the coordinates of all of them, and its error
-    counts cue words (Hedges 1981): sqrt(2 / n + g² / (4 n)).
+    The AUROC is the mean over the holdouts, within each; g is that of the coordinates of all of
+    them, and its error counts cue words (Hedges 1981): sqrt(2 / n + g² / (4 n)).
     """
 
     auroc: Array
@@ -131,7 +153,8 @@ class DepthSeparation:
 
 
 def separation_by_holdout(axes: HeldOutAxes, resid: Tensor, split: CrossFit) -> DepthSeparation:
-    """Held-out separation along the axes of every depth. `row depth d_model`, rows by their numbers in the split.
+    """Held-out separation along the axes of every depth. `row depth d_model`, rows by their numbers
+    in the split.
 
     One half and 0 where vectors are identical and where no holdout tests both senses.
     """
@@ -145,23 +168,32 @@ def separation_by_holdout(axes: HeldOutAxes, resid: Tensor, split: CrossFit) -> 
         return _not_told_apart(resid.shape[1])
     a, b = (np.concatenate(side) for side in zip(*sides, strict=True))
     g = resampling.hedges_g(a, b)
-    n = min(len({split.units[place] for place in split.tested if of_a[place] == side}) for side in (True, False))
+    n = min(
+        len({split.units[place] for place in split.tested if of_a[place] == side})
+        for side in (True, False)
+    )
     return DepthSeparation(np.mean(aurocs, axis=0), g, np.sqrt(2 / n + g**2 / (4 * n)))
 
 
 def separation_by_depth(
     resid: Tensor, labels: Sequence[str], groups: Sequence[Hashable], *, seed: int
 ) -> list[DepthSeparation]:
-    """`separation_by_holdout` of every pair of senses, each held out in folds of groups. `row depth d_model`"""
+    """`separation_by_holdout` of every pair of senses, each held out in folds of groups. `row depth
+    d_model`"""
     separations = []
     for senses in sense_pairs(labels):
         rows = tuple(row for row, label in enumerate(labels) if label in senses)
         is_a = tuple(labels[row] == senses[0] for row in rows)
         units = tuple(resampling.as_numbers([groups[row] for row in rows])[0].tolist())
-        folds = (Holdout(tuple(train), tuple(test)) for train, test in resampling.folds(units, FOLDS, seed=seed))
+        folds = (
+            Holdout(tuple(train), tuple(test))
+            for train, test in resampling.folds(units, FOLDS, seed=seed)
+        )
         learned = tuple(fold for fold in folds if len({is_a[place] for place in fold.train}) == 2)
         split = CrossFit(rows, is_a, units, units, learned)
-        told = separation_by_holdout(hold_out(resid, split, senses), resid, split) if learned else None
+        told = (
+            separation_by_holdout(hold_out(resid, split, senses), resid, split) if learned else None
+        )
         separations.append(told or _not_told_apart(resid.shape[1]))
     return separations
 
@@ -172,13 +204,17 @@ def _not_told_apart(depths: int) -> DepthSeparation:
 
 
 def choose_depth(separations: Sequence[DepthSeparation]) -> int:
-    """The read-out depth L*, where the meaning has arrived: the first that separates as well as the best.
+    """The read-out depth L*, where the meaning has arrived: the first that separates as well as the
+    best.
 
-    As well: its g, mean over the pairs of senses, is within one standard error of the largest (Hastie, Tibshirani &
-    Friedman 2009); of the depths after at least one block. Later depths turn the meaning into the next word. AUROC
-    cannot choose: it is 1 as soon as the first of several heads has written.
+    As well: its g, mean over the pairs of senses, is within one standard error of the largest
+    (Hastie, Tibshirani & Friedman 2009); of the depths after at least one block. Later depths turn
+    the meaning into the next word. AUROC cannot choose: it is 1 as soon as the first of several
+    heads has written.
     """
-    g, error = (np.mean([getattr(one, name)[1:] for one in separations], axis=0) for name in ("g", "error"))
+    g, error = (
+        np.mean([getattr(one, name)[1:] for one in separations], axis=0) for name in ("g", "error")
+    )
     best = int(g.argmax())
     if not np.isfinite(g[best]):  # perfectly apart
         return best + 1
@@ -187,10 +223,11 @@ def choose_depth(separations: Sequence[DepthSeparation]) -> int:
 
 
 def next_token_root(unembedding: Tensor) -> Tensor:
-    """R with R Rᵀ = W_U C W_Uᵀ, C centring over the vocabulary: xᵀ R Rᵀ y is the product of their centred logits.
+    """R with R Rᵀ = W_U C W_Uᵀ, C centring over the vocabulary: xᵀ R Rᵀ y is the product of their
+    centred logits.
 
-    `d_vocab d_model -> d_model d_model`, in float64. With it the difference of two senses' mean logits is a direction
-    in the stream behind the final norm, and no logits need to be kept.
+    `d_vocab d_model -> d_model d_model`, in float64. With it the difference of two senses' mean
+    logits is a direction in the stream behind the final norm, and no logits need to be kept.
     """
     centred = unembedding - unembedding.mean(0)
     values, vectors = torch.linalg.eigh((centred.T @ centred).double().cpu())
@@ -203,7 +240,8 @@ def sense_pairs(labels: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def nearest_sense(fit: Tensor, labels: Sequence[str], new: Tensor) -> list[str]:
-    """The sense whose mean over the fit sentences is nearest (Euclidean) to each new vector. `n d_model, k d_model`"""
+    """The sense whose mean over the fit sentences is nearest (Euclidean) to each new vector. `n
+    d_model, k d_model`"""
     senses = list(dict.fromkeys(labels))
     rows = [[row for row, label in enumerate(labels) if label == sense] for sense in senses]
     means = torch.stack([fit[mine].double().mean(0) for mine in rows])
@@ -212,7 +250,8 @@ def nearest_sense(fit: Tensor, labels: Sequence[str], new: Tensor) -> list[str]:
 
 @dataclass(frozen=True)
 class SenseAtDepth:
-    """Sense coordinate of one sense's sentences at one depth: mean, 10 % and 90 % quantiles; and the depth's AUROC."""
+    """Sense coordinate of one sense's sentences at one depth: mean, 10 % and 90 % quantiles; and
+    the depth's AUROC."""
 
     depth: int
     sense: str
@@ -222,12 +261,14 @@ class SenseAtDepth:
     auroc: float
 
 
-def profile(axes: HeldOutAxes, stages: Tensor, split: CrossFit, depth: int, auroc: Array) -> list[SenseAtDepth]:
+def profile(
+    axes: HeldOutAxes, stages: Tensor, split: CrossFit, depth: int, auroc: Array
+) -> list[SenseAtDepth]:
     """Sense coordinates by depth, held out, around each depth's own midpoint.
 
-    Along the axis of the read-out up to it, where there may be no gap to measure in, and along each depth's own behind
-    it. `stages: row 1 + depth d_model`: the token embedding alone (depth -1), then depths 0, 1, ... · `auroc: depth`.
-    Identical vectors give exactly 0 and exactly 0.5.
+    Along the axis of the read-out up to it, where there may be no gap to measure in, and along each
+    depth's own behind it. `stages: row 1 + depth d_model`: the token embedding alone (depth -1),
+    then depths 0, 1, ... · `auroc: depth`. Identical vectors give exactly 0 and exactly 0.5.
     """
     rows = np.asarray(split.rows)[split.tested]
     of_a = np.asarray(split.is_a)[split.tested]
@@ -238,6 +279,10 @@ def profile(axes: HeldOutAxes, stages: Tensor, split: CrossFit, depth: int, auro
         here = along[:, max(stage - 1, depth)]
         values = ((stages[rows, stage].double() - first - midpoint) * here).sum(-1).numpy()
         for sense, side in zip(axes.senses, (of_a, ~of_a), strict=True):
-            numbers = values[side].mean(), *np.quantile(values[side], [0.1, 0.9]), auroc[stage - 1] if stage else 0.5
+            numbers = (
+                values[side].mean(),
+                *np.quantile(values[side], [0.1, 0.9]),
+                auroc[stage - 1] if stage else 0.5,
+            )
             coordinates.append(SenseAtDepth(stage - 1, sense, *map(float, numbers)))
     return coordinates

@@ -1,4 +1,5 @@
-"""Numbers as text, in sentences, charts and tables: true minus signs, never −0, intervals in brackets."""
+"""Numbers as text, in sentences, charts and tables: true minus signs, never −0, intervals in
+brackets."""
 
 NARROW = "\u202f"
 NARROW_INTERVAL = 3.0  # percentage points: a narrower interval is written with a decimal
@@ -21,7 +22,8 @@ def interval(low: float, high: float, digits: int = 2) -> str:
 
 
 def measured(value: float, low: float, high: float) -> str:
-    """A fraction in percent with its 95 % interval, 41 % [35, 47]; a narrow one with a decimal, 1.0 % [0.6, 1.5]."""
+    """A fraction in percent with its 95 % interval, 41 % [35, 47]; a narrow one with a decimal, 1.0
+    % [0.6, 1.5]."""
     digits = 1 if 100 * (high - low) < NARROW_INTERVAL else 0
     return f"{percent(value, digits)} {interval(100 * low, 100 * high, digits)}"
 
@@ -30,7 +32,8 @@ LEVELS = (0.01, 0.05)
 
 
 def p_value(p: float) -> str:
-    """p = .034, p = .0014: two significant digits, more where two would cross a level; p < .001 below that; p = 1."""
+    """p = .034, p = .0014: two significant digits, more where two would cross a level; p < .001
+    below that; p = 1."""
     if p < 0.001:
         return "p < .001"
     texts = [f"{p:.{digits}g}" for digits in (2, 3, 4, 5)]

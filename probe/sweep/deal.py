@@ -1,14 +1,17 @@
-"""The sentences of a corpus dealt out to blocks: read twice, checked, each row in exactly one block.
+"""The sentences of a corpus dealt out to blocks: read twice, checked, each row in exactly one
+block.
 
-The first reading checks every row and keeps, by word, the smallest hashes of frames, cue words and texts, which say
-where to part its sentences into those that are fitted on and those that are measured (`Rule`). The second gives each
-row its part, or the reason why it is in none, and writes blocks of at most `Options.block` rows of one word (words with
-few rows share one). Neither the order of the rows nor their number matters; a sentence whose frame and cue word fall on
-different sides is in neither part. Of the sentences to fit on and of the donors only those with the smallest hashes are
-kept, a uniform sample.
+The first reading checks every row and keeps, by word, the smallest hashes of frames, cue words and
+texts, which say where to part its sentences into those that are fitted on and those that are
+measured (`Rule`). The second gives each row its part, or the reason why it is in none, and writes
+blocks of at most `Options.block` rows of one word (words with few rows share one). Neither the
+order of the rows nor their number matters; a sentence whose frame and cue word fall on different
+sides is in neither part. Of the sentences to fit on and of the donors only those with the smallest
+hashes are kept, a uniform sample.
 
-Memory grows with the number of words and senses, not with that of sentences: repeated sentences and shared beginnings
-are kept in a temporary SQLite file, readable by its owner only and removed at the end.
+Memory grows with the number of words and senses, not with that of sentences: repeated sentences and
+shared beginnings are kept in a temporary SQLite file, readable by its owner only and removed at the
+end.
 """
 
 import heapq
@@ -25,8 +28,8 @@ from typing import Any
 import pyarrow
 
 from probe.errors import InputError
+from probe.evidence.material import LATE, NOT_THE_WORD, SAME
 from probe.provenance import content_key, digest_of, hash_of
-from probe.study.material import LATE, NOT_THE_WORD, SAME
 from probe.sweep import shards
 from probe.sweep.shards import SCRATCH
 from probe.text.files import COLUMNS, Source
@@ -38,7 +41,9 @@ SHARE = 3  # a third of the groups is fitted on; a sweep takes no leading heads,
 GROUPED_BY = {"frame": "frame", "cue": "cue word"}
 CROSSING = "its frame is on one side of the split and its cue on the other"
 INDEX = "rows"
-BUFFERED = 64  # blocks that wait to be filled, over all words: what keeps memory flat when words are many
+BUFFERED = (
+    64  # blocks that wait to be filled, over all words: what keeps memory flat when words are many
+)
 DONOR = "donor"
 Record = dict[str, Any]
 _TABLES = """
@@ -58,7 +63,8 @@ _SCHEMA = pyarrow.schema(
 
 @dataclass(frozen=True)
 class Options:
-    """What else decides the numbers: seed of splits and donors, sizes of samples and blocks, device and type."""
+    """What else decides the numbers: seed of splits and donors, sizes of samples and blocks, device
+    and type."""
 
     seed: int = 0
     fit_most: int = 512
@@ -93,22 +99,26 @@ class Smallest:
         return [self.known[value] for value in sorted(self.known)]
 
     def limit(self) -> int | None:
-        """The largest hash that is fitted on, of a third of the groups, at most GROUPS; None of fewer than two."""
+        """The largest hash that is fitted on, of a third of the groups, at most GROUPS; None of
+        fewer than two."""
         fitted = min(-(-len(self.known) // SHARE), GROUPS)
         return sorted(self.known)[fitted - 1] if len(self.known) > 1 else None
 
 
 @dataclass
 class WordSketch:
-    """What the first reading keeps of a word: how many sentences by sense, whether a split is given, smallest hashes.
+    """What the first reading keeps of a word: how many sentences by sense, whether a split is
+    given, smallest hashes.
 
-    `groups`: those of frames and of cue words, each as long as every sentence of the word has one · `sentences`: by
-    sense, those of the pairs or texts.
+    `groups`: those of frames and of cue words, each as long as every sentence of the word has one ·
+    `sentences`: by sense, those of the pairs or texts.
     """
 
     senses: Counter[str] = field(default_factory=Counter)
     given: bool = False
-    groups: dict[str, Smallest] = field(default_factory=lambda: {kind: Smallest() for kind in GROUPED_BY})
+    groups: dict[str, Smallest] = field(
+        default_factory=lambda: {kind: Smallest() for kind in GROUPED_BY}
+    )
     sentences: dict[str, Smallest] = field(default_factory=dict)
 
     def add(self, sentence: Sentence, seed: int) -> None:
@@ -121,13 +131,18 @@ class WordSketch:
         self.sentences.setdefault(sentence.sense, Smallest()).add(hashes["sentence"])
 
     def rule(self) -> "Rule":
-        limits = {kind: limit for kind, kept in self.groups.items() if (limit := kept.limit()) is not None}
-        return Rule(self.given, limits, {sense: kept.limit() for sense, kept in self.sentences.items()})
+        limits = {
+            kind: limit for kind, kept in self.groups.items() if (limit := kept.limit()) is not None
+        }
+        return Rule(
+            self.given, limits, {sense: kept.limit() for sense, kept in self.sentences.items()}
+        )
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How the sentences of one word are parted: as given, or by the largest hash of a frame, cue, sentence to fit on.
+    """How the sentences of one word are parted: as given, or by the largest hash of a frame, cue,
+    sentence to fit on.
 
     Cue words that share a pair are not kept together, because donors are drawn and not paired.
     """
@@ -156,31 +171,53 @@ class Rule:
 
 
 def _hashes(sentence: Sentence, seed: int) -> dict[str, int]:
-    """Of its frame and of its cue word, where it has them, and of its pair or, where it has none, its text."""
-    names = {"frame": sentence.frame, "cue": sentence.cue_word, "sentence": sentence.pair or sentence.text}
-    return {kind: hash_of(seed, kind, sentence.word, name) for kind, name in names.items() if name is not None}
+    """Of its frame and of its cue word, where it has them, and of its pair or, where it has none,
+    its text."""
+    names = {
+        "frame": sentence.frame,
+        "cue": sentence.cue_word,
+        "sentence": sentence.pair or sentence.text,
+    }
+    return {
+        kind: hash_of(seed, kind, sentence.word, name)
+        for kind, name in names.items()
+        if name is not None
+    }
 
 
 class Register:
-    """The sentences read so far: number and place of the first like it, and whether its beginning tells the sense."""
+    """The sentences read so far: number and place of the first like it, and whether its beginning
+    tells the sense."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.run = connection.execute
 
     def add(self, sentence: Sentence, number: int, where: str) -> None:
-        self.run("INSERT OR IGNORE INTO sentence VALUES (?, ?, ?)", (digest_of(*_identity(sentence)), number, where))
+        self.run(
+            "INSERT OR IGNORE INTO sentence VALUES (?, ?, ?)",
+            (digest_of(*_identity(sentence)), number, where),
+        )
         known = "ON CONFLICT (key) DO UPDATE SET mixed = 1 WHERE sense <> excluded.sense"
-        self.run(f"INSERT INTO beginning VALUES (?, ?, 0) {known}", (_beginning(sentence), sentence.sense))
+        self.run(
+            f"INSERT INTO beginning VALUES (?, ?, 0) {known}",
+            (_beginning(sentence), sentence.sense),
+        )
 
     def first(self, sentence: Sentence) -> tuple[int, str]:
         """Number and place of the first sentence with the same word, sense, text and span."""
         key = digest_of(*_identity(sentence))
-        number, place = self.run("SELECT number, place FROM sentence WHERE key = ?", (key,)).fetchone()
+        number, place = self.run(
+            "SELECT number, place FROM sentence WHERE key = ?", (key,)
+        ).fetchone()
         return number, place
 
     def is_mixed(self, sentence: Sentence) -> bool:
         """Whether a sentence of another sense of the word is the same up to the end of the word."""
-        return bool(self.run("SELECT mixed FROM beginning WHERE key = ?", (_beginning(sentence),)).fetchone()[0])
+        return bool(
+            self.run(
+                "SELECT mixed FROM beginning WHERE key = ?", (_beginning(sentence),)
+            ).fetchone()[0]
+        )
 
 
 @contextmanager
@@ -189,7 +226,9 @@ def reading(folder: Path) -> Iterator[Register]:
     try:
         with (
             TemporaryDirectory(dir=folder, prefix=SCRATCH) as place,
-            closing(sqlite3.connect(Path(place, "seen.sqlite"), isolation_level=None)) as connection,
+            closing(
+                sqlite3.connect(Path(place, "seen.sqlite"), isolation_level=None)
+            ) as connection,
         ):
             connection.executescript(_TABLES)
             connection.execute("BEGIN")
@@ -213,8 +252,8 @@ Samples = dict[tuple[str, str], Smallest]
 
 
 def deal(sources: Sequence[Source], folder: Path, options: Options, *, causal: bool) -> Record:
-    """Write the blocks of rows and the samples of every word into `folder`; returns the index, which is stored last,
-    with the sha256 of every file of rows.
+    """Write the blocks of rows and the samples of every word into `folder`; returns the index,
+    which is stored last, with the sha256 of every file of rows.
     """
     with reading(folder) as register:
         words: dict[str, WordSketch] = {}
@@ -231,7 +270,9 @@ def deal(sources: Sequence[Source], folder: Path, options: Options, *, causal: b
         about |= {"senses": dict(sorted(words[word].senses.items())), "design": rules[word].design}
     files = {_rows_file(about["key"]): about.pop("sha256") for about in [*blocks, *made.values()]}
     index = {"blocks": blocks, "words": made, "rows": sum(block["rows"] for block in blocks)}
-    shards.finish(folder, INDEX, files={"rows.json": json.dumps(index).encode()}, facts={"rows_files": files})
+    shards.finish(
+        folder, INDEX, files={"rows.json": json.dumps(index).encode()}, facts={"rows_files": files}
+    )
     return index | {"files": files}
 
 
@@ -245,14 +286,25 @@ def read_index(folder: Path) -> Record | None:
 
 
 def _parted(
-    sources: Sequence[Source], register: Register, rules: Mapping[str, Rule], options: Options, *, causal: bool
+    sources: Sequence[Source],
+    register: Register,
+    rules: Mapping[str, Rule],
+    options: Options,
+    *,
+    causal: bool,
 ) -> Iterator[Record]:
-    """Every row with its part or the reason for none, and its random number in hex, which draws samples and donors."""
+    """Every row with its part or the reason for none, and its random number in hex, which draws
+    samples and donors."""
     for number, (source, where, sentence) in enumerate(stream_sentences(sources)):
         part, reason = None, _refused(sentence, number, register, causal)
         if reason is None:
             part, reason = rules[sentence.word].part_of(sentence, options.seed)
-        record = asdict(sentence) | {"sentence": number, "where": source.label(where), "part": part, "reason": reason}
+        record = asdict(sentence) | {
+            "sentence": number,
+            "where": source.label(where),
+            "part": part,
+            "reason": reason,
+        }
         yield record | {"draw": f"{hash_of(options.seed, 'draw', *_identity(sentence)):016x}"}
 
 
@@ -268,7 +320,9 @@ def _refused(sentence: Sentence, number: int, register: Register, causal: bool) 
     return SAME if causal and register.is_mixed(sentence) else None
 
 
-def _write_blocks(records: Iterator[Record], folder: Path, options: Options) -> tuple[list[Record], dict[str, Samples]]:
+def _write_blocks(
+    records: Iterator[Record], folder: Path, options: Options
+) -> tuple[list[Record], dict[str, Samples]]:
     """The blocks, and by word and sense the sentences to fit on and the donors."""
     samples: dict[str, Samples] = {}
     waiting: dict[str, list[Record]] = {}
@@ -277,8 +331,12 @@ def _write_blocks(records: Iterator[Record], folder: Path, options: Options) -> 
     for record in records:
         word = record["word"]
         if record["part"] is not None:
-            kind, most = (FIT, options.fit_most) if record["part"] == FIT else (DONOR, options.donors)
-            sample = samples.setdefault(word, {}).setdefault((kind, record["sense"]), Smallest(most))
+            kind, most = (
+                (FIT, options.fit_most) if record["part"] == FIT else (DONOR, options.donors)
+            )
+            sample = samples.setdefault(word, {}).setdefault(
+                (kind, record["sense"]), Smallest(most)
+            )
             sample.add(int(record["draw"], 16), record)
         waiting.setdefault(word, []).append(record)
         held += 1
@@ -290,7 +348,9 @@ def _write_blocks(records: Iterator[Record], folder: Path, options: Options) -> 
         blocks.append(_write_block(folder, waiting.pop(word)))
     rest = [record for word in sorted(waiting) for record in waiting[word]]
     starts = range(0, len(rest), options.block)
-    return blocks + [_write_block(folder, rest[start : start + options.block]) for start in starts], samples
+    return blocks + [
+        _write_block(folder, rest[start : start + options.block]) for start in starts
+    ], samples
 
 
 def _write_block(folder: Path, records: list[Record]) -> Record:
@@ -298,7 +358,8 @@ def _write_block(folder: Path, records: list[Record]) -> Record:
 
 
 def _write_samples(folder: Path, word: str, samples: Samples) -> Record:
-    """The sentences a word is fitted on and its donors, with, by sense, how many and up to which draw."""
+    """The sentences a word is fitted on and its donors, with, by sense, how many and up to which
+    draw."""
     fit, donors = (
         {sense: sample.items for (kind, sense), sample in sorted(samples.items()) if kind == wanted}
         for wanted in (FIT, DONOR)
@@ -312,14 +373,17 @@ def _write_samples(folder: Path, word: str, samples: Samples) -> Record:
 
 
 def usable_senses(about: Record) -> list[str]:
-    """The senses of a word that have enough sentences to fit on and somebody to give: two or more can be compared."""
+    """The senses of a word that have enough sentences to fit on and somebody to give: two or more
+    can be compared."""
     enough = [sense for sense, (count, _) in about["fit"].items() if count >= MIN_PER_SENSE]
     return sorted(sense for sense in enough if about["donors"].get(sense))
 
 
 def _write_rows(folder: Path, records: list[Record], *name: str) -> Record:
     key = content_key("rows", *name, records)
-    sha256 = shards.store(folder / _rows_file(key), shards.parquet(pyarrow.Table.from_pylist(records, schema=_SCHEMA)))
+    sha256 = shards.store(
+        folder / _rows_file(key), shards.parquet(pyarrow.Table.from_pylist(records, schema=_SCHEMA))
+    )
     return {"key": key, "rows": len(records), "sha256": sha256}
 
 
@@ -328,7 +392,8 @@ def _rows_file(key: str) -> str:
 
 
 def read_rows(folder: Path, index: Record, key: str) -> list[Record]:
-    """The records of a block or a word's samples, once their file's bytes are those that were written."""
+    """The records of a block or a word's samples, once their file's bytes are those that were
+    written."""
     table = shards.read_parquet(folder, _rows_file(key), index["files"][_rows_file(key)])
     records: list[Record] = table.to_pylist()
     return records

@@ -1,9 +1,10 @@
-"""The files of a sweep: named by the content of what made them, whole or absent, checked before they are believed.
+"""The files of a sweep: named by the content of what made them, whole or absent, checked before
+they are believed.
 
-A unit of work is done when its receipt is there, and the receipt names its files with their sha256. Files come first
-and the receipt last, each under a temporary name that cannot be guessed, fsynced and renamed, so that whatever dies in
-between leaves a unit that is not done. One process at a time may write a set of shards; what temporaries it finds are
-those of a dead one.
+A unit of work is done when its receipt is there, and the receipt names its files with their sha256.
+Files come first and the receipt last, each under a temporary name that cannot be guessed, fsynced
+and renamed, so that whatever dies in between leaves a unit that is not done. One process at a time
+may write a set of shards; what temporaries it finds are those of a dead one.
 """
 
 import errno
@@ -30,11 +31,15 @@ Receipt = dict[str, Any]
 
 
 def store(path: Path, content: bytes) -> str:
-    """Write a file whole or not at all; returns its sha256. Raises InputError with the path and what to do."""
+    """Write a file whole or not at all; returns its sha256. Raises InputError with the path and
+    what to do."""
     try:
         write_atomically(path, content)
     except InputError as error:
-        full = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
+        full = isinstance(error.__cause__, OSError) and error.__cause__.errno in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+        )
         reason = "the disk is full" if full else str(error.__cause__ or error)
         step = "make room there" if full else "make the folder writable"
         raise InputError(
@@ -49,8 +54,11 @@ def store(path: Path, content: bytes) -> str:
     return sha256_of_bytes(content)
 
 
-def finish(folder: Path, key: str, files: Mapping[str, bytes], facts: Mapping[str, object]) -> Receipt:
-    """Store the files of a unit (by their path inside `folder`), then its receipt, which makes it done."""
+def finish(
+    folder: Path, key: str, files: Mapping[str, bytes], facts: Mapping[str, object]
+) -> Receipt:
+    """Store the files of a unit (by their path inside `folder`), then its receipt, which makes it
+    done."""
     sums = {name: store(folder / name, content) for name, content in files.items()}
     receipt: Receipt = {"key": key, "files": sums, **facts}
     store(receipt_of(folder, key), (json.dumps(receipt, indent=1, sort_keys=True) + "\n").encode())
@@ -63,22 +71,29 @@ def receipt_of(folder: Path, key: str) -> Path:
 
 
 def read_receipt(folder: Path, key: str) -> Receipt | None:
-    """The receipt of a unit, or None where there is none or it cannot be trusted. Its files are not looked at."""
+    """The receipt of a unit, or None where there is none or it cannot be trusted. Its files are not
+    looked at."""
     place = receipt_of(folder, key)
     try:
         receipt = None if place.is_symlink() else json.loads(place.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    good = isinstance(receipt, dict) and receipt.get("key") == key and isinstance(receipt.get("files"), dict)
+    good = (
+        isinstance(receipt, dict)
+        and receipt.get("key") == key
+        and isinstance(receipt.get("files"), dict)
+    )
     return receipt if good else None
 
 
 def done(folder: Path, key: str) -> Receipt | None:
-    """The receipt of a finished unit whose files are all there with their sha256; None where anything differs."""
+    """The receipt of a finished unit whose files are all there with their sha256; None where
+    anything differs."""
     receipt = read_receipt(folder, key)
     try:
         whole = receipt is not None and all(
-            not (folder / name).is_symlink() and sha256_of_bytes((folder / name).read_bytes()) == wanted
+            not (folder / name).is_symlink()
+            and sha256_of_bytes((folder / name).read_bytes()) == wanted
             for name, wanted in receipt["files"].items()
         )
     except OSError:
@@ -87,7 +102,8 @@ def done(folder: Path, key: str) -> Receipt | None:
 
 
 def read_parquet(folder: Path, name: str, sha256: str) -> pyarrow.Table:
-    """A table of a unit; raises InputError where its file's bytes are not those that were written."""
+    """A table of a unit; raises InputError where its file's bytes are not those that were written.
+    """
     try:
         content = (folder / name).read_bytes()
     except OSError as error:
@@ -105,7 +121,8 @@ def damaged(path: Path, reason: str = "it is missing or damaged") -> InputError:
 
 
 def parquet(table: pyarrow.Table) -> bytes:
-    """A table as the bytes of a Parquet file, the same from the same table; its pages carry checksums of their own."""
+    """A table as the bytes of a Parquet file, the same from the same table; its pages carry
+    checksums of their own."""
     buffer = io.BytesIO()
     pyarrow.parquet.write_table(table, buffer, compression="zstd", write_page_checksum=True)
     return buffer.getvalue()
@@ -113,9 +130,11 @@ def parquet(table: pyarrow.Table) -> bytes:
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Holds `folder` for this process, however it ends, and removes what dead ones left there unfinished.
+    """Holds `folder` for this process, however it ends, and removes what dead ones left there
+    unfinished.
 
-    Raises InputError where another process holds it, and for an error of the machine while it is held.
+    Raises InputError where another process holds it, and for an error of the machine while it is
+    held.
     """
     try:
         for name in FOLDERS:

@@ -1,9 +1,11 @@
-"""One unit of a sweep, made where its key is sent, in this process or by the workers of Dask: the tables are the same.
+"""One unit of a sweep, made where its key is sent, in this process or by the workers of Dask: the
+tables are the same.
 
-A unit is the axes of a word, or the shard of a block. A worker gets a folder, a model and a key, and answers with the
-unit's receipt; rows and numbers stay in the folder. Each process loads the model once, and runs torch in one thread:
-what two threads would add up in another order, every worker adds up alike. A failure that a user can mend arrives as
-the sentence it was; a cluster that is lost becomes one, and what its workers finished stays finished.
+A unit is the axes of a word, or the shard of a block. A worker gets a folder, a model and a key,
+and answers with the unit's receipt; rows and numbers stay in the folder. Each process loads the
+model once, and runs torch in one thread: what two threads would add up in another order, every
+worker adds up alike. A failure that a user can mend arrives as the sentence it was; a cluster that
+is lost becomes one, and what its workers finished stays finished.
 """
 
 import logging
@@ -42,7 +44,8 @@ ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPEN
 
 @dataclass(frozen=True)
 class SweepJob:
-    """What all units of a sweep share: the folder of the set, the model and its weights, and the options."""
+    """What all units of a sweep share: the folder of the set, the model and its weights, and the
+    options."""
 
     folder: Path
     model: str
@@ -52,7 +55,8 @@ class SweepJob:
 
 @dataclass(frozen=True)
 class Unit:
-    """One key of a pass; `of` is the word that is fitted, or the key of the block that is measured."""
+    """One key of a pass; `of` is the word that is fitted, or the key of the block that is measured.
+    """
 
     key: str
     kind: str
@@ -61,7 +65,8 @@ class Unit:
 
 
 def units(set_key: str, index: Record) -> tuple[list[Unit], list[Unit]]:
-    """The units of both passes. A shard is named by the set, the rows of its block, and those they are fitted on."""
+    """The units of both passes. A shard is named by the set, the rows of its block, and those they
+    are fitted on."""
     words = index["words"]
     fits = [
         Unit(content_key(FIT_UNIT, set_key, word, about["key"]), FIT_UNIT, word, about["rows"])
@@ -95,7 +100,9 @@ def _fit(job: SweepJob, unit: Unit) -> Receipt:
     records = read_rows(job.folder, index, about["key"])
     axes = fit_word(_model(job), records, usable_senses(about), seed=job.options.seed)
     facts = {"rows": len(records), "usable": axes is not None}
-    return shards.finish(job.folder, unit.key, {_axes_file(unit.key): b"" if axes is None else to_bytes(axes)}, facts)
+    return shards.finish(
+        job.folder, unit.key, {_axes_file(unit.key): b"" if axes is None else to_bytes(axes)}, facts
+    )
 
 
 def _axes_file(key: str) -> str:
@@ -106,16 +113,25 @@ def _shard(job: SweepJob, unit: Unit) -> Receipt:
     index, fits = _dealt(job.folder)
     block = next(block for block in index["blocks"] if block["key"] == unit.of)
     records = read_rows(job.folder, index, block["key"])
-    axes = {word: _axes(job.folder, fits[word]) if word in fits else None for word in block["words"]}
+    axes = {
+        word: _axes(job.folder, fits[word]) if word in fits else None for word in block["words"]
+    }
     fitted = {
-        (word, sense): draw for word in block["words"] for sense, (_, draw) in index["words"][word]["fit"].items()
+        (word, sense): draw
+        for word in block["words"]
+        for sense, (_, draw) in index["words"][word]["fit"].items()
     }
     sentences, heads = measure(_model(job), records, axes, fitted)
     ends = zip(sentences["part"].to_pylist(), sentences["reason"].to_pylist(), strict=True)
     counts = Counter(f"{part or 'none'}\t{reason or ''}" for part, reason in ends)
     tables = {shards.HEADS: heads, shards.SENTENCES: sentences}
     files = {f"{kind}/{unit.key}.parquet": shards.parquet(table) for kind, table in tables.items()}
-    return shards.finish(job.folder, unit.key, files, {"rows": len(records), "heads": heads.num_rows, "counts": counts})
+    return shards.finish(
+        job.folder,
+        unit.key,
+        files,
+        {"rows": len(records), "heads": heads.num_rows, "counts": counts},
+    )
 
 
 @lru_cache(maxsize=4)
@@ -164,8 +180,8 @@ Engine = Callable[[SweepJob, Sequence[Unit]], Iterator[Receipt]]
 
 @dataclass(frozen=True)
 class Workers:
-    """Who does the work: the engine, and for Dask the address of a running scheduler, or without one the number of
-    worker processes on this machine (one per processor).
+    """Who does the work: the engine, and for Dask the address of a running scheduler, or without
+    one the number of worker processes on this machine (one per processor).
     """
 
     engine: str = LOCAL
@@ -177,8 +193,9 @@ class Workers:
 def engine(workers: Workers, scratch: Path) -> Iterator[Engine]:
     """The engine of these workers, while it is used.
 
-    `scratch`: where own workers may keep what they need, in a folder that nobody else can open. Raises InputError for
-    an unknown engine, where Dask is not installed, and where the scheduler is not there.
+    `scratch`: where own workers may keep what they need, in a folder that nobody else can open.
+    Raises InputError for an unknown engine, where Dask is not installed, and where the scheduler is
+    not there.
     """
     if workers.engine == LOCAL:
         yield in_process
@@ -234,12 +251,17 @@ def _client(workers: Workers, scratch: Path) -> "Iterator[Client]":
 
 
 def _settings() -> dict[str, Any]:
-    """Dask's settings for workers that compute: one thread each, no heap trimming, patience with killed workers."""
+    """Dask's settings for workers that compute: one thread each, no heap trimming, patience with
+    killed workers."""
     import dask
 
     environment = dict(dask.config.get("distributed.nanny.pre-spawn-environ", {}))
-    environment.pop("MALLOC_TRIM_THRESHOLD_", None)  # returning memory after every free costs a third of the speed
-    environment["MALLOC_ARENA_MAX"] = "1"  # the memory of a thread that is not the first would be returned all the same
+    environment.pop(
+        "MALLOC_TRIM_THRESHOLD_", None
+    )  # returning memory after every free costs a third of the speed
+    environment["MALLOC_ARENA_MAX"] = (
+        "1"  # the memory of a thread that is not the first would be returned all the same
+    )
     return {
         "distributed.nanny.pre-spawn-environ": environment | ONE_THREAD,
         "distributed.worker.profile.enabled": False,  # looks at the stack a hundred times a second
@@ -257,7 +279,9 @@ def _on_cluster(client: "Client", job: SweepJob, units: Sequence[Unit]) -> Itera
     from distributed import CancelledError, as_completed
     from distributed.scheduler import KilledWorker
 
-    futures = [client.submit(make, job, unit, key=f"{unit.kind}-{unit.key}", pure=False) for unit in units]
+    futures = [
+        client.submit(make, job, unit, key=f"{unit.kind}-{unit.key}", pure=False) for unit in units
+    ]
     try:
         for future in as_completed(futures, loop=client.loop):
             yield future.result()

@@ -2,7 +2,8 @@
 
 files       rows of JSONL, CSV, TSV, Parquet and word folders, streamed
 sentences   a row as a checked sentence, a file as a corpus
-lexicon     the words that ship (`lexicon/*.toml`, `lexicon/natural/*.toml`) and the sentences made of them
+lexicon     the words that ship (`lexicon/*.toml`, `lexicon/natural/*.toml`) and the sentences made
+            of them
 splits      fit, select and report; folds; parts of a corpus that is never held
 """
 

@@ -1,10 +1,11 @@
-"""Files of sentences read row by row, in memory that does not grow with the file: the one reader of every command.
+"""Files of sentences read row by row, in memory that does not grow with the file: the one reader of
+every command.
 
-JSONL, CSV (with comma, semicolon or tab), TSV, Parquet, word folders of CoarseWSD-20, folders of these, and tables made
-in Python. Only the form is judged here: a row that cannot be cut carries the reason as its flaw, and
-`probe.text.sentences` reports it beside rows whose content is wrong.
-A file without rows, or without the columns, is refused as a whole, and so is what could not be read in little memory: a
-line of more than LONGEST_LINE characters, and anything that is not a regular file.
+JSONL, CSV (with comma, semicolon or tab), TSV, Parquet, word folders of CoarseWSD-20, folders of
+these, and tables made in Python. Only the form is judged here: a row that cannot be cut carries the
+reason as its flaw, and `probe.text.sentences` reports it beside rows whose content is wrong. A file
+without rows, or without the columns, is refused as a whole, and so is what could not be read in
+little memory: a line of more than LONGEST_LINE characters, and anything that is not a regular file.
 """
 
 import csv
@@ -21,9 +22,22 @@ from pathlib import Path
 from probe.errors import InputError
 
 REQUIRED = ("sense", "text")
-COLUMNS = ("word", *REQUIRED, "start", "end", "frame", "pair", "cue_start", "cue_end", "distance", "split")
+COLUMNS = (
+    "word",
+    *REQUIRED,
+    "start",
+    "end",
+    "frame",
+    "pair",
+    "cue_start",
+    "cue_end",
+    "distance",
+    "split",
+)
 FORMS = "a JSONL, CSV, TSV or Parquet file, or a CoarseWSD-20 word folder"
-LONGEST_LINE = 1_000_000  # ten times the longest text that is taken: no line of a sentence comes near it
+LONGEST_LINE = (
+    1_000_000  # ten times the longest text that is taken: no line of a sentence comes near it
+)
 BATCH = 1024
 NAMES_SHOWN = 50
 CHUNK = 1 << 14
@@ -32,7 +46,8 @@ NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what `surrogateescape` makes of byte
 
 @dataclass(frozen=True)
 class FileRow:
-    """One row: where it stands in its source ("line 7"), its fields by column, and why it could not be cut, if so."""
+    """One row: where it stands in its source ("line 7"), its fields by column, and why it could not
+    be cut, if so."""
 
     where: str
     fields: Mapping[str, object] = field(default_factory=dict)
@@ -41,20 +56,24 @@ class FileRow:
 
 @dataclass(frozen=True)
 class Source:
-    """One file, or one CoarseWSD-20 folder; `name` is what its rows are placed by, without this machine's folders."""
+    """One file, or one CoarseWSD-20 folder; `name` is what its rows are placed by, without this
+    machine's folders."""
 
     place: Path
     name: str
 
     def label(self, where: str) -> str:
-        """A row's place with the source's name in front: "mine.jsonl line 7", "bank/train.data.txt line 7"."""
+        """A row's place with the source's name in front: "mine.jsonl line 7", "bank/train.data.txt
+        line 7"."""
         return f"{self.name}{'/' if self.place.is_dir() else ' '}{where}"
 
 
 def sources(paths: Sequence[Path]) -> list[Source]:
-    """The files behind the paths given, in order; a folder gives its readable files, by name, those of its folders too.
+    """The files behind the paths given, in order; a folder gives its readable files, by name, those
+    of its folders too.
 
-    Raises InputError for a path that is not there, a folder without a readable file, and what is no regular file.
+    Raises InputError for a path that is not there, a folder without a readable file, and what is no
+    regular file.
     """
     behind = [source for path in paths for source in _behind(path)]
     for source in behind:
@@ -79,7 +98,9 @@ def _behind(path: Path) -> Iterator[Source]:
             f"it is a CoarseWSD-20 word folder; give {FORMS}, or a folder of these."
         )
     for place in words or files:
-        yield Source(place, last_name(place) if place == path else place.relative_to(path).as_posix())
+        yield Source(
+            place, last_name(place) if place == path else place.relative_to(path).as_posix()
+        )
 
 
 def last_name(place: Path) -> str:
@@ -88,7 +109,8 @@ def last_name(place: Path) -> str:
 
 
 def sha256_of(source: Source) -> str:
-    """The sha256 of a file's bytes; of a word folder, that of the names and sums of the files that are read."""
+    """The sha256 of a file's bytes; of a word folder, that of the names and sums of the files that
+    are read."""
     if not source.place.is_dir():
         return _file_sha256(source.place)
     names = ["classes_map.txt"]
@@ -125,17 +147,22 @@ def stream(source: Source) -> Iterator[FileRow]:
     read = _read_word_folder if place.is_dir() else READERS.get(place.suffix.lower())
     if read is None:
         got = f"a name ending in {place.suffix!r}" if place.suffix else "a name without an ending"
-        raise InputError(f"Reading sentences from {place}: got {got}, expected {FORMS}; give one of these.")
+        raise InputError(
+            f"Reading sentences from {place}: got {got}, expected {FORMS}; give one of these."
+        )
     rows = read(place)
     first = next(rows, None)
     if first is None:
-        raise InputError(f"Reading sentences from {place}: it holds no rows, expected one sentence per row; add some.")
+        raise InputError(
+            f"Reading sentences from {place}: it holds no rows, expected one sentence per row; add some."
+        )
     yield first
     yield from rows
 
 
 def read_table(name: str, given: object) -> list[FileRow]:
-    """The rows of a DataFrame, or of what pandas makes one of: a list of dicts, say, or of sentences.
+    """The rows of a DataFrame, or of what pandas makes one of: a list of dicts, say, or of
+    sentences.
 
     Raises InputError for anything else, and for a table without rows or without the columns.
     """
@@ -149,10 +176,15 @@ def read_table(name: str, given: object) -> list[FileRow]:
             "list of dicts or of sentences; give one of these."
         ) from error
     if table.empty:
-        raise InputError(f"Reading sentences from {name}: it holds no rows, expected one sentence per row; add some.")
+        raise InputError(
+            f"Reading sentences from {name}: it holds no rows, expected one sentence per row; add some."
+        )
     _require_columns(name, [str(column) for column in table.columns])
     rows = table.where(table.notna(), None).to_dict("records")
-    return [FileRow(f"row {number}", {str(key): row[key] for key in row}) for number, row in enumerate(rows, 1)]
+    return [
+        FileRow(f"row {number}", {str(key): row[key] for key in row})
+        for number, row in enumerate(rows, 1)
+    ]
 
 
 def _require_columns(place: Path | str, columns: Sequence[str]) -> None:
@@ -167,7 +199,8 @@ def _require_columns(place: Path | str, columns: Sequence[str]) -> None:
 
 
 def _require_content(place: Path) -> None:
-    """Raises InputError for a file that is missing, cannot be opened, or holds nothing but white space."""
+    """Raises InputError for a file that is missing, cannot be opened, or holds nothing but white
+    space."""
     try:
         with place.open("rb") as opened:
             while part := opened.read(CHUNK):
@@ -175,12 +208,16 @@ def _require_content(place: Path) -> None:
                     return
     except OSError as error:
         raise _unreadable(place, error) from error
-    raise InputError(f"Reading sentences from {place}: it is empty, expected one sentence per row; add some.")
+    raise InputError(
+        f"Reading sentences from {place}: it is empty, expected one sentence per row; add some."
+    )
 
 
 def _unreadable(place: Path, error: OSError) -> InputError:
     if isinstance(error, FileNotFoundError):
-        return InputError(f"Reading sentences from {place}: there is no such file; give the path of {FORMS}.")
+        return InputError(
+            f"Reading sentences from {place}: there is no such file; give the path of {FORMS}."
+        )
     return InputError(
         f"Reading sentences from {place}: it cannot be opened ({error.strerror or error}); make it readable or "
         "give another."
@@ -188,10 +225,12 @@ def _unreadable(place: Path, error: OSError) -> InputError:
 
 
 def _lines(place: Path, newline: str) -> Iterator[str]:
-    """The lines of a UTF-8 file with their ends, `newline` as in `open`; raises InputError for too long a line."""
+    """The lines of a UTF-8 file with their ends, `newline` as in `open`; raises InputError for too
+    long a line."""
     _require_content(place)
     try:
-        # Text is decoded ahead of the line that is asked for, so bytes that are not UTF-8 are marked, not refused.
+        # Text is decoded ahead of the line that is asked for, so bytes that are not UTF-8 are
+        # marked, not refused.
         with place.open(encoding="utf-8-sig", errors="surrogateescape", newline=newline) as opened:
             for number, line in enumerate(iter(partial(opened.readline, LONGEST_LINE + 1), ""), 1):
                 if not line.isascii() and NOT_UTF8.search(line):
@@ -214,7 +253,9 @@ def _read_jsonl(place: Path) -> Iterator[FileRow]:
     for number, line in enumerate(_lines(place, "\n"), 1):
         if line.strip():
             row = _json_row(f"line {number}", line.removesuffix("\n"))
-            columns |= {name: None for name in row.fields if name in REQUIRED or len(columns) < NAMES_SHOWN}
+            columns |= {
+                name: None for name in row.fields if name in REQUIRED or len(columns) < NAMES_SHOWN
+            }
             yield row
     if columns:
         _require_columns(place, list(columns))
@@ -224,14 +265,18 @@ def _json_row(where: str, line: str) -> FileRow:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return FileRow(where, flaw=f"it is not JSON ({getattr(error, 'msg', error)}), expected an object on one line")
+        return FileRow(
+            where,
+            flaw=f"it is not JSON ({getattr(error, 'msg', error)}), expected an object on one line",
+        )
     if not isinstance(value, dict):
         return FileRow(where, flaw=f"got {line.strip()[:40]!r}, expected a JSON object")
     return FileRow(where, value)
 
 
 def _read_delimited(place: Path, *, usual: str) -> Iterator[FileRow]:
-    """Cut at what cuts the header most often of a comma, a semicolon and a tab; at the ending's own where none is."""
+    """Cut at what cuts the header most often of a comma, a semicolon and a tab; at the ending's own
+    where none is."""
     lines, head = _lines(place, ""), [""]
     while not head[-1].strip() and (line := next(lines, None)) is not None:
         head.append(line)
@@ -251,10 +296,16 @@ def _read_delimited(place: Path, *, usual: str) -> Iterator[FileRow]:
                 if len(cells) == len(columns):
                     yield FileRow(where, dict(zip(columns, cells, strict=True)))
                 else:
-                    yield FileRow(where, flaw=f"got {len(cells)} fields, expected the {len(columns)} of the header")
+                    yield FileRow(
+                        where,
+                        flaw=f"got {len(cells)} fields, expected the {len(columns)} of the header",
+                    )
             where = f"line {reader.line_num + 1}"
     except csv.Error as error:
-        yield FileRow(where, flaw=f"the quotes or the fields cannot be read ({error}), expected a closed field")
+        yield FileRow(
+            where,
+            flaw=f"the quotes or the fields cannot be read ({error}), expected a closed field",
+        )
 
 
 def _require_once(place: Path, columns: Sequence[str]) -> None:
@@ -275,7 +326,9 @@ def _read_parquet(place: Path) -> Iterator[FileRow]:
             columns = opened.schema_arrow.names
             _require_columns(place, columns)
             number = 0
-            for batch in opened.iter_batches(batch_size=BATCH, columns=[name for name in columns if name in COLUMNS]):
+            for batch in opened.iter_batches(
+                batch_size=BATCH, columns=[name for name in columns if name in COLUMNS]
+            ):
                 for values in batch.to_pylist():
                     number += 1
                     yield FileRow(f"row {number}", values)
@@ -295,7 +348,8 @@ READERS: dict[str, Callable[[Path], Iterator[FileRow]]] = {
 
 
 def _read_word_folder(folder: Path) -> Iterator[FileRow]:
-    """A CoarseWSD-20 word folder: the word is the folder's name, the senses are the values of its class map."""
+    """A CoarseWSD-20 word folder: the word is the folder's name, the senses are the values of its
+    class map."""
     senses = _class_map(folder)
     for split in _splits(folder):
         files = [folder / f"{split}.{kind}.txt" for kind in ("data", "gold")]
@@ -350,7 +404,9 @@ def _class_map(folder: Path) -> dict[str, str]:
 def _folder_row(where: str, line: str, given: Mapping[str, object]) -> FileRow:
     index, tab, text = line.partition("\t")
     if not tab or not index.isdecimal() or len(index) > 9:
-        return FileRow(where, flaw=f"got {line[:40]!r}, expected the number of a word, a tab and the sentence")
+        return FileRow(
+            where, flaw=f"got {line[:40]!r}, expected the number of a word, a tab and the sentence"
+        )
     words = text.split(" ")
     at = int(index)
     if at >= len(words):

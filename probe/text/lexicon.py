@@ -1,12 +1,14 @@
-"""The words, senses, frames and cues that ship, one TOML file per word, and the sentences made of them.
+"""The words, senses, frames and cues that ship, one TOML file per word, and the sentences made of
+them.
 
-A frame is a sentence with a place for a cue and one for the word, in versions that hold the cue 1, 2, 3 and 4 to 6
-tokens before the word. The frame says nothing about the sense, so the sentences of two senses with the same frame,
-version and place in the list of cues differ in the cue alone: that makes them aligned pairs by construction. For models
-that read both ways there are frames with the cue behind the word as well, the same for all words (`behind.toml`).
+A frame is a sentence with a place for a cue and one for the word, in versions that hold the cue 1,
+2, 3 and 4 to 6 tokens before the word. The frame says nothing about the sense, so the sentences of
+two senses with the same frame, version and place in the list of cues differ in the cue alone: that
+makes them aligned pairs by construction. For models that read both ways there are frames with the
+cue behind the word as well, the same for all words (`behind.toml`).
 
-These frames serve a small vocabulary. Beside them stand natural sentences of eight words (`natural/*.toml`), for models
-that learned from ordinary English.
+These frames serve a small vocabulary. Beside them stand natural sentences of eight words
+(`natural/*.toml`), for models that learned from ordinary English.
 """
 
 import hashlib
@@ -29,7 +31,8 @@ _SHOWCASE, _BEHIND = _FOLDER / "showcase.toml", _FOLDER / "behind.toml"
 
 @dataclass(frozen=True)
 class Sense:
-    """One sense of a word: words that tell it, and continuations (with their leading space) that only it would have."""
+    """One sense of a word: words that tell it, and continuations (with their leading space) that
+    only it would have."""
 
     name: str
     gloss: str
@@ -39,7 +42,8 @@ class Sense:
 
 @dataclass(frozen=True)
 class Frame:
-    """A small story with {cue} and {word}, by their distance in tokens (4: four and more); `behind`: the word first."""
+    """A small story with {cue} and {word}, by their distance in tokens (4: four and more);
+    `behind`: the word first."""
 
     name: str
     versions: Mapping[int, str]
@@ -48,7 +52,10 @@ class Frame:
     def __post_init__(self) -> None:
         first, then = ("{word}", "{cue}") if self.behind else ("{cue}", "{word}")
         for distance, text in self.versions.items():
-            if re.findall(r"\{\w+\}", text) != [first, then] or text.count("{") + text.count("}") != 4:
+            if (
+                re.findall(r"\{\w+\}", text) != [first, then]
+                or text.count("{") + text.count("}") != 4
+            ):
                 raise InputError(
                     f"Reading frame {self.name!r} at distance {distance}: got {text!r}, "
                     f"expected {first} once and then {then} once; correct the frame."
@@ -57,7 +64,8 @@ class Frame:
 
 @dataclass(frozen=True)
 class Entry:
-    """An ambiguous word with its senses, which have equally many cues and share none, and its frames."""
+    """An ambiguous word with its senses, which have equally many cues and share none, and its
+    frames."""
 
     word: str
     senses: tuple[Sense, ...]
@@ -65,7 +73,11 @@ class Entry:
 
     def __post_init__(self) -> None:
         cues = [cue for sense in self.senses for cue in sense.cues]
-        if len(self.senses) < 2 or len({len(sense.cues) for sense in self.senses}) > 1 or len(set(cues)) < len(cues):
+        if (
+            len(self.senses) < 2
+            or len({len(sense.cues) for sense in self.senses}) > 1
+            or len(set(cues)) < len(cues)
+        ):
             raise InputError(
                 f"Reading the lexicon's word {self.word!r}: got senses with "
                 f"{[len(sense.cues) for sense in self.senses]} cues, {len(set(cues))} of them different, expected two "
@@ -100,7 +112,9 @@ def entry(word: str) -> Entry:
 @cache
 def frames_behind() -> tuple[Frame, ...]:
     """The frames of all words that put the cue behind the word."""
-    return tuple(_frame(row, behind=True) for row in tomllib.loads(_BEHIND.read_text("utf-8"))["frames"])
+    return tuple(
+        _frame(row, behind=True) for row in tomllib.loads(_BEHIND.read_text("utf-8"))["frames"]
+    )
 
 
 def _frame(row: Mapping[str, str], *, behind: bool = False) -> Frame:
@@ -110,7 +124,8 @@ def _frame(row: Mapping[str, str], *, behind: bool = False) -> Frame:
 
 
 def sha256(chosen: Sequence[str], *, both_sides: bool = False) -> str:
-    """The sha256 of the files of these words, in the order given, and with `both_sides` of the frames behind."""
+    """The sha256 of the files of these words, in the order given, and with `both_sides` of the
+    frames behind."""
     files = [_file_of(word) for word in chosen] + [_BEHIND] * both_sides
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
@@ -126,9 +141,11 @@ def _file_of(word: str) -> Path:
 
 @cache
 def expand(word: str, *, both_sides: bool = False) -> Corpus:
-    """Every sentence of a word: frames x versions x cues x senses, with the pair "word/frame/distance/place".
+    """Every sentence of a word: frames x versions x cues x senses, with the pair
+    "word/frame/distance/place".
 
-    With `both_sides` also those with the cue behind the word, which a causal model cannot be asked about.
+    With `both_sides` also those with the cue behind the word, which a causal model cannot be asked
+    about.
     """
     about = entry(word)
     sentences = tuple(
@@ -155,7 +172,9 @@ def _filled(text: str, word: str, cue: str, **more: Any) -> Sentence:
         text = text.replace(slot, written[slot], 1)
         spans[slot] = (start, start + len(written[slot]))
     (start, end), (cue_start, cue_end) = spans["{word}"], spans["{cue}"]
-    return Sentence(text=text, word=word, start=start, end=end, cue_start=cue_start, cue_end=cue_end, **more)
+    return Sentence(
+        text=text, word=word, start=start, end=end, cue_start=cue_start, cue_end=cue_end, **more
+    )
 
 
 @cache
@@ -166,10 +185,12 @@ def natural_words() -> tuple[str, ...]:
 
 @cache
 def expand_natural(word: str, *, both_sides: bool = False) -> Corpus:
-    """The natural sentences of a word: ordinary English in minimal pairs, the cue one to twelve words before the word.
+    """The natural sentences of a word: ordinary English in minimal pairs, the cue one to twelve
+    words before the word.
 
-    Two sentences of a pair differ in the cue alone, and a cue of one sense has the same partner wherever it stands.
-    With `both_sides` also those with the cue behind the word. Raises InputError for a word that has none.
+    Two sentences of a pair differ in the cue alone, and a cue of one sense has the same partner
+    wherever it stands. With `both_sides` also those with the cue behind the word. Raises InputError
+    for a word that has none.
     """
     if word not in natural_words():
         raise InputError(
@@ -196,7 +217,8 @@ def expand_natural(word: str, *, both_sides: bool = False) -> Corpus:
 
 
 def _words_from_cue(text: str) -> int | None:
-    """How many words after the cue the word stands in a frame, 1 directly behind it; None where it stands before."""
+    """How many words after the cue the word stands in a frame, 1 directly behind it; None where it
+    stands before."""
     _, cue, between = text.partition("{word}")[0].partition("{cue}")
     return len(re.findall(r"[\w'’-]+", between)) + 1 if cue else None
 
@@ -204,8 +226,8 @@ def _words_from_cue(text: str) -> int | None:
 def keep_one_token_cues(corpus: Corpus, is_one_token: Callable[[str], bool]) -> Corpus:
     """The sentences whose cue, with its leading space, is one token for this tokenizer.
 
-    The others are counted as left out: a longer cue would shift the word to another position than in the other sentence
-    of its pair.
+    The others are counted as left out: a longer cue would shift the word to another position than
+    in the other sentence of its pair.
     """
     kept, left_out = [], list(corpus.left_out)
     for sentence in corpus.sentences:
@@ -219,13 +241,18 @@ def keep_one_token_cues(corpus: Corpus, is_one_token: Callable[[str], bool]) -> 
 
 @cache
 def showcase() -> tuple[Showcase, ...]:
-    """The sentences that introductions to attention use; `cue_after` says where the cue comes after the word."""
+    """The sentences that introductions to attention use; `cue_after` says where the cue comes after
+    the word."""
     shown = []
     for row in tomllib.loads(_SHOWCASE.read_text("utf-8"))["sentences"]:
         # The word is read as it stands, with its capital letter or its plural ending.
-        places = ((rf"\b{row['word']}\w*", row["occurrence"]), (rf"\b{row['cue']}\b", row["cue_occurrence"]))
+        places = (
+            (rf"\b{row['word']}\w*", row["occurrence"]),
+            (rf"\b{row['cue']}\b", row["cue_occurrence"]),
+        )
         (start, end), (cue_start, cue_end) = (
-            list(re.finditer(pattern, row["text"], re.IGNORECASE))[number - 1].span() for pattern, number in places
+            list(re.finditer(pattern, row["text"], re.IGNORECASE))[number - 1].span()
+            for pattern, number in places
         )
         given = {name: row[name] for name in ("text", "word", "sense", "note")}
         shown.append(Showcase(**given, start=start, end=end, cue_start=cue_start, cue_end=cue_end))

@@ -1,11 +1,12 @@
 """Sentences with one marked word: the record, and what turns a file of rows into checked records.
 
-A row that cannot be used stops the reading with its place and its reason. A row that a rule leaves out (a repetition,
-another word than the one asked for) is counted with the rule, so that the rows used and the rows left out always add up
-to the file.
+A row that cannot be used stops the reading with its place and its reason. A row that a rule leaves
+out (a repetition, another word than the one asked for) is counted with the rule, so that the rows
+used and the rows left out always add up to the file.
 
-Where a row gives no `start` and `end`, the word is found: as a whole word, with capital letters or without, with -s or
--es (so the possessive too: of "Bank's" the span is "Bank"). It has to stand there once.
+Where a row gives no `start` and `end`, the word is found: as a whole word, with capital letters or
+without, with -s or -es (so the possessive too: of "Bank's" the span is "Bank"). It has to stand
+there once.
 """
 
 import hashlib
@@ -18,7 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from probe.errors import InputError
-from probe.text.files import COLUMNS, REQUIRED, FileRow, Source, last_name, read_table, sha256_of_all, sources, stream
+from probe.text.files import (
+    COLUMNS,
+    REQUIRED,
+    FileRow,
+    Source,
+    last_name,
+    read_table,
+    sha256_of_all,
+    sources,
+    stream,
+)
 
 LEXICON = "the lexicon of probe"
 NATURAL = "the natural sentences of probe"
@@ -35,11 +46,12 @@ _NAMES = ("frame", "pair")
 class Sentence:
     """One sentence and the place of the ambiguous word in it.
 
-    `start` and `end` are the characters of the word in `text`, which may be a form that contains `word` (apples);
-    `cue_start` and `cue_end` those of the word that tells the sense, where it is known. Two sentences with the same
-    `pair` are aligned: they differ in the cue only. `distance` is the number of tokens from the cue to the word (1:
-    directly before), 4 standing for 4 and more. `where` is the file and the row it was read from; sentences that differ
-    in it alone are equal. Raises InputError for an empty text, word or sense, or a span outside the text.
+    `start` and `end` are the characters of the word in `text`, which may be a form that contains
+    `word` (apples); `cue_start` and `cue_end` those of the word that tells the sense, where it is
+    known. Two sentences with the same `pair` are aligned: they differ in the cue only. `distance`
+    is the number of tokens from the cue to the word (1: directly before), 4 standing for 4 and
+    more. `where` is the file and the row it was read from; sentences that differ in it alone are
+    equal. Raises InputError for an empty text, word or sense, or a span outside the text.
     """
 
     word: str
@@ -66,7 +78,8 @@ class Sentence:
 
     @property
     def cue_word(self) -> str | None:
-        """The cue without regard to capital letters: what is kept apart, resampled and exchanged as a whole."""
+        """The cue without regard to capital letters: what is kept apart, resampled and exchanged as
+        a whole."""
         return None if self.cue is None else self.cue.casefold()
 
     @property
@@ -76,7 +89,8 @@ class Sentence:
 
     @property
     def cue_after(self) -> bool:
-        """Whether the cue is known to come after the word, so that a causal model cannot have used it there."""
+        """Whether the cue is known to come after the word, so that a causal model cannot have used
+        it there."""
         return self.cue_start is not None and self.cue_start >= self.end
 
 
@@ -90,7 +104,8 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sentences from one source, with those left out; `sha256` is that of the bytes they were read from."""
+    """Sentences from one source, with those left out; `sha256` is that of the bytes they were read
+    from."""
 
     sentences: tuple[Sentence, ...]
     left_out: tuple[LeftOut, ...]
@@ -99,12 +114,15 @@ class Corpus:
 
     def __repr__(self) -> str:
         words = list(dict.fromkeys(sentence.word for sentence in self.sentences))
-        named = ", ".join(words[:3]) + (f" and {len(words) - 3} more words" if len(words) > 3 else "")
+        named = ", ".join(words[:3]) + (
+            f" and {len(words) - 3} more words" if len(words) > 3 else ""
+        )
         return f"<Corpus {self.source}: {len(self.sentences)} sentences of {named}, {len(self.left_out)} left out>"
 
     @property
     def is_lexicon(self) -> bool:
-        """Whether these are the sentences that ship, whose cues are single words before the target."""
+        """Whether these are the sentences that ship, whose cues are single words before the target.
+        """
         return self.source == LEXICON
 
 
@@ -113,12 +131,14 @@ TABLE = Source(Path("a table made in Python"), "a table made in Python")
 
 
 def read_sentences(given: Any, *, word: str | None = None) -> Corpus:
-    """The sentences of a file, of a folder of files, or of a table made in Python (a DataFrame, a list of dicts).
+    """The sentences of a file, of a folder of files, or of a table made in Python (a DataFrame, a
+    list of dicts).
 
-    A file is JSONL, CSV, TSV or Parquet, or a CoarseWSD-20 word folder. Only sentences of `word` if given; a row that
-    names no word is about that one. Columns: word, sense, text, and optionally start, end (characters; without them the
-    word is found, where it stands in the text once), frame, pair, cue_start, cue_end, distance, split; others are
-    ignored. Raises InputError, naming the file, the place and the reason, when anything cannot be read as it stands.
+    A file is JSONL, CSV, TSV or Parquet, or a CoarseWSD-20 word folder. Only sentences of `word` if
+    given; a row that names no word is about that one. Columns: word, sense, text, and optionally
+    start, end (characters; without them the word is found, where it stands in the text once),
+    frame, pair, cue_start, cue_end, distance, split; others are ignored. Raises InputError, naming
+    the file, the place and the reason, when anything cannot be read as it stands.
     """
     return _read(given, word, only=word)
 
@@ -129,11 +149,14 @@ def as_corpus(given: Any, words: Sequence[str] | str | None = None) -> Corpus:
     Rows that name no word are about the word of `words`, where that is one.
     """
     named = (words,) if isinstance(words, str) else tuple(words or ())
-    return given if isinstance(given, Corpus) else _read(given, named[0] if len(named) == 1 else None)
+    return (
+        given if isinstance(given, Corpus) else _read(given, named[0] if len(named) == 1 else None)
+    )
 
 
 def _read(given: Any, word: str | None, *, only: str | None = None) -> Corpus:
-    """`word` is what rows without one are about; sentences of other words than `only`, if given, are left out."""
+    """`word` is what rows without one are about; sentences of other words than `only`, if given,
+    are left out."""
     if isinstance(given, str | Path):
         place = Path(given)
         files = sources([place])
@@ -151,7 +174,8 @@ Rows = Iterator[tuple[Source, str, Sentence]]  # source, place and sentence
 def _kept(
     rows: Rows, place: Path, word: str | None, *, several: bool = False
 ) -> tuple[tuple[Sentence, ...], tuple[LeftOut, ...]]:
-    """The sentences of `word` (None: of all), each once, and those left out; InputError where none is kept."""
+    """The sentences of `word` (None: of all), each once, and those left out; InputError where none
+    is kept."""
     first: dict[tuple[object, ...], str] = {}
     kept, left_out, words = [], [], set()
     for source, where, sentence in rows:
@@ -174,7 +198,8 @@ def _kept(
 
 
 def stream_sentences(files: Sequence[Source], word: str | None = None) -> Rows:
-    """Source, place and sentence of every row up to the first bad one, which the InputError at the end names."""
+    """Source, place and sentence of every row up to the first bad one, which the InputError at the
+    end names."""
     return _checked(((source, row) for source in files for row in stream(source)), word)
 
 
@@ -193,7 +218,8 @@ def _checked(given: Iterable[tuple[Source, FileRow]], word: str | None) -> Rows:
 
 
 def check_row(row: FileRow, word: str | None = None) -> tuple[dict[str, Any], str | None]:
-    """The known fields of a row, written alike whatever the file, and why they are no sentence (None: they are one).
+    """The known fields of a row, written alike whatever the file, and why they are no sentence
+    (None: they are one).
 
     A row that names no word is about `word`; one that places no word has it where it stands.
     """
@@ -213,13 +239,15 @@ def check_row(row: FileRow, word: str | None = None) -> tuple[dict[str, Any], st
 
 
 def forms_of(word: str, text: str) -> list[tuple[int, int]]:
-    """Where the word stands in the text: whole, with capital letters or without, with -s or -es, in characters."""
+    """Where the word stands in the text: whole, with capital letters or without, with -s or -es, in
+    characters."""
     whole = rf"(?<![\w\u0300-\u036f]){re.escape(word)}(?:e?s)?(?![\w\u0300-\u036f])"
     return [match.span() for match in re.finditer(whole, text, re.IGNORECASE)]
 
 
 def _normal(values: Mapping[str, object]) -> dict[str, Any]:
-    """Only the known columns, numbers written as text read as numbers, empty optional fields as missing."""
+    """Only the known columns, numbers written as text read as numbers, empty optional fields as
+    missing."""
     normal: dict[str, Any] = {}
     for column in COLUMNS:
         value = values.get(column)
@@ -227,18 +255,26 @@ def _normal(values: Mapping[str, object]) -> dict[str, Any]:
         if missing or (value == "" and column not in REQUIRED):
             normal[column] = None
         else:
-            normal[column] = _number(value) if column in _WHOLE_NUMBERS else _name(value) if column in _NAMES else value
+            normal[column] = (
+                _number(value)
+                if column in _WHOLE_NUMBERS
+                else _name(value)
+                if column in _NAMES
+                else value
+            )
     return normal
 
 
 def _name(value: object) -> object:
-    """The text of a whole number, which names a frame or a pair as well as text does; else what it was."""
+    """The text of a whole number, which names a frame or a pair as well as text does; else what it
+    was."""
     number = _number(value)
     return str(number) if not isinstance(value, str | bool) and isinstance(number, int) else value
 
 
 def _number(value: object) -> object:
-    """A whole number from its text or a float without fraction (tables with gaps store those); else what it was."""
+    """A whole number from its text or a float without fraction (tables with gaps store those); else
+    what it was."""
     if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value.strip()):
         return int(value.strip().partition(".")[0])
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -253,7 +289,9 @@ def _text_flaw(values: Mapping[str, Any]) -> str | None:
             if column in REQUIRED:
                 return f"{column} is missing, expected text"
         elif not isinstance(value, str):
-            return f"{column} is {value!r}, expected text{' or a whole number' * (column in _NAMES)}"
+            return (
+                f"{column} is {value!r}, expected text{' or a whole number' * (column in _NAMES)}"
+            )
         elif not value.strip():
             return f"{column} is empty, expected text"
         elif any("\ud800" <= character <= "\udfff" for character in value):
@@ -273,7 +311,11 @@ def _number_flaw(values: Mapping[str, Any]) -> str | None:
             given, absent = (end, start) if values[start] is None else (start, end)
             return f"{given} is given without {absent}, expected both or neither"
     if values["distance"] is not None and not 1 <= values["distance"] <= LONGEST_TEXT:
-        more = "1 or more" if values["distance"] < 1 else "the number of tokens from the cue to the word"
+        more = (
+            "1 or more"
+            if values["distance"] < 1
+            else "the number of tokens from the cue to the word"
+        )
         return f"distance is {values['distance']}, expected {more}"
     return None
 
@@ -282,7 +324,10 @@ def _span_flaw(values: Mapping[str, Any]) -> str | None:
     text, start, end = values["text"], values["start"], values["end"]
     if start is None:
         return "start and end are missing, expected the characters of the word"
-    for name, low, high in (("the word", start, end), ("the cue", values["cue_start"], values["cue_end"])):
+    for name, low, high in (
+        ("the word", start, end),
+        ("the cue", values["cue_start"], values["cue_end"]),
+    ):
         if low is None:
             continue
         placed = f"{name} is at characters {low} to {high}"

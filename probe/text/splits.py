@@ -1,9 +1,11 @@
-"""Which sentences are fitted on and which are tested, so that nothing is known by its frame or its cue word.
+"""Which sentences are fitted on and which are tested, so that nothing is known by its frame or its
+cue word.
 
-Whatever is fitted (an axis, a direction, an order of heads) is fitted on other sentences than those it is tested on,
-without any of their frames and cue words; a split that the file gives is kept. `cross_fit` does this for two senses of
-a study: every sentence is tested once. `plan` does it for all senses of a word of an evaluation, where nothing is
-paired. (A sweep, whose sentences are never all held, parts them by hashes: `probe.sweep.deal.Rule`.)
+Whatever is fitted (an axis, a direction, an order of heads) is fitted on other sentences than those
+it is tested on, without any of their frames and cue words; a split that the file gives is kept.
+`cross_fit` does this for two senses of a study: every sentence is tested once. `plan` does it for
+all senses of a word of an evaluation, where nothing is paired. (A sweep, whose sentences are never
+all held, parts them by hashes: `probe.sweep.deal.Rule`.)
 """
 
 from collections import Counter, defaultdict
@@ -35,7 +37,8 @@ UNPAIRED = "no sentence of the other sense is paired with it"
 
 
 def cue_words(sentences: Sequence[Sentence]) -> list[Hashable]:
-    """What changes its sense as a whole: each cue word; where none is known the pair, or the sentence by itself."""
+    """What changes its sense as a whole: each cue word; where none is known the pair, or the
+    sentence by itself."""
     return [
         sentence.cue_word or (row if sentence.pair is None else ("pair", sentence.pair))
         for row, sentence in enumerate(sentences)
@@ -60,10 +63,11 @@ class Holdout:
 class CrossFit:
     """How the sentences of two senses are held out, and which of them are pairs.
 
-    `rows`: the sentences used, and of each of them `is_a`, `units`: the cue words of both senses that are held out and
-    resampled as a whole, `exchanged`: what changes its sense as a whole, units where they hold pairs and cue words
-    where they do not, and `frames` (None where not given) · `holdouts` and `pairs` (sense A, sense B): positions in
-    `rows` · `left_out`: the reason of every other sentence of the two senses, by its row.
+    `rows`: the sentences used, and of each of them `is_a`, `units`: the cue words of both senses
+    that are held out and resampled as a whole, `exchanged`: what changes its sense as a whole,
+    units where they hold pairs and cue words where they do not, and `frames` (None where not given)
+    · `holdouts` and `pairs` (sense A, sense B): positions in `rows` · `left_out`: the reason of
+    every other sentence of the two senses, by its row.
     """
 
     rows: tuple[int, ...]
@@ -79,7 +83,8 @@ class CrossFit:
 
     @cached_property
     def cells(self) -> NDArray[np.intp]:
-        """The number of the holdout in which each of `rows` is tested; -1 where it is only learned from."""
+        """The number of the holdout in which each of `rows` is tested; -1 where it is only learned
+        from."""
         cells = np.full(len(self.rows), -1)
         for number, holdout in enumerate(self.holdouts):
             cells[list(holdout.test)] = number
@@ -87,22 +92,28 @@ class CrossFit:
 
     @property
     def tested(self) -> list[int]:
-        """Positions in `rows` of the sentences that are held out once; the others are only learned from."""
+        """Positions in `rows` of the sentences that are held out once; the others are only learned
+        from."""
         tested: list[int] = np.flatnonzero(self.cells >= 0).tolist()
         return tested
 
 
 def cross_fit(
-    sentences: Sequence[Sentence], senses: tuple[str, str], *, seed: int, positions: Sequence[int] | None = None
+    sentences: Sequence[Sentence],
+    senses: tuple[str, str],
+    *,
+    seed: int,
+    positions: Sequence[int] | None = None,
 ) -> CrossFit:
     """Hold out every sentence of two senses once, its cue words and its frame together with it.
 
-    Pairs are nested: a cue word has partners of one cue word of the other sense only, drawn with the seed where a file
-    crosses them; otherwise all cue words would hang together, and no part of them could be held out or count as a unit
-    of its own. Where a file pairs less than half of its sentences, cue words of the two senses are put into units, and
-    sentences into pairs, at random; with `positions`, only sentences are used that have one of the other sense with the
-    word at the same place. Raises InputError for fewer than MIN_UNITS units or too few sentences to fit on, whatever
-    the seed.
+    Pairs are nested: a cue word has partners of one cue word of the other sense only, drawn with
+    the seed where a file crosses them; otherwise all cue words would hang together, and no part of
+    them could be held out or count as a unit of its own. Where a file pairs less than half of its
+    sentences, cue words of the two senses are put into units, and sentences into pairs, at random;
+    with `positions`, only sentences are used that have one of the other sense with the word at the
+    same place. Raises InputError for fewer than MIN_UNITS units or too few sentences to fit on,
+    whatever the seed.
     """
     part = _given_parts(sentences)
     usable = [row for row in range(len(sentences)) if part is None or part[row]]
@@ -112,17 +123,27 @@ def cross_fit(
     paired = len(aligned) >= MIN_PAIRS and 2 * len(aligned) >= min(map(len, of_sense))
     if positions is not None and not paired:
         of_sense = _matched(of_sense, positions, rng)
-    unit_of, pairs = _nested(sentences, aligned, rng) if paired else _drawn(sentences, of_sense, rng)
+    unit_of, pairs = (
+        _nested(sentences, aligned, rng) if paired else _drawn(sentences, of_sense, rng)
+    )
     rows = sorted(unit_of)
     place = {row: number for number, row in enumerate(rows)}
     used, units = [sentences[row] for row in rows], [unit_of[row] for row in rows]
     holdouts, design = _held_out(used, units, seed)
     _require_enough(used, units, holdouts, senses)
     in_pairs = {row for pair in aligned for row in pair}
-    other = [row for row, sentence in enumerate(sentences) if sentence.sense in senses and row not in place]
-    left_out = {row: ELSEWHERE if not paired else CROSSED if row in in_pairs else UNPAIRED for row in other}
+    other = [
+        row
+        for row, sentence in enumerate(sentences)
+        if sentence.sense in senses and row not in place
+    ]
+    left_out = {
+        row: ELSEWHERE if not paired else CROSSED if row in in_pairs else UNPAIRED for row in other
+    }
     for row in set(other) - set(usable):
-        left_out[row] = f"its split is {sentences[row].split!r}, expected one of {', '.join(GIVEN_PARTS)}"
+        left_out[row] = (
+            f"its split is {sentences[row].split!r}, expected one of {', '.join(GIVEN_PARTS)}"
+        )
     kept = tuple((place[a], place[b]) for a, b in pairs)
     words = cue_words(used)
     return CrossFit(
@@ -140,7 +161,8 @@ def cross_fit(
 
 
 def check_enough(sentences: Sequence[Sentence], words: Sequence[str] | None, *, seed: int) -> None:
-    """Raises the InputError of `cross_fit` for the first word and pair of senses that has too few sentences.
+    """Raises the InputError of `cross_fit` for the first word and pair of senses that has too few
+    sentences.
 
     Of the given words, or of all; a word with one sense is not looked at here.
     """
@@ -158,31 +180,40 @@ Groups = Sequence[Hashable]
 
 
 def _given_parts(sentences: Sequence[Sentence]) -> list[str | None] | None:
-    """The part that the file's split puts each sentence in, None where it names none; None without both parts."""
+    """The part that the file's split puts each sentence in, None where it names none; None without
+    both parts."""
     parts = [GIVEN_PARTS.get(sentence.split or "") for sentence in sentences]
     return parts if {FIT, REPORT} <= set(parts) else None
 
 
 def _given_holdout(parts: Sequence[str | None]) -> Holdout:
     """The given parts as one holdout."""
-    return Holdout(*(tuple(row for row, part in enumerate(parts) if part == name) for name in (FIT, REPORT)))
+    return Holdout(
+        *(tuple(row for row, part in enumerate(parts) if part == name) for name in (FIT, REPORT))
+    )
 
 
 def _aligned(sentences: Sequence[Sentence], of_sense: Side) -> list[tuple[int, int]]:
     """The rows that share a `pair`, sense A first."""
     partner = {sentences[row].pair: row for row in of_sense[1] if sentences[row].pair is not None}
-    return [(row, partner[sentences[row].pair]) for row in of_sense[0] if sentences[row].pair in partner]
+    return [
+        (row, partner[sentences[row].pair]) for row in of_sense[0] if sentences[row].pair in partner
+    ]
 
 
 def _nested(
     sentences: Sequence[Sentence], aligned: Sequence[tuple[int, int]], rng: np.random.Generator
 ) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """The largest part of the pairs in which every cue word has one partner: units of their rows, and the pairs."""
+    """The largest part of the pairs in which every cue word has one partner: units of their rows,
+    and the pairs."""
     words = cue_words(sentences)
     links = [(words[a], words[b]) for a, b in aligned]
     first, second = (sorted(set(side), key=str) for side in zip(*links, strict=True))
     counts = Counter(links)
-    weight = np.array([[counts[a, b] for b in second] for a in first]) + rng.random((len(first), len(second))) / 2
+    weight = (
+        np.array([[counts[a, b] for b in second] for a in first])
+        + rng.random((len(first), len(second))) / 2
+    )
     chosen = zip(*linear_sum_assignment(weight, maximize=True), strict=True)
     matched = [(first[a], second[b]) for a, b in chosen if counts[first[a], second[b]]]
     number = _joined(matched)
@@ -208,13 +239,16 @@ def _matched(of_sense: Side, positions: Sequence[int], rng: np.random.Generator)
 def _drawn(
     sentences: Sequence[Sentence], of_sense: Side, rng: np.random.Generator
 ) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """Cue words of the two senses put together at random, and within each such unit their sentences."""
+    """Cue words of the two senses put together at random, and within each such unit their
+    sentences."""
     words = cue_words(sentences)
     names = [sorted({words[row] for row in rows}, key=str) for rows in of_sense]
     shuffled = [[side[index] for index in rng.permutation(len(side))] for side in names]
     fewest = min(map(len, shuffled))
     sides = [{name: place % fewest for place, name in enumerate(side)} for side in shuffled]
-    number = _joined([(a, b) for a, at in sides[0].items() for b, to in sides[1].items() if at == to])
+    number = _joined(
+        [(a, b) for a, at in sides[0].items() for b, to in sides[1].items() if at == to]
+    )
     joined = {name: unit for link, unit in number.items() for name in link}
     unit_of = {row: joined[words[row]] for rows in of_sense for row in rows}
     members: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
@@ -222,29 +256,51 @@ def _drawn(
         for row in rng.permutation(rows).tolist():
             members[unit_of[row], which].append(row)
     units = sorted(set(unit_of.values()))
-    return unit_of, [pair for unit in units for pair in zip(members[unit, 0], members[unit, 1], strict=False)]
+    return unit_of, [
+        pair for unit in units for pair in zip(members[unit, 0], members[unit, 1], strict=False)
+    ]
 
 
 def _joined(links: Sequence[tuple[Hashable, Hashable]]) -> dict[tuple[Hashable, Hashable], int]:
-    """A number for each link, the same for links that hang together: a cue word may stand in both senses."""
-    names = {name: place for place, name in enumerate(dict.fromkeys(name for link in links for name in link))}
+    """A number for each link, the same for links that hang together: a cue word may stand in both
+    senses."""
+    names = {
+        name: place
+        for place, name in enumerate(dict.fromkeys(name for link in links for name in link))
+    }
     ends = np.array([[names[name] for name in link] for link in links], dtype=int).reshape(-1, 2)
-    graph = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(len(names), len(names)))
+    graph = coo_array(
+        (np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(len(names), len(names))
+    )
     component = connected_components(graph, directed=False)[1]
     return {link: int(component[start]) for link, start in zip(links, ends[:, 0], strict=True)}
 
 
-def _held_out(sentences: Sequence[Sentence], units: Sequence[int], seed: int) -> tuple[tuple[Holdout, ...], str]:
-    """The file's own split, or folds apart in units and frames; in units alone where frames leave too little."""
+def _held_out(
+    sentences: Sequence[Sentence], units: Sequence[int], seed: int
+) -> tuple[tuple[Holdout, ...], str]:
+    """The file's own split, or folds apart in units and frames; in units alone where frames leave
+    too little."""
     if parts := _given_parts(sentences):
         return (_given_holdout(parts),), GIVEN
     labels = [sentence.sense for sentence in sentences]
-    frames = [sentence.frame if sentence.frame is not None else row for row, sentence in enumerate(sentences)]
+    frames = [
+        sentence.frame if sentence.frame is not None else row
+        for row, sentence in enumerate(sentences)
+    ]
     known = {sentence.cue_word is not None for sentence in sentences} == {True}
-    name = "cue word" if known else "pair" if any(sentence.pair for sentence in sentences) else "sentence"
+    name = (
+        "cue word"
+        if known
+        else "pair"
+        if any(sentence.pair for sentence in sentences)
+        else "sentence"
+    )
     choices: list[tuple[list[Groups], str]] = [([units], f"{FOLDS} folds by {name}")]
     if any(sentence.frame is not None for sentence in sentences) and len(set(frames)) > 1:
-        links = [(("unit", unit), ("frame", frame)) for unit, frame in zip(units, frames, strict=True)]
+        links = [
+            (("unit", unit), ("frame", frame)) for unit, frame in zip(units, frames, strict=True)
+        ]
         joined = _joined(links)
         whole = [joined[link] for link in links]
         apart: list[Groups] = [whole] if len(set(whole)) >= 2 * FOLDS else [units, frames]
@@ -262,7 +318,10 @@ def _fewest(labels: Sequence[str], rows: Sequence[int]) -> int:
 
 
 def _require_enough(
-    sentences: Sequence[Sentence], units: Sequence[int], holdouts: Sequence[Holdout], senses: tuple[str, str]
+    sentences: Sequence[Sentence],
+    units: Sequence[int],
+    holdouts: Sequence[Holdout],
+    senses: tuple[str, str],
 ) -> None:
     labels = [sentence.sense for sentence in sentences]
     enough = holdouts and _fewest(labels, holdouts[0].train) >= MIN_PER_SENSE
@@ -285,7 +344,8 @@ ONE_SENSE = "no second sense of the word is left to tell it from"
 
 @dataclass(frozen=True)
 class Plan:
-    """The sentences used (`rows`), how they are held out (positions in `rows`), and the reason of every row left out.
+    """The sentences used (`rows`), how they are held out (positions in `rows`), and the reason of
+    every row left out.
 
     Each training part has every sense that is tested against it, and at least two senses.
     """
@@ -297,17 +357,20 @@ class Plan:
 
 
 def plan(sentences: Sequence[Sentence], *, seed: int, folds: int = FOLDS) -> Plan:
-    """Hold out the sentences of one word: train and test where both are given, else folds apart in frames and cues.
+    """Hold out the sentences of one word: train and test where both are given, else folds apart in
+    frames and cues.
 
-    What cannot be learned and tested apart is left out with the reason; a plan of a word with nothing left has no
-    holdouts.
+    What cannot be learned and tested apart is left out with the reason; a plan of a word with
+    nothing left has no holdouts.
     """
     parts = _given_parts(sentences)
     return _crossed(sentences, seed, folds) if parts is None else _given(sentences, parts)
 
 
 def _given(sentences: Sequence[Sentence], parts: Sequence[str | None]) -> Plan:
-    learned = {sentence.sense for sentence, part in zip(sentences, parts, strict=True) if part == FIT}
+    learned = {
+        sentence.sense for sentence, part in zip(sentences, parts, strict=True) if part == FIT
+    }
     left_out = {}
     for row, (sentence, part) in enumerate(zip(sentences, parts, strict=True)):
         if part is None or sentence.sense not in learned:
@@ -320,7 +383,8 @@ def _given(sentences: Sequence[Sentence], parts: Sequence[str | None]) -> Plan:
 
 
 def _crossed(sentences: Sequence[Sentence], seed: int, folds: int) -> Plan:
-    """Folds over what is kept, leaving out senses that some fold could not learn, until there are none."""
+    """Folds over what is kept, leaving out senses that some fold could not learn, until there are
+    none."""
     left_out: dict[int, str] = {}
     while True:
         rows = [row for row in range(len(sentences)) if row not in left_out]
@@ -330,7 +394,11 @@ def _crossed(sentences: Sequence[Sentence], seed: int, folds: int) -> Plan:
         if len(set(labels)) < 2:
             return _nothing(len(sentences), left_out, design)
         cells = _cells(list(factors.values()), labels, seed, folds)
-        poor = {sense for train, _ in cells for sense in set(labels) - {labels[place] for place in train}}
+        poor = {
+            sense
+            for train, _ in cells
+            for sense in set(labels) - {labels[place] for place in train}
+        }
         if not poor:
             return Plan(tuple(rows), tuple(Holdout(*cell) for cell in cells), design, left_out)
         left_out |= {row: TOO_FEW for row in rows if sentences[row].sense in poor}
@@ -341,13 +409,17 @@ def _nothing(count: int, left_out: Mapping[int, str], design: str) -> Plan:
 
 
 def _factors(sentences: Sequence[Sentence]) -> dict[str, list[Hashable]]:
-    """What must not be shared, by its name: a group per sentence for each factor that has two groups to keep apart."""
+    """What must not be shared, by its name: a group per sentence for each factor that has two
+    groups to keep apart."""
     frames = [sentence.frame or sentence.pair for sentence in sentences]
     cues = [sentence.cue_word for sentence in sentences]
     texts = [("text", sentence.text) for sentence in sentences]
     given: dict[str, list[Hashable]] = {}
     for name, values in (("frame", frames), ("cue word", cues)):
-        groups = [text if value is None else (name, value) for value, text in zip(values, texts, strict=True)]
+        groups = [
+            text if value is None else (name, value)
+            for value, text in zip(values, texts, strict=True)
+        ]
         if set(values) != {None} and len(set(groups)) > 1:
             given[name] = list(groups)
     return given or {"sentence": list(texts)}
@@ -356,20 +428,28 @@ def _factors(sentences: Sequence[Sentence]) -> dict[str, list[Hashable]]:
 def _cells(
     factors: Sequence[Groups], labels: Sequence[str], seed: int, folds: int
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(train, test) for every combination of the factors' folds that has sentences; train differs in all factors."""
+    """(train, test) for every combination of the factors' folds that has sentences; train differs
+    in all factors."""
     rng = np.random.default_rng(seed)
     keys = list(zip(*(_fold_of(groups, labels, folds, rng) for groups in factors), strict=True))
     return [
         (
-            tuple(row for row, key in enumerate(keys) if all(a != b for a, b in zip(key, tested, strict=True))),
+            tuple(
+                row
+                for row, key in enumerate(keys)
+                if all(a != b for a, b in zip(key, tested, strict=True))
+            ),
             tuple(row for row, key in enumerate(keys) if key == tested),
         )
         for tested in sorted(set(keys))
     ]
 
 
-def _fold_of(groups: Groups, labels: Sequence[str], folds: int, rng: np.random.Generator) -> list[int]:
-    """A fold per row: whole groups, large ones first, each to the fold that has least of the group's senses so far."""
+def _fold_of(
+    groups: Groups, labels: Sequence[str], folds: int, rng: np.random.Generator
+) -> list[int]:
+    """A fold per row: whole groups, large ones first, each to the fold that has least of the
+    group's senses so far."""
     order = sorted(set(groups), key=str)
     senses = sorted(set(labels))
     counts = np.zeros((len(order), len(senses)))

@@ -1,7 +1,8 @@
 """What the pages do not hold themselves: pictures of reports/, and what stands elsewhere already.
 
-A line `<!-- NAME -->` of a page becomes what the function of that name returns: the commands' own help, the meaning of
-every column, the docstring of every public name, the beginning of README. So none of these is written twice.
+A line `<!-- NAME -->` of a page becomes what the function of that name returns: the commands' own
+help, the meaning of every column, the docstring of every public name, the beginning of README. So
+none of these is written twice.
 """
 
 import ast
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 import probe.cli
 from probe.model.architectures import GGUF_KNOWN, SUPPORTED
-from probe.study.columns import COLUMNS, TABLES
+from probe.evidence.columns import COLUMNS, TABLES
 
 REPORTS = Path(__file__).parents[1]
 PICTURES = ("lessons/*.png", "real/*.png", "*.png")
@@ -26,7 +27,11 @@ def on_files(files, config):
     from mkdocs.structure.files import File
 
     for picture in sorted(path for pattern in PICTURES for path in REPORTS.glob(pattern)):
-        files.append(File.generated(config, picture.relative_to(REPORTS).as_posix(), abs_src_path=str(picture)))
+        files.append(
+            File.generated(
+                config, picture.relative_to(REPORTS).as_posix(), abs_src_path=str(picture)
+            )
+        )
     return files
 
 
@@ -35,16 +40,21 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def pasted(markdown: str) -> str:
-    """The page with commands as they are typed: blocks of nothing but commands lose the prompt in front of each."""
+    """The page with commands as they are typed: blocks of nothing but commands lose the prompt in
+    front of each."""
     only_commands = re.compile(r"^```console\n((?:\$ .+\n)+)```$", re.MULTILINE)
     return only_commands.sub(
-        lambda block: "```sh\n" + re.sub(r"^\$ ", "", block[1], flags=re.MULTILINE) + "```", markdown
+        lambda block: "```sh\n" + re.sub(r"^\$ ", "", block[1], flags=re.MULTILINE) + "```",
+        markdown,
     )
 
 
 def filled(markdown: str) -> str:
-    """The page with each of its marked lines replaced by what it stands for. KeyError for a name that is not known."""
-    return re.sub(r"^<!-- (\w+) -->$", lambda mark: WRITTEN[mark[1]](), markdown, flags=re.MULTILINE)
+    """The page with each of its marked lines replaced by what it stands for. KeyError for a name
+    that is not known."""
+    return re.sub(
+        r"^<!-- (\w+) -->$", lambda mark: WRITTEN[mark[1]](), markdown, flags=re.MULTILINE
+    )
 
 
 def commands() -> str:
@@ -61,23 +71,31 @@ def commands() -> str:
 
 def tables() -> str:
     """Every table of a report, and what a row of it is about."""
-    return "\n".join(["| table | what it holds |", "|---|---|", *(f"| `{k}` | {v} |" for k, v in TABLES.items())])
+    return "\n".join(
+        ["| table | what it holds |", "|---|---|", *(f"| `{k}` | {v} |" for k, v in TABLES.items())]
+    )
 
 
 def columns() -> str:
-    """Every column by name: what it says and its unit; `table.column` where it says something else in one table."""
+    """Every column by name: what it says and its unit; `table.column` where it says something else
+    in one table."""
     rows = sorted(COLUMNS, key=lambda name: (name.rpartition(".")[2], name))
     cells = (
-        f"| `{name}`{{ #{name} }} | {COLUMNS[name]['meaning']} | {COLUMNS[name].get('unit', '')} |" for name in rows
+        f"| `{name}`{{ #{name} }} | {COLUMNS[name]['meaning']} | {COLUMNS[name].get('unit', '')} |"
+        for name in rows
     )
     return "\n".join(["| column | what it says | unit |", "|---|---|---|", *cells])
 
 
 def names() -> str:
-    """Every public name in pipeline order, from its docstring; those of a module (`probe.lexicon`) one by one."""
+    """Every public name in pipeline order, from its docstring; those of a module (`probe.lexicon`)
+    one by one."""
     stub = ast.parse((REPORTS.parent / "probe" / "__init__.pyi").read_text(encoding="utf-8"))
     listed = [
-        (node.module, alias.name) for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names
+        (node.module, alias.name)
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
     ]
     return "\n\n".join(entry for module, name in listed for entry in _entries(module, name))
 

@@ -1,4 +1,5 @@
-"""Every analysis runs as a script, opens as a notebook, uses public names only, and gives the table that is kept."""
+"""Every analysis runs as a script, opens as a notebook, uses public names only, and gives the table
+that is kept."""
 
 import ast
 import runpy
@@ -28,7 +29,10 @@ SVG = "image/svg+xml"
 SCRIPTS = sorted((ROOT / "analyses").glob("*.py"))
 APART = ("ioi", "speed")  # GPT-2 small is wanted; times differ: tests of their own run them
 KEPT = [script for script in SCRIPTS if script.stem not in APART]
-LONG, SLOW = "which_heads_resolve", "which_source_words_choose_rive"  # none runs the one, the campaign the other
+LONG, SLOW = (
+    "which_heads_resolve",
+    "which_source_words_choose_rive",
+)  # none runs the one, the campaign the other
 PERMUTATIONS = {"adjectives_to_nouns": 2000, "which_source_words_choose_rive": 1000}
 LARGEST_PICTURE, MOST_ROWS = 60_000, 60
 MODULES = {"probe", "probe.model.attention", "probe.charts"}
@@ -42,7 +46,8 @@ PUBLIC = {
 
 @pytest.fixture(scope="module")
 def load_once():
-    """`probe.load` with one model per name for all: a script that changed it would spoil the next table."""
+    """`probe.load` with one model per name for all: a script that changed it would spoil the next
+    table."""
     return cache(probe.load)
 
 
@@ -56,14 +61,17 @@ def folder(tmp_path, monkeypatch):
 
 
 def require_files_as_kept(script, folder):
-    """The folder in which a script ran holds nothing but `out`, with the pictures and the table that are kept."""
+    """The folder in which a script ran holds nothing but `out`, with the pictures and the table
+    that are kept."""
     out = folder / "out"
     assert {path.name for path in folder.iterdir()} == {"out"}
     pictures = sorted(out.glob("*.png"))
     assert pictures
     for picture in pictures:
         assert picture.read_bytes().startswith(b"\x89PNG")
-        assert list((ROOT / "reports").rglob(picture.name)), f"{picture.name} is not kept: run make gallery"
+        assert list((ROOT / "reports").rglob(picture.name)), (
+            f"{picture.name} is not kept: run make gallery"
+        )
     (kept,) = (ROOT / "reports").rglob(f"{script.stem}.csv")
     require_same(out / f"{script.stem}.csv", kept, permutations=PERMUTATIONS.get(script.stem))
 
@@ -71,7 +79,11 @@ def require_files_as_kept(script, folder):
 @pytest.mark.real_model
 @pytest.mark.parametrize(
     "script",
-    [pytest.param(s, marks=pytest.mark.campaign if s.stem == SLOW else ()) for s in KEPT if s.stem != LONG],
+    [
+        pytest.param(s, marks=pytest.mark.campaign if s.stem == SLOW else ())
+        for s in KEPT
+        if s.stem != LONG
+    ],
     ids=lambda script: script.stem,
 )
 def test_it_runs_and_gives_the_table_that_is_kept(script, folder, load_once, monkeypatch):
@@ -84,7 +96,9 @@ def test_it_runs_and_gives_the_table_that_is_kept(script, folder, load_once, mon
 @pytest.mark.campaign
 @pytest.mark.parametrize("script", KEPT, ids=lambda script: script.stem)
 def test_it_runs_as_a_script_in_a_process_of_its_own(script, folder):
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     require_files_as_kept(script, folder)
 
@@ -106,7 +120,9 @@ def test_a_table_that_differs_is_noticed(changed, tmp_path):
     frame = pd.DataFrame({"head": ["L0H1", "L0H2"], "share": [0.5, 0.25], "p_swap": [0.01, 0.34]})
     frame = frame.assign(verdict=["resolver", "none"], rank=[1.0, 2.0], tokens=[100_000, 100_000])
     frame.to_csv(tmp_path / "kept.csv", index=False)
-    frame.assign(share=[0.5, 0.25004], p_swap=[0.01, 0.338]).to_csv(tmp_path / "same.csv", index=False)
+    frame.assign(share=[0.5, 0.25004], p_swap=[0.01, 0.338]).to_csv(
+        tmp_path / "same.csv", index=False
+    )
     frame.assign(**changed).to_csv(tmp_path / "made.csv", index=False)
     require_same(tmp_path / "same.csv", tmp_path / "kept.csv", permutations=1000)
     with pytest.raises(AssertionError):
@@ -123,10 +139,13 @@ def test_p_values_are_compared_in_steps_of_their_permutations(tmp_path):
 
 
 def test_the_gradient_of_the_softmax_is_the_largest_eigenvalue_of_its_jacobian():
-    """Shares that are even, tied, masked and saturated, where a general solver in float32 need not converge."""
+    """Shares that are even, tied, masked and saturated, where a general solver in float32 need not
+    converge."""
     tree = ast.parse((ROOT / "analyses" / "why_divide_by_sqrt_d.py").read_text(encoding="utf-8"))
     found: dict[str, object] = {"torch": torch}
-    (gradient,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "gradient")
+    (gradient,) = (
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "gradient"
+    )
     exec(ast.unparse(gradient), found)  # noqa: S102 - a cell of the script
     draw = torch.Generator().manual_seed(0)
     sizes = torch.logspace(-1, 4, 60, dtype=torch.float64)[:, None, None]
@@ -170,14 +189,25 @@ def test_it_uses_only_public_names(script):
 
 
 def test_a_name_that_is_not_public_is_noticed():
-    lines = ("import probe.model.replay", "from probe.model.tokens import locate", "from probe import models")
+    lines = (
+        "import probe.model.replay",
+        "from probe.model.tokens import locate",
+        "from probe import models",
+    )
     code = "\n".join([*lines, "probe.__file__", "charts.palette"])
-    named = {"probe.model.replay", "probe.model.tokens", "probe.models", "probe.__file__", "charts.palette"}
+    named = {
+        "probe.model.replay",
+        "probe.model.tokens",
+        "probe.models",
+        "probe.__file__",
+        "charts.palette",
+    }
     assert foreign_names(ast.parse(code)) == named
 
 
 def foreign_names(tree: ast.AST) -> set[str]:
-    """Modules of probe that are imported, and names that are taken from it, beyond the public ones."""
+    """Modules of probe that are imported, and names that are taken from it, beyond the public ones.
+    """
     modules, taken = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -202,7 +232,9 @@ def test_every_analysis_and_notebook_is_there():
 def test_it_is_what_its_script_makes_without_outputs(path):
     notebook = nbformat.read(path, as_version=4)
     script = jupytext.read(path.with_suffix(".py"))
-    cells, expected = ([(cell.cell_type, cell.source) for cell in book.cells] for book in (notebook, script))
+    cells, expected = (
+        [(cell.cell_type, cell.source) for cell in book.cells] for book in (notebook, script)
+    )
     assert cells == expected, f"run make {path.relative_to(ROOT)}"
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
@@ -210,26 +242,42 @@ def test_it_is_what_its_script_makes_without_outputs(path):
 
 
 @pytest.mark.campaign  # its cells are the script's, which every run runs
-@pytest.mark.parametrize("path", [ROOT / "analyses" / "investigation.ipynb"], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [ROOT / "analyses" / "investigation.ipynb"], ids=lambda path: path.stem
+)
 def test_it_runs_and_shows_charts_and_tables(path, tmp_path, monkeypatch):
     monkeypatch.setenv("PROBE_MODEL", "tiny-senses")
     monkeypatch.setenv("PROBE_OUT", str(tmp_path / "out"))
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+    ).execute()
+    outputs = [
+        output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
+    ]
     printed = [output.text for output in outputs if output.output_type == "stream"]
-    assert [text for text in printed if "TqdmWarning" not in text] == []  # a library's, where no widgets are installed
+    assert [
+        text for text in printed if "TqdmWarning" not in text
+    ] == []  # a library's, where no widgets are installed
     shown = [output.data for output in outputs if "data" in output]
     charts = [data[SVG] for data in shown if SVG in data]
-    assert len(charts) == notebook_calls(path, "charts.") and all(chart.count("<path") > 10 for chart in charts)
+    assert len(charts) == notebook_calls(path, "charts.") and all(
+        chart.count("<path") > 10 for chart in charts
+    )
     assert not [data for data in shown if "http" in data.get("text/html", "")]
     tables = [data["text/html"] for data in shown if "<table" in data.get("text/html", "")]
-    assert any("<b>Trace</b>" in table for table in tables) and any("<b>Study</b>" in table for table in tables)
+    assert any("<b>Trace</b>" in table for table in tables) and any(
+        "<b>Study</b>" in table for table in tables
+    )
     assert sum('class="dataframe"' in table for table in tables) >= 4
     assert {file.suffix for file in (tmp_path / "out").iterdir()} == {".csv", ".png", ".jsonl"}
 
 
 def notebook_calls(path, name):
     """How many cells end with a chart or with the picture that they saved."""
-    last = [cell.source.splitlines()[-1] for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+    last = [
+        cell.source.splitlines()[-1]
+        for cell in jupytext.read(path).cells
+        if cell.cell_type == "code"
+    ]
     return sum(line.startswith(name) or line == "picture" for line in last)

@@ -1,4 +1,5 @@
-"""tiny-senses-bidirectional as it ships: what it was trained on, that it loads anywhere, and what it can do."""
+"""tiny-senses-bidirectional as it ships: what it was trained on, that it loads anywhere, and what
+it can do."""
 
 import re
 from collections import Counter
@@ -15,8 +16,21 @@ from training.bidirectional.evaluate import Results, evaluate, resid_at_word
 from training.bidirectional.hiding import HIDDEN, OTHER, REPLACED, TOPICAL, hide, lists
 from training.bidirectional.train import step_loss
 from training.scoring import overall
-from training.withheld import allowed, echoes, held_out, held_out_cues, lexicon_windows, plural, windows
-from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, PreTrainedTokenizerFast
+from training.withheld import (
+    allowed,
+    echoes,
+    held_out,
+    held_out_cues,
+    lexicon_windows,
+    plural,
+    windows,
+)
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertForMaskedLM,
+    PreTrainedTokenizerFast,
+)
 
 from probe.model.find import EMBEDDED_FOLDER
 from probe.text import lexicon
@@ -35,7 +49,9 @@ def sample() -> tuple[str, ...]:
 
 @cache
 def shipped() -> tuple[BertForMaskedLM, PreTrainedTokenizerFast]:
-    return AutoModelForMaskedLM.from_pretrained(FOLDER).eval(), AutoTokenizer.from_pretrained(FOLDER)
+    return AutoModelForMaskedLM.from_pretrained(FOLDER).eval(), AutoTokenizer.from_pretrained(
+        FOLDER
+    )
 
 
 @cache
@@ -49,7 +65,9 @@ def words_of(text: str) -> list[str]:
 
 def test_held_out_cues_never_meet_an_ambiguous_word_on_either_side() -> None:
     held = {form for cue in held_out_cues() for form in (cue, cue + "s", cue + "es")}
-    assert [text for text in sample() if FORMS & set(words_of(text)) and held & set(words_of(text))] == []
+    assert [
+        text for text in sample() if FORMS & set(words_of(text)) and held & set(words_of(text))
+    ] == []
 
 
 def test_no_text_comes_near_a_frame() -> None:
@@ -63,13 +81,20 @@ def test_no_text_comes_near_a_frame() -> None:
 
 
 def test_cues_behind_the_word_are_as_frequent_as_cues_before_it() -> None:
-    cues = {word: {cue for sense in lexicon.entry(word).senses for cue in sense.cues} for word in lexicon.words()}
+    cues = {
+        word: {cue for sense in lexicon.entry(word).senses for cue in sense.cues}
+        for word in lexicon.words()
+    }
     before = behind = 0
     for text in sample():
         words = words_of(text)
         for at, word in enumerate(words):
             before += word in cues and bool(cues[word] & set(words[:at]))
-            behind += word in cues and bool(cues[word] & set(words[at:])) and not cues[word] & set(words[:at])
+            behind += (
+                word in cues
+                and bool(cues[word] & set(words[at:]))
+                and not cues[word] & set(words[:at])
+            )
     assert behind > 0.2 * len(sample())
     assert 0.5 < behind / before < 2
 
@@ -82,8 +107,18 @@ def test_frames_put_the_cue_behind_the_word_at_its_distance_and_say_nothing_of_t
             assert between, text
             steps = len(re.findall(r"\w+|[^\w\s]", between[1])) + 1
             assert steps == distance if distance < 4 else steps >= 4, text
-    listed = {cue for word in lexicon.words() for sense in lexicon.entry(word).senses for cue in sense.cues}
-    plain = {word for frame in lexicon.frames_behind() for text in frame.versions.values() for word in words_of(text)}
+    listed = {
+        cue
+        for word in lexicon.words()
+        for sense in lexicon.entry(word).senses
+        for cue in sense.cues
+    }
+    plain = {
+        word
+        for frame in lexicon.frames_behind()
+        for text in frame.versions.values()
+        for word in words_of(text)
+    }
     assert not plain & listed
     met = Counter(word for text in sample() for word in words_of(text))
     assert sorted(word for word in plain - {"word", "cue"} if met[word] < 3) == []
@@ -95,7 +130,9 @@ def test_sentences_mark_word_and_cue_and_come_in_aligned_sets() -> None:
         assert len(rows) == 8 * 4 * sum(len(sense.cues) for sense in lexicon.entry(word).senses)
         for row in rows:
             assert row.text[row.start : row.end] == word
-            assert row.text[row.cue_start : row.cue_end] in {c for s in lexicon.entry(word).senses for c in s.cues}
+            assert row.text[row.cue_start : row.cue_end] in {
+                c for s in lexicon.entry(word).senses for c in s.cues
+            }
             assert row.cue_start > row.end
 
 
@@ -104,7 +141,13 @@ def test_the_tokenizer_puts_marks_around_a_text_and_gives_offsets() -> None:
     text = "One mole of carbon dioxide"
     encoded = tokenizer(text, return_offsets_mapping=True)
     assert encoded.tokens()[0] == "[CLS]" and encoded.tokens()[-1] == "[SEP]"
-    assert [text[a:b] for a, b in encoded.offset_mapping[1:-1]] == ["One", " mole", " of", " carbon", " dioxide"]
+    assert [text[a:b] for a, b in encoded.offset_mapping[1:-1]] == [
+        "One",
+        " mole",
+        " of",
+        " carbon",
+        " dioxide",
+    ]
     assert tokenizer.decode(encoded.input_ids, skip_special_tokens=True) == text
     # The mask takes the space before it along.
     hidden = [token.strip() for token in tokenizer("The old [MASK] was").tokens()]
@@ -116,10 +159,26 @@ def test_the_tokenizer_puts_marks_around_a_text_and_gives_offsets() -> None:
 def test_words_cues_and_frame_words_are_single_tokens() -> None:
     tokenizer = shipped()[1]
     texts = [f" {form}" for form in FORMS]
-    texts += [f" {cue}" for word in lexicon.words() for sense in lexicon.entry(word).senses for cue in sense.cues]
+    texts += [
+        f" {cue}"
+        for word in lexicon.words()
+        for sense in lexicon.entry(word).senses
+        for cue in sense.cues
+    ]
     frames = [text for frame in lexicon.frames_behind() for text in frame.versions.values()]
-    texts += [plain for text in frames for plain in re.findall(r" [a-z]+", re.sub(r"\{\w+\}", "", text))]
-    assert sorted({text for text in texts if len(tokenizer(text, add_special_tokens=False).input_ids) != 1}) == []
+    texts += [
+        plain for text in frames for plain in re.findall(r" [a-z]+", re.sub(r"\{\w+\}", "", text))
+    ]
+    assert (
+        sorted(
+            {
+                text
+                for text in texts
+                if len(tokenizer(text, add_special_tokens=False).input_ids) != 1
+            }
+        )
+        == []
+    )
 
 
 def test_senses_are_told_apart_at_the_word_whichever_side_the_cue_is_on() -> None:
@@ -137,7 +196,10 @@ def test_before_the_first_attention_layer_there_is_only_chance() -> None:
 
 def test_sentences_whose_cue_follows_the_word_are_resolved_at_the_word() -> None:
     found = {row.text: row for row in results().answers if row.cue_after}
-    assert found["Apple unveiled a new smartphone model at their latest product launch event"].answer == "company"
+    assert (
+        found["Apple unveiled a new smartphone model at their latest product launch event"].answer
+        == "company"
+    )
     assert found["Please buy an apple and an orange from the grocery store"].answer == "fruit"
     assert found["One mole of carbon dioxide"].answer == "unit"
 
@@ -172,7 +234,11 @@ def test_the_card_says_what_is_measured(kind: str) -> None:
 def test_the_card_says_what_is_measured_for_every_word() -> None:
     found = evaluate(*shipped())
     text = (FOLDER / "card.md").read_text("utf-8")
-    said = [list(map(float, re.findall(r"\*\*([\d.]+)\*\*", line))) for line in text.splitlines() if "**all**" in line]
+    said = [
+        list(map(float, re.findall(r"\*\*([\d.]+)\*\*", line)))
+        for line in text.splitlines()
+        if "**all**" in line
+    ]
     assert len(said) == 2
     for row, scores in zip(said, (found.before, found.behind), strict=True):
         assert row == pytest.approx([100 * share for share in overall(scores)], abs=0.3)
@@ -204,16 +270,24 @@ def test_hiding_asks_for_words_of_topics_more_often_and_shows_the_rest() -> None
     topical = torch.isin(ids, known.topical)
     assert asked[topical].float().mean().item() == pytest.approx(TOPICAL, abs=0.02)
     assert asked[plain & ~topical].float().mean().item() == pytest.approx(OTHER, abs=0.02)
-    assert (given[asked] == tokenizer.mask_token_id).float().mean().item() == pytest.approx(HIDDEN, abs=0.02)
-    assert (given[asked] != ids[asked]).float().mean().item() == pytest.approx(HIDDEN + REPLACED, abs=0.03)
+    assert (given[asked] == tokenizer.mask_token_id).float().mean().item() == pytest.approx(
+        HIDDEN, abs=0.02
+    )
+    assert (given[asked] != ids[asked]).float().mean().item() == pytest.approx(
+        HIDDEN + REPLACED, abs=0.03
+    )
     assert 0.1 < topical[plain].float().mean() < 0.6
 
 
 def test_hiding_puts_no_ambiguous_word_beside_a_held_out_cue() -> None:
     tokenizer = shipped()[1]
     known = lists(tokenizer)
-    assert {f"Ġ{word}" for word in lexicon.words()} == set(tokenizer.convert_ids_to_tokens(known.ambiguous.tolist()))
-    ids = training.padded(tokenizer(list(after.units(4000, seed=78))).input_ids, tokenizer.pad_token_id)
+    assert {f"Ġ{word}" for word in lexicon.words()} == set(
+        tokenizer.convert_ids_to_tokens(known.ambiguous.tolist())
+    )
+    ids = training.padded(
+        tokenizer(list(after.units(4000, seed=78))).input_ids, tokenizer.pad_token_id
+    )
     given, _ = hide(ids, tokenizer, known, torch.Generator().manual_seed(0))
     added = given != ids
     assert not torch.isin(given[added], known.held_out).any()
@@ -226,9 +300,14 @@ def test_hiding_puts_no_ambiguous_word_beside_a_held_out_cue() -> None:
 def test_lists_hold_whole_words_and_no_pieces_of_others() -> None:
     tokenizer = shipped()[1]
     known = lists(tokenizer)
-    named = {name: set(tokenizer.convert_ids_to_tokens(getattr(known, name).tolist())) for name in vars(known)}
+    named = {
+        name: set(tokenizer.convert_ids_to_tokens(getattr(known, name).tolist()))
+        for name in vars(known)
+    }
     forms = {f"Ġ{form}" for cue in held_out_cues() for form in (cue, f"{cue}s", f"{cue}es")}
-    assert named["held_out"] <= forms and {f"Ġ{cue}" for cue in held_out_cues()} <= named["held_out"]
+    assert (
+        named["held_out"] <= forms and {f"Ġ{cue}" for cue in held_out_cues()} <= named["held_out"]
+    )
     assert all(word.startswith("Ġ") for word in named["topical"])
     assert {"Ġsmartphone", "Ġunveiled", "Ġbank", "Ġriver", "Ġlaunch"} <= named["topical"]
     assert not {"Ġthe", "Ġnew", "Ġin", "Ġst"} & named["topical"]
@@ -237,14 +316,18 @@ def test_lists_hold_whole_words_and_no_pieces_of_others() -> None:
 def test_padding_changes_no_loss() -> None:
     model, tokenizer = shipped()
     ids = tokenizer("The old ferry passed the muddy bank near the willow.").input_ids
-    longer = tokenizer("She asked about the loan, the mortgage, the deposit and then about the bank.").input_ids
+    longer = tokenizer(
+        "She asked about the loan, the mortgage, the deposit and then about the bank."
+    ).input_ids
     known = lists(tokenizer)
     mask = torch.tensor([[1] * len(ids) + [0] * (len(longer) - len(ids))])
     filled = torch.tensor([ids + [tokenizer.pad_token_id] * (len(longer) - len(ids))])
     with torch.no_grad():
         alone, padded = model(torch.tensor([ids])).logits, model(filled, attention_mask=mask).logits
         dice = (torch.Generator().manual_seed(1) for _ in range(2))
-        losses = [step_loss(model, tokenizer, [ids, longer], known=known, dice=each) for each in dice]
+        losses = [
+            step_loss(model, tokenizer, [ids, longer], known=known, dice=each) for each in dice
+        ]
     assert torch.allclose(alone[0], padded[0, : len(ids)], atol=1e-4)
     assert torch.equal(*losses)
 

@@ -18,7 +18,12 @@ from training.causal.train import N_CTX, step_loss
 from training.scoring import Answer, Score, best_depth, overall, points
 from training.templates import tables
 from training.withheld import plural
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+)
 
 from probe.model.find import EMBEDDED_FOLDER
 from probe.text import lexicon
@@ -30,7 +35,9 @@ FOLDER = EMBEDDED_FOLDER / "tiny-senses"
 
 @cache
 def shipped() -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
-    return AutoModelForCausalLM.from_pretrained(FOLDER).eval(), AutoTokenizer.from_pretrained(FOLDER)
+    return AutoModelForCausalLM.from_pretrained(FOLDER).eval(), AutoTokenizer.from_pretrained(
+        FOLDER
+    )
 
 
 @cache
@@ -42,8 +49,16 @@ def next_token(text: str) -> dict[str, float]:
     """Probability of every next token by its text."""
     model, tokenizer = shipped()
     with torch.no_grad():
-        logits = model(torch.tensor([[tokenizer.bos_token_id, *tokenizer(text).input_ids]])).logits[0, -1]
-    return dict(zip(tokenizer.convert_ids_to_tokens(range(len(tokenizer))), logits.softmax(-1).tolist(), strict=True))
+        logits = model(torch.tensor([[tokenizer.bos_token_id, *tokenizer(text).input_ids]])).logits[
+            0, -1
+        ]
+    return dict(
+        zip(
+            tokenizer.convert_ids_to_tokens(range(len(tokenizer))),
+            logits.softmax(-1).tolist(),
+            strict=True,
+        )
+    )
 
 
 def test_words_cues_continuations_and_frame_words_are_single_tokens() -> None:
@@ -54,8 +69,19 @@ def test_words_cues_continuations_and_frame_words_are_single_tokens() -> None:
             texts += [*(f" {cue}" for cue in sense.cues), *sense.continuations]
         for frame in lexicon.entry(word).frames:
             for text in frame.versions.values():
-                texts += [f" {plain}" for plain in re.findall(r"(?<= )[A-Za-z]+", re.sub(r"\{\w+\}", "", text))]
-    texts += [" Apple", *(f" {word}" for row in lexicon.showcase() for word in row.text.split()[1:] if word.isalpha())]
+                texts += [
+                    f" {plain}"
+                    for plain in re.findall(r"(?<= )[A-Za-z]+", re.sub(r"\{\w+\}", "", text))
+                ]
+    texts += [
+        " Apple",
+        *(
+            f" {word}"
+            for row in lexicon.showcase()
+            for word in row.text.split()[1:]
+            if word.isalpha()
+        ),
+    ]
     assert sorted({text for text in texts if len(tokenizer(text).input_ids) != 1}) == []
 
 
@@ -73,7 +99,8 @@ def test_one_token_begins_ends_and_stands_for_the_unknown() -> None:
 
 
 def test_offsets_are_gpt2s() -> None:
-    """As with GPT-2's own tokenizer a token's span holds its leading space, and the spans tile the text."""
+    """As with GPT-2's own tokenizer a token's span holds its leading space, and the spans tile the
+    text."""
     text = "The river bank, où 'apples' grow"
     encoded = shipped()[1](text, return_offsets_mapping=True)
     spans = [span for span in encoded.offset_mapping]
@@ -86,7 +113,11 @@ def test_senses_are_told_apart_at_the_word() -> None:
     scores, _ = results()
     seen, held_out = overall(scores)
     assert seen >= 0.98 and held_out >= 0.93
-    assert {score.word: (score.seen, score.held_out) for score in scores if min(score.seen, score.held_out) < 0.9} == {}
+    assert {
+        score.word: (score.seen, score.held_out)
+        for score in scores
+        if min(score.seen, score.held_out) < 0.9
+    } == {}
     assert all(score.n_seen >= 300 and score.n_held_out >= 100 for score in scores)
 
 
@@ -110,7 +141,9 @@ def test_the_card_says_what_is_measured() -> None:
         assert rows.keys() == set(lexicon.words())
         for score in results()[0]:
             measured = (100 * score.seen, 100 * score.held_out)
-            assert tuple(map(float, rows[score.word].split("|"))) == pytest.approx(measured, abs=0.6)
+            assert tuple(map(float, rows[score.word].split("|"))) == pytest.approx(
+                measured, abs=0.6
+            )
     for row in results()[1]:
         assert f"| {row.text[: row.end]} | {row.sense} | {row.answer} |" in text
 
@@ -127,21 +160,32 @@ def test_every_position_is_trained_and_the_first_are_best() -> None:
 
 
 def test_adjectives_are_brought_back() -> None:
-    """A noun's adjectives are likelier when it is described again than others, which the text could have held."""
+    """A noun's adjectives are likelier when it is described again than others, which the text could
+    have held."""
     rng, slots, kept = Random(1), tables(), []
     for _ in range(40):
         first, second, other, another = rng.sample(sorted(set(slots["look"])), 4)
         noun, land = rng.choice(slots["being"]), rng.choice(slots["land"])
         mine = next_token(f"The {first} {second} {noun} crossed the misty {land}. The {noun} was")
-        theirs = next_token(f"The {other} {another} {noun} crossed the misty {land}. The {noun} was")
-        before, otherwise = (sum(found[f"Ġ{look}"] for look in (first, second)) for found in (mine, theirs))
+        theirs = next_token(
+            f"The {other} {another} {noun} crossed the misty {land}. The {noun} was"
+        )
+        before, otherwise = (
+            sum(found[f"Ġ{look}"] for look in (first, second)) for found in (mine, theirs)
+        )
         kept.append(before / otherwise)
     assert sum(ratio > 1 for ratio in kept) >= 36, kept
     assert sorted(kept)[len(kept) // 2] > 4
 
 
 def test_pronouns_follow_masculine_and_feminine() -> None:
-    for he, she in (("king", "queen"), ("man", "woman"), ("actor", "actress"), ("uncle", "aunt"), ("monk", "nun")):
+    for he, she in (
+        ("king", "queen"),
+        ("man", "woman"),
+        ("actor", "actress"),
+        ("uncle", "aunt"),
+        ("monk", "nun"),
+    ):
         him, her = (next_token(f"The {noun} cried because") for noun in (he, she))
         assert him["Ġhe"] > 4 * him["Ġshe"] and her["Ġshe"] > 4 * her["Ġhe"], (he, she)
 
@@ -161,7 +205,9 @@ def test_points_share_ties_and_find_the_nearest_mean() -> None:
     fitted = torch.tensor([True, True, False, False])
     gained, margin = points(resid, labels, fitted, ~fitted)
     assert gained[:, 0].tolist() == [0.5, 0.5] and gained[:, 1].tolist() == [1.0, 1.0]
-    assert margin[:, 0].abs().max() < 1e-6 and margin[:, 1].tolist() == pytest.approx([0.9, 0.9], abs=0.06)
+    assert margin[:, 0].abs().max() < 1e-6 and margin[:, 1].tolist() == pytest.approx(
+        [0.9, 0.9], abs=0.06
+    )
     swapped = points(resid, 1 - labels, fitted, ~fitted)[0]
     assert torch.equal(swapped, gained)
     wrong = points(resid[[0, 1, 3, 2]], labels, fitted, ~fitted)[0]

@@ -1,4 +1,5 @@
-"""The gallery, which `python reports/gallery.py --readme` writes: every picture, and what each script says."""
+"""The gallery, which `python reports/gallery.py --readme` writes: every picture, and what each
+script says."""
 
 import importlib.util
 import re
@@ -24,7 +25,11 @@ def test_the_readme_is_what_the_scripts_say():
 
 def test_every_picture_that_is_kept_is_shown_and_every_link_leads_somewhere():
     shown = set(re.findall(r'<img src="([^"]+)"', TEXT))
-    kept = {str(path.relative_to(REPORTS)) for path in REPORTS.rglob("*.png") if REPORTS / "site" not in path.parents}
+    kept = {
+        str(path.relative_to(REPORTS))
+        for path in REPORTS.rglob("*.png")
+        if REPORTS / "site" not in path.parents
+    }
     assert shown == kept
     links = re.findall(r"\]\(([^)]+)\)", TEXT)
     assert len(links) >= 2 * len(gallery.analyses())
@@ -35,28 +40,44 @@ def test_every_analysis_has_its_question_its_table_and_a_sentence():
     for analysis in gallery.analyses():
         assert f"### {analysis.question}\n" in TEXT and analysis.question.endswith("?")
         assert f"[table]({analysis.table})" in TEXT
-        assert analysis.shown.endswith(".") and analysis.shown[:1].upper() + analysis.shown[1:] in TEXT
+        assert (
+            analysis.shown.endswith(".") and analysis.shown[:1].upper() + analysis.shown[1:] in TEXT
+        )
 
 
 def test_a_picture_is_shown_at_half_its_pixels_and_never_wider_than_the_page(tmp_path):
     for pixels, shown in ((600, 300), (4000, gallery.WIDEST)):
-        (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + pixels.to_bytes(4, "big") + bytes(9))
+        (tmp_path / "a.png").write_bytes(
+            b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + pixels.to_bytes(4, "big") + bytes(9)
+        )
         assert gallery.width(tmp_path / "a.png") == shown
     assert gallery.width(tmp_path / "none.png") == gallery.WIDEST
 
 
 def test_a_script_that_does_not_say_what_it_shows_is_refused(tmp_path):
     (tmp_path / "silent.py").write_text("# %% [markdown]\n# # Why?\n#\n# Because.\n\n# %%\n")
-    with pytest.raises(ValueError, match="^reading silent.py: expected a question and one line `Shown: `"):
+    with pytest.raises(
+        ValueError, match="^reading silent.py: expected a question and one line `Shown: `"
+    ):
         gallery.read(tmp_path / "silent.py")
 
 
-@pytest.mark.skipif(shutil.which("git") is None or not (ROOT / ".git").exists(), reason="not a git checkout")
+@pytest.mark.skipif(
+    shutil.which("git") is None or not (ROOT / ".git").exists(), reason="not a git checkout"
+)
 def test_pictures_and_small_tables_are_kept_and_pages_are_not():
-    made = ["ambiguity.html", "heads.csv", "walk/walk.html", "lessons/investigation.jsonl", "manifest.json"]
+    made = [
+        "ambiguity.html",
+        "heads.csv",
+        "walk/walk.html",
+        "lessons/investigation.jsonl",
+        "manifest.json",
+    ]
     kept = ["lessons/x.png", "lessons/x.csv", "head_map.png", "gallery.py"]
     command = ["git", "check-ignore", "--no-index", *made, *kept]
-    ignored = subprocess.run(command, cwd=REPORTS, capture_output=True, text=True, check=False).stdout.split()
+    ignored = subprocess.run(
+        command, cwd=REPORTS, capture_output=True, text=True, check=False
+    ).stdout.split()
     assert ignored == made
 
 

@@ -41,8 +41,14 @@ def strings(table: object) -> list[str]:
     if isinstance(table, str):
         return [table]
     if isinstance(table, dict):
-        return list(chain.from_iterable(strings(value) for key, value in table.items() if key != "kept_out"))
-    return list(chain.from_iterable(strings(value) for value in table)) if isinstance(table, list) else []
+        return list(
+            chain.from_iterable(strings(value) for key, value in table.items() if key != "kept_out")
+        )
+    return (
+        list(chain.from_iterable(strings(value) for value in table))
+        if isinstance(table, list)
+        else []
+    )
 
 
 def test_every_slot_of_every_table_is_defined() -> None:
@@ -51,18 +57,27 @@ def test_every_slot_of_every_table_is_defined() -> None:
     known |= set(tables()["character"][0])
     for text in strings(dict(tables())):
         for name, source in re.findall(r"\{(\w+)(?::(\w+))?\}", text):
-            assert source in known if source else name in known or f"{{{name}:" in text, (name, text)
+            assert source in known if source else name in known or f"{{{name}:" in text, (
+                name,
+                text,
+            )
     assert not [text for text in sample() if "{" in text or "}" in text]
 
 
 def test_ordinary_words_tell_no_sense() -> None:
-    """No table entry names an ambiguous word; no ordinary word is a cue, but for the people who have a she and a he."""
+    """No table entry names an ambiguous word; no ordinary word is a cue, but for the people who
+    have a she and a he."""
     for text in strings(dict(tables())):
         plain = set(words_of(re.sub(r"\{.*?\}", "", text)))
         assert not plain & AMBIGUOUS, text
         assert not plain & CUES - PEOPLE, text
     for topic in grammar.topics():
-        said = [text for slot, texts in topic.says.items() if slot not in ("follow", "proper") for text in texts]
+        said = [
+            text
+            for slot, texts in topic.says.items()
+            if slot not in ("follow", "proper")
+            for text in texts
+        ]
         assert not [text for text in said if set(words_of(text)) & AMBIGUOUS]
 
 
@@ -77,12 +92,16 @@ def test_a_fifth_of_the_cues_is_held_out() -> None:
 
 def test_held_out_cues_never_meet_an_ambiguous_word() -> None:
     held = {form for cue in held_out_cues() for form in (cue, cue + "s", cue + "es")}
-    met = [text for text in sample() if AMBIGUOUS & set(words_of(text)) and held & set(words_of(text))]
+    met = [
+        text for text in sample() if AMBIGUOUS & set(words_of(text)) and held & set(words_of(text))
+    ]
     assert met == []
 
 
 def test_held_out_cues_are_as_common_in_topic_sentences_as_the_others() -> None:
-    count = Counter(word for text in sample() if not AMBIGUOUS & set(words_of(text)) for word in words_of(text))
+    count = Counter(
+        word for text in sample() if not AMBIGUOUS & set(words_of(text)) for word in words_of(text)
+    )
     held = [count[cue] for cue in held_out_cues()]
     seen = [count[cue] for cue in CUES - held_out_cues()]
     assert min(held) >= 5
@@ -98,7 +117,11 @@ def test_a_text_with_a_held_out_cue_beside_an_ambiguous_word_is_refused() -> Non
 
 
 def test_no_lexicon_sentence_is_produced() -> None:
-    frames = {text.lower() for word in lexicon.words() for text in (row.text for row in lexicon.expand(word).sentences)}
+    frames = {
+        text.lower()
+        for word in lexicon.words()
+        for text in (row.text for row in lexicon.expand(word).sentences)
+    }
     for text in sample():
         low = text.lower()
         assert low not in frames
@@ -136,7 +159,11 @@ def test_the_text_is_rich() -> None:
     assert len(lexicon.words()) >= 16
     for word in lexicon.words():
         assert all(count[form] >= 10 for form in forms(word))
-    both = [text for text in sample() if len({w for w in lexicon.words() if forms(w) & set(words_of(text))}) >= 2]
+    both = [
+        text
+        for text in sample()
+        if len({w for w in lexicon.words() if forms(w) & set(words_of(text))}) >= 2
+    ]
     none = [text for text in sample() if not AMBIGUOUS & set(words_of(text))]
     assert len(both) > 0.05 * SAMPLE
     assert 0.25 * SAMPLE < len(none) < 0.75 * SAMPLE
@@ -145,7 +172,10 @@ def test_the_text_is_rich() -> None:
 def test_cues_stand_at_every_distance_before_the_word_and_also_behind_it_or_nowhere() -> None:
     distances: Counter[int] = Counter()
     behind = nowhere = 0
-    cues = {word: {cue for w, sense in SENSES if w == word for cue in sense.cues} for word in lexicon.words()}
+    cues = {
+        word: {cue for w, sense in SENSES if w == word for cue in sense.cues}
+        for word in lexicon.words()
+    }
     for text in sample():
         words = words_of(text)
         for at, word in enumerate(words):
@@ -177,10 +207,18 @@ def test_stories_give_reasons_to_look_back() -> None:
     rng = Random(5)
     stories = [grammar.story(rng) for _ in range(4_000)]
     alone = [text for text in stories if " told " not in text]
-    asked = [re.match(r"An? (\w+) (\w+) (\w+) \w+ the .*The \3 was \1 and \2", text) for text in stories]
+    asked = [
+        re.match(r"An? (\w+) (\w+) (\w+) \w+ the .*The \3 was \1 and \2", text) for text in stories
+    ]
     assert len([found for found in asked if found]) > 20
-    assert not [text for text in alone if re.search(r"\bThe (king|actor|man)\b[^.]* (she|herself)\b", text)]
-    assert not [text for text in alone if re.search(r"\bThe (queen|actress|woman)\b[^.]* (he|himself)\b", text)]
+    assert not [
+        text for text in alone if re.search(r"\bThe (king|actor|man)\b[^.]* (she|herself)\b", text)
+    ]
+    assert not [
+        text
+        for text in alone
+        if re.search(r"\bThe (queen|actress|woman)\b[^.]* (he|himself)\b", text)
+    ]
     named = [text for text in stories if "one-eyed" in text and "horns" in text]
     assert named and all("Mike" in text for text in named)
 

@@ -1,4 +1,5 @@
-"""The script on indirect objects, on a small random GPT-2 that knows the names: its table and hooked forwards agree."""
+"""The script on indirect objects, on a small random GPT-2 that knows the names: its table and
+hooked forwards agree."""
 
 import runpy
 from pathlib import Path
@@ -24,14 +25,20 @@ NAMES = ("Mary", "John", "Tom", "James", "Dan", "Sid", "Martin", "Amy")
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """Every name is one token, as in GPT-2."""
-    folder = make_checkpoint(tmp_path_factory.mktemp("ioi") / "named", vocab_size=400, seed=3, **SHAPE)
+    folder = make_checkpoint(
+        tmp_path_factory.mktemp("ioi") / "named", vocab_size=400, seed=3, **SHAPE
+    )
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
+    )
     bpe.train_from_iterator([" " + " ".join(NAMES)] * 9, trainer)
-    GPT2Tokenizer(tokenizer_object=bpe, bos_token=END, eos_token=END, unk_token=END).save_pretrained(folder)
+    GPT2Tokenizer(
+        tokenizer_object=bpe, bos_token=END, eos_token=END, unk_token=END
+    ).save_pretrained(folder)
     return folder
 
 
@@ -47,14 +54,19 @@ def test_its_table_stands_beside_what_is_published_and_holds_what_hooked_forward
     script, printed, out = ran
     table = pd.read_csv(out / "ioi.csv")
     assert len(table) == 17 and table["agrees"].dtype == bool and not table["agrees"].all()
-    assert all(quantity in printed for quantity in table["quantity"]) and "L8H6 to the query of L9H9" in printed
+    assert (
+        all(quantity in printed for quantity in table["quantity"])
+        and "L8H6 to the query of L9H9" in printed
+    )
     model, weights, read = script["model"], script["weights"], script["ids"]
     logits = torch.stack([trace.logits[-1] for trace in script["traces"]])
     wanted, giver = script["answers"].T
     rows = torch.arange(8)
     difference = logits[rows, wanted] - logits[rows, giver]
     assert float(table["measured"][0]) == pytest.approx(float(difference.mean()), abs=1e-3)
-    assert [float(value) for value in table["measured"][1:9]] == pytest.approx(difference.tolist(), abs=1e-3)
+    assert [float(value) for value in table["measured"][1:9]] == pytest.approx(
+        difference.tolist(), abs=1e-3
+    )
     layer, head, left = 1, 2, []
     for ids, one, other in zip(read, wanted, giver, strict=True):
         edit = (layer, "z", put((len(ids) - 1, head), weights.blocks[layer].b_v[head]))
@@ -65,14 +77,21 @@ def test_its_table_stands_beside_what_is_published_and_holds_what_hooked_forward
 
 
 def test_the_parts_of_the_stream_add_up_to_the_difference(ran):
-    """The whole stream along the directions is the difference but for the norm's bias; the heads are part of it."""
+    """The whole stream along the directions is the difference but for the norm's bias; the heads
+    are part of it."""
     script, *_ = ran
-    weights, directions, bias = script["weights"], script["directions"], script["weights"].raw["ln_f.bias"]
+    weights, directions, bias = (
+        script["weights"],
+        script["directions"],
+        script["weights"].raw["ln_f.bias"],
+    )
     final = torch.stack([trace.resid_post[-1, -1] for trace in script["traces"]])
     whole = (final * directions).sum(-1) + script["toward"] @ bias
     torch.testing.assert_close(whole, script["difference"], rtol=0, atol=1e-4)
     written = torch.stack([trace.attn_out[:, -1] for trace in script["traces"]]).sum(1)
-    constant = sum(torch.einsum("he,hed->d", block.b_v, block.w_o) + block.b_o for block in weights.blocks)
+    constant = sum(
+        torch.einsum("he,hed->d", block.b_v, block.w_o) + block.b_o for block in weights.blocks
+    )
     expected = ((written - constant) * directions).sum(-1).mean()
     assert script["ranked"].sum() == pytest.approx(float(expected), abs=1e-4)
 
@@ -80,7 +99,10 @@ def test_the_parts_of_the_stream_add_up_to_the_difference(ran):
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("gpt2", "Cannot load gpt2: it is not in the local cache, and HF_HUB_OFFLINE forbids asking a hub; a folder "),
+        (
+            "gpt2",
+            "Cannot load gpt2: it is not in the local cache, and HF_HUB_OFFLINE forbids asking a hub; a folder ",
+        ),
         ("tiny-senses", "{measuring}: its tokenizer cuts ' Mary' into 4 tokens, expected "),
         ("tiny-senses-bidirectional", "{measuring}: it is a BERT, and the "),
     ],

@@ -28,8 +28,8 @@ BLOCK = ATTENTION + 2 * 128 * 256 + 256 + 128 + 2 * NORM
 
 
 class Shipped(NamedTuple):
-    """`sizes`: in config.json · `parameters`: by hand, of a vocabulary of that size · `units`: its training text, of
-    which two seeds share fewer than `alike` texts in 200.
+    """`sizes`: in config.json · `parameters`: by hand, of a vocabulary of that size · `units`: its
+    training text, of which two seeds share fewer than `alike` texts in 200.
     """
 
     name: str
@@ -51,9 +51,18 @@ class Shipped(NamedTuple):
 
 
 GPT2 = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_inner": 256, "n_positions": 256}
-BERT = {"num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 128, "intermediate_size": 256}
+BERT = {
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+}
 BERT |= {"max_position_embeddings": 128}
-BART = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (("layers", 2), ("attention_heads", 4))}
+BART = {
+    f"{side}_{what}": n
+    for side in ("encoder", "decoder")
+    for what, n in (("layers", 2), ("attention_heads", 4))
+}
 BART |= {"d_model": 128}
 MODELS = [
     Shipped(
@@ -63,12 +72,16 @@ MODELS = [
     ),
     Shipped(  # tokens, positions and kinds with a norm; blocks; a transform with a norm, and a bias for each token
         *("tiny-senses-bidirectional", "AutoModelForMaskedLM", "BertForMaskedLM", BERT),
-        lambda vocabulary: (vocabulary + 128 + 2) * 128 + NORM + 4 * BLOCK + 128 * 128 + 128 + NORM + vocabulary,
+        lambda vocabulary: (
+            (vocabulary + 128 + 2) * 128 + NORM + 4 * BLOCK + 128 * 128 + 128 + NORM + vocabulary
+        ),
         *(bidirectional, after.units, 10),
     ),
     Shipped(  # a bias for each token; positions from the third on with a norm, of both; a decoder attends twice
         *("tiny-translator", "AutoModelForSeq2SeqLM", "BartForConditionalGeneration", BART),
-        lambda vocabulary: 129 * vocabulary + 2 * ((64 + 2) * 128 + NORM) + 4 * BLOCK + 2 * (ATTENTION + NORM),
+        lambda vocabulary: (
+            129 * vocabulary + 2 * ((64 + 2) * 128 + NORM) + 4 * BLOCK + 2 * (ATTENTION + NORM)
+        ),
         *(translator, parallel.units, 20),
     ),
 ]
@@ -76,7 +89,9 @@ each = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 
 
 @each
-def test_the_files_are_small_and_whole_and_plain_transformers_loads_them_completely(model: Shipped) -> None:
+def test_the_files_are_small_and_whole_and_plain_transformers_loads_them_completely(
+    model: Shipped,
+) -> None:
     assert (model.folder / "model.safetensors").stat().st_size <= 4_000_000
     config = json.loads((model.folder / "config.json").read_text("utf-8"))
     assert config["architectures"] == [model.architecture] and config.items() >= model.sizes.items()
@@ -98,11 +113,16 @@ def test_one_seed_gives_one_text(model: Shipped) -> None:
 @each
 def test_one_seed_trains_one_model(model: Shipped) -> None:
     tokenizer, train = AutoTokenizer.from_pretrained(model.folder), model.train
-    runs = [list(train.fit(train.new_model(tokenizer, seed=seed), tokenizer, steps=3, seed=seed)) for seed in (5, 5, 6)]
+    runs = [
+        list(train.fit(train.new_model(tokenizer, seed=seed), tokenizer, steps=3, seed=seed))
+        for seed in (5, 5, 6)
+    ]
     assert runs[0] == runs[1] != runs[2]
 
 
 @pytest.mark.campaign
 @each
 def test_the_training_command_makes_a_folder_that_loads(model: Shipped, tmp_path: Path) -> None:
-    require_command_makes(model.folder, model.train.__name__.split(".")[1], model.auto, tmp_path / "made")
+    require_command_makes(
+        model.folder, model.train.__name__.split(".")[1], model.auto, tmp_path / "made"
+    )

@@ -1,4 +1,5 @@
-"""The benchmark: its arithmetic by hand, the works it compares equal in what they compute, one quick run of it all."""
+"""The benchmark: its arithmetic by hand, the works it compares equal in what they compute, one
+quick run of it all."""
 
 import os
 import subprocess
@@ -26,16 +27,29 @@ def model():
 
 def test_works_take_turns_after_one_that_does_not_count():
     called = []
-    found = timing.interleave({"a": lambda: called.append("a"), "b": lambda: called.append("b")}, runs=3)
+    found = timing.interleave(
+        {"a": lambda: called.append("a"), "b": lambda: called.append("b")}, runs=3
+    )
     assert called == ["a", "b"] * 4
-    assert found[["work", "run"]].to_numpy().tolist() == [["a", 0], ["b", 0], ["a", 1], ["b", 1], ["a", 2], ["b", 2]]
+    assert found[["work", "run"]].to_numpy().tolist() == [
+        ["a", 0],
+        ["b", 0],
+        ["a", 1],
+        ["b", 1],
+        ["a", 2],
+        ["b", 2],
+    ]
     assert (found["seconds"] > 0).all()
 
 
 def test_a_ratio_is_the_median_of_the_turns_ratios():
-    timings = pd.DataFrame({"work": ["a", "b"] * 3, "run": [0, 0, 1, 1, 2, 2], "seconds": [2.0, 1, 9, 3, 8, 2]})
+    timings = pd.DataFrame(
+        {"work": ["a", "b"] * 3, "run": [0, 0, 1, 1, 2, 2], "seconds": [2.0, 1, 9, 3, 8, 2]}
+    )
     found = timing.compare(timings, "a", "b", times=10)
-    assert [found[name] for name in ("ratio", "ratio_low", "ratio_high")] == pytest.approx([0.3, 0.2, 0.4])
+    assert [found[name] for name in ("ratio", "ratio_low", "ratio_high")] == pytest.approx(
+        [0.3, 0.2, 0.4]
+    )
     assert (found["seconds"], found["against_seconds"]) == (8, 20)
 
 
@@ -56,8 +70,12 @@ def test_the_square_is_found_in_a_sum():
 def test_the_loop_over_edges_gives_the_totals_of_the_paths(model):
     weights = read_weights(model)
     a, b = timing.aligned_pairs(model, 1, 12)
-    direction = torch.nn.functional.normalize(torch.randn(128, generator=torch.Generator().manual_seed(2)), dim=0)
-    found = paths(weights, a, b, direction[None], depth=weights.shape[0], receivers=[0], mlps=False, reach=0.0)
+    direction = torch.nn.functional.normalize(
+        torch.randn(128, generator=torch.Generator().manual_seed(2)), dim=0
+    )
+    found = paths(
+        weights, a, b, direction[None], depth=weights.shape[0], receivers=[0], mlps=False, reach=0.0
+    )
     heads = np.flatnonzero(found.edges["sender_head"] >= 0)[::9]
     assert {"query", "key", "value"} == set(found.edges[heads]["channel"])
     looped = timing.loop_over_edges(model, (a[0], b[0]), direction, found.edges[heads])
@@ -74,7 +92,9 @@ def test_memory_that_is_held_for_a_while_is_seen():
 
 def test_the_loop_over_heads_finds_what_the_swaps_find(model):
     weights, (a, b) = read_weights(model), timing.aligned_pairs(model, 3, 9)
-    direction = torch.nn.functional.normalize(torch.randn(128, generator=torch.Generator().manual_seed(1)), dim=0)
+    direction = torch.nn.functional.normalize(
+        torch.randn(128, generator=torch.Generator().manual_seed(1)), dim=0
+    )
     heads = [(0, 0), (1, 3), (3, 2)]
     plain = timing.loop_over_heads(model, (a, b), direction, heads)
     swapped = swaps.swap_pairs(weights, a, b, direction[None], depth=4)[..., 0]
@@ -112,8 +132,13 @@ def test_the_sets_of_a_curve_are_nested_and_then_matched_per_layer():
 
 @pytest.mark.campaign
 def test_the_quick_benchmark_has_right_results_and_a_page(tmp_path):
-    command, into = [sys.executable, str(SCRIPT), "--quick"], os.environ | {"PROBE_OUT": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, env=into, cwd=tmp_path, check=False)
+    command, into = (
+        [sys.executable, str(SCRIPT), "--quick"],
+        os.environ | {"PROBE_OUT": str(tmp_path)},
+    )
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=into, cwd=tmp_path, check=False
+    )
     assert done.returncode == 0, done.stderr
     targets = pd.read_csv(tmp_path / "targets.csv").set_index("work")
     assert targets.loc["largest difference of the two, of the residual's unit", "ratio"] < 1e-5

@@ -1,4 +1,5 @@
-"""tiny-translator as it ships: the French of its grammar, what training never sees, and what it can do."""
+"""tiny-translator as it ships: the French of its grammar, what training never sees, and what it can
+do."""
 
 import re
 from functools import cache
@@ -9,13 +10,26 @@ import pytest
 import torch
 from shipping import require_two_steps_make
 from training.translator import card, train
-from training.translator.evaluate import Question, Results, evaluate, is_right, overall, questions, translate
+from training.translator.evaluate import (
+    Question,
+    Results,
+    evaluate,
+    is_right,
+    overall,
+    questions,
+    translate,
+)
 from training.translator.french import Noun, agree, contract, describe, determine
 from training.translator.hiding import HIDDEN, HIDING, hide
 from training.translator.parallel import Pair, fill, frame_windows, ordinary, plans, topics, units
 from training.translator.train import batches, step_loss
 from training.withheld import allowed, echoes, held_out
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BartForConditionalGeneration, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    BartForConditionalGeneration,
+    PreTrainedTokenizerFast,
+)
 
 from probe.model.find import EMBEDDED_FOLDER
 from probe.text import lexicon
@@ -34,7 +48,9 @@ def sample() -> tuple[Pair, ...]:
 
 @cache
 def shipped() -> tuple[BartForConditionalGeneration, PreTrainedTokenizerFast]:
-    return AutoModelForSeq2SeqLM.from_pretrained(FOLDER).eval(), AutoTokenizer.from_pretrained(FOLDER)
+    return AutoModelForSeq2SeqLM.from_pretrained(FOLDER).eval(), AutoTokenizer.from_pretrained(
+        FOLDER
+    )
 
 
 @cache
@@ -77,8 +93,12 @@ def determiner(name: str) -> list[str]:
         ("our", "first", Noun("school", "école", "f"), None, "notre première école"),
     ],
 )
-def test_noun_phrases_agree(det: str, before: str | None, noun: Noun, after: str | None, french: str) -> None:
-    phrase = describe(noun, adjective(before) if before else None, adjective(after) if after else None)
+def test_noun_phrases_agree(
+    det: str, before: str | None, noun: Noun, after: str | None, french: str
+) -> None:
+    phrase = describe(
+        noun, adjective(before) if before else None, adjective(after) if after else None
+    )
     assert determine(determiner(det), noun.gender, phrase) == french
 
 
@@ -91,7 +111,10 @@ def test_noun_phrases_agree(det: str, before: str | None, noun: Noun, after: str
         ("de le hérisson à le médecin", "du hérisson au médecin"),
         ("de un arbre", "d'un arbre"),
         ("de Apple", "d'Apple"),
-        ("parce que elle a dit que il a vu que la table", "parce qu'elle a dit qu'il a vu que la table"),
+        (
+            "parce que elle a dit que il a vu que la table",
+            "parce qu'elle a dit qu'il a vu que la table",
+        ),
         ("de héron", "de héron"),
         ("de hydrogène", "d'hydrogène"),
         ("le mot que Emma a lu", "le mot qu'Emma a lu"),
@@ -134,17 +157,28 @@ def test_predicates_agree() -> None:
     for topic in topics():
         assert all(len(row) in (2, 3) for row in topic.does)
         for seed in range(12):
-            found = fill(("{the:W} {does:W}", "{the:W} {does:W}"), {"W": topic.word}, topic.does, Random(seed))
+            found = fill(
+                ("{the:W} {does:W}", "{the:W} {does:W}"),
+                {"W": topic.word},
+                topic.does,
+                Random(seed),
+            )
             feminine = {row[2] for row in topic.does if len(row) == 3 and row[2] != row[1]}
-            assert any(found.fr[:-1].endswith(form) for form in feminine) <= (topic.word.gender == "f")
+            assert any(found.fr[:-1].endswith(form) for form in feminine) <= (
+                topic.word.gender == "f"
+            )
 
 
 def test_the_french_of_all_texts_is_elided_and_contracted() -> None:
     french = "\n".join(pair.fr for pair in sample())
     assert not re.findall(r"\b(?:de|à) les?\b|\bd'(?:le|la|les)\b", french)
     aspirated = "h(?:aie|éron|érisson)"
-    assert not re.findall(rf"(?<!-)\b(?:le|la|de|que|ce|ma|sa) (?!{aspirated})[aeéiouyhêîœ]\w*", french)
-    assert not re.findall(rf"\b(?:l'|d'|qu'|cet |vieil |bel |nouvel )(?:{aspirated}|[bcdfgjklmnpqrstvwxz])\w*", french)
+    assert not re.findall(
+        rf"(?<!-)\b(?:le|la|de|que|ce|ma|sa) (?!{aspirated})[aeéiouyhêîœ]\w*", french
+    )
+    assert not re.findall(
+        rf"\b(?:l'|d'|qu'|cet |vieil |bel |nouvel )(?:{aspirated}|[bcdfgjklmnpqrstvwxz])\w*", french
+    )
     assert not re.findall(r"[{}]|  | ,|^\W", french)
 
 
@@ -169,15 +203,27 @@ def test_every_text_has_one_translation() -> None:
 
 def test_no_cue_is_named_twice_in_a_text() -> None:
     nouns = [noun.en for topic in topics() for noun in (*topic.cues, *topic.kin)]
-    counted = [(pair.en, re.findall(rf"\b(?:{'|'.join(nouns)})\b", pair.en.lower())) for pair in sample()]
+    counted = [
+        (pair.en, re.findall(rf"\b(?:{'|'.join(nouns)})\b", pair.en.lower())) for pair in sample()
+    ]
     assert [en for en, found in counted if len(found) > len(set(found))] == []
 
 
 def test_held_out_cues_never_meet_an_ambiguous_word_in_either_language() -> None:
     held = [cue for topic in topics() for cue in topic.cues if cue not in topic.seen]
-    english, french = (f"(?:{'|'.join(getattr(cue, side) for cue in held)})" for side in ("en", "fr"))
-    met = [pair for pair in sample() if any(holds(pair.en, word) for word in ENGLISH) and holds(pair.en, english)]
-    met += [pair for pair in sample() if any(holds(pair.fr, word) for word in FRENCH) and holds(pair.fr, french)]
+    english, french = (
+        f"(?:{'|'.join(getattr(cue, side) for cue in held)})" for side in ("en", "fr")
+    )
+    met = [
+        pair
+        for pair in sample()
+        if any(holds(pair.en, word) for word in ENGLISH) and holds(pair.en, english)
+    ]
+    met += [
+        pair
+        for pair in sample()
+        if any(holds(pair.fr, word) for word in FRENCH) and holds(pair.fr, french)
+    ]
     assert met == []
     plain = [pair for pair in sample() if pair.hidable]
     assert not [pair for pair in plain if any(holds(pair.fr, word) for word in FRENCH)]
@@ -185,16 +231,30 @@ def test_held_out_cues_never_meet_an_ambiguous_word_in_either_language() -> None
 
 
 def test_no_text_comes_near_a_frame() -> None:
-    assert [pair for pair in sample() if not allowed(pair.en) or echoes(pair.en, frame_windows())] == []
+    assert [
+        pair for pair in sample() if not allowed(pair.en) or echoes(pair.en, frame_windows())
+    ] == []
     assert not {pair.en for pair in sample()} & {question.text.en for question in questions()}
-    long_enough = [question for question in questions() if len(re.findall(r"[a-z]+", question.text.en.lower())) >= 7]
-    assert len(long_enough) > 1000 and all(echoes(question.text.en, frame_windows()) for question in long_enough)
+    long_enough = [
+        question
+        for question in questions()
+        if len(re.findall(r"[a-z]+", question.text.en.lower())) >= 7
+    ]
+    assert len(long_enough) > 1000 and all(
+        echoes(question.text.en, frame_windows()) for question in long_enough
+    )
 
 
 def test_the_words_of_the_frames_are_met_in_training() -> None:
     for side in ("en", "fr"):
-        met = {word for pair in sample() for word in re.findall(r"\w+", getattr(pair, side).lower())}
-        needed = {word for question in questions() for word in re.findall(r"\w+", getattr(question.text, side).lower())}
+        met = {
+            word for pair in sample() for word in re.findall(r"\w+", getattr(pair, side).lower())
+        }
+        needed = {
+            word
+            for question in questions()
+            for word in re.findall(r"\w+", getattr(question.text, side).lower())
+        }
         assert sorted(needed - met) == []
 
 
@@ -204,21 +264,32 @@ def test_cues_stand_on_both_sides_of_the_word_in_training_and_in_the_frames() ->
         for pair in texts:
             at = re.search(r"\b(?:bank|mole|apple)\b", pair.en, re.IGNORECASE)
             if at:
-                cues = {cue.en for topic in topics() if topic.name == at[0].lower() for cue in topic.cues}
+                cues = {
+                    cue.en
+                    for topic in topics()
+                    if topic.name == at[0].lower()
+                    for cue in topic.cues
+                }
                 before += bool(cues & set(re.findall(r"\w+", pair.en[: at.start()])))
                 behind += bool(cues & set(re.findall(r"\w+", pair.en[at.end() :])))
         assert min(before, behind) > 0.25 * (before + behind)
 
 
 def test_right_and_wrong_words_are_told_apart() -> None:
-    (asked,) = (q for q in questions() if q.sense == "skin" and q.cue == "cheek" and q.text.en.startswith("My sister"))
+    (asked,) = (
+        q
+        for q in questions()
+        if q.sense == "skin" and q.cue == "cheek" and q.text.en.startswith("My sister")
+    )
     assert asked.text.fr == "Ma sœur a peint le grain de beauté et mon frère a peint la joue."
     assert is_right(asked.text.fr, asked)
     assert not is_right("Ma sœur a peint la taupe et mon frère a peint la joue.", asked)
     assert not is_right("Ma sœur a peint la mole et le grain de beauté.", asked)
     assert not is_right("Ma sœur a peint la joue.", asked)
     fruit = Question(Pair("apple", "pomme"), "apple", "fruit", "pear", False, "pomme", ("Apple",))
-    assert is_right("Pomme.", fruit) and not is_right("pommes", fruit) and not is_right("apple", fruit)
+    assert (
+        is_right("Pomme.", fruit) and not is_right("pommes", fruit) and not is_right("apple", fruit)
+    )
 
 
 def test_every_word_of_the_grammar_is_one_token_and_offsets_fit() -> None:
@@ -237,7 +308,11 @@ def test_words_are_translated_by_their_sense() -> None:
     assert seen >= 0.98 and held >= 0.97
     assert [score for score in results().senses if min(score.seen, score.held_out) < 0.9] == []
     assert results().tokens >= 0.95 and results().sentences >= 0.9
-    assert sum(score.n_seen + score.n_held_out for score in results().senses) == len(questions()) > 1000
+    assert (
+        sum(score.n_seen + score.n_held_out for score in results().senses)
+        == len(questions())
+        > 1000
+    )
 
 
 def test_the_card_says_what_is_measured() -> None:
@@ -254,7 +329,11 @@ def test_translation_is_the_models_own_greedy_generation() -> None:
     for text, ids in zip(texts, translate(model, tokenizer, texts), strict=True):
         source = tokenizer(text, return_tensors="pt")
         out = model.generate(
-            source.input_ids, attention_mask=source.attention_mask, num_beams=1, do_sample=False, max_new_tokens=48
+            source.input_ids,
+            attention_mask=source.attention_mask,
+            num_beams=1,
+            do_sample=False,
+            max_new_tokens=48,
         )
         assert out[0].tolist() == [tokenizer.bos_token_id, *ids, tokenizer.eos_token_id]
 
@@ -276,8 +355,13 @@ def test_hiding_spares_the_end_mark_and_the_sentences_with_an_ambiguous_word() -
 
 def test_padding_changes_no_loss() -> None:
     model, tokenizer = shipped()
-    rows = [(tokenizer(en).input_ids, tokenizer(fr).input_ids) for en, fr in (("We sang.", "Nous avons chanté."),)]
-    long = [(tokenizer(q.text.en).input_ids, tokenizer(q.text.fr).input_ids) for q in questions()[:1]]
+    rows = [
+        (tokenizer(en).input_ids, tokenizer(fr).input_ids)
+        for en, fr in (("We sang.", "Nous avons chanté."),)
+    ]
+    long = [
+        (tokenizer(q.text.en).input_ids, tokenizer(q.text.fr).input_ids) for q in questions()[:1]
+    ]
     with torch.no_grad():
         alone, other, both = (step_loss(model, batch).item() for batch in (rows, long, rows + long))
     counts = len(rows[0][1]), len(long[0][1])

@@ -1,16 +1,20 @@
-"""The same findings on any processor: `make campaign`, or `python tests/campaign/any_processor.py --out reports`.
+"""The same findings on any processor: `make campaign`, or `python tests/campaign/any_processor.py
+--out reports`.
 
-Sums of floating-point numbers depend on their order, and that on the instructions of a processor and on the number of
-threads. Torch, MKL, oneDNN, OpenBLAS and numpy are held to three sets of instructions, with one thread and with two,
-and under each of the six settings run
+Sums of floating-point numbers depend on their order, and that on the instructions of a processor
+and on the number of threads. Torch, MKL, oneDNN, OpenBLAS and numpy are held to three sets of
+instructions, with one thread and with two, and under each of the six settings run
 
     the numeric tests     the formulas, the exact swaps and the statistics
     probe check           of every embedded model: do all rows of its certificate hold?
-    probe report          of both embedded models that have one: every verdict, and the ranks of the resolvers
-    the swaps of rive     of the embedded translator: where the choice is read, and by which heads, the largest first
+    probe report          of both embedded models that have one: every verdict, and the ranks of the
+                          resolvers
+    the swaps of rive     of the embedded translator: where the choice is read, and by which heads,
+                          the largest first
 
-What was found goes into `any_processor.csv` (setting, what, result); the exit status is 1 where two settings differ.
-A processor without the instructions of a setting uses the best it has: the rows `instructions` say what torch used.
+What was found goes into `any_processor.csv` (setting, what, result); the exit status is 1 where two
+settings differ. A processor without the instructions of a setting uses the best it has: the rows
+`instructions` say what torch used.
 """
 
 import argparse
@@ -26,17 +30,28 @@ import pandas as pd
 
 ROOT = Path(__file__).parent.parent.parent
 COLUMNS = ("setting", "what", "result")
-LIBRARIES = ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES")
+LIBRARIES = (
+    "ATEN_CPU_CAPABILITY",
+    "MKL_CBWR",
+    "ONEDNN_MAX_CPU_ISA",
+    "OPENBLAS_CORETYPE",
+    "NPY_DISABLE_CPU_FEATURES",
+)
 INSTRUCTIONS = {
-    "default": dict(zip(LIBRARIES, ("default", "COMPATIBLE", "SSE41", "Nehalem", "X86_V3 X86_V4"), strict=True)),
+    "default": dict(
+        zip(LIBRARIES, ("default", "COMPATIBLE", "SSE41", "Nehalem", "X86_V3 X86_V4"), strict=True)
+    ),
     "avx2": dict(zip(LIBRARIES, ("avx2", "AVX2", "AVX2", "Haswell", "X86_V4"), strict=True)),
     "avx512": {"ATEN_CPU_CAPABILITY": "avx512"},
 }
 THREADS = (1, 2)
-# A thread that waits leaves its core to others: on a busy machine two that spin take many times as long.
+# A thread that waits leaves its core to others: on a busy machine two that spin take many times as
+# long.
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
 SETTINGS = {
-    f"{name}, {threads} thread{'s' if threads > 1 else ''}": held | PASSIVE | {"OMP_NUM_THREADS": str(threads)}
+    f"{name}, {threads} thread{'s' if threads > 1 else ''}": held
+    | PASSIVE
+    | {"OMP_NUM_THREADS": str(threads)}
     for name, held in INSTRUCTIONS.items()
     for threads in THREADS
 }
@@ -52,10 +67,16 @@ LEVEL = 0.05
 def findings(held: dict[str, str]) -> Iterator[tuple[str, str]]:
     """What is found with this environment, and the name of it."""
     yield USED, _run(held, "-c", CAPABILITY).strip()
-    yield "numeric tests", _run(held, "-m", "pytest", "-q", *TESTS).splitlines()[-1].partition(" in ")[0]
+    yield (
+        "numeric tests",
+        _run(held, "-m", "pytest", "-q", *TESTS).splitlines()[-1].partition(" in ")[0],
+    )
     for model in (*REPORTED, TRANSLATOR):
         made = json.loads(_run(held, "-m", "probe", "check", "--model", model, "--json"))
-        yield f"{model}: check", f"{sum(row['ok'] for row in made['rows'])} of {len(made['rows'])} rows hold"
+        yield (
+            f"{model}: check",
+            f"{sum(row['ok'] for row in made['rows'])} of {len(made['rows'])} rows hold",
+        )
     with TemporaryDirectory() as folder:
         for model in REPORTED:
             _run(held, "-m", "probe", "report", "--model", model, "--out", f"{folder}/{model}")
@@ -66,7 +87,8 @@ def findings(held: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def verdicts(heads: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """Per pair of senses the resolvers, by rank, and the heads of every other verdict; who is not named is `none`."""
+    """Per pair of senses the resolvers, by rank, and the heads of every other verdict; who is not
+    named is `none`."""
     heads = heads.assign(name=heads.apply(named, axis=1))
     for (word, a, b), rows in heads.groupby(["word", "sense_a", "sense_b"], sort=False):
         found = [
@@ -83,9 +105,14 @@ def named(head: pd.Series) -> str:
 
 
 def choice(swaps: pd.DataFrame) -> str:
-    """Which English words and which heads carry the choice, the largest first: corrected p below LEVEL."""
-    shown = swaps[swaps["group"].str.startswith("swap") & (swaps["p"] < LEVEL)].sort_values("value", ascending=False)
-    return "; ".join(f"{group}: {', '.join(rows['row'])}" for group, rows in shown.groupby("group", sort=False))
+    """Which English words and which heads carry the choice, the largest first: corrected p below
+    LEVEL."""
+    shown = swaps[swaps["group"].str.startswith("swap") & (swaps["p"] < LEVEL)].sort_values(
+        "value", ascending=False
+    )
+    return "; ".join(
+        f"{group}: {', '.join(rows['row'])}" for group, rows in shown.groupby("group", sort=False)
+    )
 
 
 def differing(rows: Sequence[dict[str, str]]) -> list[str]:
@@ -94,18 +121,24 @@ def differing(rows: Sequence[dict[str, str]]) -> list[str]:
     for row in rows:
         found.setdefault(row["what"], {})[row["setting"]] = row["result"]
     settings = {row["setting"] for row in rows}
-    alike = [what for what, of in found.items() if len(set(of.values())) == 1 and set(of) == settings]
+    alike = [
+        what for what, of in found.items() if len(set(of.values())) == 1 and set(of) == settings
+    ]
     return [what for what in found if what not in (USED, *alike)]
 
 
 def _run(held: dict[str, str], *command: str) -> str:
     """What the command says under these settings, with the package of this checkout."""
     given = {"cwd": ROOT, "env": os.environ | {"PYTHONPATH": str(ROOT)} | held}
-    return subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, text=True, check=True, **given).stdout
+    return subprocess.run(
+        [sys.executable, *command], stdout=subprocess.PIPE, text=True, check=True, **given
+    ).stdout
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "reports")
     out = parser.parse_args().out
     rows = []
@@ -116,7 +149,11 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(rows, columns=COLUMNS).to_csv(out / "any_processor.csv", index=False)
     different = differing(rows)
-    print(f"different: {', '.join(different)}" if different else f"alike under all {len(SETTINGS)} settings")
+    print(
+        f"different: {', '.join(different)}"
+        if different
+        else f"alike under all {len(SETTINGS)} settings"
+    )
     return bool(different)
 
 

@@ -1,8 +1,8 @@
 """Sweeps that are killed, again and again, and what was lost: a part of `make campaign`.
 
-Every run starts a real `probe sweep` in its own process group on a small model, does something terrible to it at a
-moment drawn with the seed, runs the same command again until it ends well, and compares all shards with those of a run
-that nothing happened to. The tests run one of each kind.
+Every run starts a real `probe sweep` in its own process group on a small model, does something
+terrible to it at a moment drawn with the seed, runs the same command again until it ends well, and
+compares all shards with those of a run that nothing happened to. The tests run one of each kind.
 """
 
 import argparse
@@ -49,7 +49,11 @@ class Stage:
 
     @property
     def base(self) -> list[str]:
-        return [f"--model={self.folder}/model", f"--sentences={self.folder}/sentences.jsonl", f"--block={BLOCK}"]
+        return [
+            f"--model={self.folder}/model",
+            f"--sentences={self.folder}/sentences.jsonl",
+            f"--block={BLOCK}",
+        ]
 
     def start(self, out: Path, *more: str) -> "subprocess.Popen[str] | Forked":
         arguments = ["sweep", *self.base, "--out", str(out), "--json", *more]
@@ -57,17 +61,24 @@ class Stage:
             return Forked(arguments, out.parent)
         command = [sys.executable, "-c", PROGRAM, *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(command, **pipes, env=ENVIRONMENT, cwd=out.parent, start_new_session=True)
+        return subprocess.Popen(
+            command, **pipes, env=ENVIRONMENT, cwd=out.parent, start_new_session=True
+        )
 
 
 class Forked:
-    """`probe ARGUMENTS` in a process forked from a server that holds the libraries already; used as a `Popen` is."""
+    """`probe ARGUMENTS` in a process forked from a server that holds the libraries already; used as
+    a `Popen` is."""
 
     def __init__(self, arguments: Sequence[str], folder: Path):
         server = multiprocessing.get_context("forkserver")
-        server.set_forkserver_preload(["probe.cli", "probe.sweep.run", "probe.sweep.work", "transformer_lens"])
+        server.set_forkserver_preload(
+            ["probe.cli", "probe.sweep.run", "probe.sweep.work", "transformer_lens"]
+        )
         self._said = [folder / f"{name}-{time.monotonic_ns()}" for name in ("out", "err")]
-        self._process = server.Process(target=_run_command, args=(list(arguments), folder, *self._said))
+        self._process = server.Process(
+            target=_run_command, args=(list(arguments), folder, *self._said)
+        )
         self._process.start()
         self.pid = self._process.pid
 
@@ -82,7 +93,9 @@ class Forked:
         self._process.join(timeout)
         if self._process.exitcode is None:
             raise subprocess.TimeoutExpired("probe sweep", timeout)
-        out, err = (path.read_text(encoding="utf-8") if path.exists() else "" for path in self._said)
+        out, err = (
+            path.read_text(encoding="utf-8") if path.exists() else "" for path in self._said
+        )
         return out, err
 
 
@@ -114,7 +127,8 @@ class Outcome:
     left_over: int = 0
 
     def end(self, process: "subprocess.Popen[str] | Forked") -> str:
-        """Wait for the run, and note how it ended and its last line; all that it said on standard error."""
+        """Wait for the run, and note how it ended and its last line; all that it said on standard
+        error."""
         _, err = process.communicate(timeout=WAIT)
         self.codes.append(process.returncode)
         self.said = (err.strip().splitlines() or [""])[-1]
@@ -128,7 +142,9 @@ def make_stage(folder: Path, *, seed: int = 0, rows: int = ROWS, forked: bool = 
 
     make_model(folder / "model")
     corpus = make_corpus(folder / "sentences.jsonl", rows)
-    whole = sweep(str(folder / "model"), [corpus], folder / "reference", options=Options(block=BLOCK))
+    whole = sweep(
+        str(folder / "model"), [corpus], folder / "reference", options=Options(block=BLOCK)
+    )
     return Stage(folder, random.Random(seed), rows, fingerprints(whole.folder), forked)
 
 
@@ -148,7 +164,8 @@ def wait_for(process: subprocess.Popen[str] | Forked, out: Path, receipts: int) 
 
 
 def moment(stage: Stage) -> int:
-    """After how many more units something happens: at once, while axes are fitted, at the first shards, or later."""
+    """After how many more units something happens: at once, while axes are fitted, at the first
+    shards, or later."""
     return stage.rng.choice([0, 1, 2, stage.rng.randrange(3, stage.rows // BLOCK // 6)])
 
 
@@ -168,7 +185,7 @@ def workers_of(process: subprocess.Popen[str] | Forked) -> list[psutil.Process]:
     return found
 
 
-# --- what happens to a run -------------------------------------------------------------------------------------------
+# --- what happens to a run ------------------------------------------------------------------------
 
 
 def driver_killed(stage: Stage, out: Path, outcome: Outcome, *more: str) -> None:
@@ -196,7 +213,8 @@ def driver_killed_with_dask(stage: Stage, out: Path, outcome: Outcome) -> None:
 
 
 def worker_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
-    """Dask workers die by SIGKILL in the middle, one and later another: the run goes on by itself."""
+    """Dask workers die by SIGKILL in the middle, one and later another: the run goes on by itself.
+    """
     process = stage.start(out, "--engine", "dask", "--workers", "2")
     for at in sorted((2 + moment(stage), 5 + moment(stage))):
         if wait_for(process, out, at) and (victims := workers_of(process)):
@@ -252,7 +270,15 @@ def disk_full(stage: Stage, out: Path, outcome: Outcome) -> None:
 KINDS: dict[str, Callable[[Stage, Path, Outcome], None]] = {
     kind.__name__: kind
     for kind in (
-        *(driver_killed, driver_killed_with_dask, worker_killed, scheduler_killed, interrupted, truncated, disk_full),
+        *(
+            driver_killed,
+            driver_killed_with_dask,
+            worker_killed,
+            scheduler_killed,
+            interrupted,
+            truncated,
+            disk_full,
+        ),
     )
 }
 
@@ -269,12 +295,18 @@ def can_mount() -> bool:
 
 @contextmanager
 def dask_of_its_own(folder: Path):
-    """A scheduler and one worker in processes of their own; yields the scheduler's process and address."""
+    """A scheduler and one worker in processes of their own; yields the scheduler's process and
+    address."""
     environment = ENVIRONMENT | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
     note = folder / f"scheduler-{time.monotonic_ns()}.json"
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
     here = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(note)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment, "cwd": folder}
+    quiet = {
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+        "env": environment,
+        "cwd": folder,
+    }
     scheduler = subprocess.Popen([*command, *here], **quiet)
     worker = None
     try:
@@ -294,7 +326,8 @@ def dask_of_its_own(folder: Path):
 
 
 def run_kind(stage: Stage, kind: str, *, times: int = 1) -> Outcome:
-    """Let one kind of thing happen to a fresh run `times` times, finish the run, and count what was lost."""
+    """Let one kind of thing happen to a fresh run `times` times, finish the run, and count what was
+    lost."""
     outcome = Outcome(kind)
     awkward = f"{kind} ü "  # blanks and letters beyond ASCII in the path
     with TemporaryDirectory(dir=stage.folder, prefix=awkward) as place:
@@ -321,10 +354,21 @@ def run_kind(stage: Stage, kind: str, *, times: int = 1) -> Outcome:
 
 
 TIMES = {"driver_killed": 4, "interrupted": 3, "driver_killed_with_dask": 2}
-COLUMNS = ("kind", "runs", "kills", "rows", "rows_lost", "rows_doubled", "files_different", "left_over")
+COLUMNS = (
+    "kind",
+    "runs",
+    "kills",
+    "rows",
+    "rows_lost",
+    "rows_doubled",
+    "files_different",
+    "left_over",
+)
 
 
-def campaign(folder: Path, kills: int, kinds: Sequence[str], *, seed: int = 0) -> list[dict[str, object]]:
+def campaign(
+    folder: Path, kills: int, kinds: Sequence[str], *, seed: int = 0
+) -> list[dict[str, object]]:
     """Kinds in turn until there are `kills`; one row per kind."""
     stage = make_stage(folder, seed=seed)
     found: dict[str, list[Outcome]] = {kind: [] for kind in kinds}
@@ -334,7 +378,10 @@ def campaign(folder: Path, kills: int, kinds: Sequence[str], *, seed: int = 0) -
             print(found[kind][-1], file=sys.stderr, flush=True)
     rows = []
     for kind, all_of in found.items():
-        counts = (sum(getattr(o, name) for o in all_of) for name in ("lost", "doubled", "different", "left_over"))
+        counts = (
+            sum(getattr(o, name) for o in all_of)
+            for name in ("lost", "doubled", "different", "left_over")
+        )
         facts = (kind, len(all_of), sum(o.kills for o in all_of), stage.rows * len(all_of), *counts)
         rows.append(dict(zip(COLUMNS, facts, strict=True)))
     return rows

@@ -1,9 +1,11 @@
-"""Faults that the fast tests must notice: `make campaign`, or `python tests/campaign/mutations.py --out reports`.
+"""Faults that the fast tests must notice: `make campaign`, or `python tests/campaign/mutations.py
+--out reports`.
 
-Every row of FAULTS puts one fault into a copy of `probe/`: a sign, a mask, a scale, a position off by one, swapped
-labels, a bias left away, a wrong donor, a wrong fold. Against that copy run the tests of the fault's own file, which
-should notice first, then those of its room, then all fast ones, each up to the first failure. `mutations.csv` says of
-every fault by which test it was caught; the exit status is 1 where one was not, or where tests fail without a fault.
+Every row of FAULTS puts one fault into a copy of `probe/`: a sign, a mask, a scale, a position off
+by one, swapped labels, a bias left away, a wrong donor, a wrong fold. Against that copy run the
+tests of the fault's own file, which should notice first, then those of its room, then all fast
+ones, each up to the first failure. `mutations.csv` says of every fault by which test it was caught;
+the exit status is 1 where one was not, or where tests fail without a fault.
 """
 
 import argparse
@@ -26,12 +28,21 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 COLUMNS = ("file", "breaks", "caught", "by")
 LONGEST = 1800  # seconds: a fault may also make a loop that never ends
-TABLE = "tests/house/test_mutations.py"  # of the faults themselves, which any of them would fail
-LIBRARIES = ("torch", "transformers", "transformer_lens", "scipy.stats", "pandas", "altair", "hypothesis")
+TABLE = "tests/package/test_mutations.py"  # of the faults themselves, which any of them would fail
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "transformer_lens",
+    "scipy.stats",
+    "pandas",
+    "altair",
+    "hypothesis",
+)
 
 
 class Fault(NamedTuple):
-    """In `file` of `probe/` the text `old`, which stands there once, becomes `new`; `breaks` says what that is."""
+    """In `file` of `probe/` the text `old`, which stands there once, becomes `new`; `breaks` says
+    what that is."""
 
     file: str
     breaks: str
@@ -41,38 +52,109 @@ class Fault(NamedTuple):
 
 FAULTS = (
     # text and tokens
-    Fault("model/tokens.py", "the token behind the word belongs to it", "if low < end and", "if low <= end and"),
-    Fault("text/splits.py", "a fold is fitted on the cue words it tests", "if all(a != b for", "if any(a != b for"),
-    Fault("text/splits.py", "a partner of the same sense", "for row in of_sense[1] if", "for row in of_sense[0] if"),
+    Fault(
+        "model/tokens.py",
+        "the token behind the word belongs to it",
+        "if low < end and",
+        "if low <= end and",
+    ),
+    Fault(
+        "text/splits.py",
+        "a fold is fitted on the cue words it tests",
+        "if all(a != b for",
+        "if any(a != b for",
+    ),
+    Fault(
+        "text/splits.py",
+        "a partner of the same sense",
+        "for row in of_sense[1] if",
+        "for row in of_sense[0] if",
+    ),
     # the formulas
     Fault(
-        "model/attention.py", "the mask shows one token ahead", "key_pos - query_pos + 1)", "key_pos - query_pos + 2)"
+        "model/attention.py",
+        "the mask shows one token ahead",
+        "key_pos - query_pos + 1)",
+        "key_pos - query_pos + 2)",
     ),
-    Fault("model/attention.py", "a window one token too long", "query_pos - window)", "query_pos - window - 1)"),
+    Fault(
+        "model/attention.py",
+        "a window one token too long",
+        "query_pos - window)",
+        "query_pos - window - 1)",
+    ),
     Fault("model/attention.py", "scores over d_head", "/ math.sqrt(q.shape[-1])", "/ q.shape[-1]"),
-    Fault("model/attention.py", "shares of 1 over queries", "exponentials.sum(-1,", "exponentials.sum(-2,"),
+    Fault(
+        "model/attention.py",
+        "shares of 1 over queries",
+        "exponentials.sum(-1,",
+        "exponentials.sum(-2,",
+    ),
     Fault("model/attention.py", "a wrong rotary base", "1.0 / base **", "1.0 / (2 * base) **"),
-    Fault("model/attention.py", "rotary turns backwards", "torch.cat([-second, first]", "torch.cat([second, -first]"),
-    Fault("model/attention.py", "later keys are taken for earlier ones", "(offsets > 0) *", "(offsets < 0) *"),
-    Fault("model/attention.py", "a norm without epsilon", "torch.sqrt(variance + epsilon)", "torch.sqrt(variance)"),
-    Fault("model/forward.py", "embeddings not scaled", ".to(dtype) * config.embed_scale", ".to(dtype)"),
-    Fault("model/forward.py", "positions from the first row", "config.positions.first + places", "places"),
+    Fault(
+        "model/attention.py",
+        "rotary turns backwards",
+        "torch.cat([-second, first]",
+        "torch.cat([second, -first]",
+    ),
+    Fault(
+        "model/attention.py",
+        "later keys are taken for earlier ones",
+        "(offsets > 0) *",
+        "(offsets < 0) *",
+    ),
+    Fault(
+        "model/attention.py",
+        "a norm without epsilon",
+        "torch.sqrt(variance + epsilon)",
+        "torch.sqrt(variance)",
+    ),
+    Fault(
+        "model/forward.py", "embeddings not scaled", ".to(dtype) * config.embed_scale", ".to(dtype)"
+    ),
+    Fault(
+        "model/forward.py",
+        "positions from the first row",
+        "config.positions.first + places",
+        "places",
+    ),
     Fault("model/forward.py", "b_O left away", "delta_e.sum(-3) + block.b_o", "delta_e.sum(-3)"),
-    Fault("model/weights.py", "a matrix not transposed", "family.turned else held.T", "family.turned else held"),
+    Fault(
+        "model/weights.py",
+        "a matrix not transposed",
+        "family.turned else held.T",
+        "family.turned else held",
+    ),
     Fault(
         "model/weights.py",
         "queries and keys swapped",
         'transpose(0, 1) for place, role in enumerate("qkv")',
         'transpose(0, 1) for place, role in enumerate("kqv")',
     ),
-    Fault("model/model.py", "an epsilon ten times as large", "return float(epsilon)", "return 10 * float(epsilon)"),
+    Fault(
+        "model/model.py",
+        "an epsilon ten times as large",
+        "return float(epsilon)",
+        "return 10 * float(epsilon)",
+    ),
     # observation
     Fault(
-        "model/ledger.py", "a head's write misses its norm", "self.behind(1 + 2 * layer)", "self.behind(2 + 2 * layer)"
+        "model/ledger.py",
+        "a head's write misses its norm",
+        "self.behind(1 + 2 * layer)",
+        "self.behind(2 + 2 * layer)",
     ),
-    Fault("model/ledger.py", "shares of the wrong sign", "mean() - along[len(a) :]", "mean() + along[len(a) :]"),
     Fault(
-        "model/ledger.py", "a stream without its last depth", "trace.resid_post[-1:, at]", "trace.resid_pre[-1:, at]"
+        "model/ledger.py",
+        "shares of the wrong sign",
+        "mean() - along[len(a) :]",
+        "mean() + along[len(a) :]",
+    ),
+    Fault(
+        "model/ledger.py",
+        "a stream without its last depth",
+        "trace.resid_post[-1:, at]",
+        "trace.resid_pre[-1:, at]",
     ),
     # the engine
     Fault("patching/engine.py", "a bias left away", "resid.add_(writer.bias)", "resid.add_(0)"),
@@ -88,11 +170,24 @@ FAULTS = (
         "if family.parallel else resid_mid)\n    return",
         "if True else resid_mid)\n    return",
     ),
-    Fault("patching/engine.py", "scores scaled that are not", "** -0.5 if config.family.scaled else 1.0", "** -0.5"),
-    Fault("patching/engine.py", "the bias of another query", "bias[:, pos, None,", "bias[:, pos - 1, None,"),
+    Fault(
+        "patching/engine.py",
+        "scores scaled that are not",
+        "** -0.5 if config.family.scaled else 1.0",
+        "** -0.5",
+    ),
+    Fault(
+        "patching/engine.py",
+        "the bias of another query",
+        "bias[:, pos, None,",
+        "bias[:, pos - 1, None,",
+    ),
     Fault("patching/swaps.py", "a wrong donor", "own.roll(len(members), 0)", "own.roll(1, 0)"),
     Fault(
-        "patching/swaps.py", "the swapped heads are the kept ones", "return ~torch.eye(count", "return torch.eye(count"
+        "patching/swaps.py",
+        "the swapped heads are the kept ones",
+        "return ~torch.eye(count",
+        "return torch.eye(count",
     ),
     Fault(
         "patching/live.py",
@@ -109,7 +204,9 @@ FAULTS = (
         "(same_b - same_a)",
         "(same_b + same_a)",
     ),
-    Fault("patching/effects.py", "a stage too late", "np.asarray(chosen) - 1)", "np.asarray(chosen))"),
+    Fault(
+        "patching/effects.py", "a stage too late", "np.asarray(chosen) - 1)", "np.asarray(chosen))"
+    ),
     Fault(
         "patching/sets.py",
         "the ends of an interval flipped",
@@ -128,10 +225,19 @@ FAULTS = (
         '{"pattern_only": _mix(pattern_donor, v), "values_only": _mix(pattern, v_donor)}',
         '{"pattern_only": _mix(pattern, v_donor), "values_only": _mix(pattern_donor, v)}',
     ),
-    Fault("patching/routes.py", "the own cue stays", "z - _mix(pattern * mine, v) + _mix", "z + _mix"),
-    Fault("patching/live.py", "a change misses the norms", "family.adds_plainly or layer < 0", "True"),
+    Fault(
+        "patching/routes.py", "the own cue stays", "z - _mix(pattern * mine, v) + _mix", "z + _mix"
+    ),
+    Fault(
+        "patching/live.py", "a change misses the norms", "family.adds_plainly or layer < 0", "True"
+    ),
     Fault("patching/live.py", "a key too few", "slice(pos + 1 if", "slice(pos if"),
-    Fault("patching/paths.py", "both ways of the wrong sign", "(denoise - noise) / 2", "(denoise + noise) / 2"),
+    Fault(
+        "patching/paths.py",
+        "both ways of the wrong sign",
+        "(denoise - noise) / 2",
+        "(denoise + noise) / 2",
+    ),
     Fault(
         "patching/ways.py",
         "query and key swapped",
@@ -152,7 +258,12 @@ FAULTS = (
         "for train in (np.asarray(holdout.test) for",
     ),
     Fault("stats/axes.py", "a depth too early", "abs(least))[0]) + 1", "abs(least))[0])"),
-    Fault("stats/resampling.py", "p of 0", "(1 + reached(bar, t[order]).sum(0))", "reached(bar, t[order]).sum(0)"),
+    Fault(
+        "stats/resampling.py",
+        "p of 0",
+        "(1 + reached(bar, t[order]).sum(0))",
+        "reached(bar, t[order]).sum(0)",
+    ),
     Fault(
         "stats/resampling.py",
         "no correction for the other heads",
@@ -166,7 +277,10 @@ FAULTS = (
         "given ^ (rng.random((draws, len(given))) < 0.5)",
     ),
     Fault(
-        "stats/resampling.py", "an interval of 90 %", "[0.025, 0.975], axis=0)\n    if", "[0.05, 0.95], axis=0)\n    if"
+        "stats/resampling.py",
+        "an interval of 90 %",
+        "[0.025, 0.975], axis=0)\n    if",
+        "[0.05, 0.95], axis=0)\n    if",
     ),
     Fault(
         "stats/resampling.py",
@@ -186,7 +300,12 @@ FAULTS = (
         '"opposes": -flips["swap"]}',
         '"opposes": flips["swap"]}',
     ),
-    Fault("stats/verdicts.py", "whoever opposes resolves", 'row["net"] <= -SMALLEST', 'row["net"] >= SMALLEST'),
+    Fault(
+        "stats/verdicts.py",
+        "whoever opposes resolves",
+        'row["net"] <= -SMALLEST',
+        'row["net"] >= SMALLEST',
+    ),
     # tables and sweeps
     Fault(
         "study/tables.py",
@@ -206,16 +325,29 @@ FAULTS = (
         "train, test = list(holdout.train), list(holdout.test)",
         "train, test = list(holdout.test), list(holdout.test)",
     ),
-    Fault("sweep/measure.py", "one same-sense donor for all sentences", '!= record["draw"]]', '== record["draw"]]'),
-    Fault("sweep/measure.py", "the wrong sign of the second sense", "-sign[:, None, None] * swap", "-swap"),
+    Fault(
+        "sweep/measure.py",
+        "one same-sense donor for all sentences",
+        '!= record["draw"]]',
+        '== record["draw"]]',
+    ),
+    Fault(
+        "sweep/measure.py",
+        "the wrong sign of the second sense",
+        "-sign[:, None, None] * swap",
+        "-swap",
+    ),
 )
 
 
 def spoiled(fault: Fault) -> str:
-    """The file with the fault in it. Raises ValueError where the text to replace does not stand there exactly once."""
+    """The file with the fault in it. Raises ValueError where the text to replace does not stand
+    there exactly once."""
     text = (ROOT / "probe" / fault.file).read_text(encoding="utf-8")
     if text.count(fault.old) != 1:
-        raise ValueError(f"{fault.file}: {fault.old!r} stands there {text.count(fault.old)} times, expected once")
+        raise ValueError(
+            f"{fault.file}: {fault.old!r} stands there {text.count(fault.old)} times, expected once"
+        )
     return text.replace(fault.old, fault.new)
 
 
@@ -247,7 +379,8 @@ class First:
 
 
 def first_failure(fault: Fault | None, tests: str) -> str:
-    """The first of the fast tests of a folder that fails with the fault; "" where all pass. Changes the process."""
+    """The first of the fast tests of a folder that fails with the fault; "" where all pass. Changes
+    the process."""
     with copied(fault) as folder, open(os.devnull, "w") as nowhere:
         os.chdir(folder)
         sys.path.insert(0, str(folder))
@@ -255,24 +388,33 @@ def first_failure(fault: Fault | None, tests: str) -> str:
         sys.dont_write_bytecode = True
         for stream in (1, 2):
             os.dup2(nowhere.fileno(), stream)
-        signal.signal(signal.SIGALRM, signal.default_int_handler)  # which ends the run, and counts as a failure
+        signal.signal(
+            signal.SIGALRM, signal.default_int_handler
+        )  # which ends the run, and counts as a failure
         signal.alarm(LONGEST)
         first = First()
         quiet = ["-x", "-q", "-p", "no:cacheprovider", f"--ignore={TABLE}"]
         status = pytest.main([*quiet, "-m", fast_marks(), tests], [first])
         os.chdir(ROOT)
-        return first.name or ("" if status in (0, pytest.ExitCode.NO_TESTS_COLLECTED) else f"{tests}: {status!r}")
+        return first.name or (
+            "" if status in (0, pytest.ExitCode.NO_TESTS_COLLECTED) else f"{tests}: {status!r}"
+        )
 
 
 def fast_marks() -> str:
     """What `make test-fast` leaves out, as it stands in the Makefile."""
-    marks = re.search(r"^test-fast:.*\n.*-m \"(.+)\"", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    marks = re.search(
+        r"^test-fast:.*\n.*-m \"(.+)\"",
+        (ROOT / "Makefile").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
     assert marks
     return marks[1]
 
 
 def try_out(faults: Sequence[Fault | None], workers: int) -> list[str]:
-    """By which test each fault is caught, "" where it is not: by those of its own file, of its room, or by any.
+    """By which test each fault is caught, "" where it is not: by those of its own file, of its
+    room, or by any.
 
     Every run is a process of its own, begun with the libraries loaded.
     """
@@ -293,7 +435,8 @@ def try_out(faults: Sequence[Fault | None], workers: int) -> list[str]:
 
 
 def places(fault: Fault | None) -> list[str]:
-    """Which tests to run, the nearest first: those of the fault's own file, if it has any, of its room, and all."""
+    """Which tests to run, the nearest first: those of the fault's own file, if it has any, of its
+    room, and all."""
     if fault is None:
         return ["tests"]
     room, name = Path(fault.file).parts[0], Path(fault.file).stem
@@ -302,12 +445,20 @@ def places(fault: Fault | None) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "reports")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--only", nargs="*", help="faults whose file or description has one of these in it")
+    parser.add_argument(
+        "--only", nargs="*", help="faults whose file or description has one of these in it"
+    )
     options = parser.parse_args()
-    chosen = [fault for fault in FAULTS if any(part in f"{fault.file} {fault.breaks}" for part in options.only or [""])]
+    chosen = [
+        fault
+        for fault in FAULTS
+        if any(part in f"{fault.file} {fault.breaks}" for part in options.only or [""])
+    ]
     if not options.only and (fails := try_out([None], 1)[0]):
         print(f"without a fault {fails} fails")
         return 1

@@ -1,17 +1,22 @@
-"""Studies in which nothing is there: how often one is claimed all the same. `make campaign` runs 200 of each kind.
+"""Studies in which nothing is there: how often one is claimed all the same. `make campaign` runs
+200 of each kind.
 
-    random weights     a fresh random model and fresh sentences in every run: nested, crossed and unpaired cue words;
-                       unpaired texts that are longer in one sense, now and then or always; a function word that goes
+    random weights     a fresh random model and fresh sentences in every run: nested, crossed and
+                       unpaired cue words;
+                       unpaired texts that are longer in one sense, now and then or always; a
+                       function word that goes
                        with the sense
-    senses reassigned  the embedded model, which was trained, on a word of the lexicon whose senses are dealt out among
+    senses reassigned  the embedded model, which was trained, on a word of the lexicon whose senses
+                       are dealt out among
                        its cue words: nested, crossed and unpaired
 
-A run is a study of one word, as far as its verdicts: the gate, and only where it passes the swaps and the untrained
-control. With one thread (OMP_NUM_THREADS=1) it takes half a second; `--keep` goes on with the table that is there.
-`claimed`: the gate passed and nothing without meaning tells the senses apart as well (what the page calls a gap of
-meaning). Every run is a row of `null_campaign.csv`. Of 200 runs of a kind at most 2 % may have a gate p below .01, and
-at most 1 % a resolver. Where a nuisance goes with the sense (NUISANCE) the vectors do differ, and the gate may pass:
-there the 2 % are of what is claimed.
+A run is a study of one word, as far as its verdicts: the gate, and only where it passes the swaps
+and the untrained control. With one thread (OMP_NUM_THREADS=1) it takes half a second; `--keep` goes
+on with the table that is there. `claimed`: the gate passed and nothing without meaning tells the
+senses apart as well (what the page calls a gap of meaning). Every run is a row of
+`null_campaign.csv`. Of 200 runs of a kind at most 2 % may have a gate p below .01, and at most 1 %
+a resolver. Where a nuisance goes with the sense (NUISANCE) the vectors do differ, and the gate may
+pass: there the 2 % are of what is claimed.
 """
 
 import argparse
@@ -24,17 +29,26 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
-from handmade import FUNCTION, PLAIN, SENSES, corpus_of, make_crossed, make_handmade, make_sentences, without
+from handmade import (
+    FUNCTION,
+    PLAIN,
+    SENSES,
+    corpus_of,
+    make_crossed,
+    make_handmade,
+    make_sentences,
+    without,
+)
 from scipy.stats import binom, binomtest
 
 import probe
+from probe.evidence.material import prepare
+from probe.evidence.tables import evidence, p_in_untrained
+from probe.evidence.word import StudyOptions, measure_controls, study_word
 from probe.model.load import untrained
 from probe.model.model import Model
 from probe.provenance import write_atomically
 from probe.stats.verdicts import GATE, ORDER
-from probe.study.material import prepare
-from probe.study.tables import evidence, p_in_untrained
-from probe.study.word import StudyOptions, measure_controls, study_word
 from probe.text import lexicon
 from probe.text.sentences import Sentence
 
@@ -47,7 +61,7 @@ TRAINED = "tiny-senses"
 Sentences = Sequence[Sentence]
 
 
-# --- sentences -------------------------------------------------------------------------------------------------------
+# --- sentences ------------------------------------------------------------------------------------
 
 
 def nested(rng: np.random.Generator) -> Sentences:
@@ -66,7 +80,8 @@ def unpaired(rng: np.random.Generator) -> Sentences:
 
 
 def longer(rng: np.random.Generator) -> Sentences:
-    """Unpaired; up to six words in front, in one sense two more on average: most have a like one of the other sense."""
+    """Unpaired; up to six words in front, in one sense two more on average: most have a like one of
+    the other sense."""
     return _lengthened(unpaired(rng), rng, (range(5), range(2, 7)))
 
 
@@ -87,13 +102,17 @@ def _seed(rng: np.random.Generator) -> int:
 def _lengthened(rows: Sentences, rng: np.random.Generator, more: tuple[range, range]) -> Sentences:
     """Each sentence after so many words, by its sense."""
     by_sense = dict(zip(SENSES, more, strict=True))
-    return [_after(row, *rng.choice(PLAIN, size=int(rng.choice(by_sense[row.sense])))) for row in rows]
+    return [
+        _after(row, *rng.choice(PLAIN, size=int(rng.choice(by_sense[row.sense])))) for row in rows
+    ]
 
 
 def _after(row: Sentence, *words: str) -> Sentence:
     """The sentence after these words."""
     front = "".join(f"{word} " for word in words)
-    places = {name: getattr(row, name) + len(front) for name in ("start", "end", "cue_start", "cue_end")}
+    places = {
+        name: getattr(row, name) + len(front) for name in ("start", "end", "cue_start", "cue_end")
+    }
     return replace(row, text=front + row.text, **places)
 
 
@@ -102,7 +121,9 @@ def reassigned(rows: Sentences, rng: np.random.Generator) -> Sentences:
     senses = list(dict.fromkeys(row.sense for row in rows))
     turned = {row.pair.split("/")[-1]: bool(rng.random() < 0.5) for row in rows}
     return [
-        replace(row, sense=senses[1 - senses.index(row.sense)]) if turned[row.pair.split("/")[-1]] else row
+        replace(row, sense=senses[1 - senses.index(row.sense)])
+        if turned[row.pair.split("/")[-1]]
+        else row
         for row in rows
     ]
 
@@ -116,7 +137,8 @@ def dealt(rows: Sentences, rng: np.random.Generator) -> Sentences:
 
 
 def paired_anew(rows: Sentences) -> Sentences:
-    """Every sentence with every one of the other sense that has its frame and distance, as pairs."""
+    """Every sentence with every one of the other sense that has its frame and distance, as pairs.
+    """
     senses = list(dict.fromkeys(row.sense for row in rows))
     places = list(dict.fromkeys((row.frame, row.distance) for row in rows))
     sides = {(place, sense): [] for place in places for sense in senses}
@@ -138,10 +160,12 @@ def of_lexicon(rng: np.random.Generator, *, frames: int, distances: int) -> Sent
     senses = rng.permutation(sorted({row.sense for row in rows}))[:2]
     chosen = rng.permutation(sorted({row.frame for row in rows}))[:frames]
     apart = rng.permutation(sorted({row.distance for row in rows}))[:distances]
-    return [row for row in rows if row.sense in senses and row.frame in chosen and row.distance in apart]
+    return [
+        row for row in rows if row.sense in senses and row.frame in chosen and row.distance in apart
+    ]
 
 
-# --- kinds -----------------------------------------------------------------------------------------------------------
+# --- kinds ----------------------------------------------------------------------------------------
 
 
 @cache
@@ -172,9 +196,15 @@ class Kind:
 
 KINDS = {
     **{make.__name__: Kind(random_weights, make) for make in (nested, crossed, unpaired, longer)},
-    "reassigned, nested": Kind(trained, lambda rng: reassigned(of_lexicon(rng, frames=6, distances=2), rng)),
-    "reassigned, crossed": Kind(trained, lambda rng: paired_anew(dealt(of_lexicon(rng, frames=2, distances=1), rng))),
-    "reassigned, unpaired": Kind(trained, lambda rng: dealt(of_lexicon(rng, frames=6, distances=2), rng)),
+    "reassigned, nested": Kind(
+        trained, lambda rng: reassigned(of_lexicon(rng, frames=6, distances=2), rng)
+    ),
+    "reassigned, crossed": Kind(
+        trained, lambda rng: paired_anew(dealt(of_lexicon(rng, frames=2, distances=1), rng))
+    ),
+    "reassigned, unpaired": Kind(
+        trained, lambda rng: dealt(of_lexicon(rng, frames=6, distances=2), rng)
+    ),
     **{make.__name__: Kind(random_weights, make) for make in (function_word, always_longer)},
 }
 NUISANCE = tuple(make.__name__ for make in (longer, function_word, always_longer))
@@ -188,25 +218,40 @@ def study_of(kind: str, run: int) -> dict[str, object]:
     result = study_word(model, prepare(model, corpus_of(sentences), sentences[0].word), options)
     [pair] = result.pairs
     row = {"kind": kind, "run": run, "word": sentences[0].word, "sentences": len(pair.split.rows)}
-    row |= {"cue_words": len(set(pair.split.units)), "gap_p": round(pair.gate_p, 6), "gate": int(pair.gate_p < GATE)}
-    row |= {"nuisance_p": round(pair.nuisance_p, 6), "untrained_p": None, "claimed": 0} | dict.fromkeys(ORDER, 0)
+    row |= {
+        "cue_words": len(set(pair.split.units)),
+        "gap_p": round(pair.gate_p, 6),
+        "gate": int(pair.gate_p < GATE),
+    }
+    row |= {
+        "nuisance_p": round(pair.nuisance_p, 6),
+        "untrained_p": None,
+        "claimed": 0,
+    } | dict.fromkeys(ORDER, 0)
     if pair.effects is None:
         return row | {"none": pair.separation.auroc.size}
     control = measure_controls(model, untrained(model, seed=run + 2**20), result, options)
     heads = evidence([result], p_in_untrained([control]))
-    row |= {"untrained_p": round(control.untrained_p[pair.senses], 6), "claimed": int(not heads["confounded"].any())}
+    row |= {
+        "untrained_p": round(control.untrained_p[pair.senses], 6),
+        "claimed": int(not heads["confounded"].any()),
+    }
     return row | heads["verdict"].value_counts().to_dict()
 
 
-# --- what was found --------------------------------------------------------------------------------------------------
+# --- what was found -------------------------------------------------------------------------------
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """Per kind: runs; gate p below .01, claimed, any resolver, each with the 95 % interval of its share."""
+    """Per kind: runs; gate p below .01, claimed, any resolver, each with the 95 % interval of its
+    share."""
     names = ("gate", "claimed", "resolver")
     found = rows.assign(resolver=rows["resolver"] > 0).groupby("kind", sort=False)
     counts = found.agg(runs=("run", "size"), **{name: (name, "sum") for name in names})
-    shares = {name: [_interval(*row) for row in zip(counts[name], counts["runs"], strict=True)] for name in names}
+    shares = {
+        name: [_interval(*row) for row in zip(counts[name], counts["runs"], strict=True)]
+        for name in names
+    }
     return counts.join(pd.DataFrame(shares, index=counts.index).add_suffix(" %"))
 
 
@@ -222,12 +267,15 @@ def too_many(rows: pd.DataFrame) -> list[str]:
     Of fewer than RUNS runs as many may be as chance allows a test that claims exactly its share.
     """
     found = summary(rows)
-    counted = found.assign(claimed=found["claimed"].where(found.index.isin(NUISANCE), found["gate"]))
+    counted = found.assign(
+        claimed=found["claimed"].where(found.index.isin(NUISANCE), found["gate"])
+    )
     return [
         f"{kind}: {name} in {row[name]} of {row['runs']}"
         for kind, row in counted.iterrows()
         for name, share in MOST.items()
-        if row[name] > (share * row["runs"] if row["runs"] >= RUNS else binom.ppf(0.975, row["runs"], share))
+        if row[name]
+        > (share * row["runs"] if row["runs"] >= RUNS else binom.ppf(0.975, row["runs"], share))
     ]
 
 
@@ -240,11 +288,15 @@ def bounds(runs: int) -> str:
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows kind by kind."""
     places = {kind: place for place, kind in enumerate(KINDS)}
-    return rows.sort_values(["kind", "run"], key=lambda column: column.map(places) if column.name == "kind" else column)
+    return rows.sort_values(
+        ["kind", "run"], key=lambda column: column.map(places) if column.name == "kind" else column
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "reports")
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--kinds", nargs="*", choices=[*KINDS], default=[*KINDS])
@@ -253,7 +305,9 @@ def main() -> int:
     table = given.out / "null_campaign.csv"
     rows = pd.read_csv(table).to_dict("records") if given.keep and table.exists() else []
     done = {(row["kind"], row["run"]) for row in rows}
-    for run in range(given.runs):  # of every kind one in turn: a campaign that is stopped has as many of each
+    for run in range(
+        given.runs
+    ):  # of every kind one in turn: a campaign that is stopped has as many of each
         rows += [study_of(kind, run) for kind in given.kinds if (kind, run) not in done]
         write_atomically(table, in_order(pd.DataFrame(rows)).to_csv(index=False))
     made = in_order(pd.DataFrame(rows))

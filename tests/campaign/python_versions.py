@@ -1,11 +1,12 @@
-"""The wheel in empty environments: each Python that the project names, the newest dependencies and the lowest.
+"""The wheel in empty environments: each Python that the project names, the newest dependencies and
+the lowest.
 
     python tests/campaign/python_versions.py --out reports
 
-builds the wheel, and for every interpreter found makes an environment, installs the wheel into it with what the package
-index gives, and runs `probe --version` and `probe report bank` in an empty folder; before that, one with the lowest
-version of every dependency that pyproject.toml allows. `python_versions.csv` keeps what was run; an interpreter that is
-not there has a row that says so.
+builds the wheel, and for every interpreter found makes an environment, installs the wheel into it
+with what the package index gives, and runs `probe --version` and `probe report bank` in an empty
+folder; before that, one with the lowest version of every dependency that pyproject.toml allows.
+`python_versions.csv` keeps what was run; an interpreter that is not there has a row that says so.
 """
 
 import argparse
@@ -23,7 +24,16 @@ import pandas as pd
 ROOT = Path(__file__).parents[2]
 PYTHONS = ("3.11", "3.12", "3.13")
 SHOWN = ("torch", "transformers", "transformer-lens", "numpy", "pandas", "pyarrow", "typer")
-COLUMNS = ("python", "dependencies", "installed", "probe", "report", "leading_head", "certificate", *SHOWN)
+COLUMNS = (
+    "python",
+    "dependencies",
+    "installed",
+    "probe",
+    "report",
+    "leading_head",
+    "certificate",
+    *SHOWN,
+)
 ASK = f"""
 import importlib.metadata, json
 print(json.dumps({{name: importlib.metadata.version(name) for name in {SHOWN}}}))
@@ -38,7 +48,8 @@ print(json.dumps({"leading_head": leading, "certificate": f"{rows['ok'].sum()} o
 
 
 def interpreters() -> dict[str, Path | None]:
-    """Each Python of PYTHONS that runs here: on the path, or kept by pyenv; None where there is none."""
+    """Each Python of PYTHONS that runs here: on the path, or kept by pyenv; None where there is
+    none."""
     kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found: dict[str, Path | None] = dict.fromkeys(PYTHONS)
     for version in PYTHONS:
@@ -52,7 +63,9 @@ def interpreters() -> dict[str, Path | None]:
 def version_of(python: Path) -> str:
     """The full version, empty for what does not run."""
     asked = "import platform; print(platform.python_version())"
-    return subprocess.run([python, "-c", asked], check=False, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        [python, "-c", asked], check=False, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def lowest() -> list[str]:
@@ -70,7 +83,9 @@ def tried(python: Path, wheel: Path, folder: Path, constraints: list[str]) -> di
     (folder / "constraints.txt").write_text("\n".join(constraints), encoding="utf-8")
     run([python, "-m", "venv", environment], work)
     bin = environment / "bin"
-    installed = run([*installer(bin / "python"), "-q", "-c", folder / "constraints.txt", wheel], work)
+    installed = run(
+        [*installer(bin / "python"), "-q", "-c", folder / "constraints.txt", wheel], work
+    )
     row["installed"] = "no" if installed is None else "yes"
     if installed is None:
         return row
@@ -82,17 +97,28 @@ def tried(python: Path, wheel: Path, folder: Path, constraints: list[str]) -> di
 
 
 def installer(python: Path) -> list[str | Path]:
-    """The command that installs into an environment: uv's where there is one, which keeps what it has downloaded."""
+    """The command that installs into an environment: uv's where there is one, which keeps what it
+    has downloaded."""
     uv = shutil.which("uv")
     return [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install"]
 
 
 def run(command: list[str | Path], folder: Path) -> str | None:
-    """What the command prints, in an environment without this repository; None where it fails, with its last words."""
-    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run(command, check=False, cwd=folder, env=clean, capture_output=True, text=True)
+    """What the command prints, in an environment without this repository; None where it fails, with
+    its last words."""
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "VIRTUAL_ENV")
+    }
+    done = subprocess.run(
+        command, check=False, cwd=folder, env=clean, capture_output=True, text=True
+    )
     if done.returncode:
-        print(f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stderr[-2000:]}", file=sys.stderr)
+        print(
+            f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stderr[-2000:]}",
+            file=sys.stderr,
+        )
         return None
     return done.stdout
 
@@ -104,7 +130,9 @@ def read(printed: str | None) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="The wheel in empty environments of every Python.")
     parser.add_argument("--out", type=Path, required=True, help="the folder of python_versions.csv")
-    parser.add_argument("--scratch", type=Path, help="where environments are made; several gigabytes each")
+    parser.add_argument(
+        "--scratch", type=Path, help="where environments are made; several gigabytes each"
+    )
     arguments = parser.parse_args()
     with TemporaryDirectory(dir=arguments.scratch) as scratch:
         place = Path(scratch)
@@ -118,13 +146,18 @@ def main() -> None:
         for number, (version, constraints) in enumerate(cases):
             python, folder = found[version], place / str(number)
             if python is None:
-                row = dict.fromkeys(COLUMNS, "") | {"python": version, "installed": "no such Python here"}
+                row = dict.fromkeys(COLUMNS, "") | {
+                    "python": version,
+                    "installed": "no such Python here",
+                }
             else:
                 row = tried(python, wheel, folder, constraints)
                 shutil.rmtree(folder)
             rows.append(row)
             print(row, flush=True)
-            pd.DataFrame(rows, columns=COLUMNS).to_csv(arguments.out / "python_versions.csv", index=False)
+            pd.DataFrame(rows, columns=COLUMNS).to_csv(
+                arguments.out / "python_versions.csv", index=False
+            )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 `PYTHONPATH=tests:analyses python tests/campaign/sweep_throughput.py --out reports` writes both.
 
-In one run, with the same blocks of the same sentences and the embedded model loaded before the clock starts: a plain
-loop over the blocks in one process, two such loops at once, which tells what a core does while the other one works, and
-Dask with one worker and with two. Sentences come from the grammar of the embedded model.
+In one run, with the same blocks of the same sentences and the embedded model loaded before the
+clock starts: a plain loop over the blocks in one process, two such loops at once, which tells what
+a core does while the other one works, and Dask with one worker and with two. Sentences come from
+the grammar of the embedded model.
 """
 
 import argparse
@@ -37,14 +38,24 @@ if TYPE_CHECKING:
 WARM = 4
 MODEL, LARGE = "tiny-senses", "GPT-2 small's shape"
 COLUMNS = (
-    *("model", "engine", "workers", "sentences", "seconds", "per_second", "per_worker", "of_plain_loop"),
+    *(
+        "model",
+        "engine",
+        "workers",
+        "sentences",
+        "seconds",
+        "per_second",
+        "per_worker",
+        "of_plain_loop",
+    ),
     *("of_as_many_loops", "tokens", "layers", "heads", "d_model", "d_mlp", "per_processor_second"),
     "of_plain_processor",
 )
 
 
 def make_sentences(path: Path, count: int, *, seed: int = 5, word: str | None = None) -> Path:
-    """Sentences of the grammar with an ambiguous word, its sense and, where it stands before the word, its cue."""
+    """Sentences of the grammar with an ambiguous word, its sense and, where it stands before the
+    word, its cue."""
     from training import grammar
 
     rng, topics = Random(seed), grammar.topics()
@@ -56,8 +67,18 @@ def make_sentences(path: Path, count: int, *, seed: int = 5, word: str | None = 
             if not places:
                 continue
             start, end = places[-1].span()
-            row = {"word": topic.word, "sense": topic.sense, "text": text, "start": start, "end": end}
-            cues = [found for cue in topic.cues if (found := re.search(rf"\b{re.escape(cue)}\b", text[:start]))]
+            row = {
+                "word": topic.word,
+                "sense": topic.sense,
+                "text": text,
+                "start": start,
+                "end": end,
+            }
+            cues = [
+                found
+                for cue in topic.cues
+                if (found := re.search(rf"\b{re.escape(cue)}\b", text[:start]))
+            ]
             if cues:
                 row |= {"cue_start": cues[0].start(), "cue_end": cues[0].end()}
             opened.write(json.dumps(row) + "\n")
@@ -79,11 +100,17 @@ def make_large(folder: Path) -> Path:
 
 
 def measure(count: int, large: int) -> list[dict[str, object]]:
-    """Reading and dealing out, which one process does, and a row per engine, whose clock runs over the blocks alone."""
+    """Reading and dealing out, which one process does, and a row per engine, whose clock runs over
+    the blocks alone."""
     with TemporaryDirectory() as place:
         many = make_sentences(Path(place) / "many.jsonl", count)
         few = make_sentences(Path(place) / "few.jsonl", large, word="bank")
-        rows = _engines(Path(place), many, (MODEL, MODEL), (("local", 1), ("local", 2), ("dask", 1), ("dask", 2)))
+        rows = _engines(
+            Path(place),
+            many,
+            (MODEL, MODEL),
+            (("local", 1), ("local", 2), ("dask", 1), ("dask", 2)),
+        )
         if large:
             named = (LARGE, str(make_large(Path(place) / "large")))
             rows += _engines(Path(place) / "more", few, named, (("local", 1),), rounds=1)[1:]
@@ -91,9 +118,15 @@ def measure(count: int, large: int) -> list[dict[str, object]]:
 
 
 def _engines(
-    place: Path, source: Path, model: tuple[str, str], engines: Sequence[tuple[str, int]], *, rounds: int = 6
+    place: Path,
+    source: Path,
+    model: tuple[str, str],
+    engines: Sequence[tuple[str, int]],
+    *,
+    rounds: int = 6,
 ) -> list[dict[str, object]]:
-    """Every engine in turn, there and back, round after round: shares are medians of those within a round.
+    """Every engine in turn, there and back, round after round: shares are medians of those within a
+    round.
 
     A machine's speed moves by more within minutes than the engines differ.
     """
@@ -103,7 +136,12 @@ def _engines(
 
     options, rows = Options(block=256), []
     loaded = load(model[1])
-    sizes = (loaded.config.n_layers, loaded.config.n_heads, loaded.config.d_model, loaded.config.d_mlp)
+    sizes = (
+        loaded.config.n_layers,
+        loaded.config.n_heads,
+        loaded.config.d_model,
+        loaded.config.d_mlp,
+    )
     work._loaded.cache_clear()
     spent: dict[tuple[str, int], list[Sequence[float]]] = {}
     turns = [who for turn in range(rounds) for who in (engines[::-1] if turn % 2 else engines)]
@@ -114,7 +152,14 @@ def _engines(
             began = time.perf_counter()
             index = deal([Source(source, source.name)], folder, options, causal=True)
             if not rows:
-                rows.append(_row((model[0], "reading", 1), (index["rows"], time.perf_counter() - began), folder, sizes))
+                rows.append(
+                    _row(
+                        (model[0], "reading", 1),
+                        (index["rows"], time.perf_counter() - began),
+                        folder,
+                        sizes,
+                    )
+                )
             work.clear()
             measured, *seconds = _timed(job, work.units(str(number), index), who)
         spent.setdefault(who, []).append(seconds)
@@ -134,16 +179,26 @@ def _engines(
 
 
 def _share(
-    before: Sequence[Sequence[float]], found: Sequence[Sequence[float]], which: int, *, workers: int = 1
+    before: Sequence[Sequence[float]],
+    found: Sequence[Sequence[float]],
+    which: int,
+    *,
+    workers: int = 1,
 ) -> float:
-    """The median over rounds of how fast one is beside the other, by the clock (0) or the processor (1), per worker."""
-    return round(median(a[which] / b[which] / workers for a, b in zip(before, found, strict=True)), 2)
+    """The median over rounds of how fast one is beside the other, by the clock (0) or the processor
+    (1), per worker."""
+    return round(
+        median(a[which] / b[which] / workers for a, b in zip(before, found, strict=True)), 2
+    )
 
 
-def _timed(job: "SweepJob", units: tuple[list["Unit"], list["Unit"]], who: tuple[str, int]) -> tuple[int, float, float]:
+def _timed(
+    job: "SweepJob", units: tuple[list["Unit"], list["Unit"]], who: tuple[str, int]
+) -> tuple[int, float, float]:
     """Rows of heads, and the seconds that the blocks took, by the clock and of the processors.
 
-    Axes are fitted before and a few blocks made, by which every worker has loaded the model and whatever else it needs.
+    Axes are fitted before and a few blocks made, by which every worker has loaded the model and
+    whatever else it needs.
     """
     from probe.sweep.work import Workers, engine, in_process
 
@@ -162,14 +217,18 @@ def _timed(job: "SweepJob", units: tuple[list["Unit"], list["Unit"]], who: tuple
     return sum(receipt["heads"] for receipt in receipts), *seconds
 
 
-def _loops(job: "SweepJob", blocks: tuple[list["Unit"], list["Unit"]], number: int) -> tuple[int, float, float]:
-    """So many plain loops at once, each in a process of its own over its share of the blocks, those to warm up with and
-    the rest.
+def _loops(
+    job: "SweepJob", blocks: tuple[list["Unit"], list["Unit"]], number: int
+) -> tuple[int, float, float]:
+    """So many plain loops at once, each in a process of its own over its share of the blocks, those
+    to warm up with and the rest.
     """
     context = multiprocessing.get_context("spawn")
     ready, told = context.Barrier(number + 1), context.SimpleQueue()
     loops = [
-        context.Process(target=_loop, args=(job, [some[part::number] for some in blocks], ready, told))
+        context.Process(
+            target=_loop, args=(job, [some[part::number] for some in blocks], ready, told)
+        )
         for part in range(number)
     ]
     for loop in loops:
@@ -203,7 +262,11 @@ def _processor_seconds(name: str) -> float:
     """What this process has used, or its workers."""
     if name == "local":
         return time.process_time()
-    workers = [p for p in psutil.Process().children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
+    workers = [
+        p
+        for p in psutil.Process().children(recursive=True)
+        if "spawn_main" in " ".join(p.cmdline())
+    ]
     return sum(sum(worker.cpu_times()[:2]) for worker in workers)
 
 
@@ -212,7 +275,14 @@ def _row(
 ) -> dict[str, object]:
     """What holds for every row; the columns that compare engines are empty."""
     (*_, workers), (count, seconds) = who, timed
-    facts = (count, round(seconds, 1), f"{count / seconds:.3g}", f"{count / seconds / workers:.3g}", "", "")
+    facts = (
+        count,
+        round(seconds, 1),
+        f"{count / seconds:.3g}",
+        f"{count / seconds / workers:.3g}",
+        "",
+        "",
+    )
     return dict(zip(COLUMNS, (*who, *facts, tokens_of(folder), *sizes, "", ""), strict=True))
 
 
@@ -228,18 +298,36 @@ MEMORY = ("sentences", "seconds", "sentences_per_second", "peak_megabytes")
 
 
 def measure_memory(count: int, *more: str) -> dict[str, object]:
-    """A whole `probe sweep` of so many sentences in a process of its own: how long it took and its largest memory."""
+    """A whole `probe sweep` of so many sentences in a process of its own: how long it took and its
+    largest memory."""
     with TemporaryDirectory() as place:
         source = make_sentences(Path(place) / "sentences.jsonl", count)
-        command = [sys.executable, "-m", "probe", "sweep", f"--sentences={source}", f"--out={place}/out", *more]
+        command = [
+            sys.executable,
+            "-m",
+            "probe",
+            "sweep",
+            f"--sentences={source}",
+            f"--out={place}/out",
+            *more,
+        ]
         began = time.perf_counter()
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+        environment = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        }
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
         _, status, used = os.wait4(process.pid, 0)
         if status:
             raise RuntimeError(f"the sweep ended with {status}")
         seconds = time.perf_counter() - began
-    return dict(zip(MEMORY, (count, round(seconds), round(count / seconds), round(used.ru_maxrss / 1024)), strict=True))
+    return dict(
+        zip(
+            MEMORY,
+            (count, round(seconds), round(count / seconds), round(used.ru_maxrss / 1024)),
+            strict=True,
+        )
+    )
 
 
 def write(path: Path, rows: list[dict[str, object]]) -> None:
@@ -255,7 +343,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("reports"))
     given = parser.parse_args()
     os.environ |= ONE_THREAD
-    # First the memory: the peak that the system tells of a process counts what its parent held when it was started.
+    # First the memory: the peak that the system tells of a process counts what its parent held when
+    # it was started.
     if given.memory:
         write(given.out / "sweep_memory.csv", [measure_memory(count) for count in given.memory])
     if given.sentences:

@@ -1,18 +1,22 @@
-"""Known circuits found: `make campaign`, or `python tests/campaign/tracr_circuits.py --out reports`.
+"""Known circuits found: `make campaign`, or `python tests/campaign/tracr_circuits.py --out
+reports`.
 
-Every program of `compiled` is read at its last token, on pairs of inputs that differ in one token and in what the
-program says there, along the difference of the two outputs' logits. Each part is scored by the mean over pairs, both
-ways, of how far it alone moves that, without sign, the largest over positions:
+Every program of `compiled` is read at its last token, on pairs of inputs that differ in one token
+and in what the program says there, along the difference of the two outputs' logits. Each part is
+scored by the mean over pairs, both ways, of how far it alone moves that, without sign, the largest
+over positions:
 
     probe         heads: the exact swap of each; edges: the total effect of each (`probe.paths`)
     attribution   both by TransformerLens' attribution patching, node and edge granularity
-    direct path   edges between heads of two layers by TransformerLens' direct path patching, which has no others
+    direct path   edges between heads of two layers by TransformerLens' direct path patching, which
+                  has no others
 
-and the ranking is held against the circuit that the compiler put in: `tracr.csv` has an AUROC for each. What a program
-says has a logit of 1, everything else 0; scores that are alike within a millionth of that are ties. `steps`: heads one
-behind the other on the longest chain · `known`: how much the circuit holds `of` all there is; where that is nothing or
-everything there is no AUROC · `between`: edges from head to head · `error`: how far the loaded model's outputs lie from
-Tracr's own, over every input.
+and the ranking is held against the circuit that the compiler put in: `tracr.csv` has an AUROC for
+each. What a program says has a logit of 1, everything else 0; scores that are alike within a
+millionth of that are ties. `steps`: heads one behind the other on the longest chain · `known`: how
+much the circuit holds `of` all there is; where that is nothing or everything there is no AUROC ·
+`between`: edges from head to head · `error`: how far the loaded model's outputs lie from Tracr's
+own, over every input.
 """
 
 import argparse
@@ -28,7 +32,11 @@ from compiled import CHANNELS, EMBEDDING, MLP, SMALL, Compiled, compiled, progra
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from transformer_lens.patching import get_act_patch_direct_path_all_sources
-from transformer_lens.tools.analysis.attribution_patching import EdgeAttributionConfig, Node, attribution_patch
+from transformer_lens.tools.analysis.attribution_patching import (
+    EdgeAttributionConfig,
+    Node,
+    attribution_patch,
+)
 
 from probe import paths, read_weights
 from probe.model import forward
@@ -40,7 +48,8 @@ Scores = Mapping[object, float]
 
 
 def pairs_of(program: Compiled, count: int = PAIRS, seed: int = 0) -> list[Pair]:
-    """Rows of `inputs` that differ in one token and clearly in what is said at the last one, drawn with the seed."""
+    """Rows of `inputs` that differ in one token and clearly in what is said at the last one, drawn
+    with the seed."""
     last = np.sort(program.said[:, -1], axis=-1)
     clear, says = last[:, -1] - last[:, -2] > CLEAR, program.said[:, -1].argmax(-1)
     differ = (program.inputs[:, None] != program.inputs[None]).sum(-1) == 1
@@ -56,7 +65,8 @@ def said(program: Compiled, pair: Pair) -> tuple[int, int]:
 
 
 def directions_of(program: Compiled, pairs: list[Pair]) -> Tensor:
-    """In the stream behind the last block, the difference of the logits that each pair is read along. `pair 1 d_model`
+    """In the stream behind the last block, the difference of the logits that each pair is read
+    along. `pair 1 d_model`
 
     The final norm does nothing but undo the size of the stream.
     """
@@ -69,17 +79,22 @@ def by_probe(program: Compiled, pairs: list[Pair]) -> tuple[Scores, Scores]:
     """Heads by their swaps, edges by their totals."""
     a, b = ([program.inputs[row].tolist() for row in rows] for rows in zip(*pairs, strict=True))
     depth = program.model.config.n_layers
-    found = paths(read_weights(program.model), a, b, directions_of(program, pairs), depth=depth, reach=0)
+    found = paths(
+        read_weights(program.model), a, b, directions_of(program, pairs), depth=depth, reach=0
+    )
     heads = found.swapped[:, :, :, :-1].abs().mean((0, 1)).amax(-1)
     edges: dict[object, float] = defaultdict(float)
-    for edge, total in zip(found.edges.tolist(), found.total[..., 0].abs().mean((0, 1)).tolist(), strict=True):
+    for edge, total in zip(
+        found.edges.tolist(), found.total[..., 0].abs().mean((0, 1)).tolist(), strict=True
+    ):
         place = edge[:2], edge[3:5], edge[6]
         edges[place] = max(edges[place], total)
     return {place: float(heads[place]) for place in np.ndindex(*heads.shape)}, edges
 
 
 def by_attribution(program: Compiled, pairs: list[Pair]) -> tuple[Scores, Scores]:
-    """The same by one gradient and one linear step, a pair at a time so that no sign cancels another."""
+    """The same by one gradient and one linear step, a pair at a time so that no sign cancels
+    another."""
     heads, edges = Positions(), Positions()
     program.model.bridge.requires_grad_(True)  # gradients start at the weights
     for clean, corrupt in (way for pair in pairs for way in (pair, pair[::-1])):
@@ -96,7 +111,9 @@ def by_attribution(program: Compiled, pairs: list[Pair]) -> tuple[Scores, Scores
                 heads.add((node.layer, node.head), node.position, score)
         for (writer, reader), score in result.edge_scores.items():
             if reader.kind != "logits":
-                edges.add((_part(writer), _part(reader), READERS[reader.kind]), reader.position, score)
+                edges.add(
+                    (_part(writer), _part(reader), READERS[reader.kind]), reader.position, score
+                )
     program.model.bridge.requires_grad_(False)
     return heads.scores(2 * len(pairs)), edges.scores(2 * len(pairs))
 
@@ -115,7 +132,11 @@ class Positions:
 
 
 def _part(node: Node) -> tuple[int, int]:
-    return (EMBEDDING, MLP) if node.kind == "embed" else (node.layer, MLP if node.head is None else node.head)
+    return (
+        (EMBEDDING, MLP)
+        if node.kind == "embed"
+        else (node.layer, MLP if node.head is None else node.head)
+    )
 
 
 def by_direct_path(program: Compiled, pairs: list[Pair]) -> Scores:
@@ -129,12 +150,23 @@ def by_direct_path(program: Compiled, pairs: list[Pair]) -> Scores:
         return logits[rows, -1, ids[:, 0]] - logits[rows, -1, ids[:, 1]]
 
     with torch.inference_mode():
-        (_, clean_cache), (logits, cache) = bridge.run_with_cache(clean), bridge.run_with_cache(corrupt)
+        (_, clean_cache), (logits, cache) = (
+            bridge.run_with_cache(clean),
+            bridge.run_with_cache(corrupt),
+        )
         before = difference(logits)
         edges = {}
         for channel in CHANNELS:
-            given = bridge, corrupt, clean_cache, cache, lambda logits: (difference(logits) - before).abs().mean()
-            moved = get_act_patch_direct_path_all_sources(*given, component=channel[0], verbose=False)
+            given = (
+                bridge,
+                corrupt,
+                clean_cache,
+                cache,
+                lambda logits: (difference(logits) - before).abs().mean(),
+            )
+            moved = get_act_patch_direct_path_all_sources(
+                *given, component=channel[0], verbose=False
+            )
             for place in np.ndindex(*moved.shape):
                 if place[0] < place[2]:
                     edges[place[:2], place[2:], channel] = float(moved[place])
@@ -142,12 +174,15 @@ def by_direct_path(program: Compiled, pairs: list[Pair]) -> Scores:
 
 
 def auroc(scores: Scores, known: frozenset, among: Iterable) -> float | None:
-    """How well scores tell the known from the others: 1 is perfect, .5 is chance; None where one of them is empty."""
+    """How well scores tell the known from the others: 1 is perfect, .5 is chance; None where one of
+    them is empty."""
     places = sorted(among)
     truth = [place in known for place in places]
     if all(truth) or not any(truth):
         return None
-    return float(roc_auc_score(truth, np.round(np.array([scores[place] for place in places]) / ALIKE)))
+    return float(
+        roc_auc_score(truth, np.round(np.array([scores[place] for place in places]) / ALIKE))
+    )
 
 
 def row_of(name: str, count: int = PAIRS) -> dict[str, object]:
@@ -157,14 +192,27 @@ def row_of(name: str, count: int = PAIRS) -> dict[str, object]:
     heads, edges = by_probe(program, pairs)
     other_heads, other_edges = by_attribution(program, pairs)
     direct = by_direct_path(program, pairs)
-    assert heads.keys() == other_heads.keys() and edges.keys() == other_edges.keys() and direct.keys() <= edges.keys()
-    row: dict[str, object] = {"program": name, "layers": program.model.config.n_layers, "steps": program.steps}
+    assert (
+        heads.keys() == other_heads.keys()
+        and edges.keys() == other_edges.keys()
+        and direct.keys() <= edges.keys()
+    )
+    row: dict[str, object] = {
+        "program": name,
+        "layers": program.model.config.n_layers,
+        "steps": program.steps,
+    }
     error = float(np.abs(outputs(program) - program.said)[:, 1:].max())
     row |= {"pairs": len(pairs), "inputs": len(program.inputs), "error": error}
     for kind, known, among, measured in (
         ("heads", program.heads, heads, {"probe": heads, "attribution": other_heads}),
         ("edges", program.edges, edges, {"probe": edges, "attribution": other_edges}),
-        ("between", program.edges, direct, {"probe": edges, "attribution": other_edges, "direct_path": direct}),
+        (
+            "between",
+            program.edges,
+            direct,
+            {"probe": edges, "attribution": other_edges, "direct_path": direct},
+        ),
     ):
         row |= {f"{kind}_known": len(known & among.keys()), f"{kind}_of": len(among)}
         row |= {f"{kind}_{tool}": auroc(scores, known, among) for tool, scores in measured.items()}
@@ -184,7 +232,9 @@ def main() -> None:
     parser.add_argument("--programs", nargs="+", help="all of them where none is named")
     chosen = parser.parse_args()
     if find_spec("tracr") is None:
-        parser.error("Tracr is not installed: it compiles the programs; python -m pip install '.[tracr]' and again")
+        parser.error(
+            "Tracr is not installed: it compiles the programs; python -m pip install '.[tracr]' and again"
+        )
     rows = []
     for name in chosen.programs or programs():
         rows.append(row_of(name))

@@ -1,4 +1,5 @@
-"""Charts: the right numbers in the specification, scales that can be compared, titles, units and descriptions."""
+"""Charts: the right numbers in the specification, scales that can be compared, titles, units and
+descriptions."""
 
 import subprocess
 import sys
@@ -19,7 +20,9 @@ HEADS = FRAMES["word_heads"]
 BANK, CURVES = (FRAMES[name].query("word == 'bank'") for name in ("word_heads", "curves"))
 LEADERS = ["L0H1", "L0H2"]
 MAKE = {
-    "depth profile": lambda: charts.depth_profile(FRAMES["depth"], "bank", ("river", "money"), read_at=3),
+    "depth profile": lambda: charts.depth_profile(
+        FRAMES["depth"], "bank", ("river", "money"), read_at=3
+    ),
     "depth profiles": lambda: charts.depth_profiles(FRAMES["depth"], "mole"),
     "head map": lambda: charts.head_map(HEADS, "bank"),
     "head maps": lambda: charts.head_maps(HEADS),
@@ -64,15 +67,28 @@ def test_mlps_are_one_more_column_of_the_map_on_the_scale_of_the_heads():
     assert mlps["net"].tolist() == pytest.approx((cells["effect"] - 0.1).tolist())
     large = mlps.assign(net=mlps["net"].where(mlps["layer"] != 1, -0.87))
     spec = charts.head_map(HEADS, "bank", large).to_dict()
-    assert scale_of(spec, "color")["domain"][-1] == pytest.approx(0.9) == charts.effect_limit(HEADS, large)
+    assert (
+        scale_of(spec, "color")["domain"][-1]
+        == pytest.approx(0.9)
+        == charts.effect_limit(HEADS, large)
+    )
     drawn = rows_of(spec, "same_sense", "effect", "mark")
     assert [(row["layer"], row["head"], row["net"]) for row in drawn if row["head"] == "MLP"] == [
         (row.layer, "MLP", row.net) for row in large[large["word"] == "bank"].itertuples()
     ]
-    columns = [view["encoding"]["x"]["scale"]["domain"] for view in parts(spec) if "scale" in view["encoding"]["x"]]
+    columns = [
+        view["encoding"]["x"]["scale"]["domain"]
+        for view in parts(spec)
+        if "scale" in view["encoding"]["x"]
+    ]
     assert columns and all(column == [0, 1, 2, 3, "MLP"] for column in columns)
-    assert charts.head_map(HEADS, "bank", mlps[:0]).to_dict() == charts.head_map(HEADS, "bank").to_dict()
-    assert charts.mlps_at_word(FRAMES["positions"]).empty  # without a same-sense donor there is no net effect
+    assert (
+        charts.head_map(HEADS, "bank", mlps[:0]).to_dict()
+        == charts.head_map(HEADS, "bank").to_dict()
+    )
+    assert charts.mlps_at_word(
+        FRAMES["positions"]
+    ).empty  # without a same-sense donor there is no net effect
 
 
 @pytest.mark.parametrize("name", CHARTS)
@@ -85,12 +101,18 @@ def test_every_chart_has_a_description_and_titled_axes(name):
         for channel in ("x", "y"):
             encoded = view["encoding"].get(channel, {})
             inherits = "value" in encoded or encoded.get("field") in {"label", "at"}
-            shared = [other["encoding"][channel] for other in parts(spec) if channel in other["encoding"]]
-            assert inherits or encoded.get("title") or any(other.get("title") for other in shared), (name, channel)
+            shared = [
+                other["encoding"][channel] for other in parts(spec) if channel in other["encoding"]
+            ]
+            assert (
+                inherits or encoded.get("title") or any(other.get("title") for other in shared)
+            ), (name, channel)
 
 
 def test_the_map_is_symmetric_blank_at_zero_and_the_same_for_every_word():
-    scales = [scale_of(charts.head_map(HEADS, word).to_dict(), "color") for word in ("bank", "mole")]
+    scales = [
+        scale_of(charts.head_map(HEADS, word).to_dict(), "color") for word in ("bank", "mole")
+    ]
     assert scales[0] == scales[1]
     domain, colours = scales[0]["domain"], scales[0]["range"]
     assert domain[0] == -domain[-1] and domain[-1] >= HEADS["net"].abs().max()
@@ -108,7 +130,10 @@ def test_the_map_draws_every_head_and_marks_those_whose_interval_excludes_zero()
 def test_layers_without_a_rank_are_said_to_have_no_effect_not_drawn_as_zero():
     swept = HEADS.assign(rank=HEADS["rank"].mask(HEADS["layer"] >= READ_AT))
     spec = charts.head_map(swept, "bank").to_dict()
-    assert "no effect possible" in rows_of(spec, "said")[0]["said"] and "of 12 heads" in spec["description"]
+    assert (
+        "no effect possible" in rows_of(spec, "said")[0]["said"]
+        and "of 12 heads" in spec["description"]
+    )
     assert scale_of(spec, "y")["domain"] == [0, 1, 2, 3]
     for made in (spec, charts.separation_and_effect(swept, "bank").to_dict()):
         assert {row["layer"] for row in rows_of(made, "auroc", "net")} == {0, 1, 2}
@@ -139,10 +164,17 @@ def test_a_sense_keeps_its_hue_in_every_pair():
 def test_the_depth_profile_has_every_depth_of_the_pair_and_says_where_it_starts():
     spec = SPECS["depth profile"]
     rows = rows_of(spec, "depth", "sense", "coordinate", "low", "high")
-    assert {(row["depth"], row["sense"]) for row in rows} == {(d, s) for d in range(-1, 5) for s in ("river", "money")}
+    assert {(row["depth"], row["sense"]) for row in rows} == {
+        (d, s) for d in range(-1, 5) for s in ("river", "money")
+    }
     assert "exactly 0 apart at the token embedding" in spec["description"]
-    shifted = FRAMES["depth"].assign(coordinate=lambda frame: frame["coordinate"] + 0.1 * (frame["sense"] == "river"))
-    assert "exactly 0" not in charts.depth_profile(shifted, "bank", ("river", "money")).to_dict()["description"]
+    shifted = FRAMES["depth"].assign(
+        coordinate=lambda frame: frame["coordinate"] + 0.1 * (frame["sense"] == "river")
+    )
+    assert (
+        "exactly 0"
+        not in charts.depth_profile(shifted, "bank", ("river", "money")).to_dict()["description"]
+    )
 
 
 def test_gathered_shares_keep_the_sum_of_every_pair():
@@ -152,7 +184,13 @@ def test_gathered_shares_keep_the_sum_of_every_pair():
     assert np.allclose(sums, 1)
     means = gathered.drop_duplicates("label")
     assert means["mean"].sum() == pytest.approx(1)
-    assert {"token embedding", "position embedding", "other heads", "MLP 0", "attention biases"} <= set(means["label"])
+    assert {
+        "token embedding",
+        "position embedding",
+        "other heads",
+        "MLP 0",
+        "attention biases",
+    } <= set(means["label"])
 
 
 def test_the_leading_heads_are_shown_by_name_and_the_rest_together():
@@ -177,7 +215,10 @@ def test_the_map_marks_every_verdict_and_says_who_resolves():
     assert [row["verdict"] for row in rows_of(spec, "net", "verdict")] == BANK["verdict"].tolist()
     marks = next(view for view in parts(spec) if "shape" in view["encoding"])
     kinds = [name for name in ORDER if name != "none" and name in set(HEADS["verdict"])]
-    assert marks["encoding"]["shape"]["scale"] == {"domain": kinds, "range": [charts.MARKS[name] for name in kinds]}
+    assert marks["encoding"]["shape"]["scale"] == {
+        "domain": kinds,
+        "range": [charts.MARKS[name] for name in kinds],
+    }
     assert {"field": "verdict", "oneOf": kinds} in [step["filter"] for step in marks["transform"]]
     assert "Shown to resolve the word: L0H2." in spec["description"]
     nobody = charts.head_map(HEADS.assign(verdict="none"), "bank").to_dict()
@@ -188,10 +229,15 @@ def test_the_map_marks_every_verdict_and_says_who_resolves():
 def test_every_verdict_has_a_meaning_and_its_own_shape_which_is_the_same_for_every_word():
     assert list(charts.MARKS) == list(charts.MEANINGS) == list(ORDER)
     assert len(set(charts.MARKS.values())) == len(ORDER)
-    scales = [scale_of(charts.separation_and_effect(HEADS, word).to_dict(), "shape") for word in ("bank", "mole")]
+    scales = [
+        scale_of(charts.separation_and_effect(HEADS, word).to_dict(), "shape")
+        for word in ("bank", "mole")
+    ]
     assert scales[0] == scales[1]
     drawn = dict(zip(scales[0]["domain"], scales[0]["range"], strict=True))
-    assert drawn == {name: charts.MARKS[name] for name in drawn} and set(drawn) == set(HEADS["verdict"])
+    assert drawn == {name: charts.MARKS[name] for name in drawn} and set(drawn) == set(
+        HEADS["verdict"]
+    )
 
 
 def test_a_wide_model_has_marks_and_no_numbers():
@@ -208,8 +254,15 @@ def test_curves_hold_both_shares_of_every_size_with_their_intervals_and_every_ra
         for column in ("value", "low", "high"):
             given = CURVES[name if column == "value" else f"{name}_{column}"]
             assert rows.loc[what, column].tolist() == pytest.approx(given.tolist()), (what, column)
-    assert any(view["mark"]["type"] == "area" and view["encoding"]["y2"]["field"] == "high" for view in parts(spec))
-    drawn = next(data for data in spec["datasets"].values() if {row.get("what") for row in data} == {"random sets"})
+    assert any(
+        view["mark"]["type"] == "area" and view["encoding"]["y2"]["field"] == "high"
+        for view in parts(spec)
+    )
+    drawn = next(
+        data
+        for data in spec["datasets"].values()
+        if {row.get("what") for row in data} == {"random sets"}
+    )
     chance = FRAMES["random_sets"][FRAMES["random_sets"]["word"] == "bank"]
     assert [row["value"] for row in drawn] == pytest.approx(chance["faithfulness"].tolist())
 
@@ -218,10 +271,16 @@ def test_the_smallest_set_is_ringed_and_the_line_stands_at_nine_tenths():
     spec = SPECS["sets"]
     (ring,) = rows_of(spec, "said")
     mine = CURVES.query("size == smallest")
-    assert (ring["size"], ring["value"]) == (mine["size"].item(), pytest.approx(mine["faithfulness"].item()))
+    assert (ring["size"], ring["value"]) == (
+        mine["size"].item(),
+        pytest.approx(mine["faithfulness"].item()),
+    )
     assert ring["said"].startswith("2 heads: ") and rows_of(spec, "at") == [{"at": 0.9}]
     never = FRAMES["curves"].assign(smallest=None)
-    assert "No set of leading heads" in charts.set_curves(never, FRAMES["random_sets"], "bank").to_dict()["description"]
+    assert (
+        "No set of leading heads"
+        in charts.set_curves(never, FRAMES["random_sets"], "bank").to_dict()["description"]
+    )
 
 
 def test_axes_of_evidence_are_the_same_for_every_word():
@@ -230,13 +289,19 @@ def test_axes_of_evidence_are_the_same_for_every_word():
         (lambda word: charts.control_strips(FRAMES["controls"], word), "x"),
         (lambda word: charts.distance_lines(FRAMES["distances"], word, LEADERS), "y"),
     ):
-        assert scale_of(make("bank").to_dict(), channel) == scale_of(make("mole").to_dict(), channel)
+        assert scale_of(make("bank").to_dict(), channel) == scale_of(
+            make("mole").to_dict(), channel
+        )
 
 
 def test_controls_show_every_head_in_every_condition_and_the_resolvers_by_name():
     rows = max(SPECS["controls"]["datasets"].values(), key=len)
-    assert len(rows) == 4 * 16 and {row["name"] for row in rows if row["stands_out"]} == set(LEADERS)
-    band = [rows for rows in SPECS["controls"]["datasets"].values() if rows[0].get("low") is not None]
+    assert len(rows) == 4 * 16 and {row["name"] for row in rows if row["stands_out"]} == set(
+        LEADERS
+    )
+    band = [
+        rows for rows in SPECS["controls"]["datasets"].values() if rows[0].get("low") is not None
+    ]
     assert [[row["condition"] for row in rows] for rows in band] == [["labels permuted"]]
     assert (band[0][0]["low"], band[0][0]["high"]) == (0.4, 0.58)
     without = FRAMES["controls"][FRAMES["controls"]["condition"] != "later token"]
@@ -257,7 +322,9 @@ def test_the_band_of_permutations_is_that_of_a_typical_head_and_within_the_axis(
 
 def test_effects_by_distance_are_means_over_the_pairs_of_senses():
     rows = rows_of(SPECS["distances"], "distance", "net")
-    mine = FRAMES["distances"].query("word == 'mole' and layer == 0 and head == 1 and distance == 2")
+    mine = FRAMES["distances"].query(
+        "word == 'mole' and layer == 0 and head == 1 and distance == 2"
+    )
     assert len(mine) == 5
     shown = [row["net"] for row in rows if row["name"] == "L0H1" and row["distance"] == 2]
     assert shown == [pytest.approx(mine["net"].mean())]
@@ -268,7 +335,14 @@ def test_routes_compare_parts_of_a_head_with_the_whole_and_leave_out_what_was_no
     rows = rows_of(SPECS["routes"], "what", "value")
     whole = HEADS.query("word == 'mole' and layer == 0 and head == 1")["swap"].item()
     first = {row["route"]: row["value"] for row in rows if row["name"] == "L0H1"}
-    parts = {"swap": 1, "pattern_only": 0.1, "values_only": 0.9, "cue_only": 0.95, "other_only": 0.03, "ablation": 0.8}
+    parts = {
+        "swap": 1,
+        "pattern_only": 0.1,
+        "values_only": 0.9,
+        "cue_only": 0.95,
+        "other_only": 0.03,
+        "ablation": 0.8,
+    }
     assert first == {route: pytest.approx(part * whole) for route, part in parts.items()}
     ends = {row["route"]: (row["low"], row["high"]) for row in rows if row["name"] == "L0H1"}
     assert ends["cue_only"] == pytest.approx((0.95 * whole - 0.04, 0.95 * whole + 0.03))
@@ -285,14 +359,18 @@ def test_theming_replaces_colours_but_never_data():
         "layer": [{"mark": palette.LINE}],
     }
     themed = charts.themed(spec)
-    assert themed["config"]["labelColor"] == "var(--ink)" and themed["layer"] == [{"mark": "var(--line)"}]
+    assert themed["config"]["labelColor"] == "var(--ink)" and themed["layer"] == [
+        {"mark": "var(--line)"}
+    ]
     assert themed["datasets"] == spec["datasets"]
 
 
 @pytest.mark.parametrize(("name", "ending"), list(zip(CHARTS, cycle(("png", "svg")), strict=False)))
 def test_every_chart_saves_the_same_bytes_twice(name, ending, tmp_path):
     again = CHARTS[name], MAKE[name]()
-    first, second = (charts.save(made, tmp_path / f"{n}.{ending}").read_bytes() for n, made in enumerate(again))
+    first, second = (
+        charts.save(made, tmp_path / f"{n}.{ending}").read_bytes() for n, made in enumerate(again)
+    )
     assert first == second and len(first) > 2000
     assert first.startswith(b"\x89PNG" if ending == "png" else b"<svg")
 

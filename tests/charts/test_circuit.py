@@ -1,4 +1,5 @@
-"""The picture of a circuit: every edge between its parts, as wide as its effect, each part in its place."""
+"""The picture of a circuit: every edge between its parts, as wide as its effect, each part in its
+place."""
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,14 @@ def frames():
     names = [f"{end}_{part}" for end in ("sender", "receiver") for part in ("layer", "head", "pos")]
     rows = [
         dict(zip(names, (*one, *other), strict=True))
-        | {"word": "bank", "channel": channel, "total": total, "low": total - 0.1, "high": total + 0.1, "p": p}
+        | {
+            "word": "bank",
+            "channel": channel,
+            "total": total,
+            "low": total - 0.1,
+            "high": total + 0.1,
+            "p": p,
+        }
         for one, other, channel, total, p in EDGES
     ]
     whole = {name: "Int64" for name in names if not name.endswith("pos")}
@@ -46,7 +54,9 @@ def test_an_edge_is_as_wide_as_its_effect_and_leads_from_part_to_part():
         assert set(points["toward"]) == {"donor" if total > 0 else "own"}
         assert set(points["confirmed"]) == {"yes" if p is not None and p < 0.05 else "no"}
         for row, end in ((points.iloc[0], "from"), (points.iloc[-1], "to")):
-            assert row[["x", "y"]].tolist() == pytest.approx(parts.loc[row[end], ["x", "y"]].tolist())
+            assert row[["x", "y"]].tolist() == pytest.approx(
+                parts.loc[row[end], ["x", "y"]].tolist()
+            )
         assert set(points["channel"]) == {channel}
 
 
@@ -59,14 +69,22 @@ def test_parts_stand_in_their_layer_and_position_and_none_on_another():
         "L2H0 at word",
         "L2H3 at word",
     }
-    assert parts.groupby("row")["y"].first().sort_values().index.tolist() == ["token", "0", "0 MLP", "2"]
+    assert parts.groupby("row")["y"].first().sort_values().index.tolist() == [
+        "token",
+        "0",
+        "0 MLP",
+        "2",
+    ]
     middles = parts.groupby("pos")["middle"].unique()
     assert [len(middle) for middle in middles] == [1, 1, 1]
     assert middles[CUE][0] < middles[BETWEEN][0] < middles[WORD][0]
     apart = parts[["x", "y"]].to_numpy()
     distances = np.abs(apart[:, None] - apart).sum(-1)[~np.eye(len(apart), dtype=bool)]
     assert distances.min() >= 1 - 1e-6
-    assert "The widest: the token itself at cue to L0H1 at cue + 1, as its value: 90" in spec["description"]
+    assert (
+        "The widest: the token itself at cue to L0H1 at cue + 1, as its value: 90"
+        in spec["description"]
+    )
 
 
 def test_nothing_is_drawn_where_no_edge_moves_the_word():

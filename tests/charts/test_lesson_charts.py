@@ -1,4 +1,5 @@
-"""Charts of the lesson and of analyses: lines, matrices, vectors, spectra, parameters, numbers; smaller PNGs."""
+"""Charts of the lesson and of analyses: lines, matrices, vectors, spectra, parameters, numbers;
+smaller PNGs."""
 
 import re
 import struct
@@ -23,10 +24,18 @@ LINES = pd.DataFrame(
         for x in range(1, 11)
     ]
 )
-PANELS = [drawing.Panel("first", "layer", "entropy"), drawing.Panel("second", "width", "share", log="xy")]
+PANELS = [
+    drawing.Panel("first", "layer", "entropy"),
+    drawing.Panel("second", "width", "share", log="xy"),
+]
 CELLS = pd.DataFrame(
     [
-        {"panel": panel, "query": f"{q}·t", "key": f"{k}·t", "value": value if k <= q or panel != "masked" else None}
+        {
+            "panel": panel,
+            "query": f"{q}·t",
+            "key": f"{k}·t",
+            "value": value if k <= q or panel != "masked" else None,
+        }
         for panel, size in (("scores", 20.0), ("masked", 1.0))
         for q in range(3)
         for k in range(3)
@@ -41,10 +50,19 @@ VECTORS = pd.DataFrame(
     ]
 )
 SPECTRA = pd.DataFrame(
-    [{"map": f"L0H{h}", "place": p, "value": max(0.0, 4.0 + h - p)} for h in range(2) for p in range(1, 13)]
+    [
+        {"map": f"L0H{h}", "place": p, "value": max(0.0, 4.0 + h - p)}
+        for h in range(2)
+        for p in range(1, 13)
+    ]
 )
 PARAMETERS = pd.DataFrame(
-    [("gpt3", "MLP", 600), ("gpt3", "attention", 390), ("gpt3", "embeddings", 10), ("small", "attention", 1)],
+    [
+        ("gpt3", "MLP", 600),
+        ("gpt3", "attention", 390),
+        ("gpt3", "embeddings", 10),
+        ("small", "attention", 1),
+    ],
     columns=["model", "part", "parameters"],
 )
 MAKE = {
@@ -75,14 +93,18 @@ def test_every_panel_has_its_lines_titles_and_scales():
         assert len(encoded["x"]["axis"]["values"]) <= 6 and encoded["x"]["axis"]["values"][-1] == 10
         assert encoded["color"]["scale"]["domain"] == ["divided", "not divided"]
         rows = spec["datasets"][view["layer"][0].get("data", view.get("data"))["name"]]
-        assert [row["value"] for row in rows] == LINES.loc[LINES["panel"] == panel.title, "value"].tolist()
+        assert [row["value"] for row in rows] == LINES.loc[
+            LINES["panel"] == panel.title, "value"
+        ].tolist()
     assert "divided from 2 to 11, not divided from 4 to 31" in spec["description"]
 
 
 def test_signed_matrices_are_symmetric_around_zero_and_shares_are_not_rescaled():
     spec = MAKE["matrices"]().to_dict()
     signed, shares = (view["layer"][0]["encoding"]["color"]["scale"] for view in spec["hconcat"])
-    assert signed["domain"][0] == -signed["domain"][-1] == -20.0 and signed["range"][1].endswith(", 0)")
+    assert signed["domain"][0] == -signed["domain"][-1] == -20.0 and signed["range"][1].endswith(
+        ", 0)"
+    )
     assert shares["domain"] == [0, 1]
 
 
@@ -120,7 +142,11 @@ def test_shares_of_parameters_are_of_each_model_and_small_ones_have_no_number():
 
 def test_grouped_bars_share_an_axis_and_keep_the_order():
     rows = pd.DataFrame(
-        [("first", "b", 0.9, 0.8, 1.0), ("first", "a", 0.1, 0.0, 0.2), ("second", "c", -0.1, -0.2, 0.0)],
+        [
+            ("first", "b", 0.9, 0.8, 1.0),
+            ("first", "a", 0.1, 0.0, 0.2),
+            ("second", "c", -0.1, -0.2, 0.0),
+        ],
         columns=["group", "row", "value", "low", "high"],
     )
     spec = drawing.grouped_bars(rows, "share").to_dict()
@@ -140,7 +166,9 @@ def test_a_notebook_shows_pictures_that_need_no_network():
         shown = MAKE["spectra"]()._repr_mimebundle_(None, None)
     finally:
         alt.renderers.enable(before)
-    assert set(shown) == {"image/svg+xml", "text/plain"} and shown["text/plain"].startswith("Singular values of 2 maps")
+    assert set(shown) == {"image/svg+xml", "text/plain"} and shown["text/plain"].startswith(
+        "Singular values of 2 maps"
+    )
     assert "<script" not in shown["image/svg+xml"] and shown["image/svg+xml"].startswith("<svg")
     assert 300 < int(re.search(r'width="(\d+)"', shown["image/svg+xml"])[1]) < 400
 
@@ -157,7 +185,8 @@ def chunks(png):
 
 
 def pixels(png):
-    """Red, green and blue of every pixel, by the letter of the format: filter None or Sub, RGB, RGBA or indexed."""
+    """Red, green and blue of every pixel, by the letter of the format: filter None or Sub, RGB,
+    RGBA or indexed."""
     found = chunks(png)
     width, _, _, kind = struct.unpack(">IIBB", found[b"IHDR"][:10])
     depth = {2: 3, 3: 1, 6: 4}[kind]
@@ -168,12 +197,16 @@ def pixels(png):
             row[i] = (row[i] + row[i - depth]) % 256
         assert data[start] in (0, 1)
         for i in range(0, len(row), depth):
-            yield found[b"PLTE"][3 * row[i] : 3 * row[i] + 3] if kind == 3 else bytes(row[i : i + 3])
+            yield (
+                found[b"PLTE"][3 * row[i] : 3 * row[i] + 3] if kind == 3 else bytes(row[i : i + 3])
+            )
 
 
 @pytest.mark.parametrize("name, kind", [("spectra", 3), ("vectors", 2)])
 def test_a_repacked_picture_has_the_same_pixels_and_is_smaller(name, kind):
-    drawn = vl_convert.vegalite_to_png(MAKE[name]().to_dict() | {"background": "white"}, scale=1 + (kind == 2))
+    drawn = vl_convert.vegalite_to_png(
+        MAKE[name]().to_dict() | {"background": "white"}, scale=1 + (kind == 2)
+    )
     smaller = repacked(drawn)
     assert chunks(smaller)[b"IHDR"][9] == kind and len(smaller) < len(drawn) / 2
     assert list(pixels(smaller)) == list(pixels(drawn))
@@ -195,7 +228,9 @@ BY_DEPTH = pd.DataFrame(
 
 
 def by_depth(**options):
-    return drawing.lines_by_depth(BY_DEPTH, {"angle": "linear", "rank": "rank"}, **options).to_dict()
+    return drawing.lines_by_depth(
+        BY_DEPTH, {"angle": "linear", "rank": "rank"}, **options
+    ).to_dict()
 
 
 def drawn(panel):
@@ -206,8 +241,12 @@ def test_every_panel_holds_its_own_rows_and_the_description_tells_both_ends_of_e
     found = by_depth()
     tables = [found["datasets"][drawn(panel)["name"]] for panel in found["hconcat"]]
     assert [len(table) for table in tables] == [6, 2]
-    assert {row["panel"] for row in tables[0]} == {"angle"} and {row["what"] for row in tables[1]} == {"Mike"}
-    told = "angle: same from 0.00 to 5.00, other from 0.00 to 20.00; rank: Mike from 300.00 to 2.00."
+    assert {row["panel"] for row in tables[0]} == {"angle"} and {
+        row["what"] for row in tables[1]
+    } == {"Mike"}
+    told = (
+        "angle: same from 0.00 to 5.00, other from 0.00 to 20.00; rank: Mike from 300.00 to 2.00."
+    )
     assert found["description"] == told
     scales = [panel["layer"][0]["encoding"]["y"]["scale"] for panel in found["hconcat"]]
     assert scales[1]["reverse"] and scales[1]["domain"] == [1, 300] and scales[1]["type"] == "log"
@@ -215,13 +254,18 @@ def test_every_panel_holds_its_own_rows_and_the_description_tells_both_ends_of_e
 
 
 def test_a_line_keeps_the_colour_it_was_given_and_panels_with_the_same_lines_share_one_legend():
-    colour = by_depth(hues={"other": "#123456"})["hconcat"][0]["layer"][0]["encoding"]["color"]["scale"]
+    colour = by_depth(hues={"other": "#123456"})["hconcat"][0]["layer"][0]["encoding"]["color"][
+        "scale"
+    ]
     given = dict(zip(colour["domain"], colour["range"], strict=True))
     assert given["other"] == "#123456" and given["same"] != "#123456"
     angles = BY_DEPTH[BY_DEPTH["panel"] == "angle"]
     alike = pd.concat([angles, angles.assign(panel="again")])
     shared = drawing.lines_by_depth(alike, {"angle": "linear", "again": "linear"}).to_dict()
-    assert shared["resolve"]["scale"]["color"] == "shared" and by_depth()["resolve"]["scale"]["color"] == "independent"
+    assert (
+        shared["resolve"]["scale"]["color"] == "shared"
+        and by_depth()["resolve"]["scale"]["color"] == "independent"
+    )
 
 
 COMPARED = pd.DataFrame(
@@ -234,9 +278,14 @@ COMPARED = pd.DataFrame(
 
 
 def test_marks_spans_words_and_axes_are_those_of_the_rows():
-    found = drawing.compared(COMPARED, "attention", said={"L1H0": "looks at adjectives", "L0H0": ""}).to_dict()
+    found = drawing.compared(
+        COMPARED, "attention", said={"L1H0": "looks at adjectives", "L0H0": ""}
+    ).to_dict()
     spans, marks, words = (found["datasets"][layer["data"]["name"]] for layer in found["layer"])
-    assert [(row["row"], row["min"], row["max"]) for row in spans] == [("L1H0", 0.2, 0.9), ("L0H0", 0.4, 0.5)]
+    assert [(row["row"], row["min"], row["max"]) for row in spans] == [
+        ("L1H0", 0.2, 0.9),
+        ("L0H0", 0.4, 0.5),
+    ]
     assert len(marks) == 4
     assert {row["row"]: row["said"] for row in words} == {"L1H0": "looks at adjectives", "L0H0": ""}
     encoding = found["layer"][1]["encoding"]

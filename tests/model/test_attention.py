@@ -1,4 +1,5 @@
-"""The formulas against torch's own implementations, and the identities that hold for any numbers."""
+"""The formulas against torch's own implementations, and the identities that hold for any numbers.
+"""
 
 import math
 
@@ -37,8 +38,12 @@ def test_fewer_queries_than_keys_are_the_last_positions(numbers):
 
 def test_softmax_survives_scores_that_would_overflow(numbers):
     scores = numbers(HEADS, POS, POS)
-    torch.testing.assert_close(attention.softmax(scores + 1e6), attention.softmax(scores), rtol=0, atol=1e-9)
-    torch.testing.assert_close(attention.softmax(scores), functional.softmax(scores, dim=-1), **EXACT)
+    torch.testing.assert_close(
+        attention.softmax(scores + 1e6), attention.softmax(scores), rtol=0, atol=1e-9
+    )
+    torch.testing.assert_close(
+        attention.softmax(scores), functional.softmax(scores, dim=-1), **EXACT
+    )
 
 
 def test_writes_by_source_sum_to_the_write(numbers):
@@ -62,15 +67,25 @@ def test_layer_norm_is_torchs(numbers, epsilon):
 
 def test_rms_norm_by_hand_and_as_torch_has_it(numbers) -> None:
     # mean of squares of (3, 4) is 12.5, its root 3.5355...
-    found = attention.rms_norm(torch.tensor([3.0, 4.0], dtype=torch.float64), torch.tensor([1.0, 2.0]), 0.0)
-    torch.testing.assert_close(found, torch.tensor([3 / 12.5**0.5, 8 / 12.5**0.5], dtype=torch.float64), **EXACT)
+    found = attention.rms_norm(
+        torch.tensor([3.0, 4.0], dtype=torch.float64), torch.tensor([1.0, 2.0]), 0.0
+    )
+    torch.testing.assert_close(
+        found, torch.tensor([3 / 12.5**0.5, 8 / 12.5**0.5], dtype=torch.float64), **EXACT
+    )
     x, gain = numbers(5, 8), numbers(8)
-    torch.testing.assert_close(attention.rms_norm(x, gain, 1e-3), functional.rms_norm(x, (8,), gain, 1e-3), **EXACT)
+    torch.testing.assert_close(
+        attention.rms_norm(x, gain, 1e-3), functional.rms_norm(x, (8,), gain, 1e-3), **EXACT
+    )
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
-    [(attention.gelu, functional.gelu), (attention.relu, functional.relu), (attention.silu, functional.silu)],
+    [
+        (attention.gelu, functional.gelu),
+        (attention.relu, functional.relu),
+        (attention.silu, functional.silu),
+    ],
 )
 def test_activations_are_torchs(ours, theirs) -> None:
     x = torch.linspace(-40, 40, 401, dtype=torch.float64)
@@ -88,14 +103,26 @@ def test_a_soft_cap_leaves_small_numbers_and_bounds_large_ones() -> None:
 
 def test_a_window_hides_what_is_further_back() -> None:
     seen = attention.mask(attention.look_back(torch.zeros(5, 5), 2)).isfinite()
-    assert [row.nonzero().flatten().tolist() for row in seen] == [[0], [0, 1], [1, 2], [2, 3], [3, 4]]
-    later = attention.mask(attention.look_back(torch.zeros(2, 5), 3)).isfinite()  # the last two of five queries
+    assert [row.nonzero().flatten().tolist() for row in seen] == [
+        [0],
+        [0, 1],
+        [1, 2],
+        [2, 3],
+        [3, 4],
+    ]
+    later = attention.mask(
+        attention.look_back(torch.zeros(2, 5), 3)
+    ).isfinite()  # the last two of five queries
     assert [row.nonzero().flatten().tolist() for row in later] == [[1, 2, 3], [2, 3, 4]]
     assert torch.equal(attention.look_back(torch.zeros(5, 5), 5), torch.zeros(5, 5))
 
 
 def test_pairs_that_stand_side_by_side_are_turned_together_and_match_as_before(numbers) -> None:
-    x, y, angles = numbers(6, 10), numbers(6, 10), attention.rotary_angles(torch.arange(6), torch.ones(4))
+    x, y, angles = (
+        numbers(6, 10),
+        numbers(6, 10),
+        attention.rotary_angles(torch.arange(6), torch.ones(4)),
+    )
     parted = attention.halves(x, 8)
     assert torch.equal(parted, x[:, [0, 2, 4, 6, 1, 3, 5, 7, 8, 9]])
     torch.testing.assert_close((parted * attention.halves(y, 8)).sum(-1), (x * y).sum(-1), **EXACT)
@@ -107,7 +134,14 @@ def test_pairs_that_stand_side_by_side_are_turned_together_and_match_as_before(n
 def test_shared_heads_stand_side_by_side(numbers) -> None:
     k = numbers(2, 3, 4)
     shared = attention.share_heads(k, 6)
-    assert [next(g for g in range(2) if torch.equal(shared[head], k[g])) for head in range(6)] == [0, 0, 0, 1, 1, 1]
+    assert [next(g for g in range(2) if torch.equal(shared[head], k[g])) for head in range(6)] == [
+        0,
+        0,
+        0,
+        1,
+        1,
+        1,
+    ]
     assert torch.equal(attention.share_heads(k, 2), k)
 
 
@@ -117,7 +151,9 @@ def test_rotary_positions_turn_pairs_like_complex_numbers_and_leave_the_rest(num
     turned = attention.rotate(x, angles)
     for i in range(4):
         angle = torch.arange(6).float() * torch.tensor(1 / 10000.0 ** (2 * i / 8))
-        whole = torch.complex(x[..., i], x[..., i + 4]) * torch.polar(torch.ones(6), angle).to(torch.complex128)
+        whole = torch.complex(x[..., i], x[..., i + 4]) * torch.polar(torch.ones(6), angle).to(
+            torch.complex128
+        )
         torch.testing.assert_close(turned[..., i], whole.real, rtol=0, atol=1e-6)
         torch.testing.assert_close(turned[..., i + 4], whole.imag, rtol=0, atol=1e-6)
     assert torch.equal(turned[..., 8:], x[..., 8:])
@@ -125,19 +161,44 @@ def test_rotary_positions_turn_pairs_like_complex_numbers_and_leave_the_rest(num
 
 
 def test_stretched_frequencies_by_hand() -> None:
-    # In 100 positions these turn 20, 4, 2 and 0.5 times; between 1 and 5 the share that stays is 0.75 and 0.25.
+    # In 100 positions these turn 20, 4, 2 and 0.5 times; between 1 and 5 the share that stays is
+    # 0.75 and 0.25.
     frequencies = torch.tensor([20.0, 4.0, 2.0, 0.5]) * 2 * math.pi / 100
     found = attention.stretch(frequencies, factor=8, low=1, high=5, length=100)
     expected = frequencies * torch.tensor([1, 0.75 + 0.25 / 8, 0.25 + 0.75 / 8, 1 / 8])
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
-# 32 buckets up to 128, as T5 has them. Both ways: 16 each side, 8 of them exact, then 8 over log2(128/8) = 4 octaves,
-# two an octave: from 8, 11.3, 16, 22.6, 32, 45.3, 64, 90.5 on. One way: 16 exact, then 16 over log2(128/16) = 3
-# octaves.
-BOTH_WAYS = {0: 0, -1: 1, -7: 7, -8: 8, -11: 8, -12: 9, -17: 10, -23: 11, -127: 15, -128: 15, -5000: 15}
+# 32 buckets up to 128, as T5 has them. Both ways: 16 each side, 8 of them exact, then 8 over
+# log2(128/8) = 4 octaves, two an octave: from 8, 11.3, 16, 22.6, 32, 45.3, 64, 90.5 on. One way: 16
+# exact, then 16 over log2(128/16) = 3 octaves.
+BOTH_WAYS = {
+    0: 0,
+    -1: 1,
+    -7: 7,
+    -8: 8,
+    -11: 8,
+    -12: 9,
+    -17: 10,
+    -23: 11,
+    -127: 15,
+    -128: 15,
+    -5000: 15,
+}
 BOTH_WAYS |= {1: 17, 7: 23, 9: 24, 40: 28, 500: 31}
-ONE_WAY = {0: 0, 1: 0, 50: 0, -1: 1, -15: 15, -16: 16, -18: 16, -19: 17, -33: 21, -127: 31, -4000: 31}
+ONE_WAY = {
+    0: 0,
+    1: 0,
+    50: 0,
+    -1: 1,
+    -15: 15,
+    -16: 16,
+    -18: 16,
+    -19: 17,
+    -33: 21,
+    -127: 31,
+    -4000: 31,
+}
 
 
 @pytest.mark.parametrize(("known", "both_ways"), [(BOTH_WAYS, True), (ONE_WAY, False)])
@@ -149,10 +210,14 @@ def test_relative_buckets_by_hand(known: dict[int, int], both_ways: bool) -> Non
 
 def test_a_relative_bias_is_looked_up_per_head(numbers) -> None:
     table, places = numbers(8, 3), torch.arange(4)
-    bias = attention.relative_bias(table, places[None] - places[:, None], furthest=20, both_ways=True)
+    bias = attention.relative_bias(
+        table, places[None] - places[:, None], furthest=20, both_ways=True
+    )
     assert bias.shape == (3, 4, 4)
     assert torch.equal(bias[:, 2, 2], table[0]) and torch.equal(bias[:, 2, 1], table[1])
-    assert torch.equal(bias[:, 1, 2], table[4 + 1])  # a later key, in the second half of the buckets
+    assert torch.equal(
+        bias[:, 1, 2], table[4 + 1]
+    )  # a later key, in the second half of the buckets
 
 
 def test_sinusoids_by_hand() -> None:

@@ -1,4 +1,5 @@
-"""The certificate holds on sound models of every family, and every fault is named by the row that should name it."""
+"""The certificate holds on sound models of every family, and every fault is named by the row that
+should name it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,7 +22,15 @@ from probe.model import attention as formulas
 from probe.model import check
 from probe.model.architectures import FAMILIES
 from probe.model.architectures.family import Attention, Family
-from probe.model.check import DEFAULT_TEXTS, FLOAT32_SCORES, FLOAT32_SOFTMAX, PLAIN_ROUNDED, Certificate, Row, certify
+from probe.model.check import (
+    DEFAULT_TEXTS,
+    FLOAT32_SCORES,
+    FLOAT32_SOFTMAX,
+    PLAIN_ROUNDED,
+    Certificate,
+    Row,
+    certify,
+)
 from probe.model.load import load
 from probe.model.model import Model
 from probe.model.tokens import tokenize
@@ -31,13 +40,26 @@ from probe.patching import swaps
 
 TEXT = "The mole dug a tunnel under the muddy bank"
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-12}
-STEPS = ["resid_pre", "x", "q", "k", "v", "scores", "pattern", "z", "delta_e", "attn_out", "resid_mid"]
+STEPS = [
+    "resid_pre",
+    "x",
+    "q",
+    "k",
+    "v",
+    "scores",
+    "pattern",
+    "z",
+    "delta_e",
+    "attn_out",
+    "resid_mid",
+]
 LOGITS = [("", None, "logits"), ("", None, "logits, Hugging Face")]
 REPAIRED: dict[str, set[tuple[str, str]]] = {
     "gpt2": set(),
     "bert": {("", "scores"), ("", "attn_out"), ("", "resid_mid")},
     "t5": {("decoder", "scores")},
-    "bart": {(s, q) for s in ("encoder", "decoder") for q in ("scores", "resid_mid")} | {("cross", "scores")},
+    "bart": {(s, q) for s in ("encoder", "decoder") for q in ("scores", "resid_mid")}
+    | {("cross", "scores")},
     "gpt_neox": {("", "resid_mid")},
     "gpt_neo": {("", "scores")},
     "gptj": {("", "scores"), ("", "resid_mid")},
@@ -47,7 +69,10 @@ REPAIRED |= {"roberta": REPAIRED["bert"], "marian": REPAIRED["bart"]}
 REPAIRED |= dict.fromkeys(("gemma2", "gemma3_text"), REPAIRED["olmo2"])
 REPAIRED |= {kind: set() for kind in ("llama", "mistral", "phi3", "qwen2", "qwen3")}
 # float32 whatever the type
-ROUNDED = {kind: {"pattern"} for kind in ("llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma2", "gemma3_text")}
+ROUNDED = {
+    kind: {"pattern"}
+    for kind in ("llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma2", "gemma3_text")
+}
 ROUNDED |= {"gpt_neox": {LOGITS[1][2]}, "phi3": {LOGITS[1][2]}}
 ROUNDED |= {"gpt_neo": {"scores", "pattern"}, "gptj": {"scores", "pattern", LOGITS[1][2]}}
 
@@ -78,21 +103,35 @@ def first_failure(certificate: Certificate) -> tuple[str, int | None, str]:
     return row.stack, row.layer, row.quantity
 
 
-# --- sound models ----------------------------------------------------------------------------------------------------
+# --- sound models ---------------------------------------------------------------------------------
 
 
 def rows_expected(kind: str) -> list[tuple[str, int | None, str]]:
     """One for every layer and quantity, in the order of the computation."""
     mlp = ["mlp_out", "resid_post"]
     if kind not in PAIRED:
-        return [*(("", layer, quantity) for layer in range(LAYERS) for quantity in STEPS + mlp), *LOGITS]
+        return [
+            *(("", layer, quantity) for layer in range(LAYERS) for quantity in STEPS + mlp),
+            *LOGITS,
+        ]
     across = [STEPS[0], "memory", *STEPS[1:]]
-    both = [(side, layer, q) for side in ("encoder", "decoder") for layer in range(LAYERS) for q in STEPS + mlp]
-    return [*both, *(("cross", layer, quantity) for layer in range(LAYERS) for quantity in across), *LOGITS]
+    both = [
+        (side, layer, q)
+        for side in ("encoder", "decoder")
+        for layer in range(LAYERS)
+        for q in STEPS + mlp
+    ]
+    return [
+        *both,
+        *(("cross", layer, quantity) for layer in range(LAYERS) for quantity in across),
+        *LOGITS,
+    ]
 
 
 def require_repairs_said(kind: str, rows: Sequence[Row]) -> None:
-    assert {(row.stack, row.quantity) for row in rows if row.note.startswith("repaired: ")} == REPAIRED[kind]
+    assert {
+        (row.stack, row.quantity) for row in rows if row.note.startswith("repaired: ")
+    } == REPAIRED[kind]
     for row in rows:
         if row.quantity == "scores" and row.note:
             assert row.note == "repaired: scores recomputed from q.k"
@@ -104,7 +143,9 @@ def test_every_family_of_the_table_is_made_here() -> None:
     assert set(MADE) == set(FAMILIES) == set(REPAIRED)
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [(kind, torch.float64) for kind in MADE] + of_each_family(torch.float32))
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [(kind, torch.float64) for kind in MADE] + of_each_family(torch.float32)
+)
 def test_a_sound_model_passes_and_is_left_as_it_was(kind: str, dtype: torch.dtype) -> None:
     """Also far positions: the last rows of tables, large angles, the widest buckets."""
     model = family_model(kind, dtype)
@@ -112,7 +153,9 @@ def test_a_sound_model_passes_and_is_left_as_it_was(kind: str, dtype: torch.dtyp
     assert len(tokenize(model, long)) > min(model.config.n_ctx, 80) - 4
     before = [(name, len(point.fwd_hooks)) for name, point in model.bridge.hook_dict.items()]
     certificate = certify(model, [*DEFAULT_TEXTS, long]).require()
-    assert [(name, len(point.fwd_hooks)) for name, point in model.bridge.hook_dict.items()] == before
+    assert [
+        (name, len(point.fwd_hooks)) for name, point in model.bridge.hook_dict.items()
+    ] == before
     assert certificate.ok and certificate.dtype == str(dtype).removeprefix("torch.")
     assert [(row.stack, row.layer, row.quantity) for row in certificate.rows] == rows_expected(kind)
     wider = {row.quantity for row in certificate.rows if row.tolerance != BOUND[dtype]}
@@ -120,21 +163,27 @@ def test_a_sound_model_passes_and_is_left_as_it_was(kind: str, dtype: torch.dtyp
     for row in certificate.rows:
         assert row.error <= row.tolerance == (1e-6 if row.quantity in wider else BOUND[dtype])
         assert row.scale > 0.05
-        assert (row.note in (FLOAT32_SCORES, FLOAT32_SOFTMAX, PLAIN_ROUNDED)) == (row.quantity in wider)
+        assert (row.note in (FLOAT32_SCORES, FLOAT32_SOFTMAX, PLAIN_ROUNDED)) == (
+            row.quantity in wider
+        )
     assert certificate.worst.error > 0  # the two sides are two computations
     if not wider:
         require_repairs_said(kind, certificate.rows)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
-def test_a_gpt2_with_another_activation_passes_and_is_swapped_as_it_runs(activation: str, tmp_path: Path) -> None:
+def test_a_gpt2_with_another_activation_passes_and_is_swapped_as_it_runs(
+    activation: str, tmp_path: Path
+) -> None:
     model = load(make_checkpoint(tmp_path, n_inner=40, activation_function=activation))
     assert certify(model).require().ok
     tokens = tokenize(model, "The mole dug a tunnel under the river bank")
     states = target_states(model, [tokens], [len(tokens) - 1])
     given = read_weights(model), [tokens.ids]
     direction = torch.nn.functional.normalize(torch.ones(1, given[0].shape[2]), dim=-1)
-    assert swaps.swap_heads(*given, states.z, direction).abs().max() < 1e-5  # hooked z in the place of the engine's own
+    assert (
+        swaps.swap_heads(*given, states.z, direction).abs().max() < 1e-5
+    )  # hooked z in the place of the engine's own
     assert swaps.swap_heads(*given, 0 * states.z, direction).abs().max() > 1e-3
 
 
@@ -144,7 +193,7 @@ def test_an_untied_gpt2_passes_and_its_wrong_unembedding_is_named() -> None:
     assert first_failure(certify(with_tensor(model, "lm_head.weight", nudge))) == LOGITS[0]
 
 
-# --- faults in the raw weights ---------------------------------------------------------------------------------------
+# --- faults in the raw weights --------------------------------------------------------------------
 
 
 def with_tensor(model: Model, name: str, change: Callable[[Tensor], object]) -> Model:
@@ -161,7 +210,8 @@ def name_of(attention: Attention, layer: int, role: str, kind: str = "weight") -
 
 
 def of_role(model: Model, attention: Attention, tensor: Tensor, role: str) -> Tensor:
-    """The part of a raw tensor that holds this role, however the file has its axes; q k v o as `head d_head ...`."""
+    """The part of a raw tensor that holds this role, however the file has its axes; q k v o as
+    `head d_head ...`."""
     turned = model.config.family.turned and tensor.dim() == 2
     if role == "o" and tensor.dim() == 2:
         return (tensor if turned else tensor.T).unflatten(0, (HEADS, -1))
@@ -172,7 +222,9 @@ def of_role(model: Model, attention: Attention, tensor: Tensor, role: str) -> Te
         return tensor.unflatten(0, (-1, model.config.d_head))
     if attention.fused == "by role":
         groups, d_head = model.config.n_kv_heads, model.config.d_head
-        return tensor.split([heads * d_head for heads in (HEADS, groups, groups)])[place].unflatten(0, (-1, d_head))
+        return tensor.split([heads * d_head for heads in (HEADS, groups, groups)])[place].unflatten(
+            0, (-1, d_head)
+        )
     return tensor.unflatten(0, (HEADS, 3, -1))[:, place]
 
 
@@ -184,7 +236,12 @@ def nudge(part: Tensor) -> None:
 def expected_quantity(role: str, *, bias: bool, family: Family) -> str:
     """The first row that a wrong weight of this role must show in."""
     first, second = ("resid_mid", "resid_post") if family.norm_last else ("x", "mlp_out")
-    normed = {"norm": first, "norm_mlp": second, "norm_out": "resid_mid", "norm_mlp_out": "resid_post"}
+    normed = {
+        "norm": first,
+        "norm_mlp": second,
+        "norm_out": "resid_mid",
+        "norm_mlp_out": "resid_post",
+    }
     normed |= {"norm_q": "scores", "norm_k": "scores"}
     written = {"o": "attn_out" if bias else "delta_e"}
     written |= dict.fromkeys(("in", "gate", "up", "gate_up", "out"), "mlp_out")
@@ -192,27 +249,50 @@ def expected_quantity(role: str, *, bias: bool, family: Family) -> str:
 
 
 @pytest.mark.parametrize(("kind", "dtype"), of_each_family(*BOUND))
-def test_one_wrong_number_in_any_raw_tensor_of_a_layer_is_named(kind: str, dtype: torch.dtype) -> None:
+def test_one_wrong_number_in_any_raw_tensor_of_a_layer_is_named(
+    kind: str, dtype: torch.dtype
+) -> None:
     model, family = family_model(kind, dtype), FAMILIES[kind]
-    left = {name for name in model.weights if any(name.startswith(a.layers.split("{")[0]) for a in family.attentions)}
-    left -= {name for name in left if "relative_attention_bias" in name or "block" not in name and "layer" not in name}
+    left = {
+        name
+        for name in model.weights
+        if any(name.startswith(a.layers.split("{")[0]) for a in family.attentions)
+    }
+    left -= {
+        name
+        for name in left
+        if "relative_attention_bias" in name or "block" not in name and "layer" not in name
+    }
     for attention in family.attentions:
         roles = [one for role in attention.parts for one in (role if role == "qkv" else [role])]
         for number, role in enumerate(roles):
-            left -= {name_of(attention, layer, role, kind) for layer in range(LAYERS) for kind in ("weight", "bias")}
+            left -= {
+                name_of(attention, layer, role, kind)
+                for layer in range(LAYERS)
+                for kind in ("weight", "bias")
+            }
             for ending in ("weight", "bias"):
                 layer = (number + (ending == "bias")) % LAYERS
                 name = name_of(attention, layer, role, ending)
                 if name in model.weights:
-                    corrupt = with_tensor(model, name, lambda t, a=attention, r=role: nudge(of_role(model, a, t, r)))
+                    corrupt = with_tensor(
+                        model, name, lambda t, a=attention, r=role: nudge(of_role(model, a, t, r))
+                    )
                     quantity = expected_quantity(role, bias=ending == "bias", family=family)
-                    assert first_failure(certify(corrupt, [TEXT])) == (attention.name, layer, quantity), (name, role)
-    outside = {name for name in model.weights if name.rpartition(".")[0] in {*family.outside, *family.head}}
+                    assert first_failure(certify(corrupt, [TEXT])) == (
+                        attention.name,
+                        layer,
+                        quantity,
+                    ), (name, role)
+    outside = {
+        name for name in model.weights if name.rpartition(".")[0] in {*family.outside, *family.head}
+    }
     assert left <= outside  # no kind of tensor is left out
 
 
 def every_row(tensor: Tensor) -> None:
-    """A few % in every row, not the same in all: what is added to all of T5's buckets alike is nothing to a softmax."""
+    """A few % in every row, not the same in all: what is added to all of T5's buckets alike is
+    nothing to a softmax."""
     size = 0.01 * tensor.abs().max()
     tensor[..., 0] += size * (1 + torch.arange(len(tensor)) % 3) if tensor.dim() == 2 else size
 
@@ -221,13 +301,24 @@ def every_row(tensor: Tensor) -> None:
 def test_a_wrong_tensor_outside_the_layers_is_named(kind: str) -> None:
     model, family = family_model(kind, torch.float64), FAMILIES[kind]
     entering = (family.embed, family.position_table, family.type_table, family.embedding_norm)
-    named = {name.format(side): "resid_pre" for name in entering for side in ("encoder", "decoder") if name}
-    if family.positions == "relative bias":  # the decoder's scores are repaired with the same table: its pattern tells
+    named = {
+        name.format(side): "resid_pre"
+        for name in entering
+        for side in ("encoder", "decoder")
+        if name
+    }
+    if (
+        family.positions == "relative bias"
+    ):  # the decoder's scores are repaired with the same table: its pattern tells
         shown = {"encoder": "scores", "decoder": "pattern"}
         named |= {family.position_table.format(side): quantity for side, quantity in shown.items()}
     if family.kind == "encoder-decoder" and family.final_norm:
         named |= {family.final_norm.format("encoder"): "memory"}
-    outside = [name for stem in {*family.outside, *family.head, *family.optional} for name in held_by(model, stem)]
+    outside = [
+        name
+        for stem in {*family.outside, *family.head, *family.optional}
+        for name in held_by(model, stem)
+    ]
     assert len(outside) >= len(family.outside) + len(family.head)
     for name in outside + ([f"{family.unembed}.weight"] if not model.config.tied else []):
         quantity = first_failure(certify(with_tensor(model, name, every_row), [TEXT]))[2]
@@ -252,7 +343,10 @@ def test_one_wrong_token_vector_is_named_though_only_one_text_has_it(kind: str) 
     def change(table: Tensor) -> None:
         table[mine, 3] += 0.01
 
-    corrupt, entered = with_tensor(model, name, change), (FAMILIES[kind].attentions[0].name, 0, "resid_pre")
+    corrupt, entered = (
+        with_tensor(model, name, change),
+        (FAMILIES[kind].attentions[0].name, 0, "resid_pre"),
+    )
     if model.config.tied:  # its column of the unembedding, nothing earlier
         assert first_failure(certify(corrupt, [first])) == ("", None, "logits")
     assert first_failure(certify(corrupt, [first, second])) == entered
@@ -270,7 +364,9 @@ def test_heads_in_the_wrong_order_are_named(kind: str, role: str, quantity: str)
 
     certificate = certify(with_tensor(model, name_of(attention, 1, role), roll), [TEXT])
     assert first_failure(certificate) == (attention.name, 1, quantity)
-    with pytest.raises(CrossCheckError, match=f"{quantity} of {attention.name} layer 1 is".replace("  ", " ")):
+    with pytest.raises(
+        CrossCheckError, match=f"{quantity} of {attention.name} layer 1 is".replace("  ", " ")
+    ):
         certificate.require()
 
 
@@ -283,7 +379,9 @@ def test_heads_in_the_wrong_order_are_named(kind: str, role: str, quantity: str)
         ("wte.weight", ("", 0, "resid_pre")),  # of a token that only one of the texts has
     ],
 )
-def test_not_a_number_is_a_failure_whichever_text_has_it(model: Model, name: str, failed: object) -> None:
+def test_not_a_number_is_a_failure_whichever_text_has_it(
+    model: Model, name: str, failed: object
+) -> None:
     def change(tensor: Tensor) -> None:
         tensor[words_of_the_second(model) if name == "wte.weight" else 0].view(-1)[0] = math.nan
 
@@ -292,7 +390,7 @@ def test_not_a_number_is_a_failure_whichever_text_has_it(model: Model, name: str
         assert first_failure(certify(corrupt, texts)) == failed
 
 
-# --- faults in the formulas ------------------------------------------------------------------------------------------
+# --- faults in the formulas -----------------------------------------------------------------------
 
 
 def mask_off_by_one(scores: Tensor) -> Tensor:
@@ -332,13 +430,33 @@ WRONG: dict[str, tuple[str, str, Callable[..., Tensor], str]] = {
     "no mask": ("gpt2", "mask", lambda scores: scores, "scores"),
     "a mask one off": ("gpt2", "mask", mask_off_by_one, "scores"),
     "a mask of the past": ("gpt2", "mask", mask_of_the_past, "scores"),
-    "a mask of zeros": ("gpt2", "mask", lambda scores: scores * torch.ones_like(scores).tril(), "scores"),
-    "softmax over queries": ("gpt2", "softmax", lambda scores: torch.softmax(scores, dim=-2), "pattern"),
-    "softmax over heads": ("gpt2", "softmax", lambda scores: torch.softmax(scores, dim=-3).nan_to_num(), "pattern"),
+    "a mask of zeros": (
+        "gpt2",
+        "mask",
+        lambda scores: scores * torch.ones_like(scores).tril(),
+        "scores",
+    ),
+    "softmax over queries": (
+        "gpt2",
+        "softmax",
+        lambda scores: torch.softmax(scores, dim=-2),
+        "pattern",
+    ),
+    "softmax over heads": (
+        "gpt2",
+        "softmax",
+        lambda scores: torch.softmax(scores, dim=-3).nan_to_num(),
+        "pattern",
+    ),
     "a transposed pattern": ("gpt2", "mix", lambda pattern, v: pattern.transpose(-1, -2) @ v, "z"),
     "an unbiased variance": ("gpt2", "layer_norm", unbiased_layer_norm, "x"),
     "another GELU": ("gpt2", "gelu_new", functional.gelu, "mlp_out"),
-    "the write of another head": ("gpt2", "write", lambda z, w_o: z @ w_o.roll(1, dims=0), "delta_e"),
+    "the write of another head": (
+        "gpt2",
+        "write",
+        lambda z, w_o: z @ w_o.roll(1, dims=0),
+        "delta_e",
+    ),
     "BERT's GELU": ("bert", "gelu", formulas.gelu_new, "mlp_out"),
     # the repaired scores are as wrong: the pattern tells
     "BERT's scores not scaled": ("bert", "scores", formulas.matches, "pattern"),
@@ -346,7 +464,12 @@ WRONG: dict[str, tuple[str, str, Callable[..., Tensor], str]] = {
     "buckets towards the query": ("t5", "relative_bias", buckets_towards_the_query, "scores"),
     "T5's activation": ("t5", "relu", formulas.silu, "mlp_out"),
     "no rotation": ("gpt_neox", "rotate", lambda x, angles: x, "scores"),
-    "rotation the other way": ("llama", "rotate", lambda x, angles: true_rotate(x, -angles), "scores"),
+    "rotation the other way": (
+        "llama",
+        "rotate",
+        lambda x, angles: true_rotate(x, -angles),
+        "scores",
+    ),
     "pairs side by side": ("llama", "rotate", pairs_side_by_side, "scores"),
     "Llama's activation": ("llama", "silu", formulas.gelu, "mlp_out"),
     "the spread for the root": ("llama", "inverse_rms", inverse_spread, "x"),
@@ -355,19 +478,33 @@ WRONG: dict[str, tuple[str, str, Callable[..., Tensor], str]] = {
     "Qwen's interleaved groups": ("qwen2", "share_heads", interleaved_groups, "scores"),
     "Qwen's mask": ("qwen2", "mask", lambda scores: scores, "scores"),
     "no window": ("mistral", "look_back", lambda scores, window: scores, "scores"),
-    "a window one longer": ("gemma3_text", "look_back", lambda s, window: true_look_back(s, window + 1), "scores"),
+    "a window one longer": (
+        "gemma3_text",
+        "look_back",
+        lambda s, window: true_look_back(s, window + 1),
+        "scores",
+    ),
     "scores cut off": ("gemma2", "cap", lambda x, bound: x.clamp(-bound, bound), "scores"),
     "Gemma's scores not scaled": ("gemma2", "scores", formulas.matches, "scores"),
     "GPT-Neo's mask one off": ("gpt_neo", "mask", mask_off_by_one, "pattern"),
     "GPT-J's pairs apart": ("gptj", "halves", lambda x, dims: x, "pattern"),
     "no norm": ("bart", "layer_norm", lambda x, gain, bias, epsilon: x * gain + bias, "resid_pre"),
-    "sines one later": ("marian", "sinusoids", lambda *sizes: true_sinusoids(*sizes).roll(1, dims=0), "resid_pre"),
+    "sines one later": (
+        "marian",
+        "sinusoids",
+        lambda *sizes: true_sinusoids(*sizes).roll(1, dims=0),
+        "resid_pre",
+    ),
 }
 
 
 @pytest.mark.parametrize(("kind", "formula", "wrong", "quantity"), WRONG.values(), ids=WRONG)
 def test_a_wrong_formula_is_named(
-    kind: str, formula: str, wrong: Callable[..., Tensor], quantity: str, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    formula: str,
+    wrong: Callable[..., Tensor],
+    quantity: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = family_model(kind, torch.float32 if kind in REPRESENTATIVES else torch.float64)
     monkeypatch.setattr(formulas, formula, wrong)
@@ -406,11 +543,15 @@ def test_a_wrong_switch_of_the_config_or_of_its_positions_is_named(
     model = family_model(kind, torch.float64)
     config, places = model.config, model.config.positions
     ours = not vars(places).keys() >= changes.keys()
-    wrong = replace(config, **changes) if ours else replace(config, positions=replace(places, **changes))
+    wrong = (
+        replace(config, **changes)
+        if ours
+        else replace(config, positions=replace(places, **changes))
+    )
     assert first_failure(certify(replace(model, config=wrong), [TEXT]))[2] == quantity
 
 
-# --- faults in the hooked model --------------------------------------------------------------------------------------
+# --- faults in the hooked model -------------------------------------------------------------------
 
 
 LIES = [
@@ -433,7 +574,9 @@ def test_the_raw_hook_fails_the_row_that_its_repair_passes(
     believed = replace(attention, hooks=hooks, lies=lies)
     attentions = (*family.attentions[:number], believed, *family.attentions[number + 1 :])
     monkeypatch.setitem(FAMILIES, kind, replace(family, attentions=attentions))
-    failed = {(row.stack, row.layer, row.quantity) for row in certify(model, [TEXT]).rows if not row.ok}
+    failed = {
+        (row.stack, row.layer, row.quantity) for row in certify(model, [TEXT]).rows if not row.ok
+    }
     assert {(attention.name, layer, quantity) for layer in range(LAYERS)} <= failed
     # a wrong resid_mid is what the MLP and cross-attention start from, too
     assert {row[2] for row in failed} <= {quantity, "mlp_out", "resid_post", "resid_pre"}
@@ -455,7 +598,9 @@ def test_a_hook_that_edits_is_named_where_it_edits(kind: str) -> None:
     model, owners = family_model(kind, torch.float64), {}
     for attention in FAMILIES[kind].attentions:
         for quantity, hook in attention.hooks.items():
-            first = "delta_e" if hook.endswith(".o.hook_out") else quantity  # ΔE goes through the same projection
+            first = (
+                "delta_e" if hook.endswith(".o.hook_out") else quantity
+            )  # ΔE goes through the same projection
             owners.setdefault(f"{attention.blocks}.1.{hook}", (attention.name, 1, first))
     for where, owner in owners.items():
         certificate = certify_with_hook(model, where, lambda tensor: tensor * (1 + 1e-5))
@@ -465,7 +610,9 @@ def test_a_hook_that_edits_is_named_where_it_edits(kind: str) -> None:
 
 def test_a_hook_that_swaps_two_heads_or_makes_not_a_number_is_named(model: Model) -> None:
     swapped = [1, 0, *range(2, HEADS)]
-    certificate = certify_with_hook(model, "blocks.1.attn.hook_q", lambda tensor: tensor[:, :, swapped])
+    certificate = certify_with_hook(
+        model, "blocks.1.attn.hook_q", lambda tensor: tensor[:, :, swapped]
+    )
     assert first_failure(certificate) == ("", 1, "q")
 
     def edit(z: Tensor) -> Tensor:
@@ -490,7 +637,7 @@ def test_a_wrong_output_projection_in_the_hooked_model_is_named(model: Model) ->
     assert first_failure(certificate) == ("", 1, "delta_e")
 
 
-# --- what is said ----------------------------------------------------------------------------------------------------
+# --- what is said ---------------------------------------------------------------------------------
 
 
 def row(error, layer=2, quantity="pattern"):
@@ -507,7 +654,9 @@ def test_the_first_failing_row_is_said_in_one_sentence():
     )
     assert error.value.exit_code == 1
     assert certificate.worst.error == 0.5
-    with pytest.raises(CrossCheckError, match="logits of the whole model is off by nan of its scale"):
+    with pytest.raises(
+        CrossCheckError, match="logits of the whole model is off by nan of its scale"
+    ):
         Certificate("gpt2", "float32", ("a",), (row(math.nan, None, "logits"),)).require()
     assert row(1e-5).ok
     assert not any(row(error).ok for error in (1.0000001e-5, math.nan, math.inf))
@@ -524,9 +673,14 @@ def test_the_first_failing_row_is_said_in_one_sentence():
         ([1.0, -100.0], [1.0, -math.inf], math.inf),
         ([1.0, -3.4e38], [1.0, -100.0], math.inf),
         ([math.inf, 1.0], [1.0, 1.0], math.inf),
-        *(([2.0, a], [2.0, b], math.nan) for a, b in ((math.nan, 1.0), (1.0, math.nan), (math.nan, math.nan))),
+        *(
+            ([2.0, a], [2.0, b], math.nan)
+            for a, b in ((math.nan, 1.0), (1.0, math.nan), (math.nan, math.nan))
+        ),
     ],
 )
-def test_an_error_is_relative_to_the_scale_and_not_a_number_where_one_is_none(seen, expected, error):
+def test_an_error_is_relative_to_the_scale_and_not_a_number_where_one_is_none(
+    seen, expected, error
+):
     found = float(check._difference(torch.tensor(seen), torch.tensor(expected))[0])
     assert found == error or math.isnan(found) and math.isnan(error)

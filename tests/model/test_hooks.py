@@ -1,4 +1,5 @@
-"""The hooked side: texts filled up to one length, hooks that leave nothing behind, and a self-check that can fail."""
+"""The hooked side: texts filled up to one length, hooks that leave nothing behind, and a self-check
+that can fail."""
 
 from collections.abc import Callable
 
@@ -30,15 +31,21 @@ STACKS = [
 CAUSAL = [stack for stack in STACKS if FAMILIES[stack.values[0]].attentions[stack.values[1]].causal]
 
 
-# --- texts together --------------------------------------------------------------------------------------------------
+# --- texts together -------------------------------------------------------------------------------
 
 
-TYPED = [*((kind, torch.float64) for kind in MADE), *((kind, torch.float32) for kind in REPRESENTATIVES)]
+TYPED = [
+    *((kind, torch.float64) for kind in MADE),
+    *((kind, torch.float32) for kind in REPRESENTATIVES),
+]
 
 
 @pytest.mark.parametrize(("kind", "dtype"), TYPED)
-def test_a_batch_filled_up_on_the_right_gives_the_logits_of_each_text(kind: str, dtype: torch.dtype) -> None:
-    """Also where layers look back only so far and what is filled in would see nothing but what is filled in."""
+def test_a_batch_filled_up_on_the_right_gives_the_logits_of_each_text(
+    kind: str, dtype: torch.dtype
+) -> None:
+    """Also where layers look back only so far and what is filled in would see nothing but what is
+    filled in."""
     model = family_model(kind, dtype)
     rows = [list(tokenize(model, text).ids) for text in TEXTS]
     targets = [[model.config.start_token, *row[:-1]] for row in rows] if kind in PAIRED else None
@@ -58,7 +65,9 @@ def test_the_mask_of_a_batch_comes_from_lengths_and_not_from_ids() -> None:
     with torch.inference_mode():
         alone = hooks.run(model, [row])
         together = hooks.run(model, [row, [*row, *row]])[0, : len(row)]
-        without = model.bridge(torch.tensor([row]), attention_mask=(torch.tensor([row]) != pad).long())
+        without = model.bridge(
+            torch.tensor([row]), attention_mask=(torch.tensor([row]) != pad).long()
+        )
     torch.testing.assert_close(together, alone[0], rtol=1e-5, atol=1e-5)
     assert (alone - without).abs().max() > 1e-3
 
@@ -75,10 +84,12 @@ def test_without_logits_the_same_hooks_see_the_same_tensors(kind: str) -> None:
         assert len(seen[True][name]) == LAYERS
         torch.testing.assert_close(seen[True][name], seen[False][name], rtol=0, atol=1e-12)
     logits = forward.logits(read_weights(model), last[False])
-    torch.testing.assert_close(logits, last[True], rtol=0, atol=1e-6 if FAMILIES[kind].single else 1e-12)
+    torch.testing.assert_close(
+        logits, last[True], rtol=0, atol=1e-6 if FAMILIES[kind].single else 1e-12
+    )
 
 
-# --- what is left behind ---------------------------------------------------------------------------------------------
+# --- what is left behind --------------------------------------------------------------------------
 
 
 def carried(model: Model) -> list[tuple[str, int]]:
@@ -112,11 +123,14 @@ def test_no_hook_is_left_behind(kind: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert carried(model) == before
 
 
-# --- the self-check can fail, each part of it, in each attention ------------------------------------------------------
+# --- the self-check can fail, each part of it, in each attention ----------------------------------
 
 
-def self_check(model: Model, kind: str, number: int, quantity: str, edit: Callable[[Tensor], Tensor]) -> str:
-    """What the self-check says while a hook of the last layer is edited, hooks as they were afterwards."""
+def self_check(
+    model: Model, kind: str, number: int, quantity: str, edit: Callable[[Tensor], Tensor]
+) -> str:
+    """What the self-check says while a hook of the last layer is edited, hooks as they were
+    afterwards."""
     attention, before = FAMILIES[kind].attentions[number], carried(model)
     ids = model.tokenizer("The mole dug under the bank.", add_special_tokens=False)["input_ids"]
     where = f"{attention.blocks}.{LAYERS - 1}.{attention.hooks[quantity]}"
@@ -131,14 +145,20 @@ def self_check(model: Model, kind: str, number: int, quantity: str, edit: Callab
 
 @pytest.mark.filterwarnings("ignore:A hook on .* returned a modified tensor:UserWarning")
 @pytest.mark.parametrize(("kind", "number"), STACKS)
-def test_rows_that_do_not_sum_to_one_and_an_edit_that_is_not_felt_are_seen(kind: str, number: int) -> None:
+def test_rows_that_do_not_sum_to_one_and_an_edit_that_is_not_felt_are_seen(
+    kind: str, number: int
+) -> None:
     model, attention = family_model(kind), FAMILIES[kind].attentions[number]
     assert self_check(model, kind, number, "pattern", lambda rows: rows * 0.99) == (
         f"Cannot load {kind}: its hooks fail the self-check: the rows of its attention pattern do not sum to 1; "
         f"load an unmodified {FAMILIES[kind].name}."
     )
-    silent = [f"{attention.blocks}.{layer}.{attention.hooks['attn_out']}" for layer in range(LAYERS - 1)]
-    with model.bridge.hooks(fwd_hooks=[(where, lambda tensor, hook: torch.zeros_like(tensor)) for where in silent]):
+    silent = [
+        f"{attention.blocks}.{layer}.{attention.hooks['attn_out']}" for layer in range(LAYERS - 1)
+    ]
+    with model.bridge.hooks(
+        fwd_hooks=[(where, lambda tensor, hook: torch.zeros_like(tensor)) for where in silent]
+    ):
         said = self_check(model, kind, number, "attn_out", torch.zeros_like)
     assert "an edit of a head's z does not change its logits" in said
 
@@ -147,5 +167,9 @@ def test_rows_that_do_not_sum_to_one_and_an_edit_that_is_not_felt_are_seen(kind:
 @pytest.mark.parametrize(("kind", "number"), CAUSAL)
 def test_a_look_ahead_is_seen_also_where_the_pattern_hides_it(kind: str, number: int) -> None:
     model, said = family_model(kind), "a position looks ahead at a later token"
-    assert said in self_check(model, kind, number, "pattern", lambda rows: torch.full_like(rows, 1 / rows.shape[-1]))
-    assert said in self_check(model, kind, number, "attn_out", lambda written: written + written[:, -1:])
+    assert said in self_check(
+        model, kind, number, "pattern", lambda rows: torch.full_like(rows, 1 / rows.shape[-1])
+    )
+    assert said in self_check(
+        model, kind, number, "attn_out", lambda written: written + written[:, -1:]
+    )

@@ -1,7 +1,7 @@
 """The hub path for real: a small hub on this machine and a cache of the test's own.
 
-A first load is a process of its own, as users have it. Everything else is asked here, with the client's own settings
-set for the test.
+A first load is a process of its own, as users have it. Everything else is asked here, with the
+client's own settings set for the test.
 """
 
 import hashlib
@@ -30,12 +30,15 @@ NAME = "somebody/gpt2-small"
 LOAD = f"import json, probe; print(json.dumps(vars(probe.load({NAME!r}).origin)))"
 FILES = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 NOBODY = "http://127.0.0.1:9"  # a port at which nothing listens
-INSTEAD = "a folder with config.json, tokenizer and safetensors works too, and tiny-senses needs nothing."
+INSTEAD = (
+    "a folder with config.json, tokenizer and safetensors works too, and tiny-senses needs nothing."
+)
 
 
 @pytest.fixture
 def hub(copy: Path, tmp_path: Path) -> Iterator[Hub]:
-    """A hub with a GPT-2, the same under an owner's name, one that is gated, and one that is only a pickle."""
+    """A hub with a GPT-2, the same under an owner's name, one that is gated, and one that is only a
+    pickle."""
     (copy / "pytorch_model.bin").write_bytes(b"a pickle that nobody asks for")
     (copy / "README.md").write_text("# a card")
     (copy / "modeling_evil.py").write_text("raise SystemExit")
@@ -52,8 +55,14 @@ def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def use(address: str, *, offline: bool = False) -> None:
         template = address + "/{repo_id}/resolve/{revision}/{filename}"
-        settings = {"ENDPOINT": address, "HUGGINGFACE_CO_URL_TEMPLATE": template, "HF_HUB_OFFLINE": offline}
-        monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # another test's: here is no notebook
+        settings = {
+            "ENDPOINT": address,
+            "HUGGINGFACE_CO_URL_TEMPLATE": template,
+            "HF_HUB_OFFLINE": offline,
+        }
+        monkeypatch.delitem(
+            sys.modules, "ipykernel", raising=False
+        )  # another test's: here is no notebook
         for setting, value in (settings | {"HF_HUB_CACHE": str(tmp_path / "cache")}).items():
             monkeypatch.setattr(constants, setting, value)
 
@@ -62,7 +71,8 @@ def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def refused(use: Callable[..., None], capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """The sentence that loading a name from a hub ends with; nothing may appear on standard error."""
+    """The sentence that loading a name from a hub ends with; nothing may appear on standard error.
+    """
 
     def refused(name: str, address: str, *, offline: bool = False) -> str:
         use(address, offline=offline)
@@ -87,11 +97,17 @@ def test_first_from_the_hub_with_a_bar_on_a_terminal_then_from_the_cache_when_th
     hub: Hub, use: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    settings = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "cache")}
+    settings = {
+        "HF_ENDPOINT": hub.address,
+        "HF_HOME": str(tmp_path),
+        "HF_HUB_CACHE": str(tmp_path / "cache"),
+    }
     outside, inside = pty.openpty()
     termios.tcsetwinsize(inside, (24, 100))
     command, output = [sys.executable, "-c", LOAD], {"stdout": subprocess.PIPE, "stderr": inside}
-    done = subprocess.Popen(command, env=inherited | settings | {"OMP_NUM_THREADS": "1"}, text=True, **output)
+    done = subprocess.Popen(
+        command, env=inherited | settings | {"OMP_NUM_THREADS": "1"}, text=True, **output
+    )
     os.close(inside)
     drawn = b""
     with os.fdopen(outside, "rb", buffering=0) as terminal:
@@ -102,7 +118,13 @@ def test_first_from_the_hub_with_a_bar_on_a_terminal_then_from_the_cache_when_th
     assert b"Fetching 4 files: 100%" in drawn
     assert b"Warning" not in drawn and b"Traceback" not in drawn
     digest = hashlib.sha256((hub.models[NAME] / "model.safetensors").read_bytes()).hexdigest()
-    assert first == {"kind": "hub", "location": NAME, "revision": COMMIT, "sha256": digest, "stored": "float32"}
+    assert first == {
+        "kind": "hub",
+        "location": NAME,
+        "revision": COMMIT,
+        "sha256": digest,
+        "stored": "float32",
+    }
     assert hub.fetched() == FILES
 
     use(NOBODY)
@@ -127,26 +149,41 @@ def test_a_name_is_asked_for_once_and_an_incomplete_cache_is_completed(
 
 
 def test_what_the_hub_refuses_is_one_sentence(hub: Hub, refused: Callable[..., str]) -> None:
-    nobody, gated = "has no public model of that name, and there is no such folder here", "asks for a login and for its"
+    nobody, gated = (
+        "has no public model of that name, and there is no such folder here",
+        "asks for a login and for its",
+    )
     for name, said in (("nobody/nothing", nobody), ("big/gated", f"{gated} terms to be accepted")):
-        assert refused(name, hub.address) == f"Cannot load {name}: the hub {hub.address} {said}; {INSTEAD}"
+        assert (
+            refused(name, hub.address)
+            == f"Cannot load {name}: the hub {hub.address} {said}; {INSTEAD}"
+        )
     said = refused("old/pickled", hub.address)
-    assert f"the hub {hub.address} has no safetensors of it, only a pickle or nothing; convert it" in said
+    assert (
+        f"the hub {hub.address} has no safetensors of it, only a pickle or nothing; convert it"
+        in said
+    )
     absent = "Cannot load gpt2: it is not in the local cache, and"
     said = refused("gpt2", hub.address, offline=True)
     assert said == f"{absent} HF_HUB_OFFLINE forbids asking a hub; {INSTEAD}"
     assert hub.fetched() == set()
     said = refused("gpt2", NOBODY)
-    assert said.startswith(f"{absent} the hub {NOBODY} could not be reached (") and said.endswith(f"); {INSTEAD}")
+    assert said.startswith(f"{absent} the hub {NOBODY} could not be reached (") and said.endswith(
+        f"); {INSTEAD}"
+    )
 
 
-def test_a_damaged_download_is_refused_like_a_damaged_folder(hub: Hub, refused: Callable[..., str]) -> None:
+def test_a_damaged_download_is_refused_like_a_damaged_folder(
+    hub: Hub, refused: Callable[..., str]
+) -> None:
     weights = hub.models["gpt2"] / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     assert "model.safetensors is corrupt" in refused("gpt2", hub.address)
 
 
-def test_a_hub_that_never_answers_is_given_up(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_never_answers_is_given_up(
+    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert find.ANSWER_WITHIN < 10
     monkeypatch.setattr(find, "ANSWER_WITHIN", 0.5)
     with socket.socket() as silent:

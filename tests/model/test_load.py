@@ -1,4 +1,5 @@
-"""Loading: what is taken, what is refused and with which sentence, and that the self-check can fail."""
+"""Loading: what is taken, what is refused and with which sentence, and that the self-check can
+fail."""
 
 import hashlib
 import json
@@ -24,7 +25,8 @@ from probe.model.model import Model
 
 
 def refusal(source: object, error: type[Exception] = probe.ModelError, **options: object) -> str:
-    """The sentence with which `source` is refused, checked to be one line that ends in a full stop."""
+    """The sentence with which `source` is refused, checked to be one line that ends in a full stop.
+    """
     with pytest.raises(error) as caught:
         probe.load(source, **options)
     sentence = str(caught.value)
@@ -46,26 +48,50 @@ def edit_config(folder: Path, **changes: object) -> None:
 def test_config_and_origin_say_what_was_loaded(model: Model, checkpoint: Path) -> None:
     config = model.config
     assert (config.architecture, config.n_layers, config.n_heads) == ("gpt2", 2, 4)
-    assert (config.d_model, config.d_head, config.d_mlp, config.n_ctx, config.d_vocab) == (32, 8, 128, 48, 400)
-    assert (config.causal, config.epsilon, config.activation, config.tied) == (True, 1e-5, "gelu_new", True)
+    assert (config.d_model, config.d_head, config.d_mlp, config.n_ctx, config.d_vocab) == (
+        32,
+        8,
+        128,
+        48,
+        400,
+    )
+    assert (config.causal, config.epsilon, config.activation, config.tied) == (
+        True,
+        1e-5,
+        "gelu_new",
+        True,
+    )
     assert model.name == model.origin.location == checkpoint.name
     assert (model.origin.kind, model.origin.revision) == ("folder", None)
     assert model.origin.sha256 == hashlib.sha256((checkpoint / SINGLE).read_bytes()).hexdigest()
 
 
-def test_an_untied_unembedding_is_among_the_weights_and_float64_is_float64_on_both_sides(tmp_path: Path) -> None:
+def test_an_untied_unembedding_is_among_the_weights_and_float64_is_float64_on_both_sides(
+    tmp_path: Path,
+) -> None:
     loaded = probe.load(make_checkpoint(tmp_path / "untied", tied=False), dtype=torch.float64)
-    assert {tensor.dtype for tensor in (*loaded.weights.values(), *loaded.bridge.parameters())} == {torch.float64}
+    assert {tensor.dtype for tensor in (*loaded.weights.values(), *loaded.bridge.parameters())} == {
+        torch.float64
+    }
     assert not loaded.config.tied
     assert not torch.equal(loaded.weights["lm_head.weight"], loaded.weights["wte.weight"])
     bridged = probe.load(loaded.bridge)
     assert torch.equal(bridged.weights["lm_head.weight"], loaded.weights["lm_head.weight"])
 
 
-def test_names_without_prefix_old_buffers_and_a_repeated_tied_unembedding_are_taken(copy: Path, model: Model) -> None:
-    stored = {name.removeprefix("transformer."): tensor for name, tensor in load_file(copy / SINGLE).items()}
+def test_names_without_prefix_old_buffers_and_a_repeated_tied_unembedding_are_taken(
+    copy: Path, model: Model
+) -> None:
+    stored = {
+        name.removeprefix("transformer."): tensor
+        for name, tensor in load_file(copy / SINGLE).items()
+    }
     extra = {"h.0.attn.bias": torch.ones(1, 1, 48, 48), "h.1.attn.masked_bias": torch.tensor(-1e4)}
-    save_file(stored | extra | {"lm_head.weight": stored["wte.weight"].clone()}, copy / SINGLE, {"format": "pt"})
+    save_file(
+        stored | extra | {"lm_head.weight": stored["wte.weight"].clone()},
+        copy / SINGLE,
+        {"format": "pt"},
+    )
     loaded = probe.load(copy)
     assert set(loaded.weights) == set(model.weights)
     ids = torch.tensor([[5, 6, 7]])
@@ -84,12 +110,17 @@ def test_names_without_prefix_old_buffers_and_a_repeated_tied_unembedding_are_ta
 def test_every_size_of_gpt2_is_certified_with_what_its_config_says_beside(
     tmp_path: Path, sizes: tuple[int, int, int], said: dict, dtype: str
 ) -> None:
-    """The number of heads of each, with narrow ones, and the keys of its own that the published config holds."""
+    """The number of heads of each, with narrow ones, and the keys of its own that the published
+    config holds."""
     named = dict(zip(("n_layer", "n_head", "n_embd"), sizes, strict=True))
     folder = make_checkpoint(tmp_path / "size", **named)
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | said | {"resid_pdrop": 0.1, "summary_activation": None}))
-    found = certify(probe.load(folder, dtype=dtype), ["The mole dug under the river bank."]).require()
+    (folder / "config.json").write_text(
+        json.dumps(config | said | {"resid_pdrop": 0.1, "summary_activation": None})
+    )
+    found = certify(
+        probe.load(folder, dtype=dtype), ["The mole dug under the river bank."]
+    ).require()
     assert len({row.layer for row in found.rows if row.layer is not None}) == sizes[0]
 
 
@@ -115,7 +146,9 @@ def shard(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16])
-def test_half_precision_files_are_computed_in_float32_and_said(copy: Path, stored: torch.dtype) -> None:
+def test_half_precision_files_are_computed_in_float32_and_said(
+    copy: Path, stored: torch.dtype
+) -> None:
     halves = {name: tensor.to(stored) for name, tensor in load_file(copy / SINGLE).items()}
     save_file(halves, copy / SINGLE, {"format": "pt"})
     loaded = probe.load(copy)
@@ -127,10 +160,14 @@ def test_half_precision_files_are_computed_in_float32_and_said(copy: Path, store
     assert made["weights_stored_as"] == loaded.origin.stored == str(stored).removeprefix("torch.")
 
 
-def test_a_string_of_the_folder_and_a_path_are_the_same(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_string_of_the_folder_and_a_path_are_the_same(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(checkpoint.parent)
     found = {find(source) for source in (checkpoint.name, f"./{checkpoint.name}", checkpoint)}
-    assert {(place.resolve(), origin) for place, origin in found} == {(checkpoint.resolve(), find(checkpoint)[1])}
+    assert {(place.resolve(), origin) for place, origin in found} == {
+        (checkpoint.resolve(), find(checkpoint)[1])
+    }
 
 
 def test_a_folder_called_model_is_named_with_the_folder_around_it(tmp_path: Path) -> None:
@@ -147,7 +184,9 @@ def remove(*names: str) -> Callable[[Path], object]:
 
 
 def write(name: str, content: str | bytes) -> Callable[[Path], object]:
-    return lambda folder: (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return lambda folder: (folder / name).write_bytes(
+        content if isinstance(content, bytes) else content.encode()
+    )
 
 
 def tensors(**changes: Callable[[torch.Tensor], torch.Tensor] | None) -> Callable[[Path], object]:
@@ -156,7 +195,10 @@ def tensors(**changes: Callable[[torch.Tensor], torch.Tensor] | None) -> Callabl
     def change(folder: Path) -> None:
         stored = load_file(folder / SINGLE)
         named = {name.replace("__", "."): how for name, how in changes.items()}
-        change_tensors(folder, {name: how and how(stored.get(name, torch.zeros(2))) for name, how in named.items()})
+        change_tensors(
+            folder,
+            {name: how and how(stored.get(name, torch.zeros(2))) for name, how in named.items()},
+        )
 
     return change
 
@@ -206,30 +248,90 @@ UNTIED = "differs from wte.weight although config.json ties them; write"
 TURNED = "has shape [128, 32] where config.json asks for [32, 128]; use the config.json that bel"
 FOREIGN = "its tokenizer has a token 381 and the model embeds only 300 tokens; use the tokenizer"
 REFUSED = {
-    "no config": (remove("config.json"), "config.json is missing; save the model again with save_pretrained"),
-    "config not JSON": (write("config.json", "{oops"), "config.json is not readable JSON (Expecting property name"),
-    "config not UTF-8": (write("config.json", b"\xff\xfe{}"), "config.json is not readable JSON ('utf-8' codec"),
-    "config a list": (write("config.json", "[1]"), "config.json is not a JSON object; save the model again"),
+    "no config": (
+        remove("config.json"),
+        "config.json is missing; save the model again with save_pretrained",
+    ),
+    "config not JSON": (
+        write("config.json", "{oops"),
+        "config.json is not readable JSON (Expecting property name",
+    ),
+    "config not UTF-8": (
+        write("config.json", b"\xff\xfe{}"),
+        "config.json is not readable JSON ('utf-8' codec",
+    ),
+    "config a list": (
+        write("config.json", "[1]"),
+        "config.json is not a JSON object; save the model again",
+    ),
     "no tokenizer": (remove(*TOKENIZER), "its tokenizer is missing; copy tokenizer.json"),
-    "tokenizer not JSON": (write("tokenizer.json", "<html>"), "tokenizer.json is not readable JSON (Expecting value"),
-    "tokenizer broken": (tokenizer_file(type="Nope"), "its tokenizer cannot be read (data did not match any variant"),
-    "tokenizer empty": (tokenizer_file(vocab={}, merges=[]), "its tokenizer turns a plain sentence into nothing;"),
-    "no weights": (remove(SINGLE), "there is no model.safetensors and no model.safetensors.index.json; save the model"),
-    "pickle only": (pickle_only, "its weights are only a pickle (pytorch_model.bin), which can run code when opened; "),
+    "tokenizer not JSON": (
+        write("tokenizer.json", "<html>"),
+        "tokenizer.json is not readable JSON (Expecting value",
+    ),
+    "tokenizer broken": (
+        tokenizer_file(type="Nope"),
+        "its tokenizer cannot be read (data did not match any variant",
+    ),
+    "tokenizer empty": (
+        tokenizer_file(vocab={}, merges=[]),
+        "its tokenizer turns a plain sentence into nothing;",
+    ),
+    "no weights": (
+        remove(SINGLE),
+        "there is no model.safetensors and no model.safetensors.index.json; save the model",
+    ),
+    "pickle only": (
+        pickle_only,
+        "its weights are only a pickle (pytorch_model.bin), which can run code when opened; ",
+    ),
     "truncated": (truncated, "model.safetensors is corrupt ("),
     "not safetensors": (write(SINGLE, "version https://git-lfs"), "model.safetensors is corrupt ("),
-    "tensor missing": (tensors(transformer__ln_f__bias=None), "the tensor ln_f.bias is missing from its safetensors; "),
-    "misshapen": (tensors(transformer__h__0__mlp__c_fc__weight=lambda t: t.T), f"h.0.mlp.c_fc.weight {TURNED}"),
-    "NaN": (tensors(transformer__ln_f__bias=with_value(float("nan"))), "ln_f.bias contains NaN; take an undamaged"),
-    "inf": (tensors(transformer__wpe__weight=with_value(float("inf"))), "wpe.weight contains an infinite number; take"),
-    "integers": (tensors(transformer__ln_f__bias=lambda t: t.int()), "ln_f.bias is stored as I32; load a plain float"),
-    "unknown tensor": (tensors(transformer__h__0__attn__extra=lambda t: t), f"h.0.attn.extra {UNKNOWN}"),
-    "named twice": (tensors(wte__weight=lambda t: t), f"wte.weight is there twice ({SINGLE} and {SINGLE}"),
-    "false tie": (tensors(lm_head__weight=lambda t: torch.ones(400, 32)), f"lm_head.weight {UNTIED}"),
-    "shard missing": (lost_shard, "names model-00002-of-00002.safetensors, which is missing; copy every shard"),
+    "tensor missing": (
+        tensors(transformer__ln_f__bias=None),
+        "the tensor ln_f.bias is missing from its safetensors; ",
+    ),
+    "misshapen": (
+        tensors(transformer__h__0__mlp__c_fc__weight=lambda t: t.T),
+        f"h.0.mlp.c_fc.weight {TURNED}",
+    ),
+    "NaN": (
+        tensors(transformer__ln_f__bias=with_value(float("nan"))),
+        "ln_f.bias contains NaN; take an undamaged",
+    ),
+    "inf": (
+        tensors(transformer__wpe__weight=with_value(float("inf"))),
+        "wpe.weight contains an infinite number; take",
+    ),
+    "integers": (
+        tensors(transformer__ln_f__bias=lambda t: t.int()),
+        "ln_f.bias is stored as I32; load a plain float",
+    ),
+    "unknown tensor": (
+        tensors(transformer__h__0__attn__extra=lambda t: t),
+        f"h.0.attn.extra {UNKNOWN}",
+    ),
+    "named twice": (
+        tensors(wte__weight=lambda t: t),
+        f"wte.weight is there twice ({SINGLE} and {SINGLE}",
+    ),
+    "false tie": (
+        tensors(lm_head__weight=lambda t: torch.ones(400, 32)),
+        f"lm_head.weight {UNTIED}",
+    ),
+    "shard missing": (
+        lost_shard,
+        "names model-00002-of-00002.safetensors, which is missing; copy every shard",
+    ),
     "index promises": (index_with(more=FIRST), f"{INDEX} promises more, and no shard holds it"),
-    "index escapes": (index_with(more="../../x.safetensors"), "points outside the folder ('../../x.safetensors')"),
-    "index empty": (lambda it: (remove(SINGLE)(it), write(INDEX, "{}")(it)), f"{INDEX} holds no weight_map"),
+    "index escapes": (
+        index_with(more="../../x.safetensors"),
+        "points outside the folder ('../../x.safetensors')",
+    ),
+    "index empty": (
+        lambda it: (remove(SINGLE)(it), write(INDEX, "{}")(it)),
+        f"{INDEX} holds no weight_map",
+    ),
     "a tokenizer of another model": (lambda it: make_checkpoint(it, vocab_size=300), FOREIGN),
 }
 
@@ -238,7 +340,9 @@ REFUSED = {
 def test_a_damaged_folder_is_refused_with_its_own_sentence(
     copy: Path, damage: Callable[[Path], object], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("probe.model.load.boot", lambda *_, **__: pytest.fail("transformers was asked first"))
+    monkeypatch.setattr(
+        "probe.model.load.boot", lambda *_, **__: pytest.fail("transformers was asked first")
+    )
     damage(copy)
     sentence = refusal(copy)
     assert sentence.startswith(f"Cannot load {copy}: ")
@@ -289,7 +393,9 @@ def test_what_is_no_folder_and_no_hub_name_is_told_apart(source: object, said: s
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, "float16"])
-def test_only_the_certified_number_formats_are_taken(checkpoint: Path, dtype: torch.dtype | str) -> None:
+def test_only_the_certified_number_formats_are_taken(
+    checkpoint: Path, dtype: torch.dtype | str
+) -> None:
     said = f"Cannot load {checkpoint} in {dtype}: the certificate holds for torch.float32 and torch.float64."
     assert refusal(checkpoint, probe.InputError, dtype=dtype) == said
 
@@ -311,7 +417,10 @@ def bridge(checkpoint: Path) -> TransformerBridge:
 
 def test_training_mode_is_refused(bridge: TransformerBridge) -> None:
     bridge.train()
-    assert "it is in training mode, where dropout changes every run; call bridge.eval() first" in refusal(bridge)
+    assert (
+        "it is in training mode, where dropout changes every run; call bridge.eval() first"
+        in refusal(bridge)
+    )
 
 
 def test_a_bridge_with_a_nan_is_refused(bridge: TransformerBridge) -> None:
@@ -322,7 +431,9 @@ def test_a_bridge_with_a_nan_is_refused(bridge: TransformerBridge) -> None:
 
 def test_a_bridge_without_tokenizer_is_refused(checkpoint: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    bridge = TransformerBridge.boot_transformers("bare", hf_model=make_model(), tokenizer=tokenizer, device="cpu")
+    bridge = TransformerBridge.boot_transformers(
+        "bare", hf_model=make_model(), tokenizer=tokenizer, device="cpu"
+    )
     bridge._tokenizer = None
     assert "it has no tokenizer; boot it again with tokenizer=..." in refusal(bridge)
 
@@ -331,11 +442,15 @@ def test_a_bridge_without_tokenizer_is_refused(checkpoint: Path) -> None:
 
 
 def test_a_model_whose_heads_write_nothing_has_no_edit_to_feel(copy: Path) -> None:
-    silent = {f"transformer.h.{layer}.attn.c_proj.weight": torch.zeros(32, 32) for layer in range(2)}
+    silent = {
+        f"transformer.h.{layer}.attn.c_proj.weight": torch.zeros(32, 32) for layer in range(2)
+    }
     assert probe.load(change_tensors(copy, silent)).config.n_layers == 2
 
 
-def test_every_load_is_self_checked(model: Model, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_load_is_self_checked(
+    model: Model, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[str] = []
     monkeypatch.setattr("probe.model.load.check_hooks", lambda model, ids: seen.append(model.name))
     probe.load(checkpoint)
@@ -365,7 +480,9 @@ def test_loading_leaves_no_hook_and_changes_no_setting(
     assert not [name for name, point in loaded.bridge.hook_dict.items() if point.has_hooks()]
 
 
-def test_the_tokenizer_is_not_the_one_that_the_bridge_configures(model: Model, checkpoint: Path) -> None:
+def test_the_tokenizer_is_not_the_one_that_the_bridge_configures(
+    model: Model, checkpoint: Path
+) -> None:
     assert model.tokenizer is not model.bridge.tokenizer
     ids = AutoTokenizer.from_pretrained(checkpoint)("The red apple.")["input_ids"]
     assert model.tokenizer("The red apple.")["input_ids"] == ids

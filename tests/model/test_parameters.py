@@ -1,4 +1,5 @@
-"""Parameters: GPT-3's table as introductions print it, and a loaded model's tensors against the formula."""
+"""Parameters: GPT-3's table as introductions print it, and a loaded model's tensors against the
+formula."""
 
 import json
 import re
@@ -14,9 +15,19 @@ from families import MADE, family_model, make_family
 import probe
 from probe.model.load import read_checkpoint
 from probe.model.model import read_config
-from probe.model.parameters import HEAD_PARTS, PUBLISHED, Sizes, count, count_tensors, published, sizes_of, told
+from probe.model.parameters import (
+    HEAD_PARTS,
+    PUBLISHED,
+    Sizes,
+    count,
+    count_tensors,
+    published,
+    sizes_of,
+    told,
+)
 
-# The numbers of the table that introductions print (12,288 dimensions, 96 blocks of 96 heads of 128, 50,257 tokens).
+# The numbers of the table that introductions print (12,288 dimensions, 96 blocks of 96 heads of
+# 128, 50,257 tokens).
 GPT3 = dict.fromkeys(("token embedding", "unembedding"), 617_558_016)
 GPT3 |= dict.fromkeys(("query", "key", "value down", "value up"), 14_495_514_624)
 GPT3 |= dict.fromkeys(("MLP up", "MLP down"), 57_982_058_496)
@@ -36,7 +47,15 @@ def test_the_command_prints_every_number_of_gpt3(run):
     code, out, err = run("params", "gpt3")
     assert code == 0 and err == ""
     said = {int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", out)}
-    numbers = {1_572_864, 6_291_456, 603_979_776, 57_982_058_496, 175_181_291_520, 150_994_944, 617_558_016}
+    numbers = {
+        1_572_864,
+        6_291_456,
+        603_979_776,
+        57_982_058_496,
+        175_181_291_520,
+        150_994_944,
+        617_558_016,
+    }
     assert numbers | {12_288, 128, 96, 50_257} <= said
 
 
@@ -47,7 +66,8 @@ def test_the_formula_without_matrices_only_adds_positions_biases_and_norms():
     assert f"{more:,}" in told(published("gpt3"))[-1]
 
 
-# W_Q, W_K, W_V and W_O of one head have d_model x d_head numbers each: by hand from `families.MADE`; 28 x 7 elsewhere.
+# W_Q, W_K, W_V and W_O of one head have d_model x d_head numbers each: by hand from
+# `families.MADE`; 28 x 7 elsewhere.
 HEAD = {"t5": 28 * 5} | dict.fromkeys(("gpt_neox", "gptj", "phi3", "qwen2", "olmo2"), 32 * 8)
 HEAD |= dict.fromkeys(("llama", "mistral", "qwen3", "gemma2", "gemma3_text"), 32 * 6)
 
@@ -75,7 +95,9 @@ def test_variants_agree_with_hugging_face_too(kind, changes, unread, tmp_path):
 def number_of_parameters(architecture, config):
     """In Hugging Face's own class, tied ones once; none is drawn."""
     with torch.device("meta"):
-        return sum(part.numel() for part in getattr(transformers, architecture)(config).parameters())
+        return sum(
+            part.numel() for part in getattr(transformers, architecture)(config).parameters()
+        )
 
 
 @pytest.mark.parametrize("kind", MADE)
@@ -93,7 +115,9 @@ def test_tensors_of_every_family_agree_with_the_formula_and_with_hugging_face(ki
     attentions = 6 if kind in ("t5", "bart", "marian") else 2
     shared = 2 if "num_key_value_heads" in MADE[kind][2] else 4
     assert {by_name[name].each for name in HEAD_PARTS} == {HEAD.get(kind, 28 * 7)}
-    assert [by_name[name].number for name in HEAD_PARTS] == [n * attentions for n in (4, shared, shared, 4)]
+    assert [by_name[name].number for name in HEAD_PARTS] == [
+        n * attentions for n in (4, shared, shared, 4)
+    ]
 
 
 def test_tied_weights_are_counted_once_and_untied_ones_twice(model, tmp_path):
@@ -128,7 +152,9 @@ def test_heads_narrower_than_the_model_are_counted_by_their_own_size():
 def test_json_holds_the_same_numbers(run, checkpoint):
     code, out, _ = run("params", checkpoint, "--json")
     found = json.loads(out)
-    assert code == 0 and found["total"] == SMALL_PARAMETERS == sum(part["total"] for part in found["parts"])
+    assert code == 0 and found["total"] == SMALL_PARAMETERS == sum(
+        part["total"] for part in found["parts"]
+    )
     assert found["per_block"] == 4 * found["per_head"] == 4 * 4 * 32 * 8 and found["tensors"] == 28
 
 

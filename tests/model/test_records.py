@@ -1,4 +1,5 @@
-"""Records of what was read: shapes are checked, places that are not there refused, other libraries draw them."""
+"""Records of what was read: shapes are checked, places that are not there refused, other libraries
+draw them."""
 
 from dataclasses import fields, replace
 
@@ -9,7 +10,7 @@ from handmade import random_model
 
 from probe.errors import InputError, UnsupportedModel
 from probe.model.architectures import FAMILIES
-from probe.model.ledger import logit_lens, residual_stream
+from probe.model.decomposition import logit_lens, residual_stream
 from probe.model.records import CrossTrace, PairTrace, TargetStates, Trace
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
@@ -35,13 +36,17 @@ def pair() -> PairTrace:
 @pytest.fixture(scope="module")
 def states() -> TargetStates:
     model = family_model("gpt2")
-    return target_states(model, [tokenize(model, text) for text in (TEXT, TARGET, "a bank")], [3, 1, 0])
+    return target_states(
+        model, [tokenize(model, text) for text in (TEXT, TARGET, "a bank")], [3, 1, 0]
+    )
 
 
-# --- shapes ----------------------------------------------------------------------------------------------------------
+# --- shapes ---------------------------------------------------------------------------------------
 
 
-def test_a_trace_of_a_wrong_shape_cannot_be_made(causal: Trace, encoder: Trace, pair: PairTrace) -> None:
+def test_a_trace_of_a_wrong_shape_cannot_be_made(
+    causal: Trace, encoder: Trace, pair: PairTrace
+) -> None:
     across = ("q", "k", "v", "z", "scores", "pattern", "x", "memory", "resid_mid")
     plain = tuple(FAMILIES["gpt2"].attentions[0].hooks)
     for whole, names in ((causal, plain), (encoder, plain), (pair.cross, across)):
@@ -59,7 +64,7 @@ def test_states_with_a_row_missing_cannot_be_made(states: TargetStates) -> None:
         replace(states, resid=states.resid[:, :-1])
 
 
-# --- places and words ------------------------------------------------------------------------------------------------
+# --- places and words -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,10 @@ def test_a_place_that_is_not_there_is_refused_in_one_sentence(
     causal: Trace, encoder: Trace, pair: PairTrace, place: dict[str, int], said: str
 ) -> None:
     for whole in (causal, encoder, pair.encoder, pair.cross):
-        n, what = len(whole.tokens), "a cross-attention trace" if isinstance(whole, CrossTrace) else "a trace"
+        n, what = (
+            len(whole.tokens),
+            "a cross-attention trace" if isinstance(whole, CrossTrace) else "a trace",
+        )
         expected = said.format(n=n, last=n - 1, layer=len(whole.z) - 1)
         for take in (whole.delta_e, whole.delta_e_by_source):
             with pytest.raises(InputError) as error:
@@ -87,7 +95,11 @@ def test_a_place_that_is_not_there_is_refused_in_one_sentence(
 @pytest.mark.parametrize("kind", PAIRED)
 def test_the_weights_of_one_side_alone_are_refused(kind: str) -> None:
     whole = trace(family_model(kind, torch.float64), TEXT, TARGET)
-    for read in (lambda: whole.encoder.weights, lambda: whole.decoder.weights, lambda: logit_lens(whole.decoder, 1)):
+    for read in (
+        lambda: whole.encoder.weights,
+        lambda: whole.decoder.weights,
+        lambda: logit_lens(whole.decoder, 1),
+    ):
         with pytest.raises(UnsupportedModel) as error:
             read()
         assert str(error.value) == (
@@ -99,31 +111,46 @@ def test_the_weights_of_one_side_alone_are_refused(kind: str) -> None:
         whole.encoder.logits  # noqa: B018
 
 
-def test_traces_states_and_weights_show_themselves_in_one_line(causal: Trace, states: TargetStates) -> None:
+def test_traces_states_and_weights_show_themselves_in_one_line(
+    causal: Trace, states: TargetStates
+) -> None:
     n, name = len(causal.tokens), causal.model_name
     assert repr(causal) == f"<Trace of {n} tokens through {name}: 3 layers x {HEADS} heads>"
-    assert repr(states) == f"<TargetStates of {len(states)} sentences: {LAYERS} layers x {HEADS} heads>"
-    assert repr(causal.stack) == f"<Weights of 3 layers x {HEADS} heads, d_model 28, torch.float32 on cpu>"
+    assert (
+        repr(states)
+        == f"<TargetStates of {len(states)} sentences: {LAYERS} layers x {HEADS} heads>"
+    )
+    assert (
+        repr(causal.stack)
+        == f"<Weights of 3 layers x {HEADS} heads, d_model 28, torch.float32 on cpu>"
+    )
 
 
-def test_a_head_writes_at_a_word_what_it_writes_at_its_last_token(causal: Trace, pair: PairTrace) -> None:
+def test_a_head_writes_at_a_word_what_it_writes_at_its_last_token(
+    causal: Trace, pair: PairTrace
+) -> None:
     for shown, word in ((causal, "mole"), (pair.cross, "apple")):
         at = shown.tokens.positions_of(word)[-1]
         assert torch.equal(shown.delta_e(1, 0, word), shown.delta_e(1, 0, at))
         assert torch.equal(shown.delta_e_by_source(1, 0, word), shown.delta_e_by_source(1, 0, at))
-    assert torch.equal(residual_stream(causal, "mole"), residual_stream(causal, causal.tokens.positions_of("mole")[-1]))
+    assert torch.equal(
+        residual_stream(causal, "mole"),
+        residual_stream(causal, causal.tokens.positions_of("mole")[-1]),
+    )
     with pytest.raises(InputError, match="Looking for 'wug'"):
         causal.delta_e(0, 0, "wug")
 
 
 def test_markup_in_a_text_is_shown_and_not_run() -> None:
-    shown = trace(family_model("gpt2"), "a </script><b onclick='x'>bank</b> & \"mole\"")._repr_html_()
+    shown = trace(
+        family_model("gpt2"), "a </script><b onclick='x'>bank</b> & \"mole\""
+    )._repr_html_()
     assert "</script>" not in shown
     assert "<b onclick" not in shown
     assert "&lt;" in shown and "&amp;" in shown
 
 
-# --- as CircuitsVis and BertViz take it: their documented shapes ------------------------------------------------------
+# --- as CircuitsVis and BertViz take it: their documented shapes ----------------------------------
 
 
 def test_circuitsvis_gets_one_layer_without_a_batch_axis(causal: Trace, encoder: Trace) -> None:
@@ -137,7 +164,10 @@ def test_circuitsvis_gets_one_layer_without_a_batch_axis(causal: Trace, encoder:
     assert encoder.to_circuitsvis(0)["mask_upper_tri"] is False
     with pytest.raises(InputError) as error:
         causal.to_circuitsvis(3)
-    assert str(error.value) == "Handing a trace to CircuitsVis: layer is 3, expected 0 to 2; choose one of these."
+    assert (
+        str(error.value)
+        == "Handing a trace to CircuitsVis: layer is 3, expected 0 to 2; choose one of these."
+    )
 
 
 def test_bertviz_gets_every_layer_with_a_batch_of_one(encoder: Trace) -> None:

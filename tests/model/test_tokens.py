@@ -1,4 +1,5 @@
-"""Characters to tokens and back: spans that cover, words that are found, texts that are refused whole."""
+"""Characters to tokens and back: spans that cover, words that are found, texts that are refused
+whole."""
 
 import logging
 from dataclasses import replace
@@ -25,7 +26,20 @@ from probe.model.tokens import (
 )
 
 GPT2_TOKENIZER = Path(__file__).parents[3] / "shared" / "data" / "gpt2-tokenizer"
-AWKWARD = ("🏦", "👩‍🚀", "שלום", "مرحبا", "cafe\u0301", "नमस्ते", "ﬁ", "ß", "</script>", '"', "a\u0300\u0301", "0x1F")
+AWKWARD = (
+    "🏦",
+    "👩‍🚀",
+    "שלום",
+    "مرحبا",
+    "cafe\u0301",
+    "नमस्ते",
+    "ﬁ",
+    "ß",
+    "</script>",
+    '"',
+    "a\u0300\u0301",
+    "0x1F",
+)
 WORDS = st.one_of(
     st.sampled_from((*AWKWARD, "bank", "mole", "the", "antidisestablishmentarianism")),
     st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=6).filter(str.strip),
@@ -41,7 +55,8 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def readers(model):
-    """Gives the small byte-level model, and the same with GPT-2's own tokenizer where that is at hand."""
+    """Gives the small byte-level model, and the same with GPT-2's own tokenizer where that is at
+    hand."""
     if not GPT2_TOKENIZER.is_dir():
         return lambda: (model,)
     both = model, replace(model, tokenizer=AutoTokenizer.from_pretrained(GPT2_TOKENIZER))
@@ -57,7 +72,11 @@ def test_tokens_are_the_tokenizers_own(model, bos):
     assert tokens.bos is bos
     assert "".join(tokens.pieces[bos:]) == text
     if bos:
-        assert (tokens.ids[0], tokens.pieces[0], tokens.spans[0]) == (model.tokenizer.bos_token_id, END, (0, 0))
+        assert (tokens.ids[0], tokens.pieces[0], tokens.spans[0]) == (
+            model.tokenizer.bos_token_id,
+            END,
+            (0, 0),
+        )
 
 
 def test_spans_leave_out_the_leading_space(model):
@@ -72,7 +91,9 @@ def test_labels_are_unique_and_readable(model):
     assert len(set(tokens.labels)) == len(tokens)
     assert tokens.labels[0] == f"0·{END}"
     assert tokens.labels.count(f"{len(tokens) - 1}·bank") == 1
-    assert any(label.endswith("·' '") for label in tokens.labels)  # a token of white space is still visible
+    assert any(
+        label.endswith("·' '") for label in tokens.labels
+    )  # a token of white space is still visible
 
 
 def test_tokens_of_unequal_length_are_refused():
@@ -81,7 +102,11 @@ def test_tokens_of_unequal_length_are_refused():
 
 
 @quick
-@given(words=st.lists(WORDS, min_size=1, max_size=6), gap=st.sampled_from((" ", "  ", "\n", "\t ")), data=st.data())
+@given(
+    words=st.lists(WORDS, min_size=1, max_size=6),
+    gap=st.sampled_from((" ", "  ", "\n", "\t ")),
+    data=st.data(),
+)
 def test_every_word_is_covered_by_its_tokens_and_by_no_others(readers, words, gap, data):
     text = gap.join(words)
     which = data.draw(st.integers(0, len(words) - 1))
@@ -100,7 +125,9 @@ def test_every_word_is_covered_by_its_tokens_and_by_no_others(readers, words, ga
 
 
 @quick
-@given(text=st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=24), data=st.data())
+@given(
+    text=st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=24), data=st.data()
+)
 def test_any_characters_have_tokens_unless_they_are_blank(readers, text, data):
     start = data.draw(st.integers(0, len(text) - 1))
     end = data.draw(st.integers(start + 1, len(text)))
@@ -112,7 +139,9 @@ def test_any_characters_have_tokens_unless_they_are_blank(readers, text, data):
         tokens = tokenize(model, text)
         if text[start:end].strip():
             positions = positions_of_span(tokens, start, end)
-            assert all(tokens.spans[pos][0] < end and tokens.spans[pos][1] > start for pos in positions)
+            assert all(
+                tokens.spans[pos][0] < end and tokens.spans[pos][1] > start for pos in positions
+            )
         else:
             with pytest.raises(InputError, match="got only white space"):
                 positions_of_span(tokens, start, end)
@@ -140,7 +169,12 @@ def test_a_word_of_several_tokens_is_read_at_its_last(model):
         ("cafe\u0301 cafe", "cafe", 1, (6, 10)),  # the first e carries an accent of its own
         ("שלום על הבנק bank", "bank", 1, (13, 17)),
         ("🏦bank🏦 bank", "bank", 2, (7, 11)),
-        ("İstanbul bank İstanbul", "İstanbul", 2, (14, 22)),  # İ folds to two letters: spans must not shift
+        (
+            "İstanbul bank İstanbul",
+            "İstanbul",
+            2,
+            (14, 22),
+        ),  # İ folds to two letters: spans must not shift
         ("Straße und STRASSE", "STRASSE", 1, (11, 18)),
         ("ice cream bank", "ice cream", 1, (0, 9)),
     ],
@@ -150,7 +184,11 @@ def test_the_nth_occurrence_of_a_word(text, word, occurrence, expected):
 
 
 @quick
-@given(words=st.lists(st.sampled_from(("bank", "the", "river", "banks", *AWKWARD)), min_size=1, max_size=9))
+@given(
+    words=st.lists(
+        st.sampled_from(("bank", "the", "river", "banks", *AWKWARD)), min_size=1, max_size=9
+    )
+)
 def test_occurrences_come_in_order_and_end_in_an_error(words):
     text = " ".join([*words, "bank"])
     expected, start = [], 0
@@ -179,10 +217,15 @@ BLANK = "Placing characters 3 to 4 in {!r}: got only white space, expected a wor
     ("text", "span", "said"),
     [
         *((text, None, EMPTY) for text in ("", " ", "\n\t\u3000")),
-        *((text, None, NO_TEXT.format(kind)) for text, kind in ((["a", "b"], "list"), (None, "NoneType"), (7, "int"))),
+        *(
+            (text, None, NO_TEXT.format(kind))
+            for text, kind in ((["a", "b"], "list"), (None, "NoneType"), (7, "int"))
+        ),
         ("the \ud83c bank", None, HALF),
         *(("The bank", span, OUTSIDE.format(*span)) for span in ((-1, 3), (3, 3), (4, 2), (0, 99))),
-        *((text, (3, 4), BLANK.format(text)) for text in ("The bank", "The  bank")),  # one token covers it, or none
+        *(
+            (text, (3, 4), BLANK.format(text)) for text in ("The bank", "The  bank")
+        ),  # one token covers it, or none
     ],
 )
 def test_what_cannot_be_read_or_placed_is_refused_in_one_sentence(model, text, span, said):
@@ -227,8 +270,13 @@ def test_a_text_beyond_the_window_is_refused_whole_and_quietly(model, monkeypatc
 
 
 @quick
-@given(lengths=st.lists(st.one_of(st.integers(1, 4), st.integers(1, 2000)), max_size=60), most=st.integers(1, 2000))
-def test_batches_hold_every_row_once_and_only_equal_lengths_and_the_order_can_be_restored(lengths, most):
+@given(
+    lengths=st.lists(st.one_of(st.integers(1, 4), st.integers(1, 2000)), max_size=60),
+    most=st.integers(1, 2000),
+)
+def test_batches_hold_every_row_once_and_only_equal_lengths_and_the_order_can_be_restored(
+    lengths, most
+):
     batches = batch_by_length(lengths, most_rows=most)
     laid = [row for batch in batches for row in batch]
     assert sorted(laid) == list(range(len(lengths))) == [laid[place] for place in in_order(batches)]

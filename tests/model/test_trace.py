@@ -1,4 +1,5 @@
-"""Hooked tensors of every family against Hugging Face and each other: parts, prefixes, batches, single positions."""
+"""Hooked tensors of every family against Hugging Face and each other: parts, prefixes, batches,
+single positions."""
 
 import sys
 
@@ -31,7 +32,8 @@ def traced(kind: str, text: str = TEXT) -> dict[str, Trace]:
 
 
 def evenness(seen: Trace) -> float:
-    """Mean entropy of the attention of every token but the first, as a share of that of looking everywhere alike."""
+    """Mean entropy of the attention of every token but the first, as a share of that of looking
+    everywhere alike."""
     rows = seen.pattern[..., 1:, :]
     entropy = -(rows * rows.clamp_min(1e-300).log()).sum(-1)
     return float((entropy / (rows > 0).sum(-1).double().log()).mean())
@@ -45,14 +47,17 @@ def test_attention_is_far_from_uniform(kind: str) -> None:
     assert evenness(trace(random_model(torch.float64), SENTENCES[0])) < 0.6
 
 
-# --- one text --------------------------------------------------------------------------------------------------------
+# --- one text -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", MADE)
 def test_parts_sum_to_the_whole_on_the_cpu_in_the_models_type(kind: str) -> None:
     for name, seen in traced(kind).items():
         for held in (*seen.stack.attention.hooks, "scores", "resid_mid"):
-            tensor, rounded = getattr(seen, held), held == "scores" and "scores" in FAMILIES[kind].single
+            tensor, rounded = (
+                getattr(seen, held),
+                held == "scores" and "scores" in FAMILIES[kind].single,
+            )
             assert tensor.dtype == (torch.float32 if rounded else torch.float64), held
             assert tensor.device.type == "cpu" and not tensor.requires_grad, held
         rows = seen.pattern.sum(-1)
@@ -88,7 +93,9 @@ def test_in_a_decoder_a_later_token_changes_nothing_before_it(kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_in_an_encoder_every_cell_is_filled_and_a_later_word_reaches_an_earlier_one(kind: str) -> None:
+def test_in_an_encoder_every_cell_is_filled_and_a_later_word_reaches_an_earlier_one(
+    kind: str,
+) -> None:
     model = family_model(kind, torch.float64)
     first, second = (trace(model, f"The bank raised the {word}") for word in ("interest", "tree"))
     assert (first.pattern > 0).all()
@@ -105,7 +112,7 @@ def test_grouped_query_heads_share_keys_and_values_and_ask_each_for_itself() -> 
     assert seen.stack.shape == (LAYERS, HEADS, 32, 6)
 
 
-# --- two texts -------------------------------------------------------------------------------------------------------
+# --- two texts ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", PAIRED)
@@ -120,7 +127,10 @@ def test_cross_attention_is_rectangular_and_nothing_is_masked(kind: str) -> None
     torch.testing.assert_close(pair.cross.resid_pre, pair.decoder.resid_mid, **EXACT)
     assert torch.equal(pair.cross.memory[0], pair.cross.memory[1])
     assert repr(pair) == f"<PairTrace of {m} source and {n} target tokens through {kind}>"
-    assert repr(pair.cross) == f"<CrossTrace of {n} x {m} tokens through {kind}: {LAYERS} layers x {HEADS} heads>"
+    assert (
+        repr(pair.cross)
+        == f"<CrossTrace of {n} x {m} tokens through {kind}: {LAYERS} layers x {HEADS} heads>"
+    )
 
 
 @pytest.mark.parametrize("kind", PAIRED)
@@ -151,7 +161,10 @@ def test_a_target_is_asked_for_and_refused_where_it_belongs() -> None:
     assert str(missing.value) == said
     with pytest.raises(InputError) as too_much:
         probe.trace(family_model("bert"), TEXT, TARGET)
-    assert str(too_much.value) == "Tracing a text through bert: it has no decoder for a target; give one text only."
+    assert (
+        str(too_much.value)
+        == "Tracing a text through bert: it has no decoder for a target; give one text only."
+    )
 
 
 def test_too_long_a_target_is_refused_before_it_runs() -> None:
@@ -159,7 +172,7 @@ def test_too_long_a_target_is_refused_before_it_runs() -> None:
         trace(family_model("bart"), TEXT, "bank " * 50)
 
 
-# --- the target positions of many texts ------------------------------------------------------------------------------
+# --- the target positions of many texts -----------------------------------------------------------
 
 MANY = [
     ("The mole dug a tunnel under the river bank.", 3),
@@ -181,15 +194,23 @@ def test_target_states_are_the_traces_at_the_target_in_the_order_given_and_alone
     model, family = family_model(kind, torch.float64), FAMILIES[kind]
     states, close = states_of(model), near(kind)
     assert states.target.tolist() == [target for _, target in MANY]
-    assert len({len(tokenize(model, text)) for text, _ in MANY}) > 3  # the shorter ones are filled up
+    assert (
+        len({len(tokenize(model, text)) for text, _ in MANY}) > 3
+    )  # the shorter ones are filled up
     for row, (text, target) in enumerate(MANY):
         seen = trace(model, text)
         token, first = seen.tokens.ids[target], model.config.positions.first
         assert states.ids[row] == token
-        embedded = model.weights[f"{family.embed}.weight"][token] * (32**0.5 if kind.startswith("gemma") else 1)
+        embedded = model.weights[f"{family.embed}.weight"][token] * (
+            32**0.5 if kind.startswith("gemma") else 1
+        )
         assert torch.equal(states.token_embedding[row], embedded)
         table = model.weights.get(f"{family.position_table}.weight")
-        placed = torch.zeros_like(states.position_embedding[row]) if table is None else table[first + target]
+        placed = (
+            torch.zeros_like(states.position_embedding[row])
+            if table is None
+            else table[first + target]
+        )
         assert torch.equal(states.position_embedding[row], placed)
         expected = torch.cat([seen.resid_pre[:, target], seen.resid_post[-1:, target]])
         assert_near(states.resid[row], expected, close)
@@ -204,17 +225,22 @@ def test_target_states_are_the_traces_at_the_target_in_the_order_given_and_alone
         assert_near(alone.z[0], states.z[row], close)
 
 
-# --- one position of one text ----------------------------------------------------------------------------------------
+# --- one position of one text ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", SINGLE)
-def test_a_trace_of_one_position_is_the_whole_trace_there(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_of_one_position_is_the_whole_trace_there(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, close = family_model(kind, torch.float64), near(kind)
     whole = trace(model, "The mole dug a tunnel under the muddy river bank, and it was cold.")
     assert len(whole.tokens) > 12
     for chunk, at in ((3, 0), (3, 9), (4, 4), (4, 9), (64, 9)):
         monkeypatch.setattr(sys.modules["probe.model.trace"], "CHUNK", chunk)
-        kept, shown = trace_target(model, whole.tokens, at), at + 1 if model.config.causal else len(whole.tokens)
+        kept, shown = (
+            trace_target(model, whole.tokens, at),
+            at + 1 if model.config.causal else len(whole.tokens),
+        )
         assert_near(kept.states.pattern[0], whole.pattern[:, :, at, :shown], close)
         assert_near(kept.v, whole.v[:, :, :shown], close)
         assert_near(kept.states.resid[0, :-1], whole.resid_pre[:, at], close)

@@ -1,4 +1,5 @@
-"""Whole answers, as they are read: what test_sentences checks phrase by phrase, put together; and numbers as text."""
+"""Whole answers, as they are read: what test_sentences checks phrase by phrase, put together; and
+numbers as text."""
 
 import re
 
@@ -31,7 +32,9 @@ def test_only_the_verdict_makes_a_resolver_however_large_and_certain_an_effect_i
     for verdict in set(ORDER) - {"resolver"}:
         said = answer_of(head("L0H2", (1, 1, 1), 0.9, verdict))
         opening = "No head was shown to resolve “bank”, although its senses are apart at the word."
-        assert said.startswith(opening) and not re.search(r"\bresolves\b|heads? resolve\b", said), verdict
+        assert said.startswith(opening) and not re.search(r"\bresolves\b|heads? resolve\b", said), (
+            verdict
+        )
 
 
 def test_the_power_is_that_of_the_hardest_pair_of_senses():
@@ -49,7 +52,10 @@ def test_heads_that_share_the_pairs_of_senses_say_it_once_and_others_each():
     said = answer_of(both[0], both[1] | {"resolves": 2}, word="mole")
     assert "resolve “mole”: L0H1" in said and "two senses (in 5 of 6 pairs) and L0H2" in said
     assert f"L0H2 30{N}% [25, 35] (in 2 of 6 pairs)" in said
-    more = [head("L1H1", (3, 3, 3)) | {"word": "mole", "resolves": 5}, head("L1H2", (4, 4, 4)) | {"word": "mole"}]
+    more = [
+        head("L1H1", (3, 3, 3)) | {"word": "mole", "resolves": 5},
+        head("L1H2", (4, 4, 4)) | {"word": "mole"},
+    ]
     said = answer_of(*both, *more, word="mole")
     assert "L1H1 30" in said and said.count("in 5 of 6 pairs") == 1
     assert "(each in 5 of 6 pairs; mean over the 5 pairs that were shown to be apart)" in said
@@ -65,7 +71,9 @@ def test_the_evidence_gives_the_largest_p_the_attention_and_what_the_others_are(
         "The 3 other heads: L2H1 moves the word the wrong way (opposes), 1 writes something that was not shown to be "
         f"read (carrier) and of 1 nothing was shown; all within ±12{N}%."
     )
-    assert evidence(frames_of(head("L0H2", (1, 1, 1), 0.3, "position-explained"))) == (  # no test to speak of
+    assert evidence(
+        frames_of(head("L0H2", (1, 1, 1), 0.3, "position-explained"))
+    ) == (  # no test to speak of
         "The one head: L0H2 moves the word by the token beside it, whatever that is (position-explained); "
         f"within ±35{N}%."
     )
@@ -79,26 +87,45 @@ def test_groups_chain_through_overlaps_and_part_where_there_is_none():
 
 def test_a_smallest_set_names_every_head_also_where_sizes_grow_in_steps():
     kept = [0.0, 0.5, 0.95, 1.0]
-    curves = pd.DataFrame({"word": "bank", "size": [0, 1, 3, 6], "smallest": 3, "faithfulness": kept})
+    curves = pd.DataFrame(
+        {"word": "bank", "size": [0, 1, 3, 6], "smallest": 3, "faithfulness": kept}
+    )
     curves = curves.assign(faithfulness_low=kept, faithfulness_high=kept)
     curves["added"] = [None, "L0H0", "L0H1, L1H0", "L1H1, L2H0, L2H1"]
     assert smallest_set({"curves": curves}, "bank").names == ["L0H0", "L0H1", "L1H0"]
 
 
-P_VALUES = {0.4: ".4", 0.034: ".034", 1.0: "1", 0.01: ".01", 0.0014: ".0014", 0.00149: ".0015", 0.157: ".16"}
+P_VALUES = {
+    0.4: ".4",
+    0.034: ".034",
+    1.0: "1",
+    0.01: ".01",
+    0.0014: ".0014",
+    0.00149: ".0015",
+    0.157: ".16",
+}
 P_VALUES |= {0.001: ".001", 0.0496: ".0496", 0.04999: ".04999", 0.0504: ".05", 0.00998: ".00998"}
 WRITTEN = [
     *((p_value(value), f"p = {text}") for value, text in P_VALUES.items()),
     *((p_value(value), "p < .001") for value in (0.0002, 0.000999)),
-    *((percent(value), f"{text}{N}%") for value, text in {-0.034: "−3", -0.004: "0", 0.0: "0", 1.0: "100"}.items()),
+    *(
+        (percent(value), f"{text}{N}%")
+        for value, text in {-0.034: "−3", -0.004: "0", 0.0: "0", 1.0: "100"}.items()
+    ),
     (measured(0.0104, 0.006, 0.0148), f"1.0{N}% [0.6, 1.5]"),  # a narrow interval gets a decimal
     (measured(0.41, 0.35, 0.47), f"41{N}% [35, 47]"),
     (scientific(6.2e-7), "6 × 10⁻⁷"),
     (scientific(0.0), "0"),
     (interval(-0.081, 0.052), "[−0.08, 0.05]"),
-    *((listed(list(items)), text) for items, text in {"a": "a", "ab": "a and b", "abc": "a, b and c"}.items()),
+    *(
+        (listed(list(items)), text)
+        for items, text in {"a": "a", "ab": "a and b", "abc": "a, b and c"}.items()
+    ),
     *((ordinal(place), text) for place, text in {1: "first", 2: "second", 12: "twelfth"}.items()),
-    *((ordinal(place), f"{place}{end}") for place, end in {13: "th", 21: "st", 22: "nd", 23: "rd", 24: "th"}.items()),
+    *(
+        (ordinal(place), f"{place}{end}")
+        for place, end in {13: "th", 21: "st", 22: "nd", 23: "rd", 24: "th"}.items()
+    ),
     *((ordinal(place), f"{place}th") for place in (111, 112, 113)),
 ]
 

@@ -4,9 +4,9 @@ import pandas as pd
 import pytest
 from example_study import make_study
 
+from probe.evidence.columns import COLUMNS, TABLES, about, dictionary
 from probe.pages import remarks
 from probe.pages.sections import data_used, downloads
-from probe.study.columns import COLUMNS, TABLES, about, dictionary
 from probe.text.sentences import REPEATS
 
 FRAMES = make_study().frames
@@ -15,15 +15,26 @@ FRAMES = make_study().frames
 def test_every_column_of_every_table_is_explained_once():
     rows = dictionary(FRAMES)
     named = {(name, column) for name, frame in FRAMES.items() for column in frame}
-    assert set(zip(rows["table"], rows["column"], strict=True)) == named | {("columns", column) for column in rows}
+    assert set(zip(rows["table"], rows["column"], strict=True)) == named | {
+        ("columns", column) for column in rows
+    }
     assert not rows.duplicated(["table", "column"]).any() and (rows["meaning"].str.len() > 3).all()
     units = rows.set_index(["table", "column"])["unit"]
-    assert units["word_heads", "net"] == "fraction of the sense gap" and units["words", "word"] == ""
+    assert (
+        units["word_heads", "net"] == "fraction of the sense gap" and units["words", "word"] == ""
+    )
 
 
 def test_a_name_that_stands_for_two_things_is_explained_by_its_table():
-    assert about("depth", "auroc")["meaning"] != about("heads", "auroc")["meaning"] == COLUMNS["auroc"]["meaning"]
-    assert about("controls", "low")["unit"] == "0 to 1" and about("depth", "low")["unit"] == "fraction of the sense gap"
+    assert (
+        about("depth", "auroc")["meaning"]
+        != about("heads", "auroc")["meaning"]
+        == COLUMNS["auroc"]["meaning"]
+    )
+    assert (
+        about("controls", "low")["unit"] == "0 to 1"
+        and about("depth", "low")["unit"] == "fraction of the sense gap"
+    )
     with pytest.raises(KeyError):
         about("heads", "nothing")
 
@@ -38,7 +49,9 @@ def test_every_table_beside_the_page_says_what_it_holds():
 
 
 def left_out(*rows: tuple[str | None, str]) -> dict[str, object]:
-    frame = pd.DataFrame([{"word": word, "where": "line", "reason": reason} for word, reason in rows])
+    frame = pd.DataFrame(
+        [{"word": word, "where": "line", "reason": reason} for word, reason in rows]
+    )
     return data_used(FRAMES | {"left_out": frame})
 
 
@@ -56,7 +69,12 @@ def test_what_was_left_out_while_reading_is_counted_and_repetitions_stand_togeth
 
 @pytest.mark.parametrize(
     ("pairs", "lone"),
-    [(["1", "1", "2", "2"], 0), (["1", "1", "2", None], 1), (["1", "2", "3", "4"], 4), ([None] * 4, 0)],
+    [
+        (["1", "1", "2", "2"], 0),
+        (["1", "1", "2", None], 1),
+        (["1", "2", "3", "4"], 4),
+        ([None] * 4, 0),
+    ],
 )
 def test_sentences_whose_pair_has_no_partner_of_another_sense_are_counted(pairs, lone):
     rows = pd.DataFrame({"pair": pairs, "sense": ["river", "money"] * 2})

@@ -1,20 +1,30 @@
-"""The page opened in headless Chromium: it draws, asks for nothing, fits, works by keyboard, and runs no text."""
+"""The page opened in headless Chromium: it draws, asks for nothing, fits, works by keyboard, and
+runs no text."""
 
 import re
 from itertools import pairwise
 
 import pandas as pd
 import pytest
-from browser import MARKS, check_look, check_policy, check_saved, serious_findings, sharing, unfold, until
+from browser import (
+    MARKS,
+    check_look,
+    check_policy,
+    check_saved,
+    serious_findings,
+    sharing,
+    unfold,
+    until,
+)
 from example_study import make_study
 from seeds import mostly_campaign
 
 import probe
 from probe.charts import writes
+from probe.evidence.columns import dictionary
 from probe.pages import remarks
 from probe.pages.output import BAR
 from probe.stats.numbers import decimal, measured
-from probe.study.columns import dictionary
 
 pytestmark = MARKS
 
@@ -34,7 +44,16 @@ HOSTILE = (
     "line\u2028separator\u2029end",
     "datum['x'] #1c2430 ]]>",
 )
-EVIDENCE = ("verdicts", "distances", "routes", "by_depth", "curves", "random_sets", "controls", "ledger")
+EVIDENCE = (
+    "verdicts",
+    "distances",
+    "routes",
+    "by_depth",
+    "curves",
+    "random_sets",
+    "controls",
+    "ledger",
+)
 FRAMES = make_study().frames
 BANK = FRAMES["word_heads"].query("word == 'bank'")
 NAMES = [f"L{layer}H{head}" for layer, head in zip(BANK["layer"], BANK["head"], strict=True)]
@@ -43,21 +62,42 @@ NAMES = [f"L{layer}H{head}" for layer, head in zip(BANK["layer"], BANK["head"], 
 @pytest.fixture(scope="module")
 def hostile_path(tmp_path_factory):
     study = make_study(HOSTILE)
-    for name in ("words", "heads", "word_heads", "depth", "shares", "readings", "showcase", "sentences", *EVIDENCE):
+    for name in (
+        "words",
+        "heads",
+        "word_heads",
+        "depth",
+        "shares",
+        "readings",
+        "showcase",
+        "sentences",
+        *EVIDENCE,
+    ):
         frame = study.frames[name]
         swapped = {"bank": HOSTILE[1], "river": HOSTILE[2], "money": HOSTILE[5]}
-        places = [column for column in ("word", "sense", "sense_a", "sense_b", "reads_as") if column in frame]
-        study.frames[name] = frame.assign(**{column: frame[column].replace(swapped) for column in places})
-    return probe.write(study, tmp_path_factory.mktemp("hostile"), command=f"probe report '{HOSTILE[1]}'")
+        places = [
+            column
+            for column in ("word", "sense", "sense_a", "sense_b", "reads_as")
+            if column in frame
+        ]
+        study.frames[name] = frame.assign(
+            **{column: frame[column].replace(swapped) for column in places}
+        )
+    return probe.write(
+        study, tmp_path_factory.mktemp("hostile"), command=f"probe report '{HOSTILE[1]}'"
+    )
 
 
 @pytest.fixture(scope="module")
 def unfolded(browser, report_page):
-    """The page with everything unfolded, opened once per width and scheme, for tests that only look at it."""
+    """The page with everything unfolded, opened once per width and scheme, for tests that only look
+    at it."""
     with sharing(browser) as opened:
 
         def at(width=1280, scheme="light"):
-            found = opened(report_page, viewport={"width": width, "height": 844}, color_scheme=scheme)
+            found = opened(
+                report_page, viewport={"width": width, "height": 844}, color_scheme=scheme
+            )
             unfold(found.page)
             return found
 
@@ -71,8 +111,9 @@ def page(unfolded):
 
 def test_every_chart_is_drawn_with_marks(page):
     boxes = page.locator(".chart").count()
-    # 1 + 6 + 1 depth profiles, 3 control strips; for each of the two ranked words a map, shares, a scatter, sets of
-    # heads, effects by distance and by route, three traces and a circuit from cue to word; an account of each of 4 + 8
+    # 1 + 6 + 1 depth profiles, 3 control strips; for each of the two ranked words a map, shares, a
+    # scatter, sets of heads, effects by distance and by route, three traces and a circuit from cue
+    # to word; an account of each of 4 + 8
     assert boxes == 8 + 3 + 2 * 10 + 12
     marks = page.eval_on_selector_all(
         ".chart",
@@ -81,8 +122,12 @@ def test_every_chart_is_drawn_with_marks(page):
         )].filter(mark => !mark.closest('.role-axis, .role-legend') &&
         mark.getBBox().width + mark.getBBox().height > 0).length)""",
     )
-    assert all(count >= 7 for count in marks), marks  # a circuit of two edges has two lines, three parts and two names
-    sizes = page.eval_on_selector_all(".chart svg", "all => all.map(svg => svg.getBoundingClientRect().width)")
+    assert all(count >= 7 for count in marks), (
+        marks
+    )  # a circuit of two edges has two lines, three parts and two names
+    sizes = page.eval_on_selector_all(
+        ".chart svg", "all => all.map(svg => svg.getBoundingClientRect().width)"
+    )
     assert len(sizes) == boxes and min(sizes) > 200
 
 
@@ -120,19 +165,29 @@ def deep_path(tmp_path_factory):
     parts = [rows]
     for copy in range(1, 8):
         further = {name: rows[name] + copy * size for name in ("rank", "rank_low", "rank_high")}
-        parts.append(rows.assign(layer=rows["layer"] + 4 * copy, net=rows["net"] / 10, verdict="none", **further))
+        parts.append(
+            rows.assign(
+                layer=rows["layer"] + 4 * copy, net=rows["net"] / 10, verdict="none", **further
+            )
+        )
     study.frames["word_heads"] = pd.concat(parts, ignore_index=True)
     return probe.write(study, tmp_path_factory.mktemp("deep"), command="probe report")
 
 
 @pytest.mark.parametrize("width", LIMITS)
-def test_a_deep_model_keeps_to_the_limits_and_its_maps_have_numbers_on_all_sides(open_page, deep_path, width):
+def test_a_deep_model_keeps_to_the_limits_and_its_maps_have_numbers_on_all_sides(
+    open_page, deep_path, width
+):
     page = open_page(deep_path, viewport={"width": width, "height": 900}).page
     assert page.evaluate("document.documentElement.scrollHeight") <= LIMITS[width]
     labels = page.locator("#map .chart").first.locator(".role-axis-label text")
     shown = labels.all_text_contents()
-    assert shown.count("31") == 2 and shown.count("3") == 4  # layers left and right, heads above and below
-    places = labels.evaluate_all("all => all.map(one => one.getBoundingClientRect()).map(box => [box.x, box.y])")
+    assert (
+        shown.count("31") == 2 and shown.count("3") == 4
+    )  # layers left and right, heads above and below
+    places = labels.evaluate_all(
+        "all => all.map(one => one.getBoundingClientRect()).map(box => [box.x, box.y])"
+    )
     left = sorted(y for x, y in places if x == min(x for x, _ in places))
     assert all(b - a >= 10 for a, b in pairwise(left))
 
@@ -143,36 +198,54 @@ def test_one_screen_answers_and_all_else_is_folded_but_there(open_page, report_p
     first = page.locator("#answers, #map, header").all_inner_texts()
     assert not re.search(r"\bp [<=≥≤]|max-T|standard deviation|AUROC", " ".join(first))
     assert page.locator("details[open]").count() == 0
-    closed = page.locator("main > section:has(> details.fold)").evaluate_all("all => all.map(section => section.id)")
+    closed = page.locator("main > section:has(> details.fold)").evaluate_all(
+        "all => all.map(section => section.id)"
+    )
     linked = page.locator("nav a").evaluate_all("all => all.map(link => link.hash.slice(1))")
     assert linked == ["map", *closed] and len(closed) >= 11
     page.mouse.wheel(0, 5000)
     until(page, "scrollY > 300")
-    assert page.locator("nav").evaluate("nav => nav.getBoundingClientRect().top") == 0  # the contents stay in sight
+    assert (
+        page.locator("nav").evaluate("nav => nav.getBoundingClientRect().top") == 0
+    )  # the contents stay in sight
 
 
-def test_each_word_has_a_line_with_its_heads_the_best_sentence_and_how_sure(shared_page, report_page):
+def test_each_word_has_a_line_with_its_heads_the_best_sentence_and_how_sure(
+    shared_page, report_page
+):
     page = shared_page(report_page).page
     bank, mole, apple = page.locator(".line").all()
-    assert bank.locator(".leaders b").all_inner_texts() == [NAMES[place] for place in BANK["rank"].argsort()[:3]]
+    assert bank.locator(".leaders b").all_inner_texts() == [
+        NAMES[place] for place in BANK["rank"].argsort()[:3]
+    ]
     shown = [" ".join(text.split()) for text in bank.locator(".leaders li").all_inner_texts()]
     assert shown[0] == "L0H2 41 % [36, 46]"
-    assert bank.locator(".text .word").inner_text() == "bank" and bank.locator(".text .cue").count() == 1
-    assert "L0H2 confirmed, L1H0 and L1H3 not, on 64 pairs of sentences (14 pairs of cue words)" in bank.inner_text()
+    assert (
+        bank.locator(".text .word").inner_text() == "bank"
+        and bank.locator(".text .cue").count() == 1
+    )
+    assert (
+        "L0H2 confirmed, L1H0 and L1H3 not, on 64 pairs of sentences (14 pairs of cue words)"
+        in bank.inner_text()
+    )
     assert "for each pair of meanings" in mole.inner_text()
     assert apple.locator(".leaders li, .text").count() == 0 and "Not shown" in apple.inner_text()
 
 
 def opened_folds(page):
     """The sections that are open."""
-    return page.locator("section:has(> details.fold[open])").evaluate_all("all => all.map(section => section.id)")
+    return page.locator("section:has(> details.fold[open])").evaluate_all(
+        "all => all.map(section => section.id)"
+    )
 
 
 def test_whatever_leads_to_a_place_opens_the_fold_that_holds_it(open_page, report_page):
     page = open_page(report_page).page
     page.locator("nav a", has_text="Together").click()
     assert opened_folds(page) == ["together"] and page.url.endswith("#together")
-    page.locator(".line").first.locator(".leaders a").nth(2).click()  # a head without an effect: in the table
+    page.locator(".line").first.locator(".leaders a").nth(
+        2
+    ).click()  # a head without an effect: in the table
     assert opened_folds(page) == ["together", "every"] and page.locator("tr:target").is_visible()
     page.locator(".line").nth(1).locator(".leaders a").nth(1).click()
     assert opened_folds(page) == ["heads", "together", "every"]
@@ -184,7 +257,9 @@ def test_whatever_leads_to_a_place_opens_the_fold_that_holds_it(open_page, repor
     until(again, f"document.getElementById('{chosen}').closest('details').open")
     assert opened_folds(again) == ["heads"] and again.locator(f"[id='{chosen}']").is_checked()
     again.locator("section#heads > details > summary").click()
-    again.locator("nav a", has_text="Leading heads").click()  # where the address was before, and opens again
+    again.locator(
+        "nav a", has_text="Leading heads"
+    ).click()  # where the address was before, and opens again
     assert opened_folds(again) == ["heads"]
 
 
@@ -199,7 +274,9 @@ def test_on_paper_nothing_is_folded_and_every_picture_and_head_is_there(open_pag
     assert folded.count() == page.locator(".chart").count() - 2  # the two maps
     until(page, "!document.querySelector('.chart:not(.drawn)')")
     page.emulate_media(media="print")
-    widths = page.eval_on_selector_all("details .chart svg", "all => all.map(svg => svg.getBoundingClientRect().width)")
+    widths = page.eval_on_selector_all(
+        "details .chart svg", "all => all.map(svg => svg.getBoundingClientRect().width)"
+    )
     assert len(widths) == folded.count() and min(widths) > 200
     assert all(panel.is_visible() for panel in page.locator(".panel").all())
     assert not page.locator(".tabs label").first.is_visible()
@@ -225,21 +302,27 @@ def test_tabs_change_the_head_by_keyboard_and_only_one_is_shown(open_page, repor
     assert page.url.endswith(tabs.locator("input").nth(1).get_attribute("id"))
 
 
-def test_a_circuit_is_gone_through_by_keyboard_and_each_part_says_what_it_is(open_page, report_page):
+def test_a_circuit_is_gone_through_by_keyboard_and_each_part_says_what_it_is(
+    open_page, report_page
+):
     page = open_page(report_page).page
     unfold(page)
     parts = page.locator("[data-circuit] path[role=graphics-symbol]")
     stops = page.locator("[data-circuit] [tabindex='0']")
     first = page.locator("[data-circuit]").first
     count, told = first.locator("path[role=graphics-symbol]").count(), first.locator(".told")
-    assert count >= 3 and stops.count() == page.locator("[data-circuit]").count()  # one stop for every picture
+    assert (
+        count >= 3 and stops.count() == page.locator("[data-circuit]").count()
+    )  # one stop for every picture
     first.locator("[tabindex='0']").focus()
     names = []
     for _ in range(count):
         names.append(told.inner_text())
         assert names[-1] == page.evaluate("document.activeElement.getAttribute('aria-label')")
         page.keyboard.press("ArrowRight")
-    assert len(set(names)) == count and told.inner_text() == names[0] == parts.first.get_attribute("aria-label")
+    assert len(set(names)) == count and told.inner_text() == names[0] == parts.first.get_attribute(
+        "aria-label"
+    )
     assert stops.count() == page.locator("[data-circuit]").count()
 
 
@@ -265,7 +348,10 @@ def test_a_click_on_the_map_goes_to_the_head(open_page, report_page):
 
 
 def test_tokens_are_tinted_by_attention_and_bars_are_as_long_as_the_contribution(page):
-    rows, panel = FRAMES["readings"].query("word == 'bank' and layer == 0 and head == 2"), page.locator(".panel").first
+    rows, panel = (
+        FRAMES["readings"].query("word == 'bank' and layer == 0 and head == 2"),
+        page.locator(".panel").first,
+    )
     pieces = panel.locator(".sentence").first.locator(".piece")
     alphas = pieces.evaluate_all(
         "all => all.map(one => Number((getComputedStyle(one).backgroundColor.match(/[\\d.]+(?=\\))/) || [0])[0]))"
@@ -274,14 +360,23 @@ def test_tokens_are_tinted_by_attention_and_bars_are_as_long_as_the_contribution
     assert alphas[:10] == pytest.approx((0.75 * strengths).tolist(), abs=0.02)
     shown = rows["contribution"].tolist()
     whole = max(map(abs, shown))
-    heights = panel.locator(".bar i").evaluate_all("all => all.map(bar => bar.getBoundingClientRect().height)")
+    heights = panel.locator(".bar i").evaluate_all(
+        "all => all.map(bar => bar.getBoundingClientRect().height)"
+    )
     full = [BAR * abs(value) / whole for value in shown]
-    assert heights == pytest.approx(full, abs=1.1) and max(heights) > 0.9 * BAR  # a full bar is a round number
+    assert (
+        heights == pytest.approx(full, abs=1.1) and max(heights) > 0.9 * BAR
+    )  # a full bar is a round number
     numbers = panel.locator(".bar b").all_inner_texts()
-    assert numbers == [decimal(100 * value, 0) for value in shown if abs(value) >= 0.005] and len(numbers) >= 4
+    assert (
+        numbers == [decimal(100 * value, 0) for value in shown if abs(value) >= 0.005]
+        and len(numbers) >= 4
+    )
     said = panel.locator(".sentences > .quiet").first.inner_text()
     percent = -int(-100 * whole // 1)
-    assert re.fullmatch(rf"A full bar is {percent}\s% of the sense gap in all sentences of L0H2\.", said)
+    assert re.fullmatch(
+        rf"A full bar is {percent}\s% of the sense gap in all sentences of L0H2\.", said
+    )
 
 
 def test_the_word_is_bold_the_cue_outlined_and_a_leading_space_is_a_dot(unfolded):
@@ -295,15 +390,21 @@ def test_the_word_is_bold_the_cue_outlined_and_a_leading_space_is_a_dot(unfolded
 def test_a_study_that_shows_nothing_says_so_and_draws_no_effect(open_page, tmp_path):
     page = open_page(probe.write(make_study(apart=False), tmp_path)).page
     assert "Nothing was shown about any head." in page.inner_text("main")
-    effects = [f"#{section} .chart" for section in ("map", "shares", "every", "together", "supplies")]
+    effects = [
+        f"#{section} .chart" for section in ("map", "shares", "every", "together", "supplies")
+    ]
     assert page.locator(", ".join([*effects, ".panel", "svg.mark", ".verdict-name"])).count() == 0
     said = page.locator(".answer").first.text_content()
     assert said.startswith("This model was not shown to separate the senses of “bank”")
     sections = page.locator("section[id]").evaluate_all("all => all.map(section => section.id)")
     assert sections == ["answers", "words", "believe", "cannot", "certificate", "method", "tables"]
-    assert page.locator("nav a").evaluate_all("all => all.map(link => link.hash.slice(1))") == sections
+    assert (
+        page.locator("nav a").evaluate_all("all => all.map(link => link.hash.slice(1))") == sections
+    )
     until(page, "!document.querySelector('.chart:not(.drawn)')")
-    assert page.locator(".chart").count() == page.locator(".chart svg").count() == 8 + 3  # depth profiles and controls
+    assert (
+        page.locator(".chart").count() == page.locator(".chart svg").count() == 8 + 3
+    )  # depth profiles and controls
 
 
 def test_the_verdict_stands_in_the_map_the_tabs_the_panel_and_the_table(page):
@@ -312,15 +413,26 @@ def test_the_verdict_stands_in_the_map_the_tabs_the_panel_and_the_table(page):
     assert first.locator(".mark-symbol.role-mark path").count() == len(kinds) >= 2
     legend = page.locator("#map .marks dt").all_inner_texts()
     assert [text.strip() for text in legend] == ["resolver", "opposes", "carrier"]
-    assert page.locator(".tabs > label").first.locator("svg.mark title").text_content() == "resolver"
-    assert page.locator(".panel .because").first.inner_text().startswith("resolver: it has an AUROC of ")
+    assert (
+        page.locator(".tabs > label").first.locator("svg.mark title").text_content() == "resolver"
+    )
+    assert (
+        page.locator(".panel .because")
+        .first.inner_text()
+        .startswith("resolver: it has an AUROC of ")
+    )
     cells = page.locator("#every table").first.locator("tbody td:nth-child(2)")
-    assert [text.strip() for text in cells.all_text_contents()] == BANK.sort_values("rank")["verdict"].tolist()
+    assert [text.strip() for text in cells.all_text_contents()] == BANK.sort_values("rank")[
+        "verdict"
+    ].tolist()
 
 
 def test_answers_are_those_of_the_verdicts_and_cards_begin_with_a_sentence_that_names_no_head(page):
     bank, mole, apple = page.locator(".answer").all_inner_texts()
-    assert bank.startswith("One head resolves “bank”: L0H2 moves it 41") and "no head is ranked" in apple
+    assert (
+        bank.startswith("One head resolves “bank”: L0H2 moves it 41")
+        and "no head is ranked" in apple
+    )
     assert mole.startswith("Two heads resolve “mole” in 5 of 6 pairs of senses: L0H1")
     for card in page.locator(".card .said").all():
         assert card.locator("h3 + p.plain + p.answer").count() == 1
@@ -335,9 +447,13 @@ def test_tables_of_text_are_stacked_on_a_phone_and_charts_are_wide_enough(unfold
     for table in page.locator("table.stack").all():
         box = table.evaluate("item => [item.scrollWidth, item.closest('.scroll').clientWidth]")
         assert box[0] <= box[1], table.inner_text()[:60]
-    labels = page.locator("table.stack td.n").evaluate_all("all => all.map(cell => cell.dataset.label || '')")
+    labels = page.locator("table.stack td.n").evaluate_all(
+        "all => all.map(cell => cell.dataset.label || '')"
+    )
     assert labels and all(labels)
-    widths = page.eval_on_selector_all(".chart svg", "all => all.map(svg => svg.getBoundingClientRect().width)")
+    widths = page.eval_on_selector_all(
+        ".chart svg", "all => all.map(svg => svg.getBoundingClientRect().width)"
+    )
     assert min(widths) > 300
 
 
@@ -349,7 +465,10 @@ def test_lone_pairs_what_was_left_out_columns_and_suppliers_are_told(page):
     assert f"{len(FRAMES['left_out'])} left out, and why" in method
     rows = page.locator("[aria-label='Columns of the tables'] tbody tr").all_inner_texts()
     assert len(rows) == len(dictionary(FRAMES))
-    assert any(row.startswith("word_heads.net") and row.endswith("fraction of the sense gap") for row in rows)
+    assert any(
+        row.startswith("word_heads.net") and row.endswith("fraction of the sense gap")
+        for row in rows
+    )
     told = writes.ledger_in_words(FRAMES["ledger"])
     said = page.locator("#supplies .supply > p:nth-of-type(2)").all_inner_texts()
     assert said == list(told.values()) and len(said) == 12
@@ -359,7 +478,9 @@ def test_together_names_the_smallest_set_and_its_rivals(unfolded):
     captions = unfolded().page.locator("#together figcaption").all_inner_texts()
     row = FRAMES["curves"].query("word == 'bank' and size == smallest").iloc[0]
     kept = measured(*row[["faithfulness", "faithfulness_low", "faithfulness_high"]])
-    assert captions[0].startswith(f"The smallest set above 90\u202f%: L0H2, L1H0, F = {kept}; the best of 11")
+    assert captions[0].startswith(
+        f"The smallest set above 90\u202f%: L0H2, L1H0, F = {kept}; the best of 11"
+    )
     assert "the best of 11 random sets of 3 heads keeps 10" in captions[0]
 
 
@@ -373,7 +494,9 @@ def test_belief_rests_on_gate_power_and_controls_for_every_word(page):
     strips = page.locator("#believe .chart")
     assert strips.count() == 3
     labels = strips.first.locator(".role-axis-label text").all_text_contents()
-    assert [label for label in labels if label[0].isalpha()] == [*FRAMES["controls"]["condition"].unique()]
+    assert [label for label in labels if label[0].isalpha()] == [
+        *FRAMES["controls"]["condition"].unique()
+    ]
 
 
 def test_hostile_text_runs_nothing_and_stands_there_as_it_is(open_page, hostile_path):
@@ -397,12 +520,18 @@ def test_links_lead_to_files_and_only_the_pages_own_scripts_run(open_page, repor
     check_policy(open_page, report_page, tmp_path)
 
 
-@pytest.mark.parametrize(("width", "scheme"), mostly_campaign([(1280, "light"), (390, "dark"), (320, "light")], here=2))
+@pytest.mark.parametrize(
+    ("width", "scheme"), mostly_campaign([(1280, "light"), (390, "dark"), (320, "light")], here=2)
+)
 def test_the_page_asks_for_nothing_fits_and_is_accessible(unfolded, report_page, width, scheme):
-    check_look(unfolded(width, scheme), report_page, width)  # the last tests, because the shared pages are spoilt
+    check_look(
+        unfolded(width, scheme), report_page, width
+    )  # the last tests, because the shared pages are spoilt
 
 
 def test_the_accessibility_scan_can_fail(open_page, tmp_path):
-    (tmp_path / "page.html").write_text('<html lang="en"><title>t</title><button></button><img src="x">')
+    (tmp_path / "page.html").write_text(
+        '<html lang="en"><title>t</title><button></button><img src="x">'
+    )
     page = open_page(tmp_path / "page.html", ready=False).page
     assert {line.split(":")[0] for line in serious_findings(page)} >= {"button-name", "image-alt"}

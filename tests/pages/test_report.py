@@ -1,4 +1,5 @@
-"""A report is a folder: page, every frame twice, manifest; whole or absent, and the same bytes from the same study."""
+"""A report is a folder: page, every frame twice, manifest; whole or absent, and the same bytes from
+the same study."""
 
 import hashlib
 import json
@@ -25,8 +26,15 @@ def folder(report_page):
 
 
 def test_the_folder_holds_the_page_every_frame_twice_and_the_manifest(folder):
-    expected = {"ambiguity.html", "manifest.json", "graph_0.json", "graph_1.json"}  # a graph per ranked word
-    expected |= {f"{name}.{ending}" for name in (*STUDY.frames, "columns") for ending in ("csv", "parquet")}
+    expected = {
+        "ambiguity.html",
+        "manifest.json",
+        "graph_0.json",
+        "graph_1.json",
+    }  # a graph per ranked word
+    expected |= {
+        f"{name}.{ending}" for name in (*STUDY.frames, "columns") for ending in ("csv", "parquet")
+    }
     assert {path.name for path in folder.iterdir()} == expected
 
 
@@ -36,7 +44,9 @@ def test_every_frame_reads_back_as_it_was(folder):
         from_csv = pd.read_csv(folder / f"{name}.csv", keep_default_na=False, na_values=[""])
         assert list(from_csv.columns) == list(frame.columns) and len(from_csv) == len(frame), name
         for column in frame.select_dtypes("float"):
-            assert from_csv[column].tolist() == pytest.approx(frame[column].tolist(), nan_ok=True), (name, column)
+            assert from_csv[column].tolist() == pytest.approx(
+                frame[column].tolist(), nan_ok=True
+            ), (name, column)
 
 
 def test_the_manifest_says_what_made_the_report_and_what_every_file_is(folder):
@@ -55,7 +65,10 @@ def test_two_reports_of_one_study_are_the_same_bytes_but_for_the_time(folder, tm
     for path in folder.iterdir():
         if path.name != "manifest.json":
             assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
-    first, second = (json.loads((place / "manifest.json").read_text(encoding="utf-8")) for place in (folder, tmp_path))
+    first, second = (
+        json.loads((place / "manifest.json").read_text(encoding="utf-8"))
+        for place in (folder, tmp_path)
+    )
     assert {key for key in first if first[key] != second[key]} <= {"created"}
 
 
@@ -64,14 +77,22 @@ def test_the_page_holds_no_time_and_no_path_of_this_machine_and_is_not_too_large
     page = (folder / "ambiguity.html").read_text(encoding="utf-8")
     created = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["created"]
     assert created not in page and created[:10] not in page
-    assert str(folder) not in page and str(Path.home()) + "/" not in page and str(Path(__file__).parent) not in page
+    assert (
+        str(folder) not in page
+        and str(Path.home()) + "/" not in page
+        and str(Path(__file__).parent) not in page
+    )
 
 
-def test_writing_again_replaces_the_page_and_a_study_that_cannot_be_drawn_leaves_it_as_it_was(folder, tmp_path):
+def test_writing_again_replaces_the_page_and_a_study_that_cannot_be_drawn_leaves_it_as_it_was(
+    folder, tmp_path
+):
     probe.write(BRIEF, tmp_path, command="first")
     probe.write(BRIEF, tmp_path, command="second")
     assert "second" in (tmp_path / "ambiguity.html").read_text(encoding="utf-8")
-    others = {path.name for path in folder.iterdir() if not path.name.startswith("graph_")}  # BRIEF ranks nothing
+    others = {
+        path.name for path in folder.iterdir() if not path.name.startswith("graph_")
+    }  # BRIEF ranks nothing
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert set(before) == others
     broken = make_study(apart=False)
@@ -89,20 +110,29 @@ def test_a_folder_below_a_file_is_refused_in_one_sentence_and_nothing_is_left(tm
         f"Writing into {tmp_path / 'file' / 'out'}: {tmp_path / 'file'} is a file, expected a folder that "
         "can be written; choose another with --out."
     )
-    assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"] and (
+        tmp_path / "file"
+    ).read_text() == "mine"
 
 
 def test_a_folder_in_the_place_of_the_page_is_refused_before_anything_is_written(tmp_path):
     (tmp_path / "ambiguity.html").mkdir()
-    with pytest.raises(InputError, match=r"ambiguity\.html in it is a folder, expected a folder that can be written"):
+    with pytest.raises(
+        InputError,
+        match=r"ambiguity\.html in it is a folder, expected a folder that can be written",
+    ):
         probe.write(STUDY, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["ambiguity.html"]
 
 
-def test_asking_about_a_folder_makes_nothing_and_one_without_write_permission_is_refused(tmp_path, monkeypatch):
+def test_asking_about_a_folder_makes_nothing_and_one_without_write_permission_is_refused(
+    tmp_path, monkeypatch
+):
     check_folder(tmp_path / "a" / "b")
     monkeypatch.setattr("probe.pages.report.os.access", lambda path, mode: False)
-    said = r"may not be written, expected a folder that can be written; choose another with --out\.$"
+    said = (
+        r"may not be written, expected a folder that can be written; choose another with --out\.$"
+    )
     with pytest.raises(InputError, match=said):
         check_folder(tmp_path / "out")
     assert not list(tmp_path.iterdir())

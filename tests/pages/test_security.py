@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = {file: file.read_text(encoding="utf-8") for file in sorted((ROOT / "probe").rglob("*.py"))}
+SOURCES = {
+    file: file.read_text(encoding="utf-8") for file in sorted((ROOT / "probe").rglob("*.py"))
+}
 BLOCKED = """
 import socket, sys
 tried = []
@@ -32,7 +34,9 @@ def run_blocked(folder, *arguments):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     environment |= {"PYTHONPATH": str(ROOT), "HOME": str(folder)}
     command = [sys.executable, "-c", BLOCKED, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=environment, check=False
+    )
 
 
 @pytest.mark.real_model
@@ -50,13 +54,16 @@ def test_the_block_is_real(tmp_path):
 
 
 def test_nothing_is_unpickled_and_no_remote_code_is_trusted():
-    """No call that unpickles stands in the package, and remote code is refused wherever it could be asked for."""
+    """No call that unpickles stands in the package, and remote code is refused wherever it could be
+    asked for."""
     unpickling = ("torch.load", "numpy.load", "np.load", "pd.read_pickle", "eval", "exec")
     for file, text in SOURCES.items():
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
-                assert not {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"} & set(names), file
+                assert not {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"} & set(
+                    names
+                ), file
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
                 assert called not in unpickling, (file, called)
@@ -66,7 +73,8 @@ def test_nothing_is_unpickled_and_no_remote_code_is_trusted():
 
 
 def test_temporary_files_are_never_named_by_hand():
-    """Names that can be guessed come from mktemp or from a fixed path in the machine's temporary folder."""
+    """Names that can be guessed come from mktemp or from a fixed path in the machine's temporary
+    folder."""
     for file, text in SOURCES.items():
         assert "mktemp(" not in text and '"/tmp' not in text and "gettempdir" not in text, file
         assert "0o777" not in text and "0o666" not in text, file

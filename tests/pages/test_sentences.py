@@ -1,5 +1,5 @@
-"""Every kind of sentence that a report says of a word, with frames in which it is said and frames, one condition away,
-in which it is not.
+"""Every kind of sentence that a report says of a word, with frames in which it is said and frames,
+one condition away, in which it is not.
 """
 
 import ast
@@ -12,20 +12,35 @@ import pandas as pd
 import pytest
 from example_study import make_study
 
+from probe.evidence.material import LATE as CUE_COMES_LATE
 from probe.pages import answers, remarks
 from probe.stats.verdicts import ORDER
-from probe.study.material import LATE as CUE_COMES_LATE
 
 FRAMES = make_study().frames
 N = "\u202f"
 
 
-def head(name: str, place: tuple[int, int, int] = (1, 1, 1), net: float = 0.3, verdict: str = "resolver", **changes):
+def head(
+    name: str,
+    place: tuple[int, int, int] = (1, 1, 1),
+    net: float = 0.3,
+    verdict: str = "resolver",
+    **changes,
+):
     """One head of bank; `place` is its rank and the interval of it."""
     layer, number = map(int, re.fullmatch(r"L(\d+)H(\d+)", name).groups())  # type: ignore[union-attr]
-    row = {"word": "bank", "sense_a": "river", "sense_b": "money", "layer": layer, "head": number, "auroc": 0.93}
+    row = {
+        "word": "bank",
+        "sense_a": "river",
+        "sense_b": "money",
+        "layer": layer,
+        "head": number,
+        "auroc": 0.93,
+    }
     row |= {"swap": net, "net": net, "net_low": net - 0.05, "net_high": net + 0.05}
-    row |= {"attention_cue": 0.6, "attention_itself": 0.3} | dict(zip(("rank", "rank_low", "rank_high"), place))
+    row |= {"attention_cue": 0.6, "attention_itself": 0.3} | dict(
+        zip(("rank", "rank_low", "rank_high"), place)
+    )
     row |= {"verdict": verdict, "resolves": int(verdict == "resolver"), "of": 1}
     row |= {"continued": 0.2, "p_continued": 0.01 if verdict == "resolver" else 0.3}
     return row | {"p_auroc": 0.001, "p_swap": 0.013, "p_said": 0.02} | changes
@@ -34,16 +49,25 @@ def head(name: str, place: tuple[int, int, int] = (1, 1, 1), net: float = 0.3, v
 def frames_of(*heads, kept=(0.0, 0.6, 0.95, 1.0), routes=(0.95, 0.03), frames=None, **words):
     """The study's frames with these heads for bank, and a curve over them in the order given.
 
-    `routes`: the shares of a head's effect that come from the cue and from the other words that differ · `frames`
-    replaces some · `words` changes columns of the words table.
+    `routes`: the shares of a head's effect that come from the cue and from the other words that
+    differ · `frames` replaces some · `words` changes columns of the words table.
     """
     heads = heads or (head("L0H2"),)
     rows = pd.DataFrame(list(heads))
-    added = [None, *(f"L{row['layer']}H{row['head']}" for row in heads), "L9H9", "L9H8", "L9H7"][: len(kept)]
+    added = [None, *(f"L{row['layer']}H{row['head']}" for row in heads), "L9H9", "L9H8", "L9H7"][
+        : len(kept)
+    ]
     smallest = next((size for size, value in enumerate(kept) if value >= 0.9), None)
-    curve = pd.DataFrame({"word": "bank", "size": range(len(kept)), "added": added, "faithfulness": kept})
-    curve = curve.assign(faithfulness_low=curve["faithfulness"] - 0.05, faithfulness_high=curve["faithfulness"] + 0.03)
-    sets = pd.DataFrame({"word": "bank", "size": [1, 1, 2, 2], "faithfulness": [0.1, 0.2, 0.3, 0.12]})
+    curve = pd.DataFrame(
+        {"word": "bank", "size": range(len(kept)), "added": added, "faithfulness": kept}
+    )
+    curve = curve.assign(
+        faithfulness_low=curve["faithfulness"] - 0.05,
+        faithfulness_high=curve["faithfulness"] + 0.03,
+    )
+    sets = pd.DataFrame(
+        {"word": "bank", "size": [1, 1, 2, 2], "faithfulness": [0.1, 0.2, 0.3, 0.12]}
+    )
     shares = rows.assign(cue_only=routes[0] * rows["swap"], other_only=routes[1] * rows["swap"])
     made = {"word_heads": rows, "heads": rows, "routes": shares, "random_sets": sets}
     made |= {"curves": curve.assign(smallest=smallest), "words": FRAMES["words"].assign(**words)}
@@ -91,35 +115,55 @@ def row_of(name: str, place: int, **changes) -> dict[str, object]:
     return FRAMES[name].to_dict("records")[place] | changes
 
 
-STEP = {"word": "bank", "sense_a": "river", "sense_b": "money", "way": 0, "share": 0.8, "together": 0.95, "p": 0.01}
+STEP = {
+    "word": "bank",
+    "sense_a": "river",
+    "sense_b": "money",
+    "way": 0,
+    "share": 0.8,
+    "together": 0.95,
+    "p": 0.01,
+}
 CHAIN = {
     "ways": pd.DataFrame(
-        [STEP | {"step": at, "receiver_layer": at, "receiver_head": place} for at, place in enumerate((2, 0))]
+        [
+            STEP | {"step": at, "receiver_layer": at, "receiver_head": place}
+            for at, place in enumerate((2, 0))
+        ]
     )
 }
 BOTH, APART = (
-    frames_of(frames={"word_heads": pd.DataFrame([head("L0H2"), head(name, word="mole")])}) for name in ("L0H2", "L1H1")
+    frames_of(frames={"word_heads": pd.DataFrame([head("L0H2"), head(name, word="mole")])})
+    for name in ("L0H2", "L1H1")
 )
 CARRIER, NOBODY = head("L0H2", verdict="carrier"), frames_of(head("L0H2", verdict="none", net=0.03))
 TWO = head("L0H2", (1, 1, 1)), head("L1H0", (2, 2, 2), 0.2)
 MANY = [head(f"L0H{place}", (place, place, place)) for place in range(1, 6)]
 SHARED = {
     size: frames_of(
-        frames={"word_heads": pd.DataFrame([each | {"word": word} for word in ("bank", "mole") for each in heads])}
+        frames={
+            "word_heads": pd.DataFrame(
+                [each | {"word": word} for word in ("bank", "mole") for each in heads]
+            )
+        }
     )
     for size, heads in ((2, TWO), (5, MANY))
 }
 FORMS = changed(
     "sentences",
     text=[
-        text.replace("bank", "Bank") if place % 2 else text for place, text in enumerate(FRAMES["sentences"]["text"])
+        text.replace("bank", "Bank") if place % 2 else text
+        for place, text in enumerate(FRAMES["sentences"]["text"])
     ],
 )
 TWICE_LATE = {"left_out": pd.concat([FRAMES["left_out"].assign(reason=CUE_COMES_LATE)] * 2)}
 UNSHOWN = [each | {"verdict": "carrier"} for each in MANY[:3]]
 ODD = changed(
     "sentences",
-    text=[re.sub("^The", "Any", text) if place % 2 else text for place, text in enumerate(FRAMES["sentences"]["text"])],
+    text=[
+        re.sub("^The", "Any", text) if place % 2 else text
+        for place, text in enumerate(FRAMES["sentences"]["text"])
+    ],
 )
 SILENT = FRAMES["words"]["ranked"] & (FRAMES["words"]["word"] == "mole")
 ONE_SILENT = changed("words", continued_p=np.where(SILENT & (SILENT.cumsum() == 1), 0.5, 0.001))
@@ -134,10 +178,12 @@ BY_MODEL, BY_PLACE = (
     "by the same model with random weights",
     "by where the word stands in the text or how long the text is",
 )
-EFFECT_SEEN = f"an effect of 0.45 standard deviations over cue words would have been seen in 80{N}% of cases"
+EFFECT_SEEN = (
+    f"an effect of 0.45 standard deviations over cue words would have been seen in 80{N}% of cases"
+)
 
-# What says it, the words, frames (or a row of one) with which it is said, and others with which it is not.
-# fmt: off
+# What says it, the words, frames (or a row of one) with which it is said, and others with which it
+# is not. fmt: off
 SENTENCES = [
     (answer, "One head resolves “bank”: L0H2 moves it", frames_of(), frames_of(CARRIER)),
     (answer, "Two heads resolve “bank”: L0H2 moves it", frames_of(*TWO), frames_of()),
@@ -145,181 +191,572 @@ SENTENCES = [
     (answer, "of the way between river and money", frames_of(), frames_of(CARRIER)),
     (answer_mole, "of the way between two senses", FRAMES, FRAMES | changed("words", ranked=False)),
     (answer_mole, "(mean over all 6 pairs)", FRAMES | changed("words", ranked=True), FRAMES),
-    (answer_mole, "mean over the 5 pairs that were shown to be apart", FRAMES, FRAMES | changed("words", ranked=True)),
-    (answer, "No head was shown to resolve “bank”, although its senses are apart", frames_of(CARRIER), frames_of()),
-    (answer, "the largest effect is 30\u202f% [25, 35], by L0H2 (carrier)", frames_of(CARRIER), NOBODY),
-    (answer, "was not shown to separate the senses of “bank” at the word", frames_of(ranked=False),
-     frames_of(CARRIER)),
-    (answer, ", so no head is ranked. In 192 sentences (64 pairs with 14", frames_of(ranked=False), frames_of()),
-    (answer_mole, "to separate any of the 6 pairs of senses of “mole” at the word (p ≥ .2), so",
-     FRAMES | changed("words", ranked=False, gap_p=[0, 0.3, 0.2, 0.4, 1, 1, 1, 0]), FRAMES),
-    (answer, EFFECT_SEEN, frames_of(CARRIER, smallest_p=0.049), frames_of(CARRIER, smallest_p=0.0625)),
-    (answer, "no test can come below p = .062, so nothing could have been shown",
-     frames_of(CARRIER, smallest_p=0.0625), frames_of(CARRIER, smallest_p=0.049)),
-    (answer, "no test can come below p = .05, so", frames_of(ranked=False, smallest_p=0.05), frames_of(ranked=False)),
-    (answer, "Exploratory: fewer than 50 sentences per sense. One head resolves", frames_of(exploratory=True),
-     frames_of(exploratory=True, cue_words=11)),
-    (answer, "Exploratory: fewer than 12 pairs of cue words. One",
-     frames_of(exploratory=True, cue_words=11), frames_of()),
-    (answer, "Exploratory: fewer than 50 sentences per sense and than 12 pairs of cue words. One",
-     frames_of(exploratory=True, cue_words=11, sentences_report=99), frames_of(exploratory=True, cue_words=11)),
-    (cautions, "No cue is marked in the sentences of “bank”, so every pair of sentences counts as a cue word of its",
-     FRAMES | changed("sentences", cue_start=None), FRAMES),
-    (cautions, "No cue is marked in the sentences of “bank”, so every sentence counts as a cue word of its own:",
-     FRAMES | changed("sentences", cue_start=None, pair=None), FRAMES),
-    (answer, f"apart without meaning, {BY_MODEL}: no head",
-     frames_of(CARRIER, untrained_p=0.009), frames_of(CARRIER, untrained_p=0.01)),
-    (answer, f"apart without meaning, {BY_PLACE}: no",
-     frames_of(CARRIER, nuisance_p=0.049), frames_of(CARRIER, nuisance_p=0.05)),
-    (answer, "These senses can also be told apart without", frames_of(CARRIER, untrained_p=0),
-     frames_of(untrained_p=0, ranked=False)),
-    (answer_mole, "The senses of 2 pairs can also be told apart without meaning",
-     FRAMES | changed("words", nuisance_p=[1, 0, 1, 1, 0, 1, 0, 1]), FRAMES),
-    (answer, "The ranks of L0H2 and L1H0 overlap: they are in no order.",
-     frames_of(head("L0H2", (1, 1, 2)), head("L1H0", (2, 1, 2))), frames_of(*TWO)),
-    (answer, f"Together they keep 95{N}% [90, 98] of the gap", frames_of(*TWO), frames_of(*TWO, kept=(0, 0.6, 0.8))),
+    (
+        answer_mole,
+        "mean over the 5 pairs that were shown to be apart",
+        FRAMES,
+        FRAMES | changed("words", ranked=True),
+    ),
+    (
+        answer,
+        "No head was shown to resolve “bank”, although its senses are apart",
+        frames_of(CARRIER),
+        frames_of(),
+    ),
+    (
+        answer,
+        "the largest effect is 30\u202f% [25, 35], by L0H2 (carrier)",
+        frames_of(CARRIER),
+        NOBODY,
+    ),
+    (
+        answer,
+        "was not shown to separate the senses of “bank” at the word",
+        frames_of(ranked=False),
+        frames_of(CARRIER),
+    ),
+    (
+        answer,
+        ", so no head is ranked. In 192 sentences (64 pairs with 14",
+        frames_of(ranked=False),
+        frames_of(),
+    ),
+    (
+        answer_mole,
+        "to separate any of the 6 pairs of senses of “mole” at the word (p ≥ .2), so",
+        FRAMES | changed("words", ranked=False, gap_p=[0, 0.3, 0.2, 0.4, 1, 1, 1, 0]),
+        FRAMES,
+    ),
+    (
+        answer,
+        EFFECT_SEEN,
+        frames_of(CARRIER, smallest_p=0.049),
+        frames_of(CARRIER, smallest_p=0.0625),
+    ),
+    (
+        answer,
+        "no test can come below p = .062, so nothing could have been shown",
+        frames_of(CARRIER, smallest_p=0.0625),
+        frames_of(CARRIER, smallest_p=0.049),
+    ),
+    (
+        answer,
+        "no test can come below p = .05, so",
+        frames_of(ranked=False, smallest_p=0.05),
+        frames_of(ranked=False),
+    ),
+    (
+        answer,
+        "Exploratory: fewer than 50 sentences per sense. One head resolves",
+        frames_of(exploratory=True),
+        frames_of(exploratory=True, cue_words=11),
+    ),
+    (
+        answer,
+        "Exploratory: fewer than 12 pairs of cue words. One",
+        frames_of(exploratory=True, cue_words=11),
+        frames_of(),
+    ),
+    (
+        answer,
+        "Exploratory: fewer than 50 sentences per sense and than 12 pairs of cue words. One",
+        frames_of(exploratory=True, cue_words=11, sentences_report=99),
+        frames_of(exploratory=True, cue_words=11),
+    ),
+    (
+        cautions,
+        "No cue is marked in the sentences of “bank”, so every pair of sentences counts as a cue word of its",
+        FRAMES | changed("sentences", cue_start=None),
+        FRAMES,
+    ),
+    (
+        cautions,
+        "No cue is marked in the sentences of “bank”, so every sentence counts as a cue word of its own:",
+        FRAMES | changed("sentences", cue_start=None, pair=None),
+        FRAMES,
+    ),
+    (
+        answer,
+        f"apart without meaning, {BY_MODEL}: no head",
+        frames_of(CARRIER, untrained_p=0.009),
+        frames_of(CARRIER, untrained_p=0.01),
+    ),
+    (
+        answer,
+        f"apart without meaning, {BY_PLACE}: no",
+        frames_of(CARRIER, nuisance_p=0.049),
+        frames_of(CARRIER, nuisance_p=0.05),
+    ),
+    (
+        answer,
+        "These senses can also be told apart without",
+        frames_of(CARRIER, untrained_p=0),
+        frames_of(untrained_p=0, ranked=False),
+    ),
+    (
+        answer_mole,
+        "The senses of 2 pairs can also be told apart without meaning",
+        FRAMES | changed("words", nuisance_p=[1, 0, 1, 1, 0, 1, 0, 1]),
+        FRAMES,
+    ),
+    (
+        answer,
+        "The ranks of L0H2 and L1H0 overlap: they are in no order.",
+        frames_of(head("L0H2", (1, 1, 2)), head("L1H0", (2, 1, 2))),
+        frames_of(*TWO),
+    ),
+    (
+        answer,
+        f"Together they keep 95{N}% [90, 98] of the gap",
+        frames_of(*TWO),
+        frames_of(*TWO, kept=(0, 0.6, 0.8)),
+    ),
     (answer, f"Alone it keeps 93{N}% [88, 96]", frames_of(kept=(0, 0.93, 1)), frames_of()),
-    (answer, f"L0H2 alone keeps 93{N}%", frames_of(*TWO, kept=(0, 0.93, 1)), frames_of(kept=(0, 0.93, 1))),
-    (answer, "The first 2 heads (L0H2 and L1H0) together keep", frames_of(TWO[0], TWO[1] | {"verdict": "none"}),
-     frames_of(*TWO)),
-    (answer, f"Nothing less than all 2 heads together keeps 90{N}%", frames_of(kept=(0, 0.6, 1)), frames_of()),
-    (answer, f"the best of 2 random sets of 2 heads from the same layers 30{N}%", frames_of(),
-     frames_of(kept=(0, 0.2))),
-    (answer, ": a random set does as well",
-     frames_of(kept=(0, 0.2, 0.9, 1), frames=changed("random_sets", size=2, faithfulness=0.9)), frames_of()),
-    (plain, "These sentences do not show that the vector of “bank” in this model tells", frames_of(ranked=False),
-     NOBODY),
-    (plain, "As far as a few sentences can tell, in this model", frames_of(exploratory=True), frames_of()),
+    (
+        answer,
+        f"L0H2 alone keeps 93{N}%",
+        frames_of(*TWO, kept=(0, 0.93, 1)),
+        frames_of(kept=(0, 0.93, 1)),
+    ),
+    (
+        answer,
+        "The first 2 heads (L0H2 and L1H0) together keep",
+        frames_of(TWO[0], TWO[1] | {"verdict": "none"}),
+        frames_of(*TWO),
+    ),
+    (
+        answer,
+        f"Nothing less than all 2 heads together keeps 90{N}%",
+        frames_of(kept=(0, 0.6, 1)),
+        frames_of(),
+    ),
+    (
+        answer,
+        f"the best of 2 random sets of 2 heads from the same layers 30{N}%",
+        frames_of(),
+        frames_of(kept=(0, 0.2)),
+    ),
+    (
+        answer,
+        ": a random set does as well",
+        frames_of(kept=(0, 0.2, 0.9, 1), frames=changed("random_sets", size=2, faithfulness=0.9)),
+        frames_of(),
+    ),
+    (
+        plain,
+        "These sentences do not show that the vector of “bank” in this model tells",
+        frames_of(ranked=False),
+        NOBODY,
+    ),
+    (
+        plain,
+        "As far as a few sentences can tell, in this model",
+        frames_of(exploratory=True),
+        frames_of(),
+    ),
     (plain, "but no single attention head was shown to bring that about", NOBODY, frames_of()),
-    (plain, "but also with something that has no meaning: what brings it about cannot be told",
-     frames_of(CARRIER, untrained_p=0.009), frames_of(CARRIER, untrained_p=0.01)),
-    (plain, "from an earlier word, such as “river” or “money”", frames_of(routes=(0.5, 0)),
-     frames_of(routes=(0.49, 0))),
-    (plain, "an earlier word, such as", frames_of(head("L0H2", net=0.04)),
-     frames_of(head("L0H2", net=0.021), routes=(0.9, 0))),
-    (plain, "an earlier word, such as", frames_of(), frames_of(pair_design="donors drawn at random")),
-    (plain, "an earlier word, such as", frames_of(), frames_of(frames=changed("sentences", cue_start=pd.NA))),
-    (plain, "an earlier word, such as", frames_of(), frames_of(frames=changed("sentences", part="learned from"))),
+    (
+        plain,
+        "but also with something that has no meaning: what brings it about cannot be told",
+        frames_of(CARRIER, untrained_p=0.009),
+        frames_of(CARRIER, untrained_p=0.01),
+    ),
+    (
+        plain,
+        "from an earlier word, such as “river” or “money”",
+        frames_of(routes=(0.5, 0)),
+        frames_of(routes=(0.49, 0)),
+    ),
+    (
+        plain,
+        "an earlier word, such as",
+        frames_of(head("L0H2", net=0.04)),
+        frames_of(head("L0H2", net=0.021), routes=(0.9, 0)),
+    ),
+    (
+        plain,
+        "an earlier word, such as",
+        frames_of(),
+        frames_of(pair_design="donors drawn at random"),
+    ),
+    (
+        plain,
+        "an earlier word, such as",
+        frames_of(),
+        frames_of(frames=changed("sentences", cue_start=pd.NA)),
+    ),
+    (
+        plain,
+        "an earlier word, such as",
+        frames_of(),
+        frames_of(frames=changed("sentences", part="learned from")),
+    ),
     (plain, "from another word, such as “river”", frames_of(causal=False), frames_of()),
-    (plain, "from an earlier word that is not the marked cue, such as “The” or “Any”",
-     frames_of(routes=(0.4, 0.5), frames=ODD), frames_of(routes=(0.4, 0.49), frames=ODD)),
-    (plain, "from an earlier word, such as “The” or “Any”", frames_of(routes=(0.4, 0.5), frames=UNMARKED),
-     frames_of(routes=(0.4, 0.5), frames=ODD)),
-    (plain, "is not the marked cue", frames_of(routes=(0.4, 0.5), frames=ODD),
-     frames_of(routes=(0.5, 0.9), frames=ODD)),
-    (plain, "from a word that is not the marked cue, such as", frames_of(routes=(0.1, 0.9), frames=ODD, causal=False),
-     frames_of(routes=(0.1, 0.9), frames=ODD)),
+    (
+        plain,
+        "from an earlier word that is not the marked cue, such as “The” or “Any”",
+        frames_of(routes=(0.4, 0.5), frames=ODD),
+        frames_of(routes=(0.4, 0.49), frames=ODD),
+    ),
+    (
+        plain,
+        "from an earlier word, such as “The” or “Any”",
+        frames_of(routes=(0.4, 0.5), frames=UNMARKED),
+        frames_of(routes=(0.4, 0.5), frames=ODD),
+    ),
+    (
+        plain,
+        "is not the marked cue",
+        frames_of(routes=(0.4, 0.5), frames=ODD),
+        frames_of(routes=(0.5, 0.9), frames=ODD),
+    ),
+    (
+        plain,
+        "from a word that is not the marked cue, such as",
+        frames_of(routes=(0.1, 0.9), frames=ODD, causal=False),
+        frames_of(routes=(0.1, 0.9), frames=ODD),
+    ),
     (plain, "from the words before it, ", frames_of(routes=(0.4, 0.4)), frames_of()),
-    (plain, "from the words before it, ", frames_of(routes=(np.nan, np.nan)),
-     frames_of(routes=(np.nan,) * 2, causal=False)),
-    (plain, "from the words around it, ", frames_of(routes=(0, 0), causal=False), frames_of(causal=False)),
-    (plain, "changes its meaning with the sentence, ", frames_of(frames=changed("depth", coordinate=np.arange(96.0))),
-     frames_of()),
-    (plain, "by way of two attention heads, one after the other, in", frames_of(*TWO, frames=CHAIN), frames_of(*TWO)),
-    (plain, "mostly by way of one attention head in", frames_of(*TWO, kept=(0, 0.93, 1)),
-     frames_of(kept=(0, 0.93, 1))),
+    (
+        plain,
+        "from the words before it, ",
+        frames_of(routes=(np.nan, np.nan)),
+        frames_of(routes=(np.nan,) * 2, causal=False),
+    ),
+    (
+        plain,
+        "from the words around it, ",
+        frames_of(routes=(0, 0), causal=False),
+        frames_of(causal=False),
+    ),
+    (
+        plain,
+        "changes its meaning with the sentence, ",
+        frames_of(frames=changed("depth", coordinate=np.arange(96.0))),
+        frames_of(),
+    ),
+    (
+        plain,
+        "by way of two attention heads, one after the other, in",
+        frames_of(*TWO, frames=CHAIN),
+        frames_of(*TWO),
+    ),
+    (
+        plain,
+        "mostly by way of one attention head in",
+        frames_of(*TWO, kept=(0, 0.93, 1)),
+        frames_of(kept=(0, 0.93, 1)),
+    ),
     (across, "The same head, L0H2, moves both words.", BOTH, frames_of()),
     (across, "The same two heads, L0H2 and L1H0, move both words.", SHARED[2], BOTH),
-    (across, "The same five heads move both words, L0H1, L0H2, L0H3 and L0H4 among them.", SHARED[5], SHARED[2]),
-    (across, "No single head was shown to move both words: each has heads of its own.", APART, BOTH),
+    (
+        across,
+        "The same five heads move both words, L0H1, L0H2, L0H3 and L0H4 among them.",
+        SHARED[5],
+        SHARED[2],
+    ),
+    (
+        across,
+        "No single head was shown to move both words: each has heads of its own.",
+        APART,
+        BOTH,
+    ),
     (across, "Single heads were shown to move “bank”; for “mole” none was.", frames_of(), BOTH),
     (across, "No single head was shown to move any of these words.", NOBODY, frames_of()),
-    (across, "As far as a few sentences can tell: the same head, L0H2,",
-     BOTH | changed("words", exploratory=True), BOTH),
+    (
+        across,
+        "As far as a few sentences can tell: the same head, L0H2,",
+        BOTH | changed("words", exploratory=True),
+        BOTH,
+    ),
     (across_one, "In this model the word “bank” gets its meaning from", ["bank"], ["bank", "mole"]),
-    (across_one, "The same head, L0H2, moves all three words.", ["bank", "mole", "mole"], ["bank", "mole"]),
-    (lambda origin: cautions(FRAMES, origin), "learned from a grammar: it shows how the method works, not how English",
-     "embedded", "hub"),
-    (cautions, "“bank” stands in 2 forms, each a token of its own to the model: “bank” (4), “Bank” (4).",
-     FRAMES | FORMS, FRAMES),
-    (cautions, "“bank” is cut into pieces in 8 of 8 sentences and read at the last one.",
-     FRAMES | changed("sentences", tokens_of_word=2), FRAMES),
-    (cautions, "1 sentence is left out because the cue comes after “bank”, and this model reads left to right.",
-     FRAMES | changed("left_out", reason=CUE_COMES_LATE), FRAMES),
-    (cautions, "2 sentences are left out because the cue comes after “bank”", FRAMES | TWICE_LATE,
-     FRAMES | changed("left_out", reason=CUE_COMES_LATE)),
-    (sure, "All confirmed, on 64 pairs of sentences (14 pairs of cue words), read along axes fitted without them.",
-     frames_of(*TWO), frames_of(TWO[0], TWO[1] | {"verdict": "carrier"})),
-    (sure, "L0H2 confirmed, L1H0 not, on 64", frames_of(TWO[0], TWO[1] | {"verdict": "carrier"}), frames_of(*TWO)),
-    (sure, "None of these confirmed, but L0H9 is, on 64", frames_of(*UNSHOWN, head("L0H9", (4, 4, 4))),
-     frames_of(*TWO)),
-    (sure, "None of these confirmed, but 4 others are, on 64",
-     frames_of(*UNSHOWN, *(head(f"L1H{place}", (place, place, place)) for place in range(4, 8))),
-     frames_of(*UNSHOWN, head("L0H9", (4, 4, 4)))),
-    (sure, "A first look at few sentences. All confirmed", frames_of(exploratory=True), frames_of()),
+    (
+        across_one,
+        "The same head, L0H2, moves all three words.",
+        ["bank", "mole", "mole"],
+        ["bank", "mole"],
+    ),
+    (
+        lambda origin: cautions(FRAMES, origin),
+        "learned from a grammar: it shows how the method works, not how English",
+        "embedded",
+        "hub",
+    ),
+    (
+        cautions,
+        "“bank” stands in 2 forms, each a token of its own to the model: “bank” (4), “Bank” (4).",
+        FRAMES | FORMS,
+        FRAMES,
+    ),
+    (
+        cautions,
+        "“bank” is cut into pieces in 8 of 8 sentences and read at the last one.",
+        FRAMES | changed("sentences", tokens_of_word=2),
+        FRAMES,
+    ),
+    (
+        cautions,
+        "1 sentence is left out because the cue comes after “bank”, and this model reads left to right.",
+        FRAMES | changed("left_out", reason=CUE_COMES_LATE),
+        FRAMES,
+    ),
+    (
+        cautions,
+        "2 sentences are left out because the cue comes after “bank”",
+        FRAMES | TWICE_LATE,
+        FRAMES | changed("left_out", reason=CUE_COMES_LATE),
+    ),
+    (
+        sure,
+        "All confirmed, on 64 pairs of sentences (14 pairs of cue words), read along axes fitted without them.",
+        frames_of(*TWO),
+        frames_of(TWO[0], TWO[1] | {"verdict": "carrier"}),
+    ),
+    (
+        sure,
+        "L0H2 confirmed, L1H0 not, on 64",
+        frames_of(TWO[0], TWO[1] | {"verdict": "carrier"}),
+        frames_of(*TWO),
+    ),
+    (
+        sure,
+        "None of these confirmed, but L0H9 is, on 64",
+        frames_of(*UNSHOWN, head("L0H9", (4, 4, 4))),
+        frames_of(*TWO),
+    ),
+    (
+        sure,
+        "None of these confirmed, but 4 others are, on 64",
+        frames_of(*UNSHOWN, *(head(f"L1H{place}", (place, place, place)) for place in range(4, 8))),
+        frames_of(*UNSHOWN, head("L0H9", (4, 4, 4))),
+    ),
+    (
+        sure,
+        "A first look at few sentences. All confirmed",
+        frames_of(exploratory=True),
+        frames_of(),
+    ),
     (sure, "Not confirmed: no head passes every test.", NOBODY, frames_of()),
-    (sure, "Not shown: in these sentences the meanings could not be told apart at the word, so no head is ranked.",
-     frames_of(ranked=False), NOBODY),
-    (sure, f"Not clear: the meanings can also be told apart {BY_MODEL}.", frames_of(untrained_p=0), frames_of()),
-    (sure, " L0H2 and L1H0 are in no order.",
-     frames_of(head("L0H2", (1, 1, 2)), head("L1H0", (2, 1, 2))), frames_of(*TWO)),
-    (sure_mole, "(14 pairs of cue words) for each pair of meanings, read", FRAMES,
-     FRAMES | changed("words", "sense_a == 'animal' and sense_b == 'unit'")),
-    (remarks.numbers_apart,
-     f"It moves the word 30{N}% of the way and itself writes 14{N}%: what comes after it adds the rest.",
-     head("L0H2", direct=0.14), head("L0H2", direct=0.15)),
-    (remarks.numbers_apart,
-     f"It writes 46{N}% of the way and moves the word 30{N}%: what comes after it takes part of it back.",
-     head("L0H2", direct=0.46), head("L0H2", direct=0.45)),
-    (remarks.numbers_apart,
-     f"It hardly looks at the cue (10{N}% of its attention): what it moves came by way of other tokens, or of heads",
-     head("L0H2", direct=0.3, attention_cue=0.1), head("L0H2", direct=0.3, attention_cue=0.2)),
+    (
+        sure,
+        "Not shown: in these sentences the meanings could not be told apart at the word, so no head is ranked.",
+        frames_of(ranked=False),
+        NOBODY,
+    ),
+    (
+        sure,
+        f"Not clear: the meanings can also be told apart {BY_MODEL}.",
+        frames_of(untrained_p=0),
+        frames_of(),
+    ),
+    (
+        sure,
+        " L0H2 and L1H0 are in no order.",
+        frames_of(head("L0H2", (1, 1, 2)), head("L1H0", (2, 1, 2))),
+        frames_of(*TWO),
+    ),
+    (
+        sure_mole,
+        "(14 pairs of cue words) for each pair of meanings, read",
+        FRAMES,
+        FRAMES | changed("words", "sense_a == 'animal' and sense_b == 'unit'"),
+    ),
+    (
+        remarks.numbers_apart,
+        f"It moves the word 30{N}% of the way and itself writes 14{N}%: what comes after it adds the rest.",
+        head("L0H2", direct=0.14),
+        head("L0H2", direct=0.15),
+    ),
+    (
+        remarks.numbers_apart,
+        f"It writes 46{N}% of the way and moves the word 30{N}%: what comes after it takes part of it back.",
+        head("L0H2", direct=0.46),
+        head("L0H2", direct=0.45),
+    ),
+    (
+        remarks.numbers_apart,
+        f"It hardly looks at the cue (10{N}% of its attention): what it moves came by way of other tokens, or of heads",
+        head("L0H2", direct=0.3, attention_cue=0.1),
+        head("L0H2", direct=0.3, attention_cue=0.2),
+    ),
     (plain, "in part by way of one attention head in", frames_of(), frames_of(kept=(0, 0.93, 1))),
     (plain, "attention heads in the first and last of its 2 layers", frames_of(*TWO), frames_of()),
     (plain, "in its only layer.", frames_of(), frames_of(*TWO)),
-    (plain, "in all of its 3 layers", frames_of(*TWO, head("L2H0"), kept=(0, 0.3)), frames_of(*TWO)),
-    (plain, "in 4 of its 5 layers", frames_of(*map(head, ("L0H2", "L1H0", "L2H0", "L3H0")), kept=(0, 0.3), frames=DEEP),
-     frames_of(*TWO, frames=DEEP)),
-    (plain_mole, "(shown for 5 of its 6 pairs of meanings).", FRAMES,
-     FRAMES | changed("words", "sense_a == 'animal'")),
-    (evidence, "It moves the word beyond a same-sense swap (max-T p = .013)", frames_of(), frames_of(CARRIER)),
-    (evidence, "Each moves the word beyond a same-sense swap (max-T p ≤ .013)", frames_of(*TWO), frames_of()),
-    (evidence, ", and what the model says next (max-T p = .02).", frames_of(), frames_of(head("L0H2", p_said=np.nan))),
-    (evidence, "to prefer the lexicon's continuations of the sense that is meant, although the senses are apart.",
-     frames_of(continued_p=0.01), frames_of(continued_p=0.009)),
-    (evidence_mole, "that is meant, although the senses of 1 such pair are apart.",
-     FRAMES | changed("words", continued_p=0.009) | ONE_SILENT, FRAMES),
-    (evidence, "That L0H2 also moves the lexicon's continuations was not shown.",
-     frames_of(head("L0H2", p_continued=0.05)), frames_of()),
-    (evidence, "That L0H2 also moves the lexicon's continuations was not shown.",
-     frames_of(head("L0H2", continued=0.019)), frames_of(head("L0H2", p_continued=np.nan))),
-    (evidence_mole, "also move the lexicon's continuations was not shown for every pair of senses.",
-     FRAMES | changed("heads", p_continued=0.5), FRAMES),
-    (evidence, "Not shown to resolve the word, L1H0 moves the lexicon's continuations.",
-     frames_of(TWO[0], head("L1H0", verdict="none", p_continued=0.01)),
-     frames_of(TWO[0], head("L1H0", verdict="none", p_continued=0.05))),
-    (evidence, "What it writes separates the senses in sentences held out (AUROC 0.93, max-T p = .001).", frames_of(),
-     frames_of(head("L0H2", p_auroc=0.05))),
-    (evidence, "What each writes separates the senses in sentences held out (AUROC 0.93 or", frames_of(*TWO),
-     frames_of()),
-    (evidence, "That what it writes separates the senses was not shown.", frames_of(head("L0H2", p_auroc=0.05)),
-     frames_of()),
-    (evidence, "; this was not shown of L1H0 for every pair of senses", frames_of(TWO[0], TWO[1] | {"p_auroc": 0.05}),
-     frames_of(*TWO)),
-    (evidence, "Tests are corrected for 2 heads and 1 pair of senses together.", frames_of(*TWO), frames_of()),
-    (evidence, f"From the word, L0H2 gives 60{N}% of its attention to the cue", frames_of(),
-     frames_of(head("L0H2", attention_cue=np.nan))),
-    (evidence, f"L0H2 looks at the word itself (83{N}%), at what layers below have brought there.",
-     frames_of(head("L0H2", **ON_ITSELF)), frames_of(head("L0H2", attention_itself=0.5))),
-    (evidence, f"L0H2 and L1H0 look at the word itself (83{N}% or more)",
-     frames_of(head("L0H2", **ON_ITSELF), head("L1H0", attention_itself=0.9, attention_cue=0)), frames_of(*TWO)),
-    (evidence,
-     "the heads of layers 0 to 2 do is read after layer 2, the first that tells the senses apart as well as any",
-     frames_of(head("L3H0")), frames_of(head("L3H0"), depth=4)),
-    (evidence, "; what those of layer 3 do, after the last layer.", frames_of(head("L3H0")), frames_of(head("L2H0"))),
-    (evidence, " do, after the last layer.", frames_of(head("L3H0")), frames_of(head("L3H0"), depth=4)),
-    (evidence, "the heads of layer 0 do is read after layer 0,", frames_of(*TWO, depth=1), frames_of(*TWO)),
-    (evidence, "The 2 other heads: ", frames_of(*TWO, CARRIER, CARRIER), frames_of(CARRIER, CARRIER)),
-    (evidence, f"Of the one other head nothing was shown; within ±8{N}%",
-     frames_of(TWO[0], head("L1H0", net=0.03, verdict="none")), frames_of(*TWO)),
-    (evidence, "moves the word by the token beside it, whatever that is (position-explained)",
-     frames_of(head("L0H2", verdict="position-explained")),
-     frames_of(head("L0H2", verdict="position-explained"), frames=NEAR)),
-    (evidence, "every cue stands beside it: whether it reads the cue or the place cannot be told (position-explained)",
-     frames_of(head("L0H2", verdict="position-explained"), frames=NEAR),
-     frames_of(head("L0H2", verdict="position-explained"))),
+    (
+        plain,
+        "in all of its 3 layers",
+        frames_of(*TWO, head("L2H0"), kept=(0, 0.3)),
+        frames_of(*TWO),
+    ),
+    (
+        plain,
+        "in 4 of its 5 layers",
+        frames_of(*map(head, ("L0H2", "L1H0", "L2H0", "L3H0")), kept=(0, 0.3), frames=DEEP),
+        frames_of(*TWO, frames=DEEP),
+    ),
+    (
+        plain_mole,
+        "(shown for 5 of its 6 pairs of meanings).",
+        FRAMES,
+        FRAMES | changed("words", "sense_a == 'animal'"),
+    ),
+    (
+        evidence,
+        "It moves the word beyond a same-sense swap (max-T p = .013)",
+        frames_of(),
+        frames_of(CARRIER),
+    ),
+    (
+        evidence,
+        "Each moves the word beyond a same-sense swap (max-T p ≤ .013)",
+        frames_of(*TWO),
+        frames_of(),
+    ),
+    (
+        evidence,
+        ", and what the model says next (max-T p = .02).",
+        frames_of(),
+        frames_of(head("L0H2", p_said=np.nan)),
+    ),
+    (
+        evidence,
+        "to prefer the lexicon's continuations of the sense that is meant, although the senses are apart.",
+        frames_of(continued_p=0.01),
+        frames_of(continued_p=0.009),
+    ),
+    (
+        evidence_mole,
+        "that is meant, although the senses of 1 such pair are apart.",
+        FRAMES | changed("words", continued_p=0.009) | ONE_SILENT,
+        FRAMES,
+    ),
+    (
+        evidence,
+        "That L0H2 also moves the lexicon's continuations was not shown.",
+        frames_of(head("L0H2", p_continued=0.05)),
+        frames_of(),
+    ),
+    (
+        evidence,
+        "That L0H2 also moves the lexicon's continuations was not shown.",
+        frames_of(head("L0H2", continued=0.019)),
+        frames_of(head("L0H2", p_continued=np.nan)),
+    ),
+    (
+        evidence_mole,
+        "also move the lexicon's continuations was not shown for every pair of senses.",
+        FRAMES | changed("heads", p_continued=0.5),
+        FRAMES,
+    ),
+    (
+        evidence,
+        "Not shown to resolve the word, L1H0 moves the lexicon's continuations.",
+        frames_of(TWO[0], head("L1H0", verdict="none", p_continued=0.01)),
+        frames_of(TWO[0], head("L1H0", verdict="none", p_continued=0.05)),
+    ),
+    (
+        evidence,
+        "What it writes separates the senses in sentences held out (AUROC 0.93, max-T p = .001).",
+        frames_of(),
+        frames_of(head("L0H2", p_auroc=0.05)),
+    ),
+    (
+        evidence,
+        "What each writes separates the senses in sentences held out (AUROC 0.93 or",
+        frames_of(*TWO),
+        frames_of(),
+    ),
+    (
+        evidence,
+        "That what it writes separates the senses was not shown.",
+        frames_of(head("L0H2", p_auroc=0.05)),
+        frames_of(),
+    ),
+    (
+        evidence,
+        "; this was not shown of L1H0 for every pair of senses",
+        frames_of(TWO[0], TWO[1] | {"p_auroc": 0.05}),
+        frames_of(*TWO),
+    ),
+    (
+        evidence,
+        "Tests are corrected for 2 heads and 1 pair of senses together.",
+        frames_of(*TWO),
+        frames_of(),
+    ),
+    (
+        evidence,
+        f"From the word, L0H2 gives 60{N}% of its attention to the cue",
+        frames_of(),
+        frames_of(head("L0H2", attention_cue=np.nan)),
+    ),
+    (
+        evidence,
+        f"L0H2 looks at the word itself (83{N}%), at what layers below have brought there.",
+        frames_of(head("L0H2", **ON_ITSELF)),
+        frames_of(head("L0H2", attention_itself=0.5)),
+    ),
+    (
+        evidence,
+        f"L0H2 and L1H0 look at the word itself (83{N}% or more)",
+        frames_of(head("L0H2", **ON_ITSELF), head("L1H0", attention_itself=0.9, attention_cue=0)),
+        frames_of(*TWO),
+    ),
+    (
+        evidence,
+        "the heads of layers 0 to 2 do is read after layer 2, the first that tells the senses apart as well as any",
+        frames_of(head("L3H0")),
+        frames_of(head("L3H0"), depth=4),
+    ),
+    (
+        evidence,
+        "; what those of layer 3 do, after the last layer.",
+        frames_of(head("L3H0")),
+        frames_of(head("L2H0")),
+    ),
+    (
+        evidence,
+        " do, after the last layer.",
+        frames_of(head("L3H0")),
+        frames_of(head("L3H0"), depth=4),
+    ),
+    (
+        evidence,
+        "the heads of layer 0 do is read after layer 0,",
+        frames_of(*TWO, depth=1),
+        frames_of(*TWO),
+    ),
+    (
+        evidence,
+        "The 2 other heads: ",
+        frames_of(*TWO, CARRIER, CARRIER),
+        frames_of(CARRIER, CARRIER),
+    ),
+    (
+        evidence,
+        f"Of the one other head nothing was shown; within ±8{N}%",
+        frames_of(TWO[0], head("L1H0", net=0.03, verdict="none")),
+        frames_of(*TWO),
+    ),
+    (
+        evidence,
+        "moves the word by the token beside it, whatever that is (position-explained)",
+        frames_of(head("L0H2", verdict="position-explained")),
+        frames_of(head("L0H2", verdict="position-explained"), frames=NEAR),
+    ),
+    (
+        evidence,
+        "every cue stands beside it: whether it reads the cue or the place cannot be told (position-explained)",
+        frames_of(head("L0H2", verdict="position-explained"), frames=NEAR),
+        frames_of(head("L0H2", verdict="position-explained")),
+    ),
     *(
-        (evidence, f"{said} ({name})", frames_of(head("L0H2", verdict=name)), frames_of(head("L0H2", verdict="none")))
+        (
+            evidence,
+            f"{said} ({name})",
+            frames_of(head("L0H2", verdict=name)),
+            frames_of(head("L0H2", verdict="none")),
+        )
         for name, said in {
             "confounded": "L0H2 moves the word, which something without meaning tells apart as well",
             "opposes": "L0H2 moves the word the wrong way",
@@ -329,44 +766,111 @@ SENTENCES = [
             "carrier": "L0H2 writes something that was not shown to be read",
         }.items()
     ),
-    (evidence, "and of 1 nothing was shown; all within", frames_of(CARRIER, head("L1H0", verdict="none")),
-     frames_of(CARRIER)),
-    (remarks.scope, "Swapped: the output of each of 16 heads at the word, one head at a time, between", FRAMES,
-     FRAMES | changed("words", ranked=False)),
-    (remarks.scope, "of two senses (at least 192 sentences held out, at least 14 pairs of cue words)", FRAMES,
-     FRAMES | changed("words", "word == 'bank'")),
-    (remarks.scope, "Not swapped for these numbers: any other position than the word.", FRAMES,
-     FRAMES | changed("words", ranked=False)),
-    (remarks.scope, "for the heads and pairs of senses of a word (up to 80 tests), not for the number of words (2).",
-     FRAMES, FRAMES | changed("words", "word == 'mole'")),
-    (remarks.scope, "Nothing was swapped, because no word was shown to have a gap",
-     FRAMES | changed("words", ranked=False), FRAMES),
-    (remarks.agreement, "model and the from-scratch math agree: the largest of 17 differences", OK,
-     OK.assign(ok=[False, *[True] * 16])),
-    (remarks.agreement, "1 of 17 differences between the hooked model and the from-scratch math are too large",
-     OK.assign(ok=[False, *[True] * 16]), OK),
-    (remarks.later_words,
-     "“carbon” comes after the word: a causal model cannot have resolved the word by it. Measured: with", LATE,
-     LATE | {"cue": None}),
-    (remarks.later_words, "no head's write at the word changes by more than 3 × 10⁻⁸ of the largest ΔE", LATE,
-     LATE | {"difference": 0.0}),
+    (
+        evidence,
+        "and of 1 nothing was shown; all within",
+        frames_of(CARRIER, head("L1H0", verdict="none")),
+        frames_of(CARRIER),
+    ),
+    (
+        remarks.scope,
+        "Swapped: the output of each of 16 heads at the word, one head at a time, between",
+        FRAMES,
+        FRAMES | changed("words", ranked=False),
+    ),
+    (
+        remarks.scope,
+        "of two senses (at least 192 sentences held out, at least 14 pairs of cue words)",
+        FRAMES,
+        FRAMES | changed("words", "word == 'bank'"),
+    ),
+    (
+        remarks.scope,
+        "Not swapped for these numbers: any other position than the word.",
+        FRAMES,
+        FRAMES | changed("words", ranked=False),
+    ),
+    (
+        remarks.scope,
+        "for the heads and pairs of senses of a word (up to 80 tests), not for the number of words (2).",
+        FRAMES,
+        FRAMES | changed("words", "word == 'mole'"),
+    ),
+    (
+        remarks.scope,
+        "Nothing was swapped, because no word was shown to have a gap",
+        FRAMES | changed("words", ranked=False),
+        FRAMES,
+    ),
+    (
+        remarks.agreement,
+        "model and the from-scratch math agree: the largest of 17 differences",
+        OK,
+        OK.assign(ok=[False, *[True] * 16]),
+    ),
+    (
+        remarks.agreement,
+        "1 of 17 differences between the hooked model and the from-scratch math are too large",
+        OK.assign(ok=[False, *[True] * 16]),
+        OK,
+    ),
+    (
+        remarks.later_words,
+        "“carbon” comes after the word: a causal model cannot have resolved the word by it. Measured: with",
+        LATE,
+        LATE | {"cue": None},
+    ),
+    (
+        remarks.later_words,
+        "no head's write at the word changes by more than 3 × 10⁻⁸ of the largest ΔE",
+        LATE,
+        LATE | {"difference": 0.0},
+    ),
     (remarks.later_words, "What tells the sense comes after the word", LATE | {"cue": None}, LATE),
-    (remarks.second_model, "is nearest to unit, as meant (coordinate 0.41). Without what comes after the word", SECOND,
-     SECOND | {"reads_as": "animal"}),
+    (
+        remarks.second_model,
+        "is nearest to unit, as meant (coordinate 0.41). Without what comes after the word",
+        SECOND,
+        SECOND | {"reads_as": "animal"},
+    ),
     (remarks.second_model, "so this is no better than a guess", SECOND | {"shown": False}, SECOND),
-    (remarks.second_model, "Of single words “carbon” counts most. Coordinate with it hidden: 0.17", SECOND,
-     SECOND | {"share": np.nan}),
-    (remarks.second_model, "; with “dioxide” as the only other word: 0.31; with none: 0.04", SECOND,
-     SECOND | {"cue_share": np.nan}),
+    (
+        remarks.second_model,
+        "Of single words “carbon” counts most. Coordinate with it hidden: 0.17",
+        SECOND,
+        SECOND | {"share": np.nan},
+    ),
+    (
+        remarks.second_model,
+        "; with “dioxide” as the only other word: 0.31; with none: 0.04",
+        SECOND,
+        SECOND | {"cue_share": np.nan},
+    ),
     (remarks.second_model, "; with “dioxide” hidden: ", SECOND, SECOND | {"cue": "carbon"}),
-    (remarks.second_model,
-     "Through which heads “carbon” acts, in per cent of the coordinate that is lost without each: L1H0", SECOND,
-     SECOND | {"shown": False}),
-    (lambda row: remarks.reading(row, True), "nearest to river, although money is meant", WRONG, RIGHT),
-    (lambda row: remarks.reading(row, True),
-     "nearest to river, as meant (coordinate 0.43, from −0.50 for money to 0.50 for river).", RIGHT, WRONG),
-    (lambda known: remarks.reading(RIGHT, known),
-     "The senses were not shown to be apart in this model, so this is no better", False, True),
+    (
+        remarks.second_model,
+        "Through which heads “carbon” acts, in per cent of the coordinate that is lost without each: L1H0",
+        SECOND,
+        SECOND | {"shown": False},
+    ),
+    (
+        lambda row: remarks.reading(row, True),
+        "nearest to river, although money is meant",
+        WRONG,
+        RIGHT,
+    ),
+    (
+        lambda row: remarks.reading(row, True),
+        "nearest to river, as meant (coordinate 0.43, from −0.50 for money to 0.50 for river).",
+        RIGHT,
+        WRONG,
+    ),
+    (
+        lambda known: remarks.reading(RIGHT, known),
+        "The senses were not shown to be apart in this model, so this is no better",
+        False,
+        True,
+    ),
     (answers.question, "Which heads resolve bank and mole?", ["bank", "mole"], ["bank"]),
 ]
 # fmt: on
@@ -390,8 +894,16 @@ def phrases(module) -> set[str]:
     """The texts of three words or more in a module's code, its docstrings aside."""
     tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
     quiet = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return {node.value for node in texts if id(node) not in quiet and len(re.findall(r"\w+", node.value)) >= 3}
+    texts = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    return {
+        node.value
+        for node in texts
+        if id(node) not in quiet and len(re.findall(r"\w+", node.value)) >= 3
+    }
 
 
 @pytest.mark.parametrize("module", [answers, remarks], ids=["answers", "remarks"])

@@ -1,4 +1,5 @@
-"""The page of a sweep: from the shards alone, saying what they hold and no more; and the command line around it."""
+"""The page of a sweep: from the shards alone, saying what they hold and no more; and the command
+line around it."""
 
 import io
 import json
@@ -10,7 +11,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from browser import MARKS, unfold
-from sweeping import PLACE, SMALL, WITHOUT_FRAMES, make_corpus, make_model, some_sentences, table, write_rows
+from sweeping import (
+    PLACE,
+    SMALL,
+    WITHOUT_FRAMES,
+    make_corpus,
+    make_model,
+    some_sentences,
+    table,
+    write_rows,
+)
 
 from probe import charts
 from probe.errors import InputError
@@ -51,7 +61,11 @@ def test_effects_are_ratios_of_sums_over_the_shards(swept, frames):
     joined = heads.merge(sentences[["sentence", "gap"]], on="sentence")
     ratios = []
     for sense in ("canal", "door"):
-        mine = joined[joined["sense"] == sense].groupby(["layer", "head"])[["swap", "same_sense", "gap"]].sum()
+        mine = (
+            joined[joined["sense"] == sense]
+            .groupby(["layer", "head"])[["swap", "same_sense", "gap"]]
+            .sum()
+        )
         ratios.append(mine.div(mine["gap"], axis=0))
     found = frames["heads"].set_index(["layer", "head"])
     expected = (ratios[0] + ratios[1]) / 2
@@ -64,10 +78,14 @@ def test_effects_are_ratios_of_sums_over_the_shards(swept, frames):
 
 def test_the_planted_head_is_found_and_no_other(frames):
     heads = frames["heads"].set_index(["layer", "head"])
-    assert heads.loc[PLACE, "net"] == pytest.approx(1, abs=0.05) and heads.loc[PLACE, "p_swap"] < 0.01
+    assert (
+        heads.loc[PLACE, "net"] == pytest.approx(1, abs=0.05) and heads.loc[PLACE, "p_swap"] < 0.01
+    )
     assert heads.loc[PLACE, "auroc"] > 0.99 and heads.loc[PLACE, "rank"] == 1
     assert heads.loc[PLACE, "net_low"] < heads.loc[PLACE, "net"] < heads.loc[PLACE, "net_high"]
-    assert heads.drop([PLACE])["net"].abs().max() < page.SMALLEST, "certain perhaps, but nothing worth a word"
+    assert heads.drop([PLACE])["net"].abs().max() < page.SMALLEST, (
+        "certain perhaps, but nothing worth a word"
+    )
     word = frames["words"].iloc[0]
     assert word["ranked"] and word["auroc"] > 0.99 and 0.8 < word["gap"] < 1.2
 
@@ -86,7 +104,10 @@ def test_distributions_are_those_of_the_shards(swept, frames):
 def test_auroc_by_histogram_is_auroc():
     rng = np.random.default_rng(0)
     a, b = rng.normal(0.4, 1, 500), rng.normal(0, 1, 400)
-    bins = [np.bincount(summary._bin(x, summary.REACH, summary.BINS), minlength=summary.BINS) for x in (a, b)]
+    bins = [
+        np.bincount(summary._bin(x, summary.REACH, summary.BINS), minlength=summary.BINS)
+        for x in (a, b)
+    ]
     above = (a[:, None] > b).mean() + (a[:, None] == b).mean() / 2
     assert summary.auroc(*bins) == pytest.approx(above, abs=2e-3)
     assert summary.auroc(bins[0], bins[0]) == 0.5
@@ -96,9 +117,14 @@ def test_auroc_by_histogram_is_auroc():
 def test_sign_flips_from_sums_are_those_of_the_rows(swept):
     summed = summary.add_up(swept.folder, swept.manifest)
     [total] = summed.totals.values()
-    heads, sentences = table(swept.folder, "heads"), table(swept.folder, "sentences").query("part == 'report'")
+    heads, sentences = (
+        table(swept.folder, "heads"),
+        table(swept.folder, "sentences").query("part == 'report'"),
+    )
     net = (heads["swap"] - heads["same_sense"]).to_numpy().reshape(len(sentences), -1)
-    expected = resampling.flip_null(net, sentences["cue"].tolist(), draws=3, rng=np.random.default_rng(0))
+    expected = resampling.flip_null(
+        net, sentences["cue"].tolist(), draws=3, rng=np.random.default_rng(0)
+    )
     assert np.allclose(summary._flips(total)[0], expected[0], rtol=1e-3, atol=1e-4)
 
 
@@ -109,7 +135,11 @@ def test_nothing_is_ranked_where_the_gap_is_not_there(folder, tmp_path):
     given = write_rows(tmp_path / "s.jsonl", mixed, keep=WITHOUT_FRAMES)
     result = sweep(str(folder), [given], tmp_path / "o", options=SMALL)
     found = summary.frames(summary.add_up(result.folder, result.manifest), result.folder)
-    assert not found["words"]["ranked"].any() and found["heads"]["net"].isna().all() and found["word_heads"].empty
+    assert (
+        not found["words"]["ranked"].any()
+        and found["heads"]["net"].isna().all()
+        and found["word_heads"].empty
+    )
     written = page.write_page(tmp_path / "o", tmp_path / "page").read_text(encoding="utf-8")
     assert "were not shown to be apart at the word, so no effect is given" in written
 
@@ -119,10 +149,16 @@ def test_the_page_needs_no_model_and_says_what_it_cannot_say(swept, run, tmp_pat
     assert run("report", "--from", swept.folder.parent, "--out", tmp_path / "out")[0] == 0
     text = (tmp_path / "out" / "sweep.html").read_text(encoding="utf-8")
     counts = swept.manifest["counts"]
-    assert f"300 read = {counts['measured']} measured + {counts['fitted_on']} fitted on + 0 left out" in text
+    assert (
+        f"300 read = {counts['measured']} measured + {counts['fitted_on']} fitted on + 0 left out"
+        in text
+    )
     assert "No verdicts." in text and "Shown to resolve" not in text and "No controls:" in text
     assert "Swapping the output of a head moves the word towards the other sense: L1H2 " in text
-    assert set(json.loads((tmp_path / "out" / "manifest.json").read_text())["files"]) >= {"sweep.html", "heads.parquet"}
+    assert set(json.loads((tmp_path / "out" / "manifest.json").read_text())["files"]) >= {
+        "sweep.html",
+        "heads.parquet",
+    }
     assert pd.read_parquet(tmp_path / "out" / "heads.parquet")["net"].notna().all()
 
 
@@ -132,7 +168,9 @@ def test_the_same_shards_give_the_same_page(swept, tmp_path):
 
 
 def test_heads_above_the_read_out_are_not_shown_as_if_they_did_nothing(frames):
-    above = frames["word_heads"].assign(rank=lambda rows: rows["rank"].mask(rows["layer"] > 1), verdict="none")
+    above = frames["word_heads"].assign(
+        rank=lambda rows: rows["rank"].mask(rows["layer"] > 1), verdict="none"
+    )
     card = page._card(frames, above, "lock")
     assert card["all"] == len(card["rows"]) == (above["layer"] < 2).sum() < len(above)
     assert "no effect possible" in json.dumps(card["map"].to_dict())
@@ -140,8 +178,16 @@ def test_heads_above_the_read_out_are_not_shown_as_if_they_did_nothing(frames):
 
 def test_a_page_is_refused_where_the_sweep_is_not_whole(swept, tmp_path):
     for place, words, told in (
-        (tmp_path, None, "no finished sweep is there, expected the folder that `probe sweep --out` wrote"),
-        (swept.folder, ["wug"], "Drawing 'wug' from the sweep: it has no measured sentence, the words there are lock;"),
+        (
+            tmp_path,
+            None,
+            "no finished sweep is there, expected the folder that `probe sweep --out` wrote",
+        ),
+        (
+            swept.folder,
+            ["wug"],
+            "Drawing 'wug' from the sweep: it has no measured sentence, the words there are lock;",
+        ),
     ):
         with pytest.raises(InputError, match=told):
             page.write_page(place, tmp_path / "out", words=words)
@@ -149,7 +195,9 @@ def test_a_page_is_refused_where_the_sweep_is_not_whole(swept, tmp_path):
     content = victim.read_bytes()
     victim.write_bytes(content[:-30])
     try:
-        with pytest.raises(InputError, match=rf"Reading .*{victim.name}: its checksum is not that of its receipt"):
+        with pytest.raises(
+            InputError, match=rf"Reading .*{victim.name}: its checksum is not that of its receipt"
+        ):
             page.write_page(swept.folder, tmp_path / "out")
         assert shards.done(swept.folder, victim.stem) is None
     finally:
@@ -161,7 +209,9 @@ def test_a_receipt_cannot_point_elsewhere(swept, tmp_path):
     key = swept.manifest["shards"][0]
     receipt = swept.folder / shards.RECEIPTS / f"{key}.json"
     before = receipt.read_bytes()
-    receipt.write_text(json.dumps(json.loads(before) | {"files": {"../../../../etc/hostname": "0" * 64}}))
+    receipt.write_text(
+        json.dumps(json.loads(before) | {"files": {"../../../../etc/hostname": "0" * 64}})
+    )
     try:
         with pytest.raises(InputError, match="it is not the receipt of a shard"):
             summary.add_up(swept.folder, swept.manifest)
@@ -172,7 +222,10 @@ def test_a_receipt_cannot_point_elsewhere(swept, tmp_path):
 @pytest.mark.browser
 @MARKS[1]
 def test_hostile_names_stay_text(folder, tmp_path, open_page):
-    named = [replace(s, sense=HOSTILE[0] if s.sense == "door" else HOSTILE[1]) for s in some_sentences(300)]
+    named = [
+        replace(s, sense=HOSTILE[0] if s.sense == "door" else HOSTILE[1])
+        for s in some_sentences(300)
+    ]
     file = write_rows(tmp_path / f"{HOSTILE[2]} {HOSTILE[3]}.jsonl", named, keep=WITHOUT_FRAMES)
     sweep(str(folder), [file], tmp_path / "o", options=SMALL)
     opened = open_page(page.write_page(tmp_path / "o", tmp_path / "page"))
@@ -188,7 +241,9 @@ def test_hostile_names_stay_text(folder, tmp_path, open_page):
 def test_the_query_of_the_docs_finds_the_head(swept):
     duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
     text = (Path(__file__).parents[2] / "reports/docs/pages/corpus.md").read_text(encoding="utf-8")
-    query = re.search(r"```sql\n(.+?)```", text, re.DOTALL)[1].replace("'shards/", f"'{swept.folder.parent}/")
+    query = re.search(r"```sql\n(.+?)```", text, re.DOTALL)[1].replace(
+        "'shards/", f"'{swept.folder.parent}/"
+    )
     first = duckdb.sql(query).df().iloc[0]
     assert (first["word"], first["layer"], first["head"]) == ("lock", *PLACE)
     assert first["net"] == pytest.approx(1, abs=0.05) and first["to_cue"] > 0.8
@@ -213,18 +268,29 @@ def test_the_command_takes_several_files_and_says_what_became_of_them(folder, tm
     assert code == 0 and re.search(told, out, re.MULTILINE)
     assert re.search(r"^measuring: 300 of 300 sentences, [\d.]+ per second", err, re.MULTILINE)
     made_by = json.loads((tmp_path / "out" / "manifest.json").read_text())["command"]
-    given_as = f"--sentences a.jsonl 'b c.jsonl' --model {folder.name} --seed 0 --block 64 --out shards"
+    given_as = (
+        f"--sentences a.jsonl 'b c.jsonl' --model {folder.name} --seed 0 --block 64 --out shards"
+    )
     assert made_by == f"probe sweep {given_as}"
     code, out, err = run("sweep", "--sentences", given, *base, "--json")
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and err == "" and lines[-1]["counts"]["in"] == 300
-    assert lines[0]["stage"] == "reading" and {"stage", "done", "of", "per_second", "seconds_left"} == set(lines[1])
+    assert lines[0]["stage"] == "reading" and {
+        "stage",
+        "done",
+        "of",
+        "per_second",
+        "seconds_left",
+    } == set(lines[1])
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--engine", "ray"), "Sweeping with the engine 'ray': expected one of local, dask; give one of these."),
+        (
+            ("--engine", "ray"),
+            "Sweeping with the engine 'ray': expected one of local, dask; give one of these.",
+        ),
         (("--model", "./nowhere"), "./nowhere"),
         (("--sentences", "nowhere.jsonl"), "there is no such file"),
         (("--sentences", "notes.md"), "got a name ending in '.md'"),
@@ -234,9 +300,13 @@ def test_mistakes_are_one_sentence(folder, run, tmp_path, monkeypatch, arguments
     monkeypatch.chdir(tmp_path)
     make_corpus(tmp_path / "s.jsonl", 100)
     (tmp_path / "notes.md").write_text("x\n")
-    code, out, err = run("sweep", "--sentences", "s.jsonl", "--model", folder, "--out", "out", *arguments)
+    code, out, err = run(
+        "sweep", "--sentences", "s.jsonl", "--model", folder, "--out", "out", *arguments
+    )
     assert code == 2 and told in err and out == ""
-    assert [line for line in err.splitlines() if line.startswith("probe: ")] == [err.splitlines()[-1]]
+    assert [line for line in err.splitlines() if line.startswith("probe: ")] == [
+        err.splitlines()[-1]
+    ]
 
 
 class Clock:

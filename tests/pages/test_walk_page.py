@@ -1,4 +1,5 @@
-"""The walk's page in headless Chromium: it draws, asks for nothing, fits, and every step follows a head and a token."""
+"""The walk's page in headless Chromium: it draws, asks for nothing, fits, and every step follows a
+head and a token."""
 
 import pytest
 from browser import MARKS, check_look, check_policy, check_saved, settled, sharing, unfold
@@ -6,17 +7,31 @@ from families import family_model
 from seeds import mostly_campaign
 
 import probe
-from probe.pages.walk import scene
+from probe.walkthrough import scene
 
 pytestmark = MARKS
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
-LONG = TEXT + " She photographed the muddy bank, and he sold its old tree for the interest on every loan."
+LONG = (
+    TEXT
+    + " She photographed the muddy bank, and he sold its old tree for the interest on every loan."
+)
 HOSTILE = "</script><script>window.canary=1</script>"
 BESIDE = "<img src=x onerror=canary=1> {{ 7*7 }}"
 MORE = "${7*7} & &lt; \u202eb\u202c"
 SECTIONS = [
-    *("tokens", "embedding", "layernorm", "qkv", "scores", "scaling", "mask", "softmax", "values", "sum"),
+    *(
+        "tokens",
+        "embedding",
+        "layernorm",
+        "qkv",
+        "scores",
+        "scaling",
+        "mask",
+        "softmax",
+        "values",
+        "sum",
+    ),
     *("heads", "layers", "parameters", "certificate"),
 ]
 
@@ -33,7 +48,8 @@ def page_path(walked, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def looks(browser):
-    """`(path, width, scheme)`: a page with everything unfolded and every grid turned once; opened once per look."""
+    """`(path, width, scheme)`: a page with everything unfolded and every grid turned once; opened
+    once per look."""
     with sharing(browser) as opened:
 
         def at(path, width, scheme):
@@ -85,23 +101,44 @@ def number(text):
 
 
 def test_the_steps_stand_in_the_order_of_the_computation_and_ask_questions(page):
-    assert page.eval_on_selector_all("main section[id]", "all => all.map(part => part.id)") == [*SECTIONS, "tables"]
+    assert page.eval_on_selector_all("main section[id]", "all => all.map(part => part.id)") == [
+        *SECTIONS,
+        "tables",
+    ]
     titles = page.locator("main section[id] > h2").all_inner_texts()
     assert all(title.strip().endswith("?") for title in titles[:-1]), titles
     shown = page.locator(".formula code").all_inner_texts()
     assert {text.split("(")[0] for text in shown} >= {
-        *("attention.layer_norm", "attention.project", "attention.scores", "attention.mask", "attention.softmax"),
-        *("attention.mix", "attention.write", "attention.write_by_source", "forward.merge_heads", "forward.embed"),
+        *(
+            "attention.layer_norm",
+            "attention.project",
+            "attention.scores",
+            "attention.mask",
+            "attention.softmax",
+        ),
+        *(
+            "attention.mix",
+            "attention.write",
+            "attention.write_by_source",
+            "forward.merge_heads",
+            "forward.embed",
+        ),
     }
 
 
 def test_every_picture_is_drawn_and_has_a_text(page, walked):
     n = len(walked.frames["tokens"])
     boxes = page.locator(".chart.drawn")
-    assert boxes.count() == 11 and page.locator(".chart").count() == 15  # four grids wait to be turned
-    widths = page.eval_on_selector_all(".chart.drawn svg", "all => all.map(svg => svg.getBoundingClientRect().width)")
+    assert (
+        boxes.count() == 11 and page.locator(".chart").count() == 15
+    )  # four grids wait to be turned
+    widths = page.eval_on_selector_all(
+        ".chart.drawn svg", "all => all.map(svg => svg.getBoundingClientRect().width)"
+    )
     assert len(widths) == 11 and min(widths) > 200
-    texts = page.eval_on_selector_all(".chart", "all => all.map(box => box.getAttribute('aria-label'))")
+    texts = page.eval_on_selector_all(
+        ".chart", "all => all.map(box => box.getAttribute('aria-label'))"
+    )
     assert all(len(text) > 30 for text in texts)
     assert len(dots(page, "dot", "rows")) == n * n
     assert len(dots(page, "pattern", "rows")) == n * (n + 1) // 2
@@ -113,7 +150,9 @@ def test_tables_show_the_numbers_of_the_frames_rounded_and_whole_on_hover(page, 
     values = walked.frames["values"]
     rows = cells(page, "values")
     assert [row[0][0] for row in rows] == [*values["label"], "sum"]
-    assert [number(row[1][1]) for row in rows[:-1]] == pytest.approx(values["weight"].tolist(), rel=1e-5)
+    assert [number(row[1][1]) for row in rows[:-1]] == pytest.approx(
+        values["weight"].tolist(), rel=1e-5
+    )
     assert [row[1][0] for row in rows[:-1]] == [f"{weight:.3f}" for weight in values["weight"]]
     assert rows[-1][1][0] == "1.000"
     row, sums = cells(page, "row"), cells(page, "sums")
@@ -125,7 +164,11 @@ def test_tables_show_the_numbers_of_the_frames_rounded_and_whole_on_hover(page, 
 
 
 def test_a_click_on_a_head_is_followed_by_every_step(page, walked, model):
-    before = cells(page, "values"), dots(page, "pattern", "rows"), page.inner_text('[data-slot="delta-length"]')
+    before = (
+        cells(page, "values"),
+        dots(page, "pattern", "rows"),
+        page.inner_text('[data-slot="delta-length"]'),
+    )
     page.locator('[data-heads] [data-head="0"]').click()
     settled(page)
     other = probe.walk(model, TEXT, word="bank", head=(1, 0))
@@ -136,7 +179,9 @@ def test_a_click_on_a_head_is_followed_by_every_step(page, walked, model):
     assert page.inner_text('[data-slot="following"]').startswith("L1H0 at ")
     assert page.locator('.strip [name="head"]').input_value() == "0"
     assert page.locator('[data-map] [value="1.0"]').is_checked()
-    assert page.locator('[data-heads] [aria-pressed="true"]').all_inner_texts()[0].startswith("L1H0")
+    assert (
+        page.locator('[data-heads] [aria-pressed="true"]').all_inner_texts()[0].startswith("L1H0")
+    )
     assert page.locator('[data-kind="sources"], [data-kind="values"]').first.count() == 1
     page.locator('[data-heads] [data-head="2"]').click()
     settled(page)
@@ -157,7 +202,10 @@ def test_heads_of_all_layers_and_tokens_are_reached_by_keyboard(page, walked):
     assert page.inner_text('[data-slot="following"]') == f"L0H0 at “{piece}”, token {walked.at - 1}"
     assert page.inner_text("h1") == page.title() == f"What happens to “{piece}”?"
     assert len(cells(page, "values")) == walked.at + 1
-    assert page.locator("#values [data-slot='token'], #qkv h2 [data-slot='token']").first.inner_text() == f"“{piece}”"
+    assert (
+        page.locator("#values [data-slot='token'], #qkv h2 [data-slot='token']").first.inner_text()
+        == f"“{piece}”"
+    )
     page.locator('.strip [name="layer"]').select_option("1")
     assert page.inner_text('[data-slot="following"]') == f"L1H0 at “{piece}”, token {walked.at - 1}"
 
@@ -169,7 +217,9 @@ def test_a_token_is_followed_from_wherever_it_is_clicked_and_the_address_holds_i
     assert page.url.endswith("#L1H2@4") and page.inner_text("h1") == "What happens to “a”?"
     assert walked.because not in page.inner_text(".note")
     assert f"You follow L1H2 at “a”; the page opened at L1H2 at “{walked.word}”." not in first
-    page.locator('[data-queries="rows"] [data-kind="pattern"] .mark-rect.role-mark path').nth(0).click(force=True)
+    page.locator('[data-queries="rows"] [data-kind="pattern"] .mark-rect.role-mark path').nth(
+        0
+    ).click(force=True)
     settled(page)
     assert page.url.endswith("@0") and page.inner_text("h1") == "What happens to “<|endoftext|>”?"
     page.evaluate(f"location.hash = '#L0H3@{walked.at}'")
@@ -190,7 +240,9 @@ def test_the_map_has_numbers_on_both_sides_and_a_scale(page):
 
 def test_no_line_breaks_before_a_full_stop_or_inside_a_token(looks, page_path):
     page = looks(page_path, 390, "dark").page
-    places = "all => all.map(group => [...group.children].map(chip => chip.getBoundingClientRect().top))"
+    places = (
+        "all => all.map(group => [...group.children].map(chip => chip.getBoundingClientRect().top))"
+    )
     tops = page.eval_on_selector_all("#tokens .together", places)
     assert [len(group) for group in tops][-1] == 2  # flood and its full stop
     assert all(len(set(group)) == 1 for group in tops) and len({group[0] for group in tops}) > 1
@@ -200,7 +252,9 @@ def test_the_switch_transposes_every_grid(page):
     kinds = [("dot", 0), ("pattern", 0), ("open", 0), ("pattern", 1)]
     rows = {key: dots(page, key[0], "rows", key[1]) for key in kinds}
     page.locator(".switch label").nth(1).click()
-    page.wait_for_function("document.querySelectorAll('[data-queries=columns] .chart.drawn').length === 4")
+    page.wait_for_function(
+        "document.querySelectorAll('[data-queries=columns] .chart.drawn').length === 4"
+    )
     settled(page)
     assert page.locator('[data-queries="rows"]').first.is_hidden()
     for key in kinds:
@@ -269,7 +323,9 @@ def test_every_picture_can_be_saved_and_says_which_head_it_is_of(page, tmp_path)
     page.locator('[data-heads] [data-head="0"]').click()
     settled(page)
     box = page.locator('[data-queries="rows"] [data-kind="pattern"]').last
-    assert ", now of L1H0 at “bank”; the numbers are in the tables" in box.locator(".chart").get_attribute("aria-label")
+    assert ", now of L1H0 at “bank”; the numbers are in the tables" in box.locator(
+        ".chart"
+    ).get_attribute("aria-label")
     marks = check_saved(page, box.locator(".saving button"), tmp_path, "cells-L1H0")
     assert marks >= len(dots(page, "pattern", "rows", 1))
 
@@ -281,8 +337,16 @@ def test_controls_have_names_and_terms_are_explained_on_hover(page):
         "item.closest('label')?.textContent.trim())).length",
     )
     assert unnamed == 0
-    terms = page.eval_on_selector_all("abbr", "all => all.map(item => [item.textContent, item.title.length])")
-    assert {name for name, _ in terms} >= {"ΔE", "head", "residual stream", "LayerNorm", "logit lens"}
+    terms = page.eval_on_selector_all(
+        "abbr", "all => all.map(item => [item.textContent, item.title.length])"
+    )
+    assert {name for name, _ in terms} >= {
+        "ΔE",
+        "head",
+        "residual stream",
+        "LayerNorm",
+        "logit lens",
+    }
     assert min(length for _, length in terms) > 40
 
 
@@ -292,7 +356,9 @@ def test_attention_is_drawn_as_lines_when_the_reader_likes_and_every_line_can_be
     assert boxes.count() == 4 and page.locator(".square[data-queries]:visible").count() == 0
     bundle = page.locator("#softmax [data-lines]")
     weights = page.evaluate("() => keys.map((key) => get('pattern', carried(), state.at, key))")
-    drawn = bundle.locator("line").evaluate_all("all => all.map(line => line.querySelector('title').textContent)")
+    drawn = bundle.locator("line").evaluate_all(
+        "all => all.map(line => line.querySelector('title').textContent)"
+    )
     chosen = bundle.locator("button.followed").inner_text()
     mine = [text for text in drawn if text.startswith(f"{chosen} → ")]
     assert len(mine) == sum(weight >= 0.005 for weight in weights) > 0
@@ -321,16 +387,27 @@ def test_links_lead_to_files_and_only_the_pages_own_scripts_run(open_page, page_
     check_policy(open_page, page_path, tmp_path)
 
 
-@pytest.mark.parametrize(("width", "scheme"), mostly_campaign([(1280, "light"), (390, "dark"), (320, "light")], here=2))
+@pytest.mark.parametrize(
+    ("width", "scheme"), mostly_campaign([(1280, "light"), (390, "dark"), (320, "light")], here=2)
+)
 def test_the_page_asks_for_nothing_fits_and_is_accessible(looks, page_path, width, scheme):
-    check_look(looks(page_path, width, scheme), page_path, width)  # last, because the shared pages are spoilt
+    check_look(
+        looks(page_path, width, scheme), page_path, width
+    )  # last, because the shared pages are spoilt
 
 
 @pytest.mark.parametrize(("width", "scheme"), mostly_campaign([(390, "dark"), (320, "light")]))
-def test_the_page_of_two_hostile_texts_runs_nothing_fits_and_is_accessible(looks, tmp_path, width, scheme):
-    walked = probe.walk(family_model("bart"), HOSTILE[:17], "the river <img src=x onerror=canary=1>", word="onerror")
+def test_the_page_of_two_hostile_texts_runs_nothing_fits_and_is_accessible(
+    looks, tmp_path, width, scheme
+):
+    walked = probe.walk(
+        family_model("bart"), HOSTILE[:17], "the river <img src=x onerror=canary=1>", word="onerror"
+    )
     path = probe.write(walked, tmp_path, command="probe walk")
     opened = looks(path, width, scheme)
     assert opened.page.evaluate("window.canary") is None
-    assert HOSTILE[:17] in opened.page.inner_text("header") and opened.page.locator("main img").count() == 0
+    assert (
+        HOSTILE[:17] in opened.page.inner_text("header")
+        and opened.page.locator("main img").count() == 0
+    )
     check_look(opened, path, width)

@@ -1,20 +1,31 @@
-"""Experiments with a known answer on encoders built by hand: the cue may stand on either side of the word.
+"""Experiments with a known answer on encoders built by hand: the cue may stand on either side of
+the word.
 
-3 exactly one head resolves, and it is found · 4 a decoy that copies the cue where nothing reads it · 8 untrained
-weights show nothing (permuted labels: `test_chance`). Every run tries the first seed, the campaign all of them.
+3 exactly one head resolves, and it is found · 4 a decoy that copies the cue where nothing reads it
+· 8 untrained weights show nothing (permuted labels: `test_chance`). Every run tries the first seed,
+the campaign all of them.
 """
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from handmade import HEADS, LAYERS, WORD, corpus_of, make_handmade_encoder, make_sentences, resolver, resolver_encoder
+from handmade import (
+    HEADS,
+    LAYERS,
+    WORD,
+    corpus_of,
+    make_handmade_encoder,
+    make_sentences,
+    resolver,
+    resolver_encoder,
+)
 from seeds import mostly_campaign
 
 import probe
+from probe.evidence.material import prepare
+from probe.evidence.word import StudyOptions, study_word
 from probe.model.load import untrained
-from probe.study.material import prepare
-from probe.study.word import StudyOptions, study_word
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +44,10 @@ def test_the_planted_head_is_first_and_the_only_resolver(seed):
     model, place = resolver_encoder(seed)
     options = {"seed": seed, "max_pairs": 48, "permutations": PERMUTATIONS}
     found = probe.study(model, corpus=corpus_of(SENTENCES), **options)
-    assert found.words["ranked"].all() and found.left_out["reason"].str.contains("cue comes after").sum() == 0
+    assert (
+        found.words["ranked"].all()
+        and found.left_out["reason"].str.contains("cue comes after").sum() == 0
+    )
     heads = found.heads.set_index(["layer", "head"])
     assert len(heads) == LAYERS * HEADS
     for name in ("direct", "swap", "denoise", "noise"):
@@ -52,7 +66,9 @@ def test_the_planted_head_is_first_and_the_only_resolver(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_decoy_separates_and_does_nothing(seed, tmp_path):
-    one, two = (divmod(int(at), HEADS) for at in np.random.default_rng(seed).permutation(LAYERS * HEADS)[:2])
+    one, two = (
+        divmod(int(at), HEADS) for at in np.random.default_rng(seed).permutation(LAYERS * HEADS)[:2]
+    )
     even = {"sense": 0.5, "accent": 0.5}
     heads = [resolver(*one, takes=even), resolver(*two, takes=even, gives="decoy", size=0.03)]
     model = probe.load(make_handmade_encoder(tmp_path / "decoy", heads, seed=seed))
@@ -70,7 +86,9 @@ def test_an_untrained_encoder_is_not_ranked(seeds):
     passed = []
     for seed in seeds:
         model = untrained(resolver_encoder(0)[0], seed=seed)
-        [pair] = study_word(model, prepare(model, corpus_of(SENTENCES), WORD), StudyOptions(seed, 8, 19)).pairs
+        [pair] = study_word(
+            model, prepare(model, corpus_of(SENTENCES), WORD), StudyOptions(seed, 8, 19)
+        ).pairs
         passed.append(pair.effects is not None)
         assert passed[-1] == (pair.gate_p < 0.01)
     assert sum(passed) <= 1

@@ -1,4 +1,5 @@
-"""A run with heads changed and what is written after it, against whole hooked forwards, for every family."""
+"""A run with heads changed and what is written after it, against whole hooked forwards, for every
+family."""
 
 import pytest
 import torch
@@ -14,12 +15,15 @@ HEADS = ((0, 1), (1, 0), (1, 3))
 
 
 def whole(kind):
-    """A model, a pair, its first member kept, what three heads get from the other at the word, and no change."""
+    """A model, a pair, its first member kept, what three heads get from the other at the word, and
+    no change."""
     model = made(kind)
     pair, weights = drawn_pair(model), read_weights(model)
     own, other = (keep(weights, [text.ids], text.at, len(weights.blocks)) for text in pair)
     heads = torch.zeros(weights.shape[:2], dtype=torch.bool)
-    nothing = Change(own.at, torch.stack([step.z[0, own.at] for step in other.steps]), heads.clone())
+    nothing = Change(
+        own.at, torch.stack([step.z[0, own.at] for step in other.steps]), heads.clone()
+    )
     heads[[layer for layer, _ in HEADS], [head for _, head in HEADS]] = True
     return model, pair, own, nothing._replace(heads=heads), nothing
 
@@ -65,7 +69,9 @@ def test_tokens_written_are_those_of_the_hooked_model(kind):
         with torch.inference_mode():
             assert is_largest(hooks.run(model, [ids])[0, -1], token)
         ids.append(token)
-    assert list(write_on(own.weights, run, 5, end=written[2])) == written[: written.index(written[2])]
+    assert (
+        list(write_on(own.weights, run, 5, end=written[2])) == written[: written.index(written[2])]
+    )
 
 
 def test_a_changed_head_changes_what_is_written_behind_it_up_to_the_end_of_the_context_window():

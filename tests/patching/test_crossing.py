@@ -1,4 +1,5 @@
-"""Swaps of cross-attention heads and of source words against plain hooked forwards, and direct writes that close."""
+"""Swaps of cross-attention heads and of source words against plain hooked forwards, and direct
+writes that close."""
 
 from functools import partial
 
@@ -16,7 +17,10 @@ from probe.patching.cross import CrossSwaps, directions, first_token, toward
 
 EACH = each_family(*PAIRED)
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-10}
-CASES = [*(pytest.param(*kind.values, torch.float64, marks=kind.marks) for kind in EACH), ("t5", torch.float32)]
+CASES = [
+    *(pytest.param(*kind.values, torch.float64, marks=kind.marks) for kind in EACH),
+    ("t5", torch.float32),
+]
 A, B = "Make a deposit at the bank", "He sat by the river near the bank"
 TARGET, WORDS = "a fluffy blue creature", ("roamed", "bank")
 CHOICE = probe.cross.WordChoice(A, B, TARGET, *WORDS)
@@ -24,7 +28,8 @@ EVEN = probe.cross.WordChoice(B, "He sat near the river by the bank", TARGET, *W
 
 
 def margins(model, source, edits):
-    """M of a plain forward of the bridge, called without probe: for each of `edits` a row, `{hook: change of it}`."""
+    """M of a plain forward of the bridge, called without probe: for each of `edits` a row, `{hook:
+    change of it}`."""
 
     def edit(where):
         def change(tensor, hook):
@@ -39,7 +44,9 @@ def margins(model, source, edits):
     tokens, decoder_input = (torch.tensor([row] * len(edits)) for row in (ids, target))
     hooks = [(where, edit(where)) for where in {where for of_row in edits for where in of_row}]
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
-        logits = model.bridge(tokens, attention_mask=torch.ones_like(tokens), decoder_input=decoder_input)[:, -1]
+        logits = model.bridge(
+            tokens, attention_mask=torch.ones_like(tokens), decoder_input=decoder_input
+        )[:, -1]
     first, second = (first_token(model, TARGET, word) for word in WORDS)
     return logits[:, first] - logits[:, second]
 
@@ -51,7 +58,8 @@ def z_of(model, source):
 
 
 def giving(z, *, head=None):
-    """The edit that gives heads of every layer, or one of one, their z at the last target position."""
+    """The edit that gives heads of every layer, or one of one, their z at the last target position.
+    """
 
     def give(which, value, row):
         row[-1, which] = value
@@ -72,7 +80,9 @@ def test_every_swap_and_all_at_once_are_plain_forwards_with_z_patched(kind, dtyp
         own, *moved, together = margins(model, source, [{}, *heads, giving(z)])
         close = CLOSE[dtype] * max(1, float(own.abs()))
         assert abs(found.margin[0, side] - own) <= close
-        torch.testing.assert_close(found.moved[0, side].flatten(), torch.stack(moved) - own, rtol=0, atol=close)
+        torch.testing.assert_close(
+            found.moved[0, side].flatten(), torch.stack(moved) - own, rtol=0, atol=close
+        )
         assert found.together[0, side].item() == pytest.approx(float(together - own), abs=close)
     assert found.moved.abs().max() > 1e-3  # or there would be nothing to compare
     assert abs(found.all_heads - 1) > 1e-3  # earlier target words read the source, too
@@ -113,7 +123,9 @@ def test_source_words_are_swapped_as_a_plain_forward_with_the_memory_patched(kin
         row[chosen] = donor[chosen].to(row)
 
     layers = range(model.config.n_decoder_layers)
-    read = [f"decoder_blocks.{layer}.cross_attn.{part}.hook_in" for layer in layers for part in "kv"]
+    read = [
+        f"decoder_blocks.{layer}.cross_attn.{part}.hook_in" for layer in layers for part in "kv"
+    ]
     for side in (0, 1):
         edits = [dict.fromkeys(read, partial(give, chosen, memory[1 - side])) for chosen in places]
         own, *moved = margins(model, sources[side], [{}, *edits])
@@ -125,7 +137,8 @@ def test_source_words_are_swapped_as_a_plain_forward_with_the_memory_patched(kin
 
 @pytest.mark.parametrize("kind", EACH)
 def test_what_is_written_anywhere_adds_up_to_the_logit(kind):
-    """Embedding, self- and cross-attention, MLPs and every bias along their directions: the logit difference."""
+    """Embedding, self- and cross-attention, MLPs and every bias along their directions: the logit
+    difference."""
     model = family_model(kind, torch.float64)
     pair = probe.trace(model, A, TARGET)
     tokens = [first_token(model, TARGET, word) for word in WORDS]
@@ -135,16 +148,21 @@ def test_what_is_written_anywhere_adds_up_to_the_logit(kind):
     for where, write in zip((found.decoder, found.cross, found.mlp), written, strict=True):
         total = total + (where * write).sum((0, -1))
     total = total + biases(model, found, toward(model, *tokens)) + logits_bias(model, tokens)
-    torch.testing.assert_close(total, pair.logits[:, tokens[0]] - pair.logits[:, tokens[1]], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        total, pair.logits[:, tokens[0]] - pair.logits[:, tokens[1]], rtol=1e-9, atol=1e-9
+    )
 
 
 def biases(model, found, direction):
-    """What the norms' own biases add: each along the direction behind its norm, which is the next one's in front."""
+    """What the norms' own biases add: each along the direction behind its norm, which is the next
+    one's in front."""
     stacks = read_stacks(model.weights, model.config)
     if stacks["decoder"].blocks[0].norm_bias is None:
         return 0
     total = 0
-    for layer, (own, across) in enumerate(zip(stacks["decoder"].blocks, stacks["cross"].blocks, strict=True)):
+    for layer, (own, across) in enumerate(
+        zip(stacks["decoder"].blocks, stacks["cross"].blocks, strict=True)
+    ):
         last = layer == len(stacks["decoder"].blocks) - 1
         behind = direction.expand_as(found.entering) if last else found.decoder[layer + 1]
         total = total + behind @ own.norm_mlp_bias
@@ -163,12 +181,16 @@ def test_by_source_is_delta_e_by_source_along_the_direction(kind):
     pair = probe.trace(model, A, TARGET)
     added = probe.cross.direct_logits(model, pair, *WORDS[:1], against=WORDS[1])
     assert added.shape == pair.cross.pattern.shape
-    found = directions(model, pair, toward(model, *(first_token(model, TARGET, word) for word in WORDS)))
+    found = directions(
+        model, pair, toward(model, *(first_token(model, TARGET, word) for word in WORDS))
+    )
     parts = pair.cross.delta_e_by_source(1, 2, 3)
     torch.testing.assert_close(added[1, 2, 3], parts @ found.cross[1, 3], rtol=1e-9, atol=1e-12)
     alone = probe.cross.direct_logits(model, pair, WORDS[0])
     mean = directions(model, pair, toward(model, first_token(model, TARGET, WORDS[0])))
-    torch.testing.assert_close(alone[0, 1, 2], pair.cross.delta_e_by_source(0, 1, 2) @ mean.cross[0, 2])
+    torch.testing.assert_close(
+        alone[0, 1, 2], pair.cross.delta_e_by_source(0, 1, 2) @ mean.cross[0, 2]
+    )
     against_each = torch.stack([toward(model, 5, other) for other in range(len(pair.logits[0]))])
     torch.testing.assert_close(toward(model, 5), against_each.mean(0))
 
@@ -177,9 +199,7 @@ LONGER = (
     "Swapping words of 'Make a deposit at the bank' and 'He sat by the river near the bank': got 18 and 17 tokens, "
     "expected as many in both; give two sentences whose words stand at the same places."
 )
-BEYOND = (
-    "Swapping words of 'He sat by the river near the bank': got position 99, expected 0 to 16; choose one of these."
-)
+BEYOND = "Swapping words of 'He sat by the river near the bank': got position 99, expected 0 to 16; choose one of these."
 ALIKE = (
     "Choosing between 'bank' and 'bank': both begin with the same token, expected two; give words that begin "
     "differently, or a target that goes on as far as they agree."
@@ -193,7 +213,12 @@ NONE = "Swapping cross-attention of bert: it has none, expected an encoder-decod
         ("bert", probe.cross.swap_heads, [[CHOICE]], NONE),
         ("bart", probe.cross.swap_source_words, [[CHOICE], [[[0]]]], LONGER),
         ("bart", probe.cross.swap_source_words, [[EVEN], [[[99]]]], BEYOND),
-        ("bart", probe.cross.swap_heads, [[probe.cross.WordChoice(A, B, TARGET, "bank", "bank")]], ALIKE),
+        (
+            "bart",
+            probe.cross.swap_heads,
+            [[probe.cross.WordChoice(A, B, TARGET, "bank", "bank")]],
+            ALIKE,
+        ),
     ],
 )
 def test_what_cannot_be_swapped_is_one_sentence(kind, swap, given, sentence):

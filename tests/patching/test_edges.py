@@ -1,4 +1,5 @@
-"""Composition scores against the whole products of matrices, and on models in which it is known who reads whom."""
+"""Composition scores against the whole products of matrices, and on models in which it is known who
+reads whom."""
 
 import numpy as np
 import pytest
@@ -47,7 +48,11 @@ def test_scores_are_those_of_the_whole_products(kind):
 
 def test_only_a_later_block_can_read():
     found = scores_of(read_weights(family_model("gpt2")))
-    assert found[:, 0, :, 1].isfinite().all() and found[:, 0, :, 0].isnan().all() and found[:, 1].isnan().all()
+    assert (
+        found[:, 0, :, 1].isfinite().all()
+        and found[:, 0, :, 0].isnan().all()
+        and found[:, 1].isnan().all()
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -55,7 +60,9 @@ def test_only_a_later_block_can_read():
 def test_heads_that_were_planted_to_read_each_other_fit_best(kind, seed):
     model, ways = way_model(kind, seed)
     sender, _, receiver, _, channel = [*ways.edges][-1]
-    scores = scores_of(read_weights(model))[CHANNELS.index(channel), sender[0], :, receiver[0], receiver[1]]
+    scores = scores_of(read_weights(model))[
+        CHANNELS.index(channel), sender[0], :, receiver[0], receiver[1]
+    ]
     assert scores.shape == (HEADS,) and int(scores.argmax()) == sender[1]
     assert scores.max() > 3 * scores.sort().values[-2]
 
@@ -68,7 +75,9 @@ def test_an_edge_between_heads_has_the_score_of_its_channel():
         if -1 in (edge["sender_head"], edge["receiver_head"]):
             assert np.isnan(score)
         else:
-            sender, receiver = ((edge[f"{end}_layer"], edge[f"{end}_head"]) for end in ("sender", "receiver"))
+            sender, receiver = (
+                (edge[f"{end}_layer"], edge[f"{end}_head"]) for end in ("sender", "receiver")
+            )
             assert score == scores[(CHANNELS.index(edge["channel"]), *sender, *receiver)]
     assert np.isfinite(found).sum() == 3 * HEADS**2
     assert len(composition(weights, edges[:0])) == 0

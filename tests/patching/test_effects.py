@@ -1,4 +1,5 @@
-"""Pairs and donors, and the effects of swaps as fractions of the sense gap: against whole forwards and by hand."""
+"""Pairs and donors, and the effects of swaps as fractions of the sense gap: against whole forwards
+and by hand."""
 
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from handmade import ODD, SENSES, make_sentences, random_model, tokens_of, witho
 from hooked_runs import swapped
 
 from probe.model import forward
-from probe.model.ledger import parts
+from probe.model.decomposition import parts
 from probe.model.tokens import Placed
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
@@ -25,10 +26,12 @@ LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
 
 def make_pairs(sentences=GRID, *, most=1000, seed=0, **which):
     split = cross_fit(sentences, SENSES, seed=seed)
-    return effects.make_pairs(sentences, [row.distance for row in sentences], split, most=most, seed=seed, **which)
+    return effects.make_pairs(
+        sentences, [row.distance for row in sentences], split, most=most, seed=seed, **which
+    )
 
 
-# --- which sentence gives to which -----------------------------------------------------------------------------------
+# --- which sentence gives to which ----------------------------------------------------------------
 
 
 def test_aligned_pairs_differ_in_the_cue_only_and_same_sense_donors_have_another_cue_of_the_same_frame_and_distance():
@@ -46,24 +49,39 @@ def test_aligned_pairs_differ_in_the_cue_only_and_same_sense_donors_have_another
 
 
 def test_a_same_sense_donor_is_the_closest_there_is():
-    """First of the same distance, then of the same frame; where neither is known, any other sentence."""
+    """First of the same distance, then of the same frame; where neither is known, any other
+    sentence."""
     alone = [replace(sentence, distance=number // 2 + 1) for number, sentence in enumerate(GRID)]
-    frames = [replace(row, frame=f"frame {at // 40}", distance=at % 40 // 2 + 1) for at, row in enumerate(GRID)]
+    frames = [
+        replace(row, frame=f"frame {at // 40}", distance=at % 40 // 2 + 1)
+        for at, row in enumerate(GRID)
+    ]
     bare, place = without(alone, "frame"), ("frame", "distance")
-    for sentences, alike, differ in ((alone, *place), (frames, *place[::-1]), (bare, "sense", "text")):
+    for sentences, alike, differ in (
+        (alone, *place),
+        (frames, *place[::-1]),
+        (bare, "sense", "text"),
+    ):
         pairs = make_pairs(sentences)
         for row, donor in zip((*pairs.a, *pairs.b), (*pairs.same_a, *pairs.same_b), strict=True):
             one, other = sentences[row], sentences[donor]
             assert row != donor and one.sense == other.sense
-            assert getattr(one, alike) == getattr(other, alike) and getattr(one, differ) != getattr(other, differ)
-    assert any(GRID[row].frame != GRID[donor].frame for row, donor in zip(pairs.a, pairs.same_a, strict=True))
+            assert getattr(one, alike) == getattr(other, alike) and getattr(one, differ) != getattr(
+                other, differ
+            )
+    assert any(
+        GRID[row].frame != GRID[donor].frame
+        for row, donor in zip(pairs.a, pairs.same_a, strict=True)
+    )
 
 
 def test_only_what_is_held_out_is_paired_or_only_what_is_learned_from():
     given = [replace(row, split="train" if row.frame == "frame 1" else "test") for row in GRID]
     for learned in (False, True):
         pairs = make_pairs(given, learned=learned)
-        rows = [row for row, sentence in enumerate(GRID) if (sentence.frame == "frame 1") == learned]
+        rows = [
+            row for row, sentence in enumerate(GRID) if (sentence.frame == "frame 1") == learned
+        ]
         assert {*pairs.a, *pairs.b} == set(rows)
     assert len(make_pairs(learned=True)) == 0  # in folds everything is held out
 
@@ -76,14 +94,20 @@ def test_at_most_so_many_pairs_drawn_with_the_seed_as_many_of_each_cue_word_as_c
     assert pairs == make_pairs(most=25)
     assert pairs.a != make_pairs(most=25, seed=1).a
     some = pairs.take([3, 1])
-    assert (some.a, some.units, some.design) == ((pairs.a[3], pairs.a[1]), (pairs.units[3], pairs.units[1]), ALIGNED)
+    assert (some.a, some.units, some.design) == (
+        (pairs.a[3], pairs.a[1]),
+        (pairs.units[3], pairs.units[1]),
+        ALIGNED,
+    )
 
 
 def test_without_pairs_donors_are_drawn_across_senses():
     pairs = make_pairs(without(GRID, "pair"), most=20)
     assert pairs.design == DRAWN
     assert len(pairs) == 20
-    assert {GRID[row].sense for row in pairs.a} == {"door"} and {GRID[row].sense for row in pairs.b} == {"canal"}
+    assert {GRID[row].sense for row in pairs.a} == {"door"} and {
+        GRID[row].sense for row in pairs.b
+    } == {"canal"}
     assert len({*pairs.a}) == len({*pairs.b}) == 20
 
 
@@ -93,12 +117,18 @@ def test_draws_are_over_frames_and_cues_or_over_the_pairs_themselves():
     assert len(set(known.units)) == 10
     unknown = make_pairs(without(GRID, "frame", "cue_start", "cue_end"))
     assert len(set(unknown.frames)) == len(set(unknown.units)) == len(unknown)
-    assert (unknown.bootstrap().sum(1) == len(unknown)).all()  # drawn once, not as frames and again as cues
-    first = known.bootstrap()[:, [at for at, name in enumerate(known.frames) if name == known.frames[0]]]
-    assert (first == 0).all(1).any() and known.bootstrap().shape[1] == len(known)  # whole frames come and go
+    assert (
+        unknown.bootstrap().sum(1) == len(unknown)
+    ).all()  # drawn once, not as frames and again as cues
+    first = known.bootstrap()[
+        :, [at for at, name in enumerate(known.frames) if name == known.frames[0]]
+    ]
+    assert (first == 0).all(1).any() and known.bootstrap().shape[1] == len(
+        known
+    )  # whole frames come and go
 
 
-# --- what a swap amounts to ------------------------------------------------------------------------------------------
+# --- what a swap amounts to -----------------------------------------------------------------------
 
 A, B, SAME_A, SAME_B = (0, 1, 2), (3, 4, 5), (1, 2, 0), (4, 5, 3)
 PAIRS = Pairs(A, B, SAME_A, SAME_B, ("f", "f", "g"), (0, 1, 2), (1, 2, None), ALIGNED, 0)
@@ -112,7 +142,10 @@ def setting():
     """Six random sentences on a random model, and axes of three holdouts fitted on others."""
     model = random_model(torch.float64)
     generator = torch.Generator().manual_seed(3)
-    ids = [torch.randint(model.config.d_vocab, (length,), generator=generator).tolist() for length in LENGTHS]
+    ids = [
+        torch.randint(model.config.d_vocab, (length,), generator=generator).tolist()
+        for length in LENGTHS
+    ]
     states = target_states(model, [tokens_of(row) for row in ids], [len(row) - 1 for row in ids])
     u, midpoint = torch.randn(2, 3, STAGES, ODD["n_embd"], generator=generator, dtype=torch.float64)
     gap = torch.rand(3, STAGES, generator=generator, dtype=torch.float64) + 0.5
@@ -127,7 +160,8 @@ def measured(setting, depth, pairs=PAIRS, first=1):
 
 
 def coordinates(setting, recipient, donor):
-    """M at every stage of whole forwards, unchanged and with each head's z the donor's. `row stage`"""
+    """M at every stage of whole forwards, unchanged and with each head's z the donor's. `row stage`
+    """
     model, ids, states, axes = setting
     text = Placed(tuple(ids[recipient]), len(ids[recipient]) - 1)
     given = [{head: states.z[donor][head]} for head in np.ndindex(LAYERS, HEADS)]
@@ -147,10 +181,14 @@ def test_every_layer_is_read_where_the_readings_say():
     reading = effects.readings(5, 3, 2, predicts=True)
     assert (reading.at, reading.direct, reading.said) == ((3, 3, 3, 5, 5), (2, 2, 3, 4, 5), 6)
     assert effects.readings(2, 2, 1, predicts=False).said is None
-    assert not effects.predicts(read_weights(family_model("bert"))) and effects.predicts(read_weights(random_model()))
+    assert not effects.predicts(read_weights(family_model("bert"))) and effects.predicts(
+        read_weights(random_model())
+    )
 
 
-@pytest.mark.parametrize("depth", [2, 1])  # before and at the last layers, each read where the readings say
+@pytest.mark.parametrize(
+    "depth", [2, 1]
+)  # before and at the last layers, each read where the readings say
 def test_effects_equal_whole_forwards_at_every_stage(setting, depth):
     effect = measured(setting, depth)
     base = [coordinates(setting, row, row)[0] for row in range(len(LENGTHS))]
@@ -177,17 +215,27 @@ def test_the_direct_effect_is_the_difference_of_the_writes_where_it_is_read(sett
     model, _, states, axes = setting
     for layer in range(LAYERS):
         stage = max(layer + 1, first)
-        by_place = {(part.layer, part.head): part.vectors for part in parts(read_weights(model), states, stage)}
+        by_place = {
+            (part.layer, part.head): part.vectors
+            for part in parts(read_weights(model), states, stage)
+        }
         ends = [[axes.at(row, stage) for row in rows] for rows in (A, B)]
         at = [[states.resid[row, stage] for row in rows] for rows in (A, B)]
-        gap = [one.coordinate(x) - other.coordinate(y) for one, other, x, y in zip(*ends, *at, strict=True)]
+        gap = [
+            one.coordinate(x) - other.coordinate(y)
+            for one, other, x, y in zip(*ends, *at, strict=True)
+        ]
         np.testing.assert_allclose(effect.direct_gap[:, layer], gap, atol=1e-12)
         for head in range(HEADS):
             writes = by_place[layer, head]
             in_pairs = zip(*ends, A, B, strict=True)
-            expected = [one.effect(writes[a]) - other.effect(writes[b]) for one, other, a, b in in_pairs]
+            expected = [
+                one.effect(writes[a]) - other.effect(writes[b]) for one, other, a, b in in_pairs
+            ]
             np.testing.assert_allclose(effect.direct[:, layer, head], expected, atol=1e-12)
-            assert effect.written[layer, head] == pytest.approx(float(sum(expected) / sum(gap)), abs=1e-12)
+            assert effect.written[layer, head] == pytest.approx(
+                float(sum(expected) / sum(gap)), abs=1e-12
+            )
 
 
 def by_hand():
@@ -203,10 +251,14 @@ def by_hand():
 
 def test_ratios_are_of_sums():
     effect = by_hand()
-    np.testing.assert_allclose(effect.ratio("denoise"), [[3 / 4, 1 / 4]])  # a mean of ratios would be .833 and .167
+    np.testing.assert_allclose(
+        effect.ratio("denoise"), [[3 / 4, 1 / 4]]
+    )  # a mean of ratios would be .833 and .167
     np.testing.assert_allclose(effect.ratio("noise"), [[1 / 4, -1 / 4]])
     np.testing.assert_allclose(effect.swap, [[1 / 2, 0]])
-    np.testing.assert_allclose(effect.net, [[[0.55 / 2, 0]], [[1.25 / 2, -0.4 / 2]]])  # of the mean gap, 2
+    np.testing.assert_allclose(
+        effect.net, [[[0.55 / 2, 0]], [[1.25 / 2, -0.4 / 2]]]
+    )  # of the mean gap, 2
 
 
 def test_a_draw_of_everything_once_is_the_effect_itself():
@@ -225,7 +277,9 @@ def test_a_draw_of_everything_once_is_the_effect_itself():
 
 def test_a_cue_word_counts_alike_in_every_group():
     groups = [
-        Pairs(*[tuple(range(len(cues)))] * 4, ("f",) * len(cues), cues, (1,) * len(cues), ALIGNED, 3)
+        Pairs(
+            *[tuple(range(len(cues)))] * 4, ("f",) * len(cues), cues, (1,) * len(cues), ALIGNED, 3
+        )
         for cues in (("x", "y", "z"), ("y", "x"))
     ]
     weights = effects.bootstrap(groups)

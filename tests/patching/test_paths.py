@@ -1,10 +1,22 @@
-"""Every path from a sender to a receiver against hooked forwards, sets of edges at once, and planted ways found."""
+"""Every path from a sender to a receiver against hooked forwards, sets of edges at once, and
+planted ways found."""
 
 import numpy as np
 import pytest
 import torch
 from handmade import LAYERS, make_handmade, make_handmade_encoder
-from hooked_runs import EACH, Plain, bound, drawn_pair, every_direction, every_edge_between, made, put, read_all, typed
+from hooked_runs import (
+    EACH,
+    Plain,
+    bound,
+    drawn_pair,
+    every_direction,
+    every_edge_between,
+    made,
+    put,
+    read_all,
+    typed,
+)
 from planted import AXIS, CUE, WAYS, flat, way_pairs
 from seeds import mostly_campaign
 
@@ -12,8 +24,12 @@ from probe.model.weights import read_weights
 from probe.patching import live, paths, ways
 from probe.patching.paths import EDGE
 
-TOGETHER = {"two_ways": 2, "either_way": 2}  # ways of which each has half, either because they add up or because one
-# alone is enough to make the first sense and both are needed to make the second; elsewhere there is one way
+TOGETHER = {
+    "two_ways": 2,
+    "either_way": 2,
+}  # ways of which each has half, either because they add up or because one
+# alone is enough to make the first sense and both are needed to make the second; elsewhere there is
+# one way
 
 
 @pytest.mark.parametrize(("kind", "dtype"), typed())
@@ -21,16 +37,24 @@ def test_every_edge_equals_hooked_forwards(kind, dtype):
     model = made(kind, dtype)
     (pair, at, positions), depth = every_edge_between(model), model.config.n_layers
     plain, every, weights = Plain(model, pair, at), every_direction(model), read_weights(model)
-    found = paths.paths(weights, pair[:1], pair[1:], every, depth=depth, positions=positions, reach=0)
+    found = paths.paths(
+        weights, pair[:1], pair[1:], every, depth=depth, positions=positions, reach=0
+    )
     assert not found.total.isnan().any() and not found.sampled.any()
     scale = {name: float(plain.runs[0][name].abs().max()) for name in ("z", "mlp_out")}
     for side in (0, 1):
         written = [plain.written(side, edge) for edge in found.edges]
         for number, (name, _, change, toward) in enumerate(written):
-            error = found.fraction[0, side, number] * (toward @ toward) - change @ toward  # divided by nothing small
+            error = (
+                found.fraction[0, side, number] * (toward @ toward) - change @ toward
+            )  # divided by nothing small
             assert error.abs() <= bound(model) * scale[name] * toward.abs().sum()
         for alike in {(name, place[0]) for name, place, *_ in written}:
-            numbers = [number for number, (name, place, *_) in enumerate(written) if (name, place[0]) == alike]
+            numbers = [
+                number
+                for number, (name, place, *_) in enumerate(written)
+                if (name, place[0]) == alike
+            ]
             for values, frozen in ((found.direct, True), (found.total, False)):
                 moved = plain.moved(side, [written[number] for number in numbers], frozen=frozen)
                 assert (values[0, side, numbers] - moved).abs().max() <= bound(model) * plain.scale
@@ -43,7 +67,9 @@ def test_nothing_comes_from_beyond_the_window_of_a_local_layer(kind):
     if not any(model.config.local):
         pytest.skip("it has no local layer")
     pair, every, weights = drawn_pair(model, (7, 6, 0)), every_direction(model), read_weights(model)
-    found = paths.paths(weights, pair[:1], pair[1:], every, depth=2, positions=[-6], receivers=[0], reach=0)
+    found = paths.paths(
+        weights, pair[:1], pair[1:], every, depth=2, positions=[-6], receivers=[0], reach=0
+    )
     local = np.array(model.config.local)[found.edges["receiver_layer"]]
     assert local.any() and set(found.edges["channel"]) == {"key", "value"}
     for part in (found.fraction, found.total, found.direct):
@@ -52,7 +78,7 @@ def test_nothing_comes_from_beyond_the_window_of_a_local_layer(kind):
     assert local.all() or np.abs(found.fraction.numpy()[:, :, ~local]).max() > 1e-3
 
 
-# --- sets of edges ---------------------------------------------------------------------------------------------------
+# --- sets of edges --------------------------------------------------------------------------------
 
 
 def kept_pair(model):
@@ -67,7 +93,9 @@ def test_all_edges_together_are_the_donors_run(kind, dtype):
     model = made(kind, dtype)
     _, both, every = kept_pair(model)
     with torch.inference_mode():
-        moved, none = (ways.patch_edges(both, some, every_direction(model)) for some in (every, every[:0]))
+        moved, none = (
+            ways.patch_edges(both, some, every_direction(model)) for some in (every, every[:0])
+        )
     final = both.final[:, both.at]
     assert (moved - (final.roll(1, 0) - final)).abs().max() <= bound(model) * final.abs().max()
     assert none.abs().max() == 0 and moved.abs().max() > 0.1
@@ -75,7 +103,9 @@ def test_all_edges_together_are_the_donors_run(kind, dtype):
 
 def chain_of(every, rng):
     """Random edges one behind the other, from the cue's embeddings to a head at the word."""
-    first = (every["sender_layer"] == paths.EMBEDDING) & (every["sender_pos"] == every["sender_pos"][0])
+    first = (every["sender_layer"] == paths.EMBEDDING) & (
+        every["sender_pos"] == every["sender_pos"][0]
+    )
     while True:
         chain = [rng.choice(every[first])]
         while True:
@@ -90,14 +120,17 @@ def chain_of(every, rng):
 
 @pytest.mark.parametrize(("kind", "dtype"), typed())
 def test_a_way_is_its_steps_one_after_the_other(kind, dtype):
-    """Each step a hooked forward of its own; the last one's z is read with every other head at the word held."""
+    """Each step a hooked forward of its own; the last one's z is read with every other head at the
+    word held."""
     model, rng, largest = made(kind, dtype), np.random.default_rng(0), 0.0
     pair, both, every = kept_pair(model)
     plain, at = Plain(model, pair, both.at), both.at
     for _ in range(6):
         chain = chain_of(every, rng)
         with torch.inference_mode():
-            found = ways.patch_edges(both, chain, every_direction(model), [ways.receiver_of(chain[-1])])
+            found = ways.patch_edges(
+                both, chain, every_direction(model), [ways.receiver_of(chain[-1])]
+            )
         for side in (0, 1):
             change, own = None, plain.runs[side]
             for edge in chain:
@@ -112,7 +145,7 @@ def test_a_way_is_its_steps_one_after_the_other(kind, dtype):
     assert largest > 0.001
 
 
-# --- known answers ---------------------------------------------------------------------------------------------------
+# --- known answers --------------------------------------------------------------------------------
 
 
 def planted(kind, seed=0, make=make_handmade):
@@ -126,15 +159,17 @@ def number_of(every, edge):
     return number
 
 
-# How near a planted effect is to what it was planted for: random heads stand around it; in an encoder every sum goes
-# through a norm, which adds up to 2.5 % over the seeds here.
+# How near a planted effect is to what it was planted for: random heads stand around it; in an
+# encoder every sum goes through a norm, which adds up to 2.5 % over the seeds here.
 MAKERS = [(make_handmade, 0.02), pytest.param(make_handmade_encoder, 0.03, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("seed", mostly_campaign([0, 1, 2]))
 @pytest.mark.parametrize("kind", WAYS)
 @pytest.mark.parametrize(("make", "bound"), MAKERS)
-def test_planted_edges_do_what_they_were_planted_for_and_no_other_does_anything(make, bound, kind, seed):
+def test_planted_edges_do_what_they_were_planted_for_and_no_other_does_anything(
+    make, bound, kind, seed
+):
     weights, a, b, made = planted(kind, seed, make)
     found = paths.paths(weights, a, b, AXIS, depth=LAYERS, reach=0)
     noise, denoise = (found.total[..., 0].sum(0) / found.gap.sum()).numpy() * [[-1], [1]]
@@ -142,7 +177,9 @@ def test_planted_edges_do_what_they_were_planted_for_and_no_other_does_anything(
     for number, (denoises, noises) in known.items():
         assert denoise[number] == pytest.approx(denoises, abs=bound)
         assert noise[number] == pytest.approx(noises, abs=bound)
-        expected = (denoises + noises) / 2 if found.edges["channel"][number] == "input" else 1  # neurons are a step
+        expected = (
+            (denoises + noises) / 2 if found.edges["channel"][number] == "input" else 1
+        )  # neurons are a step
         assert float(found.fraction[..., number].mean()) == pytest.approx(expected, abs=bound)
     others = np.setdiff1d(np.arange(len(found.edges)), [*known])
     assert np.abs(denoise[others]).max() < bound and np.abs(noise[others]).max() < bound
@@ -154,12 +191,16 @@ def test_planted_ways_are_found_whole(kind, seed):
     weights, a, b, made = planted(kind, seed)
     found = paths.paths(weights, a, b, AXIS, depth=LAYERS)
     result = ways.ways(weights, a, b, AXIS, found, depth=LAYERS, least=0.02, draws=40)
-    wanted = {flat(edge) for edge in made.edges if edge[2] != (2, -1)}  # the neurons at the word are live, not on it
+    wanted = {
+        flat(edge) for edge in made.edges if edge[2] != (2, -1)
+    }  # the neurons at the word are live, not on it
     union = {number for way in result.ways for number in way}
     assert {found.edges[number].tolist() for number in union} == wanted
     count = TOGETHER.get(kind, 1)
     assert result.shares == pytest.approx([1 / count] * count, abs=0.02)
-    assert result.together == pytest.approx(1, abs=0.02) and result.kept == pytest.approx(1, abs=0.02)
+    assert result.together == pytest.approx(1, abs=0.02) and result.kept == pytest.approx(
+        1, abs=0.02
+    )
     assert result.smallest == tuple(sorted(union))
     assert np.quantile(result.random, 0.95) < 0.02
     for way in result.ways:
@@ -172,10 +213,12 @@ def test_a_reader_at_the_word_writes_its_total_directly_and_a_mover_nothing(kind
     found = paths.paths(weights, a, b, AXIS, depth=LAYERS)
     to_mover, *_, to_reader = (number_of(found.edges, edge) for edge in made.edges)
     assert found.direct[..., to_mover, 0].abs().max() == 0
-    torch.testing.assert_close(found.direct[..., to_reader, 0], found.total[..., to_reader, 0], rtol=0, atol=0.02)
+    torch.testing.assert_close(
+        found.direct[..., to_reader, 0], found.total[..., to_reader, 0], rtol=0, atol=0.02
+    )
 
 
-# --- what is run, and what is said -----------------------------------------------------------------------------------
+# --- what is run, and what is said ----------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -194,13 +237,19 @@ def test_totals_are_run_where_an_edge_could_reach_enough_and_for_a_sample_of_the
     some, again = (paths.paths(*given, depth=LAYERS, sample=50, seed=3) for _ in range(2))
     run = were_run(some)
     assert run[[number_of(some.edges, edge) for edge in made.edges]].all()
-    assert some.sampled.sum() == 50 and run[some.sampled].all() and 50 + len(made.edges) <= run.sum() < len(run) / 2
+    assert (
+        some.sampled.sum() == 50
+        and run[some.sampled].all()
+        and 50 + len(made.edges) <= run.sum() < len(run) / 2
+    )
     assert np.array_equal(some.sampled, again.sampled)
     torch.testing.assert_close(some.total[:, :, run], every.total[:, :, run], rtol=0, atol=1e-5)
     share = (every.total[..., 0] / every.gap.mean()).abs().mean((0, 1)).numpy()
     assert share[~run].max() < paths.REACH and share[some.sampled].max() < paths.REACH
     few = paths.paths(*given, depth=LAYERS, most=2, sample=0)  # those that could reach most
-    assert np.flatnonzero(were_run(few)).tolist() == sorted(number_of(few.edges, edge) for edge in made.edges)
+    assert np.flatnonzero(were_run(few)).tolist() == sorted(
+        number_of(few.edges, edge) for edge in made.edges
+    )
     assert few.swapped.shape == (len(given[1]), 2, LAYERS, given[0].shape[1] + 1, 3)
 
 
@@ -232,18 +281,27 @@ def test_rows_are_means_and_shares_of_the_gap(two_steps):
     [reads] = [flat(edge) for edge in made.edges if edge[3] == 0]
     [row] = [row for row in rows if tuple(row[name] for name in EDGE.names) == reads]
     assert row["fraction"] == pytest.approx(1, abs=0.01)
-    assert row["total"] == pytest.approx(1, abs=0.02) and row["direct"] == pytest.approx(1, abs=0.02)
+    assert row["total"] == pytest.approx(1, abs=0.02) and row["direct"] == pytest.approx(
+        1, abs=0.02
+    )
 
 
 def test_what_no_way_carries_is_not_carried(two_steps):
     given, _, every = two_steps
     result = ways.ways(*given, every, depth=LAYERS, least=2.0)
-    assert result.ways == () and result.together == 0 and result.smallest is None and len(result.random) == 0
+    assert (
+        result.ways == ()
+        and result.together == 0
+        and result.smallest is None
+        and len(result.random) == 0
+    )
 
 
 def test_edges_that_are_not_needed_are_taken_out():
     worth = {0: 0.5, 1: 0.02, 2: 0.45, 3: 0.0, 4: 0.03}
-    assert ways._smallest(tuple(worth), lambda numbers: sum(worth[number] for number in numbers)) == (0, 2)
+    assert ways._smallest(
+        tuple(worth), lambda numbers: sum(worth[number] for number in numbers)
+    ) == (0, 2)
 
 
 def test_random_sets_have_as_many_edges_into_each_layer():
@@ -254,4 +312,6 @@ def test_random_sets_have_as_many_edges_into_each_layer():
     assert len(drawn) == ways.RANDOM_SETS and len(set(drawn)) > ways.RANDOM_SETS / 2
     for some in drawn:
         assert len(set(some)) == len(some) and set(some) != set(numbers)
-        assert np.bincount(every["receiver_layer"][[*some]], minlength=3).tolist() == counts.tolist()
+        assert (
+            np.bincount(every["receiver_layer"][[*some]], minlength=3).tolist() == counts.tolist()
+        )

@@ -1,4 +1,5 @@
-"""One part of the donor's run at one layer and position, against one whole hooked forward a cell, for every family."""
+"""One part of the donor's run at one layer and position, against one whole hooked forward a cell,
+for every family."""
 
 import pytest
 import torch
@@ -31,11 +32,15 @@ def test_every_cell_equals_a_whole_forward(kind, dtype):
     model = made(kind, dtype)
     layout = LAYOUTS[KINDS.index(kind) % len(LAYOUTS)]
     pair, at, depth = drawn_pair(model, layout), layout[1], model.config.n_layers
-    found = positions.trace_positions(read_weights(model), pair[:1], pair[1:], every_direction(model), depth=depth)
+    found = positions.trace_positions(
+        read_weights(model), pair[:1], pair[1:], every_direction(model), depth=depth
+    )
     assert found.positions == tuple(range(layout[2] - at, 1))
     runs = [read_all(model, text.ids, QUANTITIES) for text in pair]
     scale = max(run["resid_post"][-1, at].abs().max() for run in runs)
-    assert_near(model, found.gap[0], runs[0]["resid_post"][-1, at] - runs[1]["resid_post"][-1, at], scale)
+    assert_near(
+        model, found.gap[0], runs[0]["resid_post"][-1, at] - runs[1]["resid_post"][-1, at], scale
+    )
     cells = [(at + offset,) for offset in found.positions]
     of_heads = [(head, *cell) for head in range(model.config.n_heads) for cell in cells]
     for side, (text, own, donor) in enumerate(zip(pair, runs, reversed(runs), strict=True)):
@@ -48,7 +53,9 @@ def test_every_cell_equals_a_whole_forward(kind, dtype):
 
         for layer in range(depth):
             for number, name in enumerate(positions.COMPONENTS):
-                assert_near(model, found.stream[0, side, number, layer], plain(layer, name, cells), scale)
+                assert_near(
+                    model, found.stream[0, side, number, layer], plain(layer, name, cells), scale
+                )
             moved = plain(layer, "z", [(pos, head) for head, pos in of_heads])
             assert_near(model, found.heads[0, side, layer].flatten(0, 1), moved, scale)
     assert found.stream.abs().amax((0, 1, 3, 4, 5)).min() > 0.01 and found.heads.abs().max() > 0.01
@@ -59,7 +66,9 @@ def test_heads_swapped_at_the_word_are_those_of_the_engine_of_swaps(kind):
     model = made(kind)
     weights, depth = read_weights(model), model.config.n_layers
     a, b = zip(*(drawn_pair(model, seed=seed) for seed in range(3)), strict=True)
-    directions = torch.randn(4, model.config.d_model, dtype=model.dtype, generator=torch.Generator().manual_seed(3))
+    directions = torch.randn(
+        4, model.config.d_model, dtype=model.dtype, generator=torch.Generator().manual_seed(3)
+    )
     found = positions.trace_positions(weights, a, b, directions, depth=depth, positions=[0])
     assert found.stream.shape == (3, 2, 3, depth, 1, 4) and found.positions == (0,)
     swapped = swaps.swap_pairs(weights, a, b, directions, depth=depth)
@@ -70,7 +79,9 @@ def test_heads_swapped_at_the_word_are_those_of_the_engine_of_swaps(kind):
     for name in ("gap", "stream", "heads"):
         whole = getattr(found, name)
         times = torch.tensor([1.0, 2.0, 3.0]).view(3, *[1] * (whole.ndim - 1))
-        assert (getattr(scaled, name) - times * whole).abs().max() <= bound(model) * 3 * whole.abs().max()
+        assert (getattr(scaled, name) - times * whole).abs().max() <= bound(
+            model
+        ) * 3 * whole.abs().max()
         assert getattr(nothing, name).abs().max() <= bound(model) * whole.abs().max()
 
 
@@ -79,7 +90,10 @@ def test_rows_say_what_moves_to_which_side():
     a, b = zip(*(drawn_pair(model, seed=seed) for seed in range(2)), strict=True)
     directions = torch.eye(model.config.d_model, dtype=model.dtype)[:3]
     found = positions.trace_positions(read_weights(model), a, b, directions, depth=2)
-    assert positions.trace_positions(read_weights(model), a, b, directions, depth=2, heads=False).heads is None
+    assert (
+        positions.trace_positions(read_weights(model), a, b, directions, depth=2, heads=False).heads
+        is None
+    )
     rows = found.rows(direction=1)
     assert len(rows) == 2 * 2 * 5 * (3 + model.config.n_heads)
     asked = {"pair": 1, "component": "mlp_out", "layer": 0, "pos": -2}
@@ -87,7 +101,9 @@ def test_rows_say_what_moves_to_which_side():
     assert row["head"] is None and row["gap"] == pytest.approx(float(found.gap[1, 1]))
     assert row["denoise"] == float(found.stream[1, 1, 2, 0, 2, 1])
     assert row["noise"] == -float(found.stream[1, 0, 2, 0, 2, 1])
-    row = next(row for row in rows if {"pair": 0, "head": 3, "layer": 1, "pos": -4}.items() <= row.items())
+    row = next(
+        row for row in rows if {"pair": 0, "head": 3, "layer": 1, "pos": -4}.items() <= row.items()
+    )
     assert row["component"] == "head" and row["denoise"] == float(found.heads[0, 1, 1, 3, 0, 1])
 
 
@@ -108,7 +124,12 @@ TOO_FAR = (
 @pytest.mark.parametrize(
     ("second", "depth", "given", "said"),
     [
-        ([1, 2, 9, 4], 3, None, "Tracing pairs up to depth 3: the model has 2 blocks; give a depth from 1 to 2."),
+        (
+            [1, 2, 9, 4],
+            3,
+            None,
+            "Tracing pairs up to depth 3: the model has 2 blocks; give a depth from 1 to 2.",
+        ),
         ([1, 9, 4], 2, None, UNEQUAL),
         ([1, 2, 3, 4], 2, None, ALIKE),
         ([1, 2, 9, 4], 2, [-4, 0], TOO_FAR),
@@ -117,5 +138,7 @@ TOO_FAR = (
 def test_what_cannot_be_traced_is_said(second, depth, given, said):
     weights, directions = read_weights(made("gpt2")), torch.ones(1, 28)
     with pytest.raises(InputError) as caught:
-        positions.trace_positions(weights, [[1, 2, 3, 4]], [second], directions, depth=depth, positions=given)
+        positions.trace_positions(
+            weights, [[1, 2, 3, 4]], [second], directions, depth=depth, positions=given
+        )
     assert str(caught.value) == said

@@ -25,12 +25,13 @@ def drawn_masks(count, seed=0, shape=(LAYERS, HEADS)):
     return np.random.default_rng(seed).random((count, *shape)) < 0.5
 
 
-# --- faithfulness ----------------------------------------------------------------------------------------------------
+# --- faithfulness ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def setting():
-    """A random model, ten sentences of equal length and last token in five pairs, two holdouts with their own axes."""
+    """A random model, ten sentences of equal length and last token in five pairs, two holdouts with
+    their own axes."""
     model = random_model(torch.float64)
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(model.config.d_vocab, (10, 6), generator=generator)
@@ -39,7 +40,9 @@ def setting():
     z, [*_, last] = target_z(model, rows), forward.run(weights, ids, torch.float64)
     resid = last["resid_post"][:, -1]
     fitted = [fit_axis(resid[:5] + shift, resid[5:], ("a", "b"), LAYERS) for shift in (0, 0.3)]
-    u, midpoint = (torch.stack([getattr(axis, name) for axis in fitted])[:, None] for name in ("u", "midpoint"))
+    u, midpoint = (
+        torch.stack([getattr(axis, name) for axis in fitted])[:, None] for name in ("u", "midpoint")
+    )
     gap = torch.tensor([[axis.gap] for axis in fitted], dtype=torch.float64)
     stages = (part.expand(2, LAYERS + 1, *part.shape[2:]) for part in (u, midpoint, gap))
     axes = HeldOutAxes(("a", "b"), *stages, np.array([0, 1, 0, 1, 1] * 2))
@@ -55,7 +58,8 @@ def restored(setting, masks):
 
 
 def toward_donor(setting, pairs, mask):
-    """How far the heads outside a set move M towards their donor, in both directions of every pair, by hand."""
+    """How far the heads outside a set move M towards their donor, in both directions of every pair,
+    by hand."""
     weights, rows, z, (axes, _) = setting
     for one, other in zip(pairs.a, pairs.b, strict=True):
         for recipient, donor, sign in ((other, one, 1), (one, other, -1)):
@@ -65,9 +69,12 @@ def toward_donor(setting, pairs, mask):
 
 
 def by_hand(setting, *parts):
-    """(M(S) - M(none)) / (M(all) - M(none)), summed over both directions of the pairs of every (pairs, set)."""
+    """(M(S) - M(none)) / (M(all) - M(none)), summed over both directions of the pairs of every
+    (pairs, set)."""
     none = np.zeros((LAYERS, HEADS), dtype=bool)
-    moved = [[sum(toward_donor(setting, pairs, kept)) for kept in (mask, none)] for pairs, mask in parts]
+    moved = [
+        [sum(toward_donor(setting, pairs, kept)) for kept in (mask, none)] for pairs, mask in parts
+    ]
     some, whole = np.sum(moved, axis=0)
     return (whole - some) / whole
 
@@ -75,7 +82,9 @@ def by_hand(setting, *parts):
 def test_faithfulness_is_the_ratio_of_sums_by_hand(setting):
     masks, pairs = drawn_masks(4, seed=1), setting[-1][1]
     found = restored(setting, masks)
-    assert found.tolist() == pytest.approx([by_hand(setting, (pairs, mask)) for mask in masks], abs=1e-10)
+    assert found.tolist() == pytest.approx(
+        [by_hand(setting, (pairs, mask)) for mask in masks], abs=1e-10
+    )
     assert np.ptp(found) > 0.05
 
 
@@ -97,9 +106,14 @@ def curves(setting, groups, *, depth=LAYERS):
 
 def test_curves_are_those_of_the_leading_sets_of_every_groups_own_order(setting):
     axes, pairs = setting[-1]
-    orders = [tuple(ALL[index] for index in np.random.default_rng(seed).permutation(len(ALL))) for seed in (5, 6)]
+    orders = [
+        tuple(ALL[index] for index in np.random.default_rng(seed).permutation(len(ALL)))
+        for seed in (5, 6)
+    ]
     parts = [pairs.take([0, 2]), pairs.take([1, 3, 4])]
-    found = curves(setting, [Ranked(axes, part, order) for part, order in zip(parts, orders, strict=True)])
+    found = curves(
+        setting, [Ranked(axes, part, order) for part, order in zip(parts, orders, strict=True)]
+    )
     assert found.order == tuple(ALL) and found.pairs == 5
     assert found.sizes == tuple(range(13))
     for size in (0, 1, 5, 12):
@@ -115,7 +129,10 @@ def test_curves_are_those_of_the_leading_sets_of_every_groups_own_order(setting)
 def test_random_sets_are_measured_as_sets_of_the_same_layers(setting):
     axes, pairs = setting[-1]
     found = curves(setting, [Ranked(axes, pairs, tuple(ALL))])
-    others = [by_hand(setting, (pairs, sets.mask_of([(0, head)], (LAYERS, HEADS)))) for head in range(1, HEADS)]
+    others = [
+        by_hand(setting, (pairs, sets.mask_of([(0, head)], (LAYERS, HEADS))))
+        for head in range(1, HEADS)
+    ]
     drawn = np.abs(found.random[0][:, None] - np.array(others)).argmin(1)
     np.testing.assert_allclose(found.random[0], np.array(others)[drawn], atol=1e-10)
     assert set(drawn) == {0, 1, 2}
@@ -138,16 +155,20 @@ def test_intervals_are_those_of_pairs_drawn_again(setting):
     for name in ("faithfulness", "necessity"):
         (low, high), value = getattr(found, f"{name}_interval"), getattr(found, name)
         assert (low <= high).all()
-        assert low[[0, -1]].tolist() == pytest.approx(value[[0, -1]].tolist(), abs=1e-9)  # none and all are exact
+        assert low[[0, -1]].tolist() == pytest.approx(
+            value[[0, -1]].tolist(), abs=1e-9
+        )  # none and all are exact
         assert high[[0, -1]].tolist() == pytest.approx(value[[0, -1]].tolist(), abs=1e-9)
         assert (high - low)[1:-1].min() > 0.01
-    alike = replace(pairs, a=(0,) * 5, b=(5,) * 5)  # five times the same pair: nothing to be unsure of
+    alike = replace(
+        pairs, a=(0,) * 5, b=(5,) * 5
+    )  # five times the same pair: nothing to be unsure of
     sure = curves(setting, [Ranked(axes, alike, tuple(ALL))])
     np.testing.assert_allclose(*sure.faithfulness_interval, atol=1e-9)
     np.testing.assert_allclose(sure.faithfulness_interval[0], sure.faithfulness, atol=1e-9)
 
 
-# --- sets ------------------------------------------------------------------------------------------------------------
+# --- sets -----------------------------------------------------------------------------------------
 
 
 def test_a_mask_is_true_for_its_heads_and_for_no_other():
@@ -172,7 +193,9 @@ def test_random_sets_have_as_many_heads_in_every_layer_and_are_others():
     found = sets.drawn_sets(mask, 200, np.random.default_rng(0))
     assert len(found) == 200 and all(drawn.sum(1).tolist() == [2, 0, 1] for drawn in found)
     assert not any(np.array_equal(drawn, mask) for drawn in found)
-    assert len({drawn.tobytes() for drawn in found}) == 6 * 4 - 1  # all there are, but the set itself
+    assert (
+        len({drawn.tobytes() for drawn in found}) == 6 * 4 - 1
+    )  # all there are, but the set itself
 
 
 def test_where_there_is_no_other_set_it_is_the_set_itself():

@@ -1,4 +1,5 @@
-"""Exact swaps at the word, of heads and of sets of heads, for every family with one stack, against hooked forwards."""
+"""Exact swaps at the word, of heads and of sets of heads, for every family with one stack, against
+hooked forwards."""
 
 import pytest
 import torch
@@ -41,7 +42,9 @@ def exact(model, scale=1.0):
 def own_directions(model, stages, seed=3):
     """A direction for every text and stage."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(len(TARGETS), stages, model.config.d_model, generator=generator, dtype=model.dtype)
+    return torch.randn(
+        len(TARGETS), stages, model.config.d_model, generator=generator, dtype=model.dtype
+    )
 
 
 def some_sets(*shape):
@@ -62,7 +65,9 @@ def test_every_swap_equals_a_whole_forward(kind, dtype):
     moved = patching.swap_heads(weights, texts, donors, every_direction(model))
     assert moved.shape == (*donors.shape[:3], model.config.d_model)
     for text, given, found in zip(texts, donors, moved, strict=True):
-        base, *rows = swapped(model, text, [{}, *({place: given[place]} for place in places(donors))])[0][-1]
+        base, *rows = swapped(
+            model, text, [{}, *({place: given[place]} for place in places(donors))]
+        )[0][-1]
         plain = torch.stack(rows) - base
         assert (found.flatten(0, 1) - plain).abs().max() <= bound(model) * base.abs().max()
         assert plain.abs().amax(-1).min() > 0.01
@@ -74,7 +79,9 @@ def test_every_set_equals_a_whole_forward_with_many_heads_replaced(kind):
     kept = some_sets(*donors.shape[1:3])
     moved = patching.swap_sets(weights, texts, donors, kept, every_direction(model))
     for text, given, found in zip(texts, donors, moved, strict=True):
-        sets = [{place: given[place] for place in places(donors) if not mask[place]} for mask in kept]
+        sets = [
+            {place: given[place] for place in places(donors) if not mask[place]} for mask in kept
+        ]
         base, *rows = swapped(model, text, [{}, *sets])[0][-1]
         assert (found - torch.stack(rows) + base).abs().max() <= bound(model) * base.abs().max()
     assert moved[:, 0].abs().max() < 1e-12 and moved[:, 1].abs().max() > 0.1
@@ -91,10 +98,14 @@ def test_every_stage_is_what_a_run_up_to_it_reads(kind, dtype):
     for stage in range(depth):
         given, along = donors[:, : stage + 1], directions[:, stage]
         alone = patching.swap_heads(weights, texts, given, every_direction(model))
-        sets = patching.swap_sets(weights, texts, given, kept[:, : stage + 1], every_direction(model))
+        sets = patching.swap_sets(
+            weights, texts, given, kept[:, : stage + 1], every_direction(model)
+        )
         for found, whole in ((by_head[:, : stage + 1], alone), (by_set, sets)):
             expected = torch.einsum("r...d,rd->r...", whole, along)
-            assert (found[..., stage] - expected).abs().max() <= 10 * bound(model) * expected.abs().max()
+            assert (found[..., stage] - expected).abs().max() <= 10 * bound(
+                model
+            ) * expected.abs().max()
         assert (by_head[:, stage + 1 :, :, stage] == 0).all() and alone.abs().amax(-1).min() > 0
 
 
@@ -105,7 +116,12 @@ def test_the_stage_behind_the_final_norm_is_the_change_of_the_hooked_logits(kind
     if not effects.predicts(weights):
         pytest.skip("it does not say what comes next")
     directions = own_directions(model, depth + 1)
-    asked = torch.randn(len(texts), model.config.d_vocab, generator=torch.Generator().manual_seed(4), dtype=model.dtype)
+    asked = torch.randn(
+        len(texts),
+        model.config.d_vocab,
+        generator=torch.Generator().manual_seed(4),
+        dtype=model.dtype,
+    )
     directions[:, -1] = asked @ forward.unembedding(weights, model.dtype)
     found = patching.swap_heads(weights, texts, donors, directions)
     before = patching.swap_heads(weights, texts, donors, directions[:, :-1])
@@ -127,7 +143,9 @@ def test_batches_are_their_rows_in_the_order_given(kind, monkeypatch):
         alone = patching.swap_heads(weights, [text], donors[[number]], directions)
         torch.testing.assert_close(together[number], alone[0], **exact(model))
     monkeypatch.setattr(patching, "NUMBERS", 1)
-    torch.testing.assert_close(patching.swap_heads(weights, texts, donors, directions), together, **exact(model))
+    torch.testing.assert_close(
+        patching.swap_heads(weights, texts, donors, directions), together, **exact(model)
+    )
 
 
 @pytest.mark.parametrize("kind", each_family("gpt2", "gemma2", "bert"))
@@ -137,11 +155,15 @@ def test_effects_are_linear_in_the_direction(kind):
     given = torch.stack([every[0], every[1], torch.full_like(every[0], 2.0)])
     whole = patching.swap_heads(weights, texts, donors, every)
     expected = torch.cat([whole[..., :2], 2 * whole.sum(-1, keepdim=True)], dim=-1)
-    torch.testing.assert_close(patching.swap_heads(weights, texts, donors, given), expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        patching.swap_heads(weights, texts, donors, given), expected, rtol=0, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_swap_at_the_last_block_before_the_read_out_is_its_write_and_what_the_mlp_makes_of_it(kind):
+def test_a_swap_at_the_last_block_before_the_read_out_is_its_write_and_what_the_mlp_makes_of_it(
+    kind,
+):
     model, weights, texts, donors = setting(kind, depth=1)
     moved = patching.swap_heads(weights, texts, donors, every_direction(model))
     block, config = weights.blocks[0], model.config
@@ -163,15 +185,22 @@ def test_a_swap_at_the_last_block_before_the_read_out_is_its_write_and_what_the_
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_swapping_everything_is_the_donors_run_where_nothing_else_is_read(kind):
-    """Same word, same position, every head of every layer from the donor: what is left to differ?"""
+    """Same word, same position, every head of every layer from the donor: what is left to differ?
+    """
     model, weights, [recipient, *_], _ = setting(kind)
     donor = random_rows(model, seed=9)[0]
-    donor = Placed((*donor.ids[: donor.at], recipient.ids[donor.at], *donor.ids[donor.at + 1 :]), donor.at)
+    donor = Placed(
+        (*donor.ids[: donor.at], recipient.ids[donor.at], *donor.ids[donor.at + 1 :]), donor.at
+    )
     z = target_z(model, [donor])
     nothing = torch.zeros(1, *z.shape[1:3], dtype=torch.bool)
     moved = patching.swap_sets(weights, [recipient], z, nothing, every_direction(model))[0, 0]
     own, whole = (swapped(model, text, [{}])[0][-1, 0] for text in (recipient, donor))
-    assert (own + moved - whole).abs().max() <= bound(model) * whole.abs().max() < 1e-3 * moved.abs().max()
+    assert (
+        (own + moved - whole).abs().max()
+        <= bound(model) * whole.abs().max()
+        < 1e-3 * moved.abs().max()
+    )
 
 
 @pytest.mark.parametrize(("kind", "dtype"), typed())

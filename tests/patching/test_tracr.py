@@ -1,4 +1,5 @@
-"""Circuits that a compiler put in: programs compiled by Tracr run as Tracr runs them, and are found whole."""
+"""Circuits that a compiler put in: programs compiled by Tracr run as Tracr runs them, and are found
+whole."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,7 +38,9 @@ def name(request):
 
 @needs_tracr
 @pytest.mark.slow
-def test_a_compiled_program_runs_as_tracr_runs_it_on_every_input_and_the_circuit_is_the_programs(name):
+def test_a_compiled_program_runs_as_tracr_runs_it_on_every_input_and_the_circuit_is_the_programs(
+    name,
+):
     program = compiled(name)
     assert len(program.inputs) == 3**5
     made = outputs(program)[:, 1:]  # Tracr itself gives the begin token no meaning
@@ -58,7 +61,9 @@ def test_heads_that_are_not_the_programs_are_alive_and_read_by_nobody(name):
     program = compiled(name)
     pairs = pairs_of(program, 4)
     ids = torch.from_numpy(program.inputs[[row for pair in pairs for row in pair]])
-    z = torch.stack([step["z"] for step in forward.run(probe.read_weights(program.model), ids, torch.float32)])
+    z = torch.stack(
+        [step["z"] for step in forward.run(probe.read_weights(program.model), ids, torch.float32)]
+    )
     moved = (z[:, ::2] - z[:, 1::2]).abs().amax((1, 3, 4))  # layer head
     heads, edges = by_probe(program, pairs)
     for place in set(heads) - program.heads:
@@ -82,15 +87,24 @@ def test_swaps_and_paths_find_every_head_and_every_edge_and_agree_with_direct_pa
 def test_a_ranking_without_anything_to_tell_apart_has_no_area_and_ties_count_half():
     scores = {"a": 0.2, "b": 0.2 + 1e-8, "c": 0.1}
     assert auroc(scores, frozenset("a"), scores) == 0.75
-    assert auroc(scores, frozenset("ab"), scores) == 1 and auroc(scores, frozenset("c"), scores) == 0
-    assert auroc(scores, frozenset(), scores) is None and auroc(scores, frozenset("abc"), scores) is None
+    assert (
+        auroc(scores, frozenset("ab"), scores) == 1 and auroc(scores, frozenset("c"), scores) == 0
+    )
+    assert (
+        auroc(scores, frozenset(), scores) is None
+        and auroc(scores, frozenset("abc"), scores) is None
+    )
 
 
 def test_sixteen_programs_are_on_record_and_found_whole():
     kept = pd.read_csv(KEPT)
     assert len(kept) == 16 and kept["program"].is_unique and {1, 2, 3} == set(kept["steps"])
     assert (kept["steps"] == 2).sum() >= 3 and (kept["steps"] == 3).sum() >= 2
-    assert (kept["error"] < 1e-5).all() and (kept["inputs"] >= 3**5).all() and (kept["pairs"] == 24).all()
+    assert (
+        (kept["error"] < 1e-5).all()
+        and (kept["inputs"] >= 3**5).all()
+        and (kept["pairs"] == 24).all()
+    )
     for kind in ("heads", "edges"):
         assert (kept[f"{kind}_probe"] == 1).all() and (kept[f"{kind}_attribution"] <= 1).all()
     between = kept[kept["between_known"] > 0]

@@ -1,4 +1,5 @@
-"""Axes, shares of space and held-out scores: identities, hand-made numbers, and the detector of leaks."""
+"""Axes, shares of space and held-out scores: identities, hand-made numbers, and the detector of
+leaks."""
 
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import torch
 from handmade import SENSES, make_sentences, random_model, tokens_of
 from scipy.stats import norm
 
-from probe.model import ledger
+from probe.model import decomposition
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
 from probe.stats import axes, resampling
@@ -21,7 +22,7 @@ def normal(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-# --- the axis --------------------------------------------------------------------------------------------------------
+# --- the axis -------------------------------------------------------------------------------------
 
 
 def test_the_axis_is_calibrated_on_its_two_means_and_an_effect_is_a_difference_of_coordinates():
@@ -35,7 +36,9 @@ def test_the_axis_is_calibrated_on_its_two_means_and_an_effect_is_a_difference_o
     assert (axis.sense_a, axis.sense_b, axis.depth) == ("river", "money", 3)
     other, change = axes.fit_axis(b, a, ("money", "river"), 3), normal(7, 5, seed=2)
     torch.testing.assert_close(other.coordinate(a), -axis.coordinate(a), **EXACT)
-    torch.testing.assert_close(axis.effect(change), axis.coordinate(a + change) - axis.coordinate(a), **EXACT)
+    torch.testing.assert_close(
+        axis.effect(change), axis.coordinate(a + change) - axis.coordinate(a), **EXACT
+    )
 
 
 def test_identical_senses_have_a_harmless_axis():
@@ -52,10 +55,12 @@ def test_pairs_of_senses_are_in_order_of_appearance():
 
 def test_the_nearest_sense_is_the_nearest_mean():
     fit = torch.tensor([[0.0, 0], [2, 0], [10, 0]])
-    assert axes.nearest_sense(fit, ["a", "a", "b"], torch.tensor([[5.4, 3], [5.6, -3], [-9, 0]])) == ["a", "b", "a"]
+    assert axes.nearest_sense(
+        fit, ["a", "a", "b"], torch.tensor([[5.4, 3], [5.6, -3], [-9, 0]])
+    ) == ["a", "b", "a"]
 
 
-# --- depth -----------------------------------------------------------------------------------------------------------
+# --- depth ----------------------------------------------------------------------------------------
 
 
 def separated(depths, *, n=24, noise=1.0, seed=0):
@@ -74,7 +79,8 @@ def by_depth(resid, labels, groups, seed=0):
 
 
 def by_hand(g):
-    """One pair of senses whose g of every depth is given, from 32 cue words. AUROC plays no part."""
+    """One pair of senses whose g of every depth is given, from 32 cue words. AUROC plays no part.
+    """
     g = np.array(g)
     return axes.DepthSeparation(np.linspace(1, 0.5, len(g)), g, np.sqrt(2 / 32 + g**2 / (4 * 32)))
 
@@ -83,38 +89,54 @@ def test_separation_follows_the_gap():
     apart = np.array([0.0, 1.0, 3.0, 1.5])
     resid, labels = separated(apart.tolist(), n=600)
     found = by_depth(resid, labels, range(600))
-    np.testing.assert_allclose(found.auroc, norm.cdf(apart / np.sqrt(2)), atol=0.05)  # of two normals that far apart
+    np.testing.assert_allclose(
+        found.auroc, norm.cdf(apart / np.sqrt(2)), atol=0.05
+    )  # of two normals that far apart
     assert (np.abs(found.g - apart) < 3 * np.sqrt(4 / 600 + apart**2 / 1200)).all()
 
 
-@pytest.mark.parametrize(("name", "nothing", "group"), [("auroc", 0.5, 1), ("auroc", 0.5, 2), ("g", 0, 2)])
+@pytest.mark.parametrize(
+    ("name", "nothing", "group"), [("auroc", 0.5, 1), ("auroc", 0.5, 2), ("g", 0, 2)]
+)
 def test_separation_is_held_out(name, nothing, group):
-    """In sample, noise in more dimensions than sentences would look perfectly separated at every depth.
+    """In sample, noise in more dimensions than sentences would look perfectly separated at every
+    depth.
 
-    g is that of groups which hold both senses, so that every fold learns from as many of each: else the midpoint lies
-    nearer to the sense with more of them, which puts noise below 0.
+    g is that of groups which hold both senses, so that every fold learns from as many of each: else
+    the midpoint lies nearer to the sense with more of them, which puts noise below 0.
     """
     groups, labels = [row // group for row in range(24)], ["a", "b"] * 12
-    found = [getattr(by_depth(normal(24, 3, 200, seed=seed), labels, groups, seed), name) for seed in range(40)]
+    found = [
+        getattr(by_depth(normal(24, 3, 200, seed=seed), labels, groups, seed), name)
+        for seed in range(40)
+    ]
     mean, error = np.mean(found, axis=0), np.std(found, axis=0) / np.sqrt(40)
     assert (np.abs(mean - nothing) < 3 * error).all()
 
 
 def test_groups_are_not_trained_and_tested_on_at_once():
-    """Cue words are vectors of their own that have no sense in common: sentences leak, cue words do not."""
+    """Cue words are vectors of their own that have no sense in common: sentences leak, cue words do
+    not."""
     cue = np.arange(96) % 12
     rows = normal(12, 1, 100)[cue] + 0.01 * normal(96, 1, 100, seed=1)
     labels = ["a" if number % 2 else "b" for number in cue]
     leaks, kept = by_depth(rows, labels, range(96)), by_depth(rows, labels, cue.tolist())
     assert leaks.auroc == 1 and kept.auroc < 0.9 and leaks.g > 4 and kept.g < 1
-    for found, units in ((leaks, 48), (kept, 6)):  # per sense; sentences of one cue word are one unit
-        np.testing.assert_allclose(found.error, np.sqrt(2 / units + found.g**2 / (4 * units)), rtol=1e-12)
+    for found, units in (
+        (leaks, 48),
+        (kept, 6),
+    ):  # per sense; sentences of one cue word are one unit
+        np.testing.assert_allclose(
+            found.error, np.sqrt(2 / units + found.g**2 / (4 * units)), rtol=1e-12
+        )
 
 
 @pytest.mark.parametrize("counts", [(17, 19), (12, 12), (30, 7)])
 def test_identical_vectors_are_not_separated_at_all(counts):
     labels = ["a"] * counts[0] + ["b"] * counts[1]
-    found = by_depth(normal(1, 2, 64).expand(sum(counts), 2, 64).float(), labels, range(sum(counts)))
+    found = by_depth(
+        normal(1, 2, 64).expand(sum(counts), 2, 64).float(), labels, range(sum(counts))
+    )
     assert (found.auroc == 0.5).all() and (found.g == 0).all()
 
 
@@ -128,7 +150,10 @@ def test_a_gap_without_spread_is_perfect():
 @pytest.mark.parametrize(
     ("g", "expected"),
     [
-        ([[9.0, 1.0, 3.0, 4.0, 3.9]], 3),  # the error of 4 from 32 cue words is sqrt(.0625 + .125) = .433
+        (
+            [[9.0, 1.0, 3.0, 4.0, 3.9]],
+            3,
+        ),  # the error of 4 from 32 cue words is sqrt(.0625 + .125) = .433
         ([[9.0, 1.0, 3.566, 4.0, 3.9]], 3),
         ([[9.0, 1.0, 3.568, 4.0, 3.9]], 2),
         ([[0.0, 1.0, 4.0], [0.0, 5.5, 4.0]], 2),  # means 3.25 and 4, mean error .433
@@ -147,7 +172,7 @@ def test_nothing_to_score_is_chance():
     assert found.auroc.tolist() == [0.5] * 3 and found.g.tolist() == [0] * 3
 
 
-# --- axes of every holdout -------------------------------------------------------------------------------------------
+# --- axes of every holdout ------------------------------------------------------------------------
 
 SENTENCES = make_sentences(frames=5, distances=(1,), cues=8)
 SPLIT = cross_fit(SENTENCES, SENSES, seed=1)
@@ -160,13 +185,20 @@ def test_held_out_axes_are_fitted_on_what_their_holdout_learns_from():
     for holdout in SPLIT.holdouts:
         train = np.array(holdout.train)
         a, b = (resid[np.array(SPLIT.rows)[train[side]]] for side in (OF_A[train], ~OF_A[train]))
-        for row, stage in [(SPLIT.rows[place], stage) for place in holdout.test for stage in range(3)]:
-            expected, found = axes.fit_axis(a[:, stage], b[:, stage], SENSES, stage), held_out.at(row, stage)
+        for row, stage in [
+            (SPLIT.rows[place], stage) for place in holdout.test for stage in range(3)
+        ]:
+            expected, found = (
+                axes.fit_axis(a[:, stage], b[:, stage], SENSES, stage),
+                held_out.at(row, stage),
+            )
             torch.testing.assert_close(found.u, expected.u, **EXACT)
             torch.testing.assert_close(found.midpoint, expected.midpoint, **EXACT)
             assert found.gap == pytest.approx(expected.gap, abs=1e-12)
             m = expected.coordinate(resid[row, stage]).item()
-            assert held_out.coordinates(resid[[row]], [row])[0, stage] == pytest.approx(m, abs=1e-12)
+            assert held_out.coordinates(resid[[row]], [row])[0, stage] == pytest.approx(
+                m, abs=1e-12
+            )
             change = normal(6, seed=row)
             along = held_out.directions([row])[0, stage] @ change
             assert along.item() == pytest.approx(expected.effect(change).item(), abs=1e-12)
@@ -177,7 +209,8 @@ def test_held_out_axes_are_fitted_on_what_their_holdout_learns_from():
 
 
 def test_what_is_said_next_is_read_in_centred_logits():
-    """M of the last stage: the share of the difference of the senses' mean logits, over the whole vocabulary."""
+    """M of the last stage: the share of the difference of the senses' mean logits, over the whole
+    vocabulary."""
     resid, unembedding = normal(len(SENTENCES), 3, 6), normal(40, 6, seed=2)
     held_out = axes.hold_out(resid, SPLIT, SENSES, axes.next_token_root(unembedding))
     plain, logits = axes.hold_out(resid, SPLIT, SENSES), resid[:, -1] @ unembedding.T
@@ -185,10 +218,17 @@ def test_what_is_said_next_is_read_in_centred_logits():
     torch.testing.assert_close(held_out.u[:, :-1], plain.u[:, :-1], **EXACT)
     for holdout in SPLIT.holdouts:
         train, row = np.array(holdout.train), SPLIT.rows[holdout.test[0]]
-        means = [logits[np.array(SPLIT.rows)[train[side]]].mean(0) for side in (OF_A[train], ~OF_A[train])]
+        means = [
+            logits[np.array(SPLIT.rows)[train[side]]].mean(0)
+            for side in (OF_A[train], ~OF_A[train])
+        ]
         difference = means[0] - means[1]
-        expected = (logits[row] - (means[0] + means[1]) / 2) @ difference / (difference @ difference)
-        assert held_out.coordinates(resid[[row]], [row])[0, -1] == pytest.approx(expected.item(), abs=1e-10)
+        expected = (
+            (logits[row] - (means[0] + means[1]) / 2) @ difference / (difference @ difference)
+        )
+        assert held_out.coordinates(resid[[row]], [row])[0, -1] == pytest.approx(
+            expected.item(), abs=1e-10
+        )
 
 
 def test_separation_by_holdout_is_that_of_held_out_coordinates_by_hand():
@@ -207,7 +247,9 @@ def test_separation_by_holdout_is_that_of_held_out_coordinates_by_hand():
         assert found.auroc[depth] == pytest.approx(np.mean(aurocs)) and len(set(aurocs)) > 1
         assert found.g[depth] == pytest.approx(resampling.hedges_g(*map(np.array, sides)).item())
     units = len({SPLIT.units[place] for one in SPLIT.holdouts for place in one.test})
-    np.testing.assert_allclose(found.error, np.sqrt(2 / units + found.g**2 / (4 * units)), rtol=1e-12)
+    np.testing.assert_allclose(
+        found.error, np.sqrt(2 / units + found.g**2 / (4 * units)), rtol=1e-12
+    )
 
 
 def test_separation_by_holdout_scores_only_what_tests_both_senses():
@@ -216,7 +258,9 @@ def test_separation_by_holdout_scores_only_what_tests_both_senses():
     others = SPLIT.holdouts[1:]
     without, with_one, nothing = (
         axes.separation_by_holdout(axes.hold_out(resid, split, SENSES), resid, split)
-        for split in (replace(SPLIT, holdouts=holdouts) for holdouts in (others, (only_a, *others), (only_a,)))
+        for split in (
+            replace(SPLIT, holdouts=holdouts) for holdouts in (others, (only_a, *others), (only_a,))
+        )
     )
     np.testing.assert_array_equal(with_one.auroc, without.auroc)
     assert nothing.auroc.tolist() == [0.5, 0.5] and nothing.g.tolist() == [0, 0]
@@ -224,7 +268,9 @@ def test_separation_by_holdout_scores_only_what_tests_both_senses():
 
 def test_the_profile_begins_at_exactly_nothing():
     rows = len(SENTENCES)
-    side = torch.tensor([0.5 if row.sense == SENSES[0] else -0.5 for row in SENTENCES], dtype=torch.float64)
+    side = torch.tensor(
+        [0.5 if row.sense == SENSES[0] else -0.5 for row in SENTENCES], dtype=torch.float64
+    )
     resid = normal(rows, 2, 6)
     resid[:, 0] = 0
     resid[:, 1, 0] += 4 * side
@@ -232,7 +278,9 @@ def test_the_profile_begins_at_exactly_nothing():
     stages = torch.cat([token, resid + token], dim=1)
     held_out = axes.hold_out(stages[:, 1:], SPLIT, SENSES)
     places = axes.profile(held_out, stages, SPLIT, 1, np.array([0.5, 0.97]))
-    assert [(place.depth, place.sense) for place in places] == [(d, sense) for d in (-1, 0, 1) for sense in SENSES]
+    assert [(place.depth, place.sense) for place in places] == [
+        (d, sense) for d in (-1, 0, 1) for sense in SENSES
+    ]
     for place in places[:4]:
         assert (place.coordinate, place.low, place.high, place.auroc) == (0, 0, 0, 0.5)
     assert held_out.coordinates(stages[:, 1:], range(rows))[:, 0].tolist() == [0] * rows
@@ -245,7 +293,7 @@ def test_the_profile_begins_at_exactly_nothing():
     assert places[5].coordinate == pytest.approx(-0.5, abs=0.15)
 
 
-# --- what a head writes ----------------------------------------------------------------------------------------------
+# --- what a head writes ---------------------------------------------------------------------------
 
 
 def test_coordinates_of_a_write_keep_its_lengths_and_angles():
@@ -253,7 +301,7 @@ def test_coordinates_of_a_write_keep_its_lengths_and_angles():
     rows = [[3, 50, 7, 9], [8, 1, 90, 9], [7, 7, 1, 30]]
     states = target_states(model, [tokens_of(row) for row in rows], [3, 3, 2])
     weights = read_weights(model)
-    coordinates = ledger.write_coordinates(states.z, weights)
+    coordinates = decomposition.write_coordinates(states.z, weights)
     layers, heads, _, d_head = weights.shape
     assert coordinates.shape == (layers, heads, 3, d_head)
     for layer in range(layers):

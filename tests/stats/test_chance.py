@@ -1,11 +1,14 @@
-"""What the tests of a word say where nothing is there, and where a known effect is: many runs, each with its seed.
+"""What the tests of a word say where nothing is there, and where a known effect is: many runs, each
+with its seed.
 
-8 permuted labels: p of one head uniform, the chance of one false claim at its level, held-out AUROC one half, in-sample
-not · whole studies with nothing to find, and the kept record of the campaign of them · 20 crossed pairs of cue words
-without a sense effect: claims at their level, intervals that cover · 9 an effect of d = 1 in one of 144 heads is found.
+8 permuted labels: p of one head uniform, the chance of one false claim at its level, held-out AUROC
+one half, in-sample not · whole studies with nothing to find, and the kept record of the campaign of
+them · 20 crossed pairs of cue words without a sense effect: claims at their level, intervals that
+cover · 9 an effect of d = 1 in one of 144 heads is found.
 
-`FEW` runs of each are made every time and 200 or 300 in the campaign. With few runs a share is held to what a binomial
-count leaves possible: a bound is wrong once in a thousand draws of the seeds, on either side (`likely`).
+`FEW` runs of each are made every time and 200 or 300 in the campaign. With few runs a share is held
+to what a binomial count leaves possible: a bound is wrong once in a thousand draws of the seeds, on
+either side (`likely`).
 """
 
 from pathlib import Path
@@ -39,7 +42,15 @@ PER_SENSE = 77  # so many cue words; every fold is scored along a direction of f
 def sentence_of(sense, cue):
     text = f"the {cue} {WORD}"
     start = text.index(WORD)
-    return Sentence(word=WORD, sense=sense, text=text, start=start, end=len(text), cue_start=4, cue_end=start - 1)
+    return Sentence(
+        word=WORD,
+        sense=sense,
+        text=text,
+        start=start,
+        end=len(text),
+        cue_start=4,
+        cue_end=start - 1,
+    )
 
 
 def sentences_of(per_sense, *, repeats=1):
@@ -48,7 +59,7 @@ def sentences_of(per_sense, *, repeats=1):
     return [sentence_of(*cue) for cue in cues for _ in range(repeats)]
 
 
-# --- 8: nothing is there ---------------------------------------------------------------------------------------------
+# --- 8: nothing is there --------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=RUNS)
@@ -58,7 +69,8 @@ def runs(request):
 
 @pytest.fixture(scope="module")
 def null_separations(runs):
-    """Cue words that differ, senses that do not: every cue is a vector of its own in every head. One result per run."""
+    """Cue words that differ, senses that do not: every cue is a vector of its own in every head.
+    One result per run."""
     sentences, found = sentences_of(18, repeats=3), []
     for run in range(runs):
         rng = np.random.default_rng(run)
@@ -78,7 +90,9 @@ def null_flips(runs):
     found = []
     for run in range(runs):
         rng = np.random.default_rng(run)
-        effects = np.repeat(rng.normal(size=(10, *SHAPE)), 6, axis=0) + 0.3 * rng.normal(size=(60, *SHAPE))
+        effects = np.repeat(rng.normal(size=(10, *SHAPE)), 6, axis=0) + 0.3 * rng.normal(
+            size=(60, *SHAPE)
+        )
         found.append(resampling.flip_null(effects, cues, draws=DRAWS, rng=rng))
     return found
 
@@ -90,20 +104,29 @@ def nulls(request, null_separations, null_flips):
 
 def test_p_of_one_head_is_uniform(nulls):
     found = [resampling.max_t(null[0, 1, :1], null[1:, 1, :1]).p.item() for null in nulls]
-    spread = np.random.default_rng(0).uniform(-0.5, 0.5, len(nulls)) / (DRAWS + 1)  # p takes steps of 1 / (DRAWS + 1)
+    spread = np.random.default_rng(0).uniform(-0.5, 0.5, len(nulls)) / (
+        DRAWS + 1
+    )  # p takes steps of 1 / (DRAWS + 1)
     assert kstest(np.array(found) + spread, "uniform").pvalue > 0.05
 
 
 def test_one_false_claim_among_all_heads_is_as_rare_as_the_level_says(nulls):
-    """At the level .05, and at .2, where few runs hold enough claims to see a test that claims too little."""
+    """At the level .05, and at .2, where few runs hold enough claims to see a test that claims too
+    little."""
     smallest = np.array([resampling.max_t(null[0], null[1:]).p.min() for null in nulls])
-    one_by_one = np.array([resampling.max_t(null[0, :, :1], null[1:, :, :1]).p.min() for null in nulls])
+    one_by_one = np.array(
+        [resampling.max_t(null[0, :, :1], null[1:, :, :1]).p.min() for null in nulls]
+    )
     for level in (0.05, 0.2):
         fewest, most = likely(level, len(nulls))
         assert fewest <= (smallest < level).sum() <= most
         assert (one_by_one < level).sum() <= most
-    uncorrected = [((1 + (null[1:] >= null[0]).sum(0)) / (1 + DRAWS)).min() < 0.05 for null in nulls]
-    assert np.mean(uncorrected) > 0.3  # the check can fail: without correction many more runs claim something
+    uncorrected = [
+        ((1 + (null[1:] >= null[0]).sum(0)) / (1 + DRAWS)).min() < 0.05 for null in nulls
+    ]
+    assert (
+        np.mean(uncorrected) > 0.3
+    )  # the check can fail: without correction many more runs claim something
     if len(nulls) > FEW:
         assert 0.02 <= np.mean(smallest < 0.05) <= 0.08 and np.mean(one_by_one < 0.05) <= 0.08
 
@@ -113,7 +136,7 @@ def test_held_out_separation_of_nothing_is_one_half(null_separations):
     assert np.mean(means) == pytest.approx(0.5, abs=2 * np.std(means) / np.sqrt(len(means)))
 
 
-# --- 20: crossed pairs of cue effects without a sense effect ---------------------------------------------------------
+# --- 20: crossed pairs of cue effects without a sense effect --------------------------------------
 
 
 CROSSED = [((*cues, runs),) for runs in (FEW, 300) for cues in ((6, 6), (12, 6), (24, 4))]
@@ -121,17 +144,25 @@ CROSSED = [((*cues, runs),) for runs in (FEW, 300) for cues in ((6, 6), (12, 6),
 
 @pytest.fixture(scope="module", params=mostly_campaign(CROSSED, here=3), ids=str)
 def crossed_cues(request):
-    """Of every run: the smallest p of all heads, and how many of their intervals hold the true effect, 0."""
+    """Of every run: the smallest p of all heads, and how many of their intervals hold the true
+    effect, 0."""
     first, second, runs = request.param
     sentences, found = make_crossed(first, second), []
     for run in range(runs):
         rng, split = np.random.default_rng(run), cross_fit(sentences, SENSES, seed=run)
-        ends = [[sentences[split.rows[pair[side]]].cue_word for pair in split.pairs] for side in (0, 1)]
-        cues = [rng.normal(size=(number, 12))[member] for member, number in map(resampling.as_numbers, ends)]
+        ends = [
+            [sentences[split.rows[pair[side]]].cue_word for pair in split.pairs] for side in (0, 1)
+        ]
+        cues = [
+            rng.normal(size=(number, 12))[member]
+            for member, number in map(resampling.as_numbers, ends)
+        ]
         effects = sum(cues) + 0.3 * rng.normal(size=(len(split.pairs), 12))
         frames, units = ([kind[a] for a, _ in split.pairs] for kind in (split.frames, split.units))
         p = resampling.sign_flip_test(effects, units, seed=run, draws=DRAWS).p.min()
-        weights = resampling.bootstrap_weights(resampling.crossed_factors(frames, units), seed=run, draws=400)
+        weights = resampling.bootstrap_weights(
+            resampling.crossed_factors(frames, units), seed=run, draws=400
+        )
         draws = resampling.bootstrap_ratio(effects, np.ones(len(effects)), weights)
         low, high = resampling.interval(draws, effects.mean(0), units=len(set(units)))
         found.append((p, np.mean((low <= 0) & (high >= 0))))
@@ -139,7 +170,8 @@ def crossed_cues(request):
 
 
 def test_crossed_cue_words_are_claimed_as_rarely_as_the_level_says(crossed_cues):
-    """At .05, or where that cannot be reached, as with four pairs of cue words, at the smallest p there is."""
+    """At .05, or where that cannot be reached, as with four pairs of cue words, at the smallest p
+    there is."""
     units, found = crossed_cues
     level = max(0.05, resampling.smallest_p(units, draws=DRAWS))
     claims, (fewest, most) = (found[:, 0] <= level).sum(), likely(level, len(found))
@@ -154,14 +186,17 @@ def test_intervals_of_crossed_cue_words_cover(crossed_cues):
     assert held.mean() == pytest.approx(0.95, abs=away)
 
 
-# --- 8: whole studies ------------------------------------------------------------------------------------------------
+# --- 8: whole studies -----------------------------------------------------------------------------
 
 
 def test_studies_with_nothing_to_find_claim_no_more_than_chance():
-    """A run of each kind whose gate is exact, another than those of the campaign: one gate in a hundred passes."""
+    """A run of each kind whose gate is exact, another than those of the campaign: one gate in a
+    hundred passes."""
     kinds = [kind for kind in null_campaign.KINDS if kind not in null_campaign.NUISANCE]
     rows = pd.DataFrame([null_campaign.study_of(kind, 1000) for kind in kinds])
-    assert ((rows["gap_p"] < 0.01) == rows["gate"]).all() and (rows["claimed"] <= rows["gate"]).all()
+    assert ((rows["gap_p"] < 0.01) == rows["gate"]).all() and (
+        rows["claimed"] <= rows["gate"]
+    ).all()
     assert rows["gate"].sum() <= likely(0.01, len(rows))[1]
     heads = np.where(rows["word"] == WORD, LAYERS * HEADS, 16)
     assert (rows[list(ORDER)].sum(axis=1) == heads).all()
@@ -177,24 +212,32 @@ def test_what_goes_with_the_sense_in_every_sentence_passes_the_gate_and_is_calle
 
 def test_in_the_whole_campaign_no_more_is_claimed_than_may_be():
     rows = pd.read_csv(ROOT / "reports" / "null_campaign.csv")
-    assert set(rows["kind"]) == set(null_campaign.KINDS) and not rows.duplicated(["kind", "run"]).any()
+    assert (
+        set(rows["kind"]) == set(null_campaign.KINDS) and not rows.duplicated(["kind", "run"]).any()
+    )
     assert ((rows["gap_p"] < 0.01) == rows["gate"]).all()
     assert null_campaign.too_many(rows) == []
 
 
 def test_a_campaign_that_claims_more_is_told_so():
     """The check can fail: three resolvers and five gates in 200 runs are one too many of each."""
-    rows = pd.DataFrame({"kind": "nested", "run": range(200), "gate": 0, "claimed": 0, "resolver": 0})
+    rows = pd.DataFrame(
+        {"kind": "nested", "run": range(200), "gate": 0, "claimed": 0, "resolver": 0}
+    )
     for name, most in {"gate": 4, "resolver": 2}.items():
         assert null_campaign.too_many(rows.assign(**{name: (rows["run"] < most).astype(int)})) == []
-        assert len(null_campaign.too_many(rows.assign(**{name: (rows["run"] <= most).astype(int)}))) == 1
+        assert (
+            len(null_campaign.too_many(rows.assign(**{name: (rows["run"] <= most).astype(int)})))
+            == 1
+        )
 
 
-# --- 9: a known effect -----------------------------------------------------------------------------------------------
+# --- 9: a known effect ----------------------------------------------------------------------------
 
 
 def found_at(run, *, heads, d_head, d=1.0):
-    """p of a head whose write differs by d standard deviations along its own direction, among heads of noise."""
+    """p of a head whose write differs by d standard deviations along its own direction, among heads
+    of noise."""
     rng = np.random.default_rng(run)
     sentences = sentences_of(PER_SENSE)
     writes = rng.normal(size=(heads // 12, 12, len(sentences), d_head))
@@ -208,11 +251,14 @@ def found_at(run, *, heads, d_head, d=1.0):
 
 
 @pytest.mark.parametrize("runs", mostly_campaign((12, 60)))
-def test_a_write_that_differs_by_one_standard_deviation_is_found_in_four_of_five_runs(monkeypatch, runs):
-    """Published power: d = 1 needs 40 sentences a sense among 144 heads; 77 are reported on, each along others.
+def test_a_write_that_differs_by_one_standard_deviation_is_found_in_four_of_five_runs(
+    monkeypatch, runs
+):
+    """Published power: d = 1 needs 40 sentences a sense among 144 heads; 77 are reported on, each
+    along others.
 
-    That holds along a direction known beforehand. One that is fitted among many dimensions of equal noise sees less, so
-    the write has as few as keep it within the power.
+    That holds along a direction known beforehand. One that is fitted among many dimensions of equal
+    noise sees less, so the write has as few as keep it within the power.
     """
     without_intervals(monkeypatch)
     found = np.array([found_at(run, heads=144, d_head=4) for run in range(runs)])
@@ -221,7 +267,8 @@ def test_a_write_that_differs_by_one_standard_deviation_is_found_in_four_of_five
 
 
 def swap_found_at(run, *, pairs, heads=144, d=1.0):
-    """p of a head whose swap moves pairs by d standard deviations in the mean, among heads that do so at random."""
+    """p of a head whose swap moves pairs by d standard deviations in the mean, among heads that do
+    so at random."""
     rng = np.random.default_rng(run)
     effects = rng.normal(size=(pairs, heads))
     place = int(rng.integers(heads))
@@ -231,8 +278,12 @@ def swap_found_at(run, *, pairs, heads=144, d=1.0):
 
 
 @pytest.mark.parametrize("pairs", [46, 23])  # 46 pairs, and 46 sentences in pairs
-def test_a_swap_that_moves_pairs_by_one_standard_deviation_is_found_in_four_of_five_runs(pairs, runs):
-    found, nothing = (np.array([swap_found_at(run, pairs=pairs, d=d) for run in range(runs)]) for d in (1.0, 0.0))
+def test_a_swap_that_moves_pairs_by_one_standard_deviation_is_found_in_four_of_five_runs(
+    pairs, runs
+):
+    found, nothing = (
+        np.array([swap_found_at(run, pairs=pairs, d=d) for run in range(runs)]) for d in (1.0, 0.0)
+    )
     few, (fewest, _), (_, most) = runs == FEW, likely(0.8, runs), likely(0.05 / 144, runs)
     assert (found < 0.05).sum() >= (fewest if few else 0.8 * runs)
     assert (nothing < 0.05).sum() <= (most if few else 0.02 * runs)

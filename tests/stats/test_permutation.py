@@ -1,4 +1,5 @@
-"""The gate and the corrected tests: exact on small cases, uniform where nothing is there, strong where something is."""
+"""The gate and the corrected tests: exact on small cases, uniform where nothing is there, strong
+where something is."""
 
 from itertools import combinations, product
 
@@ -13,14 +14,18 @@ from probe.text.splits import CrossFit, Holdout, cross_fit, cue_words
 
 def holdouts_of(units, *, count=5):
     """Folds of whole units."""
-    return [Holdout(tuple(train), tuple(test)) for train, test in resampling.folds(units, count, seed=0)]
+    return [
+        Holdout(tuple(train), tuple(test)) for train, test in resampling.folds(units, count, seed=0)
+    ]
 
 
 def gate(resid, is_a, units, holdouts=None, *, seed=0):
     """The gap test of `row d`, or of `row stage d`."""
     resid, units = np.asarray(resid, dtype=float), tuple(units)
     resid = resid[:, None] if resid.ndim == 2 else resid
-    split = CrossFit(tuple(range(len(units))), tuple(is_a), units, units, tuple(holdouts or holdouts_of(units)))
+    split = CrossFit(
+        tuple(range(len(units))), tuple(is_a), units, units, tuple(holdouts or holdouts_of(units))
+    )
     return resampling.gap_test(resid, split, seed=seed)
 
 
@@ -45,21 +50,33 @@ def agreement(rows, of_a, holdouts):
 
 @pytest.mark.parametrize("kind", ["both", "single", "mixed"])
 def test_p_of_a_small_case_is_the_exact_one(kind):
-    """Every relabelling can be counted: units of both senses turned round, senses dealt out among units of one."""
+    """Every relabelling can be counted: units of both senses turned round, senses dealt out among
+    units of one."""
     rng = np.random.default_rng(2)
     units = np.repeat(np.arange(8), [2, 3, 2, 2, 4, 2, 2, 3])
     turn = {"both": [], "single": range(8), "mixed": range(4, 8)}[kind]
-    of_a = np.array([unit % 2 == 0 if unit in turn else row % 2 == 0 for row, unit in enumerate(units)])
+    of_a = np.array(
+        [unit % 2 == 0 if unit in turn else row % 2 == 0 for row, unit in enumerate(units)]
+    )
     resid, holdouts = rng.normal(size=(len(units), 2, 3)), holdouts_of(units, count=4)
     resid[of_a, 1, 0] += 0.7
     flips = product([False, True], repeat=8 - len(turn))
     deals = [set(chosen) for chosen in combinations(turn, len(turn) // 2)]
     every = []
     for flip, deal in product(flips, deals):
-        turned = {unit: flip[place] for place, unit in enumerate(unit for unit in range(8) if unit not in turn)}
-        labels = [unit in deal if unit in turn else was != turned[unit] for unit, was in zip(units, of_a, strict=True)]
+        turned = {
+            unit: flip[place]
+            for place, unit in enumerate(unit for unit in range(8) if unit not in turn)
+        }
+        labels = [
+            unit in deal if unit in turn else was != turned[unit]
+            for unit, was in zip(units, of_a, strict=True)
+        ]
         every.append([agreement(resid[:, stage], np.array(labels), holdouts) for stage in range(2)])
-    every, observed = np.array(every), np.array([agreement(resid[:, stage], of_a, holdouts) for stage in range(2)])
+    every, observed = (
+        np.array(every),
+        np.array([agreement(resid[:, stage], of_a, holdouts) for stage in range(2)]),
+    )
     spread = every.std(0)
     found = gate(resid, of_a, units, holdouts)
     np.testing.assert_allclose(found.t, observed / spread, rtol=0.05)
@@ -67,7 +84,9 @@ def test_p_of_a_small_case_is_the_exact_one(kind):
     exact.append(np.mean((every / spread).max(1) >= (observed / spread).max() - 1e-9))
     single = [gate(resid[:, stage], of_a, units, holdouts).p for stage in range(2)]
     for p, share in zip([*single, found.p], exact, strict=True):
-        assert p == pytest.approx(share, abs=4 * np.sqrt(share * (1 - share) / resampling.GATE_DRAWS) + 5e-3)
+        assert p == pytest.approx(
+            share, abs=4 * np.sqrt(share * (1 - share) / resampling.GATE_DRAWS) + 5e-3
+        )
 
 
 def test_a_gap_that_points_the_other_way_does_not_pass():
@@ -88,8 +107,8 @@ def test_no_gap_at_all_is_p_one_and_a_stage_without_any_costs_nothing():
 def drawn(run, *, pairs=True, d=0.0, cue=1.0, shared=1.0, cues=10):
     """Sentences held out as in a study, and vectors of three stages in 16 numbers.
 
-    Every pair of cue words has a vector of its own, every cue word, and every sentence; in the last stage the senses
-    stand d apart along one direction.
+    Every pair of cue words has a vector of its own, every cue word, and every sentence; in the last
+    stage the senses stand d apart along one direction.
     """
     rng = np.random.default_rng(run)
     sentences = make_sentences(frames=5, distances=(1,), cues=cues)
@@ -98,7 +117,11 @@ def drawn(run, *, pairs=True, d=0.0, cue=1.0, shared=1.0, cues=10):
     of_a = np.array(split.is_a)
     words, number = resampling.as_numbers(cue_words([sentences[row] for row in split.rows]))
     of_unit, of_cue = rng.normal(size=(number, 3, 16)), rng.normal(size=(number, 3, 16))
-    resid = shared * of_unit[list(split.units)] + cue * of_cue[words] + 0.3 * rng.normal(size=(len(words), 3, 16))
+    resid = (
+        shared * of_unit[list(split.units)]
+        + cue * of_cue[words]
+        + 0.3 * rng.normal(size=(len(words), 3, 16))
+    )
     direction = rng.normal(size=16)
     resid[:, 2] += np.where(of_a, d / 2, -d / 2)[:, None] * direction / np.linalg.norm(direction)
     return resid, split, words
@@ -119,12 +142,15 @@ def test_under_the_null_p_is_uniform(pairs, runs, monkeypatch):
 
 
 def test_ten_pairs_of_cue_words_are_enough_where_the_pairing_takes_out_what_they_share(monkeypatch):
-    """d = 1.2 in 16 numbers, p < .01: nine of ten runs; dealing cue words out one by one throws the pairing away."""
+    """d = 1.2 in 16 numbers, p < .01: nine of ten runs; dealing cue words out one by one throws the
+    pairing away."""
     monkeypatch.setattr(resampling, "GATE_DRAWS", 999)
     found = []
     for run in range(30):
         resid, split, words = drawn(run, d=1.2, cue=0.3, shared=0.95)
-        found.append([gate(resid, split.is_a, units, split.holdouts).p for units in (split.exchanged, words)])
+        found.append(
+            [gate(resid, split.is_a, units, split.holdouts).p for units in (split.exchanged, words)]
+        )
     whole, singly = (np.array(found) < 0.01).mean(0)
     assert whole >= 0.9 and singly < whole / 2
 
@@ -134,7 +160,9 @@ def test_a_difference_of_places_is_seen_and_none_is_p_one():
     place = rng.integers(3, 9, 40).astype(float)
     known = np.stack([place, np.full(40, 7.0)], axis=1)
     assert resampling.difference_p(known[:, 1:], is_a, units, seed=0) == 1
-    assert resampling.difference_p(np.repeat(place[::2], 2)[:, None], is_a, units, seed=0) == 1  # pairs are aligned
+    assert (
+        resampling.difference_p(np.repeat(place[::2], 2)[:, None], is_a, units, seed=0) == 1
+    )  # pairs are aligned
     assert resampling.difference_p(known, is_a, units, seed=0) > 0.05
     for shift in (4, -4):  # two-sided
         known[:, 0] = place + shift * is_a
@@ -146,15 +174,20 @@ def test_the_smallest_p_of_few_units(units, p):
     assert resampling.smallest_p(units, draws=1000) == pytest.approx(p)
 
 
-# --- corrected for all heads -----------------------------------------------------------------------------------------
+# --- corrected for all heads ----------------------------------------------------------------------
 
 
 def test_max_t_by_hand():
-    """Four relabellings: the leader is beaten by none, the second only by what the leader does, the last by two."""
+    """Four relabellings: the leader is beaten by none, the second only by what the leader does, the
+    last by two."""
     observed = np.array([5.0, 1.0, 3.0])
     null = np.array([[1.0, 0.0, 0.5], [4.0, 0.0, 1.0], [0.0, 2.0, 1.0], [0.0, 1.5, 0.0]])
     found = resampling.max_t(observed, null)
-    assert found.p.tolist() == [1 / 5, 3 / 5, 1 / 5]  # single-step would give the second 2 / 5: 4.0 reaches 3.0
+    assert found.p.tolist() == [
+        1 / 5,
+        3 / 5,
+        1 / 5,
+    ]  # single-step would give the second 2 / 5: 4.0 reaches 3.0
     assert found.t.tolist() == observed.tolist()
     # by themselves 1/5, 3/5, 1/5; Benjamini-Hochberg: 1/5 * 3/2, 3/5, 1/5 * 3/2
     assert found.q.tolist() == pytest.approx([0.3, 0.6, 0.3])
@@ -179,14 +212,21 @@ def test_p_is_never_zero_and_ties_count_against_a_head():
 
 
 def test_flips_of_whole_cue_words_by_hand():
-    """Two cue words of two pairs each: the signs of a word's pairs turn together, so four means are possible."""
+    """Two cue words of two pairs each: the signs of a word's pairs turn together, so four means are
+    possible."""
     effects = np.array([1.0, 3.0, 2.0, 2.0])[:, None]
-    null = resampling.flip_null(effects, ["u", "u", "v", "v"], draws=200, rng=np.random.default_rng(0))
+    null = resampling.flip_null(
+        effects, ["u", "u", "v", "v"], draws=200, rng=np.random.default_rng(0)
+    )
     assert null.shape == (201, 1)
     error = np.sqrt((18 / 4 - 4) / 3)
     assert null[0, 0] == pytest.approx(2 / (error + error))  # one head: its own error is the median
     still = np.sqrt((18 / 4 - 0) / 3)
-    expected = {round(2 / (2 * error), 9), round(-2 / (2 * error), 9), round(0 / (still + error), 9)}
+    expected = {
+        round(2 / (2 * error), 9),
+        round(-2 / (2 * error), 9),
+        round(0 / (still + error), 9),
+    }
     assert {round(value, 9) + 0.0 for value in null[:, 0].tolist()} == expected
 
 
@@ -202,7 +242,8 @@ def test_relabelling_keeps_cue_words_whole_and_senses_as_frequent():
 
 @pytest.mark.parametrize(("d", "n", "pairs"), [(1, 40, 20), (0.8, 62, 31), (0.5, 157, 79)])
 def test_the_visible_effect_is_that_of_the_published_sample_sizes(d, n, pairs):
-    """Family-wise level .05 over 144 heads and power .8: the table in the method, and a fifth fewer is not enough."""
+    """Family-wise level .05 over 144 heads and power .8: the table in the method, and a fifth fewer
+    is not enough."""
     for size, paired in ((n, False), (pairs, True)):
         assert resampling.smallest_effect(size, tests=144, paired=paired) <= d
         assert resampling.smallest_effect(int(0.8 * size), tests=144, paired=paired) > d
@@ -218,14 +259,16 @@ def test_the_sign_flip_test_finds_the_head_that_acts_and_no_other():
     assert (resampling.sign_flip_test(-effects, range(60), seed=0, draws=999).p > 0.05).all()
 
 
-# --- ties ------------------------------------------------------------------------------------------------------------
+# --- ties -----------------------------------------------------------------------------------------
 
 
 def test_what_is_equal_within_float32_is_reached_and_what_is_less_is_not():
     drawn = np.array([[2.0, 0.5], [2.0 - 1e-7, 0.5 + 1e-7], [1.999, 0.5 - 1e-7], [-8.0, 0.4999]])
     found = resampling.reached(drawn, np.array([2.0, 0.5]))
     assert found.tolist() == [[True, True], [True, True], [False, True], [False, False]]
-    assert resampling.reached(1e9 * drawn, np.array([2e9, 5e8])).tolist() == found.tolist()  # whatever its unit
+    assert (
+        resampling.reached(1e9 * drawn, np.array([2e9, 5e8])).tolist() == found.tolist()
+    )  # whatever its unit
 
 
 def noisy(values, run):
@@ -237,7 +280,9 @@ def test_no_p_hangs_on_the_last_digit():
     """Whole numbers, few units: many relabellings give exactly the observed statistic."""
     effects = np.random.default_rng(4).integers(-2, 4, size=(6, 12)).astype(float)
     flips = [resampling.sign_flip_test(noisy(effects, run), range(6), seed=0) for run in range(20)]
-    assert len({flip.p.tobytes() for flip in flips}) == len({flip.q.tobytes() for flip in flips}) == 1
+    assert (
+        len({flip.p.tobytes() for flip in flips}) == len({flip.q.tobytes() for flip in flips}) == 1
+    )
     apart, is_a, units = (np.array(part) for part in paired([2.0, 1.0, 1.0, 2.0, -1.0, 1.0]))
     assert len({gate(noisy(apart, run), is_a, units).p for run in range(20)}) == 1
 

@@ -14,7 +14,11 @@ quick = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 @quick
-@given(groups=st.lists(st.integers(0, 8), min_size=2, max_size=40), count=st.integers(2, 5), seed=st.integers(0, 1000))
+@given(
+    groups=st.lists(st.integers(0, 8), min_size=2, max_size=40),
+    count=st.integers(2, 5),
+    seed=st.integers(0, 1000),
+)
 def test_folds_test_every_group_once_and_never_train_on_it(groups, count, seed):
     folds = resampling.folds(groups, count, seed=seed)
     if len(set(groups)) == 1:
@@ -29,36 +33,45 @@ def test_folds_test_every_group_once_and_never_train_on_it(groups, count, seed):
     assert folds == resampling.folds(groups, count, seed=seed)
 
 
-# --- separation ------------------------------------------------------------------------------------------------------
+# --- separation -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("decimals", [8, 0])  # 0: many ties
 def test_auroc_is_scikit_learns(decimals):
     rng = np.random.default_rng(0)
-    a, b = rng.normal(0.4, 1, (13, 3, 2)).round(decimals), rng.normal(0, 1, (17, 3, 2)).round(decimals)
+    a, b = (
+        rng.normal(0.4, 1, (13, 3, 2)).round(decimals),
+        rng.normal(0, 1, (17, 3, 2)).round(decimals),
+    )
     ours = resampling.auroc(a, b)
     truth = np.r_[np.ones(13), np.zeros(17)]
     for place in np.ndindex(3, 2):
         theirs = roc_auc_score(truth, np.r_[a[(slice(None), *place)], b[(slice(None), *place)]])
         assert ours[place] == pytest.approx(theirs, abs=1e-12)
-    np.testing.assert_allclose(resampling.auroc(b, a), 1 - ours, atol=1e-12)  # one-sided: labels swapped, sign flipped
+    np.testing.assert_allclose(
+        resampling.auroc(b, a), 1 - ours, atol=1e-12
+    )  # one-sided: labels swapped, sign flipped
 
 
 def test_hedges_g_by_hand():
-    # means 2 and 4, variances 1 and 4: pooled (2*1 + 2*4) / 4 = 2.5; correction 1 - 3 / (4*6 - 9) = 0.8
+    # means 2 and 4, variances 1 and 4: pooled (2*1 + 2*4) / 4 = 2.5; correction 1 - 3 / (4*6 - 9) =
+    # 0.8
     g = resampling.hedges_g(np.array([1.0, 2, 3]), np.array([2.0, 4, 6]))
     assert g == pytest.approx(-2 / np.sqrt(2.5) * 0.8)
-    # means 1 and 0, variances 2 and 1: pooled (1*2 + 2*1) / 3 = 4/3; correction 1 - 3 / (4*5 - 9) = 8/11
+    # means 1 and 0, variances 2 and 1: pooled (1*2 + 2*1) / 3 = 4/3; correction 1 - 3 / (4*5 - 9) =
+    # 8/11
     g = resampling.hedges_g(np.array([0.0, 2]), np.array([-1.0, 0, 1]))
     assert g == pytest.approx(1 / np.sqrt(4 / 3) * 8 / 11)
 
 
-@pytest.mark.parametrize(("a", "b", "expected"), [(0.3, 0.1, np.inf), (0.1, 0.3, -np.inf), (0.1, 0.1, 0.0)])
+@pytest.mark.parametrize(
+    ("a", "b", "expected"), [(0.3, 0.1, np.inf), (0.1, 0.3, -np.inf), (0.1, 0.1, 0.0)]
+)
 def test_hedges_g_where_nothing_varies_within(a, b, expected):
     assert resampling.hedges_g(np.full(5, a), np.full(7, b)) == expected
 
 
-# --- uncertainty -----------------------------------------------------------------------------------------------------
+# --- uncertainty ----------------------------------------------------------------------------------
 
 
 def test_bootstrap_draws_groups_as_often_as_there_are_groups():
@@ -85,7 +98,9 @@ def test_crossed_factors_are_drawn_on_their_own():
 
 
 def test_a_draw_without_a_single_row_counts_as_the_data():
-    weights = resampling.bootstrap_weights([["a", "b"], ["x", "y"]], seed=0, draws=500)  # frame a met only x, b only y
+    weights = resampling.bootstrap_weights(
+        [["a", "b"], ["x", "y"]], seed=0, draws=500
+    )  # frame a met only x, b only y
     assert (weights.sum(1) > 0).all()
     assert (weights == 1).all(1).any()
 
@@ -96,14 +111,17 @@ def coverage(make, factors, *, runs=200):
     for run in range(runs):
         values = make(np.random.default_rng(run))
         weights = resampling.bootstrap_weights(factors, seed=run, draws=300)
-        low, high = resampling.interval(resampling.bootstrap_ratio(values, np.ones(len(values)), weights))
+        low, high = resampling.interval(
+            resampling.bootstrap_ratio(values, np.ones(len(values)), weights)
+        )
         hits += bool(low <= 0 <= high)
     return hits / runs
 
 
 def test_intervals_of_independent_rows_cover():
     rows = [str(row) for row in range(40)]
-    # Percentile intervals of 40 rows are a little narrow (nominal .94); 3 standard errors of 200 runs are .05.
+    # Percentile intervals of 40 rows are a little narrow (nominal .94); 3 standard errors of 200
+    # runs are .05.
     assert 0.90 <= coverage(lambda rng: rng.normal(size=40), [rows]) <= 0.98
 
 
@@ -112,7 +130,11 @@ def test_intervals_of_crossed_rows_cover_where_independent_cells_would_not():
     cells = [str(cell) for cell in range(100)]
 
     def crossed(rng):
-        return rng.normal(size=10)[list(frames)] + rng.normal(size=10)[list(cues)] + rng.normal(size=100)
+        return (
+            rng.normal(size=10)[list(frames)]
+            + rng.normal(size=10)[list(cues)]
+            + rng.normal(size=100)
+        )
 
     assert 0.88 <= coverage(crossed, [frames, cues]) <= 0.99
     assert coverage(crossed, [cells]) < 0.75
@@ -128,15 +150,23 @@ def test_a_ratio_is_of_sums_and_not_a_mean_of_ratios():
 def test_an_interval_is_central():
     low, high = resampling.interval(np.arange(1001.0))
     assert (low, high) == pytest.approx((25, 975))
-    low, high = resampling.interval(np.arange(1001.0), 400.0, units=4)  # t(3) is 3.182 where the normal is 1.960
+    low, high = resampling.interval(
+        np.arange(1001.0), 400.0, units=4
+    )  # t(3) is 3.182 where the normal is 1.960
     wider = np.sqrt(4 / 3) * 3.182446 / 1.959964
     assert (low, high) == pytest.approx((400 - wider * 375, 400 + wider * 575))
-    assert resampling.interval(np.arange(1001.0), 400.0, units=10**6) == pytest.approx((25, 975), rel=1e-4)
+    assert resampling.interval(np.arange(1001.0), 400.0, units=10**6) == pytest.approx(
+        (25, 975), rel=1e-4
+    )
 
 
 def test_an_own_denominator_of_every_layer_is_a_ratio_of_its_own():
     rng = np.random.default_rng(0)
-    top, bottom, weights = rng.normal(size=(5, 3, 2)), rng.random((5, 3)) + 1, rng.integers(0, 3, (7, 5)).astype(float)
+    top, bottom, weights = (
+        rng.normal(size=(5, 3, 2)),
+        rng.random((5, 3)) + 1,
+        rng.integers(0, 3, (7, 5)).astype(float),
+    )
     weights[:, 0] += 1
     found = resampling.bootstrap_ratio(top, bottom, weights)
     for layer in range(3):
@@ -144,11 +174,16 @@ def test_an_own_denominator_of_every_layer_is_a_ratio_of_its_own():
         np.testing.assert_allclose(found[:, layer], alone)
 
 
-# --- order -----------------------------------------------------------------------------------------------------------
+# --- order ----------------------------------------------------------------------------------------
 
 
 def test_the_largest_comes_first_and_ties_go_to_the_first():
-    values = np.array([[0.1, 0.5, 0.5 + 1e-7, -0.2, 0.5 - 1e-7, 0.1 + 1e-6], [3.0, 1.0, 2.0, 0.0, 1e-6, -1e-6]])
+    values = np.array(
+        [[0.1, 0.5, 0.5 + 1e-7, -0.2, 0.5 - 1e-7, 0.1 + 1e-6], [3.0, 1.0, 2.0, 0.0, 1e-6, -1e-6]]
+    )
     assert resampling.order(values).tolist() == [[1, 2, 4, 0, 5, 3], [0, 2, 1, 3, 4, 5]]
     assert resampling.ranks(values).tolist() == [[4, 1, 2, 6, 3, 5], [1, 3, 2, 4, 5, 6]]
-    assert resampling.order(np.zeros(3)).tolist() == [0, 1, 2] and resampling.order(np.empty(0)).tolist() == []
+    assert (
+        resampling.order(np.zeros(3)).tolist() == [0, 1, 2]
+        and resampling.order(np.empty(0)).tolist() == []
+    )

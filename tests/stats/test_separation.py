@@ -1,4 +1,5 @@
-"""Held-out separation: by hand from every holdout, leaked by nothing, one-sided, and with honest intervals."""
+"""Held-out separation: by hand from every holdout, leaked by nothing, one-sided, and with honest
+intervals."""
 
 from dataclasses import replace
 from itertools import product
@@ -9,14 +10,22 @@ import torch
 from handmade import SENSES, make_sentences
 
 from probe.stats import resampling
-from probe.stats.separation import corrected_tests, measure_separation, own_direction_scores, reduced, won_draws
+from probe.stats.separation import (
+    corrected_tests,
+    measure_separation,
+    own_direction_scores,
+    reduced,
+    won_draws,
+)
 from probe.text.splits import Holdout, cross_fit
 
 SHAPE, D_HEAD = (2, 3), 4
 SENTENCES = make_sentences(frames=4, distances=(1,), cues=8)
 SPLIT = cross_fit(SENTENCES, SENSES, seed=0)
 OF_A = np.array(SPLIT.is_a)
-FIT, REPORT = (tuple(row for row, unit in enumerate(SPLIT.units) if (unit < 3) == fit) for fit in (True, False))
+FIT, REPORT = (
+    tuple(row for row, unit in enumerate(SPLIT.units) if (unit < 3) == fit) for fit in (True, False)
+)
 ONE_WAY = replace(SPLIT, holdouts=(Holdout(FIT, REPORT),))
 
 
@@ -34,14 +43,24 @@ def counted(writes, holdout):
     """Comparisons won and made, along mean difference / pooled variance of what is learned from."""
     train, test = list(holdout.train), list(holdout.test)
     a, b = (writes[:, :, [row for row in train if OF_A[row] == side]] for side in (True, False))
-    pooled = ((a.shape[2] - 1) * a.var(2, ddof=1) + (b.shape[2] - 1) * b.var(2, ddof=1)) / (len(train) - 2)
+    pooled = ((a.shape[2] - 1) * a.var(2, ddof=1) + (b.shape[2] - 1) * b.var(2, ddof=1)) / (
+        len(train) - 2
+    )
     scores = (writes * ((a.mean(2) - b.mean(2)) / pooled)[:, :, None]).sum(-1)
-    first, second = (scores[..., [row for row in test if OF_A[row] == side]] for side in (True, False))
-    return (first[..., :, None] > second[..., None, :]).sum((-1, -2)), first.shape[-1] * second.shape[-1]
+    first, second = (
+        scores[..., [row for row in test if OF_A[row] == side]] for side in (True, False)
+    )
+    return (first[..., :, None] > second[..., None, :]).sum((-1, -2)), first.shape[
+        -1
+    ] * second.shape[-1]
 
 
-def test_every_holdout_is_scored_along_the_direction_of_the_others_and_counts_by_its_comparisons(monkeypatch):
-    monkeypatch.setattr("probe.stats.separation.MANY", 0)  # writes as they are, so that they can be scored by hand
+def test_every_holdout_is_scored_along_the_direction_of_the_others_and_counts_by_its_comparisons(
+    monkeypatch,
+):
+    monkeypatch.setattr(
+        "probe.stats.separation.MANY", 0
+    )  # writes as they are, so that they can be scored by hand
     writes = drawn_writes(1, d=0.8)
     found = measured(writes)
     wins, compared = zip(*(counted(writes, holdout) for holdout in SPLIT.holdouts), strict=True)
@@ -59,7 +78,9 @@ def test_other_rows_play_no_part():
     changed = writes.copy()
     changed[:, :, [*FIT[:4], *REPORT[:4]]] = 100
     for name in ("auroc", "hedges_g", "auroc_low", "null"):
-        np.testing.assert_array_equal(getattr(measured(writes, some), name), getattr(measured(changed, some), name))
+        np.testing.assert_array_equal(
+            getattr(measured(writes, some), name), getattr(measured(changed, some), name)
+        )
 
 
 def test_labels_that_turn_round_in_one_part_turn_the_scores_round():
@@ -74,25 +95,35 @@ def test_labels_that_turn_round_in_one_part_turn_the_scores_round():
 
 def test_intervals_hold_the_value_and_widen_where_there_is_doubt():
     found = measured(drawn_writes(4, d=5.0))
-    assert (found.auroc_low <= found.auroc + 1e-12).all() and (found.auroc <= found.auroc_high + 1e-12).all()
+    assert (found.auroc_low <= found.auroc + 1e-12).all() and (
+        found.auroc <= found.auroc_high + 1e-12
+    ).all()
     assert found.auroc_low.min() >= 0 and found.auroc_high.max() <= 1
     width = found.auroc_high - found.auroc_low
     assert width[1, 2] < 0.05 < np.delete(width.ravel(), 5).min()
 
 
 def test_what_moves_the_word_and_what_moves_it_back_have_a_test_each_corrected_over_all_pairs_of_senses():
-    """In the second of two pairs of senses one head moves the word towards its sense, one away from it."""
+    """In the second of two pairs of senses one head moves the word towards its sense, one away from
+    it."""
     cues, rng = range(12), np.random.default_rng(0)
     effects = [0.1 * rng.normal(size=(len(cues), *SHAPE)) for _ in range(2)]
     effects[1][:, 0, 1] += 1.0
     effects[1][:, 1, 0] -= 1.0
-    tested = corrected_tests([measured(drawn_writes(5))] * 2, effects, [], [], [cues] * 2, permutations=19, seed=0)
+    tested = corrected_tests(
+        [measured(drawn_writes(5))] * 2, effects, [], [], [cues] * 2, permutations=19, seed=0
+    )
     for name, place in (("swap", (0, 1)), ("opposes", (1, 0))):
         nothing, moved = (getattr(pair, name).p for pair in tested)
-        assert moved[place] == 1 / 20 and (np.delete(moved, np.ravel_multi_index(place, SHAPE)) > 0.05).all()
+        assert (
+            moved[place] == 1 / 20
+            and (np.delete(moved, np.ravel_multi_index(place, SHAPE)) > 0.05).all()
+        )
         assert (nothing > 0.05).all()
     assert tested[0].said is None
-    (one,) = corrected_tests([measured(drawn_writes(5))], effects[1:], effects[:1], [], [cues], permutations=19, seed=0)
+    (one,) = corrected_tests(
+        [measured(drawn_writes(5))], effects[1:], effects[:1], [], [cues], permutations=19, seed=0
+    )
     assert one.said is not None and one.continued is None
 
 
@@ -113,13 +144,18 @@ def test_the_own_direction_by_hand():
 @pytest.mark.parametrize("n", [30, 120])
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e3])
 def test_a_head_without_spread_is_scored_by_its_means(n, size):
-    a, b = torch.full((n, 8), size, dtype=torch.float64), torch.full((n, 8), -size, dtype=torch.float64)
+    a, b = (
+        torch.full((n, 8), size, dtype=torch.float64),
+        torch.full((n, 8), -size, dtype=torch.float64),
+    )
     a[:, ::2] *= -1
     new = torch.cat([a[:3], b[:3], torch.zeros(1, 8)])
     scores = own_direction_scores(a, b, new)
     assert torch.isfinite(scores).all()
     assert (scores[:3] > 0).all() and scores[3:6].max() < scores[:3].min()
-    assert len(set(own_direction_scores(a, a, a[:5]).tolist())) == 1  # one that writes one thing is at chance
+    assert (
+        len(set(own_direction_scores(a, a, a[:5]).tolist())) == 1
+    )  # one that writes one thing is at chance
 
 
 def auroc_of(a, b):
@@ -127,9 +163,9 @@ def auroc_of(a, b):
 
 
 def test_noise_scored_on_its_own_sentences_looks_separated_and_held_out_does_not():
-    """Pure noise, 64 numbers a head, 40 sentences a sense. |mean difference|² is 64 * 2/40, so that the two samples
-    stand sqrt(3.2) standard deviations apart along their own difference of means: AUROC Phi(sqrt(3.2) / sqrt(2)) =
-    .897."""
+    """Pure noise, 64 numbers a head, 40 sentences a sense. |mean difference|² is 64 * 2/40, so that
+    the two samples stand sqrt(3.2) standard deviations apart along their own difference of means:
+    AUROC Phi(sqrt(3.2) / sqrt(2)) = .897."""
     heads, n, d = 200, 40, 64
     a, b, new_a, new_b = (normal(heads, n, d, seed=seed) for seed in range(4))
     direction = (a.mean(1) - b.mean(1)).unsqueeze(-1)
@@ -148,7 +184,9 @@ def test_few_sentences_are_read_in_few_components(per_sense, kept):
     assert less.shape == (2, 2 * per_sense, kept) and fresh.shape == (2, 5, kept)
     assert less.mean(1).abs().max() < 1e-12
     spectrum = torch.linalg.svdvals(fit - fit.mean(1, keepdim=True))
-    torch.testing.assert_close(less.norm(dim=(1, 2)), spectrum[:, :kept].norm(dim=1))  # the largest ones
+    torch.testing.assert_close(
+        less.norm(dim=(1, 2)), spectrum[:, :kept].norm(dim=1)
+    )  # the largest ones
 
 
 def test_comparisons_won_in_weighted_draws_are_those_counted_one_by_one():

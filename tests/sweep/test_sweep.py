@@ -1,4 +1,5 @@
-"""Sweeps in one process: numbers are the study's, rows there once, what is done kept, what is damaged made again."""
+"""Sweeps in one process: numbers are the study's, rows there once, what is done kept, what is
+damaged made again."""
 
 import errno
 import json
@@ -60,7 +61,9 @@ def swept(folder, corpus, tmp_path_factory):
 def dealt(file, place):
     """The records of all blocks of a file, and the index."""
     index = deal(sources([file]), place, SMALL, causal=True)
-    return [record for block in index["blocks"] for record in read_rows(place, index, block["key"])], index
+    return [
+        record for block in index["blocks"] for record in read_rows(place, index, block["key"])
+    ], index
 
 
 def test_every_row_is_in_one_shard_and_the_counts_add_up(swept):
@@ -69,7 +72,9 @@ def test_every_row_is_in_one_shard_and_the_counts_add_up(swept):
     assert min(counts["fitted_on"], counts["measured"]) > 30
     assert lost_and_doubled(swept.folder, ROWS) == (0, 0) and temporaries(swept.folder.parent) == []
     assert sentences["sentence"].tolist() == list(range(ROWS))
-    assert sentences["where"].tolist() == [f"sentences.jsonl line {number}" for number in range(1, ROWS + 1)]
+    assert sentences["where"].tolist() == [
+        f"sentences.jsonl line {number}" for number in range(1, ROWS + 1)
+    ]
     assert counts["rows_of_heads"] == 12 * counts["measured"] == len(table(swept.folder, "heads"))
     sides = {part: set(rows["cue"]) for part, rows in sentences.groupby("part")}
     assert sides["report"] and not sides["report"] & sides["fitted"]
@@ -90,24 +95,41 @@ def test_the_only_head_that_resolves_moves_the_word_all_the_way(swept):
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 def test_a_sweep_of_any_family_measures_what_its_traces_and_swaps_give(kind, tmp_path):
     model = probe.load(make_family(tmp_path / kind, kind))
-    result = sweep(str(tmp_path / kind), [make_corpus(tmp_path / "s.jsonl", 120)], tmp_path / "out", options=SMALL)
+    result = sweep(
+        str(tmp_path / kind),
+        [make_corpus(tmp_path / "s.jsonl", 120)],
+        tmp_path / "out",
+        options=SMALL,
+    )
     counts = result.manifest["counts"]
-    assert counts["in"] == 120 == counts["fitted_on"] + counts["measured"] + counts["left_out"] and counts["measured"]
+    assert (
+        counts["in"] == 120 == counts["fitted_on"] + counts["measured"] + counts["left_out"]
+        and counts["measured"]
+    )
     assert lost_and_doubled(result.folder, 120) == (0, 0)
     frame = table(result.folder, "heads").set_index(["sentence", "layer", "head"])
     sentences = table(result.folder, "sentences").query("part == 'report'")
-    records = {row["sentence"]: row for row in pyarrow.parquet.read_table(result.folder / "rows").to_pylist()}
+    records = {
+        row["sentence"]: row
+        for row in pyarrow.parquet.read_table(result.folder / "rows").to_pylist()
+    }
     [axes] = [from_file(str(file)) for file in (result.folder / "axes").glob("*.safetensors")]
     w_o = torch.stack([block.w_o for block in read_weights(model).blocks])
     for row in sentences.to_dict("records")[:4]:
         record, heads = records[row["sentence"]], frame.loc[row["sentence"]]
         whole = probe.trace(model, record["text"])
         at, cue = (
-            positions_of_span(whole.tokens, record[f"{name}start"], record[f"{name}end"]) for name in ("", "cue_")
+            positions_of_span(whole.tokens, record[f"{name}start"], record[f"{name}end"])
+            for name in ("", "cue_")
         )
-        at, sign = at[-1], 1 if record["sense"] == "canal" else -1  # canal comes first in the alphabet
+        at, sign = (
+            at[-1],
+            1 if record["sense"] == "canal" else -1,
+        )  # canal comes first in the alphabet
         resid = whole.resid_post[axes.depth - 1, at].double()
-        expected = sign * float(resid @ axes.u[0] - axes.centre[0, axes.depth + 1]) / float(axes.gap[0])
+        expected = (
+            sign * float(resid @ axes.u[0] - axes.centre[0, axes.depth + 1]) / float(axes.gap[0])
+        )
         assert row[f"coordinate_{axes.depth}"] == pytest.approx(expected, abs=1e-4)
         delta_e = torch.einsum("lhd,lhdm->lhm", whole.z[:, :, at], w_o)
         for name, values, close in (
@@ -116,13 +138,19 @@ def test_a_sweep_of_any_family_measures_what_its_traces_and_swaps_give(kind, tmp
             ("attention_previous", whole.pattern[:, :, at, at - 1], 1e-5),
             ("attention_cue", whole.pattern[:, :, at, list(cue)].sum(-1), 1e-5),
         ):
-            assert heads[name].to_numpy() == pytest.approx(values.numpy().ravel(), rel=1e-4, abs=close), name
+            assert heads[name].to_numpy() == pytest.approx(
+                values.numpy().ravel(), rel=1e-4, abs=close
+            ), name
         donor = axes.donor_z[measure._draw(record, axes)["donor"]]
         text = Placed(whole.tokens.ids if kind == "bert" else whole.tokens.ids[: at + 1], at)
-        rows = swapped(model, text, [{place: donor[place]} for place in heads.index])[0][axes.depth - 1]
+        rows = swapped(model, text, [{place: donor[place]} for place in heads.index])[0][
+            axes.depth - 1
+        ]
         moved = -sign * ((rows.double() - resid) @ axes.directions[0])
         below = [layer < axes.depth for layer, _ in heads.index]
-        assert heads["swap"].to_numpy() == pytest.approx(np.where(below, moved.numpy(), 0), abs=1e-3)
+        assert heads["swap"].to_numpy() == pytest.approx(
+            np.where(below, moved.numpy(), 0), abs=1e-3
+        )
 
 
 @pytest.fixture(scope="module")
@@ -161,13 +189,18 @@ def test_own_scores_part_the_senses_of_donors_and_axes_are_the_same_after_a_file
 
 @pytest.fixture
 def again(swept, folder, corpus, monkeypatch):
-    """The same sweep once more, or with another file or options, and the keys of the units that were made."""
+    """The same sweep once more, or with another file or options, and the keys of the units that
+    were made."""
     make = work.make
 
     def again(file=corpus, **options):
         made = []
-        monkeypatch.setattr(work, "make", lambda job, unit: made.append(unit.key) or make(job, unit))
-        return sweep(str(folder), [file], swept.folder.parent, options=replace(SMALL, **options)), made
+        monkeypatch.setattr(
+            work, "make", lambda job, unit: made.append(unit.key) or make(job, unit)
+        )
+        return sweep(
+            str(folder), [file], swept.folder.parent, options=replace(SMALL, **options)
+        ), made
 
     return again
 
@@ -186,7 +219,10 @@ def test_what_is_finished_is_not_made_again_and_what_the_dead_left_is_removed(sw
 @pytest.mark.parametrize("damage", ["truncated", "changed", "missing", "link"])
 def test_a_damaged_shard_is_found_by_its_checksum_and_made_again(swept, again, tmp_path, damage):
     before, elsewhere = fingerprints(swept.folder), tmp_path / "elsewhere"
-    victims = [sorted((swept.folder / kind).glob("*.parquet"))[at] for at, kind in enumerate(("heads", "sentences"))]
+    victims = [
+        sorted((swept.folder / kind).glob("*.parquet"))[at]
+        for at, kind in enumerate(("heads", "sentences"))
+    ]
     for victim in victims:
         content = victim.read_bytes()
         victim.unlink()
@@ -198,14 +234,18 @@ def test_a_damaged_shard_is_found_by_its_checksum_and_made_again(swept, again, t
             elsewhere.write_bytes(content)
             victim.symlink_to(elsewhere)
     assert sorted(again()[1]) == sorted(victim.stem for victim in victims)
-    assert fingerprints(swept.folder) == before and not any(victim.is_symlink() for victim in victims)
+    assert fingerprints(swept.folder) == before and not any(
+        victim.is_symlink() for victim in victims
+    )
     if damage == "link":
         assert elsewhere.read_bytes() == content, "what a link points to is never written"
 
 
 def test_what_has_no_receipt_and_damaged_rows_and_axes_are_made_again(swept, again):
     before = fingerprints(swept.folder)
-    receipt = swept.folder / "receipts" / f"{min((swept.folder / 'heads').glob('*.parquet')).stem}.json"
+    receipt = (
+        swept.folder / "receipts" / f"{min((swept.folder / 'heads').glob('*.parquet')).stem}.json"
+    )
     receipt.write_text("{")
     axes = next((swept.folder / "axes").glob("*.safetensors"))
     axes.write_bytes(axes.read_bytes()[:-8])
@@ -229,7 +269,10 @@ def test_another_option_and_other_sentences_are_other_sets_and_say_so(swept, aga
 
 
 def test_two_sweeps_never_write_one_set(swept, again):
-    with shards.only_writer(swept.folder), pytest.raises(InputError, match="another sweep is writing there; wait for"):
+    with (
+        shards.only_writer(swept.folder),
+        pytest.raises(InputError, match="another sweep is writing there; wait for"),
+    ):
         again()
 
 
@@ -238,11 +281,16 @@ def test_the_manifest_says_what_made_the_shards_and_nothing_of_this_machine(swep
     assert made["weights_sha256"] == probe.load(folder).origin.sha256
     place = {"device": "cpu", "dtype": "float32"}
     assert made["options"] == {"seed": 0, "fit_most": 60, "donors": 8, "block": 32} | place
-    assert list(made["sources"]) == ["sentences.jsonl"] and len(made["shards"]) == made["counts"]["shards"]
+    assert (
+        list(made["sources"]) == ["sentences.jsonl"]
+        and len(made["shards"]) == made["counts"]["shards"]
+    )
     assert str(corpus.parent) not in json.dumps(made) and str(folder.parent) not in json.dumps(made)
 
 
-def test_a_full_disk_is_one_sentence_and_finished_shards_are_good(tmp_path, folder, corpus, monkeypatch):
+def test_a_full_disk_is_one_sentence_and_finished_shards_are_good(
+    tmp_path, folder, corpus, monkeypatch
+):
     replace_file, left = os.replace, [22]
 
     def full(source, target):
@@ -280,13 +328,19 @@ def test_the_rules_that_leave_rows_out(tmp_path, folder):
     cue = {name: getattr(made[0], name) + 12 for name in ("cue_start", "cue_end")}
     late = replace(made[0], text=f"a lock near {made[0].text} lock once", start=2, end=6, **cue)
     long = replace(made[1], text=made[1].text + " again" * 40)
-    twin = replace(made[2], sense="door" if made[2].sense == "canal" else "canal", text=made[2].text + " we")
-    given = write_rows(tmp_path / "s.jsonl", [*made, made[5], late, long, twin], keep=WITHOUT_FRAMES)
+    twin = replace(
+        made[2], sense="door" if made[2].sense == "canal" else "canal", text=made[2].text + " we"
+    )
+    given = write_rows(
+        tmp_path / "s.jsonl", [*made, made[5], late, long, twin], keep=WITHOUT_FRAMES
+    )
     result = sweep(str(folder), [given], tmp_path / "out", options=SMALL)
     counted, sentences = result.manifest["counts"]["reasons"], table(result.folder, "sentences")
     same = "identical to a sentence of another sense up to the word, so a causal model cannot tell them apart there"
     assert counted["repeats the sentence"] == 1 and counted[same] == 2
-    assert counted["the cue comes after the word, where a causal model cannot have read it yet"] == 1
+    assert (
+        counted["the cue comes after the word, where a causal model cannot have read it yet"] == 1
+    )
     assert lost_and_doubled(result.folder, 124) == (0, 0)
     if sentences.loc[122, "part"] is None:  # else it is in the fit part, and was not read
         assert sentences.loc[122, "reason"] == "it has more tokens than the context window of 32"
@@ -296,7 +350,9 @@ def test_the_rules_that_leave_rows_out(tmp_path, folder):
 def test_bad_rows_and_too_few_sentences_stop_before_anything_is_measured(tmp_path, folder):
     given = write_rows(tmp_path / "s.jsonl", some_sentences(50), keep=WITHOUT_FRAMES)
     with given.open("a") as opened:
-        opened.write('{"word": "lock", "sense": "door", "text": "a lock", "start": 2, "end": 60}\n\n[1]\n')
+        opened.write(
+            '{"word": "lock", "sense": "door", "text": "a lock", "start": 2, "end": 60}\n\n[1]\n'
+        )
     with pytest.raises(InputError) as caught:
         sweep(str(folder), [given], tmp_path / "out", options=SMALL)
     assert str(caught.value) == (
@@ -305,7 +361,9 @@ def test_bad_rows_and_too_few_sentences_stop_before_anything_is_measured(tmp_pat
     )
     assert not list((tmp_path / "out").rglob("*.parquet"))
     write_rows(given, some_sentences(6), keep=WITHOUT_FRAMES)
-    with pytest.raises(InputError, match="no word has two senses with at least 4 sentences in the fit part"):
+    with pytest.raises(
+        InputError, match="no word has two senses with at least 4 sentences in the fit part"
+    ):
         sweep(str(folder), [given], tmp_path / "out", options=SMALL)
 
 
@@ -314,7 +372,10 @@ def test_reading_takes_no_memory_for_the_rows_before(tmp_path):
     peaks = []
     for count in (500, 5_000):
         texts = [f"the {n} lock" for n in range(count)]
-        rows = [Sentence("lock", "ab"[n % 2], text, len(text) - 4, len(text)) for n, text in enumerate(texts)]
+        rows = [
+            Sentence("lock", "ab"[n % 2], text, len(text) - 4, len(text))
+            for n, text in enumerate(texts)
+        ]
         file = write_rows(tmp_path / f"{count}.jsonl", rows)
         tracemalloc.start()
         assert sum(1 for _ in stream_sentences(sources([file]))) == count
@@ -328,7 +389,9 @@ def test_reader_and_sweep_leave_out_and_refuse_the_same_rows_in_the_same_words(t
     made = some_sentences(60)
     file = write_table(tmp_path / f"s{ending}", [*made[:30], made[3], *made[30:], made[7], made[3]])
     read = [(item.where, item.reason) for item in probe.read_sentences(file).left_out]
-    assert len(read) == 3 and all(why.startswith("repeats the sentence, span and sense of ") for _, why in read)
+    assert len(read) == 3 and all(
+        why.startswith("repeats the sentence, span and sense of ") for _, why in read
+    )
     rows = [(row["where"], row["reason"] or "") for row in dealt(file, tmp_path)[0]]
     repeats = [row for row in rows if row[1].startswith("repeats")]
     assert [tuple(part.replace(f"{file.name} ", "") for part in row) for row in repeats] == read
@@ -354,13 +417,17 @@ def write_table(path, sentences):
     return path
 
 
-def test_a_repeated_sentence_and_a_span_on_another_word_are_left_out_of_evaluation_and_sweep_alike(folder, tmp_path):
+def test_a_repeated_sentence_and_a_span_on_another_word_are_left_out_of_evaluation_and_sweep_alike(
+    folder, tmp_path
+):
     made = some_sentences(120)
     cue = {"start": made[0].cue_start, "end": made[0].cue_end, "cue_start": None, "cue_end": None}
     wrong = replace(made[0], text=f"{made[0].text} we", split="train", **cue)
     file = write_rows(tmp_path / "s.jsonl", [*made, wrong, made[3]], keep=WITHOUT_FRAMES)
     records, _ = dealt(file, tmp_path)
     evaluated = probe.evaluate(probe.load(folder), probe.read_sentences(file)).left_out
-    [span, repeat] = [next(row["reason"] for row in records if row["sentence"] == number) for number in (120, 121)]
+    [span, repeat] = [
+        next(row["reason"] for row in records if row["sentence"] == number) for number in (120, 121)
+    ]
     assert span == "the marked characters do not contain the word"
     assert {span, repeat.replace("s.jsonl ", "")} <= set(evaluated["reason"])

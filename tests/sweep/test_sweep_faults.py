@@ -1,4 +1,5 @@
-"""What kills a sweep and loses nothing: real processes, one of each kind; clusters die in the campaign."""
+"""What kills a sweep and loses nothing: real processes, one of each kind; clusters die in the
+campaign."""
 
 import csv
 import sys
@@ -39,7 +40,9 @@ def test_nothing_is_lost(stage, kind):
     if kind == "disk_full" and not can_mount():
         pytest.skip("no small file system can be mounted here")
     outcome, (code, said) = run_kind(stage, kind), FAULTS[kind]
-    assert (outcome.lost, outcome.doubled, outcome.different, outcome.left_over) == (0, 0, 0, 0), outcome
+    assert (outcome.lost, outcome.doubled, outcome.different, outcome.left_over) == (0, 0, 0, 0), (
+        outcome
+    )
     assert outcome.kills > 0 and outcome.codes == [code, 0] and said in outcome.said, outcome
 
 
@@ -47,7 +50,9 @@ def test_nothing_is_lost(stage, kind):
 def test_the_tables_are_the_same_whoever_made_them(stage, tmp_path):
     model, corpus = stage.folder / "model", stage.folder / "sentences.jsonl"
     workers = Workers("dask", None, 2)
-    result = sweep(str(model), [corpus], tmp_path / "out", options=Options(block=16), workers=workers)
+    result = sweep(
+        str(model), [corpus], tmp_path / "out", options=Options(block=16), workers=workers
+    )
     assert fingerprints(result.folder) == stage.reference
 
 
@@ -57,7 +62,10 @@ def test_without_dask_the_engine_says_what_to_install(run, tmp_path, monkeypatch
     given = ["--model", model, "--sentences", corpus, "--out", tmp_path / "out", "--engine", "dask"]
     code, _, err = run("sweep", *given)
     assert code == 2
-    assert "Dask is not installed; install it with pip install dask distributed, or use --engine local" in err
+    assert (
+        "Dask is not installed; install it with pip install dask distributed, or use --engine local"
+        in err
+    )
 
 
 def test_every_port_of_an_own_cluster_is_on_this_machine_alone(tmp_path, monkeypatch):
@@ -65,8 +73,17 @@ def test_every_port_of_an_own_cluster_is_on_this_machine_alone(tmp_path, monkeyp
     with engine(Workers("dask", number=1), tmp_path) as run:
         me = psutil.Process()
         processes = [me, *me.children(recursive=True)]
-        opened = [c for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
-        environments = [p.environ() for p in me.children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
+        opened = [
+            c
+            for p in processes
+            for c in p.net_connections("inet")
+            if c.status == psutil.CONN_LISTEN
+        ]
+        environments = [
+            p.environ()
+            for p in me.children(recursive=True)
+            if "spawn_main" in " ".join(p.cmdline())
+        ]
         scratch = list(tmp_path.glob(".scratch-*"))
         assert run is not None
     assert opened and {connection.laddr.ip for connection in opened} == {"127.0.0.1"}, opened
@@ -77,14 +94,18 @@ def test_every_port_of_an_own_cluster_is_on_this_machine_alone(tmp_path, monkeyp
 def test_workers_get_one_thread_and_no_heap_trimming():
     import dask
 
-    assert "MALLOC_TRIM_THRESHOLD_" in dask.config.get("distributed.nanny.pre-spawn-environ"), "nothing to drop"
+    assert "MALLOC_TRIM_THRESHOLD_" in dask.config.get("distributed.nanny.pre-spawn-environ"), (
+        "nothing to drop"
+    )
     environment = _settings()["distributed.nanny.pre-spawn-environ"]
     assert "MALLOC_TRIM_THRESHOLD_" not in environment
     assert {environment[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")} == {"1"}
 
 
 def test_a_campaign_of_thirty_kills_is_on_record():
-    with (Path(__file__).parents[2] / "reports" / "kill_campaign.csv").open(encoding="utf-8") as opened:
+    with (Path(__file__).parents[2] / "reports" / "kill_campaign.csv").open(
+        encoding="utf-8"
+    ) as opened:
         rows = list(csv.DictReader(opened))
     assert tuple(rows[0]) == COLUMNS and {row["kind"] for row in rows} == {*KINDS, "all"}
     assert int(rows[-1]["kills"]) == sum(int(row["kills"]) for row in rows[:-1]) >= 30

@@ -1,4 +1,5 @@
-"""Sentence files: what is read as written, what is left out and counted, and the one sentence for everything else."""
+"""Sentence files: what is read as written, what is left out and counted, and the one sentence for
+everything else."""
 
 import csv
 import hashlib
@@ -35,7 +36,9 @@ def write(place, rows):
         place.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     else:
         shown = io.StringIO(newline="")
-        table = csv.DictWriter(shown, list(rows[0]), delimiter="," if place.suffix == ".csv" else "\t")
+        table = csv.DictWriter(
+            shown, list(rows[0]), delimiter="," if place.suffix == ".csv" else "\t"
+        )
         table.writeheader()
         table.writerows(rows)
         place.write_bytes(shown.getvalue().encode())
@@ -56,20 +59,35 @@ def place(request, tmp_path):
     return tmp_path / f"mine{request.param}"
 
 
-# --- what is read as written -----------------------------------------------------------------------------------------
+# --- what is read as written ----------------------------------------------------------------------
 
 
 def test_every_form_gives_the_same_sentences(place):
-    extra = {"frame": "walk", "pair": "7", "cue_start": 4, "cue_end": 9, "distance": 1, "split": "train", "gloss": "no"}
+    extra = {
+        "frame": "walk",
+        "pair": "7",
+        "cue_start": 4,
+        "cue_end": 9,
+        "distance": 1,
+        "split": "train",
+        "gloss": "no",
+    }
     corpus = read_sentences(write(place, [BANK | extra]))
-    assert corpus.sentences == (Sentence("bank", "1", "The river bank.", 10, 14, "walk", "7", 4, 9, 1, "train"),)
+    assert corpus.sentences == (
+        Sentence("bank", "1", "The river bank.", 10, 14, "walk", "7", 4, 9, 1, "train"),
+    )
     assert corpus.left_out == () and corpus.source == place.name and not corpus.is_lexicon
     assert corpus.sha256 == hashlib.sha256(place.read_bytes()).hexdigest()
     sentences = expand("bank").sentences[:100]
-    assert read_sentences(write(place, [vars(sentence) for sentence in sentences])).sentences == sentences
+    assert (
+        read_sentences(write(place, [vars(sentence) for sentence in sentences])).sentences
+        == sentences
+    )
 
 
-def test_optional_columns_may_be_empty_in_some_rows_and_a_whole_number_names_a_pair_and_a_frame(place):
+def test_optional_columns_may_be_empty_in_some_rows_and_a_whole_number_names_a_pair_and_a_frame(
+    place,
+):
     # A table with gaps: the whole numbers of these columns are stored as 4.0 and NaN.
     missing = float("nan") if place.suffix == ".parquet" else None
     rows = [BANK | {"frame": "walk", "pair": None, "cue_start": 4.0, "cue_end": 9.0}]
@@ -77,7 +95,9 @@ def test_optional_columns_may_be_empty_in_some_rows_and_a_whole_number_names_a_p
     first, second = read_sentences(write(place, rows)).sentences
     assert (first.frame, first.pair, first.cue_start, first.cue_end) == ("walk", None, 4, 9)
     assert (second.frame, second.pair, second.cue_start, second.cue_end) == (None, None, None, None)
-    for sentence in read_sentences(write(place, [row | {"pair": 0, "frame": 12} for row in (BANK, MOLE)])).sentences:
+    for sentence in read_sentences(
+        write(place, [row | {"pair": 0, "frame": 12} for row in (BANK, MOLE)])
+    ).sentences:
         assert (sentence.pair, sentence.frame) == ("0", "12")
     if place.suffix == ".parquet":
         read = read_sentences(write(place, [BANK | {"pair": 0.0}, MOLE | {"pair": None}])).sentences
@@ -116,7 +136,9 @@ def test_marks_line_ends_and_blank_lines_of_other_systems_are_accepted(tmp_path)
         place.write_bytes(b"\xef\xbb\xbf" + b"\r\n\r\n".join(lines))
         assert [sentence.word for sentence in read_sentences(place).sentences] == ["bank", "mole"]
     place = tmp_path / "mine.jsonl"  # a line separator inside a sentence ends no line
-    place.write_text(json.dumps(BANK | {"text": "The river bank.\u2028Far."}, ensure_ascii=False), "utf-8")
+    place.write_text(
+        json.dumps(BANK | {"text": "The river bank.\u2028Far."}, ensure_ascii=False), "utf-8"
+    )
     assert read_sentences(place).sentences[0].text.endswith("\u2028Far.")
 
 
@@ -124,7 +146,11 @@ def test_marks_line_ends_and_blank_lines_of_other_systems_are_accepted(tmp_path)
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_the_separator_is_recognised(tmp_path, suffix, separator):
     place = tmp_path / f"mine{suffix}"
-    rows = [("sense", "text"), ("animal", '"A bat, a moth; a cave\tand more"'), ("club", "The bat broke")]
+    rows = [
+        ("sense", "text"),
+        ("animal", '"A bat, a moth; a cave\tand more"'),
+        ("club", "The bat broke"),
+    ]
     place.write_text("\n" + "\n".join(separator.join(row) for row in rows))
     first, second = read_sentences(place, word="bat").sentences
     assert (first.text, second.sense) == ("A bat, a moth; a cave\tand more", "club")
@@ -139,7 +165,10 @@ TABLES |= {"sentences": lambda rows: [Sentence(**row) for row in rows]}
 @pytest.mark.parametrize("made", TABLES.values(), ids=TABLES)
 def test_a_table_made_in_python_is_read_as_a_file_is(made):
     rows = [BANK | {"cue_start": 4, "cue_end": 9, "pair": 3}, MOLE | {"pair": None}]
-    rows = [row | {"pair": str(row["pair"])} if made is TABLES["sentences"] and row["pair"] else row for row in rows]
+    rows = [
+        row | {"pair": str(row["pair"])} if made is TABLES["sentences"] and row["pair"] else row
+        for row in rows
+    ]
     corpus = as_corpus(made(rows))
     first = Sentence("bank", "1", "The river bank.", 10, 14, pair="3", cue_start=4, cue_end=9)
     assert corpus.sentences == (first, Sentence(**MOLE))
@@ -156,8 +185,14 @@ INT = f"{NOT_READ}got int (DataFrame constructor not properly called!), expected
     [
         ([], f"{NOT_READ}it holds no rows, expected one sentence per row; add some."),
         (7, INT),
-        ([{"word": "bat"}], f"{NOT_READ}the columns sense, text are missing, got word, expected at least sense and "),
-        ([BANK, BANK | {"end": 99}], "Reading a table made in Python, row 2: the word is at characters 10 to 99, "),
+        (
+            [{"word": "bat"}],
+            f"{NOT_READ}the columns sense, text are missing, got word, expected at least sense and ",
+        ),
+        (
+            [BANK, BANK | {"end": 99}],
+            "Reading a table made in Python, row 2: the word is at characters 10 to 99, ",
+        ),
     ],
 )
 def test_a_table_that_cannot_be_read_is_one_sentence(given, said):
@@ -168,11 +203,13 @@ def test_a_table_that_cannot_be_read_is_one_sentence(given, said):
 def test_collections_show_themselves_in_one_line():
     corpus = as_corpus([BANK, MOLE, BANK])
     assert repr(corpus) == "<Corpus a table made in Python: 2 sentences of bank, mole, 1 left out>"
-    five = as_corpus([BANK | {"word": word, "text": word, "start": 0, "end": 1} for word in "abcde"])
+    five = as_corpus(
+        [BANK | {"word": word, "text": word, "start": 0, "end": 1} for word in "abcde"]
+    )
     assert "and 2 more words" in repr(five)
 
 
-# --- what a row may leave out, and what is left out by rule and counted ----------------------------------------------
+# --- what a row may leave out, and what is left out by rule and counted ---------------------------
 
 
 @pytest.mark.parametrize(
@@ -194,23 +231,35 @@ def test_a_word_is_found_where_it_stands_once(word, text, found):
     assert len(as_corpus([marked]).sentences) == 1  # another form in the span is accepted
 
 
-@pytest.mark.parametrize("text", ["A batch", "combat", "bat_man", "A ba\u0301t", "batting", "bats and a bat"])
+@pytest.mark.parametrize(
+    "text", ["A batch", "combat", "bat_man", "A ba\u0301t", "batting", "bats and a bat"]
+)
 def test_no_other_word_is_taken_for_it(tmp_path, text):
     place = write(tmp_path / "mine.jsonl", [{"word": "bat", "sense": "1", "text": text}])
-    assert f"'bat' stands in the text {2 if ' and ' in text else 0} times {FORMS_FOUND}" in fails(place)
+    assert f"'bat' stands in the text {2 if ' and ' in text else 0} times {FORMS_FOUND}" in fails(
+        place
+    )
 
 
 def test_rows_that_name_no_word_are_about_the_one_that_is_named(place):
-    rows = [{"sense": "animal", "text": "A bat flew."}, {"sense": "club", "text": "He swung the bat."}]
+    rows = [
+        {"sense": "animal", "text": "A bat flew."},
+        {"sense": "club", "text": "He swung the bat."},
+    ]
     corpus = read_sentences(write(place, rows), word="bat")
     assert [(row.word, row.start) for row in corpus.sentences] == [("bat", 2), ("bat", 13)]
     missing = "word is missing, expected a column that names it, or one word named for all rows"
     assert f"{missing} (2 of 2 rows are bad)" in fails(place)
-    rows = [{"word": None, "sense": "a", "text": "A bat flew."}, {"word": "mole", "sense": "b", "text": "A mole."}]
+    rows = [
+        {"word": None, "sense": "a", "text": "A bat flew."},
+        {"word": "mole", "sense": "b", "text": "A mole."},
+    ]
     kept = read_sentences(write(place, rows), word="bat")
     assert [row.word for row in kept.sentences] == ["bat"] and len(kept.left_out) == 1
     assert [row.word for row in as_corpus(place, ["bat"]).sentences] == ["bat", "mole"]
-    assert "word is missing" in str(pytest.raises(InputError, as_corpus, place, ["bat", "mole"]).value)
+    assert "word is missing" in str(
+        pytest.raises(InputError, as_corpus, place, ["bat", "mole"]).value
+    )
 
 
 IN_A_TABLE = ("line 2", "line 4")  # behind its header
@@ -218,7 +267,9 @@ IN_A_TABLE = ("line 2", "line 4")  # behind its header
 
 def test_repetitions_are_left_out_and_counted_but_another_sense_is_another_sentence(place):
     corpus = read_sentences(write(place, [BANK, MOLE, BANK, BANK | {"sense": "2"}]))
-    first, third = {".jsonl": ("line 1", "line 3"), ".parquet": ("row 1", "row 3")}.get(place.suffix, IN_A_TABLE)
+    first, third = {".jsonl": ("line 1", "line 3"), ".parquet": ("row 1", "row 3")}.get(
+        place.suffix, IN_A_TABLE
+    )
     assert [sentence.sense for sentence in corpus.sentences] == ["1", "skin", "2"]
     assert corpus.left_out == (LeftOut(third, f"repeats the sentence, span and sense of {first}"),)
 
@@ -234,7 +285,7 @@ def test_other_words_are_left_out_and_counted_and_a_word_that_no_row_has_is_one_
     )
 
 
-# --- files that cannot be read as they stand -------------------------------------------------------------------------
+# --- files that cannot be read as they stand ------------------------------------------------------
 
 
 EMPTY = "it is empty, expected one sentence per row; add some."
@@ -247,8 +298,15 @@ MISSING += "is missing and read it again."
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        *((f"mine{suffix}", None, f"there is no such file; give the path of {FORMS}.") for suffix in SUFFIXES),
-        *((f"mine{suffix}", content, EMPTY) for suffix in SUFFIXES for content in (b"", b" \r\n\n")),
+        *(
+            (f"mine{suffix}", None, f"there is no such file; give the path of {FORMS}.")
+            for suffix in SUFFIXES
+        ),
+        *(
+            (f"mine{suffix}", content, EMPTY)
+            for suffix in SUFFIXES
+            for content in (b"", b" \r\n\n")
+        ),
         ("mine.jsonl", b"\xef\xbb\xbf\n", NO_ROWS),
         ("mine.csv", b"word,sense,text,start,end\n", NO_ROWS),
         ("mine.tsv", b"word\tsense\n\n", NO_ROWS),
@@ -295,15 +353,15 @@ def test_a_file_that_only_calls_itself_parquet(tmp_path):
     place = tmp_path / "mine.parquet"
     place.write_bytes(b"word,sense")
     message = fails(place)
-    assert message.startswith(f"Reading sentences from {place}: it is not a readable Parquet file (")
+    assert message.startswith(
+        f"Reading sentences from {place}: it is not a readable Parquet file ("
+    )
     assert message.endswith("); write it again.")
 
 
-# --- rows that cannot be used: the first is named, all are counted, nothing is dropped -------------------------------
+# --- rows that cannot be used: the first is named, all are counted, nothing is dropped ------------
 
-FORMS_FOUND = (
-    "(whole, with capital letters or without, with -s, -es or 's), expected it once, or start and end to say where"
-)
+FORMS_FOUND = "(whole, with capital letters or without, with -s, -es or 's), expected it once, or start and end to say where"
 NO_WORD = "word is missing, expected a column that names it, or one word named for all rows"
 OUTSIDE = "expected a span within the {} characters of the text"
 TOGETHER = "expected both or neither"
@@ -351,14 +409,20 @@ BAD_JSON = [
 
 
 @pytest.mark.parametrize(
-    ("suffix", "change", "flaw"), [(".csv", *bad) for bad in BAD] + [(".jsonl", *bad) for bad in BAD_JSON]
+    ("suffix", "change", "flaw"),
+    [(".csv", *bad) for bad in BAD] + [(".jsonl", *bad) for bad in BAD_JSON],
 )
 def test_a_bad_row_stops_the_reading(tmp_path, suffix, change, flaw):
     blank = dict.fromkeys(("cue_start", "cue_end", "distance"), "") if suffix == ".csv" else {}
     place = write(tmp_path / f"mine{suffix}", [BANK | blank, BANK | blank | change, MOLE | blank])
     line, said = 3 if suffix == ".csv" else 2, fails(place)
-    assert said.startswith(f"Reading {place}, line {line}: {flaw}") and said.endswith(f" (1 of 3 rows is bad); {AGAIN}")
-    assert flaw in (LONG, FAR) or said == f"Reading {place}, line {line}: {flaw} (1 of 3 rows is bad); {AGAIN}"
+    assert said.startswith(f"Reading {place}, line {line}: {flaw}") and said.endswith(
+        f" (1 of 3 rows is bad); {AGAIN}"
+    )
+    assert (
+        flaw in (LONG, FAR)
+        or said == f"Reading {place}, line {line}: {flaw} (1 of 3 rows is bad); {AGAIN}"
+    )
 
 
 NOT_JSON = "it is not JSON ("
@@ -390,7 +454,9 @@ def test_lines_that_cannot_be_cut_are_named(tmp_path, suffix, lines, said):
 
 def test_all_bad_rows_are_counted_and_a_parquet_row_is_named_by_its_number(tmp_path):
     rows = [BANK, MOLE | {"end": 60}, MOLE | {"sense": ""}]
-    outside = f"2: the word is at characters 2 to 60, {OUTSIDE.format(7)} (2 of 3 rows are bad); {AGAIN}"
+    outside = (
+        f"2: the word is at characters 2 to 60, {OUTSIDE.format(7)} (2 of 3 rows are bad); {AGAIN}"
+    )
     for suffix, where in ((".jsonl", "line"), (".parquet", "row")):
         place = write(tmp_path / f"mine{suffix}", rows)
         assert fails(place) == f"Reading {place}, {where} {outside}"
@@ -405,7 +471,7 @@ def test_a_sentence_checks_itself():
     )
 
 
-# --- folders of files, and CoarseWSD-20 word folders -----------------------------------------------------------------
+# --- folders of files, and CoarseWSD-20 word folders ----------------------------------------------
 
 
 def test_a_folder_of_files_is_all_of_their_sentences(tmp_path):
@@ -413,7 +479,9 @@ def test_a_folder_of_files_is_all_of_their_sentences(tmp_path):
     write(tmp_path / "a.csv", [BANK])
     corpus = read_sentences(tmp_path)
     assert [sentence.word for sentence in corpus.sentences] == ["bank", "mole"]
-    assert corpus.left_out == (LeftOut("b.jsonl line 1", "repeats the sentence, span and sense of a.csv line 2"),)
+    assert corpus.left_out == (
+        LeftOut("b.jsonl line 1", "repeats the sentence, span and sense of a.csv line 2"),
+    )
     write(tmp_path / "b.jsonl", [BANK])
     assert read_sentences(tmp_path).sha256 != corpus.sha256
 
@@ -448,7 +516,10 @@ def test_a_folder_of_word_folders_is_all_of_their_sentences(folder):
     for file in folder.iterdir():
         (mole / file.name).write_text(file.read_text().replace("seal", "mole"))
     (mole / "test.data.txt").write_text("1\tthe mole 's pup .\n")
-    corpus, apart = read_sentences(folder.parent), [read_sentences(place) for place in (mole, folder)]
+    corpus, apart = (
+        read_sentences(folder.parent),
+        [read_sentences(place) for place in (mole, folder)],
+    )
     assert corpus.sentences == apart[0].sentences + apart[1].sentences and corpus.source == "words"
     # A sentence of the training part is left out of the test part.
     reason = "repeats the sentence, span and sense of {}train.data.txt line 1"
@@ -461,7 +532,11 @@ def test_a_folder_of_word_folders_is_all_of_their_sentences(folder):
 def test_the_identity_of_a_folder_changes_with_any_of_its_files(folder):
     before = read_sentences(folder).sha256
     assert read_sentences(folder).sha256 == before
-    contents = {"test.gold.txt": "1", "test.data.txt": "0\tseal grey", "classes_map.txt": '{"0": "a", "1": "b"}'}
+    contents = {
+        "test.gold.txt": "1",
+        "test.data.txt": "0\tseal grey",
+        "classes_map.txt": '{"0": "a", "1": "b"}',
+    }
     for name, content in contents.items():
         (folder / name).write_text(content)
         assert read_sentences(folder).sha256 != before
@@ -485,7 +560,10 @@ def test_a_class_map_that_is_none_or_is_not_there(folder, content):
 def test_a_folder_without_sentences_or_without_classes(folder):
     gold = folder / "test.gold.txt"
     gold.unlink()
-    assert fails(folder) == f"Reading sentences from {gold}: there is no such file; give the path of {FORMS}."
+    assert (
+        fails(folder)
+        == f"Reading sentences from {gold}: there is no such file; give the path of {FORMS}."
+    )
     gold.write_text("0\n0\n")
     assert fails(folder) == (
         f"Reading the word folder {folder}: test.data.txt has 1 lines and test.gold.txt 2, "
@@ -516,10 +594,13 @@ NUMBER = "expected the number of a word, a tab and the sentence"
 )  # fmt: skip
 def test_bad_lines_of_a_folder(folder, name, content, flaw):
     (folder / f"test.{name}.txt").write_text(content)
-    assert fails(folder) == f"Reading {folder}, test.{name}.txt line 1: {flaw} (1 of 3 rows is bad); {AGAIN}"
+    assert (
+        fails(folder)
+        == f"Reading {folder}, test.{name}.txt line 1: {flaw} (1 of 3 rows is bad); {AGAIN}"
+    )
 
 
-# --- the real data sets, where they are at hand; the counts are those of the files' own lines ------------------------
+# --- the real data sets, where they are at hand; the counts are those of the files' own lines -----
 
 
 @pytest.mark.parametrize("word", ["apple", "bank", "crane", "mole", "seal"])
@@ -532,8 +613,13 @@ def test_coarsewsd20(word):
     assert {sentence.text[sentence.start : sentence.end] for sentence in corpus.sentences} == {word}
     names = json.loads((folder / "classes_map.txt").read_text())
     for split in ("train", "test"):
-        expected = Counter(names[label] for label in (folder / f"{split}.gold.txt").read_text().split())
-        assert Counter(sentence.sense for sentence in corpus.sentences if sentence.split == split) == expected
+        expected = Counter(
+            names[label] for label in (folder / f"{split}.gold.txt").read_text().split()
+        )
+        assert (
+            Counter(sentence.sense for sentence in corpus.sentences if sentence.split == split)
+            == expected
+        )
 
 
 def test_homonyms():

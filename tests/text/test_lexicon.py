@@ -1,4 +1,5 @@
-"""The lexicon keeps its promises: pairs aligned by construction, frames that say nothing of the sense, spans."""
+"""The lexicon keeps its promises: pairs aligned by construction, frames that say nothing of the
+sense, spans."""
 
 import re
 import subprocess
@@ -14,7 +15,11 @@ from probe.text import lexicon
 from probe.text.sentences import Sentence
 
 GPT2 = Path(__file__).parents[3] / "shared" / "data" / "gpt2-tokenizer" / "tokenizer.json"
-LESSON_WORDS = {"bank": {"river", "money"}, "mole": {"animal", "unit", "skin", "spy"}, "apple": {"fruit", "company"}}
+LESSON_WORDS = {
+    "bank": {"river", "money"},
+    "mole": {"animal", "unit", "skin", "spy"},
+    "apple": {"fruit", "company"},
+}
 OTHER_WORDS = {"seal", "spring", "crane", "bat", "pitcher", "bark", "organ", "trunk", "match"}
 ENTRIES = [lexicon.entry(word) for word in lexicon.words()]
 ALL_CUES = {cue for entry in ENTRIES for sense in entry.senses for cue in sense.cues}
@@ -34,7 +39,9 @@ def frame_words(text):
 
 def versions():
     frames = [(entry.word, frame) for entry in ENTRIES for frame in entry.frames]
-    return [(word, frame.name, *version) for word, frame in frames for version in frame.versions.items()]
+    return [
+        (word, frame.name, *version) for word, frame in frames for version in frame.versions.items()
+    ]
 
 
 def test_the_words_and_senses_asked_for_are_there():
@@ -73,12 +80,20 @@ def test_some_cues_are_shared_by_two_words():
 
 def test_frames_are_short_sentences_of_a_small_vocabulary_that_say_nothing_of_the_sense():
     for word, name, distance, text in versions():
-        own = {continuation.strip() for sense in lexicon.entry(word).senses for continuation in sense.continuations}
+        own = {
+            continuation.strip()
+            for sense in lexicon.entry(word).senses
+            for continuation in sense.continuations
+        }
         forms = {form for known in lexicon.words() for form in (known, f"{known}s")}
         assert not set(frame_words(text)) & (forms | ALL_CUES | own), (word, name, distance)
         assert 6 <= len(text.split()) <= 16, (word, name, distance)
         assert re.fullmatch(r"[A-Z].*[.?]", text), (word, name, distance)
-        assert not re.search(r"\ban? \{", text), (word, name, distance)  # no article that depends on the cue
+        assert not re.search(r"\ban? \{", text), (
+            word,
+            name,
+            distance,
+        )  # no article that depends on the cue
     assert len({(word, text) for word, _, _, text in versions()}) == 16 * 9 * 4
     assert len({form for *_, text in versions() for form in frame_words(text)}) <= 350
 
@@ -87,11 +102,22 @@ def test_every_span_covers_the_word_and_a_cue_of_its_sense():
     cues = {(entry.word, sense.name): sense.cues for entry in ENTRIES for sense in entry.senses}
     for sentence in SENTENCES:
         assert sentence.text[sentence.start : sentence.end] == sentence.word
-        assert sentence.cue_start is not None and sentence.cue_end is not None and sentence.cue_end < sentence.start
-        assert sentence.text[sentence.cue_start : sentence.cue_end] in cues[sentence.word, sentence.sense]
+        assert (
+            sentence.cue_start is not None
+            and sentence.cue_end is not None
+            and sentence.cue_end < sentence.start
+        )
+        assert (
+            sentence.text[sentence.cue_start : sentence.cue_end]
+            in cues[sentence.word, sentence.sense]
+        )
     for entry in ENTRIES:  # at least 60 sentences of every sense, and none twice
         sentences = lexicon.expand(entry.word).sentences
-        assert len({sentence.text for sentence in sentences}) == len(sentences) == 9 * 4 * 12 * len(entry.senses)
+        assert (
+            len({sentence.text for sentence in sentences})
+            == len(sentences)
+            == 9 * 4 * 12 * len(entry.senses)
+        )
         for sense in entry.senses:
             assert sum(sentence.sense == sense.name for sentence in sentences) >= 60
 
@@ -104,8 +130,12 @@ def test_a_pair_has_every_sense_once_and_differs_in_the_cue_alone():
         for name, pair in members.items():
             assert [member.sense for member in pair] == [sense.name for sense in entry.senses]
             word, frame, distance, place = str(name).split("/")
-            assert {(member.word, member.frame, str(member.distance)) for member in pair} == {(word, frame, distance)}
-            without_cue = {member.text[: member.cue_start] + member.text[member.cue_end :] for member in pair}
+            assert {(member.word, member.frame, str(member.distance)) for member in pair} == {
+                (word, frame, distance)
+            }
+            without_cue = {
+                member.text[: member.cue_start] + member.text[member.cue_end :] for member in pair
+            }
             assert len(without_cue) == 1
             found = [member.text[member.cue_start : member.cue_end] for member in pair]
             assert found == [sense.cues[int(place)] for sense in entry.senses]
@@ -114,16 +144,24 @@ def test_a_pair_has_every_sense_once_and_differs_in_the_cue_alone():
 def test_words_cues_and_continuations_are_single_tokens_of_gpt2(gpt2):
     for entry in ENTRIES:
         cues = [f" {cue}" for sense in entry.senses for cue in sense.cues]
-        for text in (f" {entry.word}", *cues, *(text for sense in entry.senses for text in sense.continuations)):
+        for text in (
+            f" {entry.word}",
+            *cues,
+            *(text for sense in entry.senses for text in sense.continuations),
+        ):
             assert len(gpt2.encode(text).ids) == 1, text
 
 
 def test_tokens_from_cue_to_word_are_the_distance_and_pairs_are_aligned(gpt2):
     shapes = defaultdict(set)
-    for sentence, encoded in zip(SENTENCES, gpt2.encode_batch([item.text for item in SENTENCES]), strict=True):
+    for sentence, encoded in zip(
+        SENTENCES, gpt2.encode_batch([item.text for item in SENTENCES]), strict=True
+    ):
         ends = [end for _, end in encoded.offsets]
         target, cue = ends.index(sentence.end), ends.index(sentence.cue_end)
-        assert sentence.distance == target - cue or (sentence.distance == 4 and 4 <= target - cue <= 6), sentence
+        assert sentence.distance == target - cue or (
+            sentence.distance == 4 and 4 <= target - cue <= 6
+        ), sentence
         # One token each between cue and word: a word, or a comma.
         between = sentence.text[sentence.cue_end : sentence.start]
         assert len(re.findall(r"[A-Za-z]+|,", between)) == target - cue - 1, sentence
@@ -141,7 +179,9 @@ def test_the_place_of_the_word_varies_between_frames(gpt2):
 
 def test_importing_the_lexicon_finds_the_module_and_loads_neither_torch_nor_pandas():
     code = "import sys, probe.text.lexicon as it; print(it.__file__, {'torch', 'pandas'} & set(sys.modules))"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert shown.endswith("/lexicon.py set()\n")
 
 
@@ -159,7 +199,10 @@ def test_an_unknown_word_is_one_sentence():
 
 @pytest.mark.parametrize(
     ("text", "behind", "first", "second"),
-    [("The {word} {cue} is far.", False, "{cue}", "{word}"), ("the {cue} and the {word}", True, "{word}", "{cue}")],
+    [
+        ("The {word} {cue} is far.", False, "{cue}", "{word}"),
+        ("the {cue} and the {word}", True, "{word}", "{cue}"),
+    ],
 )
 def test_a_frame_has_cue_and_word_once_and_in_order(text, behind, first, second):
     with pytest.raises(InputError) as error:
@@ -195,7 +238,9 @@ def test_sentences_with_a_longer_cue_are_left_out_and_counted():
     assert asked == {f" {cue}" for sense in lexicon.entry("bank").senses for cue in sense.cues}
     assert len(kept.left_out) == 9 * 4
     assert len(kept.sentences) == len(corpus.sentences) - 9 * 4
-    assert {item.reason for item in kept.left_out} == {"the cue 'river' is more than one token here"}
+    assert {item.reason for item in kept.left_out} == {
+        "the cue 'river' is more than one token here"
+    }
     assert kept.left_out[0].where == "bank/looks/1/0 (river)"
     assert kept.is_lexicon and kept.sha256 == corpus.sha256
     again = lexicon.keep_one_token_cues(kept, lambda text: text != " loan")
@@ -210,7 +255,9 @@ def test_sentences_without_a_known_cue_are_kept():
 
 
 def test_the_identity_of_the_lexicon_is_that_of_its_files():
-    assert lexicon.sha256(["bank"]) == lexicon.expand("bank").sha256 != lexicon.expand("mole").sha256
+    assert (
+        lexicon.sha256(["bank"]) == lexicon.expand("bank").sha256 != lexicon.expand("mole").sha256
+    )
     assert lexicon.sha256(["bank", "mole"]) != lexicon.sha256(["mole", "bank"])
 
 
@@ -221,17 +268,38 @@ SHOWCASE = [
     ("American shrew mole", "mole", "mole", "animal", False),
     ("One mole of carbon dioxide", "mole", "mole", "unit", True),
     ("Take a biopsy of the mole", "mole", "mole", "skin", False),
-    ("Apple unveiled a new smartphone model at their latest product launch event", "apple", "Apple", "company", True),
+    (
+        "Apple unveiled a new smartphone model at their latest product launch event",
+        "apple",
+        "Apple",
+        "company",
+        True,
+    ),
     ("Please buy an apple and an orange from the grocery store", "apple", "apple", "fruit", True),
     ("I enjoy eating apples", "apple", "apples", "fruit", False),
-    ("I enjoy eating apples, and I also love using Apple products", "apple", "apples", "fruit", False),
-    ("I enjoy eating apples, and I also love using Apple products", "apple", "Apple", "company", False),
+    (
+        "I enjoy eating apples, and I also love using Apple products",
+        "apple",
+        "apples",
+        "fruit",
+        False,
+    ),
+    (
+        "I enjoy eating apples, and I also love using Apple products",
+        "apple",
+        "Apple",
+        "company",
+        False,
+    ),
 ]
 
 
 def test_the_showcase_has_its_sentences_with_the_word_as_it_stands_and_the_order_of_word_and_cue():
     shown = lexicon.showcase()
-    assert [(row.text, row.word, row.text[row.start : row.end], row.sense, row.cue_after) for row in shown] == SHOWCASE
+    assert [
+        (row.text, row.word, row.text[row.start : row.end], row.sense, row.cue_after)
+        for row in shown
+    ] == SHOWCASE
     for row in shown:
         assert row.cue == row.text[row.cue_start : row.cue_end]
         assert row.cue_after == (row.text.index(str(row.cue)) > row.start)
@@ -240,7 +308,9 @@ def test_the_showcase_has_its_sentences_with_the_word_as_it_stands_and_the_order
 
 
 def test_no_showcase_sentence_is_one_of_the_lexicon():
-    assert not {row.text.casefold() for row in lexicon.showcase()} & {item.text.casefold() for item in SENTENCES}
+    assert not {row.text.casefold() for row in lexicon.showcase()} & {
+        item.text.casefold() for item in SENTENCES
+    }
 
 
 def test_sentences_on_both_sides_are_those_before_and_then_those_behind():
@@ -249,7 +319,10 @@ def test_sentences_on_both_sides_are_those_before_and_then_those_behind():
     assert both.sentences[: len(before.sentences)] == before.sentences
     assert both.sha256 != before.sha256 == lexicon.sha256(["bank"])
     assert both.sha256 == lexicon.sha256(["bank"], both_sides=True)
-    frames, cues = lexicon.frames_behind(), sum(len(sense.cues) for sense in lexicon.entry("bank").senses)
+    frames, cues = (
+        lexicon.frames_behind(),
+        sum(len(sense.cues) for sense in lexicon.entry("bank").senses),
+    )
     assert len(behind) == sum(len(frame.versions) for frame in frames) * cues
     assert not {row.frame for row in behind} & {row.frame for row in before.sentences}
     assert not {row.pair for row in behind} & {row.pair for row in before.sentences}
@@ -259,4 +332,6 @@ def test_sentences_on_both_sides_are_those_before_and_then_those_behind():
         assert row.text[row.cue_start : row.cue_end] in sense.cues
         [frame] = [frame for frame in frames if frame.name == row.frame]
         plan = frame.versions[row.distance]
-        assert row.text == plan.replace("{word}", "bank").replace("{cue}", row.text[row.cue_start : row.cue_end])
+        assert row.text == plan.replace("{word}", "bank").replace(
+            "{cue}", row.text[row.cue_start : row.cue_end]
+        )

@@ -1,4 +1,5 @@
-"""The natural sentences keep their promises, read from their files: matched cues, every distance, plain English."""
+"""The natural sentences keep their promises, read from their files: matched cues, every distance,
+plain English."""
 
 import itertools
 import re
@@ -21,13 +22,16 @@ DATA = ROOT / ".." / "shared" / "data"
 GPT2 = DATA / "gpt2-tokenizer" / "tokenizer.json"
 SIDES = ("before", "behind")
 
-# Words of the sentences that neither the corpora nor the tokenizer of GPT-2 holds whole, each looked up.
+# Words of the sentences that neither the corpora nor the tokenizer of GPT-2 holds whole, each
+# looked up.
 REVIEWED = """
     angler aviary biopsy birthmark boatman bowler carbonate conservationist earthworms electrician flute herbalist
     hymn isotopes machinist melanoma motionless muffins oar pathologist pimple protons rashes regatta spleen surfer
     swears titration warts welders
 """
-AMERICAN = "aluminum center color colors favorite gray harbor meter neighbor plow recognize theater tumor"
+AMERICAN = (
+    "aluminum center color colors favorite gray harbor meter neighbor plow recognize theater tumor"
+)
 
 each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
@@ -57,12 +61,16 @@ def aligned(path, side):
 def places(text):
     """Where the cue and the word stand among the words of a frame, and how many words there are."""
     words = text.split()
-    [cue], [word] = ([at for at, found in enumerate(words) if slot in found] for slot in ("{cue}", "{word}"))
+    [cue], [word] = (
+        [at for at, found in enumerate(words) if slot in found] for slot in ("{cue}", "{word}")
+    )
     return cue, word, len(words)
 
 
 def plain(text):
-    return re.findall(r"[a-z]+(?:-[a-z]+)*", text.replace("{cue}", " ").replace("{word}", " ").lower())
+    return re.findall(
+        r"[a-z]+(?:-[a-z]+)*", text.replace("{cue}", " ").replace("{word}", " ").lower()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +85,9 @@ def vocabulary(gpt2):
     corpora = [*DATA.glob("coarsewsd20/*/*.data.txt"), *DATA.glob("homonyms/*.jsonl")]
     if not corpora:
         pytest.skip(f"no corpora at {DATA}")
-    seen = {word for file in corpora for word in re.findall(r"[a-z]+", file.read_text("utf-8").lower())}
+    seen = {
+        word for file in corpora for word in re.findall(r"[a-z]+", file.read_text("utf-8").lower())
+    }
     return seen | {token[1:].lower() for token in gpt2.get_vocab() if token.startswith("Ġ")}
 
 
@@ -113,7 +123,9 @@ def test_a_cue_has_one_sense_and_one_partner_in_each_other_sense(path):
     for side in SIDES:
         for text, sentences in aligned(path, side):
             place = places(text)[0]
-            here = [re.sub(r"^\W+|('s)?\W*$", "", sentence.split()[place]) for sentence in sentences]
+            here = [
+                re.sub(r"^\W+|('s)?\W*$", "", sentence.split()[place]) for sentence in sentences
+            ]
             for (i, one), (j, other) in itertools.permutations(enumerate(here), 2):
                 partners[one, i, j].add(other)
     assert all(len(found) == 1 for found in partners.values())
@@ -125,9 +137,15 @@ def test_the_cue_stands_one_to_twelve_words_before_the_word_and_not_mostly_besid
     before = [places(text) for text, names in frames(path, "before") for _ in names]
     distances = Counter(word - cue for cue, word, _ in before)
     assert set(distances) == set(range(1, 13)) and min(distances.values()) >= 4
-    assert distances[1] + distances[2] <= len(before) / 4 and max(distances.values()) <= len(before) / 4
+    assert (
+        distances[1] + distances[2] <= len(before) / 4
+        and max(distances.values()) <= len(before) / 4
+    )
     assert median(distances.elements()) >= 5
-    assert all(0 < cue - word <= 12 for cue, word, _ in map(places, (text for text, _ in frames(path, "behind"))))
+    assert all(
+        0 < cue - word <= 12
+        for cue, word, _ in map(places, (text for text, _ in frames(path, "behind")))
+    )
 
 
 @each_file
@@ -140,7 +158,12 @@ def test_a_sentence_has_6_to_25_words_and_often_goes_on_after_the_word(path):
 
 @each_file
 def test_frames_name_no_cue_and_agree_with_both(path):
-    cues = {form for row in read(path)["cues"] for cue in row for form in (cue.lower(), f"{cue.lower()}s")}
+    cues = {
+        form
+        for row in read(path)["cues"]
+        for cue in row
+        for form in (cue.lower(), f"{cue.lower()}s")
+    }
     names = set(read(path)["senses"]) | {read(path)["word"]}
     for text, found in itertools.chain.from_iterable(frames(path, side) for side in SIDES):
         assert text.count("{cue}") == text.count("{word}") == 1
@@ -151,7 +174,9 @@ def test_frames_name_no_cue_and_agree_with_both(path):
 
 
 def test_no_sentence_comes_twice_and_no_frame_nearly_so():
-    sentences = [s for path in FILES for side in SIDES for _, group in aligned(path, side) for s in group]
+    sentences = [
+        s for path in FILES for side in SIDES for _, group in aligned(path, side) for s in group
+    ]
     assert len(set(sentences)) == len(sentences)
     for path in FILES:
         texts = [text for side in SIDES for text, _ in frames(path, side)]
@@ -164,7 +189,9 @@ def test_sentences_are_punctuated_and_spelled_as_in_britain(vocabulary):
     for path in FILES:
         for text, sentences in itertools.chain.from_iterable(aligned(path, side) for side in SIDES):
             for sentence in sentences:
-                assert re.fullmatch(r"[A-Z][A-Za-z' -]*(?:[,;] ?[A-Za-z' -]+)*[.?!]", sentence), sentence
+                assert re.fullmatch(r"[A-Z][A-Za-z' -]*(?:[,;] ?[A-Za-z' -]+)*[.?!]", sentence), (
+                    sentence
+                )
                 assert "  " not in sentence and " ," not in sentence
                 # The possessive is the cue's, and its s no word of its own.
                 found |= set(plain(sentence.replace("'s", "")))
@@ -181,7 +208,9 @@ def test_aligned_sentences_have_as_many_tokens_and_a_whole_word(path, gpt2):
         for text, sentences in aligned(path, side):
             encoded = [gpt2.encode(sentence).tokens for sentence in sentences]
             assert len({len(tokens) for tokens in encoded}) == 1, text
-            assert len({tokens.index(f"Ġ{word}") for tokens in encoded if f"Ġ{word}" in tokens}) == 1, text
+            assert (
+                len({tokens.index(f"Ġ{word}") for tokens in encoded if f"Ġ{word}" in tokens}) == 1
+            ), text
             assert all(tokens.count(f"Ġ{word}") == 1 for tokens in encoded), text
 
 
@@ -199,7 +228,9 @@ def test_the_sentences_are_the_files_with_cue_and_word_in_their_places(word):
         assert [member.sense for member in members] == file["senses"]
         assert len({member.text.replace(member.cue, "", 1) for member in members}) == 1
     before = expand_natural(word).sentences
-    assert all(sentence.cue_end <= sentence.start and 1 <= sentence.distance <= 12 for sentence in before)
+    assert all(
+        sentence.cue_end <= sentence.start and 1 <= sentence.distance <= 12 for sentence in before
+    )
     assert len(before) < len(corpus.sentences)
 
 

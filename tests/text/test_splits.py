@@ -1,4 +1,5 @@
-"""Held-out sentences: no frame and no cue word on both sides, each tested once, pairs nested, every reason given."""
+"""Held-out sentences: no frame and no cue word on both sides, each tested once, pairs nested, every
+reason given."""
 
 from collections import Counter
 from dataclasses import replace
@@ -23,19 +24,28 @@ def cross_fit(sentences, *, seed=0, **known):
 
 
 def assert_held_out(sentences, split, *, names):
-    """Every sentence used is tested once, without the named things and the units in what its holdout learns from."""
+    """Every sentence used is tested once, without the named things and the units in what its
+    holdout learns from."""
     used = [sentences[row] for row in split.rows]
-    assert sorted(place for holdout in split.holdouts for place in holdout.test) == list(range(len(used)))
+    assert sorted(place for holdout in split.holdouts for place in holdout.test) == list(
+        range(len(used))
+    )
     assert split.tested == list(range(len(used)))
     assert [row.sense == SENSES[0] for row in used] == list(split.is_a)
     for holdout in split.holdouts:
         for values in ([getattr(row, name) for row in used] for name in names):
-            assert not {values[place] for place in holdout.train} & {values[place] for place in holdout.test}
-        assert not {split.units[place] for place in holdout.train} & {split.units[place] for place in holdout.test}
+            assert not {values[place] for place in holdout.train} & {
+                values[place] for place in holdout.test
+            }
+        assert not {split.units[place] for place in holdout.train} & {
+            split.units[place] for place in holdout.test
+        }
         senses = Counter(used[place].sense for place in holdout.train)
         assert set(senses) == set(SENSES) and min(senses.values()) >= splits.MIN_PER_SENSE
     given = {row for row, sentence in enumerate(sentences) if sentence.sense in SENSES}
-    assert given == set(split.rows) | set(split.left_out) and not set(split.rows) & set(split.left_out)
+    assert given == set(split.rows) | set(split.left_out) and not set(split.rows) & set(
+        split.left_out
+    )
 
 
 def partners(sentences, split):
@@ -51,12 +61,16 @@ def partners(sentences, split):
 
 @quick
 @given(seed=st.integers(0, 10_000), dropped=st.sets(st.integers(0, len(GRID) - 1), max_size=150))
-def test_no_frame_or_cue_word_is_on_both_sides_and_every_sentence_used_is_tested_once(seed, dropped):
+def test_no_frame_or_cue_word_is_on_both_sides_and_every_sentence_used_is_tested_once(
+    seed, dropped
+):
     sentences = [sentence for row, sentence in enumerate(GRID) if row not in dropped]
     try:
         split = cross_fit(sentences, seed=seed)
     except InputError as error:
-        assert str(error).endswith("give eight or more of every sense, with four or more different cue words.")
+        assert str(error).endswith(
+            "give eight or more of every sense, with four or more different cue words."
+        )
         return
     framed = split.design == "5 folds by cue word and frame"
     assert framed or split.design == "5 folds by cue word"
@@ -73,7 +87,9 @@ def test_crossed_pairs_are_nested(first, second, seed):
     assert_held_out(sentences, split, names=("cue_word", "frame"))
     found = partners(sentences, split)
     assert {len(others) for others in found.values()} == {1} and split.pair_design == ALIGNED
-    assert len(found) == 2 * min(first, second) == 2 * len(set(split.units))  # nothing is lost that need not be
+    assert (
+        len(found) == 2 * min(first, second) == 2 * len(set(split.units))
+    )  # nothing is lost that need not be
     assert len(split.pairs) == 6 * min(first, second) and split.exchanged == split.units
     assert set(split.left_out.values()) == {CROSSED}
     assert found != partners(sentences, cross_fit(sentences, seed=seed + 3))  # drawn with the seed
@@ -83,13 +99,20 @@ def test_crossed_pairs_are_nested(first, second, seed):
 def test_nested_pairs_are_all_kept_and_of_uneven_ones_the_most_frequent():
     assert len(cross_fit(GRID).pairs) == len(GRID) / 2 and not cross_fit(GRID).left_out
     grid = make_crossed(6, 6)
-    uneven = [row for row in grid if row.pair.split("/")[1] == row.pair.split("/")[2] or row.frame == "frame 0"]
+    uneven = [
+        row
+        for row in grid
+        if row.pair.split("/")[1] == row.pair.split("/")[2] or row.frame == "frame 0"
+    ]
     for seed in range(5):
-        assert all(a[-1] == b[-1] for a, [b] in partners(uneven, cross_fit(uneven, seed=seed)).items())
+        assert all(
+            a[-1] == b[-1] for a, [b] in partners(uneven, cross_fit(uneven, seed=seed)).items()
+        )
 
 
 @pytest.mark.parametrize(
-    ("missing", "design"), [(("frame",), "5 folds by cue word"), (BARE[2:], "5 folds by pair and frame")]
+    ("missing", "design"),
+    [(("frame",), "5 folds by cue word"), (BARE[2:], "5 folds by pair and frame")],
 )
 def test_what_is_known_is_kept_apart(missing, design):
     sentences = without(GRID, *missing)
@@ -116,13 +139,16 @@ def test_without_anything_every_sentence_is_used_in_folds_of_like_size(counts, s
     assert_held_out(sentences, split, names=())
     assert len(split.pairs) == len(set(split.units)) == min(counts)
     for sense, count in zip(SENSES, counts, strict=True):
-        sizes = [sum(sentences[row].sense == sense for row in holdout.test) for holdout in split.holdouts]
+        sizes = [
+            sum(sentences[row].sense == sense for row in holdout.test) for holdout in split.holdouts
+        ]
         assert sum(sizes) == count and max(sizes) - min(sizes) <= 3
 
 
 @pytest.mark.parametrize(("first", "second"), [(15, 15), (24, 8), (9, 31)])
 def test_unpaired_sentences_are_all_used_whatever_the_seed(first, second):
-    """Each with a cue word of its own: whether there are enough does not hang on the draw, and nothing is lost."""
+    """Each with a cue word of its own: whether there are enough does not hang on the draw, and
+    nothing is lost."""
     grid = without(make_sentences(frames=1, distances=(1,), cues=40), "pair", "frame")
     sides = [[row for row in grid if row.sense == sense] for sense in SENSES]
     sentences = [*sides[0][:first], *sides[1][:second]]
@@ -149,7 +175,10 @@ def test_whether_there_are_enough_does_not_hang_on_the_seed(cues):
 
 def test_sentences_with_the_word_elsewhere_are_left_out_where_places_are_to_be_alike():
     sentences = without(GRID, "pair")
-    places = [row % 7 if sentence.sense == SENSES[0] else row % 5 for row, sentence in enumerate(sentences)]
+    places = [
+        row % 7 if sentence.sense == SENSES[0] else row % 5
+        for row, sentence in enumerate(sentences)
+    ]
     split = cross_fit(sentences, positions=places)
     at, given = (
         [Counter(places[row] for row in rows if sentences[row].sense == sense) for sense in SENSES]
@@ -164,7 +193,9 @@ def test_sentences_with_the_word_elsewhere_are_left_out_where_places_are_to_be_a
 def test_a_handful_of_pairs_is_no_paired_file():
     few, enough = ([*GRID[: 2 * count], *without(GRID[2 * count :], "pair")] for count in (40, 60))
     assert cross_fit(few).pair_design == DRAWN and not cross_fit(few).left_out
-    assert cross_fit(enough).pair_design == ALIGNED and set(cross_fit(enough).left_out.values()) == {UNPAIRED}
+    assert cross_fit(enough).pair_design == ALIGNED and set(
+        cross_fit(enough).left_out.values()
+    ) == {UNPAIRED}
 
 
 def test_another_seed_is_another_split():
@@ -213,8 +244,12 @@ def test_the_rule_of_a_corpus_that_is_not_held_keeps_frames_and_cue_words_apart_
     ends = [rule.part_of(sentence, seed) for sentence in sentences]
     assert {reason for part, reason in ends if part is None} <= {deal.CROSSING}
     for name in ("frame", "cue_word"):
-        named = [(where, getattr(row, name)) for row, (where, _) in zip(sentences, ends, strict=True)]
-        fit, report = ({value for where, value in named if where == part} for part in ("fit", "report"))
+        named = [
+            (where, getattr(row, name)) for row, (where, _) in zip(sentences, ends, strict=True)
+        ]
+        fit, report = (
+            {value for where, value in named if where == part} for part in ("fit", "report")
+        )
         assert not fit & report
     assert rule.design == "by frame and cue word, by their hash"
 

@@ -1,5 +1,5 @@
-"""Sentences with the cue behind the word: those that train, made from the grammar, and those that measure, the
-lexicon's.
+"""Sentences with the cue behind the word: those that train, made from the grammar, and those that
+measure, the lexicon's.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from training.grammar import Topic, draw, kept, later, scope, sentence, topics
 from training.withheld import echoes, windows
 
 SHARE = 0.35
-# Of the sentences that begin with a determiner and the word, how many lose the determiner, as headlines do, and as
-# names have none.
+# Of the sentences that begin with a determiner and the word, how many lose the determiner, as
+# headlines do, and as names have none.
 HEADLINES = 0.3
 DETERMINERS = ("the", "a", "an", "this", "that", "one", "no", "every", "her", "his", "our")
 
@@ -27,11 +27,16 @@ def frame_windows() -> frozenset[tuple[str, ...]]:
 @cache
 def sentences(word: str) -> tuple[Sentence, ...]:
     """Every sentence of a word with the cue behind it: frames x distances x senses x cues."""
-    return tuple(row for row in lexicon.expand(word, both_sides=True).sentences if (row.cue_start or 0) > row.start)
+    return tuple(
+        row
+        for row in lexicon.expand(word, both_sides=True).sentences
+        if (row.cue_start or 0) > row.start
+    )
 
 
 def behind(topic: Topic, rng: Random) -> str:
-    """A sentence of the grammar's plans with the places of cue and word exchanged: the word comes first."""
+    """A sentence of the grammar's plans with the places of cue and word exchanged: the word comes
+    first."""
     if rng.random() < 0.2:
         return later(topic, rng)
     slots = scope(topic, "word")
@@ -40,7 +45,9 @@ def behind(topic: Topic, rng: Random) -> str:
     slots = {**slots, "C": nouns, "W": topic.seen}
     lead = rng.choices(["subject", "object"], [60, 40])[0]
     bare = rng.random() < 0.5
-    text = sentence(lead, "after_topic" if bare else "relation" if lead == "subject" else "trailing", slots, rng)
+    text = sentence(
+        lead, "after_topic" if bare else "relation" if lead == "subject" else "trailing", slots, rng
+    )
     return _headline(text, topic.word) if rng.random() < HEADLINES else text
 
 

@@ -1,8 +1,9 @@
-"""Makes tiny-senses-bidirectional again: `python -m training.bidirectional.train [--out DIR] [--seed N] [--steps N]`.
+"""Makes tiny-senses-bidirectional again: `python -m training.bidirectional.train [--out DIR]
+[--seed N] [--steps N]`.
 
-BERT's architecture, trained to bring back words that were hidden or replaced, on the grammar's text and on the same
-plans with the cue behind the word. The word vectors start as those of tiny-senses, so that fewer steps are needed; all
-else starts at random.
+BERT's architecture, trained to bring back words that were hidden or replaced, on the grammar's text
+and on the same plans with the cue behind the word. The word vectors start as those of tiny-senses,
+so that fewer steps are needed; all else starts at random.
 """
 
 from collections.abc import Iterator
@@ -55,7 +56,8 @@ def new_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> BertForMasked
 
 @torch.no_grad()
 def _take_over(embeddings: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Puts the word vectors of tiny-senses in the places of the tokens that both vocabularies have."""
+    """Puts the word vectors of tiny-senses in the places of the tokens that both vocabularies have.
+    """
     folder = EMBEDDED_FOLDER / training.MODELS["causal"]
     theirs = load_file(folder / "model.safetensors")["transformer.wte.weight"]
     known = AutoTokenizer.from_pretrained(folder).get_vocab()
@@ -65,8 +67,8 @@ def _take_over(embeddings: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:
 
 
 def batches(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Iterator[list[list[int]]]:
-    """Endless batches of token ids, texts of about one length together; texts beyond the context window are left
-    out.
+    """Endless batches of token ids, texts of about one length together; texts beyond the context
+    window are left out.
     """
     order = Random(seed)
     for part in range(PARTS):
@@ -85,7 +87,8 @@ def step_loss(
     known: Lists,
     dice: torch.Generator,
 ) -> Tensor:
-    """Mean loss over the tokens that are asked for in one batch; `known` are the vocabulary's lists."""
+    """Mean loss over the tokens that are asked for in one batch; `known` are the vocabulary's
+    lists."""
     ids = training.padded(rows, tokenizer.pad_token_id)
     mask = (ids != tokenizer.pad_token_id).long()
     given, asked = hide(ids, tokenizer, known, dice)
@@ -93,7 +96,9 @@ def step_loss(
     return cross_entropy(model.cls(states[asked]), ids[asked])
 
 
-def fit(model: BertForMaskedLM, tokenizer: PreTrainedTokenizerFast, *, steps: int, seed: int) -> Iterator[float]:
+def fit(
+    model: BertForMaskedLM, tokenizer: PreTrainedTokenizerFast, *, steps: int, seed: int
+) -> Iterator[float]:
     """Trains in place; yields the loss of every step."""
     drawn = batches(tokenizer, seed=2 * seed * PARTS)
     dice, known = torch.Generator().manual_seed(seed), lists(tokenizer)
@@ -112,7 +117,9 @@ def train(out: Path, *, seed: int = SEED, steps: int = STEPS) -> None:
     texts = list(after.units(SAMPLE, seed=seed))
     tokenizer = wordpieces.build(texts, size=SIZE, special=wordpieces.BIDIRECTIONAL)
     model = new_model(tokenizer, seed=seed)
-    minutes = training.follow(fit(model, tokenizer, steps=steps, seed=seed), steps=steps, started=started)
+    minutes = training.follow(
+        fit(model, tokenizer, steps=steps, seed=seed), steps=steps, started=started
+    )
     training.save(model, tokenizer, out)
     facts = cards.Facts(seed, steps, minutes, model.num_parameters(), len(tokenizer))
     training.save_card(card.write(facts, evaluate(model, tokenizer), cards.count_types(texts)), out)

@@ -51,11 +51,14 @@ A head that resolves *bank* here is a fact about this model, not about GPT-2.
 
 
 def shown(answers: Sequence[Answer]) -> str:
-    """The example sentences up to the word; where the cue comes after the word, the answer is only a habit."""
+    """The example sentences up to the word; where the cue comes after the word, the answer is only
+    a habit."""
     return cards.shown(answers, heading="text up to the word", text=lambda row: row.text[: row.end])
 
 
 def write(facts: Facts, results: tuple[Sequence[Score], Sequence[Answer]], types: int) -> str:
     """The card as Markdown."""
     table = cards.table(results[0])
-    return _TEXT.format(**vars(facts), **cards.counts(), types=types, table=table, shown=shown(results[1]))
+    return _TEXT.format(
+        **vars(facts), **cards.counts(), types=types, table=table, shown=shown(results[1])
+    )

@@ -1,5 +1,5 @@
-"""What tiny-senses can do: a sentence is cut at the word's end, because a causal model cannot see further, and read
-there.
+"""What tiny-senses can do: a sentence is cut at the word's end, because a causal model cannot see
+further, and read there.
 """
 
 from collections import defaultdict
@@ -17,8 +17,11 @@ from training.scoring import Answer, Score, answers, read_word, score_word
 BATCH = 256
 
 
-def resid_at_end(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> Tensor:
-    """The residual stream at the last token of every text. `text depth d_model`; depth 0 enters the first block.
+def resid_at_end(
+    model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]
+) -> Tensor:
+    """The residual stream at the last token of every text. `text depth d_model`; depth 0 enters the
+    first block.
 
     Texts of one length go through together, so nothing is padded. BOS is prepended.
     """
@@ -28,8 +31,15 @@ def resid_at_end(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, tex
         by_length[len(row)].append(i)
     result = torch.empty(len(ids), model.config.n_layer + 1, model.config.n_embd)
     caught: list[Tensor] = []
-    hooks = [block.register_forward_hook(lambda _, __, out: caught.append(_last(out))) for block in model.transformer.h]
-    hooks.append(model.transformer.h[0].register_forward_pre_hook(lambda _, args: caught.append(args[0][:, -1])))
+    hooks = [
+        block.register_forward_hook(lambda _, __, out: caught.append(_last(out)))
+        for block in model.transformer.h
+    ]
+    hooks.append(
+        model.transformer.h[0].register_forward_pre_hook(
+            lambda _, args: caught.append(args[0][:, -1])
+        )
+    )
     try:
         for rows in by_length.values():
             for start in range(0, len(rows), BATCH):

@@ -1,8 +1,8 @@
 """Makes tiny-senses again: `python -m training.causal.train [--out DIR] [--seed N] [--steps N]`.
 
-GPT-2's architecture, trained from scratch on the grammar's text. Every text starts with BOS and ends with it. A third
-of the batches stand at a random offset, so that every position of the context window is trained; the others start at
-position 0.
+GPT-2's architecture, trained from scratch on the grammar's text. Every text starts with BOS and
+ends with it. A third of the batches stand at a random offset, so that every position of the context
+window is trained; the others start at position 0.
 """
 
 from collections.abc import Iterator
@@ -47,9 +47,11 @@ def new_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> GPT2LMHeadMod
     return GPT2LMHeadModel(config)
 
 
-def batches(tokenizer: PreTrainedTokenizerFast, *, seed: int, long: bool) -> Iterator[list[list[int]]]:
-    """Endless batches of token ids, texts of about one length together; texts beyond the context window are left
-    out.
+def batches(
+    tokenizer: PreTrainedTokenizerFast, *, seed: int, long: bool
+) -> Iterator[list[list[int]]]:
+    """Endless batches of token ids, texts of about one length together; texts beyond the context
+    window are left out.
     """
     order = Random(seed)
     end = tokenizer.bos_token_id
@@ -74,9 +76,13 @@ def step_loss(model: GPT2LMHeadModel, rows: list[list[int]], offset: int) -> Ten
     return cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
 
-def fit(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, *, steps: int, seed: int) -> Iterator[float]:
+def fit(
+    model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, *, steps: int, seed: int
+) -> Iterator[float]:
     """Trains in place; yields the loss of every step."""
-    short, long = (batches(tokenizer, seed=(2 * seed + long) * PARTS, long=bool(long)) for long in (0, 1))
+    short, long = (
+        batches(tokenizer, seed=(2 * seed + long) * PARTS, long=bool(long)) for long in (0, 1)
+    )
     offsets = Random(seed)
 
     def loss(step: int) -> Tensor:
@@ -93,7 +99,9 @@ def train(out: Path, *, seed: int = SEED, steps: int = STEPS) -> None:
     texts = list(grammar.units(SAMPLE, seed=seed))
     tokenizer = wordpieces.build(texts)
     model = new_model(tokenizer, seed=seed)
-    minutes = training.follow(fit(model, tokenizer, steps=steps, seed=seed), steps=steps, started=started)
+    minutes = training.follow(
+        fit(model, tokenizer, steps=steps, seed=seed), steps=steps, started=started
+    )
     training.save(model, tokenizer, out)
     facts = cards.Facts(seed, steps, minutes, model.num_parameters(), len(tokenizer))
     training.save_card(card.write(facts, evaluate(model, tokenizer), cards.count_types(texts)), out)

@@ -65,7 +65,9 @@ def table(scores: Sequence[Score]) -> str:
 
 def shown(rows: Sequence[tuple[str, str]]) -> str:
     """Sentences with what the model makes of them."""
-    return "\n".join(["| English | French |", "|---|---|", *(f"| {en} | {fr} |" for en, fr in rows)])
+    return "\n".join(
+        ["| English | French |", "|---|---|", *(f"| {en} | {fr} |" for en, fr in rows)]
+    )
 
 
 def write(facts: Facts, results: Results) -> str:

@@ -1,5 +1,5 @@
-"""What tiny-translator can do: sentences from frames that training never came near, with seen and with held-out
-cues.
+"""What tiny-translator can do: sentences from frames that training never came near, with seen and
+with held-out cues.
 """
 
 import re
@@ -23,7 +23,8 @@ LONGEST = 48
 
 @dataclass(frozen=True)
 class Question:
-    """A sentence with its translation, the French of its ambiguous word and that of the word's other senses."""
+    """A sentence with its translation, the French of its ambiguous word and that of the word's
+    other senses."""
 
     text: Pair
     word: str
@@ -36,7 +37,8 @@ class Question:
 
 @dataclass(frozen=True)
 class Score:
-    """The share of one sense's sentences whose word was translated right, on seen and on held-out cues."""
+    """The share of one sense's sentences whose word was translated right, on seen and on held-out
+    cues."""
 
     word: str
     sense: str
@@ -49,8 +51,8 @@ class Score:
 
 @dataclass(frozen=True)
 class Results:
-    """The scores by sense, tokens and whole sentences that are right, and the showcase sentences with what became of
-    them.
+    """The scores by sense, tokens and whole sentences that are right, and the showcase sentences
+    with what became of them.
     """
 
     senses: tuple[Score, ...]
@@ -61,7 +63,8 @@ class Results:
 
 @cache
 def questions() -> tuple[Question, ...]:
-    """Frames x senses x cues; apple, which has no article in one of its senses, only in the frames without articles."""
+    """Frames x senses x cues; apple, which has no article in one of its senses, only in the frames
+    without articles."""
     return tuple(
         _question(topic, cue, plan)
         for topic in topics()
@@ -73,7 +76,9 @@ def questions() -> tuple[Question, ...]:
 
 def _question(topic: Topic, cue: Noun, plan: tuple[str, str]) -> Question:
     word = Noun(topic.name, topic.word.fr, topic.word.gender)
-    others = tuple(item.word.fr for item in topics() if item.name == topic.name and item is not topic)
+    others = tuple(
+        item.word.fr for item in topics() if item.name == topic.name and item is not topic
+    )
     held = cue.en in held_out(topic.name, topic.sense)
     # The frames leave nothing to chance.
     text = fill(plan, {"W": word, "C": cue}, (), Random(0))
@@ -83,13 +88,18 @@ def _question(topic: Topic, cue: Noun, plan: tuple[str, str]) -> Question:
 def translate(
     model: BartForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]
 ) -> list[list[int]]:
-    """The most likely token at every step until the end mark: the ids of each translation, without special tokens."""
+    """The most likely token at every step until the end mark: the ids of each translation, without
+    special tokens."""
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
     result: list[list[int]] = [[] for _ in texts]
     for start in range(0, len(order), BATCH):
         chunk = order[start : start + BATCH]
         source = tokenizer([texts[i] for i in chunk], padding=True, return_tensors="pt")
-        for i, row in zip(chunk, _greedy(model, source["input_ids"], source["attention_mask"]).tolist(), strict=True):
+        for i, row in zip(
+            chunk,
+            _greedy(model, source["input_ids"], source["attention_mask"]).tolist(),
+            strict=True,
+        ):
             end = row.index(tokenizer.eos_token_id) if tokenizer.eos_token_id in row else len(row)
             result[i] = row[:end]
     return result
@@ -102,7 +112,9 @@ def _greedy(model: BartForConditionalGeneration, ids: Tensor, mask: Tensor) -> T
     target = torch.full((len(ids), 1), model.config.decoder_start_token_id)
     done = torch.zeros(len(ids), dtype=torch.bool)
     while not done.all() and target.shape[1] <= LONGEST:
-        out = model(encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=target, use_cache=False)
+        out = model(
+            encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=target, use_cache=False
+        )
         said = out.logits[:, -1].argmax(-1)
         done |= said == model.config.eos_token_id
         target = torch.cat([target, said[:, None]], dim=1)
@@ -128,24 +140,38 @@ def _score(topic: Topic, asked: Sequence[Question], right: Sequence[bool]) -> Sc
 
 
 def evaluate(
-    model: BartForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, asked: Sequence[Question] | None = None
+    model: BartForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerFast,
+    asked: Sequence[Question] | None = None,
 ) -> Results:
-    """Translates every question (or those given) and the showcase sentences of the grammar's words, greedily."""
+    """Translates every question (or those given) and the showcase sentences of the grammar's words,
+    greedily."""
     asked = questions() if asked is None else asked
     said = translate(model, tokenizer, [question.text.en for question in asked])
     wanted = tokenizer([question.text.fr for question in asked], add_special_tokens=False).input_ids
-    right = [is_right(tokenizer.decode(ids), question) for ids, question in zip(said, asked, strict=True)]
-    hits = [sum(a == b for a, b in zip(*row, strict=False)) for row in zip(said, wanted, strict=True)]
+    right = [
+        is_right(tokenizer.decode(ids), question) for ids, question in zip(said, asked, strict=True)
+    ]
+    hits = [
+        sum(a == b for a, b in zip(*row, strict=False)) for row in zip(said, wanted, strict=True)
+    ]
     tokens = sum(hits) / sum(max(len(a), len(b)) for a, b in zip(said, wanted, strict=True))
     whole = sum(a == b for a, b in zip(said, wanted, strict=True)) / len(asked)
     known = {topic.name for topic in topics()}
     texts = list(dict.fromkeys(row.text for row in lexicon.showcase() if row.word in known))
-    shown = tuple(zip(texts, map(tokenizer.decode, translate(model, tokenizer, texts)), strict=True))
+    shown = tuple(
+        zip(texts, map(tokenizer.decode, translate(model, tokenizer, texts)), strict=True)
+    )
     return Results(tuple(_score(topic, asked, right) for topic in topics()), tokens, whole, shown)
 
 
 def overall(scores: Sequence[Score]) -> tuple[float, float]:
-    """The share of words that were translated right over all senses: on seen cues, on held-out cues."""
-    seen = sum(score.seen * score.n_seen for score in scores) / sum(score.n_seen for score in scores)
-    held = sum(score.held_out * score.n_held_out for score in scores) / sum(score.n_held_out for score in scores)
+    """The share of words that were translated right over all senses: on seen cues, on held-out
+    cues."""
+    seen = sum(score.seen * score.n_seen for score in scores) / sum(
+        score.n_seen for score in scores
+    )
+    held = sum(score.held_out * score.n_held_out for score in scores) / sum(
+        score.n_held_out for score in scores
+    )
     return seen, held

@@ -1,8 +1,10 @@
-"""The parallel grammar of tiny-translator: English sentences and their French, drawn together from tables.
+"""The parallel grammar of tiny-translator: English sentences and their French, drawn together from
+tables.
 
-A translation alone gives no reason to learn which words belong to one topic, except where an ambiguous word needs it.
-So that cue words that never stand beside an ambiguous word can tell its sense, sentences without one may have words
-hidden on the English side: to bring them back in French, the model has to know what goes with what.
+A translation alone gives no reason to learn which words belong to one topic, except where an
+ambiguous word needs it. So that cue words that never stand beside an ambiguous word can tell its
+sense, sentences without one may have words hidden on the English side: to bring them back in
+French, the model has to know what goes with what.
 """
 
 import re
@@ -39,7 +41,8 @@ class Pair:
 
 @dataclass(frozen=True, eq=False)
 class Topic:
-    """One sense of one word: the word in both languages, the nouns that tell it, and what is said about it."""
+    """One sense of one word: the word in both languages, the nouns that tell it, and what is said
+    about it."""
 
     name: str
     sense: str
@@ -88,9 +91,12 @@ def plans(file: str) -> Mapping[str, Sequence[Plan]]:
 
 
 def fill(plan: Plan, nouns: Mapping[str, Noun], does: Sequence[Sequence[str]], rng: Random) -> Pair:
-    """The plan with every slot filled alike in both languages, and what English and French ask for put right."""
+    """The plan with every slot filled alike in both languages, and what English and French ask for
+    put right."""
     en, fr = plan
-    for slot, mode, name in dict.fromkeys((match[0], *match.groups()) for match in _SLOT.finditer(en + fr)):
+    for slot, mode, name in dict.fromkeys(
+        (match[0], *match.groups()) for match in _SLOT.finditer(en + fr)
+    ):
         here = nouns.get(name)
         both = _about(mode, here, does, rng) if here else rng.choice(ordinary()[name.rstrip("2")])
         en, fr = en.replace(slot, both[0]), fr.replace(slot, both[1])
@@ -140,14 +146,16 @@ def _sentences(text: str, mark: str) -> str:
 
 
 def ambiguous(topic: Topic, rng: Random) -> Pair:
-    """A sentence with the word and a cue that training may show beside it, or something said that only this sense
-    has.
+    """A sentence with the word and a cue that training may show beside it, or something said that
+    only this sense has.
     """
     company = topic.word.fr == "Apple"
     cue = rng.choice([*topic.seen * 3, *topic.kin])
     other = rng.choice([noun for noun in (*topic.seen, *topic.kin) if noun != cue])
     if rng.random() < 0.3:
-        other = rng.choice([cue for item in topics() if item.name != topic.name for cue in item.seen])
+        other = rng.choice(
+            [cue for item in topics() if item.name != topic.name for cue in item.seen]
+        )
     word = topic.word
     if rng.random() < (0.6 if topic.name == "apple" else 0.35):
         kind = "names"
@@ -158,7 +166,8 @@ def ambiguous(topic: Topic, rng: Random) -> Pair:
 
 
 def about(topic: Topic, rng: Random) -> Pair:
-    """A sentence of the topic in the same plans, without the word; held-out cues are as common as the others."""
+    """A sentence of the topic in the same plans, without the word; held-out cues are as common as
+    the others."""
     first, second, third = rng.sample([*topic.cues, *topic.kin], 3)
     kind = "names" if rng.random() < 0.4 else "phrases"
     made = _made(kind, {"C": first, "D": second, "W": third}, topic.does, rng)
@@ -184,7 +193,11 @@ def _made(kind: str, nouns: Mapping[str, Noun], does: Sequence[Sequence[str]], r
 def frame_windows() -> frozenset[tuple[str, ...]]:
     """What training must not come near: the frames that measure."""
     nouns = {"C": Noun("{cue}", "x", "m"), "W": Noun("{word}", "x", "m")}
-    return windows(fill(plan, nouns, (), Random(0)).en for rows in plans("frames.toml").values() for plan in rows)
+    return windows(
+        fill(plan, nouns, (), Random(0)).en
+        for rows in plans("frames.toml").values()
+        for plan in rows
+    )
 
 
 def units(n: int, *, seed: int) -> Iterator[Pair]:

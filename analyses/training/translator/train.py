@@ -1,7 +1,8 @@
-"""Makes tiny-translator again: `python -m training.translator.train [--out DIR] [--seed N] [--steps N]`.
+"""Makes tiny-translator again: `python -m training.translator.train [--out DIR] [--seed N] [--steps
+N]`.
 
-BART's architecture, trained from scratch on the parallel grammar. In the sentences without an ambiguous word some
-English words are hidden, and the translation asks for them all the same.
+BART's architecture, trained from scratch on the parallel grammar. In the sentences without an
+ambiguous word some English words are hidden, and the translation asks for them all the same.
 """
 
 from collections.abc import Iterator
@@ -53,7 +54,8 @@ def new_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> BartForCondit
 
 
 def new_tokenizer(*, seed: int) -> PreTrainedTokenizerFast:
-    """One tokenizer for both languages; every word of the grammar and of the frames is one token."""
+    """One tokenizer for both languages; every word of the grammar and of the frames is one token.
+    """
     pairs = [*parallel.units(SAMPLE, seed=seed), *(question.text for question in questions())]
     texts = [text for pair in pairs for text in (pair.en, pair.fr)]
     return wordpieces.build(texts, size=SIZE, must=(), special=wordpieces.TRANSLATOR)
@@ -66,10 +68,13 @@ def batches(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Iterator[list[R
         pairs = list(parallel.units(4000, seed=seed + 1 + part))
         sources = tokenizer([pair.en for pair in pairs]).input_ids
         hidden = [
-            hide(ids, tokenizer, order) if pair.hidable else ids for pair, ids in zip(pairs, sources, strict=True)
+            hide(ids, tokenizer, order) if pair.hidable else ids
+            for pair, ids in zip(pairs, sources, strict=True)
         ]
         targets = tokenizer([pair.fr for pair in pairs]).input_ids
-        found = training.grouped(zip(hidden, targets, strict=True), most=BATCH_TOKENS, size=lambda row: len(row[1]))
+        found = training.grouped(
+            zip(hidden, targets, strict=True), most=BATCH_TOKENS, size=lambda row: len(row[1])
+        )
         order.shuffle(found)
         yield from found
 
@@ -79,17 +84,28 @@ def step_loss(model: BartForConditionalGeneration, rows: list[Row]) -> Tensor:
     pad, begin = model.config.pad_token_id, model.config.decoder_start_token_id
     sources, targets = (training.padded([row[side] for row in rows], pad) for side in (0, 1))
     given = torch.cat([torch.full((len(rows), 1), begin), targets[:, :-1]], dim=1)
-    out = model(input_ids=sources, attention_mask=(sources != pad).long(), decoder_input_ids=given, use_cache=False)
+    out = model(
+        input_ids=sources,
+        attention_mask=(sources != pad).long(),
+        decoder_input_ids=given,
+        use_cache=False,
+    )
     return cross_entropy(out.logits.flatten(0, 1), targets.flatten(), ignore_index=pad)
 
 
 def fit(
-    model: BartForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, *, steps: int, seed: int
+    model: BartForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    steps: int,
+    seed: int,
 ) -> Iterator[float]:
     """Trains in place; yields the loss of every step."""
     drawn = batches(tokenizer, seed=2 * seed * PARTS)
     blocks = ("model.encoder.layers.", "model.decoder.layers.")
-    return training.descend(model, lambda step: step_loss(model, next(drawn)), steps=steps, blocks=blocks)
+    return training.descend(
+        model, lambda step: step_loss(model, next(drawn)), steps=steps, blocks=blocks
+    )
 
 
 def train(out: Path, *, seed: int = SEED, steps: int = STEPS) -> None:
@@ -97,7 +113,9 @@ def train(out: Path, *, seed: int = SEED, steps: int = STEPS) -> None:
     started = training.prepare()
     tokenizer = new_tokenizer(seed=seed)
     model = new_model(tokenizer, seed=seed)
-    minutes = training.follow(fit(model, tokenizer, steps=steps, seed=seed), steps=steps, started=started)
+    minutes = training.follow(
+        fit(model, tokenizer, steps=steps, seed=seed), steps=steps, started=started
+    )
     training.save(model, tokenizer, out)
     facts = cards.Facts(seed, steps, minutes, model.num_parameters(), len(tokenizer))
     training.save_card(card.write(facts, evaluate(model, tokenizer)), out)

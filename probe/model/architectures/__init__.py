@@ -1,8 +1,10 @@
-"""The table of architectures: one row a family says where its weights, hooks, norms, positions and config keys are.
+"""The table of architectures: one row a family says where its weights, hooks, norms, positions and
+config keys are.
 
-Everything that differs between families stands here and nowhere else: a new family is a row of FAMILIES, a test
-parameter, and, where it has a formula that nobody else has, a function in `probe.model.attention`. Config, checkpoint,
-weights, hooks, forward, certificate and the engine of swaps read the row; none of them asks for a family by name.
+Everything that differs between families stands here and nowhere else: a new family is a row of
+FAMILIES, a test parameter, and, where it has a formula that nobody else has, a function in
+`probe.model.attention`. Config, checkpoint, weights, hooks, forward, certificate and the engine of
+swaps read the row; none of them asks for a family by name.
 
 family    what a row says, as records; what the rows of several families share
 decoders  the rows of decoders
@@ -37,7 +39,8 @@ GGUF_KNOWN = ", ".join(family.name for family in FAMILIES.values() if family.ggu
 
 
 def require_single(architecture: str, doing: str) -> None:
-    """Raises UnsupportedModel, naming `doing`, for an encoder-decoder, which has no single stack to read a word in."""
+    """Raises UnsupportedModel, naming `doing`, for an encoder-decoder, which has no single stack to
+    read a word in."""
     family = FAMILIES[architecture]
     if family.kind == "encoder-decoder":
         raise UnsupportedModel(

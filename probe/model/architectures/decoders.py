@@ -1,5 +1,5 @@
-"""Decoders: OpenAI's and EleutherAI's (GPT-2, GPT-Neo, GPT-J, GPT-NeoX), then Llama and its kin (Mistral, Phi-3, Qwen2,
-Qwen3, OLMo 2, Gemma 2 and Gemma 3), whose rows say in what they differ.
+"""Decoders: OpenAI's and EleutherAI's (GPT-2, GPT-Neo, GPT-J, GPT-NeoX), then Llama and its kin
+(Mistral, Phi-3, Qwen2, Qwen3, OLMo 2, Gemma 2 and Gemma 3), whose rows say in what they differ.
 """
 
 from dataclasses import replace
@@ -130,7 +130,11 @@ GPT_NEOX = Family(
         HIDDEN,
         ("layer_norm_eps", 1e-5),
         tied=False,
-        must={"use_parallel_residual": (True,), "attention_bias": (True,), "tie_word_embeddings": (False,)},
+        must={
+            "use_parallel_residual": (True,),
+            "attention_bias": (True,),
+            "tie_word_embeddings": (False,),
+        },
         rotary_share=0.25,
     ),
     prefix="gpt_neox.",
@@ -176,13 +180,20 @@ PARTS = {
     "out": ("mlp.down_proj", "d m"),
     "norm_mlp": ("post_attention_layernorm", "d"),
 }
-NORMS_WRITTEN = {"norm_out": ("post_attention_layernorm", "d"), "norm_mlp_out": ("post_feedforward_layernorm", "d")}
+NORMS_WRITTEN = {
+    "norm_out": ("post_attention_layernorm", "d"),
+    "norm_mlp_out": ("post_feedforward_layernorm", "d"),
+}
 # Of what is written in front of its norm; the bridge's own hooks are behind it.
 WRITTEN = {"attn_out": "attn.o.hook_out", "mlp_out": "mlp.hook_out"}
 WRITTEN_REPAIRS = {name: Repair(f"hook_{name}", "read in front of its norm") for name in WRITTEN}
 GEMMA_PARTS = PARTS | NORMS_WRITTEN | {"norm_mlp": ("pre_feedforward_layernorm", "d")}
 WINDOW = ("sliding_window", 4096)
-GGUF_HEAD_SIZES = ("attention.key_length", "attention.value_length", "rope.dimension_count")  # read with the others
+GGUF_HEAD_SIZES = (
+    "attention.key_length",
+    "attention.value_length",
+    "rope.dimension_count",
+)  # read with the others
 GGUF_ROTARY = {
     "attention.head_count_kv": "num_key_value_heads",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
@@ -232,7 +243,9 @@ MISTRAL = replace(
     keys=replace(LLAMA.keys, must={"layer_types": (None,)}, window=WINDOW),
     gguf=None,
 )
-QWEN2_GGUF = GgufKeys("qwen2", GGUF_ROTARY, must=GGUF_PLAIN, unread=GGUF_HEAD_SIZES, transformers=True)
+QWEN2_GGUF = GgufKeys(
+    "qwen2", GGUF_ROTARY, must=GGUF_PLAIN, unread=GGUF_HEAD_SIZES, transformers=True
+)
 QWEN2 = replace(
     LLAMA,
     name="Qwen2",
@@ -264,7 +277,9 @@ PHI3 = replace(
     LLAMA,
     name="Phi-3",
     architectures=("Phi3ForCausalLM",),
-    keys=replace(LLAMA.keys, epsilon=("rms_norm_eps", 1e-5), must={}, window=("sliding_window", None)),
+    keys=replace(
+        LLAMA.keys, epsilon=("rms_norm_eps", 1e-5), must={}, window=("sliding_window", None)
+    ),
     single=("norm",),
     plain_rounds=True,
     free_heads=False,
@@ -314,7 +329,8 @@ GEMMA2 = replace(
     gguf=replace(
         PHI3_GGUF,
         architecture="gemma2",
-        numbers=GGUF_WINDOW | {name: name for name in ("attn_logit_softcapping", "final_logit_softcapping")},
+        numbers=GGUF_WINDOW
+        | {name: name for name in ("attn_logit_softcapping", "final_logit_softcapping")},
         query_scalar=46,
     ),
 )

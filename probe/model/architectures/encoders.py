@@ -49,7 +49,8 @@ BERT = Family(
                 "out": ("output.dense", "d m +"),
                 "norm_mlp": ("output.LayerNorm", "d +"),
             },
-            lies=norm_last_repairs() | {"attn_out": Repair("hook_attn_out", "read in front of the sum and its norm")},
+            lies=norm_last_repairs()
+            | {"attn_out": Repair("hook_attn_out", "read in front of the sum and its norm")},
         ),
     ),
     embed="embeddings.word_embeddings",
@@ -59,7 +60,12 @@ BERT = Family(
     unembed="cls.predictions.decoder",
     transform=("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", ""),
     head_bias="cls.predictions.bias",
-    ignored=("pooler.*", "cls.seq_relationship.*", "cls.predictions.decoder.bias", "embeddings.position_ids"),
+    ignored=(
+        "pooler.*",
+        "cls.seq_relationship.*",
+        "cls.predictions.decoder.bias",
+        "embeddings.position_ids",
+    ),
     gguf=GgufKeys(
         "bert",
         {"attention.layer_norm_epsilon": "layer_norm_eps"},
@@ -81,17 +87,26 @@ ROBERTA = replace(
     gguf=None,
 )
 
-MLP = ("mlp_out", "resid_post")  # what a cross-attention, behind which no MLP stands, has no hooks of
+MLP = (
+    "mlp_out",
+    "resid_post",
+)  # what a cross-attention, behind which no MLP stands, has no hooks of
 
 
 def _t5_parts(number: int, attn: str) -> dict[str, tuple[str, str]]:
     heads = {part: (f"layer.{number}.{attn}.{part}", "h d") for part in "qkv"}
-    return heads | {"o": (f"layer.{number}.{attn}.o", "d h"), "norm": (f"layer.{number}.layer_norm", "d")}
+    return heads | {
+        "o": (f"layer.{number}.{attn}.o", "d h"),
+        "norm": (f"layer.{number}.layer_norm", "d"),
+    }
 
 
 def _t5_mlp(number: int) -> dict[str, tuple[str, str]]:
     dense = f"layer.{number}.DenseReluDense"
-    gate = {"gate": (f"{dense}.wi_0", "m d"), "up": (f"{dense}.wi_1", "m d")}  # either these two or "in"
+    gate = {
+        "gate": (f"{dense}.wi_0", "m d"),
+        "up": (f"{dense}.wi_1", "m d"),
+    }  # either these two or "in"
     return gate | {
         "in": (f"{dense}.wi", "m d"),
         "out": (f"{dense}.wo", "d m"),
@@ -123,7 +138,12 @@ T5 = Family(
     scaled=False,
     single=("variance",),
     attentions=(
-        Attention("encoder", norm_first_hooks(), "encoder.block.{}.", _t5_parts(0, "SelfAttention") | _t5_mlp(1)),
+        Attention(
+            "encoder",
+            norm_first_hooks(),
+            "encoder.block.{}.",
+            _t5_parts(0, "SelfAttention") | _t5_mlp(1),
+        ),
         Attention(
             "decoder",
             without(norm_first_hooks("self_attn"), "scores"),
@@ -176,7 +196,11 @@ def _bart_parts(attn: str) -> dict[str, tuple[str, str]]:
     return heads | {"o": (f"{attn}.out_proj", "d h +"), "norm": (f"{attn}_layer_norm", "d +")}
 
 
-BART_MLP = {"in": ("fc1", "m d +"), "out": ("fc2", "d m +"), "norm_mlp": ("final_layer_norm", "d +")}
+BART_MLP = {
+    "in": ("fc1", "m d +"),
+    "out": ("fc2", "d m +"),
+    "norm_mlp": ("final_layer_norm", "d +"),
+}
 BART = Family(
     "BART",
     "encoder-decoder",

@@ -1,9 +1,11 @@
-"""What a row of the table of architectures says, as records; what the rows of several families share.
+"""What a row of the table of architectures says, as records; what the rows of several families
+share.
 
-Words of the shapes, in the order in which the file holds the axes: d d_model, e d_head, h heads x d_head, g key-value
-heads x d_head, hgg queries, keys and values together, m d_mlp, 2m gate and up together, v d_vocab, p rows of the
-position table, t token types, b relative-position buckets, n heads; "+" adds a bias as long as the output, "=" says
-that the name is whole (no ".weight" behind it).
+Words of the shapes, in the order in which the file holds the axes: d d_model, e d_head, h heads x
+d_head, g key-value heads x d_head, hgg queries, keys and values together, m d_mlp, 2m gate and up
+together, v d_vocab, p rows of the position table, t token types, b relative-position buckets, n
+heads; "+" adds a bias as long as the output, "=" says that the name is whole (no ".weight" behind
+it).
 """
 
 from collections.abc import Mapping
@@ -16,7 +18,8 @@ Kind = Literal["decoder", "encoder", "encoder-decoder"]
 
 @dataclass(frozen=True)
 class Repair:
-    """A hook in a block that holds something else (`raw`, empty where there is none), what the trace has instead."""
+    """A hook in a block that holds something else (`raw`, empty where there is none), what the
+    trace has instead."""
 
     raw: str
     instead: str
@@ -24,12 +27,14 @@ class Repair:
 
 @dataclass(frozen=True)
 class Attention:
-    """One attention per layer: its `name` in an encoder-decoder, its hooks, its weights and its mask.
+    """One attention per layer: its `name` in an encoder-decoder, its hooks, its weights and its
+    mask.
 
-    `hooks` maps quantities of a Trace to hooks within the block; `lies` maps quantities to hooks that hold something
-    else. `layers` is the beginning of the raw names of a layer, `parts` the raw name and shape of each weight behind
-    it. `fused` says how a single tensor holds queries, keys and values: all queries, then all keys, then all values, or
-    the three of each head together; one of "gate_up" holds the gate, then the other.
+    `hooks` maps quantities of a Trace to hooks within the block; `lies` maps quantities to hooks
+    that hold something else. `layers` is the beginning of the raw names of a layer, `parts` the raw
+    name and shape of each weight behind it. `fused` says how a single tensor holds queries, keys
+    and values: all queries, then all keys, then all values, or the three of each head together; one
+    of "gate_up" holds the gate, then the other.
     """
 
     name: Literal["", "encoder", "decoder", "cross"]
@@ -48,16 +53,19 @@ class Attention:
 
 @dataclass(frozen=True)
 class Keys:
-    """The config keys of a family: sizes in our words; epsilon, activation and tie with what an absent key means there.
+    """The config keys of a family: sizes in our words; epsilon, activation and tie with what an
+    absent key means there.
 
-    A key of `must` may be absent; one that is there must be one of its values. The two keys of a pair in `equal` must
-    agree. `wide`: d_mlp is 4 d_model where its key is absent. `first` is the first row of the position table that a
-    token uses and `reserved` how many rows the table has beyond the context; a key in place of a number is counted from
-    behind that token's row. `context` is a usual length for positions that have no end.
+    A key of `must` may be absent; one that is there must be one of its values. The two keys of a
+    pair in `equal` must agree. `wide`: d_mlp is 4 d_model where its key is absent. `first` is the
+    first row of the position table that a token uses and `reserved` how many rows the table has
+    beyond the context; a key in place of a number is counted from behind that token's row.
+    `context` is a usual length for positions that have no end.
 
-    `window` is how far local layers look back; `kinds` names the list of what each layer is; where there is no such
-    list every `global_every`-th layer is global, none where it is 0. `query_scalar` is what stands under the root in
-    place of d_head; the caps bound scores and logits. With each goes what an absent key means.
+    `window` is how far local layers look back; `kinds` names the list of what each layer is; where
+    there is no such list every `global_every`-th layer is global, none where it is 0.
+    `query_scalar` is what stands under the root in place of d_head; the caps bound scores and
+    logits. With each goes what an absent key means.
     """
 
     sizes: Mapping[str, str]
@@ -85,15 +93,17 @@ class Keys:
 
 @dataclass(frozen=True)
 class GgufKeys:
-    """What a GGUF file of a family holds otherwise than a checkpoint; `architecture` is its name there.
+    """What a GGUF file of a family holds otherwise than a checkpoint; `architecture` is its name
+    there.
 
-    `numbers` maps metadata keys, without the architecture in front, to the config's, beside those of GGUF_SIZES; a key
-    of `must` may be absent, and one that is there must be one of its values; those of `unread` change no formula; any
-    other is refused. The rows of a `paired` role, which positions turn two by two, stand pair beside pair instead of
-    half behind half. Always, queries, keys and values of a single tensor are held by role, matrices output x input, and
-    `offset` norms as 1 + their weight. `query_scalar` is how many layers the one size has whose scores are divided by
-    the root of d_model / n_heads, which no key tells; the others' are by that of the head. `transformers` says that
-    this library has a reader of its own for the architecture.
+    `numbers` maps metadata keys, without the architecture in front, to the config's, beside those
+    of GGUF_SIZES; a key of `must` may be absent, and one that is there must be one of its values;
+    those of `unread` change no formula; any other is refused. The rows of a `paired` role, which
+    positions turn two by two, stand pair beside pair instead of half behind half. Always, queries,
+    keys and values of a single tensor are held by role, matrices output x input, and `offset` norms
+    as 1 + their weight. `query_scalar` is how many layers the one size has whose scores are divided
+    by the root of d_model / n_heads, which no key tells; the others' are by that of the head.
+    `transformers` says that this library has a reader of its own for the architecture.
     """
 
     architecture: str
@@ -107,20 +117,23 @@ class GgufKeys:
 
 @dataclass(frozen=True)
 class Family:
-    """What is common to every model of one architecture; `headless` names the classes that have no language-model head.
+    """What is common to every model of one architecture; `headless` names the classes that have no
+    language-model head.
 
-    A norm may stand in front of what attention and the MLP read (`norm_first`), behind the sum of the stream and what
-    they give (`norm_last`), or behind what they give, before it is added (`norm_written`); the gain of an `offset` norm
-    is 1 + its weight. `paired` rotary positions turn coordinates 2 i and 2 i + 1 together, the others i and i + dims/2.
-    `single` says what the architecture's own code computes in float32 whatever the model's type: the variance of its
-    norms, its norms up to the gain or with it, its scores, its softmax. `plain_rounds` says that in float64 Hugging
-    Face's model and the hooked one do not round to float32 in the same place. `turned` families hold the matrices of
-    their layers input x output, the others output x input.
+    A norm may stand in front of what attention and the MLP read (`norm_first`), behind the sum of
+    the stream and what they give (`norm_last`), or behind what they give, before it is added
+    (`norm_written`); the gain of an `offset` norm is 1 + its weight. `paired` rotary positions turn
+    coordinates 2 i and 2 i + 1 together, the others i and i + dims/2. `single` says what the
+    architecture's own code computes in float32 whatever the model's type: the variance of its
+    norms, its norms up to the gain or with it, its scores, its softmax. `plain_rounds` says that in
+    float64 Hugging Face's model and the hooked one do not round to float32 in the same place.
+    `turned` families hold the matrices of their layers input x output, the others output x input.
 
-    `embed` to `head_bias` are the raw names of the weights of no layer; names with "{}" have one tensor per stack.
-    `transform` is the product, the norm and the activation (the config's where empty) in front of the unembedding.
-    `optional` weights, with their shapes, are read where they are there; `ignored` ones are read by no formula, "*" in
-    them standing for any text. `gguf` says how a GGUF file holds the family, None where it does not.
+    `embed` to `head_bias` are the raw names of the weights of no layer; names with "{}" have one
+    tensor per stack. `transform` is the product, the norm and the activation (the config's where
+    empty) in front of the unembedding. `optional` weights, with their shapes, are read where they
+    are there; `ignored` ones are read by no formula, "*" in them standing for any text. `gguf` says
+    how a GGUF file holds the family, None where it does not.
     """
 
     name: str
@@ -166,12 +179,18 @@ class Family:
 
     @property
     def outside(self) -> dict[str, str]:
-        """The raw name and shape of every weight of no layer, without those of a language-model head."""
+        """The raw name and shape of every weight of no layer, without those of a language-model
+        head."""
         norm = "d +" if self.norm == "LayerNorm" else "d"
-        shapes = {self.embed: "v d", self.position_table: "b n" if self.positions == "relative bias" else "p d"}
+        shapes = {
+            self.embed: "v d",
+            self.position_table: "b n" if self.positions == "relative bias" else "p d",
+        }
         shapes |= {self.type_table: "t d", self.embedding_norm: norm, self.final_norm: norm}
         stacks = [attention.name for attention in self.attentions if attention.name != "cross"]
-        return {name.format(stack): shape for stack in stacks for name, shape in shapes.items() if name}
+        return {
+            name.format(stack): shape for stack in stacks for name, shape in shapes.items() if name
+        }
 
     @property
     def head(self) -> dict[str, str]:
@@ -183,7 +202,10 @@ class Family:
 def norm_first_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
     """Hooks of a block that norms what attention reads: E → x = norm(E) → E + attention."""
     return {
-        **{name: f"hook_{name}" for name in ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")},
+        **{
+            name: f"hook_{name}"
+            for name in ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
+        },
         **{name: f"{attn}.hook_{name}" for name in ("q", "k", "v", "pattern", "z")},
         "x": f"{norm}.hook_out",
         "scores": f"{attn}.hook_attn_scores",
@@ -191,8 +213,13 @@ def norm_first_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
 
 
 def norm_last_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
-    """Hooks of a block that norms the sum: x = E → norm(E + attention); the scores are recomputed."""
-    other = {"x": f"{attn}.q.hook_in", "attn_out": f"{attn}.o.hook_out", "resid_mid": f"{norm}.hook_out"}
+    """Hooks of a block that norms the sum: x = E → norm(E + attention); the scores are recomputed.
+    """
+    other = {
+        "x": f"{attn}.q.hook_in",
+        "attn_out": f"{attn}.o.hook_out",
+        "resid_mid": f"{norm}.hook_out",
+    }
     return without(norm_first_hooks(attn), "scores") | other
 
 
@@ -208,7 +235,9 @@ def recomputed(attn: str = "attn") -> dict[str, Repair]:
 
 def norm_last_repairs(attn: str = "attn") -> dict[str, Repair]:
     """Repairs of a block that norms the sum."""
-    return recomputed(attn) | {"resid_mid": Repair("hook_resid_mid", "read behind the norm of the sum")}
+    return recomputed(attn) | {
+        "resid_mid": Repair("hook_resid_mid", "read behind the norm of the sum")
+    }
 
 
 def causal(
@@ -219,12 +248,14 @@ def causal(
     read: Mapping[str, str] = MappingProxyType({}),
     layers: str = "layers.{}.",
 ) -> tuple[Attention]:
-    """The single stack of a decoder that norms what attention reads; `read` are hooks other than the usual ones."""
+    """The single stack of a decoder that norms what attention reads; `read` are hooks other than
+    the usual ones."""
     hooks = without(norm_first_hooks(), *lies) | dict(read)
     return (Attention("", hooks, layers, parts, causal=True, lies=lies, fused=fused),)
 
 
-# Keys that several families share: sizes in config.json; sizes in a GGUF file, of all, and what must be plain there.
+# Keys that several families share: sizes in config.json; sizes in a GGUF file, of all, and what
+# must be plain there.
 HIDDEN = {
     "n_layers": "num_hidden_layers",
     "n_heads": "num_attention_heads",

@@ -1,0 +1,180 @@
+"""The study's tables: what they and their columns say (`columns.toml`), order, and the shape that
+all share.
+
+Keys in front, one row per head, floats rounded far below their uncertainty.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from probe.evidence.head_parts import KINDS
+from probe.evidence.word import PairResult, WordResult
+from probe.stats.resampling import Array
+
+KEYS = ("word", "sense_a", "sense_b")
+RANKS = dict.fromkeys(("rank", "rank_low", "rank_high"), "Int64")
+CAUSAL = (
+    *(
+        "direct",
+        "direct_low",
+        "direct_high",
+        "denoise",
+        "noise",
+        "swap",
+        "swap_low",
+        "swap_high",
+        "same_sense",
+    ),
+    *("self_repair", "net", "net_low", "net_high", *RANKS),
+)
+HEADS = (
+    *(*KEYS, "layer", "head", "auroc", "auroc_low", "auroc_high", "hedges_g"),
+    *("direct", "denoise", "noise", "swap", "swap_low", "swap_high", "same_sense", "self_repair"),
+    *(
+        "p_auroc",
+        "q_auroc",
+        "p_swap",
+        "q_swap",
+        "attention_cue",
+        "attention_previous",
+        "verdict",
+        *RANKS,
+    ),
+    *("net", "net_low", "net_high", "said", "p_said", "continued", "p_continued", "read_depth"),
+)
+ATTENTION = ("attention_cue", "attention_previous", "attention_itself")
+CURVES = (
+    *(
+        "word",
+        "area",
+        "smallest",
+        "pairs",
+        "size",
+        "added",
+        "faithfulness",
+        "faithfulness_low",
+        "faithfulness_high",
+    ),
+    *("necessity", "necessity_low", "necessity_high"),
+)
+ROUTES = tuple(f"{kind}{end}" for kind in KINDS for end in ("", "_low", "_high"))
+METHODS = {
+    "nearest": "nearest sense centroid",
+    "frequent": "most frequent sense",
+    "bag": "bag of words",
+    "left": "bag of words left of the word",
+    "position": "the word's place alone",
+    "length": "the text's length alone",
+}
+
+
+def read_descriptions(path: Path) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """What each table holds, by name; what is said of each column, by "column" or "table.column".
+    """
+    columns: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    return columns.pop("tables"), columns
+
+
+TABLES, COLUMNS = read_descriptions(Path(__file__).with_suffix(".toml"))
+
+
+def dictionary(
+    frames: Mapping[str, pd.DataFrame],
+    described: Mapping[str, Mapping[str, str]] = COLUMNS,
+    parts: Sequence[str] = ("meaning", "unit"),
+    *,
+    name: str = "columns",
+) -> pd.DataFrame:
+    """Every column of every table with what is said of it, part by part, and those of this table,
+    `name`, too."""
+    own = ["table", "column", *parts]
+    tables = {table: list(map(str, frame)) for table, frame in frames.items()} | {name: own}
+    rows = [
+        [table, column, *(about(table, column, described).get(part, "") for part in parts)]
+        for table, columns in tables.items()
+        for column in columns
+    ]
+    return pd.DataFrame(rows, columns=own)
+
+
+def about(
+    table: str, column: str, described: Mapping[str, Mapping[str, str]] = COLUMNS
+) -> dict[str, str]:
+    """What is said of a column: the entry of its name, and over it, part by part, that of
+    "table.column".
+
+    An entry "e#" is of e0, e1, ... KeyError for a column without an entry.
+    """
+    keys = [
+        f"{place}{name}"
+        for place in ("", f"{table}.")
+        for name in (column, re.sub(r"\d+$", "#", column))
+    ]
+    said = {part: text for key in keys for part, text in described.get(key, {}).items()}
+    if not said:
+        raise KeyError(f"{table}.{column}")
+    return said
+
+
+DIGITS = 6
+
+
+def rounded(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with floats at DIGITS significant digits."""
+    return frame.apply(lambda column: _significant(column) if column.dtype.kind == "f" else column)
+
+
+def _significant(column: pd.Series) -> pd.Series:
+    values = column.to_numpy(dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        magnitude = np.where(values == 0, 0, np.floor(np.log10(np.abs(values))))
+        scale = 10.0 ** (DIGITS - 1 - np.nan_to_num(magnitude, posinf=0, neginf=0))
+    return pd.Series(np.round(values * scale) / scale, index=column.index)
+
+
+def sense_pairs_of(results: Sequence[WordResult]) -> Iterable[tuple[WordResult, PairResult]]:
+    """Every pair of senses with the word that it is of."""
+    return ((result, pair) for result in results for pair in result.pairs)
+
+
+def key_of(result: WordResult, pair: PairResult) -> dict[str, object]:
+    """The values of KEYS: the word and its two senses."""
+    return dict(zip(KEYS, (result.material.word, *pair.senses), strict=True))
+
+
+def with_key(frame: pd.DataFrame, key: dict[str, object]) -> pd.DataFrame:
+    """The frame with columns of one value each in front."""
+    return pd.concat(
+        [pd.DataFrame({name: [value] * len(frame) for name, value in key.items()}), frame], axis=1
+    )
+
+
+def by_head(arrays: dict[str, Array]) -> pd.DataFrame:
+    """A row per layer and head, a column per array. `layer head`"""
+    layers, heads = next(iter(arrays.values())).shape
+    layer, head = np.divmod(np.arange(layers * heads), heads)
+    return pd.DataFrame(
+        {"layer": layer, "head": head} | {name: values.ravel() for name, values in arrays.items()}
+    )
+
+
+LEADERS = 3  # heads of a word that are looked at closely
+
+
+def leading_heads(word_heads: pd.DataFrame, word: str) -> list[tuple[int, int]]:
+    """Layer and head of a word's first heads, by rank."""
+    rows = word_heads[word_heads["word"] == word].sort_values("rank").head(LEADERS)
+    return [
+        (int(layer), int(head)) for layer, head in zip(rows["layer"], rows["head"], strict=True)
+    ]
+
+
+def stacked(parts: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
+    """The frames below each other; without any, an empty one with these columns."""
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(columns))

@@ -1,0 +1,273 @@
+"""The words of a study and their sentences made ready: tokenised, word and cue placed in tokens,
+rid of what cannot be asked.
+
+What a causal model cannot know is refused rather than ranked: a sentence whose cue follows the
+word, and sentences of different senses that are identical up to the word, are left out with the
+reason. Nothing is left out silently.
+
+A study refuses a sentence that the model cannot read or whose marked characters are another word,
+with its file and row. An evaluation and a sweep, which take sentences by the ten thousand, leave it
+out with the reason; a text is never cut.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cached_property
+
+from probe.errors import InputError
+from probe.model.model import Model
+from probe.model.tokens import Placed, Tokens, find_word, is_one_token, positions_of_span, tokenize
+from probe.text import lexicon
+from probe.text.sentences import Corpus, LeftOut, Sentence
+from probe.text.splits import CrossFit
+
+WORDS = ("bank", "mole", "apple")
+LATE = "the cue comes after the word, where a causal model cannot have read it yet"
+SAME = "identical to a sentence of another sense up to the word, so a causal model cannot tell them apart there"
+NOT_THE_WORD = "the marked characters do not contain the word"
+FAR = 4  # tokens from cue to word: what is further away is one class, or there would be few pairs of each
+ON_NO_TOKEN = "its word or its cue is on no token of the model"
+
+
+@dataclass(frozen=True)
+class Material:
+    """The usable sentences of one word, tokenised: the target is the last token of the word, the
+    cue may be unknown."""
+
+    word: str
+    sentences: tuple[Sentence, ...]
+    tokens: tuple[Tokens, ...]
+    words: tuple[range, ...]
+    cues: tuple[range | None, ...]
+    left_out: tuple[LeftOut, ...]
+
+    @cached_property
+    def targets(self) -> tuple[int, ...]:
+        return tuple(positions[-1] for positions in self.words)
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(sentence.sense for sentence in self.sentences)
+
+    @cached_property
+    def placed(self) -> tuple[Placed, ...]:
+        """The token ids of every sentence and where its word is read."""
+        return tuple(Placed(cut.ids, at) for cut, at in zip(self.tokens, self.targets, strict=True))
+
+    @cached_property
+    def distances(self) -> tuple[int | None, ...]:
+        """Tokens from the cue to the word, 1 where they are neighbours, FAR for that many and more;
+        on either side.
+
+        Counted where the cue is marked; else as the file says.
+        """
+        return tuple(
+            sentence.distance
+            if cue is None
+            else min(max(word.start - cue[-1], cue.start - word[-1]), FAR)
+            for sentence, word, cue in zip(self.sentences, self.words, self.cues, strict=True)
+        )
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    def keep(self, rows: Sequence[int], left_out: Sequence[LeftOut] = ()) -> "Material":
+        """The same word with only these rows, and the reasons of the others added."""
+        given = [
+            (self.sentences[row], self.tokens[row], self.words[row], self.cues[row]) for row in rows
+        ]
+        return _material(self.word, given, [*self.left_out, *left_out])
+
+
+def _material(
+    word: str,
+    rows: Sequence[tuple[Sentence, Tokens, range, range | None]],
+    left_out: Sequence[LeftOut] = (),
+) -> Material:
+    sentences, tokens, words, cues = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return Material(word, sentences, tokens, words, cues, tuple(left_out))
+
+
+def choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tuple[str, ...]:
+    """The words to study as they are spelled where their sentences are; InputError names the known
+    ones otherwise."""
+    shipped = sorted({*lexicon.words(), *lexicon.natural_words()})
+    known = tuple(
+        dict.fromkeys(sentence.word for sentence in corpus.sentences) if corpus else shipped
+    )
+    given = (words,) if isinstance(words, str) else words or (known if corpus else WORDS)
+    return tuple(dict.fromkeys(spelled(word, known, own=corpus is not None) for word in given))
+
+
+def spelled(word: str, known: Sequence[str], *, own: bool) -> str:
+    """The known word that is meant: the same, or the only one that differs in case alone."""
+    alike = [name for name in known if name.casefold() == word.casefold()]
+    if word in known or len(alike) == 1:
+        return word if word in known else alike[0]
+    near = " or ".join(map(repr, alike or get_close_matches(word.casefold(), known, n=1)))
+    meant = f" (did you mean {near}?)" if near else ""
+    listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
+    step = (
+        "give one of these" if own else "give one of these, or your own sentences with --sentences"
+    )
+    raise InputError(
+        f"Looking for sentences with {word!r}: there are none{meant}; known words are {listed}; {step}."
+    )
+
+
+def sentences_of(word: str, corpus: Corpus | None, model: Model) -> Corpus:
+    """The given corpus's sentences of a word; by default those that ship and suit the model.
+
+    A model that ships learned the lexicon's grammar, whose cues must be one token of it; every
+    other one learned from people, so it gets natural sentences where the word has some. Cues stand
+    before the word or, where the model reads both ways, on either side.
+    """
+    if corpus is not None:
+        chosen = tuple(sentence for sentence in corpus.sentences if sentence.word == word)
+        return replace(corpus, sentences=chosen, left_out=())
+    both_sides = not model.config.causal
+    if word in lexicon.natural_words() and (
+        model.origin.kind != "embedded" or word not in lexicon.words()
+    ):
+        return lexicon.expand_natural(word, both_sides=both_sides)
+    return lexicon.keep_one_token_cues(
+        lexicon.expand(word, both_sides=both_sides), lambda piece: is_one_token(model, piece)
+    )
+
+
+def prepare(model: Model, corpus: Corpus, word: str) -> Material:
+    """Tokenise the sentences of one word and leave out, with the reason, what a causal model cannot
+    be asked about."""
+    material = _material(
+        word,
+        [(sentence, *place(model, sentence)) for sentence in corpus.sentences],
+        corpus.left_out,
+    )
+    material = _without_late_cues(material) if model.config.causal else material
+    _require_two_senses(material)
+    return material
+
+
+def prepare_usable(
+    model: Model, word: str, sentences: Sequence[Sentence]
+) -> tuple[Material, dict[int, str]]:
+    """The sentences of one word that the model can be asked about, and why each of the others
+    cannot, by row."""
+    rows, reasons = [], {}
+    for row, sentence in enumerate(sentences):
+        try:
+            rows.append((sentence, *place(model, sentence)))
+        except InputError:
+            reasons[row] = _why_not(model, sentence)
+    return _material(word, rows), reasons
+
+
+def _why_not(model: Model, sentence: Sentence) -> str:
+    """Why `place` refuses a sentence, without its text."""
+    if not sentence.marks_the_word:
+        return NOT_THE_WORD
+    try:
+        tokenize(model, sentence.text)
+    except (
+        InputError
+    ):  # a Sentence has a readable text that is not empty, so only its length can be refused
+        return f"it has more tokens than the context window of {model.config.n_ctx}"
+    return ON_NO_TOKEN
+
+
+def place(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | None]:
+    """The sentence in tokens, with the positions of its word and cue; what is wrong is said with
+    its file and row."""
+    try:
+        tokens = tokenize(model, sentence.text)
+        if not sentence.marks_the_word:
+            find_word(sentence.text, sentence.word)
+            covered = sentence.text[sentence.start : sentence.end]
+            raise InputError(
+                f"Reading the sentence {sentence.text!r}: characters {sentence.start} to {sentence.end} are "
+                f"{covered!r}, expected them to cover {sentence.word!r}; correct start and end."
+            )
+        return (
+            tokens,
+            positions_of_span(tokens, sentence.start, sentence.end),
+            cue_positions(tokens, sentence),
+        )
+    except InputError as error:
+        if sentence.where is None:
+            raise
+        said = str(error)
+        raise InputError(f"In {sentence.where}: {said[0].lower()}{said[1:]}") from error
+
+
+def cue_positions(tokens: Tokens, sentence: Sentence) -> range | None:
+    """The token positions of the cue, None where it is not known."""
+    if sentence.cue_start is None or sentence.cue_end is None:
+        return None
+    return positions_of_span(tokens, sentence.cue_start, sentence.cue_end)
+
+
+def _without_late_cues(material: Material) -> Material:
+    beginnings = [ids[: at + 1] for ids, at in material.placed]
+    senses_of: defaultdict[tuple[int, ...], set[str]] = defaultdict(set)
+    for beginning, sense in zip(beginnings, material.labels, strict=True):
+        senses_of[beginning].add(sense)
+    rows, left_out = [], []
+    for row, (sentence, beginning) in enumerate(zip(material.sentences, beginnings, strict=True)):
+        if sentence.cue_after:
+            left_out.append(LeftOut(sentence.text, LATE))
+        elif len(senses_of[beginning]) > 1:
+            left_out.append(LeftOut(sentence.text, SAME))
+        else:
+            rows.append(row)
+    return material.keep(rows, left_out)
+
+
+def _require_two_senses(material: Material) -> None:
+    senses = list(dict.fromkeys(material.labels))
+    if len(senses) < 2:
+        reasons = [row.reason for row in material.left_out]
+        lost = f" ({len(reasons)} sentences were left out: {reasons[-1]})" if reasons else ""
+        other = ""
+        if {LATE, SAME} & set(reasons):
+            other = ", with the cue before the word, or take a model that reads both ways, as tiny-senses-bidirectional"
+        only = f"only {senses[0]!r}" if senses else "no usable sentence"
+        raise InputError(
+            f"Comparing the senses of {material.word!r}: got {only}{lost}, expected sentences of at least two senses; "
+            f"give sentences of another sense{other}."
+        )
+
+
+def unused(material: Material, splits: Collection[CrossFit]) -> list[LeftOut]:
+    """The sentences of a word that no pair of senses uses, with the reason; first those that
+    `prepare` left out."""
+    used = {row for split in splits for row in split.rows}
+    reasons = {
+        row: reason for split in splits for row, reason in split.left_out.items() if row not in used
+    }
+    return [
+        *material.left_out,
+        *(LeftOut(material.sentences[row].text, reason) for row, reason in reasons.items()),
+    ]
+
+
+def continuations(model: Model, word: str, senses: Iterable[str]) -> dict[str, list[int]] | None:
+    """Token ids of the lexicon's continuations of each sense, those that are one token of the
+    model.
+
+    None where the lexicon does not have the word, or has no such continuation of one of its senses.
+    """
+    known = lexicon.entry(word).senses if word in lexicon.words() else ()
+    given = {
+        sense.name: [text for text in sense.continuations if is_one_token(model, text)]
+        for sense in known
+    }
+    if not all(given.get(sense) for sense in senses):
+        return None
+    ids = {
+        name: model.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        for name, texts in given.items()
+        if texts
+    }
+    return {sense: [row[0] for row in ids[sense]] for sense in senses}

@@ -1,0 +1,470 @@
+"""The border between tensors and tables: results in, tidy pandas frames out. To its right there is
+no torch.
+
+One frame per question, one row per observation, column names with their meaning and unit in
+`probe.evidence.columns`. Numbers that were not measured are missing (NaN), never zero: so are
+effects where the model does not separate the senses at the word, because nothing was swapped there.
+Numbers are rounded to DIGITS significant digits, far below their uncertainty, so that the same
+command writes the same bytes on one machine with one set of versions; elsewhere the last may
+differ.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import torch
+
+from probe.evidence.columns import (
+    ATTENTION,
+    CAUSAL,
+    CURVES,
+    HEADS,
+    KEYS,
+    RANKS,
+    ROUTES,
+    by_head,
+    key_of,
+    rounded,
+    sense_pairs_of,
+    stacked,
+    with_key,
+)
+from probe.evidence.head_parts import by_distance
+from probe.evidence.material import unused
+from probe.evidence.word import PERMUTED, Controls, PairResult, WordResult
+from probe.model import decomposition
+from probe.model.check import Certificate
+from probe.model.model import Model
+from probe.model.weights import read_weights
+from probe.patching import effects
+from probe.stats import axes, resampling
+from probe.stats.resampling import Array
+from probe.stats.verdicts import GATE, LEVEL, best_verdicts, verdicts
+from probe.text.sentences import LeftOut
+
+FEW = 50  # sentences per sense: with fewer, a result is called exploratory
+FEW_CUES = (
+    12  # pairs of cue words: with fewer, no p of a swap comes below 2^-12 however clear the effect
+)
+
+
+def frames(
+    model: Model,
+    results: Sequence[WordResult],
+    certificate: Certificate,
+    measured: Sequence[Controls],
+    unread: Sequence[LeftOut] = (),
+) -> dict[str, pd.DataFrame]:
+    """Every frame that is made from the measurements alone, rounded."""
+    untrained = p_in_untrained(measured)
+    shown = evidence(results, untrained)
+    made = {
+        "words": words(results, untrained),
+        "heads": shown[list(HEADS)],
+        "verdicts": shown[[*KEYS, "layer", "head", "verdict", "because"]],
+        "word_heads": word_heads(results, shown),
+        "distances": distances(results),
+        "routes": routes(results),
+        "by_depth": by_depth(results),
+        "curves": curves(results),
+        "random_sets": random_sets(results),
+        "depth": depth_profile(results),
+        "shares": shares(model, results),
+        "sentences": sentences(results),
+        "left_out": left_out(
+            unread,
+            [
+                (r.material.word, unused(r.material, [pair.split for pair in r.pairs]))
+                for r in results
+            ],
+        ),
+        "controls": controls(measured),
+        "certificate": certificate_rows(certificate),
+    }
+    return {name: rounded(frame) for name, frame in made.items()}
+
+
+Untrained = Mapping[
+    tuple[str, ...], float
+]  # p of the gap in a model of random weights, by word and senses
+
+
+def p_in_untrained(measured: Sequence[Controls]) -> Untrained:
+    """p of the gap in a model of random weights, by word and senses."""
+    return {
+        (one.word.material.word, *senses): p
+        for one in measured
+        for senses, p in one.untrained_p.items()
+    }
+
+
+def words(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFrame:
+    """One row per word and pair of senses: how much material, where it was read, whether the gap is
+    there."""
+    rows = []
+    for result, pair in sense_pairs_of(results):
+        weights, units = pair.pairs.bootstrap(), len(set(pair.pairs.units))
+        gap = pair.gap[:, result.depth]
+        low, high = resampling.interval(
+            weights @ gap / weights.sum(1), float(gap.mean()), units=units
+        )
+        tests = pair.separation.auroc.size
+        per_sense = [len(pair.rows(sense)) for sense in pair.senses]
+        rows.append(
+            key_of(result, pair)
+            | {
+                "sentences_fit": min(len(holdout.train) for holdout in pair.split.holdouts),
+                "sentences_report": sum(per_sense),
+                "pairs": len(pair.pairs),
+                "pair_design": pair.pairs.design,
+                "split_design": pair.split.design,
+                "tokens_of_word": max(map(len, result.material.words)),
+                "causal": result.causal,
+                "depth": result.depth,
+                "auroc": float(pair.by_depth[result.depth]),
+                "gap": float(gap.mean()),
+                "gap_low": float(low),
+                "gap_high": float(high),
+                "gap_p": pair.gate_p,
+                "said_p": pair.said_p,
+                "continued_p": pair.continued_p,
+                "nuisance_p": pair.nuisance_p,
+                "untrained_p": untrained.get((result.material.word, *pair.senses), 1.0),
+                "negative_gaps": int((gap <= 0).sum()),
+                "cue_words": units,
+                "smallest_p": resampling.smallest_p(units, draws=len(pair.separation.null) - 1),
+                "visible_d_pairs": resampling.smallest_effect(units, tests=tests, paired=True),
+                "exploratory": min(per_sense) < FEW or units < FEW_CUES,
+                "ranked": pair.effects is not None,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def evidence(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFrame:
+    """The heads table with everything a verdict rests on, and its reasons in words."""
+    parts = []
+    for result, pair in sense_pairs_of(results):
+        arrays = {
+            name: getattr(pair.separation, name)
+            for name in ("auroc", "auroc_low", "auroc_high", "hedges_g")
+        }
+        arrays |= (
+            _causal([pair])
+            | _tested(pair)
+            | _attention(result, pair)
+            | _near_and_far(pair)
+            | _stands_in(pair)
+        )
+        frame = by_head(arrays).astype(RANKS)
+        frame["read_depth"] = [pair.reading.at[layer] for layer in frame["layer"]]
+        untrained_p = untrained.get((result.material.word, *pair.senses), 1.0)
+        frame["confounded"] = float(untrained_p < GATE or pair.nuisance_p < LEVEL)
+        parts.append(with_key(frame.join(verdicts(frame)), key_of(result, pair)))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _tested(pair: PairResult) -> dict[str, Array]:
+    """Corrected p and false discovery rate of separation, swap, what is said next and known
+    continuations; missing where not swapped, and where what is measured was not shown to differ
+    between the senses.
+    """
+    blank = np.full(pair.separation.auroc.shape, np.nan)
+    names = (
+        "p_auroc",
+        "q_auroc",
+        "p_swap",
+        "q_swap",
+        "p_opposes",
+        "said",
+        "p_said",
+        "continued",
+        "p_continued",
+    )
+    tested = dict.fromkeys(names, blank)
+    if pair.tests is None or pair.measured is None:
+        return tested
+    separation, swap = pair.tests.separation, pair.tests.swap
+    tested |= {"p_auroc": separation.p, "q_auroc": separation.q, "p_swap": swap.p, "q_swap": swap.q}
+    tested["p_opposes"] = pair.tests.opposes.p
+    for name, shown in (("said", pair.said_p), ("continued", pair.continued_p)):
+        test, effect = getattr(pair.tests, name), getattr(pair.measured, name)
+        if (
+            test is not None and shown < GATE
+        ):  # a share of a difference that is not there is noise over noise
+            tested |= {name: effect.net.mean(0), f"p_{name}": test.p}
+    return tested
+
+
+def _stands_in(pair: PairResult) -> dict[str, Array]:
+    """The head that each one stands in for, with how much further swapping both moves the word;
+    missing without one."""
+    names = ("stands_in", "p_stands_in", "stands_in_layer", "stands_in_head")
+    arrays = {name: np.full(pair.separation.auroc.shape, np.nan) for name in names}
+    arrays["backed_up"] = np.zeros(pair.separation.auroc.shape)
+    for stand_in in sorted(pair.stand_ins, key=lambda one: one.extra):
+        arrays["backed_up"][stand_in.first] = 1
+        for name, value in zip(names, (stand_in.extra, stand_in.p, *stand_in.first), strict=True):
+            arrays[name][stand_in.head] = value
+    return arrays
+
+
+def _near_and_far(pair: PairResult) -> dict[str, Array]:
+    """The net effect with the cue next to the word, and further away; missing where distances are
+    not known."""
+    near, far = (_net_where(pair, keep) for keep in (lambda d: d == 1, lambda d: d > 1))
+    return {"net_near": near, "net_far": far}
+
+
+def _net_where(pair: PairResult, keep: Callable[[int], bool]) -> Array:
+    """`by_distance`; missing where nothing was swapped or no pair has such a distance."""
+    net = None if pair.effects is None else by_distance(pair.effects, pair.pairs.distances, keep)
+    return np.full(pair.separation.auroc.shape, np.nan) if net is None else net
+
+
+def _causal(pairs: Sequence[PairResult]) -> dict[str, Array]:
+    """Swap effects and ranks, means over these pairs of senses with intervals; all missing where
+    there is no gap."""
+    swapped = [(pair.measured, pair.pairs) for pair in pairs if pair.measured is not None]
+    if not swapped:
+        return dict.fromkeys(CAUSAL, np.full(pairs[0].separation.auroc.shape, np.nan))
+
+    def mean(values: Iterable[Array]) -> Array:
+        return np.asarray(np.mean(list(values), axis=0))
+
+    ratios = ("denoise", "noise", "same_sense")
+    columns = {name: mean(measured.word.ratio(name) for measured, _ in swapped) for name in ratios}
+    columns["direct"] = mean(measured.written for measured, _ in swapped)
+    columns["swap"] = (columns["denoise"] + columns["noise"]) / 2
+    columns["self_repair"] = columns["swap"] - columns["direct"]
+    net = columns["net"] = columns["swap"] - columns["same_sense"]
+    drawn = [measured.draws(chosen.bootstrap()) for measured, chosen in swapped]
+    draws = {name: mean(each[name] for each in drawn) for name in drawn[0]}
+    units = sum(len(set(chosen.units)) for _, chosen in swapped)
+    for name, values in draws.items():
+        columns[f"{name}_low"], columns[f"{name}_high"] = resampling.interval(
+            values, columns[name], units=units
+        )
+    ranks = resampling.ranks(net.ravel()).reshape(net.shape).astype(float)
+    columns |= dict(zip(RANKS, (ranks, *effects.rank_intervals(draws["net"])), strict=True))
+    return {name: columns[name] for name in CAUSAL}
+
+
+def word_heads(results: Sequence[WordResult], evidence: pd.DataFrame) -> pd.DataFrame:
+    """One row per word, layer and head: means over the word's pairs of senses whose gap is there.
+
+    `verdict` is the head's best one over these pairs, `resolves` in how many of them it is a
+    resolver, `of` their number.
+    """
+    parts = []
+    for result in results:
+        passed = [pair for pair in result.pairs if pair.effects is not None]
+        if passed:
+            looks = [_attention(result, pair) for pair in passed]
+            arrays = {
+                "auroc": np.mean([pair.separation.auroc for pair in passed], axis=0)
+            } | _causal(passed)
+            arrays |= {name: np.mean([look[name] for look in looks], axis=0) for name in ATTENTION}
+            frame = by_head(arrays).astype(RANKS)
+            rows = evidence[(evidence["word"] == result.material.word) & evidence["net"].notna()]
+            frame = frame.merge(best_verdicts(rows), on=["layer", "head"])
+            parts.append(with_key(frame, {"word": result.material.word}))
+    columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, "verdict", "resolves", "of"]
+    return stacked(parts, columns).astype(RANKS)
+
+
+def _attention(result: WordResult, pair: PairResult) -> dict[str, Array]:
+    """Mean attention from the word to its cue (NaN without one), to its neighbours and to itself,
+    over the pairs."""
+    looks = result.states.attention_to(result.material.cues)
+    used = sorted({*pair.pairs.a, *pair.pairs.b})
+    return {
+        f"attention_{name}": mean[used].double().nanmean(0).numpy() for name, mean in looks.items()
+    }
+
+
+def distances(results: Sequence[WordResult]) -> pd.DataFrame:
+    """The net effect of every head by the distance from cue to word in tokens (4: four or more)."""
+    parts = []
+    for result, pair in sense_pairs_of(results):
+        known = {distance for distance in pair.pairs.distances if distance is not None}
+        for distance in sorted(known) if pair.effects else ():
+            nets = _net_where(pair, distance.__eq__)
+            parts.append(
+                with_key(by_head({"net": nets}), key_of(result, pair) | {"distance": distance})
+            )
+    return stacked(parts, [*KEYS, "distance", "layer", "head", "net"])
+
+
+def routes(results: Sequence[WordResult]) -> pd.DataFrame:
+    """Every head's routes: where it looks, what it carries, from the cue, ablation; see
+    `probe.evidence.head_parts`."""
+    parts = []
+    for result, pair in sense_pairs_of(results):
+        if pair.routes is not None:
+            arrays = (
+                dict.fromkeys(ROUTES, np.full(pair.separation.auroc.shape, np.nan))
+                | pair.routes.shares
+            )
+            for name, ends in pair.routes.intervals().items():
+                arrays |= {
+                    f"{name}_{end}": values
+                    for end, values in zip(("low", "high"), ends, strict=True)
+                }
+            parts.append(
+                with_key(by_head(arrays).assign(pairs=len(pair.routes.pairs)), key_of(result, pair))
+            )
+    return stacked(parts, [*KEYS, "layer", "head", *ROUTES, "pairs"])
+
+
+def by_depth(results: Sequence[WordResult]) -> pd.DataFrame:
+    """E beyond the same-sense donor of every head at every depth behind it where the senses can be
+    told apart."""
+    parts = []
+    for result, pair in sense_pairs_of(results):
+        if pair.measured is not None:
+            for depth in range(min(pair.reading.direct), pair.measured.profile.shape[-1] + 1):
+                frame = by_head({"net": pair.measured.profile[..., depth - 1]})
+                here = key_of(result, pair) | {"depth": depth}
+                parts.append(with_key(frame[frame["layer"] < depth].reset_index(drop=True), here))
+    return stacked(parts, [*KEYS, "depth", "layer", "head", "net"])
+
+
+def curves(results: Sequence[WordResult]) -> pd.DataFrame:
+    """Faithfulness and necessity of the first `size` heads of the order; `added`: those that joined
+    at this size."""
+    parts = []
+    for result in results:
+        curve = result.curves
+        if curve is not None:
+            joined = [curve.order[less:size] for less, size in pairwise((0, *curve.sizes))]
+            added = [
+                ", ".join("L{}H{}".format(*head) for head in heads) or None for heads in joined
+            ]
+            columns = {"size": curve.sizes, "added": added}
+            for name in ("faithfulness", "necessity"):
+                low, high = getattr(curve, f"{name}_interval")
+                columns |= {name: getattr(curve, name), f"{name}_low": low, f"{name}_high": high}
+            about = {name: getattr(curve, name) for name in ("area", "smallest", "pairs")}
+            parts.append(with_key(pd.DataFrame(columns), {"word": result.material.word} | about))
+    return stacked(parts, list(CURVES))
+
+
+def random_sets(results: Sequence[WordResult]) -> pd.DataFrame:
+    """Faithfulness of every random set, matched per layer to the first `size` heads of the order.
+    """
+    parts = []
+    for result in results:
+        for size, values in (
+            zip(result.curves.random_sizes, result.curves.random, strict=True)
+            if result.curves
+            else ()
+        ):
+            rows = {"size": size, "faithfulness": values[~np.isnan(values)]}
+            parts.append(with_key(pd.DataFrame(rows), {"word": result.material.word}))
+    return stacked(parts, ["word", "size", "faithfulness"])
+
+
+def depth_profile(results: Sequence[WordResult]) -> pd.DataFrame:
+    """Mean sense coordinates and AUROC at every depth, held out; see `probe.stats.axes.profile`."""
+    rows = []
+    for result, pair in sense_pairs_of(results):
+        stages = torch.cat([result.states.token_embedding[:, None], result.states.resid], dim=1)
+        for here in axes.profile(pair.axes, stages, pair.split, result.depth, pair.by_depth):
+            rows.append(key_of(result, pair) | {"label": depth_label(here.depth)} | asdict(here))
+    return pd.DataFrame(rows)
+
+
+def controls(measured: Sequence[Controls]) -> pd.DataFrame:
+    """Held-out AUROC of every head under every condition, for the clearest pair of senses of each
+    word.
+
+    `low` and `high`: the band of the permutations, of the row "labels permuted".
+    """
+    parts = []
+    for control in measured:
+        key = key_of(control.word, control.pair)
+        for name, auroc in control.auroc.items():
+            low, _, high = control.band if name == PERMUTED else (np.full_like(auroc, np.nan),) * 3
+            about = key | {
+                "condition": name,
+                "untrained_p": control.untrained_p[control.pair.senses],
+            }
+            parts.append(with_key(by_head({"auroc": auroc, "low": low, "high": high}), about))
+    return pd.concat(parts, ignore_index=True)
+
+
+def depth_label(depth: int) -> str:
+    return {-1: "token", 0: "token + position"}.get(depth, f"after layer {depth - 1}")
+
+
+def shares(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
+    """Direct share of every component in the difference of sense means at the read-out; a pair's
+    shares sum to 1."""
+    rows = []
+    for result, pair in sense_pairs_of(results):
+        a, b = (pair.rows(sense) for sense in pair.senses)
+        directions = pair.axes.directions([*a, *b])[:, result.depth]
+        parts = decomposition.shares(
+            read_weights(model), result.states, directions, result.depth, a, b
+        )
+        rows += [key_of(result, pair) | asdict(share) for share in parts]
+    return pd.DataFrame(rows).astype({"layer": "Int64", "head": "Int64"})
+
+
+def sentences(results: Sequence[WordResult]) -> pd.DataFrame:
+    """Every usable sentence, whether it was tested or only learned from, and where its word was
+    read."""
+    rows = []
+    for result in results:
+        material, tested = result.material, {row for pair in result.pairs for row in pair.rows()}
+        learned = {row for pair in result.pairs for row in pair.split.rows}
+        for row, sentence in enumerate(material.sentences):
+            positions = material.words[row]
+            read = {"position": positions[-1], "tokens_of_word": len(positions)}
+            used = {
+                "part": "tested"
+                if row in tested
+                else "learned from"
+                if row in learned
+                else "neither"
+            }
+            rows.append({name: getattr(sentence, name) for name in _SENTENCE} | read | used)
+    return pd.DataFrame(rows).astype(dict.fromkeys(("cue_start", "cue_end", "distance"), "Int64"))
+
+
+_SENTENCE = (
+    "word",
+    "sense",
+    "text",
+    "start",
+    "end",
+    "frame",
+    "pair",
+    "cue_start",
+    "cue_end",
+    "distance",
+)
+
+
+def left_out(
+    unread: Sequence[LeftOut], by_word: Iterable[tuple[str, Sequence[LeftOut]]]
+) -> pd.DataFrame:
+    """What was given and not used, with the reason; `unread` was left out while reading the file,
+    before any word."""
+    rows = [
+        (word, item.where, item.reason)
+        for word, items in ((None, unread), *by_word)
+        for item in items
+    ]
+    return pd.DataFrame(rows, columns=["word", "where", "reason"])
+
+
+def certificate_rows(certificate: Certificate) -> pd.DataFrame:
+    """The certificate as a frame; layer is missing for rows about the whole model."""
+    columns = ["layer", "quantity", "formula", "error", "scale", "tolerance", "ok"]
+    rows = [[getattr(row, name) for name in columns] for row in certificate.rows]
+    return pd.DataFrame(rows, columns=columns).astype({"layer": "Int64"})

@@ -1,9 +1,0 @@
-"""One's own sentences through a model, live: type, swap heads, see what becomes of the word and of what is said.
-
-page       the one page, which shares the walk's template, scripts and charts, and the questions that it can ask
-explorer   the answers, as messages of plain JSON; what was computed is kept
-desk       questions in line: what ends one, how many wait
-server     the page and its questions over HTTP on this machine: one worker, a token, limits
-notebook   `probe.explore`: the page in a notebook
-widget     the class that anywidget needs, and what stays of it in a saved notebook
-"""

@@ -1,0 +1,48 @@
+"""The explorer as a value that a notebook shows: Jupyter, VS Code, marimo."""
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+from probe.errors import InputError
+from probe.explorer import page
+from probe.explorer.page import Question
+from probe.explorer.session import Explorer
+from probe.model.model import Model
+
+if TYPE_CHECKING:
+    from probe.explorer.widget import Explored
+
+
+def explore(
+    model: Model, text: str, *, against: str | None = None, word: str | None = None
+) -> "Explored":
+    """The explorer of `probe explore` in a notebook: a sentence to retype, heads to swap, what
+    becomes of the word.
+
+    `against`: a second sentence with the same word in another meaning · `word`: the one that is
+    followed, chosen where none is given. The saved notebook keeps a picture of what was looked at
+    last. Needs the package anywidget. Raises InputError for a text that cannot be read,
+    UnsupportedModel for an encoder-decoder.
+    """
+    try:
+        from probe.explorer.widget import Explored
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"Exploring in a notebook: the package {error.name} is missing; install it with pip install anywidget, or "
+            f"use `probe explore`."
+        ) from error
+    explorer = Explorer(model)
+    first = {}
+    for what in ("sentence", "along"):
+        try:
+            *_, last = explorer.answer(Question(what, text, against, word))
+        except InputError:
+            if what == "sentence":  # no axis is no reason to show nothing
+                raise
+        else:
+            first[what] = last["result"]
+    html, _ = page.render(page.opened(model), host="notebook")
+    given = {"text": text, "other": against or "", "word": word or ""}
+    return Explored(
+        explorer, page=html, state=f"#{urlencode(given, quote_via=quote)}", results=first
+    )

@@ -1,0 +1,340 @@
+{% extends "walk.js" %}
+{% block page %}
+// The explorer: sentences are typed, heads swapped. A question is asked of the model, its answer comes as messages.
+{% include "transport.js" %}
+const ask = document.querySelector(".ask");
+const host = hosts[ask.dataset.host];
+const put = (within, hidden) => (document.querySelector(within).hidden = hidden);
+const write = (within, text) => {
+  const box = document.querySelector(within);
+  [box.textContent, box.hidden] = [text ?? "", !text];
+};
+const KINDS = { other: "the other sentence's", mean: "its mean", off: "nothing" };
+const own = crypto.getRandomValues(new Uint32Array(2)).join("-");
+let [swaps, turns, questions, along, outcome, chosen] = [[], 0, 0, null, null, null];
+
+const doing = (message) => {
+  document.querySelector("[data-status]").textContent = message?.doing ? `${message.doing} …` : "";
+  const bar = ask.querySelector("progress");
+  [bar.hidden, bar.value] = [!(message?.progress < 1), message?.progress ?? 0];
+};
+// The result, or null where it was superseded or another sentence was typed meanwhile; what cannot be answered is thrown.
+const answered = async (what, more = {}, told = () => {}) => {
+  const turn = turns;
+  const question = { ...asked(), ...more, what, page: own, number: ++questions };
+  for await (const message of host.ask(question)) {
+    if (turn !== turns || message.superseded) return null;
+    if ("error" in message) throw new Error(message.error);
+    if ("result" in message) return doing(), message.result;
+    doing(message);
+    told(message);
+  }
+  throw new Error("The answer broke off: the explorer was stopped, or the connection was lost; start it again.");
+};
+const asked = () => {
+  const { text, other, word, axis } = ask.elements;
+  return { text: text.value, other: other.value || null, word: word.value || null, axis: axis.disabled ? null : axis.value, follow: data && state.layer !== undefined ? [state.layer, state.head] : null, swaps };
+};
+const hold = (name, packed) => (arrays[name] = unpack(packed));
+
+// A sentence: its block, then where the word stands, then what the swaps do.
+const typed = async ({ follow = chosen, at = null } = {}) => {
+  turns++;
+  chosen = follow;
+  const main = document.querySelector("main");
+  const slow = setTimeout(() => main.classList.add("stale"), 150);
+  try {
+    const result = await answered("sentence", { follow });
+    if (!result) return;
+    write("[data-trouble]", null);
+    const kept = { effect: arrays.effect, toward: arrays.toward };
+    take(result.block);
+    for (const [name, array] of Object.entries(kept)) if (array) arrays[name] = array;
+    form.querySelector(".chips").innerHTML = result.choices;
+    if (at !== null) state.at = Math.max(0, tokens.findIndex((token) => token.pos === at));
+    write("[data-caution]", result.caution);
+    put("[data-contrast]", !data.there);
+    ask.elements.axis.disabled = !(result.lexicon && data.there);
+    for (const input of form.elements.swap) input.disabled = input.value === "other" && !data.there;
+    swaps = swaps.filter(([, , kind]) => kind !== "other" || data.there);
+    outcome = { next: result.next && [result.next] };
+    say("word", data.word);
+    await show({});
+    await moving();
+  } catch (error) {
+    write("[data-trouble]", error.message);
+    doing();
+  } finally {
+    clearTimeout(slow);
+    main.classList.remove("stale");
+    document.documentElement.dataset.answered = turns;
+  }
+};
+const moving = async () => {
+  along = null;
+  try {
+    along = await answered("along");
+    if (!along) return;
+    for (const [name, array] of Object.entries(along.arrays)) hold(name, array);
+  } catch (error) {
+    doing();
+    for (const name of ["toward", "toward_source"]) delete arrays[name];
+    say("axis", error.message);
+  }
+  drawMoving();
+  await swapped();
+  await Promise.all([askEffects(), askTrace()]);
+};
+const swapped = async () => {
+  drawSwaps();
+  try {
+    if (swaps.length) {
+      const result = await answered("swap");
+      if (!result) return;
+      outcome = result;
+    } else outcome = { next: outcome?.next?.slice(0, 1) };
+    drawOutcome();
+    if (!document.querySelector(".written")) return;
+    const told = (said, blank = "…") => (say("own", said?.own || blank), say("swapped-text", said?.swapped || blank));
+    put("[data-with-swap]", !swaps.length);
+    const whole = await answered("write", {}, ({ written }) => told(written));
+    if (whole) told(whole, "(nothing: the model ends its text here)");
+  } catch (error) {
+    doing();
+    write("[data-trouble]", error.message);
+  }
+};
+
+// Pictures of the answers.
+const drawMoving = () => {
+  maps.filter(({ name }) => has(name)).forEach(drawMap);
+  page.shown();
+  drawSources();
+  put('[data-map="toward"]', !has("toward"));
+  if (!along) return drawOutcome();
+  const [a, b] = along.senses;
+  say("sense-a", a);
+  say("sense-b", b);
+  say("axis", `Read ${along.depth < sizes.layers ? `entering layer ${along.depth}` : "behind the last layer"}, on the axis from ${quoted(b)} (0\u202f%) to ${quoted(a)} (100\u202f%)${along.fitted > 2 ? `, which ${along.fitted} sentences of the lexicon give` : ", which these two sentences give"}.`);
+  say("sum", `All parts together are ${percent(along.sum)}: the coordinate less the 50\u202f% of the middle.`);
+  const rows = along.leading.map(({ name, source, moved }) => row([name, source === null ? "" : quoted(source), number(moved, percent(moved))]));
+  fill("leading", rows);
+  drawOutcome();
+};
+const drawOutcome = () => {
+  const [next, places] = [outcome?.next, outcome?.places];
+  document.querySelector("[data-axis]").replaceChildren(...(along ? [line(places)] : []));
+  const heads = swaps.map(([layer, head]) => `L${layer}H${head}`).join(", ");
+  const told = [];
+  if (along) {
+    const way = `of the way from ${quoted(along.senses[1])} to ${quoted(along.senses[0])}`;
+    told.push(places ? `With ${heads} swapped, “${data.word}” stands at ${percent(places[1])} ${way} instead of ${percent(places[0])}.` : `“${data.word}” stands at ${percent(along.places.here)} ${way}.`);
+  }
+  if (next) {
+    const best = next.map((side) => side.reduce((one, other) => (other.probability > one.probability ? other : one)));
+    const [own, swapped] = best.map((one) => [quoted(one.piece), percent(one.probability)].join(", "));
+    const moved = swapped === undefined ? "" : swapped === own ? ", with the swap and without it" : `; with the swap ${swapped}`;
+    told.push(`Likeliest ${data.causal ? "next" : "there"}: ${own}${moved}.`);
+    drawNext(next);
+  } else fill("next", []);
+  say("outcome", told.join(" "));
+  host.told(told.join(" "));
+  say("next", next ? `${data.causal ? "After the last token of the sentence" : "What the model would put at the word"}: softmax over all tokens.${next.length > 1 ? " Last column: the change of the logit; what all logits have in common moves no probability." : ""}` : "The checkpoint holds no language-model head.");
+};
+const drawNext = ([before, after]) => {
+  const known = new Map(after?.map((one) => [one.id, one]));
+  const all = after ? [...before].sort((one, other) => known.get(other.id).probability - known.get(one.id).probability) : before;
+  const rows = all.slice(0, 12).map((one) => {
+    const swapped = known.get(one.id);
+    const cells = [number(one.probability, share(one.probability))];
+    if (swapped) cells.push(number(swapped.probability, share(swapped.probability)), number(swapped.logit - one.logit, signed(swapped.logit - one.logit)));
+    return row([quoted(one.piece), ...cells]);
+  });
+  fill("next", rows, ["token", after ? "as it is" : "probability", ...(after ? ["swapped", "logit"] : [])]);
+};
+const share = (value) => (value >= 0.0995 ? percent(value) : value < 0.0005 ? "< 0.1\u202f%" : `${decimal(100 * value, 1)}\u202f%`);
+// The axis: both meanings, both sentences, where the word goes.
+const line = (places) => {
+  const marks = [along.places.here, along.places.there, ...(places ?? []), 0, 1].filter((one) => one !== undefined);
+  const [low, high] = [Math.min(...marks), Math.max(...marks)];
+  const x = (value) => 24 + (352 * (value - low)) / (high - low);
+  const text = (value, y, words, kind = "") => svg("text", { x: x(value), y, "text-anchor": x(value) < 90 ? "start" : x(value) > 310 ? "end" : "middle", class: kind }, [words]);
+  const parts = [svg("line", { x1: 24, x2: 376, y1: 40, y2: 40 })];
+  for (const [value, name] of [[0, along.senses[1]], [1, along.senses[0]]]) parts.push(svg("line", { x1: x(value), x2: x(value), y1: 33, y2: 47 }), text(value, 72, name, "quietly"));
+  if (along.places.there !== undefined) parts.push(svg("circle", { cx: x(along.places.there), cy: 40, r: 6, class: "there" }));
+  const [before, after] = places ?? [along.places.here];
+  if (places) parts.push(svg("line", { class: "moved", x1: x(before), x2: x(after), y1: 40, y2: 40 }));
+  parts.push(svg("circle", { cx: x(before), cy: 40, r: 7, class: "before" }));
+  if (places) parts.push(svg("circle", { cx: x(after), cy: 40, r: 7, class: "after" }), text(after, 22, percent(after)));
+  else parts.push(text(before, 22, percent(before)));
+  const told = `${quoted(data.word)} at ${percent(before)}${places ? `, swapped at ${percent(after)}` : ""}; the other sentence's at ${along.places.there === undefined ? "none" : percent(along.places.there)}`;
+  return svg("svg", { viewBox: "0 0 400 80", class: "place-line", role: "img", "aria-label": told }, parts);
+};
+
+// Swaps: of the followed head, several at once, undone one by one.
+const drawSwaps = () => {
+  const box = document.querySelector("[data-swapped]");
+  const buttons = swaps.map(([layer, head, kind], place) => {
+    const button = make("button", { type: "button", textContent: `L${layer}H${head}: ${KINDS[kind]} ×` });
+    button.setAttribute("aria-label", `Put L${layer}H${head} back`);
+    button.addEventListener("click", () => setSwaps(swaps.filter((_, other) => other !== place)));
+    return button;
+  });
+  if (swaps.length) {
+    const undo = make("button", { type: "button", textContent: "Undo", title: "Ctrl+Z" });
+    undo.addEventListener("click", undoSwap);
+    buttons.push(undo);
+  }
+  box.replaceChildren(...buttons);
+  page.shown();
+};
+const undoSwap = () => swaps.length && setSwaps(swaps.slice(0, -1));
+const setSwaps = (changed) => {
+  swaps = changed;
+  remember(true);
+  turns++;
+  return swapped().then(() => (document.documentElement.dataset.answered = turns));
+};
+const chooseSwap = (kind) => {
+  const others = swaps.filter(([layer, head]) => layer !== state.layer || head !== state.head);
+  return setSwaps(kind === "own" ? others : [...others, [state.layer, state.head, kind]]);
+};
+
+// Every head swapped by itself, and the causal trace: asked when they are looked at.
+const mapShown = () => document.querySelector('[name="map"]:checked').value;
+const askEffects = async () => {
+  const kind = data.there ? "other" : "mean";
+  if (mapShown() !== "effect") return;
+  say("kind", KINDS[kind]);
+  try {
+    const result = await answered("effects", { kind });
+    if (!result) return;
+    hold("effect", result.arrays.effect);
+    maps.filter(({ name }) => name === "effect").forEach(drawMap);
+    page.shown();
+  } catch (error) {
+    doing();
+    write("[data-trouble]", error.message);
+  }
+};
+const tracing = document.querySelector("[data-tracing]");
+const askTrace = async () => {
+  if (!tracing.open) return;
+  try {
+    const result = await answered("trace");
+    if (!result) return;
+    data.traced = result.columns;
+    hold("trace", result.arrays.trace);
+    write("[data-trace-trouble]", null);
+    put("[data-traced]", false);
+    drawTrace();
+  } catch (error) {
+    doing();
+    put("[data-traced]", true);
+    write("[data-trace-trouble]", error.message);
+  }
+};
+// What all heads of a layer take from a token, and in the first row what the followed one does.
+const drawSources = () => {
+  if (!has("toward_source")) return fill("sources", []);
+  const word = data.first.at;
+  const columns = openTo(word).map((key) => source[key]);
+  const every = Array.from({ length: sizes.heads }, (_, head) => head);
+  const one = (layer, head, place) => get("toward_source", layer, head, columns[place].pos);
+  const rows = layered((layer, place) => sum(every.map((head) => one(layer, head, place))));
+  const limit = Math.max(1e-9, ...rows.flatMap(([, , value]) => columns.map((_, place) => Math.abs(value(place)))));
+  const own = [`L${state.layer}H${state.head}`, state.layer, (place) => one(state.layer, state.head, place)];
+  const open = (layer, place) => follow(layer, largest(every.map((head) => Math.abs(one(layer, head, place)))));
+  drawGrid("sources", columns.map(({ piece }) => written(piece)), [own, ...rows], limit, open);
+};
+
+// The address keeps the state: typing replaces it, a choice adds a step that the back button takes back.
+const addressOf = () => {
+  const parts = new URLSearchParams();
+  for (const name of ["text", "other", "word"]) if (ask.elements[name].value || name === "other") parts.set(name, ask.elements[name].value);
+  if (!ask.elements.axis.disabled) parts.set("axis", ask.elements.axis.value);
+  parts.set("follow", `L${state.layer}H${state.head}@${tokens[state.at].pos}`);
+  if (swaps.length) parts.set("swap", swaps.map(([layer, head, kind]) => `L${layer}H${head}-${kind}`).join("."));
+  return `#${parts}`;
+};
+const remember = (step) => {
+  const address = addressOf();
+  if (address !== host.state()) host.keep(address, step);
+};
+const restore = () => {
+  const parts = new URLSearchParams(host.state().slice(1));
+  if (!parts.get("text")) return remember(false);
+  for (const name of ["text", "other", "word"]) ask.elements[name].value = parts.get(name) ?? "";
+  if (parts.get("axis")) ask.elements.axis.value = parts.get("axis");
+  swaps = (parts.get("swap") ?? "").split(".").flatMap((one) => {
+    const [, layer, head, kind] = one.match(/^L(\d+)H(\d+)-(other|mean|off)$/) ?? [];
+    return kind ? [[Number(layer), Number(head), kind]] : [];
+  });
+  const [, layer, head, at] = (parts.get("follow") ?? "").match(/^L(\d+)H(\d+)@(\d+)$/) ?? [];
+  return typed(layer === undefined ? {} : { follow: [Number(layer), Number(head)], at: Number(at) });
+};
+page.open = async (layer, pos) => {
+  const result = await answered("trace_heads", { pos });
+  if (!result) return;
+  hold("trace_heads", result.arrays.trace_heads);
+  const moves = Array.from({ length: sizes.heads }, (_, head) => get("trace_heads", layer, head));
+  await page.follow(layer, largest(moves.map(Math.abs)), pos);
+  document.getElementById("softmax").scrollIntoView({ block: "start" });
+};
+page.reaches = () => true;
+page.restore = restore;
+page.remember = () => remember(true);
+page.follow = (layer, head, at = null) => {
+  const known = data.heads.some((one) => one[0] === layer && one[1] === head);
+  const place = at === null ? state.at : tokens.findIndex((token) => token.pos === at);
+  chosen = [layer, head];
+  if (known && place >= 0) return layer !== state.layer || head !== state.head || place !== state.at ? show({ layer, head, at: place }) : null;
+  return typed({ follow: [layer, head], at: at ?? tokens[state.at].pos }).then(() => remember(true));
+};
+page.shown = () => {
+  const given = Object.fromEntries(swaps.map(([layer, head, kind]) => [`${layer}.${head}`, kind]));
+  for (const { cells } of maps) for (const [key, cell] of cells) cell.classList.toggle("swapped", key in given);
+  say("head", `L${state.layer}H${state.head}`);
+  drawSources();
+  for (const input of form.elements.swap) input.checked = input.value === (given[`${state.layer}.${state.head}`] ?? "own");
+};
+
+ask.addEventListener("submit", (event) => event.preventDefault());
+for (const name of ["text", "other", "word"])
+  ask.elements[name].addEventListener("input", () => typed().then(() => remember(false)));
+for (const name of ["text", "other"])
+  ask.elements[name].addEventListener("keydown", (event) => event.key === "Enter" && event.preventDefault());
+ask.elements.example.addEventListener("change", ({ target }) => {
+  const { text, other } = target.selectedOptions[0].dataset;
+  if (!text) return;
+  Object.assign(ask.elements.text, { value: text });
+  Object.assign(ask.elements.other, { value: other });
+  [ask.elements.word.value, target.value, chosen, swaps] = ["", "", null, []];
+  typed().then(() => remember(true));
+});
+ask.elements.axis.addEventListener("change", () => typed().then(() => remember(true)));
+ask.elements.save.addEventListener("click", async () => {
+  try {
+    const file = await answered("save", { follow: [state.layer, state.head] });
+    if (!file) return;
+    const bytes = Uint8Array.from(atob(file.data), (letter) => letter.charCodeAt(0));
+    Object.assign(document.createElement("a"), { href: URL.createObjectURL(new Blob([bytes], { type: "application/zip" })), download: file.name }).click();
+  } catch (error) {
+    doing();
+    write("[data-trouble]", error.message);
+  }
+});
+for (const input of form.elements.swap) input.addEventListener("change", (event) => (event.stopPropagation(), chooseSwap(input.value)));
+for (const input of document.querySelectorAll('[name="map"]'))
+  input.addEventListener("change", () => {
+    for (const part of document.querySelectorAll("[data-shown]")) part.hidden = part.dataset.shown !== mapShown();
+    return askEffects();
+  });
+tracing.addEventListener("toggle", askTrace);
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "z" || !(event.ctrlKey || event.metaKey) || event.target.matches("textarea, input:not([type=radio])")) return;
+  event.preventDefault();
+  undoSwap();
+});
+restore() ?? typed();
+{% endblock %}

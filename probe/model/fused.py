@@ -1,0 +1,385 @@
+"""The engine: the forward of `probe.model.forward` in fused operations, for every family of the
+table.
+
+Queries, keys and values of a block come out of one product; norms, activations and attention are
+torch's own; beginnings that several texts share are run once, rotations and relative biases are
+computed once a run. What it must equal is `forward`, step by step: to 1e-5 of the scale in float32,
+1e-10 in float64 (1e-6 where a family's own code rounds to float32 on the way).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from probe.model import forward
+from probe.model.attention import cap, halves, look_back, mask, rotary_angles, share_heads
+from probe.model.model import Config
+from probe.model.weights import Block, Weights
+
+KeysValues = tuple[Tensor, Tensor]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "gelu_new": lambda x: functional.gelu(x, approximate="tanh"),
+    "relu": functional.relu,
+    "silu": functional.silu,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """What depends on positions alone, for one run: cosines and sines `pos dims` of rotary
+    positions, bias `head query_pos key_pos`, minus infinity where nothing is read; `local` is the
+    same for layers that look back only so far.
+    """
+
+    cos: Tensor | None
+    sin: Tensor | None
+    bias: Tensor | None
+    local: "Places | None" = None
+
+    def of(self, block: Block) -> "Places":
+        """Those of this block."""
+        return self.local if block.local and self.local is not None else self
+
+    def row(self, block: Block, pos: int) -> Tensor | None:
+        """What is added to the scores of the query at `pos`, whose own key is the last. `head 1
+        key_pos`"""
+        bias = self.of(block).bias
+        return None if bias is None else bias[:, pos, None, : pos + 1]
+
+
+def places_of(weights: Weights, n: int) -> Places:
+    """The constants of texts of up to `n` tokens."""
+    bias, config = forward.position_bias(weights, n), weights.config
+    local = None
+    if any(config.local):
+        every = torch.zeros(n, n, dtype=weights.dtype, device=weights.device)
+        near = (
+            mask(look_back(every, config.window)).expand(config.n_heads, n, n)
+            if n > config.window
+            else None
+        )
+        local = Places(*_turns(weights, n, local=True), near)
+    if bias is not None:
+        bias = (mask(bias) if weights.causal else bias).to(weights.dtype)
+    return Places(*_turns(weights, n, local=False), bias, local)
+
+
+def _turns(weights: Weights, n: int, *, local: bool) -> tuple[Tensor | None, Tensor | None]:
+    """Cosines and sines of rotary positions. `pos dims`"""
+    if weights.config.positions.kind != "rotary":
+        return None, None
+    frequencies = forward.rotary(weights.config.positions, local=local).to(weights.device)
+    angles = rotary_angles(torch.arange(n, device=weights.device), frequencies)
+    return angles.cos().to(weights.dtype), angles.sin().to(weights.dtype)
+
+
+def run(
+    weights: Weights, rows: Sequence[Sequence[int]], depth: int, places: Places
+) -> Iterator[tuple[Tensor, ...]]:
+    """Queries, keys and values of an unchanged run of equally long rows of token ids, block by
+    block, for `depth` blocks.
+
+    In a causal model what stands at a position depends on the tokens up to it alone, so a beginning
+    that several rows share is computed once. `-> batch head pos d_head, twice batch kv_head pos
+    d_head`
+    """
+    causal, device = weights.causal, weights.device
+    ids = torch.tensor(rows, dtype=torch.long, device=device)
+    if causal:
+        once, where = (
+            torch.tensor(part, dtype=torch.long, device=device) for part in _beginnings(rows)
+        )
+    else:
+        once = torch.arange(ids.numel(), device=device)
+        where = once.view(ids.shape)
+    resid = forward.embed(weights, ids).flatten(0, 1)[once, None]  # beginning 1 d_model
+    pos = once % max(ids.shape[1], 1)
+    for layer, block in enumerate(weights.blocks[:depth]):
+        parts = project(weights, block, resid, places, pos[:, None])
+        q, k, v = (part[where, :, 0].transpose(1, 2) for part in parts)
+        yield q, k, v
+        if layer + 1 < depth:
+            z = attend(weights, block, q, k, v, places)
+            z = z.transpose(1, 2).flatten(0, 1)[once].unsqueeze(1)  # beginning 1 head d_head
+            resid = finish(weights, block, resid, write(weights, block, resid, z))
+
+
+def _beginnings(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+    """Where each different `row[: pos + 1]` first ends in the flattened rows, and which one ends at
+    each place."""
+    number: dict[tuple[int, int], int] = {}
+    once: list[int] = []
+    where: list[list[int]] = [[] for _ in rows]
+    for place, row in enumerate(rows):
+        last = -1
+        for pos, token in enumerate(row):
+            longer = number.setdefault((last, token), len(number))
+            if longer == len(once):
+                once.append(place * len(row) + pos)
+            where[place].append(last := longer)
+    return once, where
+
+
+# --- attention ------------------------------------------------------------------------------------
+
+
+def project(
+    weights: Weights, block: Block, resid: Tensor, places: Places, pos: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of every head, rotated for their positions; `pos` broadcasts over
+    the leading axes of resid. `... pos d_model -> ... head pos d_head`, kv_head for two
+    """
+    config, places = weights.config, places.of(block)
+    x = _norm(resid, block.norm, block.norm_bias, config) if config.family.norm_first else resid
+    heads = (
+        _linear(x, *block.fused).unflatten(-1, (-1, config.d_head)).transpose(-2, -3)
+    )  # ... head pos d_head
+    q, k, v = heads.split((config.n_heads, config.n_kv_heads, config.n_kv_heads), dim=-3)
+    q, k = (
+        forward.norm_heads(*part, config, _norm) for part in ((q, block.norm_q), (k, block.norm_k))
+    )
+    if places.cos is None or pos is None:
+        return q, k, v
+    return _rotate(config, q, places, pos), _rotate(config, k, places, pos), v
+
+
+def _rotate(config: Config, x: Tensor, places: Places, pos: Tensor) -> Tensor:
+    """Rotary positions with the run's own cosines and sines. `... head pos d_head`, `... pos`"""
+    assert places.cos is not None and places.sin is not None
+    x = halves(x, places.cos.shape[-1]) if config.family.paired else x
+    cos, sin = places.cos[pos].unsqueeze(-3), places.sin[pos].unsqueeze(-3)
+    turned, left = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
+    first, second = turned.chunk(2, dim=-1)
+    turned = turned * cos + torch.cat([-second, first], dim=-1) * sin
+    return torch.cat([turned, left], dim=-1) if left.shape[-1] else turned
+
+
+def scale_of(weights: Weights) -> float:
+    """What scores are multiplied by: one over the root of d_head, or of the config's own number."""
+    config = weights.config
+    return (config.query_scalar or config.d_head) ** -0.5 if config.family.scaled else 1.0
+
+
+def pattern(weights: Weights, matches: Tensor, bias: Tensor | None) -> Tensor:
+    """The pattern from products of queries and keys: softmax(cap(scale q k) + bias). `... key_pos`,
+    unchanged"""
+    scores = matches * scale_of(weights)
+    if weights.config.score_cap:
+        scores = cap(scores, weights.config.score_cap)
+    return (scores if bias is None else scores + bias).softmax(-1)
+
+
+def attend(
+    weights: Weights, block: Block, q: Tensor, k: Tensor, v: Tensor, places: Places
+) -> Tensor:
+    """z of whole texts, or of the last positions of texts whose keys and values are given whole.
+    `... head query_pos d_head, twice ... kv_head key_pos d_head -> ... head query_pos d_head`
+    """
+    n, size, leading, bias = q.shape[-2], k.shape[-2], q.shape[:-3], places.of(block).bias
+    if bias is not None:
+        bias = bias[:, size - n : size, :size]
+    elif weights.causal and (n < size or weights.config.score_cap):
+        bias = mask(q.new_zeros(n, size))
+    q, k, v = (part.flatten(0, -4) for part in (q, k, v))
+    if weights.config.score_cap:
+        k, v = (share_heads(part, q.shape[-3]) for part in (k, v))
+        z = pattern(weights, q @ k.mT, bias) @ v
+    else:
+        causal, grouped = weights.causal and bias is None, q.shape[-3] != k.shape[-3]
+        z = functional.scaled_dot_product_attention(
+            q, k, v, bias, is_causal=causal, scale=scale_of(weights), enable_gqa=grouped
+        )
+    return z.unflatten(0, leading)
+
+
+def attend_last(
+    weights: Weights,
+    block: Block,
+    own: tuple[Tensor, Tensor, Tensor],
+    known: KeysValues,
+    places: Places,
+) -> Tensor:
+    """z of many variants of the one position behind the known ones. `own: batch head variant
+    d_head, known: batch kv_head key_pos d_head -> batch head variant d_head`
+    """
+    keys, values = known
+    q, k, v = (
+        part.unflatten(1, (keys.shape[1], -1)) for part in own
+    )  # batch kv_head head variant d_head
+    matches = torch.cat([_grouped(q, keys.mT), (q * k).sum(-1, keepdim=True)], dim=-1)
+    bias = places.row(block, keys.shape[-2])
+    shares = pattern(
+        weights, matches, None if bias is None else bias.unflatten(0, (keys.shape[1], -1))
+    )
+    return torch.addcmul(_grouped(shares[..., :-1], values), shares[..., -1:], v).flatten(1, 2)
+
+
+def _grouped(x: Tensor, shared: Tensor) -> Tensor:
+    """Every head's rows times what its group shares. `batch kv_head head row a, batch kv_head a b`
+    """
+    return (x.flatten(2, 3) @ shared).unflatten(2, x.shape[2:4])
+
+
+def pattern_at(
+    weights: Weights, block: Block, q: Tensor, k: Tensor, at: Tensor, places: Places
+) -> Tensor:
+    """The pattern row of the query at `at`. `batch head d_head, batch kv_head key_pos d_head ->
+    batch head key_pos`"""
+    matches = (q.unflatten(1, (k.shape[1], -1)) @ k.mT).flatten(1, 2)
+    bias = places.of(block).bias
+    if bias is not None:
+        bias = bias[:, at, : k.shape[-2]].transpose(0, 1)
+    elif weights.causal:
+        bias = mask(q.new_zeros(k.shape[-2], k.shape[-2]))[at, None]
+    return pattern(weights, matches, bias)
+
+
+def attend_live(
+    weights: Weights, block: Block, carried: Tensor, known: KeysValues | None, places: Places
+) -> Tensor:
+    """z of the live positions of every variant; each reads what stands before them and, as the mask
+    allows, its own live positions. `batch variant live d_model, twice batch kv_head key_pos d_head
+    -> batch variant live head d_head`
+    """
+    size = 0 if known is None else known[0].shape[-2]
+    pos = torch.arange(size, size + carried.shape[2], device=carried.device)[None, None]
+    return attend_among(
+        weights, block, project(weights, block, carried, places, pos), known, places
+    )
+
+
+def attend_among(
+    weights: Weights, block: Block, own: Sequence[Tensor], known: KeysValues | None, places: Places
+) -> Tensor:
+    """The same from their queries, keys and values, `batch variant head live d_head` (kv_head for
+    two)."""
+    if known is not None and own[0].shape[-2] == 1:
+        q, k, v = (part.squeeze(-2).transpose(1, 2) for part in own)
+        return attend_last(weights, block, (q, k, v), known, places).transpose(1, 2).unsqueeze(2)
+    q, k, v = own
+    if known is not None:
+        before = (part[:, None].expand(-1, q.shape[1], -1, -1, -1) for part in known)
+        k, v = (torch.cat(parts, dim=-2) for parts in zip(before, (k, v), strict=True))
+    return attend(weights, block, q, k, v, places).transpose(2, 3)
+
+
+def read_memory(weights: Weights, block: Block, resid: Tensor, memory: KeysValues) -> Tensor:
+    """z of cross-attention, whose keys and values are constants. `batch variant live d_model -> ...
+    head d_head`"""
+    config = weights.config
+    x = _norm(resid, block.norm, block.norm_bias, config) if config.family.norm_first else resid
+    q = _linear(x.flatten(1, 2), *block.queries).unflatten(-1, (config.n_heads, -1)).transpose(1, 2)
+    z = functional.scaled_dot_product_attention(q, *memory, scale=scale_of(weights))
+    return z.transpose(1, 2).unflatten(1, resid.shape[1:3])
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+class Writer(NamedTuple):
+    """What attention or the MLP of a block writes with: `weight: input d_model`, `bias: d_model`;
+    `norm_written`, the gain of the norm behind what is written, `norm` and `norm_bias` of that
+    behind the sum, as far as the family has them.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    norm_written: Tensor | None
+    norm: Tensor | None
+    norm_bias: Tensor | None
+
+    def written(self, x: Tensor) -> Tensor:
+        """x W + b, before any norm. `... input -> ... d_model`"""
+        return _linear(x, self.weight, self.bias)
+
+
+def attention_of(block: Block) -> Writer:
+    """What all heads of a block write with; its input is their z side by side."""
+    return Writer(block.w_o.flatten(0, 1), block.b_o, block.norm_out, block.norm, block.norm_bias)
+
+
+def mlp_of(block: Block) -> Writer:
+    """What the MLP of a block writes with; its input are its activations."""
+    assert block.w_out is not None
+    return Writer(block.w_out, block.b_out, block.norm_mlp_out, block.norm_mlp, block.norm_mlp_bias)
+
+
+def add(config: Config, writer: Writer, resid: Tensor, written: Tensor) -> Tensor:
+    """The stream behind a write: the sum, through the norms where the family has them behind. Shape
+    unchanged."""
+    if config.family.norm_written:
+        return resid + _norm(written, writer.norm_written, None, config)
+    return (
+        _norm(resid + written, writer.norm, writer.norm_bias, config)
+        if config.family.norm_last
+        else resid + written
+    )
+
+
+def write(weights: Weights, block: Block, resid: Tensor, z: Tensor) -> Tensor:
+    """E′: E + Concat(z) W_O + b_O, through norms where they stand behind. `... pos d_model, ... pos
+    head d_head`"""
+    return _write(
+        weights.config,
+        attention_of(block),
+        resid.clone(memory_format=torch.contiguous_format),
+        z.flatten(-2),
+    )
+
+
+def activate(weights: Weights, block: Block, seen: Tensor) -> Tensor:
+    """The MLP's activations from what it reads of the stream. `... d_model -> ... d_mlp`"""
+    config, activation = weights.config, ACTIVATIONS[weights.config.activation]
+    x = (
+        _norm(seen, block.norm_mlp, block.norm_mlp_bias, config)
+        if config.family.norm_first
+        else seen
+    )
+    if block.w_gate is not None and block.w_up is not None:
+        return activation(_linear(x, block.w_gate, None)).mul_(_linear(x, block.w_up, None))
+    assert block.w_in is not None
+    return activation(_linear(x, block.w_in, block.b_in))
+
+
+def finish(weights: Weights, block: Block, resid: Tensor, resid_mid: Tensor) -> Tensor:
+    """The block's end, E′ + MLP, in the place of E′, through norms where they stand behind. `...
+    pos d_model`"""
+    family = weights.config.family
+    hidden = activate(weights, block, resid if family.parallel else resid_mid)
+    return write_mlp(weights, block, resid_mid, hidden)
+
+
+def write_mlp(weights: Weights, block: Block, resid_mid: Tensor, hidden: Tensor) -> Tensor:
+    """The same from the MLP's activations. `... pos d_model, ... pos d_mlp -> ... pos d_model`"""
+    return _write(weights.config, mlp_of(block), resid_mid, hidden)
+
+
+def _write(config: Config, writer: Writer, resid: Tensor, x: Tensor) -> Tensor:
+    """The stream behind a write, where nothing is normed in the place of `resid`, which must be
+    contiguous."""
+    if not config.family.adds_plainly:
+        return add(config, writer, resid, writer.written(x))
+    total = resid if writer.bias is None else resid.add_(writer.bias)
+    total.view(-1, total.shape[-1]).addmm_(x.flatten(0, -2), writer.weight)
+    return total
+
+
+def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:
+    if config.family.norm == "LayerNorm":
+        return functional.layer_norm(x, x.shape[-1:], weight, bias, config.epsilon)
+    if config.family.single and x.dtype == torch.float64:
+        return forward.norm(
+            x, weight, bias, config
+        )  # rounded to float32 on the way, as the family's own code does
+    return functional.rms_norm(x, x.shape[-1:], forward.gain_of(weight, config), config.epsilon)
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    rows = x.flatten(0, -2)
+    product = rows @ weight if bias is None else torch.addmm(bias, rows, weight)
+    return product.unflatten(0, x.shape[:-1])

@@ -1,0 +1,172 @@
+"""The plan of a study: its counts by hand, its memory against what was held, and the sentence that
+refuses."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from probe.errors import InputError
+from probe.evidence import study as studying
+from probe.evidence.study import StudyCost, parse_memory, study
+from probe.model import trace as hooks
+from probe.model.load import load
+from probe.patching import live, swaps
+from probe.stats import axes
+from probe.text.lexicon import expand
+
+pytestmark = pytest.mark.real_model
+
+
+class Planned(Exception):
+    """Stops a study before its work."""
+
+
+def plan(model, words, **options):
+    """The cost that a study says before its work."""
+
+    def stop(cost):
+        raise Planned(cost)
+
+    with pytest.raises(Planned) as stopped:
+        study(model, words, planned=stop, **options)
+    return stopped.value.args[0]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load("tiny-senses")
+
+
+@pytest.fixture(scope="module")
+def of_bank(model):
+    return plan(model, "bank")
+
+
+def test_more_words_and_more_sentences_cost_more(model, of_bank):
+    one, two = of_bank, plan(model, ["bank", "mole"])
+    assert two.words == ("bank", "mole")
+    assert one.forwards < two.forwards and one.swaps < two.swaps and one.extra < two.extra
+
+
+def test_what_will_be_left_out_is_said_beforehand(model):
+    late = [{"sense": sense, "text": f"The bank {sense}"} for sense in ("river", "money")]
+    given = [{"sense": row.sense, "text": row.text} for row in expand("bank").sentences]
+    told = plan(model, ["bank"], corpus=[*given, *late]).enough
+    assert told[-1].startswith(
+        "bank: 2 sentences left out: identical to a sentence of another sense up to the word"
+    )
+
+
+def test_the_plan_is_not_exceeded(model, monkeypatch):
+    """A study that reads behind the last block leaves no head out; runs of traces and paths count,
+    too."""
+    counted = {"swaps": 0, "forwards": 0}
+    carry, read, go_on = swaps._carry, hooks.read_at, live.go_on
+
+    def counting_carry(weights, rows, tree, *rest):
+        counted["swaps"] += len(rows) * (len(tree[-1][0]) - 1)
+        return carry(weights, rows, tree, *rest)
+
+    def counting_read(model, rows, at):
+        counted["forwards"] += len(rows)
+        return read(model, rows, at)
+
+    def counting_go_on(both, pos, starts, directions):
+        counted["swaps"] += sum(vectors.shape[0] * vectors.shape[1] for vectors in starts.values())
+        return go_on(both, pos, starts, directions)
+
+    planned = plan(model, "bank", max_pairs=16)
+    monkeypatch.setattr(live, "go_on", counting_go_on)
+    monkeypatch.setattr(swaps, "_carry", counting_carry)
+    monkeypatch.setattr(hooks, "read_at", counting_read)
+    monkeypatch.setattr(axes, "choose_depth", lambda separations: len(separations[0].g) - 1)
+    study(model, "bank", permutations=99, max_pairs=16)
+    assert planned.swaps / 4 < counted["swaps"] <= planned.swaps
+    assert planned.forwards / 3 < counted["forwards"] <= planned.forwards
+
+
+def test_a_second_model_is_part_of_the_plan(model, of_bank):
+    """No sentence of the lesson on bank has a late cue; one on apple has, so its sentences are read
+    once more."""
+    second = load("tiny-senses-bidirectional")
+    assert plan(model, "bank", second=second).forwards == of_bank.forwards
+    with_apple = plan(model, "apple", second=second).forwards - plan(model, "apple").forwards
+    assert with_apple == len(expand("apple", both_sides=True).sentences)
+
+
+def test_the_plan_is_said_in_one_sentence():
+    planned = StudyCost(("bank", "mole"), 1234, 56789, 1_500_000_000, 1_250_000_000)
+    said = "bank, mole: at most 1,234 forward passes and 56,789 swaps, {}about 2.8 GB of memory."
+    assert str(planned) == said.format("")
+    assert str(replace(planned, seconds=200.0)) == said.format("about 3 min on this machine, ")
+
+
+def test_more_than_is_free_or_allowed_is_refused(monkeypatch):
+    planned = StudyCost(("bank",), 1, 1, 500_000_000, 1_250_000_000)
+    for limit, free, needs, there in (
+        (None, 1_000_000_000, "1.2 GB", "1.0 GB are free; close other programs"),
+        (1_700_000_000, None, "1.8 GB", "--max-memory allows 1.7 GB; allow more"),
+    ):
+        monkeypatch.setattr(studying, "available", lambda free=free: free)
+        with pytest.raises(InputError) as refused:
+            planned.require(limit)
+        assert str(refused.value) == (
+            f"Planning the study of bank: it would take about {needs} of memory and {there}, or take fewer words, "
+            "fewer sentences or a smaller model."
+        )
+    assert (
+        planned.require() is planned is planned.require(1_750_000_000)
+    )  # what is free is not known
+    monkeypatch.setattr(studying, "available", lambda: 1_250_000_000)
+    assert planned.require() is planned
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("4GB", 4e9),
+        ("500 MB", 5e8),
+        ("1.5g", 1.5e9),
+        ("2GiB", 2e9),
+        ("12345", 12345),
+        (" 3 kb ", 3000),
+    ],
+)
+def test_an_amount_of_memory_is_read(text, amount):
+    assert parse_memory(text) == amount
+
+
+@pytest.mark.parametrize("text", ["", "much", "-4GB", "4 apples", "0", "4GB5"])
+def test_another_text_is_no_amount(text):
+    with pytest.raises(InputError) as refused:
+        parse_memory(text)
+    assert str(refused.value) == (
+        f"Reading --max-memory: got {text!r}, expected an amount of memory; give one such as 4GB or 500MB."
+    )
+
+
+def test_the_command_says_the_plan_and_refuses_before_the_work(run, tmp_path):
+    code, out, err = run("report", "bank", "--max-memory", "1MB", "--out", tmp_path / "out")
+    assert (code, out) == (2, "")
+    planned, refused = err.splitlines()
+    assert planned.startswith("bank: at most ") and planned.endswith(" GB of memory.")
+    assert "and --max-memory allows 1 MB; allow more" in refused
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_the_system_tells_is_plausible():
+    held, free = studying.resident(), studying.available()
+    assert held is None or 10**8 < held < 10**11
+    assert free is None or 10**7 < free < 10**14
+    assert held is None or max(_grown() for _ in range(3)) > 0.9 * 2**28
+
+
+def _grown():
+    """By how much a tensor of 256 MiB lets the resident memory grow; the system may take other
+    pages back meanwhile."""
+    held = studying.resident()
+    block = torch.ones(2**26)
+    grown = studying.resident() - held
+    del block
+    return grown

@@ -1,0 +1,244 @@
+"""Where a head looks, what it carries, what is lost without it, on models whose answer is known; by
+distance."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from families import family_model
+from handmade import (
+    HEADS,
+    LAYERS,
+    WORD,
+    corpus_of,
+    make_sentences,
+    random_model,
+    resolver_model,
+    without,
+)
+from hooked_runs import target_z
+from seeds import mostly_campaign
+
+from probe.evidence import head_parts
+from probe.evidence.material import prepare
+from probe.evidence.word import StudyOptions, study_word
+from probe.model import forward
+from probe.model.tokens import Placed
+from probe.model.weights import read_weights
+from probe.patching import swaps
+from probe.patching.effects import Effects
+from probe.stats import resampling
+
+SENTENCES = make_sentences(cues=16)
+
+
+@cache
+def study(seed):
+    """A study of a model in which one head resolves, the model, and that head's place."""
+    model, place = resolver_model(seed)
+    return (
+        study_word(model, prepare(model, corpus_of(SENTENCES), WORD), StudyOptions(seed, 64, 99)),
+        model,
+        place,
+    )
+
+
+@pytest.fixture(scope="module", params=mostly_campaign([0, 1, 2, 3]))
+def planted(request):
+    """The routes of such a model, and that head's place."""
+    result, _, place = study(request.param)
+    found = result.pairs[0].routes
+    return found.shares, place, found
+
+
+def test_a_resolver_carries_the_sense_from_the_cue_looks_where_it_always_looks_and_no_other_head_does(
+    planted,
+):
+    found, place, _ = planted
+    known = {"values_only": 1, "cue_only": 1, "pattern_only": 0, "ablation": 1}
+    assert set(found) == set(
+        known
+    )  # the pairs differ in nothing but the cue, and without the head the gap is lost
+    for name, expected in known.items():
+        assert found[name][place] == pytest.approx(expected, abs=0.02), name
+        assert found[name].shape == (LAYERS, HEADS)
+        assert (
+            np.abs(
+                np.delete(found[name].ravel(), np.ravel_multi_index(place, (LAYERS, HEADS)))
+            ).max()
+            < 0.02
+        )
+
+
+def measured(result, model, *, texts=None, cues=None):
+    [pair], cues = result.pairs, cues or result.material.cues
+    given = read_weights(model), texts or result.placed, result.states.z, cues, pair.measured.word
+    return head_parts.measure_routes(*given, (pair.axes, pair.pairs, pair.reading)).shares
+
+
+@pytest.fixture(scope="module")
+def studied():
+    return study(0)
+
+
+def test_without_aligned_pairs_the_cue_and_the_ablation_are_measured():
+    model, place = resolver_model(0)
+    alone = without(SENTENCES, "pair")
+    result = study_word(model, prepare(model, corpus_of(alone), WORD), StudyOptions(0, 64, 99))
+    found = result.pairs[0].routes.shares
+    assert set(found) == {"cue_only", "ablation"}
+    for values in found.values():
+        assert values[place] == pytest.approx(1, abs=0.1)
+
+
+def test_pairs_of_unequal_length_have_no_routes_and_no_crash(studied):
+    result, model, place = studied
+    longer = list(result.placed)
+    row = result.pairs[0].routes.pairs.a[0]
+    longer[row] = Placed((longer[row].ids[0], *longer[row].ids), longer[row].at + 1)
+    even, uneven = measured(result, model), measured(result, model, texts=longer)
+    assert set(even) - set(uneven) == {"pattern_only", "values_only"}
+    assert uneven["ablation"][place] == pytest.approx(1, abs=0.1)
+
+
+def test_what_the_marked_cue_does_not_give_the_tokens_that_differ_do(studied):
+    """A cue marked on the first token of the text: the head reads the other token in which the pair
+    differs."""
+    result, model, place = studied
+    first = [range(1) for _ in result.placed]
+    wrong, unknown = (measured(result, model, cues=cues) for cues in (first, [None] * len(first)))
+    assert wrong["cue_only"][place] == pytest.approx(0, abs=1e-6)
+    assert wrong["other_only"][place] == unknown["other_only"][place] == pytest.approx(1, abs=0.02)
+    assert "cue_only" not in unknown
+
+
+def test_the_intervals_are_over_the_same_frames_and_cue_words_as_those_of_the_whole_swap(studied):
+    """Of a route that is the whole swap they are those of the whole swap."""
+    pair = studied[0].pairs[0]
+    word, units = pair.measured.word, len(set(pair.pairs.units))
+    whole = head_parts.Routes(
+        pair.pairs, word.gap, {"values_only": (word.denoise + word.noise) / 2}
+    )
+    np.testing.assert_allclose(whole.shares["values_only"], word.swap, atol=1e-12)
+    expected = resampling.interval(
+        word.draws(pair.pairs.bootstrap())["swap"], word.swap, units=units
+    )
+    np.testing.assert_allclose(whole.intervals()["values_only"], expected, atol=1e-12)
+
+
+def test_the_intervals_hold_what_was_planted(planted):
+    """Pairs of several cue words and frames; what does nothing has a narrow interval around
+    nothing."""
+    shares, place, found = planted
+    assert (
+        len(set(found.pairs.units)) == len(found.pairs) == head_parts.MOST_PAIRS
+        and len(set(found.pairs.frames)) > 1
+    )
+    for kind, (low, high) in found.intervals().items():
+        assert (low <= shares[kind] + 1e-12).all() and (shares[kind] <= high + 1e-12).all()
+        assert (kind != "pattern_only") <= (high[place] > low[place]) and high[place] - low[
+            place
+        ] < 0.1
+        assert low[place] - 0.02 < {"pattern_only": 0}.get(kind, 1) < high[place] + 0.02
+
+
+def test_only_the_leading_heads_have_routes(studied, monkeypatch):
+    result, model, _ = studied
+    every = measured(result, model)
+    monkeypatch.setattr(head_parts, "MOST_HEADS", 3)
+    few = measured(result, model)
+    leading = np.argsort(-np.abs(result.pairs[0].measured.word.swap).ravel())[:3]
+    for name in ("pattern_only", "values_only", "cue_only", "ablation"):
+        one, all_heads = few[name].ravel(), every[name].ravel()
+        assert np.flatnonzero(~np.isnan(one)).tolist() == sorted(leading.tolist())
+        np.testing.assert_allclose(one[leading], all_heads[leading], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert"])
+def test_the_parts_of_z_are_the_pattern_over_values_and_add_up(kind):
+    model = family_model(kind, torch.float64)
+    weights, generator = read_weights(model), torch.Generator().manual_seed(2)
+    ids = [
+        torch.randint(5, model.config.d_vocab, (size,), generator=generator).tolist()
+        for size in (7, 5, 7)
+    ]
+    texts = swaps.placed(
+        weights, [Placed(tuple(row), at) for row, at in zip(ids, (6, 2, 4), strict=True)]
+    )
+    chosen = [[0, 3], [1], []]
+    rest = [
+        [pos for pos in range(len(text.ids)) if pos not in some]
+        for text, some in zip(texts, chosen, strict=True)
+    ]
+    nothing = [[] for _ in texts]
+    taken = {"chosen": (chosen, nothing), "rest": (rest, nothing)}
+    whole = target_z(model, texts)
+    left = head_parts.route_z(weights, texts, texts, taken, mixed=False)
+    found = whole - left["chosen"]
+    torch.testing.assert_close(left["chosen"] + left["rest"], whole, rtol=0, atol=1e-12)
+    for row, text in enumerate(texts):
+        for layer, step in enumerate(forward.run(weights, torch.tensor(text.ids), torch.float64)):
+            expected = torch.einsum(
+                "hk,hkd->hd", step["pattern"][:, text.at, chosen[row]], step["v"][:, chosen[row]]
+            )
+            torch.testing.assert_close(found[row, layer], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differ"),
+    [
+        ([1, 2, 3, 4], [1, 5, 3, 6], [1, 3]),
+        ([1, 2, 2, 3, 4], [1, 7, 3, 4], [1, 2]),
+        ([1, 7, 3, 4], [1, 2, 2, 3, 4], [1]),
+        ([1, 2, 2, 3], [1, 2, 3], [2]),
+        ([1, 2, 3], [1, 2, 2, 3], []),
+        ([1, 2], [1, 2], []),
+    ],
+)
+def test_where_texts_differ(one, other, differ):
+    assert head_parts._differing(one, other) == differ
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_mixed_z_is_the_pattern_of_one_run_over_the_values_of_the_other(same):
+    model = random_model(torch.float64)
+    weights = read_weights(model)
+    generator = torch.Generator().manual_seed(2)
+    looking, carrying = (
+        torch.randint(model.config.d_vocab, (3, 7), generator=generator).tolist() for _ in range(2)
+    )
+    looking, carrying = [*looking, [5, 6, 7]], [*carrying, [8, 9, 10]]
+    carrying = looking if same else carrying
+    one, other = (swaps.placed(weights, rows) for rows in (carrying, looking))
+    found = head_parts.route_z(weights, one, other, {}, mixed=True)["pattern_only"]
+    if same:
+        torch.testing.assert_close(found, target_z(model, looking), rtol=0, atol=1e-12)
+    for row, (one, other) in enumerate(zip(looking, carrying, strict=True)):
+        steps = [
+            list(forward.run(weights, torch.tensor(ids), torch.float64)) for ids in (one, other)
+        ]
+        for layer, (mine, theirs) in enumerate(zip(*steps, strict=True)):
+            expected = torch.einsum("hk,hkd->hd", mine["pattern"][:, -1], theirs["v"])
+            torch.testing.assert_close(found[row, layer], expected, rtol=0, atol=1e-12)
+
+
+# --- by distance ----------------------------------------------------------------------------------
+
+
+def effects_of(gap, denoise):
+    column = np.array(denoise)[:, None, None]
+    return Effects(np.array(gap)[:, None], column, column, 0 * column)
+
+
+def test_by_distance_is_the_ratio_of_sums_of_the_pairs_kept():
+    effects = effects_of([1.0, 1.0, 3.0, 1.0], [0.5, 0.1, 0.9, 0.2])
+    near = head_parts.by_distance(effects, [1, 2, 1, None], lambda distance: distance == 1)
+    assert near.tolist() == [[pytest.approx((0.5 + 0.9) / (1 + 3))]]
+    assert head_parts.by_distance(effects, [1, 2, 1, None], lambda distance: distance > 4) is None
+
+
+def test_where_there_is_no_gap_an_effect_is_of_the_mean_gap():
+    effects = effects_of([1.0, 1.0, 1e-9, -1e-9], [1.0, 1.0, 1e-6, 1e-6])
+    far = head_parts.by_distance(effects, [1, 1, 2, 3], lambda distance: distance > 1)
+    assert far.tolist() == [[pytest.approx(1e-6 / 0.5, abs=1e-9)]]

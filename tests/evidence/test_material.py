@@ -1,0 +1,153 @@
+"""What is asked of a causal model, and what is refused with its reason."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from checkpoints import make_checkpoint
+from handmade import PLAIN, WORD, corpus_of, make_sentences, resolver_model, without
+
+from probe.errors import InputError
+from probe.evidence.material import prepare
+from probe.model.load import load
+from probe.model.tokens import find_word
+from probe.text.sentences import LeftOut, Sentence, read_sentences
+
+LATE = "the cue comes after the word, where a causal model cannot have read it yet"
+SAME = "identical to a sentence of another sense up to the word, so a causal model cannot tell them apart there"
+EARLY = make_sentences(frames=2, distances=(1, 2))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return resolver_model(0)[0]
+
+
+@pytest.fixture(scope="module")
+def bytewise(tmp_path_factory):
+    """A model to which almost every word is several tokens."""
+    folder = tmp_path_factory.mktemp("material") / "bytes"
+    return load(make_checkpoint(folder, n_layer=1, n_head=2, n_embd=8, n_inner=12, n_positions=64))
+
+
+def sentence(text, sense, word=WORD, **more):
+    start, end = find_word(text, word)
+    return Sentence(word=word, sense=sense, text=text, start=start, end=end, **more)
+
+
+def test_words_and_cues_are_placed(model):
+    material = prepare(model, corpus_of(EARLY), WORD)
+    assert material.sentences == EARLY and material.left_out == ()
+    for row, given in enumerate(EARLY):
+        tokens = material.tokens[row]
+        assert tokens.pieces[material.targets[row]] == WORD
+        assert list(material.words[row]) == [material.targets[row]]
+        [cue] = material.cues[row]
+        assert tokens.pieces[cue] == given.text[given.cue_start : given.cue_end]
+        assert material.targets[row] - cue == given.distance
+    assert material.labels == tuple(given.sense for given in EARLY)
+
+
+def test_a_word_of_several_tokens_is_read_at_the_last(bytewise):
+    rows = [
+        sentence("one antechamber door", "a", "antechamber"),
+        sentence("two antechamber roof", "b", "antechamber"),
+    ]
+    material = prepare(bytewise, corpus_of(rows), "antechamber")
+    for words, target, tokens in zip(
+        material.words, material.targets, material.tokens, strict=True
+    ):
+        assert len(words) > 1 and target == words[-1]
+        assert tokens.text[tokens.spans[words[0]][0] : tokens.spans[target][1]] == "antechamber"
+
+
+def test_a_cue_after_the_word_is_left_out_with_the_reason(model):
+    late = make_sentences(frames=1, distances=(2,), cue_after=True)
+    mixed = [
+        row
+        for pair in zip(EARLY, [*late, *EARLY[len(late) :]], strict=True)
+        for row in dict.fromkeys(pair)
+    ]
+    material = prepare(model, corpus_of(mixed), WORD)
+    assert material.sentences == EARLY
+    assert material.left_out == tuple(LeftOut(given.text, LATE) for given in late)
+    for row, given in enumerate(material.sentences):  # the columns stay together
+        assert material.tokens[row].text == given.text
+
+
+def test_what_is_identical_up_to_the_word_is_left_out_without_knowing_the_cue(model):
+    late = without(make_sentences(frames=1, distances=(2,), cue_after=True), "cue_start", "cue_end")
+    material = prepare(model, corpus_of([*EARLY, *late]), WORD)
+    assert material.sentences == EARLY
+    assert material.left_out == tuple(LeftOut(given.text, SAME) for given in late)
+
+
+def test_the_same_beginning_within_one_sense_is_kept(model):
+    rows = [sentence(f"the {WORD} {after}", "door") for after in PLAIN[:3]]
+    rows += [sentence(f"a {WORD} {after}", "canal") for after in PLAIN[:3]]
+    assert len(prepare(model, corpus_of(rows), WORD).sentences) == 6
+
+
+def test_a_bidirectional_model_may_be_asked(model):
+    both_ways = replace(model, config=replace(model.config, causal=False))
+    late = make_sentences(frames=1, cue_after=True)
+    assert prepare(both_ways, corpus_of(late), WORD).sentences == late
+
+
+def test_what_the_reader_left_out_is_kept_and_cues_may_be_unknown(model):
+    material = prepare(model, corpus_of(without(EARLY, "cue_start", "cue_end")), WORD)
+    assert set(material.cues) == {None} and len(material.sentences) == len(EARLY)
+    corpus = replace(corpus_of(EARLY), left_out=(LeftOut("line 3", "a reason"),))
+    assert prepare(model, corpus, WORD).left_out == (LeftOut("line 3", "a reason"),)
+
+
+def test_fewer_than_two_senses_and_a_wrong_span_end_in_one_sentence(model):
+    late = make_sentences(frames=1, distances=(1,), cue_after=True)
+    wrong = replace(
+        EARLY[0], text=f"the key near the {WORD}", start=4, end=7, cue_start=None, cue_end=None
+    )
+    lost = f"no usable sentence (20 sentences were left out: {LATE})"
+    comparing = "Comparing the senses of 'lock': got {}, expected sentences of at least two senses; give sentences of "
+    comparing += "another sense{}."
+    more = ", with the cue before the word, or take a model that reads both ways, as tiny-senses-bidirectional"
+    for rows, said in (
+        (late, comparing.format(lost, more)),
+        ([given for given in EARLY if given.sense == "door"], comparing.format("only 'door'", "")),
+        (
+            [wrong, *EARLY[1:]],
+            f"Reading the sentence 'the key near the lock': {KEY} start and end.",
+        ),
+    ):
+        with pytest.raises(InputError) as error:
+            prepare(model, corpus_of(rows), WORD)
+        assert str(error.value) == said
+
+
+SPAN = {"start": 4, "end": 7, "cue_start": None, "cue_end": None}
+KEY = "characters 4 to 7 are 'key', expected them to cover 'lock'; correct"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"text": f"the key near the {WORD}"} | SPAN,
+            f"reading the sentence 'the key near the lock': {KEY}",
+        ),
+        (
+            {"text": "the key near the door"} | SPAN,
+            "looking for 'lock' (occurrence 1) in 'the key near the door': found it 0 times; give a word that stands",
+        ),
+        ({"text": EARLY[0].text + " the" * 40}, "reading the text "),
+    ],
+)
+def test_what_is_wrong_with_a_row_of_a_file_is_said_with_file_and_line(
+    model, tmp_path, changes, said
+):
+    rows = [
+        vars(given) | {"where": "not a column"} for given in (*EARLY, replace(EARLY[0], **changes))
+    ]
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        prepare(model, read_sentences(tmp_path / "own.jsonl"), WORD)
+    assert str(error.value).startswith(f"In {tmp_path / 'own.jsonl'}, line {len(rows)}: {said}")

@@ -1,0 +1,295 @@
+"""The explorer's page in headless Chromium: typing, choosing, swapping, undoing, the address, and
+who can use it."""
+
+import json
+import threading
+import zipfile
+from urllib.request import urlopen
+
+import pytest
+from browser import MARKS, serious_findings
+from seeds import mostly_campaign
+
+import probe
+
+uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed: probe-heads[explore]")
+
+from probe.explorer import server
+
+pytestmark = [*MARKS, pytest.mark.real_model]
+
+TOKEN = "secret"
+PATIENCE = 60_000
+HOSTILE = "</script><script>window.canary=1</script> <img src=x onerror=canary=1> bank"
+
+
+@pytest.fixture(scope="module")
+def address():
+    """A running explorer of tiny-senses."""
+    door = server.listening("127.0.0.1", 0)
+    app = server.application(probe.load("tiny-senses"), token=TOKEN)
+    running = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    thread = threading.Thread(target=running.run, args=([door],), daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{door.getsockname()[1]}/?token={TOKEN}"
+    with urlopen(url, timeout=300) as page:  # made when it is first asked for
+        assert page.status == 200
+    yield url
+    running.should_exit = True
+    thread.join()
+
+
+class Address(str):
+    """What `Opened` asks of a path."""
+
+    def as_uri(self):
+        return str(self)
+
+
+@pytest.fixture
+def opened(open_page, address):
+    """Opens the explorer and waits for its first answer; at the end no page has complained."""
+    every = []
+
+    def made(fragment="", **options):
+        every.append(open_page(Address(address + fragment), **options))
+        answered(every[-1].page)
+        return every[-1]
+
+    yield made
+    assert [shown.trouble for shown in every] == [[]] * len(every)
+
+
+def answered(page, what=None):
+    """Does `what`, then waits until the page has answered it and nothing is being computed."""
+    before = page.evaluate("document.documentElement.dataset.answered ?? 0")
+    if what is not None:
+        what()
+    else:
+        before = -1
+    page.wait_for_function(
+        "before => Number(document.documentElement.dataset.answered ?? -1) > Number(before)"
+        " && !document.querySelector('[data-status]').textContent",
+        arg=before,
+        timeout=PATIENCE,
+    )
+
+
+def outcome(page):
+    return page.locator('[data-slot="outcome"]').inner_text()
+
+
+def head(page, layer, number, name="toward"):
+    return page.locator(f'[name="map-{name}"][value="{layer}.{number}"]')
+
+
+def swap(page, kind):
+    answered(page, lambda: page.locator(f'[name="swap"][value="{kind}"]').check(force=True))
+
+
+def test_the_first_sight_is_an_answer_and_asks_its_own_server_only(opened, address):
+    shown = opened()
+    page = shown.page
+    assert outcome(page).startswith(
+        "“bank” stands at 100\u202f% of the way from “that meaning” to “this meaning”."
+    )
+    assert page.locator('[data-rows="next"] tr').count() == 10
+    assert page.locator('[data-map="toward"] .cell').count() >= 16
+    assert page.locator(".written dd").first.inner_text().strip()
+    assert page.locator(".formula:visible").count() >= 3
+    origin = address.split("/?")[0]
+    assert all(url.startswith((origin, "blob:", "data:")) for url in shown.requests), shown.requests
+    named = {
+        section: {
+            name.split("(")[0]
+            for name in page.locator(f"#{section} .formula code").all_text_contents()
+        }
+        for section in ("outcome", "movers", "trace")
+    }
+    assert {"axes.coordinate", "live.swapped", "forward.unembed", "attention.softmax"} <= named[
+        "outcome"
+    ]
+    assert {"axes.effect", "attention.write_by_source", "live.swapped"} <= named["movers"]
+    assert {
+        "positions.donated_stream",
+        "positions.donated_attention",
+        "positions.donated_neurons",
+    } <= named["trace"]
+    answered(page, lambda: page.locator('[name="example"]').select_option("2"))
+    assert "mole" in page.locator("#outcome h2").inner_text()
+    assert "bank" not in page.locator("main").inner_text().split("Is it true?")[0]
+
+
+def test_typing_changes_tokens_head_pictures_and_the_address(opened):
+    page = opened().page
+    answered(
+        page, lambda: page.locator('[name="text"]').fill("In the wet garden they found a mole")
+    )
+    assert "“the”" in outcome(page)  # the last word that both have
+    answered(page, lambda: page.locator('[name="other"]').fill("In the agency they found a mole"))
+    assert page.locator("[data-trouble]").is_hidden()
+    assert [chip.strip() for chip in page.locator(".strip .chip").all_inner_texts()][-1].endswith(
+        "mole"
+    )
+    assert "“mole”" in outcome(page)
+    grid = page.locator('#softmax [data-queries="rows"] .chart')
+    assert grid.locator(".mark-symbol.role-mark path").count() > 0
+    labels = grid.locator(".role-axis-label text").all_text_contents()
+    assert any(label.endswith("·mole") for label in labels) and not any(
+        label.endswith("·bank") for label in labels
+    )
+    page.wait_for_function("() => location.hash.includes('garden')", timeout=PATIENCE)
+
+
+def test_each_key_is_answered_and_the_last_one_stands(opened):
+    page = opened().page
+    box = page.locator('[name="text"]')
+    box.press("End")
+    box.press_sequentially(" today", delay=20)
+    typed = (
+        "() => [...document.querySelectorAll('.strip .chip')].at(-1)?.textContent.endsWith('today')"
+    )
+    page.wait_for_function(typed, timeout=PATIENCE)
+    answered(page)
+    assert page.locator("[data-trouble]").is_hidden()
+
+
+def test_heads_are_swapped_several_at_once_and_undone(opened):
+    page = opened().page
+    own = outcome(page)
+    head(page, 0, 0).check(force=True)
+    swap(page, "other")
+    assert outcome(page).startswith("With L0H0 swapped, “bank” stands at ")
+    assert page.locator('[data-rows="next"] th').count() >= 10
+    assert page.locator("[data-with-swap]").is_visible()
+    head(page, 3, 2).check(force=True)
+    swap(page, "off")
+    assert "With L0H0, L3H2 swapped" in outcome(page)
+    assert page.locator('[data-map="toward"] .cell.swapped').count() == 2
+    assert "swap=L0H0-other.L3H2-off" in page.url
+    answered(page, lambda: page.get_by_role("button", name="Undo").click())
+    assert outcome(page).startswith("With L0H0 swapped")
+    page.locator("h1").click()
+    answered(page, lambda: page.keyboard.press("Control+z"))
+    assert outcome(page) == own and "swap=" not in page.url
+    assert page.locator('[data-map="toward"] .cell.swapped').count() == 0
+
+
+def test_the_address_brings_everything_back_and_the_back_button_goes_back(opened):
+    page = opened().page
+    head(page, 1, 2).check(force=True)
+    swap(page, "mean")
+    told, url = outcome(page), page.url
+    again = opened("#" + url.split("#", 1)[1]).page
+    assert outcome(again) == told
+    assert again.locator('[name="layer"]').input_value() == "1" and head(again, 1, 2).is_checked()
+    assert again.locator('[name="swap"][value="mean"]').is_checked()
+    answered(page, lambda: page.go_back())
+    assert outcome(page).startswith("“bank” stands at") and head(page, 1, 2).is_checked()
+    answered(page, lambda: page.go_back())
+    assert not head(page, 1, 2).is_checked()
+
+
+def test_the_keyboard_reaches_heads_swaps_and_the_trace(opened):
+    page = opened().page
+    head(page, 0, 0).focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator('[data-slot="head"]').first.inner_text() == "L0H1"
+    page.locator('[name="swap"][value="own"]').focus()
+    answered(page, lambda: page.keyboard.press("ArrowRight"))
+    assert "With L0H1 swapped" in outcome(page)
+    page.locator("[data-tracing] > summary").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-rows=trace] button", timeout=PATIENCE)
+    cells = page.locator("[data-rows=trace] tr")
+    assert cells.count() == 4
+    assert (
+        page.locator("[data-rows=trace] button")
+        .first.get_attribute("aria-label")
+        .startswith("L0, “river”: ")
+    )
+    page.locator("[data-rows=trace] button").first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function(
+        "() => document.querySelector('[data-slot=following]').textContent.includes('river')"
+    )
+
+
+def test_every_head_swapped_by_itself_is_drawn_when_asked_for(opened):
+    page = opened().page
+    assert page.locator('[data-map="effect"]').is_hidden()
+    page.locator('[name="map"][value="effect"]').check(force=True)
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('[data-map=effect] .cell')].some(cell => cell.title)"
+    )
+    assert page.locator('[data-map="effect"] .against').count() > 0
+
+
+def test_what_moves_the_word_is_shown_by_token_and_a_cell_is_followed(opened):
+    page = opened().page
+    page.locator('[name="map"][value="sources"]').check(force=True)
+    rows = page.locator('[data-rows="sources"] tr')
+    assert rows.count() == 1 + 4 and page.locator('[data-map="toward"]').is_hidden()
+    tokens = [chip.strip() for chip in page.locator(".strip .chip").all_inner_texts()]
+    assert [token.lstrip("·") for token in tokens] == page.locator(
+        "#movers thead th"
+    ).all_inner_texts()[: len(tokens)]
+
+    def numbers(cells):
+        titles = cells.evaluate_all("all => all.map(cell => cell.title)")
+        return [
+            float(title.split(": ")[-1].removesuffix(" %").replace("−", "-")) for title in titles
+        ]
+
+    for layer in range(4):
+        heads = page.locator(f'[data-map="toward"] .cell:has([value^="{layer}."])')
+        assert sum(numbers(rows.nth(layer + 1).locator("button"))) == pytest.approx(
+            sum(numbers(heads)), abs=1e-4
+        )
+    page.locator("#movers").get_by_label("L3, “river”").click()
+    name = page.locator('[data-slot="head"]').first.inner_text()
+    assert name.startswith("L3H") and rows.first.locator("th").inner_text() == name
+    own = page.locator(f'[data-map="toward"] .cell:has([value="{name[1]}.{name[3]}"])')
+    assert sum(numbers(rows.first.locator("button"))) == pytest.approx(*numbers(own), abs=1e-4)
+
+
+def test_hostile_text_runs_nothing_and_stands_there(opened):
+    page = opened().page
+    answered(page, lambda: page.locator('[name="other"]').fill(""))
+    answered(page, lambda: page.locator('[name="text"]').fill(HOSTILE))
+    assert page.evaluate("window.canary") is None and page.locator("img").count() == 0
+    assert "</s" in page.locator(".strip .chips").inner_text().replace("\n", "")
+    answered(page, lambda: page.locator('[name="text"]').fill("bank " * 3000))
+    assert "the context window of tiny-senses" in page.locator("[data-trouble]").inner_text()
+    answered(page, lambda: page.locator('[name="text"]').fill("The river bank"))
+    assert page.locator("[data-trouble]").is_hidden()
+
+
+def test_the_page_saves_the_walk(opened, tmp_path):
+    page = opened().page
+    with page.expect_download(timeout=2 * PATIENCE) as waiting:
+        page.get_by_role("button", name="Save this page").click()
+    waiting.value.save_as(tmp_path / "walk.zip")
+    with zipfile.ZipFile(tmp_path / "walk.zip") as bundle:
+        made = json.loads(bundle.read("walk/manifest.json"))
+        assert {"walk/contrast.csv", "walk/columns.csv"} <= set(bundle.namelist())
+        saved = bundle.read("walk/walk.html").decode()
+        assert "The river rose" in saved and "The money came" in saved
+    assert made["options"]["against"].startswith("The money came")
+
+
+@pytest.mark.parametrize(("width", "scheme"), mostly_campaign([(390, "dark"), (1280, "light")]))
+def test_anybody_can_use_it(opened, width, scheme):
+    page = opened(
+        viewport={"width": width, "height": 844}, color_scheme=scheme, reduced_motion="reduce"
+    ).page
+    head(page, 0, 0).check(force=True)
+    swap(page, "other")
+    page.locator("[data-tracing] > summary").click()
+    page.wait_for_selector("[data-rows=trace] button", timeout=PATIENCE)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    durations = (
+        "[...document.querySelectorAll('*')].map(one => getComputedStyle(one).transitionDuration)"
+    )
+    assert set(page.evaluate(durations)) == {"0s"}
+    assert serious_findings(page) == []

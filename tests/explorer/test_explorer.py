@@ -1,0 +1,289 @@
+"""What the explorer answers, against hooked forwards with the same heads changed, and functions of
+study and walk."""
+
+import base64
+
+import pytest
+import torch
+from families import family_model
+from hooked_runs import put, read_all
+
+import probe
+from probe.errors import InputError, UnsupportedModel
+from probe.explorer.page import KINDS, WHAT, parse
+from probe.explorer.session import LONGEST, Explorer, messages
+from probe.model import forward
+from probe.model import trace as hooks
+from probe.model.tokens import Placed, tokenize
+from probe.model.trace import target_states
+from probe.model.weights import read_weights
+from probe.patching.positions import COMPONENTS, trace_positions
+from probe.patching.swaps import swap_heads
+from probe.walkthrough import scene
+
+pytestmark = pytest.mark.real_model
+
+THIS, THAT = "They saw the river from the bank.", "They saw the money from the bank."
+LONGER = "They all saw the money from the bank."
+SWAPS = [[0, 0, "other"], [1, 2, "off"], [2, 1, "mean"]]
+
+
+@pytest.fixture(scope="module")
+def explorer(tiny):
+    return Explorer(tiny)
+
+
+def said(explorer, what, **more):
+    """Every message of an answer."""
+    return list(messages(explorer, {"what": what, "text": THIS, "other": THAT} | more))
+
+
+def result(explorer, what, **more):
+    (last,) = said(explorer, what, **more)[-1:]
+    assert "result" in last, last
+    return last["result"]
+
+
+def unpacked(packed):
+    raw = bytearray(base64.b64decode(packed["data"]))
+    return torch.frombuffer(raw, dtype=torch.float32).reshape(packed["shape"])
+
+
+def axis_of(explorer, axis="sentences"):
+    return explorer._axis(
+        explorer.stand(parse({"what": "along", "text": THIS, "other": THAT, "axis": axis}))
+    )
+
+
+def place(tiny, text):
+    tokens = tokenize(tiny, text)
+    return tokens, tokens.positions_of("bank")[-1]
+
+
+def changed(tiny, swaps, donors):
+    """The first sentence through the hooked model with these heads' z at the word: stream at the
+    word, logits."""
+    tokens, at = place(tiny, THIS)
+    edits = [
+        (layer, "z", put((at, head), donors[kind][layer, head])) for layer, head, kind in swaps
+    ]
+    run = read_all(tiny, tokens.ids, ["resid_pre", "resid_post"], edits)
+    stream = torch.cat([run["resid_pre"][:, at], run["resid_post"][-1:, at]])
+    return stream, forward.unembed(read_weights(tiny), run["resid_post"][-1])
+
+
+@pytest.mark.parametrize("axis", ["lexicon", "sentences"])
+@pytest.mark.parametrize("swaps", [SWAPS[:1], SWAPS[1:2], SWAPS], ids=["one", "off", "three"])
+def test_a_swap_moves_the_word_and_the_next_token_as_a_hooked_forward_does(
+    tiny, explorer, axis, swaps
+):
+    known = axis_of(explorer, axis)
+    tokens, at = place(tiny, THAT)
+    donors = {"other": read_all(tiny, tokens.ids, ["z"])["z"][:, at], "mean": known.z}
+    donors["off"] = torch.zeros_like(known.z)
+    runs = [changed(tiny, some, donors) for some in ([], swaps)]
+    told = result(explorer, "swap", swaps=swaps, axis=axis)
+    for stream, logits, coordinate, rows in zip(
+        *zip(*runs, strict=True), told["places"], told["next"], strict=True
+    ):
+        assert coordinate == pytest.approx(
+            float(known.axis.coordinate(stream[told["depth"]])) + 0.5, abs=1e-4
+        )
+        shares = logits[-1].double().softmax(-1)
+        assert [row["id"] for row in rows][:3] == shares.topk(3).indices.tolist()
+        for row in rows:
+            assert row["probability"] == pytest.approx(float(shares[row["id"]]), abs=1e-4)
+            assert row["logit"] == pytest.approx(float(logits[-1, row["id"]]), abs=1e-3)
+    if swaps != SWAPS[1:2] or axis == "sentences":
+        assert abs(told["places"][1] - told["places"][0]) > 0.01
+
+
+def test_every_head_swapped_by_itself_is_the_engine_of_swaps(tiny, explorer):
+    known = axis_of(explorer)
+    (ids, at), (there, other) = (
+        (tokens.ids, pos) for tokens, pos in (place(tiny, text) for text in (THIS, THAT))
+    )
+    donor = target_states(tiny, [tokenize(tiny, THAT)], [other]).z
+    along = (known.axis.u / known.axis.gap)[None].float()
+    plain = swap_heads(read_weights(tiny), [Placed(ids, at)], donor, along)[0, :, :, 0]
+    told = result(explorer, "effects", axis="sentences")
+    assert torch.allclose(unpacked(told["arrays"]["effect"]), plain, atol=1e-4)
+    assert plain.abs().max() > 0.05 and len(there) == len(ids)
+
+
+def test_heads_behind_the_read_out_move_nothing(explorer):
+    told = result(explorer, "effects", axis="lexicon")
+    effect = unpacked(told["arrays"]["effect"])
+    assert (
+        told["depth"] < len(effect)
+        and not effect[told["depth"] :].any()
+        and effect[: told["depth"]].any()
+    )
+
+
+def test_what_moves_the_word_adds_up_to_its_coordinate(explorer):
+    for axis in ("lexicon", "sentences"):
+        told = result(explorer, "along", axis=axis)
+        assert told["sum"] == pytest.approx(told["places"]["here"] - 0.5, abs=1e-4)
+        heads, sources = (unpacked(told["arrays"][name]) for name in ("toward", "toward_source"))
+        assert torch.allclose(heads, sources.sum(-1), atol=1e-6)
+        first = next(row for row in told["leading"] if row["head"] is not None)
+        assert sources[first["layer"], first["head"], first["pos"]] == pytest.approx(
+            first["moved"], abs=1e-5
+        )
+    assert told["places"] == pytest.approx({"here": 1.0, "there": 0.0}, abs=1e-5)
+
+
+def test_the_trace_is_that_of_both_sentences_along_their_axis(tiny, explorer):
+    told = result(explorer, "trace")
+    known = axis_of(explorer)
+    texts = [Placed(tokens.ids, at) for tokens, at in (place(tiny, text) for text in (THIS, THAT))]
+    along = known.axis.u[None].float()
+    whole = trace_positions(read_weights(tiny), texts[:1], texts[1:], along, depth=known.axis.depth)
+    fractions = whole.stream[0, 1, ..., 0] / whole.gap[0, 0]
+    found = unpacked(told["arrays"]["trace"])
+    assert torch.allclose(found, fractions, atol=1e-4) and len(found) == len(COMPONENTS)
+    assert [column["pos"] - texts[0].at for column in told["columns"]] == list(whole.positions)
+    assert found[0, :, 0].max() == pytest.approx(
+        1.0, abs=1e-3
+    )  # the cue's own stream, where they first differ
+    pos = told["columns"][-1]["pos"]
+    heads = unpacked(
+        result(explorer, "trace_heads", pos=pos, axis="sentences")["arrays"]["trace_heads"]
+    )
+    assert torch.allclose(heads, whole.heads[0, 1, :, :, -1, 0] / whole.gap[0, 0], atol=1e-4)
+
+
+def test_the_trace_can_be_stopped_inside_a_column(explorer, monkeypatch):
+    whole, heads = (
+        result(explorer, what, pos=3)["arrays"][what] for what in ("trace", "trace_heads")
+    )
+    monkeypatch.setattr(scene, "TOGETHER", 1)
+    told = said(explorer, "trace")
+    steps = unpacked(whole)[0].numel()
+    shares = [number / steps for number in range(1, steps + 1)]
+    assert [message["progress"] for message in told[:-1]] == pytest.approx(shares)
+    parts = [told[-1]["result"], result(explorer, "trace_heads", pos=3)]
+    for part, name, before in zip(parts, ("trace", "trace_heads"), (whole, heads), strict=True):
+        assert torch.allclose(unpacked(part["arrays"][name]), unpacked(before), atol=1e-5)
+
+
+def test_what_is_written_is_what_the_hooked_model_finds_likeliest(tiny, explorer):
+    text = "They saw the river and then the bank"
+    told = said(explorer, "write", text=text, swaps=SWAPS[:1])
+    ids = list(tokenize(tiny, text).ids)
+    start = len(ids)
+    while len(ids) < start + 20:
+        with torch.inference_mode():
+            token = int(hooks.run(tiny, [ids])[0, -1].argmax())
+        if token == tiny.tokenizer.eos_token_id:
+            break
+        ids.append(token)
+    assert told[-1]["result"]["own"] == tiny.tokenizer.decode(ids[start:])
+    assert 1 < len(ids) - start < len(told) <= 41
+    assert said(explorer, "write")[-1]["result"] == {"own": ""}  # a sentence that has ended
+    assert all(0 <= message["progress"] <= 1 for message in told[:-1])
+
+
+def test_the_sentence_carries_the_walk_of_its_head(tiny, explorer):
+    told = result(explorer, "sentence", follow=[1, 2])
+    walked = probe.walk(tiny, THIS, head=(1, 2), against=THAT)
+    block = told["block"]
+    assert block["first"] == walked.block["first"] and block["answer"] == walked.answer
+    assert set(walked.block["arrays"]) - set(block["arrays"]) == {"lens", "nearest", "trace"}
+    for name in ("pattern", "share", "delta_norm", "there_pattern"):
+        assert torch.allclose(
+            unpacked(block["arrays"][name]), unpacked(walked.block["arrays"][name]), atol=1e-6
+        )
+    assert told["choices"].count("<label") == len(tokenize(tiny, THIS))
+    logits = probe.trace(tiny, THIS).logits[-1].double().softmax(-1)
+    assert told["next"][0]["probability"] == pytest.approx(float(logits.max()), abs=1e-6)
+
+
+def test_one_sentence_alone_is_explored_too(explorer):
+    alone = {"text": "The mole dug a tunnel.", "other": None}
+    told = result(explorer, "sentence", **alone)
+    assert told["block"]["there"] is None and told["block"]["word"] == "mole"
+    assert result(explorer, "swap", **alone, swaps=[[0, 0, "mean"], [1, 1, "off"]])["places"]
+    assert result(explorer, "effects", **alone, kind="mean")["kind"] == "mean"
+
+
+def test_a_word_beyond_the_lexicon_has_next_tokens_and_no_axis(explorer):
+    alone = {"text": "He walked to the garden", "other": None}
+    (error,) = said(explorer, "along", **alone)[-1:]
+    assert error["error"] == (
+        "Looking for an axis of “garden”: the lexicon does not have the word, so give a second sentence in which it "
+        "means something else."
+    )
+    told = result(explorer, "swap", **alone, swaps=[[0, 0, "off"]])
+    assert "places" not in told and len(told["next"]) == 2
+
+
+REFUSED = {
+    "nul": ({"text": "a\x00b"}, "Reading the text: it holds a NUL character, which no tokenizer reads; take it out."),
+    "empty": ({"text": " "}, "Reading the text: got an empty text, expected at least one word; give a sentence."),
+    "long": ({"text": "bank " * LONGEST}, f"expected at most {LONGEST} here; shorten it, or use `probe walk`."),
+    "longer": ({"text": "bank " * 2000}, "the context window of tiny-senses; shorten the text or split it."),
+    "no word": ({"text": "...", "other": None}, "got no letters or digits; give a text with a word in it."),
+    "elsewhere": ({"other": "Nothing here."}, "found it 0 times; give a word that stands in the text."),
+    "no head": ({"follow": [9, 0]}, "Following layer 9 of tiny-senses: it has 4 layers; give --layer from 0 to 3."),
+    "odd head": ({"follow": [True, 0]}, "got a head or a position that is no number; choose one on the page."),
+    "odd swap": ({"swaps": [[0, 0, "melt"]]}, "are not [layer, head, kind] each; choose heads on the map."),
+    "what": ({"what": "__init__"}, "got what = '__init__', expected one of sentence, along, swap,"),
+    "no text": ({"text": None}, "Reading a question: got no text, expected a sentence."),
+    "typed": ({"text": 5}, "Reading a question: got text as int, expected a string."),
+    "axis": ({"axis": "x"}, "got axis = 'x' and kind = 'other', expected lexicon or sentences, and other, mean, off."),
+    "alone": ({"what": "trace", "other": None}, "got one only; give a second one with the same word."),
+    "unequal": ({"what": "trace", "other": LONGER},
+     "the word is token 7 of this one and token 8 of the other, and parts can be put only where they fit"),
+    "where": ({"what": "trace_heads", "pos": 77}, "Tracing position 77: the word stands at 7; click on a cell."),
+    "other's": ({"what": "swap", "other": None, "swaps": SWAPS[:1]}, "got one sentence only; give a second one"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_answered_is_one_sentence(explorer, name):
+    asked, sentence = REFUSED[name]
+    (error,) = [
+        message
+        for message in said(explorer, **({"what": "sentence"} | asked))
+        if "doing" not in message
+    ]
+    assert sentence in error["error"] and "\n" not in error["error"]
+
+
+def test_a_question_that_is_no_record_is_refused():
+    with pytest.raises(InputError, match="got list, expected a record with `what` and `text`"):
+        parse([])
+    assert set(KINDS) == {"other", "mean", "off"} and all(
+        callable(getattr(Explorer, name)) for name in WHAT
+    )
+
+
+def test_an_encoder_decoder_is_refused():
+    with pytest.raises(
+        UnsupportedModel,
+        match="it is an encoder-decoder, whose heads read two texts; use `probe walk",
+    ):
+        Explorer(family_model("t5"))
+
+
+def test_a_model_that_reads_both_ways_swaps_and_does_not_write():
+    explorer = Explorer(probe.load("tiny-senses-bidirectional"))
+    assert len(result(explorer, "sentence")["next"]) == 10
+    told = result(explorer, "swap", swaps=[[0, 0, "other"]])
+    assert len(told["next"]) == 2 and told["places"][0] != told["places"][1]
+    assert result(explorer, "trace")["columns"]
+    (error,) = said(explorer, "write")
+    assert (
+        error["error"] == "Writing on: tiny-senses-bidirectional does not write from left to right."
+    )
+
+
+def test_what_is_kept_is_bounded(tiny):
+    explorer = Explorer(tiny)
+    for number in range(20):
+        result(
+            explorer, "sentence", text=f"They sat by the river bank on day {number}.", other=None
+        )
+    assert explorer.traced.cache_info().currsize == explorer.traced.cache_info().maxsize == 8

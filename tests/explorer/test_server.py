@@ -1,0 +1,164 @@
+"""The explorer's server: who may ask, what may be asked, and that whatever is sent, it lives."""
+
+import json
+import re
+import socket
+
+import pytest
+
+import probe
+
+testclient = pytest.importorskip(
+    "starlette.testclient", reason="starlette is not installed: probe-heads[explore]"
+)
+
+from probe.errors import InputError
+from probe.explorer import server
+
+pytestmark = pytest.mark.real_model
+
+TOKEN = "secret"
+HOST = "http://127.0.0.1:8000"
+ASKED = {"what": "sentence", "text": "They saw the river from the bank."}
+ASKED |= {"other": "They took the money from the bank."}
+
+
+@pytest.fixture(scope="module")
+def client():
+    app = server.application(probe.load("tiny-senses"), token=TOKEN)
+    with testclient.TestClient(app, base_url=HOST) as made:
+        yield made
+
+
+def ask(client, body, **headers):
+    """A response and its messages."""
+    headers = {"Authorization": f"Bearer {TOKEN}"} | headers
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    response = client.post("/ask", content=content, headers=headers)
+    return response, [json.loads(line) for line in response.text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def page(client):
+    return client.get("/", params={"token": TOKEN})
+
+
+def test_the_page_runs_its_own_scripts_only_and_asks_this_server_only(page):
+    policy = page.headers["content-security-policy"]
+    assert page.status_code == 200 and "unsafe" not in policy and "default-src 'none'" in policy
+    assert "connect-src 'self'" in policy and "frame-ancestors 'none'" in policy
+    assert not re.findall(r"\son\w+=|style=\"|(?:src|href)=\"http", page.text.split("<script")[0])
+    assert (
+        page.headers["referrer-policy"] == "no-referrer"
+        and page.headers["cache-control"] == "no-store"
+    )
+    assert TOKEN not in page.text
+
+
+def test_a_question_is_answered_by_lines_of_json(client):
+    response, messages = ask(client, ASKED)
+    assert (
+        response.status_code == 200 and response.headers["content-type"] == "application/x-ndjson"
+    )
+    assert [("doing" in message, "result" in message) for message in messages[:-1]] == [
+        (True, False)
+    ] * 3
+    assert messages[-1]["result"]["block"]["word"] == "bank"
+
+
+@pytest.mark.parametrize(
+    ("headers", "sentence"),
+    [
+        ({"Authorization": "Bearer wrong"}, "The token is missing or another one"),
+        ({"Authorization": ""}, "The token is missing or another one"),
+        ({"Host": "evil.example:8000"}, "The explorer answers to 127.0.0.1 only"),
+        ({"Host": "127.0.0.1.evil.example"}, "The explorer answers to 127.0.0.1 only"),
+        ({"Host": "10.0.0.7:8000"}, "The explorer answers to 127.0.0.1 only"),
+        ({"Origin": "https://evil.example"}, "The explorer answers its own page only"),
+        ({"Origin": "null"}, "The explorer answers its own page only"),
+        ({"Origin": "http://127.0.0.1:9999"}, "The explorer answers its own page only"),
+    ],
+)
+def test_others_are_refused_in_one_sentence(client, headers, sentence):
+    response, (message,) = ask(client, ASKED, **headers)
+    assert response.status_code == 403 and sentence in message["error"]
+
+
+def test_the_page_asks_for_the_token_too(client):
+    assert client.get("/").status_code == client.get("/", params={"token": "x"}).status_code == 403
+    assert (
+        client.get("/", params={"token": TOKEN}, headers={"Host": "evil.example"}).status_code
+        == 403
+    )
+    assert client.get("/other", params={"token": TOKEN}).status_code == 404
+    assert client.get("/ask").status_code == 405
+
+
+def test_its_own_page_and_names_of_this_machine_are_let_in(client):
+    for host in ("127.0.0.1:8000", "localhost:8000", "[::1]:8000", "localhost"):
+        response, messages = ask(client, ASKED, Host=host, Origin=f"http://{host}")
+        assert response.status_code == 200 and "result" in messages[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "ours"),
+    [
+        ("192.168.1.5", "0.0.0.0", True),
+        ("[fe80::1]", "::", True),
+        ("rebound.example", "0.0.0.0", False),
+        ("lab.example", "lab.example", True),
+        ("192.168.1.5", "127.0.0.1", False),
+    ],
+)
+def test_a_server_for_others_takes_numbers_and_its_own_name(name, host, ours):
+    assert server._is_ours(name, host) is ours
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "sentence"),
+    [
+        (b"x" * 10_000_000, 413, "The question is larger than 64 kB; give a shorter sentence."),
+        (b"{", 400, "The question is no JSON; ask from the explorer's page."),
+        (b"\xff\xfe", 400, "The question is no JSON; ask from the explorer's page."),
+        (b"[" * 60_000, 400, "The question is no JSON; ask from the explorer's page."),
+        (b"[1]", 400, "The question is no record; ask from the explorer's page."),
+        ({"what": "sentence", "text": "\ud800 bank"}, 200, None),
+        (
+            {"what": ["swap"], "text": "x", "page": {}, "number": "x"},
+            200,
+            "got what as list, expected a string",
+        ),
+    ],
+)
+def test_whatever_is_sent_the_server_lives(client, body, status, sentence):
+    response, messages = ask(client, body)
+    assert response.status_code == status
+    if sentence is not None:
+        assert sentence in messages[-1]["error"] and "Traceback" not in response.text
+    response, messages = ask(client, ASKED)
+    assert response.status_code == 200 and "result" in messages[-1]
+
+
+def test_a_port_that_is_taken_is_one_sentence():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            InputError, match=f"Listening on 127.0.0.1, port {port}: .*; choose another --port"
+        ):
+            server.listening("127.0.0.1", port)
+
+
+def test_it_warns_of_others_and_names_an_address_that_cannot_be_had(run, monkeypatch):
+    code, _, told = run("explore", "--no-browser", "--host", "no.such.host.invalid")
+    assert code == 2 and "Listening on no.such.host.invalid, port 0: " in told
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(server, "serve", interrupted)
+    code, _, told = run("explore", "--no-browser", "--host", "0.0.0.0")
+    assert code == 130
+    assert (
+        "listening on 0.0.0.0: whoever reaches this machine and has the address can use the model."
+        in told
+    )

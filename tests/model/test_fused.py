@@ -1,0 +1,187 @@
+"""The fused forward of the engine against the from-scratch one, step by step, for every family with
+one stack."""
+
+import numpy as np
+import pytest
+import torch
+from families import SINGLE, each_family, family_model
+from hooked_runs import BOUND, ROUNDED
+
+from probe.evidence import head_parts
+from probe.model import forward, fused
+from probe.model.architectures import FAMILIES
+from probe.model.attention import share_heads
+from probe.model.tokens import Placed
+from probe.model.weights import read_stacks, read_weights
+from probe.patching import paths, positions, swaps, ways
+
+CAUSAL = [kind for kind in SINGLE if FAMILIES[kind].kind == "decoder"]
+
+
+@pytest.fixture(params=[(kind, dtype) for kind in SINGLE for dtype in BOUND], ids=str)
+def weights(request):
+    return read_weights(family_model(*request.param))
+
+
+@pytest.fixture(params=[(kind, dtype) for kind in CAUSAL for dtype in BOUND], ids=str)
+def causal(request):
+    return read_weights(family_model(*request.param))
+
+
+def drawn_ids(weights, rows, length, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(weights.config.d_vocab, (rows, length), generator=generator)
+
+
+def assert_near(found, exact, family=None):
+    """Equal to the plain forward in double precision, relative to the scale of the tensor."""
+    assert found.shape == exact.shape
+    error = (found.double() - exact).abs().max() / exact.abs().max()
+    assert error <= max(BOUND[found.dtype], ROUNDED if family and family.single else 0)
+
+
+def met(weights, block, name, tensor):
+    """Queries or keys of whole texts as scores see them: normed, and turned by the positions where
+    these are rotary."""
+    places = fused.places_of(weights, tensor.shape[-2])
+    own = (
+        weights.config.n_heads // weights.config.n_kv_heads if name == "k" else 1
+    )  # keys stand repeated
+    tensor, heads = tensor[..., ::own, :, :], tensor.shape[-3]
+    places, pos = places.of(block), torch.arange(tensor.shape[-2])[None]
+    tensor = forward.norm_heads(tensor, getattr(block, f"norm_{name}"), weights.config)
+    tensor = tensor if places.cos is None else fused._rotate(weights.config, tensor, places, pos)
+    return share_heads(tensor, heads)
+
+
+def test_every_step_is_that_of_the_plain_forward(weights):
+    ids, family = drawn_ids(weights, 3, 7), weights.config.family
+    places, pos = fused.places_of(weights, 7), torch.arange(7)[None]
+    for block, step in zip(weights.blocks, forward.run(weights, ids, torch.float64), strict=True):
+        given = {name: value.to(weights.dtype) for name, value in step.items()}
+        q, k, v = fused.project(weights, block, given["resid_pre"], places, pos)
+        heads = weights.config.n_heads
+        assert_near(q, met(weights, block, "q", step["q"]), family)
+        assert_near(share_heads(k, heads), met(weights, block, "k", step["k"]), family)
+        assert_near(share_heads(v, heads), step["v"], family)
+        assert_near(fused.attend(weights, block, q, k, v, places), step["z"], family)
+        z = given["z"].transpose(1, 2)
+        assert_near(fused.write(weights, block, given["resid_pre"], z), step["resid_mid"], family)
+        after = fused.finish(weights, block, given["resid_pre"], given["resid_mid"].clone())
+        assert_near(after, step["resid_post"], family)
+
+
+@pytest.mark.parametrize("length", [0, 9])
+def test_queries_keys_and_values_are_those_of_the_plain_forward(weights, length):
+    if not length and not weights.causal:
+        pytest.skip("whole texts are run, and none is empty")
+    ids = drawn_ids(weights, 4, length)
+    ids[1, : length // 2] = ids[
+        0, : length // 2
+    ]  # rows that begin alike, and two that are the same
+    ids[3] = ids[2]
+    depth, heads, _, d_head = weights.shape
+    found = list(fused.run(weights, ids.tolist(), depth, fused.places_of(weights, length)))
+    assert len(found) == depth
+    if not length:
+        groups = weights.config.n_kv_heads
+        empty = [(n, 0, d_head) for n in (heads, groups, groups)]
+        assert all([part.shape[1:] for part in step] == empty for step in found)
+        return
+    steps = forward.run(weights, ids, torch.float64)
+    for block, parts, step in zip(weights.blocks, found, steps, strict=True):
+        for name, part in zip("qkv", parts, strict=True):
+            exact = step[name] if name == "v" else met(weights, block, name, step[name])
+            assert_near(share_heads(part, heads), exact, weights.config.family)
+
+
+def test_the_last_position_against_the_unchanged_ones_is_the_plain_forward(causal):
+    ids = drawn_ids(causal, 3, 6)
+    variants = drawn_ids(causal, 3, 4, seed=1)  # other last tokens, and the true one
+    variants[:, 0] = ids[:, -1]
+    places = fused.places_of(causal, 6)
+    before = fused.run(causal, ids[:, :-1].tolist(), len(causal.blocks), places)
+    whole = [torch.cat([ids[:, :-1], variants[:, [number]]], dim=1) for number in range(4)]
+    plain = [list(forward.run(causal, rows, torch.float64)) for rows in whole]
+    for layer, (block, (_, k, v)) in enumerate(zip(causal.blocks, before, strict=True)):
+        resid = torch.stack([steps[layer]["resid_pre"][:, -1:] for steps in plain], dim=1).to(
+            causal.dtype
+        )
+        z = fused.attend_live(causal, block, resid, (k, v), places)  # batch variant 1 head d_head
+        exact = torch.stack([steps[layer]["z"][:, :, -1] for steps in plain], dim=1)
+        assert_near(z[:, :, 0], exact, causal.config.family)
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("kind", [*CAUSAL, "t5"])  # T5's decoder biases scores by distance
+def test_several_last_positions_against_the_unchanged_ones_are_the_whole_text(kind, dtype):
+    model = family_model(kind, dtype)
+    weights = (
+        read_stacks(model.weights, model.config)["decoder"] if kind == "t5" else read_weights(model)
+    )
+    generator = torch.Generator().manual_seed(0)
+    resid = torch.randn(2, 5, 6, weights.shape[2], generator=generator, dtype=weights.dtype)
+    resid[:, :, :3] = resid[:, :1, :3]  # variants differ behind position 2 only
+    block, places = weights.blocks[1], fused.places_of(weights, 6)
+    _, k, v = fused.project(weights, block, resid[:, 0, :3], places, torch.arange(3)[None])
+    found = fused.attend_live(weights, block, resid[:, :, 3:], (k, v), places)
+    exact, bias = block.to(torch.float64, "cpu"), forward.position_bias(weights, 6)
+    whole = forward.attend(weights, exact, resid.double(), bias=bias)["z"].transpose(2, 3)
+    assert_near(found, whole[:, :, 3:], weights.config.family)
+
+
+def test_the_pattern_at_a_position_is_that_of_the_plain_forward(weights):
+    ids, at = drawn_ids(weights, 3, 6), torch.tensor([2, 5, 0])
+    places, row = fused.places_of(weights, 6), torch.arange(3)
+    plain = forward.run(weights, ids, torch.float64)
+    for block, (q, k, _), step in zip(
+        weights.blocks, fused.run(weights, ids.tolist(), 2, places), plain, strict=True
+    ):
+        found = fused.pattern_at(weights, block, q[row, :, at], k, at, places)
+        assert_near(found, step["pattern"][row, :, at], weights.config.family)
+
+
+def test_every_tensor_is_made_where_the_weights_are(weights):
+    """On a machine without an accelerator: whatever is made without naming a device would be made
+    nowhere, and fail."""
+    depth, heads, _, d_head = weights.shape
+    a, b = (drawn_ids(weights, 3, 5, seed=seed).tolist() for seed in (0, 1))
+    donor_z, directions = torch.zeros(3, depth, heads, d_head), torch.ones(2, weights.shape[2])
+    kept, cues = torch.zeros(4, depth, heads, dtype=torch.bool), ([[1]] * 3, [[2]] * 3)
+    texts = [[Placed(tuple(ids), 4) for ids in rows] for rows in (a, b)]
+    own = torch.ones(3, depth, weights.shape[2])
+    for run in (
+        lambda: swaps.swap_heads(weights, a, donor_z, directions),
+        lambda: swaps.swap_pairs(weights, a, b, directions, depth=depth),
+        lambda: swaps.swap_sets(weights, a, donor_z, kept, directions),
+        lambda: swaps.swap_sets(weights, a, donor_z, kept, own),
+        lambda: torch.stack(
+            [*head_parts.route_z(weights, *texts, {"cue_only": cues}, mixed=True).values()]
+        ),
+    ):
+        with torch.device("meta"):
+            found = run()
+        assert torch.equal(found, run()) and found.device.type == "cpu"
+
+
+@pytest.mark.parametrize("kind", each_family(*SINGLE))
+def test_tensors_of_traces_and_paths_are_made_where_the_weights_are(kind):
+    causal = read_weights(family_model(kind))
+    a, b = ([[5, 9, cue, 7, 8]] for cue in (30, 31))
+    directions, depth = torch.ones(1, causal.shape[2]), len(causal.blocks)
+
+    def run():
+        traced = positions.trace_positions(causal, a, b, directions, depth=depth)
+        found = paths.paths(causal, a, b, directions, depth=depth)
+        whole = ways.ways(causal, a, b, directions, found, depth=depth, least=0.3, draws=2)
+        return [traced.heads, found.total, whole.shares]
+
+    with torch.device("meta"):
+        made = run()
+    for part, expected in zip(made, run(), strict=True):
+        np.testing.assert_array_equal(part, expected)
+
+
+def test_products_are_not_rounded_to_fewer_bits():
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert not torch.backends.cuda.matmul.allow_tf32

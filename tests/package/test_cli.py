@@ -1,0 +1,231 @@
+"""The command line as a user meets it: exit codes, one sentence for every mistake, nothing written,
+nothing lost."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import change_tensors
+
+import probe
+from probe import cli
+from probe.errors import InputError
+from probe.model import attention
+
+GOOD = {"word": "bank", "sense": "river", "text": "The river bank", "start": 10, "end": 14}
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+
+def rows(path, *changes):
+    path.write_text("\n".join(json.dumps(GOOD | change) for change in changes), encoding="utf-8")
+    return path
+
+
+def assert_one_sentence(result, *parts):
+    code, out, err = result
+    assert code == 2 and out == "", err
+    assert err.startswith("probe: ") and err.count("\n") == 1 and err.rstrip().endswith("."), err
+    for part in parts:
+        assert part in err, err
+
+
+def test_check_prints_every_row_and_a_summary_and_as_json_the_same_rows(run, checkpoint):
+    code, out, err = run("check", "--model", checkpoint)
+    assert code == 0 and err == ""
+    assert out.count(" ok") == 2 * 13 + 2 and "28 of 28 rows hold" in out
+    code, out, _ = run("check", "The mole dug a tunnel.", "--model", checkpoint, "--json")
+    found = json.loads(out)
+    assert code == 0 and found["ok"] and len(found["rows"]) == 28
+    assert {"layer", "quantity", "error", "tolerance", "ok"} <= set(found["rows"][0])
+
+
+@pytest.mark.parametrize(
+    ("command", "formula", "wrong", "printed", "said"),
+    [
+        (("check",), "softmax", lambda scores: scores.softmax(-2).nan_to_num(), "FELL SHORT",
+         "pattern of layer 0 is off by"),
+        (("report", "bank"), "scores", lambda q, k: 1.01 * q @ k.mT / q.shape[-1] ** 0.5, "",
+         "scores of layer 0 is off by"),
+        (("walk", "The bank"), "scores", lambda q, k: q @ k.mT, "", "scores of layer 0 is off by"),
+        (("evaluate", "--sentences", "rows.jsonl"), "softmax", lambda scores: (1.1 * scores).softmax(-1), "",
+         "nothing is reported from numbers that disagree"),
+    ],
+)  # fmt: skip
+def test_numbers_that_disagree_with_the_formulas_end_in_exit_1_with_the_row_and_nothing_is_written(
+    run, tmp_path, monkeypatch, command, formula, wrong, printed, said
+):
+    given = [{"text": f"{n} bank", "start": 2, "end": 6, "sense": "ab"[n % 2]} for n in range(8)]
+    rows(tmp_path / "rows.jsonl", *given)
+    monkeypatch.setattr(attention, formula, wrong)
+    code, out, err = run(*command, *(() if command == ("check",) else ("--out", "out")))
+    assert code == 1 and printed in out
+    assert said in err.splitlines()[-1] and (command[0] == "report" or err.count("\n") == 1)
+    assert not list((tmp_path / "out").glob("*.*"))
+
+
+def test_the_version_is_the_packages_and_the_embedded_model_is_listed(run):
+    assert run("--version") == (0, f"probe {probe.__version__}\n", "")
+    code, out, _ = run("models")
+    assert code == 0 and "tiny-senses" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["report", "wug"], ["'wug'", "known words are", "bank"]),
+        (
+            ["report", "banck"],
+            ["'banck'", "there are none (did you mean 'bank'?); known words are"],
+        ),
+        (
+            ["report", "bank", "--seed", "-1"],
+            ["--seed", "greater than or equal to 0", "(see `probe report --help`)"],
+        ),
+        (["report", "bank", "--sentences", "nowhere.jsonl"], ["nowhere.jsonl"]),
+        (["report", "bank", "--model", "./nowhere"], ["./nowhere", "no such folder"]),
+        (["check", "  "], ["empty text"]),
+        (["check", "bank " * 300], ["context window"]),
+        (["check", "--sead"], ["(see `probe check --help`)."]),
+        (["evaluate", "--sead", "3"], ["(see `probe evaluate --help`)."]),
+        (["reprot"], ["(see `probe --help`)."]),
+    ],
+)
+def test_bad_arguments_end_in_one_sentence(run, arguments, parts):
+    assert_one_sentence(run(*arguments), *parts)
+
+
+@pytest.mark.parametrize("command", [("report", "bank"), ("walk", "The bank")])
+def test_an_output_folder_that_cannot_be_written_is_refused_before_any_work(run, tmp_path, command):
+    (tmp_path / "file").write_text("mine")
+    asked = run(*command, "--model", "./nowhere", "--out", "file/out")
+    assert_one_sentence(asked, "file is a file", "choose another with --out")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_without_a_command_the_help_is_printed(run):
+    bare, asked = run(), run("--help")
+    assert bare == asked
+    assert bare[0] == 0 and bare[1].startswith("Usage: probe ") and "walk" in bare[1]
+
+
+def test_the_words_of_ones_own_need_a_sense_and_a_text(run, tmp_path, monkeypatch):
+    def told(model, words, *, corpus, **_):
+        raise InputError(
+            f"{words} {[(row.word, row.sense, row.start) for row in corpus.sentences[:2]]}."
+        )
+
+    (tmp_path / "mine.csv").write_text(
+        "sense;text\n"
+        + "".join(f"animal;A bat flew {n}.\nclub;He swung the bat {n}.\n" for n in range(8))
+    )
+    monkeypatch.setattr(importlib.import_module("probe.evidence.study"), "study", told)
+    asked = run("report", "bat", "--sentences", tmp_path / "mine.csv")
+    assert_one_sentence(asked, "['bat'] [('bat', 'animal', 2), ('bat', 'club', 13)]")
+    for words in ((), ("bat", "mole")):
+        asked = run("report", *words, "--sentences", tmp_path / "mine.csv")
+        assert_one_sentence(
+            asked,
+            "mine.csv, line 2: word is missing, expected a column that names it, or one word named for all rows",
+        )
+
+
+@pytest.mark.parametrize(
+    "given, made",
+    [
+        ({}, "probe report bank mole --model small --seed 3"),
+        ({"permutations": 99}, "probe report bank mole --model small --permutations 99 --seed 3"),
+        ({"words": ["A b"]}, "probe report 'A b' --model small --seed 3"),
+        ({"dtype": "float64"}, "probe report bank mole --model small --seed 3 --dtype float64"),
+        ({"device": "cuda"}, "probe report bank mole --model small --seed 3 --device cuda"),
+    ],
+)
+def test_the_command_of_a_page_spells_out_what_made_it(given, made):
+    usual = {
+        "words": ["bank", "mole"],
+        "seed": 3,
+        "permutations": 1000,
+        "device": "cpu",
+        "dtype": "float32",
+    }
+    options = usual | given
+    assert cli._command("some/folder/small", None, None, options) == made
+    own = cli._command("small", "some/folder/other", Path("some/folder/own.jsonl"), options)
+    assert " --sentences own.jsonl --beside other " in own and "folder" not in own
+    assert " --beside '' " in cli._command("tiny-senses", None, None, options)
+
+
+@pytest.mark.parametrize(
+    "changes, parts",
+    [
+        (
+            [{"text": "The river was wide", "start": 4, "end": 9}] * 8,
+            ["'bank'", "The river was wide"],
+        ),
+        ([{"start": 4, "end": 9}], ["'river'", "expected them to cover 'bank'"]),
+        ([{"start": 90, "end": 99}], ["sentences.jsonl", "line 1"]),
+        ([{"text": " "}], ["sentences.jsonl", "line 1"]),
+        (
+            [{"text": f"The river bank {n}"} for n in range(8)],
+            ["only 'river'", "at least two senses"],
+        ),
+        (
+            [
+                {"text": f"{n}. bigger bank", "sense": name}
+                for n, name in enumerate(["river", "river", "money"])
+            ],
+            ["expected at least 4", "give eight or more of every sense, with four"],
+        ),
+        (
+            [
+                {"text": f"The river bank {n}{' and so on' * 60}", "sense": name}
+                for n in range(8)
+                for name in ("a", "b")
+            ],
+            ["context window", "shorten the text"],
+        ),
+    ],
+)
+def test_bad_sentences_end_in_one_sentence(run, tmp_path, checkpoint, changes, parts):
+    file = rows(tmp_path / "sentences.jsonl", *changes)
+    before = file.read_bytes()
+    result = run("report", "--sentences", file, "--model", checkpoint, "--out", tmp_path / "out")
+    assert_one_sentence(result, *parts)
+    assert not list((tmp_path / "out").glob("*"))
+    assert file.read_bytes() == before
+
+
+def test_a_broken_model_folder_is_refused(run, copy):
+    change_tensors(copy, {"transformer.ln_f.bias": torch.full((32,), float("nan"))})
+    assert_one_sentence(run("check", "--model", copy), "ln_f.bias")
+
+
+def test_help_is_quick_because_nothing_heavy_is_imported():
+    code = (
+        "import sys; sys.argv = ['probe', '--help']\n"
+        "from probe.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'pandas', 'altair', 'transformers', 'transformer_lens', 'numpy'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(command in done.stdout for command in ("report", "check", "models"))
+
+
+def test_an_interrupt_ends_with_130_and_a_sentence(run, checkpoint, monkeypatch):
+    from probe.model import check
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check, "certify", interrupted)
+    code, _, err = run("check", "--model", checkpoint)
+    assert code == 130 and "interrupted" in err

@@ -1,0 +1,370 @@
+"""README and chapters are true: commands and code run in the order of the page, and every link
+leads somewhere.
+
+A block with a title is a file that the reader saves, for this page and others; a block with `needs`
+runs where that package is installed. Reports are planned only (`--dry-run`), and commands on a real
+model parsed; the campaign runs both as they stand.
+"""
+
+import importlib.util
+import json
+import os
+import pydoc
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import typer.main
+
+import probe.cli
+from probe.errors import ModelError
+from probe.model.architectures import FAMILIES
+from probe.model.find import find_packaged
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "reports" / "docs"
+README = ROOT / "README.md"
+PAGES = [README, *sorted((DOCS / "pages").glob("*.md"))]
+FENCE = re.compile(r"^```(?:\{ \.)?(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Commands with these need a network, or a file of the reader's own, or are a server that runs until
+# it is ended.
+ELSEWHERE = ("gpt2", "EleutherAI/pythia-160m", "path/to", "probe explore")
+KNOWN = ("probe", "make", "pip", "python3 -m venv", "source")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block: its language, what stands behind it, its lines."""
+
+    language: str
+    about: str
+    text: str
+
+    def says(self, name: str) -> str:
+        """The value of `name="..."` behind the language, empty without one."""
+        given = re.search(rf'{name}="([^"]+)"', self.about)
+        return given[1] if given else ""
+
+    @property
+    def commands(self) -> list[str]:
+        return (
+            re.findall(r"^\$ (.+)$", self.text, re.MULTILINE) if self.language == "console" else []
+        )
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(*found) for found in FENCE.findall(page.read_text(encoding="utf-8"))]
+
+
+def commands(page: Path) -> Iterator[str]:
+    return (command for block in blocks(page) for command in block.commands)
+
+
+COMMANDS = [(page, command) for page in PAGES for command in commands(page)]
+PROBE = [
+    pytest.param(command, id=f"{page.stem}: {command}")
+    for page, command in COMMANDS
+    if command[:6] == "probe "
+]
+hooks_place = importlib.util.spec_from_file_location("docs_hooks", DOCS / "hooks.py")
+hooks = importlib.util.module_from_spec(hooks_place)
+hooks_place.loader.exec_module(hooks)
+
+
+def pages(wanted=lambda page: [page]) -> list[object]:
+    return [pytest.param(page, id=page.stem) for page in PAGES if any(wanted(page))]
+
+
+def runs_here(command: str) -> bool:
+    return not any(name in command for name in ELSEWHERE)
+
+
+def run(command: str, monkeypatch, *, planned: bool) -> None:
+    arguments = shlex.split(command)
+    if (
+        planned
+        and arguments[1] == "report"
+        and "--from" not in arguments
+        and "--dry-run" not in arguments
+    ):
+        arguments.append("--dry-run")
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as stop:
+        probe.cli.main()
+    assert not stop.value.code, command
+
+
+def follow(
+    page: Path, folder: Path, monkeypatch, wanted, *, code: bool = True, planned: bool = True
+) -> None:
+    """Does what the page says, in `folder`; of its commands those that are wanted."""
+    monkeypatch.chdir(folder)
+    names: dict[str, object] = {}
+    known = set(FAMILIES)
+    for saved in (block for other in PAGES for block in blocks(other) if block.says("title")):
+        Path(saved.says("title")).write_text(saved.text, encoding="utf-8")
+    for block in blocks(page):
+        if block.language == "python" and not block.says("needs") and code:
+            exec(block.text, names)  # noqa: S102 - the page's own lines
+        for command in block.commands:
+            if command.startswith("probe ") and runs_here(command) and wanted(command):
+                run(command, monkeypatch, planned=planned)
+    for added in set(FAMILIES) - known:
+        del FAMILIES[added]  # a row that the page added
+
+
+@pytest.mark.real_model
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page", pages(lambda page: (b for b in blocks(page) if b.language in ("python", "console")))
+)
+def test_a_page_can_be_followed(page, tmp_path, monkeypatch):
+    follow(page, tmp_path, monkeypatch, lambda command: "smollm2" not in command)
+
+
+def needs_smollm2() -> None:
+    try:
+        find_packaged("smollm2")
+    except ModelError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(
+    "page", pages(lambda page: (c for c in commands(page) if c.startswith("probe report")))
+)
+def test_a_page_can_be_followed_as_it_stands(page, tmp_path, monkeypatch):
+    if any("smollm2" in command for command in commands(page)):
+        needs_smollm2()
+    follow(page, tmp_path, monkeypatch, lambda command: True, code=False, planned=False)
+    assert all(made.stat().st_size > 10_000 for made in (tmp_path / "out").glob("*.html"))
+    assert {made.name for made in (tmp_path / "out").glob("*.html")} & {
+        "ambiguity.html",
+        "sweep.html",
+    }
+    if page.stem == "first_hour":  # whose last report is of a word of one's own
+        heads = pd.read_csv(tmp_path / "out" / "word_heads.csv").set_index("rank")
+        assert [(heads.at[rank, "layer"], heads.at[rank, "head"]) for rank in (1, 2, 3)] == [
+            (4, 1),
+            (5, 1),
+            (4, 2),
+        ]
+        assert heads.at[1, "net"] == pytest.approx(0.34, abs=0.01)
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize("package", ["bertviz", "circuitsvis"])
+def test_a_trace_is_handed_over(package):
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    names = {"trace": probe.trace(probe.load("tiny-senses"), "The river near the old bank")}
+    handed = [
+        block for block in blocks(DOCS / "pages" / "python.md") if block.says("needs") == package
+    ]
+    assert len(handed) == 1
+    exec(handed[0].text, names)  # noqa: S102 - the page's own lines
+
+
+def test_the_first_hour_names_the_sections_that_a_report_has():
+    templates = (ROOT / "probe" / "pages" / "templates" / "report").glob("*.j2")
+    headings = {
+        name
+        for path in templates
+        for name in re.findall(r'fold\("\w+", "(.+?)"', path.read_text("utf-8"))
+    }
+    told = re.findall(
+        r"^\* \*\*(.+?)\*\*", (DOCS / "pages" / "first_hour.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert len(told) > 5 and set(told) - headings == set()
+
+
+@pytest.mark.parametrize("command", PROBE)
+def test_every_command_parses(command):
+    name, *arguments = shlex.split(command)[1:]
+    group = typer.main.get_command(probe.cli.app)
+    if name.startswith("--"):
+        assert name in {option for one in group.params for option in one.opts}
+        return
+    assert name in group.commands, f"the command is not there: {command}"
+    assert group.commands[name].make_context(name, arguments).command.name == name
+
+
+def test_other_commands_are_of_a_known_kind_and_name_what_is_there_and_the_readme_begins_with_two():
+    assert list(commands(README))[:2] == ["make report", "make test"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for page, command in COMMANDS:
+        assert command.startswith(KNOWN), f"{page.name}: {command}"
+        if command.startswith("make "):
+            assert f"\n{command.split()[1]}: " in makefile, f"{page.name}: {command}"
+
+
+def test_nothing_is_installed_by_the_bare_name():
+    """`probe` on the package index is somebody else's."""
+    for page in (*PAGES, ROOT / "Makefile", *(ROOT / "probe").rglob("*.py")):
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"['\"`]probe\[[a-z]+\]", text), (
+            f"{page.name}: an extra of the bare name"
+        )
+        for line in re.findall(r"pip install ([^`\n]*)", text):
+            assert not re.search(r"(^| )['\"]?probe['\"]?( |$)", line), (
+                f"{page.name}: pip install {line}"
+            )
+
+
+def test_the_version_is_the_same_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    version, wheel = project["version"], project["name"].replace("-", "_")
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\n## {version}\n" in (DOCS / "pages" / "changelog.md").read_text(encoding="utf-8")
+    assert f"{wheel}-{version}-py3-none-any.whl" in (DOCS / "pages" / "first_hour.md").read_text(
+        encoding="utf-8"
+    )
+
+
+def test_the_row_of_the_page_on_sentences_is_one_that_the_reader_takes(tmp_path):
+    rows = [
+        block.text for block in blocks(DOCS / "pages" / "sentences.md") if block.language == "json"
+    ]
+    (tmp_path / "row.jsonl").write_text(json.dumps(json.loads(rows[0])))
+    sentence = probe.read_sentences(tmp_path / "row.jsonl").sentences[0]
+    assert sentence.text[sentence.start : sentence.end] == "bank"
+    assert sentence.text[sentence.cue_start : sentence.cue_end] == "river"
+
+
+def without_code(page: Path) -> str:
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """What a heading is called in an address: lower case, words and hyphens."""
+    headings = re.findall(r"^#+ (.+)$", without_code(page), re.MULTILINE)
+    return {
+        re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+        for heading in headings
+    }
+
+
+@pytest.mark.parametrize("page", pages())
+def test_every_link_leads_to_a_file_and_a_heading(page):
+    links = re.findall(r"\]\(([^)\s]+)\)", without_code(page))
+    for link in (link for link in links if "://" not in link):
+        file, _, anchor = link.partition("#")
+        place = (page.parent / file).resolve() if file else page
+        assert place.exists(), f"{page.name}: {link}"
+        assert not anchor or anchor in anchors(place), f"{page.name}: {link}"
+
+
+def test_every_page_is_in_the_contents():
+    contents = (DOCS / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [page.name for page in PAGES[1:] if f": {page.name}\n" not in contents] == []
+
+
+def test_the_commands_are_all_described():
+    written = hooks.filled("<!-- commands -->")
+    for name, command in typer.main.get_command(probe.cli.app).commands.items():
+        assert f"## probe {name}\n" in written
+        assert all(
+            option in written
+            for parameter in command.params
+            for option in parameter.opts
+            if option[0] == "-"
+        )
+
+
+def test_commands_are_shown_as_they_are_typed():
+    typed, printed = (
+        "$ probe check\n$ echo $HOME\n",
+        "```console\n$ probe --version\nprobe 1\n```\n",
+    )
+    shown = hooks.pasted(f"```console\n{typed}```\n\n{printed}")
+    assert shown == f"```sh\nprobe check\necho $HOME\n```\n\n{printed}"
+
+
+def test_a_mark_that_is_not_known_stops_the_building():
+    with pytest.raises(KeyError, match="colums"):
+        hooks.filled("<!-- colums -->")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The chapters built as pages; a warning of the builder fails."""
+    for package in ("mkdocs", "material", "mkdocstrings"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "-f",
+        DOCS / "mkdocs.yml",
+        "-d",
+        folder,
+    ]
+    quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=ROOT, env=quiet
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_is_whole_and_needs_no_network(site):
+    for page in site.glob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r'<(script|img|iframe)[^>]*src="?(https?:)?//', text), page.name
+        assert not re.search(
+            r'<link[^>]*rel="?(stylesheet|preconnect)[^>]*href="?(https?:)?//', text
+        ), page.name
+        if page.name == "404.html":  # its addresses are those of a server
+            continue
+        for link in re.findall(r'(?:href|src)="?([^"\s>#]+)', text):
+            assert (
+                "://" in link or link.startswith(("data:", "mailto:")) or (site / link).exists()
+            ), (page.name, link)
+
+
+@pytest.mark.slow
+def test_the_site_defines_every_column_and_every_public_name(site):
+    tables = (site / "tables.html").read_text(encoding="utf-8")
+    assert [name for name in hooks.COLUMNS if f'<code id="{name}">' not in tables] == []
+    names = (site / "names.html").read_text(encoding="utf-8")
+    assert [name for name in probe.__all__ if f"probe.{name}" not in names] == []
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_search_of_the_site_works_opened_as_a_file(site, open_page):
+    opened = open_page(site / "index.html", ready=False)
+    opened.page.fill("input.md-search__input", "faithfulness")
+    opened.page.wait_for_selector("a.md-search-result__link")
+    assert "Methods" in opened.page.locator(".md-search-result__list").inner_text()
+    assert opened.trouble == [] and all(request.startswith("file:") for request in opened.requests)
+
+
+NAMED = re.compile(r"(?:`|<code>)(probe(?:\.\w+)+)(?:`|\(|</code>)")
+WRITTEN = (
+    "probe/**/*.py",
+    "probe/**/*.j2",
+    "analyses/**/*.py",
+    "reports/docs/pages/*.md",
+    "README.md",
+)
+
+
+def test_every_name_of_ours_that_is_written_down_is_there():
+    texts = [path.read_text(encoding="utf-8") for kind in WRITTEN for path in ROOT.glob(kind)]
+    named = sorted({name for text in texts for name in NAMED.findall(text)})
+    assert "probe.cross.swap_heads" in named and "probe.study" in named
+    assert [
+        name for name in named if not (pydoc.locate(name) or importlib.util.find_spec(name))
+    ] == []

@@ -1,0 +1,188 @@
+"""Hostile input at every door, a few hundred cases each, and by name those that once were, or could
+be, trouble."""
+
+import csv
+import json
+import os
+import resource
+import struct
+from pathlib import Path
+
+import fuzzing
+import pandas as pd
+import pytest
+from fuzzing import COLUMNS, GOOD, TARGETS, read_both_ways, shares, small_model, try_cases
+
+import probe
+from probe.errors import InputError, ModelError
+from probe.model.tokens import tokenize
+from probe.pages.sweep import read_manifest
+from probe.text.files import LONGEST_LINE, Source, sources, stream
+from probe.text.sentences import read_sentences, stream_sentences
+
+CASES = 1_200  # the campaign tries a hundred thousand
+REPORT = Path(__file__).parents[2] / "reports" / "fuzz_campaign.csv"
+
+
+@pytest.mark.parametrize("name, cases", list(shares(CASES)))
+def test_generated_cases_are_taken_or_refused_in_a_sentence(name, cases, tmp_path):
+    assert try_cases(name, tmp_path, cases).total() > cases // 3
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda rows: rows[:-1], lambda rows: rows[::-1], lambda rows: [*rows, rows[0]]]
+)
+def test_a_reader_that_loses_turns_or_doubles_rows_is_found_out(tmp_path, monkeypatch, wrong):
+    file = tmp_path / "s.jsonl"
+    file.write_text(
+        "".join(json.dumps(GOOD | {"sense": sense}) + "\n" for sense in ("river", "money"))
+    )
+    assert read_both_ways(file) == "taken"
+    monkeypatch.setattr(fuzzing, "stream", lambda source: iter(wrong(list(stream(source)))))
+    with pytest.raises(AssertionError):
+        read_both_ways(file)
+
+
+def test_a_campaign_of_a_hundred_thousand_cases_is_on_record():
+    rows = list(csv.DictReader(REPORT.open(encoding="utf-8")))
+    assert tuple(rows[0]) == COLUMNS and {row["target"] for row in rows} == {*TARGETS, "all"}
+    assert sum(int(row["cases"]) for row in rows[:-1]) == int(rows[-1]["cases"]) >= 100_000
+    assert all(
+        int(row["taken"]) + int(row["refused"]) == int(row["cases"]) and row["failed"] == "0"
+        for row in rows
+    )
+
+
+@pytest.mark.parametrize("name", [10**400, "9" * 400, "../elsewhere", "", None, ["x"]])
+def test_a_manifest_that_names_no_set_of_ours_is_refused(name, tmp_path):
+    made = dict.fromkeys(("counts", "layers", "heads", "model", "origin")) | {
+        "shards": [],
+        "set": name,
+    }
+    (tmp_path / "manifest.json").write_text(json.dumps(made))
+    with pytest.raises(InputError, match="no finished sweep is there"):
+        read_manifest(tmp_path)
+
+
+def one(source: Path):
+    return list(stream_sentences(sources([source])))
+
+
+def never_closed(mark):
+    return mark.join(GOOD) + "\n" + f'bank{mark}river{mark}"The river bank\n' + "x\n" * 400_000
+
+
+BROKEN = {
+    "a huge line": (".jsonl", lambda: f"{json.dumps(GOOD)}\n{json.dumps(GOOD | {'text': 'a' * 10_000_000})}\n",
+                    f"line 2: it is longer than {LONGEST_LINE:,} characters, expected one sentence per line"),
+    "an open quote": (".csv", lambda: never_closed(","), "the quotes or the fields cannot be read"),
+    "an open quote between tabs": (".tsv", lambda: never_closed("\t"), "the quotes or the fields cannot be read"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_is_refused_with_its_place(tmp_path, name):
+    ending, content, said = BROKEN[name]
+    file = tmp_path / f"s{ending}"
+    file.write_text(content())
+    with pytest.raises(InputError, match=said):
+        one(file)
+
+
+def test_ten_million_characters_of_one_token_are_one_sentence(tmp_path):
+    file = tmp_path / "s.parquet"
+    pd.DataFrame([GOOD | {"text": "The river bank" + " a" * 5_000_000}]).to_parquet(file)
+    with pytest.raises(
+        InputError, match="the text has 10,000,014 characters, expected at most 100,000"
+    ):
+        one(file)
+
+
+@pytest.mark.parametrize("mark", ["\u202e", "\u2067", "\u200f", "\x00", "\ufeff", "\u2028"])
+def test_marks_that_turn_or_end_a_line_are_text(tmp_path, mark):
+    rows = [GOOD | {"text": f"The river bank {mark}{number}"} for number in range(3)]
+    (tmp_path / "s.jsonl").write_text(
+        "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
+    )
+    assert [sentence.text for *_, sentence in one(tmp_path / "s.jsonl")] == [
+        row["text"] for row in rows
+    ]
+
+
+def test_a_pipe_is_refused_and_nobody_waits_for_it(tmp_path):
+    os.mkfifo(tmp_path / "s.jsonl")
+    for place in (tmp_path / "s.jsonl", tmp_path):
+        with pytest.raises(InputError, match="it is no regular file"):
+            sources([place])
+
+
+def test_a_folder_of_files_is_read_by_name_and_one_without_is_refused(tmp_path):
+    place = tmp_path / "blanks and ümlauts"
+    (place / "deeper").mkdir(parents=True)
+    for name in ("b.jsonl", "deeper/a.jsonl", "notes.md"):
+        (place / name).write_text(json.dumps(GOOD) + "\n")
+    assert [source.name for source in sources([place])] == ["b.jsonl", "deeper/a.jsonl"]
+    assert [source.label(where) for source, where, _ in one(place)] == [
+        "b.jsonl line 1",
+        "deeper/a.jsonl line 1",
+    ]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(
+        InputError, match=r"no file in it ends in .jsonl, .csv, .tsv, .parquet, and no folder in it"
+    ):
+        sources([tmp_path / "empty"])
+
+
+def test_a_loop_of_folders_ends(tmp_path):
+    (tmp_path / "s.jsonl").write_text(json.dumps(GOOD) + "\n")
+    (tmp_path / "again").symlink_to(tmp_path)
+    assert [source.name for source in sources([tmp_path])] == ["s.jsonl"]
+
+
+def test_word_folders_are_streamed_as_they_are_read(tmp_path):
+    place = tmp_path / "bank"
+    place.mkdir()
+    (place / "classes_map.txt").write_text('{"0": "river", "1": "money"}')
+    (place / "train.data.txt").write_bytes(b"2\tthe river bank\r\n1\tthe bank\r\n")
+    (place / "train.gold.txt").write_bytes(b"0\r\n1\r\n")
+    assert read_both_ways(place) == "taken"
+    rows = list(stream(Source(place, "bank")))
+    assert [row.fields["sense"] for row in rows] == ["river", "money"]
+    assert len(read_sentences(place).sentences) == 2
+
+
+def test_a_config_of_absurd_sizes_is_refused_before_memory_is_taken(copy):
+    raw = json.loads((copy / "config.json").read_text())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for key in ("n_layer", "n_embd", "vocab_size", "n_positions", "n_inner"):
+        (copy / "config.json").write_text(
+            json.dumps(raw | {key: 10**15 if key != "n_embd" else 4 * 10**14})
+        )
+        with pytest.raises(ModelError):
+            probe.load(copy)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
+
+
+def test_a_header_that_promises_more_than_the_file_holds_is_refused(copy):
+    file = copy / "model.safetensors"
+    whole = file.read_bytes()
+    for length in (2**63, 2**31, len(whole)):
+        file.write_bytes(struct.pack("<Q", length) + whole[8:])
+        with pytest.raises(ModelError, match="corrupt"):
+            probe.load(copy)
+
+
+def test_a_model_behind_links_is_the_model_and_a_link_to_nothing_is_refused(copy, tmp_path):
+    moved = copy / "model.safetensors"
+    moved.rename(tmp_path / "blob")
+    moved.symlink_to(tmp_path / "blob")
+    assert probe.load(copy).config.n_layers == 2
+    moved.unlink()
+    moved.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ModelError, match="safetensors"):
+        probe.load(copy)
+
+
+def test_tokens_of_one_letter_a_hundred_thousand_times():
+    with pytest.raises(InputError, match="expected at most 48"):
+        tokenize(small_model(), "a" * 100_000)

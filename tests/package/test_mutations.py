@@ -1,0 +1,34 @@
+"""The seeded faults of the campaign still fit the code, and the record says that the fast tests
+catch every one."""
+
+import ast
+import csv
+from pathlib import Path
+
+import pytest
+from campaign.mutations import COLUMNS, FAULTS, fast_marks, places, spoiled
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.file}: {fault.breaks}")
+def test_a_fault_still_changes_one_place_of_the_code(fault):
+    sound = (ROOT / "probe" / fault.file).read_text(encoding="utf-8")
+    assert ast.dump(ast.parse(spoiled(fault))) != ast.dump(ast.parse(sound))
+    assert all((ROOT / tests).exists() for tests in places(fault))
+
+
+def test_what_is_no_longer_there_is_refused():
+    with pytest.raises(ValueError, match="'no such text' stands there 0 times, expected once"):
+        spoiled(FAULTS[0]._replace(old="no such text"))
+
+
+def test_every_fault_is_on_record_as_caught_by_a_fast_test():
+    rows = list(csv.DictReader((ROOT / "reports" / "mutations.csv").open(encoding="utf-8")))
+    assert tuple(rows[0]) == COLUMNS
+    assert [(row["file"], row["breaks"]) for row in rows] == [
+        (fault.file, fault.breaks) for fault in FAULTS
+    ]
+    assert {row["caught"] for row in rows} == {"yes"}
+    assert all((ROOT / row["by"].partition("::")[0]).exists() for row in rows)
+    assert "slow" in fast_marks() and "browser" in fast_marks()

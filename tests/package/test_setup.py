@@ -1,0 +1,228 @@
+"""The package as it is installed: cheap to import, every dependency pinned, one door per task."""
+
+import ast
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+import pytest
+from conftest import LONGEST
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import probe
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+ASKED = [Requirement(line) for line in (*PROJECT["dependencies"], *EXTRAS["dev"], *EXTRAS["tracr"])]
+HEAVY = (
+    "torch",
+    "pandas",
+    "altair",
+    "transformers",
+    "transformer_lens",
+    "huggingface_hub",
+    "scipy",
+    "numpy",
+    "rich",
+)
+
+
+@pytest.mark.slow
+def test_importing_is_cheap_and_no_public_name_is_also_a_package() -> None:
+    code = f"""import sys
+heavy = lambda: [name for name in {HEAVY} if name in sys.modules]
+import probe, probe.errors
+dir(probe), probe.__all__, probe.__version__
+assert heavy() == []
+assert probe.load and "torch" in heavy()"""
+    packages = {path.name for path in (ROOT / "probe").iterdir() if path.is_dir()}
+    assert not packages & stub().keys()
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_longest_files_of_tests_are_where_they_are_said_to_be() -> None:
+    assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []
+
+
+def stub() -> dict[str, str]:
+    """The public names in `__init__.pyi` and the module that each comes from."""
+    tree = ast.parse((ROOT / "probe" / "__init__.pyi").read_text(encoding="utf-8"))
+    return {
+        alias.name: node.module
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def test_every_public_name_is_there_once_comes_from_its_module_and_is_given_by_a_star() -> None:
+    names, given = stub(), {}
+    assert sorted(probe.__all__) == sorted(names)
+    exec("from probe import *", given)  # noqa: S102 (a star import stands only at the top of a module)
+    assert set(given) - {"__builtins__"} == set(names)
+    for name, home in names.items():
+        assert getattr(probe, name) is getattr(importlib.import_module(f"probe.{home}"), name)
+    for module in (probe.decomposition, probe.cross, probe.lexicon):
+        assert [
+            name for name in module.__all__ if getattr(module, name).__module__ != module.__name__
+        ] == []
+
+
+def test_an_unknown_name_lists_the_public_ones() -> None:
+    with pytest.raises(
+        AttributeError,
+        match=r"module 'probe' has no attribute 'lode'; its public names are .*\bload\b",
+    ):
+        probe.lode  # noqa: B018
+    assert not hasattr(probe, "__wrapped__")
+
+
+def pins() -> dict[str, str]:
+    lines = [
+        line
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if not line.startswith("#")
+    ]
+    assert all(re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*", line) for line in lines), (
+        "a line is not name==version"
+    )
+    names = [line.partition("==")[0] for line in lines]
+    assert names == sorted(set(names))
+    return dict(line.split("==") for line in lines)
+
+
+def test_constraints_pin_everything_that_gets_installed_at_versions_that_the_project_asks_for() -> (
+    None
+):
+    assert pins()["torch"] == "2.13.0"
+    assert all(pins()[canonicalize_name(asked.name)] in asked.specifier for asked in ASKED)
+    needed, unpinned, seen = [*ASKED], set(), set()
+    while needed:
+        requirement = needed.pop()
+        key = (canonicalize_name(requirement.name), frozenset(requirement.extras))
+        if key in seen:
+            continue
+        seen.add(key)
+        unpinned |= {key[0]} - set(pins())
+        needed += required_by(requirement)
+    assert len(seen) > 80 and unpinned == set()
+
+
+def required_by(requirement: Requirement) -> list[Requirement]:
+    """What an installed package asks for on this machine, with the extras that were asked for."""
+    try:
+        asked = [Requirement(line) for line in requires(requirement.name) or ()]
+    except PackageNotFoundError:
+        return []
+    environments = [{"extra": extra} for extra in (*requirement.extras, "")]
+    return [r for r in asked if r.marker is None or any(r.marker.evaluate(e) for e in environments)]
+
+
+def test_no_address_of_an_index_is_written_down() -> None:
+    for name in ("constraints.txt", "pyproject.toml", "Makefile", ".ci/run"):
+        assert not re.search(
+            r"https?:|file:|--(extra-)?index|find-links", (ROOT / name).read_text()
+        )
+
+
+@pytest.mark.slow
+def test_the_wheel_and_the_source_archive_hold_probe_whole_and_nothing_else(tmp_path: Path) -> None:
+    pytest.importorskip("build", reason="build is not installed")
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for name in ("probe", "tests", "analyses"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, source]
+    subprocess.run(command, check=True, capture_output=True)
+    ours = {
+        str(file.relative_to(source)) for file in (source / "probe").rglob("*") if file.is_file()
+    }
+    with zipfile.ZipFile(next(tmp_path.glob("probe_heads-*.whl"))) as wheel:
+        packed = set(wheel.namelist())
+    assert {name for name in packed if ".dist-info/" not in name} == ours
+    with tarfile.open(next(tmp_path.glob("probe_heads-*.tar.gz"))) as archive:
+        kept = {
+            name.partition("/")[2]
+            for name in archive.getnames()
+            if archive.getmember(name).isfile()
+        }
+    about = {name for name in kept if not name.startswith(("probe/", "probe_heads.egg-info/"))}
+    assert about == {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
+    assert {name for name in kept if name.startswith("probe/")} == ours
+    for part in (
+        "model/embedded/tiny-senses/model.safetensors",
+        "text/lexicon/bank.toml",
+        "py.typed",
+        "__init__.pyi",
+    ):
+        assert f"probe/{part}" in ours
+
+
+def test_the_version_is_that_of_the_installed_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert probe.__version__ == PROJECT["version"], "install the package again: make clean report"
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    assert probe.__version__ == "not installed"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of what make reads, with the stamp of a finished installation."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path / name)
+        os.utime(tmp_path / name, (1, 1))
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "ready").touch()
+    return tmp_path
+
+
+def plan(checkout: Path, target: str) -> str:
+    command = ["make", "--dry-run", "--no-print-directory", target]
+    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize(
+    ("target", "last"),
+    [("report", "probe report --out reports"), ("test", "-m pytest"), ("check", "mypy")],
+)
+def test_make_installs_once_and_again_when_a_pin_changes(
+    checkout: Path, target: str, last: str
+) -> None:
+    assert last in plan(checkout, target)
+    assert "pip install" not in plan(checkout, target)
+    os.utime(checkout / "constraints.txt")
+    os.utime(checkout / ".venv" / "ready", (1, 1))
+    again = plan(checkout, target)
+    assert again.index("pip install") < again.index("touch .venv/ready") < again.index(last)
+    assert "-c constraints.txt -e '.[dev]'" in again
+
+
+def test_the_licence_is_mit() -> None:
+    text = (ROOT / "LICENSE").read_text()
+    assert text.startswith("MIT License\n") and "the probe developers" in text
+
+
+def test_the_ci_script_is_valid_and_runs_check_then_test() -> None:
+    subprocess.run(["bash", "-n", ROOT / ".ci/run"], check=True)
+    script = (ROOT / ".ci/run").read_text()
+    assert "set -eu" in script and script.index("make check") < script.index("make test")
+    assert os.access(ROOT / ".ci/run", os.X_OK)

@@ -1,0 +1,337 @@
+"""The walk's numbers: identities of every step, the same in frames and page; the choice of the
+head; refusals."""
+
+import base64
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from families import family_model
+
+import probe
+from probe.model import attention
+from probe.walkthrough import choose, formula, numbers, pictures, scene
+from probe.walkthrough.frames import DESCRIBED
+
+TEXT = "The mole dug a tunnel under the river bank after the flood."
+
+
+@pytest.fixture(scope="module")
+def walked(model):
+    return probe.walk(model, TEXT, word="bank", head=(1, 2), beside="A red bank")
+
+
+@pytest.fixture(scope="module")
+def traced(model):
+    return probe.trace(model, TEXT)
+
+
+def unpacked(walked, name):
+    """An array that the page carries."""
+    packed = walked.block["arrays"][name]
+    return np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"])
+
+
+def coordinates(frame, letter):
+    return frame[
+        [column for column in frame if column[0] == letter and column[1:].isdigit()]
+    ].to_numpy()
+
+
+def test_the_words_token_vector_is_exactly_the_same_in_both_sentences_and_its_position_vector_is_not(
+    walked,
+):
+    rows = walked.frames["embedding"].set_index(["part", "where"])
+    assert walked.same_tokens
+    assert rows.loc[("token", "here"), "difference"] == 0
+    assert rows.loc[("token", "here")].drop("pos").equals(rows.loc[("token", "beside")].drop("pos"))
+    assert rows.loc[("position", "here"), "difference"] > 0
+    for where in ("here", "beside"):
+        parts = [
+            coordinates(rows.loc[[(part, where)]], "e") for part in ("token", "position", "sum")
+        ]
+        assert parts[0] + parts[1] == pytest.approx(parts[2], abs=1e-5)
+
+
+def test_another_spelling_is_said_to_be_other_tokens(model):
+    assert not probe.walk(model, "bank on it", word="bank", beside="The river bank").same_tokens
+
+
+def test_the_scores_and_the_variants_of_the_shares_are_the_formulas(walked, traced):
+    cells, n = walked.frames["attention"], len(traced.tokens)
+    grid = {
+        name: cells[name].to_numpy().reshape(n, n) for name in ("dot", "score", "open", "steep")
+    }
+    dot = traced.q[1, 2] @ traced.k[1, 2].T
+    assert grid["dot"] == pytest.approx(dot.numpy(), abs=1e-4)
+    assert grid["score"] * np.sqrt(8) == pytest.approx(grid["dot"], abs=1e-4)
+    assert grid["open"] == pytest.approx(torch.softmax(dot / 8**0.5, -1).numpy(), abs=1e-5)
+    masked = dot.masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf)
+    assert grid["steep"] == pytest.approx(torch.softmax(masked, -1).numpy(), abs=1e-5)
+
+
+def test_entropy_and_response_by_hand_and_by_autograd():
+    assert numbers.entropy(torch.tensor([0.5, 0.25, 0.25])).item() == pytest.approx(1.5)
+    assert numbers.entropy(torch.tensor([1.0, 0.0])).item() == 0
+    score = torch.tensor([0.3, -1.0, 2.0])
+    jacobian = torch.autograd.functional.jacobian(attention.softmax, score)
+    assert numbers.response(attention.softmax(score)).item() == pytest.approx(
+        jacobian.trace().item(), abs=1e-6
+    )
+
+
+def test_the_softmax_table_holds_the_words_row(walked):
+    table = walked.frames["softmax"].set_index("variant")
+    row = walked.frames["attention"].query(f"query_pos == {walked.at}")
+    assert table.loc["divided", "largest"] == pytest.approx(row["pattern"].max())
+    assert table.loc["not divided", "largest"] == pytest.approx(row["steep"].max())
+    assert table.loc["not divided", "entropy"] == pytest.approx(
+        -(row["steep"] * np.log2(row["steep"].where(row["steep"] > 0, 1))).sum(), abs=1e-4
+    )
+
+
+def test_the_plane_is_that_of_the_largest_variance():
+    points = torch.tensor(
+        [[3.0, 0, 0], [-3.0, 0, 0], [0, 1.0, 0], [0, -1.0, 0], [0, 0, 0.1], [0, 0, -0.1]]
+    )
+    places, explained = numbers.plane(points)
+    assert places[:, 0].tolist() == pytest.approx([3, -3, 0, 0, 0, 0], abs=1e-6)
+    assert sum(explained) == pytest.approx(20 / 20.02)
+    assert numbers.plane(torch.ones(1, 4))[0].tolist() == [[0, 0]]
+
+
+def test_a_head_that_rests_on_the_first_token_is_never_opened(model, monkeypatch):
+    monkeypatch.setattr(choose, "RESTING", 0.05)
+    seen, here = scene.Seen.within(probe.trace(model, TEXT)), choose.place(model, TEXT, "bank")
+    resting = choose.rest(seen, here.at)
+    assert 0 < (resting > 0.05).sum() < resting.numel()
+    layer, head, because = choose.choose_head(seen, here, (None, None))
+    assert resting[layer, head] <= 0.05 and " attention to “<|endoftext|>” w" in because
+
+
+def test_content_words_are_no_function_words_and_no_punctuation(model):
+    tokens = probe.tokenize(model, "The mole, and his river bank.")
+    pieces = zip(tokens.pieces, choose.content_words(tokens), strict=True)
+    assert "".join(piece.strip() for piece, content in pieces if content) == "moleriverbank"
+
+
+def test_a_layer_alone_chooses_among_its_heads(model):
+    found = [probe.walk(model, TEXT, word="flood", head=(layer, None)) for layer in range(2)]
+    assert [walk.layer for walk in found] == [0, 1]
+    assert "of 4 heads of layer 0" in found[0].because
+    best = found[0].frames["heads"].nlargest(1, "from_content")
+    assert (best["layer"].item(), best["head"].item()) in {
+        (walk.layer, walk.head) for walk in found
+    }
+
+
+def test_a_first_word_has_only_itself_and_bos_to_take_from_and_nothing_comes_after_the_last(model):
+    assert probe.walk(model, "The river bank").later is None
+    found = probe.walk(model, "Bank")
+    assert "adds" not in found.because and "it moves “Bank” most:" in found.because
+    assert found.frames["heads"]["moved"].max() == 0
+
+
+def test_the_last_word_is_followed_by_default_or_the_last_that_the_lexicon_has(model):
+    assert probe.walk(model, "The river of the river, twice.").word == "twice"
+    assert probe.walk(model, "The moles of the banks, twice.").word == "banks"
+    assert (
+        probe.walk(model, "The bank of the bank!").at
+        == len(probe.tokenize(model, "The bank of the bank!")) - 2
+    )
+
+
+def test_a_word_of_several_tokens_is_read_at_its_last_and_its_pieces_are_no_context(model):
+    here = choose.place(model, "The mole wugged away", "wugged")
+    assert len(here.positions) > 1 and here.at == here.positions[-1]
+    others = scene.Seen.within(probe.trace(model, "The mole wugged away")).others(here)
+    for at in here.positions:
+        assert others[at].nonzero()[:, 0].tolist() == list(range(1, here.positions[0]))
+
+
+def test_the_other_sentence_has_the_same_tokens_at_the_word_and_others_before(model):
+    for text, word in (
+        ("The river bank", "bank"),
+        ("Apple soared", "Apple"),
+        ("A verdant wug", "wug"),
+    ):
+        here = choose.place(model, text, word)
+        there = choose.other_sentence(model, here, None)
+        assert there.ids == here.ids and there.around(causal=True) != here.around(causal=True)
+        assert there.tokens.text != text
+
+
+def test_the_page_carries_the_same_numbers_as_the_frames_for_every_head(model, walked, traced):
+    for layer, head in ((1, 2), (0, 3)):
+        other = probe.walk(model, TEXT, word="bank", head=(layer, head), beside="A red bank")
+        c, at = walked.block["heads"].index([layer, head]), walked.block["first"]["at"]
+        cells = other.frames["attention"]
+        for name in ("dot", "score", "pattern", "open", "steep"):
+            assert unpacked(walked, name)[c].ravel() == pytest.approx(
+                cells[name].to_numpy(), rel=1e-4, abs=1e-6
+            )
+        assert unpacked(walked, "delta")[c, at] == pytest.approx(
+            traced.delta_e(layer, head, at)[:4].numpy()
+        )
+        vectors = other.frames["vectors"]
+        for kind, name in (("query", "q"), ("key", "k"), ("value", "v")):
+            mine = vectors[vectors["kind"] == kind]
+            assert unpacked(walked, name)[c] == pytest.approx(
+                coordinates(mine, "d"), rel=1e-4, abs=1e-6
+            )
+            place = mine[["plane_x", "plane_y"]].to_numpy()
+            assert unpacked(walked, f"{name}_plane")[c] == pytest.approx(place, rel=1e-3, abs=1e-5)
+
+
+def test_the_same_word_parts_with_depth(walked):
+    layers = walked.frames["layers"]
+    assert layers["depth"].tolist() == [-1, 0, 1, 2]
+    assert layers["apart"].iloc[0] == 0 and (layers["apart"].iloc[1:] > 0).all()
+    assert layers["attention"].notna().tolist() == [False, False, True, True]
+
+
+def test_every_picture_is_described_and_comes_from_a_table(walked):
+    for name, chart in pictures(walked).items():
+        spec = chart.to_dict()
+        assert len(spec["description"]) > 30, name
+        assert spec["data"]["name"] and spec["data"]["values"], name
+
+
+def test_every_column_is_described_and_every_description_has_a_column(model):
+    walks = [
+        probe.walk(
+            model,
+            "The old river was by the bank",
+            against="The old mole was by the bank",
+            word="bank",
+        ),
+        probe.walk(
+            family_model("bart"),
+            "He sat by the river",
+            target="a fluffy river roamed",
+            word="river",
+        ),
+    ]
+    used = set()
+    for made in walks:
+        rows = made.frames["columns"].set_index(["table", "column"])
+        frames = made.frames
+        assert list(rows.index) == [(name, column) for name in frames for column in frames[name]]
+        assert (rows["meaning"].str.len() > 3).all()
+        for name, column in rows.index:
+            measured = frames[name][column].dtype.kind == "f" and column != "tolerance"
+            assert not measured or rows.loc[(name, column), ["formula", "unit"]].all(), (
+                name,
+                column,
+            )
+            key = re.sub(r"\d+$", "#", column)
+            used.add(f"{name}.{key}" if f"{name}.{key}" in DESCRIBED else key)
+    assert used == set(DESCRIBED)
+
+
+def test_formulas_are_the_functions_without_their_docstrings():
+    scores = "return q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])"
+    assert formula(attention.scores) == ("attention.scores(q, k)", scores)
+
+
+def test_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
+    again = probe.walk(model, TEXT, word="bank", head=(1, 2), beside="A red bank")
+    first, second = (
+        probe.write(found, tmp_path / str(n)).parent for n, found in enumerate((walked, again))
+    )
+    names = {file.name for file in first.iterdir()}
+    tables = {f"{name}.{end}" for name in walked.frames for end in ("csv", "parquet")}
+    assert names == {"walk.html", "manifest.json"} | tables
+    for name in names - {"manifest.json"}:
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    made = json.loads((first / "manifest.json").read_text())
+    assert made["options"]["word"] == "bank" and set(made["files"]) == names - {"manifest.json"}
+    assert len(pd.read_parquet(first / "values.parquet")) == walked.at + 1
+
+
+TWO = {"against": "A bank", "beside": "My bank"}
+EMPTY = "Choosing a word to follow: got an empty one, expected a word of the text; give --word bank, say."
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        (
+            "",
+            {},
+            "Reading the text: got an empty text, expected at least one word; give a sentence.",
+        ),
+        (
+            "?!",
+            {},
+            "Choosing a word of '?!': got no letters or digits; give a text with a word in it.",
+        ),
+        ("The bank", {"word": "mole"}, "found it 0 times; give a word that stands in the text."),
+        (
+            "The bank",
+            {"against": "The bank"},
+            "with --against, where nothing can differ; give another with the same",
+        ),
+        (
+            "The bank",
+            TWO,
+            "got --beside and --against, expected one other sentence; give one of them.",
+        ),
+        (
+            "The bank",
+            {"against": "A mole", "word": "bank"},
+            "Looking for 'bank' (occurrence 1) in 'A mole': found",
+        ),
+        ("The bank", {"beside": "A mole"}, "in 'A mole': found it 0 times"),
+        ("bank " * 60, {}, "expected at most 48, the context window of"),
+        ("The bank", {"head": (2, None)}, ": it has 2 layers; give --layer from 0 to 1."),
+        ("The bank", {"head": (0, 4)}, ": it has 4 heads per layer; give --head from 0 to 3."),
+        ("The bank", {"head": (-1, 0)}, "Following layer -1 of "),
+        (
+            "The bank",
+            {"head": (None, 1)},
+            "head 1: got a head without its layer, expected both; give --layer",
+        ),
+        (TEXT, {"word": " "}, EMPTY),
+    ],
+)
+def test_what_cannot_be_walked_is_one_sentence(model, text, options, said):
+    with pytest.raises(probe.InputError) as raised:
+        probe.walk(model, text, **options)
+    assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_the_command_writes_a_page_that_names_the_command(run, checkpoint, tmp_path):
+    out = tmp_path / "out"
+    code, said, _ = run(
+        "walk", TEXT, "--word", "bank", "--model", checkpoint, "--layer", "1", "--out", out
+    )
+    assert code == 0 and said.strip() == str(out / "walk.html")
+    command = json.loads((out / "manifest.json").read_text())["command"]
+    assert (
+        command.startswith(f"probe walk '{TEXT}' --word bank --beside ")
+        and "--layer 1 --head " in command
+    )
+    assert str(tmp_path) not in command
+    page = (out / "walk.html").read_text(encoding="utf-8")
+    assert str(tmp_path) not in page and "--model small-random --layer 1 --head" in page
+
+
+def test_a_notebook_shows_what_was_walked(walked):
+    shown = walked._repr_html_()
+    assert (
+        walked.answer in shown and "L1H2" in shown and "values" in shown and "<script" not in shown
+    )
+
+
+def test_a_word_that_stands_twice_is_said_to_be_the_first(model):
+    twice, once = (
+        probe.walk(model, text, word="bank")
+        for text in ("The bank near the river bank", "The river bank")
+    )
+    assert twice.answer.startswith("At “bank” (the first of 2), L") and once.answer.startswith(
+        "At “bank”, L"
+    )

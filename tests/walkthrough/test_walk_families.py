@@ -1,0 +1,432 @@
+"""The walk over all families: every formula against its hook, sums, the page's numbers and the
+trace's, the steps."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from browser import MARKS
+from families import PAIRED, SINGLE, each_family, family_model, make_family
+from test_walk import unpacked
+from test_walk_page import cells, dots, number, settled
+
+import probe
+from probe.model import attention
+from probe.model.architectures import FAMILIES
+from probe.pages.walk import render
+from probe.walkthrough import choose, numbers, scene
+from probe.walkthrough.frames import TABLES
+
+SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"
+SMALL = (
+    "mistral",
+    "gpt_neo",
+    "gemma2",
+    "gemma3_text",
+)  # whose small models look back over five tokens only
+SINGLE = tuple(kind for kind in SINGLE if kind not in SMALL)
+CAUSAL = {kind: FAMILIES[kind].kind == "decoder" for kind in SINGLE}
+STEPS = [
+    "tokens",
+    "layernorm",
+    "qkv",
+    "scores",
+    "mask",
+    "softmax",
+    "values",
+    "sum",
+    "heads",
+    "layers",
+    "parameters",
+]
+MADE = {
+    "model": "m",
+    "origin": {"kind": "folder", "location": "here", "revision": None},
+    "dtype": "float32",
+}
+MADE |= {"weights_sha256": "0", "command": "probe walk", "versions": {}}
+
+
+def walk_of(kind, text=SOURCE, **options):
+    target = {"target": TARGET} if kind in PAIRED else {}
+    return probe.walk(family_model(kind), text, **target, word=WORD, **options)
+
+
+@pytest.fixture(scope="module", params=each_family(*SINGLE, *PAIRED))
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def walked(kind):
+    return walk_of(kind)
+
+
+@pytest.fixture(scope="module")
+def traced(kind):
+    model = family_model(kind)
+    return (
+        probe.trace(model, SOURCE, TARGET).cross if kind in PAIRED else probe.trace(model, SOURCE)
+    )
+
+
+def close(got, wanted, **how):
+    got, wanted = (
+        torch.as_tensor(np.array(part) if isinstance(part, np.ndarray) else part)
+        for part in (got, wanted)
+    )
+    torch.testing.assert_close(got.double(), wanted.double(), **how)
+
+
+def test_every_formula_agrees_with_its_hook_in_every_layer(walked, kind):
+    rows = walked.frames["agreement"]
+    assert rows["error"].max() < 1e-5
+    steps = (
+        10 if family_model(kind).config.family.adds_plainly else 11
+    )  # the norm of the sum is a step of its own
+    assert rows.groupby("layer").size().tolist() == [steps, steps]
+    assert set(rows["function"]) >= {
+        "attention.project",
+        "attention.softmax",
+        "attention.mix",
+        "forward.merge_heads",
+    }
+    assert walked.certificate.ok and set(walked.certificate.texts) >= {SOURCE}
+
+
+def test_a_formula_that_is_wrong_shows_in_its_own_row(kind, traced, monkeypatch):
+    model = family_model(kind)
+    seen = (
+        scene.Seen.across(probe.trace(model, SOURCE, TARGET))
+        if kind in PAIRED
+        else scene.Seen.within(traced)
+    )
+    project = attention.project
+    monkeypatch.setattr(
+        attention, "project", lambda x, weight, bias: project(x, weight, bias) * 1.01
+    )
+    rows = {row.step: row.error for row in numbers.agreement(seen, 0, at=3)}
+    assert min(rows[step] for step in "QKV") > 5e-3 and rows["z"] < 1e-5 and rows["scores"] < 1e-5
+    monkeypatch.setattr(attention, "project", project)
+    for name in ("scores", "matches"):
+        formula = getattr(attention, name)
+        monkeypatch.setattr(attention, name, lambda q, k, formula=formula: formula(q, k) * 1.01)
+    rows = {row.step: row.error for row in numbers.agreement(seen, 0, at=3)}
+    assert (
+        rows["scores"] > 1e-3 and rows["pattern"] > 1e-4 and rows["Q"] < 1e-5 and rows["z"] < 1e-5
+    )
+
+
+def test_the_steps_and_tables_are_those_of_the_family(walked, kind):
+    config, page = family_model(kind).config, render(walked, MADE)
+    family, found = config.family, re.findall(r'<section id="(\w+)"', page)
+    own = ["embedding" if kind in SINGLE else "word", *["scaling"] * family.scaled]
+    assert sorted(found) == sorted([*STEPS, *own, "certificate", "tables"])
+    absent = [
+        "contrast",
+        "trace",
+        *["embedding"] * (kind in PAIRED),
+        *["layer_norm"] * (not family.norm_first),
+    ]
+    assert list(walked.frames) == [name for name in TABLES if name not in absent]
+    assert ("reads both ways" in page) == (kind in SINGLE and not config.causal)
+    assert ("attention.mask(scores)" in page) == CAUSAL.get(kind, False)
+    assert ("behind the sum, not in front of the head" in page) == family.norm_last
+    assert ("are turned by angles" in page) == (config.positions.kind == "rotary")
+    assert ("share 2 sets of keys and values" in page) == (config.n_kv_heads == 2)
+    assert ("The MLP of this model reads E, not E′" in page) == family.parallel
+    assert ("three matrices and no biases" in page) == (
+        kind in ("t5", "gptj", "llama", "phi3", "qwen3", "olmo2")
+    )
+    assert ("pass norms of their own" in page) == (kind in ("qwen3", "olmo2"))
+
+
+@pytest.mark.parametrize("kind", each_family("olmo2", "gemma2", "gemma3_text"))
+def test_where_a_family_norms_what_its_heads_write_the_sum_shows_it_and_a_head_moves_by_what_is_added(
+    kind,
+):
+    model = family_model(kind)
+    walked, trace = probe.walk(model, "the bank"), probe.trace(model, "the bank")
+    assert (
+        walked.frames["agreement"].query("step.str.startswith('E + RMSNorm')")["error"].max() < 1e-5
+    )
+    assert "E′ = E + RMSNorm(ΔE of this head + ΔE of the other 3)" in render(walked, MADE)
+    seen = scene.Seen.within(trace)
+    for layer in range(model.config.n_layers):
+        written = attention.write(trace.z[layer], seen.weights.blocks[layer].w_o)
+        added = trace.resid_mid[layer] - trace.resid_pre[layer]
+        assert torch.allclose(
+            seen.added(layer, written).sum(0), added, atol=1e-5 * added.abs().max()
+        )
+    assert (
+        walked.frames["sums"].query("term == 'difference'")["norm"].item()
+        < 1e-5 * trace.resid_mid.norm()
+    )
+
+
+@pytest.mark.parametrize("kind", each_family(*SMALL))
+def test_a_text_longer_than_a_layer_looks_back_is_refused_and_a_shorter_one_walked(kind):
+    model = family_model(kind)
+    n = len(probe.trace(model, SOURCE).tokens)
+    with pytest.raises(probe.InputError) as refused:
+        probe.walk(model, SOURCE)
+    assert str(refused.value) == (
+        f"Walking a text through {kind}: it has {n} tokens, and some layers look back over 5 only, so that one mask "
+        "would not do; give a text of at most 5 tokens."
+    )
+    assert probe.walk(model, "the bank").frames["agreement"]["error"].max() < 1e-5
+
+
+def test_the_tables_are_the_traces_numbers_and_what_is_open_is_a_triangle_a_square_or_a_rectangle(
+    walked, traced, kind
+):
+    layer, head, at = walked.layer, walked.head, walked.at
+    cells_of = walked.frames["attention"]
+    table, score, allowed = (
+        cells_of.pivot(index="query_pos", columns="key_pos", values=name).to_numpy()
+        for name in ("pattern", "score", "allowed")
+    )
+    n, m = table.shape
+    assert np.array_equal(
+        allowed, np.tri(n, dtype=bool) if CAUSAL.get(kind) else np.ones((n, m), dtype=bool)
+    )
+    assert (n == m) == (kind in SINGLE)
+    assert ("open" in cells_of) == CAUSAL.get(kind, False) == walked.block["causal"]
+    close(table, traced.pattern[layer, head], rtol=1e-5, atol=1e-12)
+    close(score[allowed], traced.scores[layer, head].numpy()[allowed], rtol=1e-4, atol=1e-5)
+    values, parts = walked.frames["values"], traced.delta_e_by_source(layer, head, at)
+    whole = traced.delta_e(layer, head, at)
+    keys = values["pos"].tolist()
+    close(values["norm"].to_numpy(), parts[keys].norm(dim=-1), rtol=1e-4, atol=1e-8)
+    close(values["share"].to_numpy(), (parts @ whole / (whole @ whole))[keys], rtol=1e-3, atol=1e-6)
+    assert values["share"].sum() == pytest.approx(1, abs=1e-5) and values[
+        "weight"
+    ].sum() == pytest.approx(1, abs=1e-5)
+    summed = values[["p0", "p1", "p2", "p3"]].sum().to_numpy()
+    close(summed, whole[:4], rtol=1e-4, atol=1e-5)
+    out = values[["v0", "v1", "v2", "v3"]].to_numpy() * values[["weight"]].to_numpy()
+    close(values[["p0", "p1", "p2", "p3"]].to_numpy(), out, rtol=1e-4, atol=1e-5)
+    heads = walked.frames["heads"].query(f"layer == {layer} and head == {head}").iloc[0]
+    assert heads["norm"] == pytest.approx(whole.norm().item(), rel=1e-5)
+    assert heads["weight"] == pytest.approx(traced.pattern[layer, head, at].max().item(), rel=1e-5)
+
+
+def test_e_and_all_writes_make_the_hooked_e_prime(walked, traced):
+    sums = walked.frames["sums"].set_index("term")
+    names = ["e0", "e1", "e2", "e3"]
+    apart = walked.block["norm_written"]  # what the heads write is normed before E is added
+    terms = [term for term in ("E", "ΔE", "other heads", "b_O")[apart:] if term in sums.index]
+    close(
+        sums.loc[terms, names].sum().to_numpy(),
+        sums.loc["sum", names].to_numpy(float),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+    last = "norm of the sum" if "norm of the sum" in sums.index else "sum"
+    hooked = traced.resid_mid[walked.layer, walked.at]
+    after = sums.loc[[last, "E"] if apart else [last], names].sum().to_numpy(float)
+    close(after, hooked[:4], rtol=1e-4, atol=1e-4)
+    assert sums.loc["difference", "norm"] < 1e-4 * hooked.norm().item()
+
+
+def test_the_page_carries_every_head_at_every_token(walked, traced):
+    layers, heads, n = traced.pattern.shape[:3]
+    assert walked.block["heads"] == [
+        [layer, head] for layer in range(layers) for head in range(heads)
+    ]
+    close(unpacked(walked, "pattern"), traced.pattern.flatten(0, 1))
+    lengths = unpacked(walked, "pattern") * unpacked(walked, "out_norm")[:, None]
+    for c, (layer, head) in enumerate(walked.block["heads"]):
+        for at in range(n):
+            parts, whole = (
+                traced.delta_e_by_source(layer, head, at),
+                traced.delta_e(layer, head, at),
+            )
+            close(lengths[c, at], parts.norm(dim=-1), rtol=1e-4, atol=1e-6)
+            close(
+                unpacked(walked, "share")[c, at],
+                parts @ whole / (whole @ whole),
+                rtol=1e-3,
+                atol=1e-5,
+            )
+            assert unpacked(walked, "write_norm")[layer, head, at] == pytest.approx(
+                whole.norm().item(), rel=1e-5
+            )
+    assert "pattern_rest" not in walked.block["arrays"]
+
+
+@pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
+def test_cutting_off_what_comes_later_changes_a_word_only_where_both_sides_are_read(walked, kind):
+    assert walked.later < 1e-5 if CAUSAL[kind] else walked.later > 1e-3
+    shown = [
+        probe.trace(family_model(kind), text)
+        for text in (SOURCE, SOURCE[: SOURCE.index(WORD) + len(WORD)])
+    ]
+    whole, alone = (trace.resid_post[:, walked.at] for trace in shown)
+    assert walked.later == pytest.approx(
+        ((whole - alone).abs().max() / whole.abs().max()).item(), abs=1e-7
+    )
+
+
+@pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
+def test_the_word_is_compared_with_another_sentence_in_every_model_with_one_stack(kind):
+    other = "A muddy river roamed"
+    found = walk_of(kind, head=(0, 0), beside=other)
+    layers, model = found.frames["layers"], family_model(kind)
+    assert found.other == other and found.same_tokens and layers["apart"].iloc[0] == 0
+    here, there = (probe.trace(model, text) for text in (SOURCE, other))
+    pair = [trace.resid_post[-1, trace.tokens.positions_of(WORD)[-1]] for trace in (here, there)]
+    cosine = torch.cosine_similarity(*pair, dim=0).item()
+    assert layers["beside_cosine"].iloc[-1] == pytest.approx(cosine, rel=1e-4)
+    rows = found.frames["embedding"].set_index(["part", "where"])
+    assert rows.loc[("token", "here"), "difference"] == 0
+    entering = rows.loc[(rows.index[-1][0], "here"), ["e0", "e1", "e2", "e3"]].to_numpy(float)
+    close(entering, here.resid_pre[0, found.at, :4], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
+def test_the_head_that_takes_most_from_the_content_words_it_may_see_is_followed(
+    walked, traced, kind
+):
+    at, tokens = walked.at, traced.tokens
+    word = set(tokens.positions_of(WORD))
+    places = [(SOURCE.index(name), SOURCE.index(name) + len(name)) for name in ("sat", "bank")]
+    overlaps = [
+        any(low < end and high > start for start, end in places) for low, high in tokens.spans
+    ]
+    sources = [
+        pos for pos, content in enumerate(overlaps) if content and not (CAUSAL[kind] and pos > at)
+    ]
+    assert not word & set(sources)
+    resting = [pos for pos, (start, end) in enumerate(tokens.spans) if start == end or pos == 0]
+    seen, layers = scene.Seen.within(traced), range(traced.z.shape[0])
+    after = [
+        traced.resid_pre[layer, at] + seen.added(layer, traced.attn_out[layer, at], at)
+        for layer in layers
+    ]
+
+    def taken(layer, head):
+        written = traced.delta_e_by_source(layer, head, at)[sources].sum(0)
+        return (seen.added(layer, written, at).norm() / after[layer].norm()).item()
+
+    moved = {
+        (layer, head): taken(layer, head)
+        for layer in layers
+        for head in range(traced.z.shape[1])
+        if traced.pattern[layer, head, at, resting].sum() <= choose.RESTING
+    }
+    assert (walked.layer, walked.head) == max(moved, key=moved.__getitem__)
+    heads = walked.frames["heads"].set_index(["layer", "head"])["from_content"]
+    assert heads[list(moved)].to_dict() == pytest.approx(moved, rel=1e-4)
+    assert f"{100 * max(moved.values()):.0f}" in walked.because
+    assert f"the content words {'before' if CAUSAL[kind] else 'around'} it" in walked.because
+
+
+def test_a_long_text_is_drawn_in_part_and_counted_whole(kind):
+    long = f"{SOURCE} {SOURCE} by"
+    walked = walk_of(kind, long)
+    weights = walked.frames["values"]["weight"]
+    n = len(probe.tokenize(family_model(kind), long))
+    drawn = [token["pos"] for token in walked.block["source"]]
+    assert n > scene.DRAWN and walked.block["beyond"] == n - len(drawn)
+    assert len(drawn) == (min(scene.OF_LONG, walked.at + 2) if CAUSAL.get(kind) else scene.OF_LONG)
+    assert len(walked.frames["attention"]) == len(drawn) * len(walked.block["tokens"])
+    assert weights.sum() == pytest.approx(1, abs=1e-4)
+    if kind in SINGLE:
+        assert walked.at in drawn and drawn == [token["pos"] for token in walked.block["tokens"]]
+    for name in ("pattern", "share"):
+        together = unpacked(walked, name).sum(-1) + unpacked(walked, f"{name}_rest")
+        close(together, np.ones_like(together), rtol=0, atol=1e-4)
+    order = weights.to_numpy().argsort()[::-1][:5]
+    assert set(walked.frames["values"]["pos"].to_numpy()[order]) <= set(drawn)
+
+
+def test_a_model_with_many_heads_carries_only_those_of_the_layer(kind, monkeypatch):
+    monkeypatch.setattr(scene, "CELLS", 10)
+    walked = walk_of(kind, head=(1, 2))
+    assert walked.block["heads"] == [[1, head] for head in range(4)]
+    assert unpacked(walked, "moved").shape[:2] == (2, 4)
+
+
+def test_the_stream_ends_in_what_the_model_says(walked, kind):
+    model = family_model(kind)
+    stream = (
+        probe.trace(model, SOURCE, TARGET).decoder if kind in PAIRED else probe.trace(model, SOURCE)
+    )
+    lens, nearest = walked.frames["lens"], walked.frames["nearest"]
+    last = lens[lens["depth"] == lens["depth"].max()]
+    said = torch.softmax(stream.logits[walked.at], -1).topk(5)
+    close(last["probability"].to_numpy(), said.values, rtol=1e-3, atol=1e-9)
+    assert last["token"].tolist() == [
+        model.tokenizer.decode([token]) for token in said.indices.tolist()
+    ]
+    table = model.weights[model.config.family.embed + ".weight"]
+    cosines = torch.cosine_similarity(stream.resid_post[-1, walked.at], table, dim=-1)
+    best = nearest[(nearest["depth"] == nearest["depth"].max()) & (nearest["rank"] == 1)]
+    assert best["cosine"].item() == pytest.approx(cosines.max().item(), rel=1e-4)
+
+
+def test_without_a_language_model_head_nothing_is_said_to_come_next(tmp_path):
+    model = probe.load(make_family(tmp_path / "bert", "bert", architecture="BertModel"))
+    walked = probe.walk(model, SOURCE, word=WORD)
+    assert "lens" not in walked.frames and "nearest" in walked.frames
+    assert "There is no logit lens: the checkpoint holds no language-model head." in render(
+        walked, MADE
+    )
+
+
+@pytest.mark.parametrize("kind", ["llama", "bert"], indirect=True)
+def test_a_model_in_double_precision_is_walked_too(kind):
+    rows = probe.walk(family_model(kind, torch.float64), SOURCE, word=WORD).frames["agreement"]
+    assert rows["error"].max() < 1e-6
+
+
+def test_the_command_walks_a_model_that_reads_both_ways(run, tmp_path):
+    text = "Apple unveiled a new smartphone"
+    given = ["--word", "Apple", "--model", "tiny-senses-bidirectional", "--out", tmp_path]
+    assert run("walk", text, *given)[:2] == (0, f"{tmp_path / 'walk.html'}\n")
+    made = json.loads((tmp_path / "manifest.json").read_text())
+    assert made["command"].startswith(f"probe walk '{text}' --word Apple --beside ")
+    assert " --model tiny-senses-bidirectional --layer " in made["command"]
+    later = pd.read_csv(tmp_path / "attention.csv").query("query_pos < key_pos")["pattern"]
+    assert later.max() > 0.1
+
+
+class TestPage:
+    """A family that reads both ways with its norm behind, in the campaign one with rotary positions
+    and shared keys."""
+
+    pytestmark = MARKS
+
+    @pytest.mark.parametrize(
+        "kind", ["bert", pytest.param("llama", marks=pytest.mark.campaign)], indirect=True
+    )
+    def test_every_step_follows_head_and_token(self, open_page, tmp_path, kind, walked, traced):
+        opened = open_page(probe.write(walked, tmp_path))
+        page, n = opened.page, len(traced.tokens)
+        assert page.locator("h1").inner_text() == "What happens to “river”?"
+        assert page.locator("h1 + p").inner_text() == walked.answer
+        assert len(dots(page, "pattern", "rows")) == (n * (n + 1) // 2 if CAUSAL[kind] else n * n)
+        assert page.locator(".chart.drawn").count() == (11 if CAUSAL[kind] else 8)
+        page.locator('[data-map="moved"] [value="0.1"]').check(force=True)
+        page.locator('[name="at"][value="2"]').check(force=True)
+        settled(page)
+        weights = [number(row[1][1]) for row in cells(page, "values")[:-1]]
+        assert weights == pytest.approx(
+            traced.pattern[0, 1, 2, : len(weights)].tolist(), rel=1e-4, abs=1e-9
+        )
+        assert len(weights) == (3 if CAUSAL[kind] else n)
+        whole = traced.delta_e(0, 1, 2).norm().item()
+        assert (
+            f", L0H1 adds a vector of length {whole:.2f}, " in page.locator("h1 + p").inner_text()
+        )
+        assert page.locator("h1").inner_text() != "What happens to “river”?"
+        assert page.url.endswith("#L0H1@2") and opened.trouble == [] and len(opened.requests) == 1
+        page.reload()
+        page.wait_for_selector("html.ready", state="attached")
+        assert page.inner_text('[data-slot="following"]').startswith(
+            "L0H1 at “"
+        )  # the address says what is followed

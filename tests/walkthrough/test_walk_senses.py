@@ -1,0 +1,313 @@
+"""Where a walk opens: at the head that moves a word of the lexicon towards its sense, or where two
+sentences differ."""
+
+import pandas as pd
+import pytest
+from browser import MARKS, settled
+from test_walk import unpacked
+from test_walk_families import MADE
+
+import probe
+from probe.model.tokens import Placed
+from probe.pages.walk import render
+from probe.patching.positions import trace_positions
+from probe.stats.axes import fit_axis
+from probe.walkthrough import choose
+from probe.walkthrough.scene import Seen
+
+RIVER, MONEY = (
+    "The fisherman walked along the river to the bank.",
+    "The clerk took the deposit to the bank.",
+)
+
+
+@pytest.fixture(scope="module")
+def against(model):
+    return probe.walk(model, RIVER, against=MONEY)
+
+
+def seen_at(model, text, word=None):
+    return Seen.within(probe.trace(model, text)), choose.place(model, text, word)
+
+
+@pytest.mark.real_model
+def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny):
+    text = "The river bank was muddy"
+    seen, here = seen_at(tiny, text)
+    found = probe.walk(tiny, text)
+    few = choose._few("bank", seen, here)
+    tokens = [probe.tokenize(tiny, row.text) for row in few]
+    states = probe.target_states(tiny, tokens, [cut.positions_of("bank")[-1] for cut in tokens])
+    rows = {
+        sense: [place for place, row in enumerate(few) if row.sense == sense]
+        for sense in ("river", "money")
+    }
+    assert all(len(mine) == choose.PER_SENSE for mine in rows.values())
+    # At the first depth the senses are apart: only the heads of layer 0 have written there.
+    axis = fit_axis(*(states.resid[mine, 1] for mine in rows.values()), ("river", "money"), 1)
+    river, moved = here.at - 1, []
+    for head in range(4):
+        w_o = probe.read_weights(tiny).blocks[0].w_o[head].double()
+        mean = sum(states.z[mine, 0, head].double().mean(0) for mine in rows.values()) / 2 @ w_o
+        written = seen.attention.delta_e_by_source(0, head, here.at)[river].double()
+        moved.append(
+            axis.effect(
+                written - seen.attention.pattern[0, head, here.at, river].double() * mean
+            ).item()
+        )
+    toward = choose.toward(tiny, seen, here, choose.sources_of(seen, here))
+    assert (toward.sense, toward.other, toward.fitted) == ("river", "money", 2 * choose.PER_SENSE)
+    assert toward.moved[0].tolist() == pytest.approx(moved, abs=1e-6) and not toward.moved[1:].any()
+    assert (found.layer, found.head) == (0, moved.index(max(moved)))
+    most = f"by what it takes from the content words before it: {100 * max(moved):.0f}"
+    assert f"furthest towards its sense “river” {most}" in found.because
+    rest = "of the way from “money”. Where the two senses lie was measured in 32 sentences of the lexicon."
+    assert rest in found.because
+
+
+@pytest.mark.real_model
+def test_a_head_that_moves_the_word_little_along_the_axis_is_chosen_by_length(tiny, monkeypatch):
+    monkeypatch.setattr(choose, "WORTH_SEEING", 5.0)
+    assert (
+        "it moves “bank” most by what it takes"
+        in probe.walk(tiny, "The river bank was muddy").because
+    )
+
+
+def test_words_of_the_lexicon_are_known_in_their_forms_and_others_are_not(model):
+    known = choose.ambiguous("Two Banks, a plant's mole and a tunnel")
+    assert [word for *_, word in known] == ["bank", "plant", "mole"]
+    seen, here = seen_at(model, "The mole dug a tunnel", "tunnel")
+    assert choose.toward(model, seen, here, choose.sources_of(seen, here)) is None
+
+
+def test_the_sentence_that_is_walked_is_not_fitted_on(model):
+    text = probe.lexicon.expand("bank").sentences[0].text
+    seen, here = seen_at(model, text, "bank")
+    assert text not in {row.text for row in choose._few("bank", seen, here)}
+
+
+BEHIND = next(
+    row for row in probe.lexicon.expand("bank", both_sides=True).sentences if row.cue_after
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "Bank",
+            "Nothing stands before “Bank”, and {} reads left to right: what comes after it cannot change",
+        ),
+        (
+            "The bank was muddy",
+            "Only function words stand before “bank”, and {} reads left to right: what comes after",
+        ),
+        (
+            BEHIND.text,
+            f"What tells the sense of “bank” here, “{BEHIND.cue}”, comes after it, and {{}} reads left to",
+        ),
+        ("The river bank", None),
+    ],
+)
+def test_what_cannot_be_known_yet_is_said_at_the_top(model, text, said):
+    found = probe.walk(model, text, word="bank", head=(0, 0))
+    assert (
+        found.caution is None if said is None else found.caution.startswith(said.format(model.name))
+    )
+    assert (
+        said is None
+        or f'caution">{found.caution}<' in render(found, MADE).partition("</header>")[0]
+    )
+
+
+@pytest.mark.real_model
+def test_a_model_that_reads_both_ways_is_not_cautioned():
+    both = probe.load("tiny-senses-bidirectional")
+    assert probe.walk(both, "Apple unveiled a new smartphone", word="Apple").caution is None
+
+
+def test_the_head_followed_is_the_one_whose_write_differs_most(model, against):
+    here, there = probe.trace(model, RIVER), probe.trace(model, MONEY)
+    at = [one.tokens.positions_of("bank")[-1] for one in (here, there)]
+    differs = {}
+    for layer in range(2):
+        after = (
+            sum(
+                one.resid_mid[layer, pos].norm() for one, pos in zip((here, there), at, strict=True)
+            )
+            / 2
+        )
+        for head in range(4):
+            gap = here.delta_e(layer, head, at[0]) - there.delta_e(layer, head, at[1])
+            differs[layer, head] = (gap.norm() / after).item()
+    assert (against.layer, against.head) == max(differs, key=differs.get)
+    found = against.frames["heads"].set_index(["layer", "head"])["apart"]
+    assert found.to_dict() == {key: pytest.approx(size, rel=1e-4) for key, size in differs.items()}
+    assert (
+        f"by {100 * max(differs.values()):.0f}" in against.because
+        and "differs most" in against.because
+    )
+    assert against.word == "bank" and against.other == MONEY
+
+
+def test_both_sentences_stand_side_by_side_token_by_token(model, against):
+    table = against.frames["contrast"]
+    for name, text in (("this", RIVER), ("the other", MONEY)):
+        shown, rows = probe.trace(model, text), table[table["sentence"] == name]
+        pattern = shown.pattern[against.layer, against.head, shown.tokens.positions_of("bank")[-1]]
+        assert rows["weight"].tolist() == pytest.approx(pattern.tolist(), abs=1e-5)
+        assert rows["share"].sum() == pytest.approx(1, abs=1e-3) and set(rows["text"]) == {text}
+    for place, (layer, head) in enumerate(against.block["heads"]):
+        size = probe.trace(model, MONEY).delta_e(layer, head, "bank").norm().item()
+        assert unpacked(against, "there_norm")[place] == pytest.approx(size, rel=1e-4)
+
+
+def test_where_nothing_before_the_word_differs_nothing_differs(model):
+    found = probe.walk(
+        model, "The river bank was muddy", against="The river bank is old", word="bank"
+    )
+    assert (
+        found.answer
+        == "At “bank” the two sentences are the same at every depth: nothing that it reads differs."
+    )
+    assert found.frames["layers"]["apart"].max() < 1e-5
+    assert "differs most" not in found.because
+
+
+def test_the_depth_at_which_the_sentences_part_is_told(model):
+    told = probe.walk(model, "The river bank", against="The mole bank", word="bank").answer
+    same = "“bank” is the same vector in both sentences where it enters layer 0, and another where it enters layer 1. L"
+    assert told.startswith(same)
+    assert " long here, " not in told and " here, " in told and " there, " in told
+    elsewhere = probe.walk(
+        model, "The river bank", against="The mole under the river bank", word="bank"
+    ).answer
+    assert elsewhere.startswith(
+        "“bank” is the same token in both sentences, at another position. L"
+    )
+
+
+TWO = "The old river was by the bank", "The old mole was by the bank"
+
+
+def test_the_trace_of_two_sentences_is_that_of_a_pair_along_the_line_between_them(model):
+    walked = probe.walk(model, TWO[0], against=TWO[1], word="bank")
+    here, there = (probe.tokenize(model, text) for text in TWO)
+    rows = [Placed(tokens.ids, tokens.positions_of("bank")[-1]) for tokens in (here, there)]
+    ends = [
+        probe.trace(model, text).resid_post[-1, row.at] for text, row in zip(TWO, rows, strict=True)
+    ]
+    line = ends[0] - ends[1]
+    along = (line / line.square().sum())[None]
+    pairs = trace_positions(
+        probe.read_weights(model), rows[:1], rows[1:], along, depth=2, heads=False
+    )
+    told = pd.DataFrame(pairs.rows())
+    table = walked.frames["trace"]
+    assert table["component"].tolist() == told["component"].tolist()
+    assert (table["pos"] - rows[0].at).tolist() == told["pos"].tolist()
+    assert table["moved"].to_numpy() == pytest.approx(told["denoise"].to_numpy(), abs=1e-4)
+    assert table.query("piece != piece_there")["pos"].min() == table["pos"].min()
+    stream = table.query("component == 'resid_pre'").set_index(["layer", "pos"])["moved"]
+    assert stream[0].abs().idxmax() == table["pos"].min()
+    share = f"brings the other sentence {100 * stream[0].iloc[0]:.0f}"
+    assert share in walked.travels and "the vector of “bank” alone brings it" in walked.travels
+    reached = [stream[layer, rows[0].at] >= 0.5 for layer in range(2)]
+    first = {(True, True): "Where it enters layer 0 and every later one the vector"}
+    first |= {(False, True): "layer 1, the last, the"}
+    assert first.get(tuple(reached), "Even where it enters the last layer") in walked.travels
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "said"),
+    [
+        ("The river bank", "The mole under the river bank",
+         "of the other, and parts can be put only where they fit; write the two with as many tokens before the word."),
+        ("The river bank was muddy", "The river bank is old", ("Tracing two sentences: they are the same up to “bank”, "
+         "so nothing that it reads differs; write them with another word before it.")),
+    ],
+)  # fmt: skip
+def test_sentences_that_cannot_be_traced_say_why(model, text, other, said):
+    walked = probe.walk(model, text, against=other, word="bank")
+    assert walked.travels.startswith("Tracing two sentences: ") and walked.travels.endswith(said)
+    assert "trace" not in walked.frames
+    page = render(walked, MADE)
+    assert said in page and 'data-rows="trace"' not in page
+
+
+def test_a_head_that_was_asked_for_is_followed_in_both_and_a_word_that_stands_in_both_by_default(
+    model,
+):
+    found = probe.walk(model, RIVER, against=MONEY, head=(0, 2))
+    assert (found.layer, found.head, found.because) == (0, 2, "L0H2 was asked for.")
+    assert "L0H2 adds a vector" in found.answer
+    assert (
+        probe.walk(model, "The mole left the bank to the mole", against="A bank in town").word
+        == "bank"
+    )
+
+
+def test_the_command_shows_two_sentences_and_says_how_to_make_the_page_again(
+    run, checkpoint, tmp_path
+):
+    given = ["--against", MONEY, "--model", checkpoint, "--out", tmp_path / "out"]
+    assert run("walk", RIVER, *given)[0] == 0
+    page = (tmp_path / "out" / "walk.html").read_text(encoding="utf-8")
+    assert (
+        f"--word bank --against &#39;{MONEY}&#39; --model small-random" in page
+        and '<section id="contrast">' in page
+    )
+    assert (tmp_path / "out" / "contrast.csv").exists()
+
+
+class TestPage:
+    pytestmark = MARKS
+
+    def test_the_head_picker_drives_both_sentences(self, open_page, against, model, tmp_path):
+        opened = open_page(probe.write(against, tmp_path))
+        page = opened.page
+        assert page.inner_text("h1") == page.title() == "What happens to “bank” in two sentences?"
+        assert page.locator("[data-map]").count() == 2
+        depths = page.locator("[data-depths] .depth small").all_inner_texts()
+        assert depths == ["token", "L0", "L1", "end"]
+        for layer, head in ((against.layer, against.head), (0, 1)):
+            page.locator(f'[data-map="delta_apart"] [value="{layer}.{head}"]').check(force=True)
+            settled(page)
+            for side, text in (("here", RIVER), ("there", MONEY)):
+                shown = probe.trace(model, text)
+                at = shown.tokens.positions_of("bank")[-1]
+                rows = page.locator(f'[data-rows="contrast-{side}"] tr')
+                titles = rows.evaluate_all("all => all.map(row => row.children[1].title)")
+                wanted = shown.pattern[layer, head, at, : at + 1]
+                assert [float(title) for title in titles] == pytest.approx(
+                    wanted.tolist(), abs=1e-5
+                )
+                assert page.locator(f'[data-reading="{side}"] .chip').count() == at + 1
+            assert f"the ΔE of L{layer}H{head} differs by" in page.inner_text(
+                '[data-slot="contrast"]'
+            )
+        page.locator('.strip [name="at"]').nth(2).check(force=True)
+        assert "At “bank” the ΔE" in page.inner_text(
+            '[data-slot="contrast"]'
+        )  # of the word, whatever is followed
+        assert page.inner_text("h1") == "What happens to “f”?"
+        assert opened.trouble == []
+
+    def test_a_cell_of_the_trace_is_followed(self, open_page, model, tmp_path):
+        walked = probe.walk(model, TWO[0], against=TWO[1], word="bank")
+        opened = open_page(probe.write(walked, tmp_path))
+        page, table = opened.page, walked.frames["trace"]
+        for number, part in enumerate(("resid_pre", "attn_out", "mlp_out")):
+            page.locator(f'[name="component"][value="{number}"]').check(force=True)
+            shown = page.eval_on_selector_all(
+                '[data-rows="trace"] button', "all => all.map(one => one.title)"
+            )
+            values = [float(title.split()[0].replace("−", "-")) / 100 for title in shown]
+            assert values == pytest.approx(
+                table.query(f"component == '{part}'")["moved"].tolist(), abs=1e-4
+            )
+        page.locator('[data-rows="trace"] tr:nth-child(2) td:last-child button').click()
+        settled(page)
+        assert page.evaluate("location.hash").startswith("#L1H") and opened.trouble == []
+        assert page.evaluate("location.hash").endswith(f"@{table['pos'].max()}")

@@ -13,19 +13,16 @@
 # %% [markdown]
 # # Does a long description move "monster" toward a name?
 #
-# At the end of a description that fits one film character "monster" is one word with much behind
-# it. The vector at "monster", and at the full stop behind it, where a name may follow, is read at
-# every depth as if it were the last (the logit lens): where among all tokens does the name stand,
-# with the description and without? Expect little at "monster" itself, whose next word is not a
-# name, and more at the full stop. Three other descriptions, of the same plan, are the control: a
-# rank that every description raises is not about this one. A few seconds.
+# At the end of a description that fits one film character "monster" is one word with much behind it. The vector at "monster", and
+# at the full stop behind it, where a name may follow, is read at every depth as if it were the last (the logit lens): where among all
+# tokens does the name stand, with the description and without? Expect little at "monster" itself, whose next word is not a name, and
+# more at the full stop. Three other descriptions, of the same plan, are the control: a rank that every description raises is not about
+# this one. A few seconds.
 #
-# The embedded model was trained on sentences about characters with these names and attributes,
-# never on the paragraph of the lesson (Mike's); the other three were put together from the same
-# attributes.
+# The embedded model was trained on sentences about characters with these names and attributes, never on the paragraph of the lesson
+# (Mike's); the other three were put together from the same attributes.
 #
-# Shown: the rank of each character's name at the full stop, by depth, with its own description,
-# with another's, and with none.
+# Shown: the rank of each character's name at the full stop, by depth, with its own description, with another's, and with none.
 
 # %%
 import math
@@ -54,8 +51,7 @@ NONE, KINDS = "none", ["its own description", "another's description", "no descr
 # %% [markdown]
 # ## Where the names stand
 #
-# A name of several tokens is looked up by its first. The last sentence is the same everywhere, with
-# the pronoun that fits.
+# A name of several tokens is looked up by its first. The last sentence is the same everywhere, with the pronoun that fits.
 
 # %%
 first = {
@@ -65,8 +61,7 @@ first = {
 
 
 def ranks(described: str, name: str) -> list[dict[str, object]]:
-    """The rank of a name among all tokens at every depth, at "monster" and at the full stop behind
-    it; 1 is first."""
+    """The rank of a name among all tokens at every depth, at "monster" and at the full stop behind it; 1 is first."""
     pronoun = "She" if "She" in DESCRIPTIONS.get(described, DESCRIPTIONS[name]) else "He"
     trace = probe.trace(
         model, DESCRIPTIONS.get(described, "") + f"{pronoun}'s not a very menacing monster."
@@ -103,8 +98,8 @@ at_the_end.pivot(index="described", columns="name", values="rank")
 # %% [markdown]
 # ## With its own description, with another's, with none
 #
-# The rank with another's is the geometric mean over the three others. The description of this
-# character does something if the first is smaller than the second.
+# The rank with another's is the geometric mean over the three others. The description of this character does something if the
+# first is smaller than the second.
 
 # %%
 own, none = every["described"] == every["name"], every["described"] == NONE
@@ -117,9 +112,8 @@ table[table["depth"] == table["depth"].max()]
 # %% [markdown]
 # ## The picture
 #
-# Rank 1 on top, on a logarithmic axis: at the full stop, and in the table at "monster" as well.
-# (For Celia the sentence says "she" where the others' says "he", so her line with another's
-# description differs by the pronoun too; with none it does not.)
+# Rank 1 on top, on a logarithmic axis: at the full stop, and in the table at "monster" as well. (For Celia the sentence says "she" where
+# the others' says "he", so her line with another's description differs by the pronoun too; with none it does not.)
 
 # %%
 out.mkdir(parents=True, exist_ok=True)

@@ -11,16 +11,13 @@
 # ---
 
 # %% [markdown]
-# # Which heads resolve *bank*, *mole* and *apple* in SmolLM2, a model trained on two trillion
-# tokens?
+# # Which heads resolve *bank*, *mole* and *apple* in SmolLM2, a model trained on two trillion tokens?
 #
-# Read from the tables that `make real` writes (`reports/real`), because the study itself takes some
-# ten minutes on two cores; at the end the same for a sentence encoder. `PROBE_OUT` names the folder
-# to write into.
+# Read from the tables that `make real` writes (`reports/real`), because the study itself takes some ten minutes on two cores;
+# at the end the same for a sentence encoder.
+# `PROBE_OUT` names the folder to write into.
 #
-# Shown: What swapping one head's output at the word does in SmolLM2-135M: the same three heads,
-# L4H1, L4H2 and L5H1, lead for all three words. Second picture: in the encoder MiniLM no head leads
-# for all words; eight to twenty share the work.
+# Shown: What swapping one head's output at the word does in SmolLM2-135M: the same three heads, L4H1, L4H2 and L5H1, lead for all three words. Second picture: in the encoder MiniLM no head leads for all words; eight to twenty share the work.
 
 # %%
 import os
@@ -48,10 +45,9 @@ words, heads, curves, random_sets = read(kept)
 # %% [markdown]
 # ## How much there was to see something in
 #
-# Natural sentences in minimal pairs, each measured once along axes that were fitted without its cue
-# word and its frame. The gap between the senses is there for every pair of senses, and an untrained
-# model of the same shape does not have it (`untrained_p`). The meaning has arrived after six of the
-# thirty layers.
+# Natural sentences in minimal pairs, each measured once along axes that were fitted without its cue word and its frame. The
+# gap between the senses is there for every pair of senses, and an untrained model of the same shape does not have it
+# (`untrained_p`). The meaning has arrived after six of the thirty layers.
 
 # %%
 words[
@@ -71,8 +67,8 @@ words[
 # %% [markdown]
 # ## The same three heads
 #
-# Per cent of the way between two senses, beyond a donor of the same sense at the same distance.
-# Heads of the first six layers are read where the meaning has arrived, later ones at the end.
+# Per cent of the way between two senses, beyond a donor of the same sense at the same distance. Heads of the first six layers
+# are read where the meaning has arrived, later ones at the end.
 
 # %%
 leading = heads[heads["rank"] <= 6].sort_values(["word", "rank"])
@@ -89,9 +85,8 @@ chart
 # %% [markdown]
 # ## Few heads are enough
 #
-# What the first heads keep of the gap when every other head of the first six layers has the output
-# of a sentence of the other sense, in an order that other sentences gave; beside it the best of 200
-# random sets with as many heads in every layer.
+# What the first heads keep of the gap when every other head of the first six layers has the output of a sentence of the other
+# sense, in an order that other sentences gave; beside it the best of 200 random sets with as many heads in every layer.
 
 
 # %%
@@ -120,10 +115,9 @@ leading.round(4).to_csv(out / "a_real_model.csv", index=False)
 # %% [markdown]
 # ## In a sentence encoder many heads share the work
 #
-# all-MiniLM-L6-v2 (six layers of twelve heads) reads both ways, so its cues may stand behind the
-# word, too. No head leads for all three words there: one head moves at most 36 % of the way
-# (apple), and it takes eight to twenty heads, in nearly every layer, to keep nine tenths of the
-# gap.
+# all-MiniLM-L6-v2 (six layers of twelve heads) reads both ways, so its cues may stand behind the word, too. No head leads for
+# all three words there: one head moves at most 36 % of the way (apple), and it takes eight to twenty heads, in nearly every layer,
+# to keep nine tenths of the gap.
 
 # %%
 encoder_words, encoder_heads, encoder_curves, encoder_random = read(kept / "minilm")

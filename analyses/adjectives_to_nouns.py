@@ -13,16 +13,13 @@
 # %% [markdown]
 # # Which heads look from a noun to its adjectives?
 #
-# Introductions draw "creature" asking for adjectives and "fluffy" and "blue" answering. A head that
-# always looks one token back would draw the same picture, so every noun phrase has two controls
-# with other words in the same two places: nouns, and a preposition with a pronoun. Expect a few
-# heads, if any, that pass both. Half a minute, a few minutes with GPT-2.
+# Introductions draw "creature" asking for adjectives and "fluffy" and "blue" answering. A head that always looks one token back
+# would draw the same picture, so every noun phrase has two controls with other words in the same two places: nouns, and a
+# preposition with a pronoun. Expect a few heads, if any, that pass both. Half a minute, a few minutes with GPT-2.
 #
-# This shows where heads look. What a head moves would have to be shown by a swap, and is not shown
-# here.
+# This shows where heads look. What a head moves would have to be shown by a swap, and is not shown here.
 #
-# Shown: how much of a noun's attention goes to the two places before it, when adjectives stand
-# there and when other words do.
+# Shown: how much of a noun's attention goes to the two places before it, when adjectives stand there and when other words do.
 
 # %%
 import os
@@ -52,9 +49,8 @@ WORDS = {
 # %% [markdown]
 # ## The phrases
 #
-# Each noun is used once. Every second phrase stands behind another noun with an adjective of its
-# own, a distractor. Only words that are one token for this model are used: so the versions of a
-# phrase are equally long and the noun stands in the same place.
+# Each noun is used once. Every second phrase stands behind another noun with an adjective of its own, a distractor. Only words
+# that are one token for this model are used: so the versions of a phrase are equally long and the noun stands in the same place.
 
 # %%
 rng = np.random.default_rng(0)
@@ -94,8 +90,7 @@ phrases
 # %% [markdown]
 # ## Attention of the noun to the two places before it
 #
-# The noun is the last token. `phrase layer head`: the weights of the second and the first place
-# before it, and their sum.
+# The noun is the last token. `phrase layer head`: the weights of the second and the first place before it, and their sum.
 
 # %%
 weights = {
@@ -112,12 +107,10 @@ one_back = np.stack([each[..., 1].mean(0) for each in weights.values()]).min(
 # %% [markdown]
 # ## The test
 #
-# The effect of a head is its attention to the adjectives minus that to the other words in the same
-# places. If it did not care, the sign of the effect would be a coin flip for every noun; the
-# largest head of every such flip sets the bar for all (max-T, one-sided). A head *looks at
-# adjectives* when it passes against both controls at .05. Otherwise it is *previous-token* when at
-# least half of its attention goes one token back whatever stands there. (Nouns are taken as
-# independent, though adjectives recur.)
+# The effect of a head is its attention to the adjectives minus that to the other words in the same places. If it did not care, the
+# sign of the effect would be a coin flip for every noun; the largest head of every such flip sets the bar for all (max-T, one-sided).
+# A head *looks at adjectives* when it passes against both controls at .05. Otherwise it is *previous-token* when at least
+# half of its attention goes one token back whatever stands there. (Nouns are taken as independent, though adjectives recur.)
 
 # %%
 adjectives, *controls = phrases.columns
@@ -144,8 +137,8 @@ table["verdict"].value_counts()
 # %% [markdown]
 # ## The sentence of the lesson
 #
-# The same heads on "A fluffy blue creature roamed the verdant forest": attention of a noun to all
-# tokens of its adjectives. One sentence, without a control.
+# The same heads on "A fluffy blue creature roamed the verdant forest": attention of a noun to all tokens of its adjectives. One
+# sentence, without a control.
 
 # %%
 trace = probe.trace(model, "A fluffy blue creature roamed the verdant forest")
@@ -162,8 +155,8 @@ table[table["verdict"] == "looks at adjectives"]
 # %% [markdown]
 # ## The picture
 #
-# The heads that give most to the two adjectives. Marks that lie together are position; a circle to
-# the right of both others is more than position.
+# The heads that give most to the two adjectives. Marks that lie together are position; a circle to the right of both others is
+# more than position.
 
 # %%
 shown = table.nlargest(16, adjectives)

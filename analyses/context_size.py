@@ -13,13 +13,11 @@
 # %% [markdown]
 # # What does a longer context cost?
 #
-# Every head weighs every pair of tokens, so its pattern has n² entries for n tokens; everything
-# else that a layer keeps grows with n. Expect exponents of 2 and 1 where entries and bytes are
-# counted. Time grows more slowly at first (there is other work) and faster where the patterns no
-# longer fit the processor's caches. A few seconds.
+# Every head weighs every pair of tokens, so its pattern has n² entries for n tokens; everything else that a layer keeps grows with n. Expect
+# exponents of 2 and 1 where entries and bytes are counted. Time grows more slowly at first (there is other work) and faster where the
+# patterns no longer fit the processor's caches. A few seconds.
 #
-# Shown: The patterns of a text take memory that grows with the square of its length; in a long text
-# they outweigh what the layers keep per token.
+# Shown: The patterns of a text take memory that grows with the square of its length; in a long text they outweigh what the layers keep per token.
 
 # %%
 import os
@@ -44,9 +42,8 @@ config = model.config
 # %% [markdown]
 # ## Counted
 #
-# Texts of n tokens, up to the model's context, run through the hooked model. Entries and bytes are
-# those of the tensors that it really made (float32): the patterns of all heads; beside them what
-# the layers keep per token: Q, K, V, z and the residual stream.
+# Texts of n tokens, up to the model's context, run through the hooked model. Entries and bytes are those of the tensors that it
+# really made (float32): the patterns of all heads; beside them what the layers keep per token: Q, K, V, z and the residual stream.
 
 
 # %%
@@ -84,8 +81,7 @@ counted = pd.DataFrame(rows)
 }
 
 # %% [markdown]
-# Not masked are n (n + 1) / 2 of the n² entries: the mask saves half of the entries, never the
-# square. The two memories meet at:
+# Not masked are n (n + 1) / 2 of the n² entries: the mask saves half of the entries, never the square. The two memories meet at:
 
 # %%
 meet = int(
@@ -116,9 +112,8 @@ table
 # %% [markdown]
 # ## Measured
 #
-# The time of the formulas (scores, mask, softmax, mix) on one layer's q, k and v of that length,
-# the fastest of several runs. Times belong to this machine and this minute, so they are shown here
-# and not kept. Beyond the model's context the vectors are random.
+# The time of the formulas (scores, mask, softmax, mix) on one layer's q, k and v of that length, the fastest of several runs. Times belong to
+# this machine and this minute, so they are shown here and not kept. Beyond the model's context the vectors are random.
 
 
 # %%

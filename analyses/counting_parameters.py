@@ -13,12 +13,10 @@
 # %% [markdown]
 # # Where are the parameters of a transformer?
 #
-# The table that introductions print for GPT-3, and the same table for a loaded model, counted from
-# its real tensors and held against the formula. Expect a third of GPT-3 to be attention, and a
-# small model to be mostly embedding. A few seconds.
+# The table that introductions print for GPT-3, and the same table for a loaded model, counted from its real tensors and held against the
+# formula. Expect a third of GPT-3 to be attention, and a small model to be mostly embedding. A few seconds.
 #
-# Shown: In GPT-3 a third of the parameters are attention and nearly all the rest MLPs; in a small
-# model the embeddings weigh most.
+# Shown: In GPT-3 a third of the parameters are attention and nearly all the rest MLPs; in a small model the embeddings weigh most.
 
 # %%
 import os
@@ -37,9 +35,8 @@ out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 # %% [markdown]
 # ## GPT-3, by formula
 #
-# d_model 12,288, 96 layers of 96 heads, d_head 128, weight matrices only, as introductions count.
-# Every head has a query and a key matrix, and its value map in two factors: value down to d_head,
-# value up again.
+# d_model 12,288, 96 layers of 96 heads, d_head 128, weight matrices only, as introductions count. Every head has a query and a key matrix, and
+# its value map in two factors: value down to d_head, value up again.
 
 # %%
 gpt3 = probe.count_parameters("gpt3")
@@ -62,8 +59,8 @@ gpt3.square_value, gpt3.square_value / gpt3.per_head
 # %% [markdown]
 # ## The loaded model, from its tensors
 #
-# `count_parameters` adds up the sizes of the tensors that were loaded and stops when any part
-# differs from the formula. A tied unembedding is counted once: it has no number of its own here.
+# `count_parameters` adds up the sizes of the tensors that were loaded and stops when any part differs from the formula. A tied unembedding is
+# counted once: it has no number of its own here.
 
 # %%
 loaded = probe.count_parameters(model)

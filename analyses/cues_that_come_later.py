@@ -13,14 +13,12 @@
 # %% [markdown]
 # # Where is the sense of a word whose cue comes later?
 #
-# "One mole of carbon dioxide", "Apple unveiled a new smartphone": at the word itself a model that
-# reads from left to right cannot know. Expect an AUROC of exactly 0.5 there, and more at every
-# later place. That is the *sense at that place*, never at the word. A control with a plain word,
-# "window", in place of the ambiguous one tells how much of it is the topic of the sentence alone:
-# expect most. Half a minute, a few minutes with GPT-2.
+# "One mole of carbon dioxide", "Apple unveiled a new smartphone": at the word itself a model that reads from left to right cannot know.
+# Expect an AUROC of exactly 0.5 there, and more at every later place. That is the *sense at that place*, never at the word. A
+# control with a plain word, "window", in place of the ambiguous one tells how much of it is the topic of the sentence alone: expect
+# most. Half a minute, a few minutes with GPT-2.
 #
-# Shown: two senses told apart at places before and after their cue, for *apple*, *mole*, *bank*,
-# and for *window* in their place.
+# Shown: two senses told apart at places before and after their cue, for *apple*, *mole*, *bank*, and for *window* in their place.
 
 # %%
 import os
@@ -46,8 +44,8 @@ PAIRS = {"apple": ("fruit", "company"), "mole": ("animal", "unit"), "bank": ("ri
 # %% [markdown]
 # ## Five places
 #
-# The sentence is given twice, as an *echo*: in the second copy the word stands after the cue. Heads
-# that copy from the first sentence join in there.
+# The sentence is given twice, as an *echo*: in the second copy the word stands after the cue. Heads that copy from the first sentence
+# join in there.
 
 
 # %%
@@ -88,8 +86,8 @@ where_to = probe.tokenize(
 # %% [markdown]
 # ## Told apart, held out
 #
-# At each place the direction from one sense to the other is fitted after the last layer on half of
-# the cue words and half of the frames, and scored on the other halves.
+# At each place the direction from one sense to the other is fitted after the last layer on half of the cue words and half of the
+# frames, and scored on the other halves.
 
 # %%
 later = []

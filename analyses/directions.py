@@ -13,14 +13,12 @@
 # %% [markdown]
 # # Does a direction mean something?
 #
-# "king - man + woman": is there a direction from the masculine word to the feminine among the token
-# vectors? It is the mean difference of all pairs but one, put on the masculine word of the pair
-# left out; then all tokens are ranked by their cosine with the result. Expect the feminine word to
-# come nearer than with no step, with a random step, or with a step made of the same differences
-# with their signs drawn at random; not to come first every time. A few seconds.
+# "king - man + woman": is there a direction from the masculine word to the feminine among the token vectors? It is the mean
+# difference of all pairs but one, put on the masculine word of the pair left out; then all tokens are ranked by their cosine with the
+# result. Expect the feminine word to come nearer than with no step, with a random step, or with a step made of the same differences with
+# their signs drawn at random; not to come first every time. A few seconds.
 #
-# Shown: how near the feminine word comes when the direction of all the other pairs is added to the
-# masculine one.
+# Shown: how near the feminine word comes when the direction of all the other pairs is added to the masculine one.
 
 # %%
 import os
@@ -50,9 +48,8 @@ WOMEN = "Alice Anna Beth Clara Emma Grace Helen Julia Karen Laura Maria Rachel S
 # %% [markdown]
 # ## The pairs
 #
-# Only words that are one token for this model can be used. The mean of the differences, each of
-# length 1, would have a length of about 1 / sqrt(pairs) if they had nothing in common, and 1 if
-# they were all the same.
+# Only words that are one token for this model can be used. The mean of the differences, each of length 1, would have a length of about
+# 1 / sqrt(pairs) if they had nothing in common, and 1 if they were all the same.
 
 # %%
 table = model.weights["wte.weight"].double()
@@ -75,14 +72,13 @@ len(pairs), normalize(differences, dim=-1).mean(0).norm().item(), len(pairs) ** 
 # %% [markdown]
 # ## Rank of the feminine word, held out
 #
-# Ranked among all tokens but the one started from. All steps have the length of the direction;
-# `random` and `signs_drawn` are geometric means over the draws.
+# Ranked among all tokens but the one started from. All steps have the length of the direction; `random` and `signs_drawn` are
+# geometric means over the draws.
 
 
 # %%
 def rank(pair: list[int], steps: torch.Tensor) -> float:
-    """The rank of the second word after a step from the first, 1 is nearest; geometric mean over
-    `step d_model`."""
+    """The rank of the second word after a step from the first, 1 is nearest; geometric mean over `step d_model`."""
     cosines = normalize(table[pair[0]] + steps, dim=-1) @ normalize(table, dim=-1).T
     cosines[:, pair[0]] = -torch.inf
     return (1 + (cosines > cosines[:, [pair[1]]]).sum(-1)).double().log().mean().exp().item()
@@ -117,9 +113,8 @@ ranks
 # %% [markdown]
 # ## How sure?
 #
-# The gain of a pair is the logarithm of the better of the two controls' ranks over the direction's.
-# Were the direction no better, the sign of each gain would be a coin flip. (The directions of two
-# pairs share most of their parts: the pairs are not quite independent.)
+# The gain of a pair is the logarithm of the better of the two controls' ranks over the direction's. Were the direction no better, the
+# sign of each gain would be a coin flip. (The directions of two pairs share most of their parts: the pairs are not quite independent.)
 
 # %%
 gains = np.log(ranks[["signs_drawn", "random"]].min(axis=1) / ranks["direction"]).to_numpy()
@@ -130,9 +125,8 @@ means, f"{(gains > 0).sum()} of {len(gains)} pairs are nearer than with either c
 # %% [markdown]
 # ## Words of another kind
 #
-# The direction on names, none of which it was made from: do the names of women lie further along it
-# than those of men? AUROC, 0.5 is chance. Outside the middle 95 % of the directions with signs
-# drawn at random it would mean something for names too.
+# The direction on names, none of which it was made from: do the names of women lie further along it than those of men? AUROC, 0.5 is chance.
+# Outside the middle 95 % of the directions with signs drawn at random it would mean something for names too.
 
 # %%
 signs = torch.randint(2, (DRAWS, len(differences)), generator=generator).double() * 2 - 1
@@ -144,8 +138,7 @@ auroc[0].item(), np.quantile(auroc[1:].numpy(), [0.025, 0.975])
 # %% [markdown]
 # ## The table and the picture
 #
-# The last line of the table holds the AUROC of the names. In the picture: how far to the left of
-# both controls is the circle?
+# The last line of the table holds the AUROC of the names. In the picture: how far to the left of both controls is the circle?
 
 # %%
 names = {

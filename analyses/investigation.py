@@ -13,13 +13,11 @@
 # %% [markdown]
 # # How do I investigate a word of my own?
 #
-# The whole way in one notebook: load a model, trace one sentence, look at one head, study the word
-# on sentences written here, and take its vector apart in a ledger. Expect ledger and swaps to
-# differ where a head works through others: the ledger books who wrote the sense in the end, a swap
-# shows what hangs on a head. Half a minute with the embedded model; `PROBE_MODEL=gpt2` for GPT-2.
+# The whole way in one notebook: load a model, trace one sentence, look at one head, study the word on sentences written here, and take its
+# vector apart in a ledger. Expect ledger and swaps to differ where a head works through others: the ledger books who wrote the sense in
+# the end, a swap shows what hangs on a head. Half a minute with the embedded model; `PROBE_MODEL=gpt2` for GPT-2.
 #
-# Shown: Where the sense of one sentence comes from, token by token and head by head, for a word
-# studied on sentences of your own.
+# Shown: Where the sense of one sentence comes from, token by token and head by head, for a word studied on sentences of your own.
 
 # %%
 import json
@@ -41,8 +39,7 @@ model
 # %% [markdown]
 # ## One sentence
 #
-# Every tensor of attention, from hooks; `certify` computes all of it again from the raw weights,
-# and `require` stops here if they disagree.
+# Every tensor of attention, from hooks; `certify` computes all of it again from the raw weights, and `require` stops here if they disagree.
 
 # %%
 probe.certify(model).require().worst
@@ -54,8 +51,8 @@ trace
 # %% [markdown]
 # ## One head
 #
-# Where each head of the first layer looks from *seal*, and how much it adds to the vector there.
-# Then one of them: its pattern, by the formula, equals the hooked one.
+# Where each head of the first layer looks from *seal*, and how much it adds to the vector there. Then one of them: its pattern, by the formula,
+# equals the hooked one.
 
 # %%
 at = len(trace.tokens) - 1
@@ -89,9 +86,8 @@ drawing.matrix_panels(pd.DataFrame(cells), {"L0H0: weights": "shares"})
 # %% [markdown]
 # ## Your own sentences
 #
-# A row is `word, sense, text, start, end`. With `cue_start, cue_end` the study knows which word
-# tells the sense, with `frame` and `pair` it keeps frames apart and swaps sentences that differ in
-# the cue alone. Here: eight frames, twelve cue words of each sense.
+# A row is `word, sense, text, start, end`. With `cue_start, cue_end` the study knows which word tells the sense, with `frame` and `pair` it keeps
+# frames apart and swaps sentences that differ in the cue alone. Here: eight frames, twelve cue words of each sense.
 
 # %%
 CUES = {
@@ -156,8 +152,8 @@ pd.DataFrame(rows).groupby("sense")["text"].agg(["count", "first"])
 # %% [markdown]
 # ## The study
 #
-# Directions are fitted on some frames and cue words and measured on others. Every head's output is
-# swapped; nothing is ranked unless the senses are apart.
+# Directions are fitted on some frames and cue words and measured on others. Every head's output is swapped; nothing is ranked unless the
+# senses are apart.
 
 # %%
 study = probe.study(model, "seal", corpus=probe.read_sentences(own), seed=0)
@@ -206,9 +202,8 @@ table
 # %% [markdown]
 # ## The ledger of one sentence
 #
-# The vector of the word at the read-out is a sum: embeddings, every head by source token, MLPs,
-# biases. Along the sense axis it says who wrote the sense. It is what was written, not what would
-# happen without it: that is the swap above.
+# The vector of the word at the read-out is a sum: embeddings, every head by source token, MLPs, biases. Along the sense axis it says who wrote
+# the sense. It is what was written, not what would happen without it: that is the swap above.
 
 # %%
 picture = charts.cue_ledger(study.ledger, "seal", sentence=int(study.ledger["sentence"].iloc[0]))

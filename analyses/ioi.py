@@ -13,17 +13,14 @@
 # %% [markdown]
 # # Does it find what is published of GPT-2 small and indirect objects?
 #
-# "When John and Mary went to the shops, John gave the bag to" goes on with *Mary*. Which heads
-# bring that about in GPT-2 small is the circuit that people know best (Wang et al. 2022). Here its
-# numbers are measured once more and printed beside the published ones, those of TransformerLens'
-# demonstration on eight prompts among them. About a minute; `make ioi MODEL=gpt2`, and
-# `PROBE_MODEL` names a folder, too.
+# "When John and Mary went to the shops, John gave the bag to" goes on with *Mary*. Which heads bring that about in GPT-2 small is
+# the circuit that people know best (Wang et al. 2022). Here its numbers are measured once more and printed beside the published ones, those of
+# TransformerLens' demonstration on eight prompts among them. About a minute; `make ioi MODEL=gpt2`, and `PROBE_MODEL` names a folder, too.
 #
-# Published numbers are of folded weights. A logit difference is the same in both; a head's write is
-# told here without b_V W_O, which folding moves into the bias of the layer.
+# Published numbers are of folded weights. A logit difference is the same in both; a head's write is told here without b_V W_O, which
+# folding moves into the bias of the layer.
 #
-# Shown: Numbers published of indirect objects in GPT-2 small beside those measured here; there is
-# no picture.
+# Shown: Numbers published of indirect objects in GPT-2 small beside those measured here; there is no picture.
 
 # %%
 import os
@@ -59,8 +56,7 @@ def stop(sentence):
 
 
 def note(quantity, published, measured):
-    """A line of the table; numbers agree when they round to nearly the same, names when all that
-    are published are found."""
+    """A line of the table; numbers agree when they round to nearly the same, names when all that are published are found."""
     agrees = (
         abs(measured - published) <= 0.01
         if isinstance(published, float)
@@ -84,8 +80,7 @@ model
 # %% [markdown]
 # ## The difference of two logits
 #
-# Of the name that is wanted and the one that gives, at the last token, behind a begin token.
-# Adjacent prompts have the names exchanged.
+# Of the name that is wanted and the one that gives, at the last token, behind a begin token. Adjacent prompts have the names exchanged.
 
 
 # %%
@@ -116,8 +111,7 @@ pd.DataFrame(rows)
 # %% [markdown]
 # ## What each head writes into it directly
 #
-# With the scale of the final norm held at what it was, that norm and the unembedding are one
-# direction of the stream, prompt by prompt.
+# With the scale of the final norm held at what it was, that norm and the unembedding are one direction of the stream, prompt by prompt.
 
 # %%
 unembedding = weights.raw.get("lm_head.weight", weights.raw["wte.weight"])
@@ -144,9 +138,8 @@ ranked.head(5)
 # %% [markdown]
 # ## Without that head
 #
-# Every head's z at the last token put to zero (to b_V, the other half of it stands in the bias),
-# one at a time, everything behind it live. If nothing made up for L9H9, the difference would fall
-# by what it writes directly.
+# Every head's z at the last token put to zero (to b_V, the other half of it stands in the bias), one at a time, everything behind it live. If nothing made up for
+# L9H9, the difference would fall by what it writes directly.
 
 # %%
 read = torch.zeros(len(prompts), depth + 1, model.config.d_model)
@@ -165,9 +158,8 @@ left.sort_values().head(5)
 # %% [markdown]
 # ## The strongest path
 #
-# From head to head at the last token, through query, key or value, everything behind the receiver
-# live: of two prompts with the names exchanged each is the other's donor, along their mean
-# direction.
+# From head to head at the last token, through query, key or value, everything behind the receiver live: of two prompts with the names exchanged each is the
+# other's donor, along their mean direction.
 
 # %%
 both = (directions[::2] - directions[1::2]) / 2
@@ -193,8 +185,7 @@ edges
 # %% [markdown]
 # ## Heads that look one token back, and heads that look behind an earlier copy
 #
-# Mean attention to the token before, on the prompts; and, on words in random order that come twice,
-# to the token behind the first copy.
+# Mean attention to the token before, on the prompts; and, on words in random order that come twice, to the token behind the first copy.
 
 # %%
 before = sum(trace.pattern[..., 2:, :].diagonal(1, -2, -1).mean(-1) for trace in traces) / len(

@@ -13,13 +13,11 @@
 # %% [markdown]
 # # Is plain self-attention symmetric?
 #
-# Introductions first build attention without weights: queries, keys and values are the token
-# vectors themselves, Q = K = V = M. One text says that the resulting pattern is symmetric. Expect
-# the *scores* M Mᵀ to be (the difference is rounding), the *pattern* after the softmax not to be,
-# since each row is divided by its own sum. A few seconds.
+# Introductions first build attention without weights: queries, keys and values are the token vectors themselves, Q = K = V = M.
+# One text says that the resulting pattern is symmetric. Expect the *scores* M Mᵀ to be (the difference is rounding), the *pattern*
+# after the softmax not to be, since each row is divided by its own sum. A few seconds.
 #
-# Shown: With Q = K = V = M the scores are symmetric and the attention weights are not: each row is
-# divided by its own sum.
+# Shown: With Q = K = V = M the scores are symmetric and the attention weights are not: each row is divided by its own sum.
 
 # %%
 import math
@@ -43,8 +41,7 @@ trace
 # %% [markdown]
 # ## Real token vectors
 #
-# `M` holds one row per word. Plain self-attention has no mask, so every cell is filled: later words
-# too.
+# `M` holds one row per word. Plain self-attention has no mask, so every cell is filled: later words too.
 
 # %%
 m = trace.weights.raw["wte.weight"][list(trace.tokens.ids)][
@@ -59,9 +56,8 @@ pattern = attention.softmax(scores)
 # %% [markdown]
 # ## Why not?
 #
-# A[i, j] = exp(s[i, j]) / Z[i], with Z[i] the sum of row i. The numerators are symmetric, the sums
-# are not, so A[i, j] / A[j, i] = Z[j] / Z[i]. Only where all rows have the same sum is the pattern
-# symmetric, as it is for two vectors of the same length.
+# A[i, j] = exp(s[i, j]) / Z[i], with Z[i] the sum of row i. The numerators are symmetric, the sums are not, so A[i, j] / A[j, i] = Z[j] / Z[i]. Only
+# where all rows have the same sum is the pattern symmetric, as it is for two vectors of the same length.
 
 # %%
 z = scores.exp().sum(-1)
@@ -75,8 +71,7 @@ alone, (alone - alone.T).abs().max()
 # %% [markdown]
 # ## The same for other choices of M, and for a real head
 #
-# A real head has different weights for queries and keys: not even its scores are symmetric. Below,
-# without and with its mask.
+# A real head has different weights for queries and keys: not even its scores are symmetric. Below, without and with its mask.
 
 # %%
 q, k = trace.q[0, 0, 1:], trace.k[0, 0, 1:]
@@ -119,9 +114,8 @@ table
 # %% [markdown]
 # ## The picture
 #
-# Left the scores, in the middle the weights (each row sums to 1), right what is left when the
-# weights are mirrored along the diagonal and subtracted. Were the claim true, the right square
-# would be blank.
+# Left the scores, in the middle the weights (each row sums to 1), right what is left when the weights are mirrored along the diagonal and
+# subtracted. Were the claim true, the right square would be blank.
 
 # %%
 panels = {"scores": scores, "weights": pattern, "weights − mirrored weights": pattern - pattern.T}

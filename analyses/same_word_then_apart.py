@@ -13,13 +13,11 @@
 # %% [markdown]
 # # Is *bank* the same vector in every sentence?
 #
-# Expect yes at the token embedding, exactly: the table of token vectors does not know the sentence.
-# The position vector is the only difference when the word enters the first block. Then every layer
-# adds what its heads carried over from the sentence, and the vectors of different senses part. Half
-# a minute with the embedded model, a few with GPT-2.
+# Expect yes at the token embedding, exactly: the table of token vectors does not know the sentence. The position vector is the
+# only difference when the word enters the first block. Then every layer adds what its heads carried over from the sentence, and the
+# vectors of different senses part. Half a minute with the embedded model, a few with GPT-2.
 #
-# Shown: *bank* is one and the same vector in all its sentences; from the first layer on, its
-# vectors of different senses part.
+# Shown: *bank* is one and the same vector in all its sentences; from the first layer on, its vectors of different senses part.
 
 # %%
 import os
@@ -39,8 +37,7 @@ out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 # %% [markdown]
 # ## Two sentences
 #
-# What enters the first block is token vector + position vector. The lengths of the differences
-# between the two sentences:
+# What enters the first block is token vector + position vector. The lengths of the differences between the two sentences:
 
 # %%
 traces = {sense: probe.trace(model, text) for sense, text in TEXTS.items()}
@@ -60,8 +57,7 @@ parts = {
 # %% [markdown]
 # ## Every sentence of the lexicon
 #
-# The largest difference in any coordinate of the token vector, over all sentences, is 0: not
-# rounded, the same numbers.
+# The largest difference in any coordinate of the token vector, over all sentences, is 0: not rounded, the same numbers.
 
 # %%
 sentences = probe.lexicon.expand(WORD).sentences
@@ -80,9 +76,8 @@ len(sentences), apart
 # %% [markdown]
 # ## The angle between two contexts, by depth
 #
-# Pairs of sentences with the word at the same position, in different frames and with different cue
-# words: two of the same sense, and two of different senses. What tells the two kinds of pair apart
-# is the sense. Depth -1 is the token, 0 adds the position.
+# Pairs of sentences with the word at the same position, in different frames and with different cue words: two of the same sense,
+# and two of different senses. What tells the two kinds of pair apart is the sense. Depth -1 is the token, 0 adds the position.
 
 # %%
 stream = torch.cat([states.token_embedding.unsqueeze(1), states.resid], dim=1).transpose(
@@ -117,9 +112,8 @@ angles
 # %% [markdown]
 # ## The sense coordinate
 #
-# The study fits the direction from one sense to the other on some frames and cue words and measures
-# it on others: about +1/2 for the first sense at the depth where it was fitted, -1/2 for the
-# second.
+# The study fits the direction from one sense to the other on some frames and cue words and measures it on others: about +1/2 for
+# the first sense at the depth where it was fitted, -1/2 for the second.
 
 # %%
 depth = probe.study(model, WORD, seed=0, permutations=99, max_pairs=12).depth
@@ -129,8 +123,8 @@ coordinates
 # %% [markdown]
 # ## What the two vectors read as
 #
-# The token embeddings nearest to the vector by cosine, and the next tokens if the model stopped at
-# that depth (the logit lens). At depth 0 the nearest token is the word itself.
+# The token embeddings nearest to the vector by cosine, and the next tokens if the model stopped at that depth (the logit lens).
+# At depth 0 the nearest token is the word itself.
 
 # %%
 name = model.tokenizer.decode

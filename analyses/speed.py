@@ -13,11 +13,9 @@
 # %% [markdown]
 # # How fast is it, beside what people use today?
 #
-# Reading states, swapping every head, sets of heads and long texts, each in turn with the plain way
-# of doing the same, on random weights of true shapes: GPT-2 small, and a Llama, a GPT-NeoX and a
-# BERT. Expect all 288 swaps of a pair for the price of a few forwards. About fifteen minutes;
-# `--quick` does the same on a tiny shape in less than one, to see that the results are right: its
-# times mean nothing.
+# Reading states, swapping every head, sets of heads and long texts, each in turn with the plain way of doing the same, on random
+# weights of true shapes: GPT-2 small, and a Llama, a GPT-NeoX and a BERT. Expect all 288 swaps of a pair for the price of a few forwards. About fifteen minutes;
+# `--quick` does the same on a tiny shape in less than one, to see that the results are right: its times mean nothing.
 #
 # Shown: All 144 heads are swapped both ways, exactly, for the price of a few forwards of the pairs.
 
@@ -74,8 +72,8 @@ hold(
 # %% [markdown]
 # ## Swapping: every head, both ways
 #
-# Against one forward of one member of each pair, the strictest unit, and of both; and against one
-# forward per head, as others do it. That loop is run once, a part in every turn.
+# Against one forward of one member of each pair, the strictest unit, and of both; and against one forward per head, as others do it. That
+# loop is run once, a part in every turn.
 
 # %%
 a, b = timing.aligned_pairs(model, PAIRS, LENGTH)
@@ -128,12 +126,10 @@ hold(
 # %% [markdown]
 # ## From the cue to the word: every position, every path
 #
-# One pair, both ways, its cue five tokens before the word, against the bare forward of its two
-# members. The stream, the attention output and the MLP output of every layer at every position from
-# the cue on; every edge into the query, the key and the value of a head at the word, from whatever
-# writes before it there; and a forward of its own from the receiving head on for a thousand of
-# these edges. Others run two whole forwards with hooks for each edge: one in which only the sender
-# writes what it wrote in the other member, one in which the receiver gets that.
+# One pair, both ways, its cue five tokens before the word, against the bare forward of its two members. The stream, the attention output and
+# the MLP output of every layer at every position from the cue on; every edge into the query, the key and the value of a head at the word, from
+# whatever writes before it there; and a forward of its own from the receiving head on for a thousand of these edges. Others run two whole
+# forwards with hooks for each edge: one in which only the sender writes what it wrote in the other member, one in which the receiver gets that.
 
 # %%
 one, other, never = a[:1], b[:1], float("inf")
@@ -148,7 +144,7 @@ tracing = {
     "trace": lambda: probe.trace_positions(
         weights, one, other, direction[None], depth=layers, heads=False
     ),
-    "paths": lambda: paths(0),
+    "edges": lambda: paths(0),
     "totals": lambda: paths(1000),
     "bare": lambda: timing.bare_forward(plain, [*one, *other], batch=2),
 }
@@ -159,7 +155,7 @@ tracing["loop"] = lambda: timing.loop_over_edges(model, (a[0], b[0]), direction,
 timings, edges = timing.interleave(tracing, runs=RUNS), len(whole.edges)
 for name, work, most in (
     ("trace", "causal trace of one pair both ways, three components", 40),
-    ("paths", f"fraction and direct effect of {edges:,} paths into the heads at the word", 20),
+    ("edges", f"fraction and direct effect of {edges:,} paths into the heads at the word", 20),
     ("totals", "the same and the total effect of 1,000 of them", 50),
 ):
     hold(work, "bare forward of both members", most, timing.compare(timings, name, "bare"))
@@ -186,9 +182,8 @@ hold(
 # %% [markdown]
 # ## Other architectures
 #
-# A Llama of SmolLM2's shape (grouped-query heads, rotary positions, gated MLPs), a GPT-NeoX of
-# Pythia's and a BERT. The loop of one hooked forward a head is run for a sample of the heads and
-# counted up. A BERT reads both ways, so that a swap is a whole text there.
+# A Llama of SmolLM2's shape (grouped-query heads, rotary positions, gated MLPs), a GPT-NeoX of Pythia's and a BERT. The loop of one hooked
+# forward a head is run for a sample of the heads and counted up. A BERT reads both ways, so that a swap is a whole text there.
 
 # %%
 for shape in () if QUICK else ("llama-135m", "neox-160m", "bert-base"):

@@ -13,14 +13,12 @@
 # %% [markdown]
 # # What does the mask hide?
 #
-# Expect everything that comes later: the scores of later words are set to minus infinity before the
-# softmax, each row still sums to 1, and whatever follows a word changes nothing at it, at no layer,
-# exactly. So "Apple" in "Apple unveiled a new smartphone" cannot have looked at "smartphone" in a
-# model that reads from left to right. Half a minute. Where such a sense can be read is asked in
-# `cues_that_come_later.py`.
+# Expect everything that comes later: the scores of later words are set to minus infinity before the softmax, each row still sums
+# to 1, and whatever follows a word changes nothing at it, at no layer, exactly. So "Apple" in "Apple unveiled a new smartphone" cannot
+# have looked at "smartphone" in a model that reads from left to right. Half a minute.
+# Where such a sense can be read is asked in `cues_that_come_later.py`.
 #
-# Shown: one head with its mask, and without it as the model never is: only there could *Apple* look
-# at *smartphone*.
+# Shown: one head with its mask, and without it as the model never is: only there could *Apple* look at *smartphone*.
 
 # %%
 import math
@@ -40,9 +38,8 @@ out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 # %% [markdown]
 # ## One head, with the mask and without
 #
-# `attention.mask` puts minus infinity where the key stands after the query, and exp of that is 0.
-# The head is the one that would, without its mask, give most of the attention of "Apple" to
-# "smartphone". The weights with the mask are those of the hooked model.
+# `attention.mask` puts minus infinity where the key stands after the query, and exp of that is 0. The head is the one that would, without
+# its mask, give most of the attention of "Apple" to "smartphone". The weights with the mask are those of the hooked model.
 
 # %%
 trace = probe.trace(model, "Apple unveiled a new smartphone")
@@ -64,9 +61,8 @@ mask
 # %% [markdown]
 # ## A later word never changes an earlier one
 #
-# The sentences of the lessons whose cue follows the word, each beside a text of equal length in
-# which all that follows the word was replaced by "the the the": the largest change in any
-# coordinate of the residual stream at any layer.
+# The sentences of the lessons whose cue follows the word, each beside a text of equal length in which all that follows the word
+# was replaced by "the the the": the largest change in any coordinate of the residual stream at any layer.
 
 # %%
 changes = []
@@ -89,8 +85,8 @@ pd.DataFrame(changes)
 # %% [markdown]
 # ## The table and the picture
 #
-# Left the scores, with what is minus infinity left empty; in the middle their softmax; right the
-# same head without the mask. Rows are queries.
+# Left the scores, with what is minus infinity left empty; in the middle their softmax; right the same head without the mask. Rows are
+# queries.
 
 # %%
 rows = [

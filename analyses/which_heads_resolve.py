@@ -13,12 +13,11 @@
 # %% [markdown]
 # # Which heads move the meaning of *bank*, *mole* and *apple*?
 #
-# Expect one or two heads that carry most of the meaning from the cue into the word, within the
-# first layers, and many that carry none. About a minute with the embedded model, a few with GPT-2.
+# Expect one or two heads that carry most of the meaning from the cue into the word, within the first layers, and many that
+# carry none. About a minute with the embedded model, a few with GPT-2.
 # `PROBE_MODEL` names another model, `PROBE_OUT` the folder to write into.
 #
-# Shown: How far swapping one head's output at the word, alone, moves the word between its senses,
-# beyond what a donor of the same sense does.
+# Shown: How far swapping one head's output at the word, alone, moves the word between its senses, beyond what a donor of the same sense does.
 
 # %%
 import os
@@ -35,8 +34,8 @@ model
 # %% [markdown]
 # ## First: are the numbers real?
 #
-# Every quantity that the hooks report is computed again from the raw weights, in double precision.
-# `require` stops here if any of them disagrees.
+# Every quantity that the hooks report is computed again from the raw weights, in double precision. `require` stops here if
+# any of them disagrees.
 
 # %%
 certificate = probe.certify(model).require()
@@ -45,8 +44,8 @@ certificate.worst
 # %% [markdown]
 # ## One sentence, everything
 #
-# A trace holds every tensor of attention. `delta_e` is what one head adds to the word's vector,
-# `delta_e_by_source` the same taken apart by the token it came from: the parts sum to the whole.
+# A trace holds every tensor of attention. `delta_e` is what one head adds to the word's vector, `delta_e_by_source` the same
+# taken apart by the token it came from: the parts sum to the whole.
 
 # %%
 trace = probe.trace(model, "The river near the old bank")
@@ -60,10 +59,9 @@ parts = trace.delta_e_by_source(layer=0, head=0, at=at)
 # %% [markdown]
 # ## The study
 #
-# The sentences of each word are dealt into folds by frame and by cue word; each is measured once,
-# along directions that were fitted without it, its cue word and its frame. Each head's output at
-# the word is swapped with that of a sentence of the other sense, and the change of the word's sense
-# coordinate, and of what the model says next, is read.
+# The sentences of each word are dealt into folds by frame and by cue word; each is measured once, along directions that were
+# fitted without it, its cue word and its frame. Each head's output at the word is swapped with that of a sentence of the
+# other sense, and the change of the word's sense coordinate, and of what the model says next, is read.
 
 # %%
 study = probe.study(model, ["bank", "mole", "apple"], seed=0)
@@ -91,8 +89,7 @@ study.words[
 # %% [markdown]
 # ## How the senses part with depth
 #
-# The token embedding is the same vector in every sentence, so the difference starts at exactly
-# zero.
+# The token embedding is the same vector in every sentence, so the difference starts at exactly zero.
 
 # %%
 charts.depth_profiles(study.depth, "bank")
@@ -100,8 +97,7 @@ charts.depth_profiles(study.depth, "bank")
 # %% [markdown]
 # ## The map: what swapping each head does
 #
-# `net` is the swap effect minus what a donor of the *same* sense does, as a fraction of the gap
-# between the senses.
+# `net` is the swap effect minus what a donor of the *same* sense does, as a fraction of the gap between the senses.
 
 # %%
 charts.head_maps(study.word_heads)
@@ -128,8 +124,7 @@ charts.cue_ledger(study.ledger, first["word"], sentence=first["sentence"])
 # %% [markdown]
 # ## The page
 #
-# The same study as one file that needs no network, with its tables beside it, and the leading heads
-# as a small table.
+# The same study as one file that needs no network, with its tables beside it, and the leading heads as a small table.
 
 # %%
 charts.save(charts.head_maps(study.word_heads), out / "head_map.png")

@@ -13,14 +13,12 @@
 # %% [markdown]
 # # Which English words does the decoder read when it chooses *rive*?
 #
-# "Nobody knew why the bank was near the river": the French is *rive*, and *banque* if the last word
-# is "money". The choice falls at one place of the translation, behind "la", where cross-attention
-# looks back at the English. Two answers are possible. The decoder may read the cue, "river"; or the
-# encoder may have moved the sense to "bank" already, and the decoder reads only that. Expect the
+# "Nobody knew why the bank was near the river": the French is *rive*, and *banque* if the last word is "money". The choice falls at
+# one place of the translation, behind "la", where cross-attention looks back at the English. Two answers are possible. The decoder
+# may read the cue, "river"; or the encoder may have moved the sense to "bank" already, and the decoder reads only that. Expect the
 # second. A few seconds. `PROBE_TRANSLATOR` names another translator into French.
 #
-# Shown: how much of the choice between *rive* and *banque* passes through each English word, and
-# through each head of cross-attention.
+# Shown: how much of the choice between *rive* and *banque* passes through each English word, and through each head of cross-attention.
 
 # %%
 import os
@@ -49,10 +47,9 @@ FRAMES = (
 # %% [markdown]
 # ## The sentences
 #
-# Every frame with every pair of cue words, one of a river and one of money. "bank" comes before the
-# cue in both languages, so the French that is already there is the same word for word, and only the
-# English can tell. (With the cue first, its French would be there too, and could tell as well: that
-# is not looked at here.) No training sentence came near these frames.
+# Every frame with every pair of cue words, one of a river and one of money. "bank" comes before the cue in both languages, so the French
+# that is already there is the same word for word, and only the English can tell. (With the cue first, its French would be there too, and
+# could tell as well: that is not looked at here.) No training sentence came near these frames.
 
 # %%
 cues = {sense.name: sense.cues for sense in probe.lexicon.entry("bank").senses}
@@ -69,12 +66,10 @@ f"{right} of {len(choices)} pairs: rive ahead of banque with one cue, behind it 
 # %% [markdown]
 # ## Three measurements
 #
-# *Swap of a word*: the decoder finds at one English word what the encoder said there in the other
-# sentence. *Swap of a head*: one head's z, at the place of the choice only. Everything else
-# responds; 100 % is the whole way from *banque* to *rive*. *Written directly*: ΔE of all heads of
-# cross-attention along (rive − banque) by English word, with every norm's scale held and no answer
-# from what comes after. Intervals draw frames and pairs of cue words again; p flips the sign of
-# whole pairs of cue words and is corrected within each group.
+# *Swap of a word*: the decoder finds at one English word what the encoder said there in the other sentence. *Swap of a head*: one head's z,
+# at the place of the choice only. Everything else responds; 100 % is the whole way from *banque* to *rive*. *Written directly*: ΔE of all
+# heads of cross-attention along (rive − banque) by English word, with every norm's scale held and no answer from what comes after.
+# Intervals draw frames and pairs of cue words again; p flips the sign of whole pairs of cue words and is corrected within each group.
 
 # %%
 places, written, looked = [], [], []
@@ -122,8 +117,7 @@ heads = [
 
 # %%
 def intervals(effect: torch.Tensor, draws: int = 2000) -> torch.Tensor:
-    """95 % of the ratio of sums when frames and pairs of cue words are drawn again. `choice part ->
-    2 part`"""
+    """95 % of the ratio of sums when frames and pairs of cue words are drawn again. `choice part -> 2 part`"""
     torch.manual_seed(0)
     shape = (len(FRAMES), len(pairs))
     counts = [
@@ -162,8 +156,7 @@ table.style.format(precision=3)
 # %% [markdown]
 # ## What that says
 #
-# The swaps tell what *carries* the choice. Where a head looks is in the last two columns and shows
-# nothing by itself.
+# The swaps tell what *carries* the choice. Where a head looks is in the last two columns and shows nothing by itself.
 
 # %%
 by_word, by_head, direct = (table[table["group"] == group].set_index("row") for group in effects)
@@ -180,8 +173,7 @@ said
 # %% [markdown]
 # ## One sentence
 #
-# The head that carries most, over the French that is there so far. Rows are French, columns
-# English.
+# The head that carries most, over the French that is there so far. Rows are French, columns English.
 
 # %%
 layer, head = divmod(int(swaps.effect.argmax()), swaps.effect.shape[1])

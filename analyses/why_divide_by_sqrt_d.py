@@ -13,13 +13,11 @@
 # %% [markdown]
 # # Why are the scores divided by √d_head?
 #
-# Expect the variance of q·k to grow with the width of the head, the softmax of undivided scores to
-# give nearly everything to one token (low entropy), and its gradient to be gone for most queries.
-# The real q and k of a model that was trained with the division, then random vectors of many
-# widths. A few seconds.
+# Expect the variance of q·k to grow with the width of the head, the softmax of undivided scores to give nearly everything to
+# one token (low entropy), and its gradient to be gone for most queries. The real q and k of a model that was trained with
+# the division, then random vectors of many widths. A few seconds.
 #
-# Shown: Without the division by √d_head the softmax gives nearly everything to one token, and the
-# gradient of a typical query is nearly gone.
+# Shown: Without the division by √d_head the softmax gives nearly everything to one token, and the gradient of a typical query is nearly gone.
 
 # %%
 import math
@@ -43,14 +41,13 @@ VARIANTS = {"divided by √d_head": 1.0, "not divided": math.sqrt(model.config.d
 # %% [markdown]
 # ## What is measured
 #
-# Entropy in bits over the bits that even shares would have: 1 is even, 0 is everything to one
-# token. The gradient is the softmax's Jacobian, J = diag(A) - A Aᵀ: its largest eigenvalue λ says
-# how far the shares can move per unit of their scores, at most 1/2. A query whose largest
-# eigenvalue is below 0.01 counts as stuck.
+# Entropy in bits over the bits that even shares would have: 1 is even, 0 is everything to one token. The gradient is the
+# softmax's Jacobian, J = diag(A) - A Aᵀ: its largest eigenvalue λ says how far the shares can move per unit of their
+# scores, at most 1/2. A query whose largest eigenvalue is below 0.01 counts as stuck.
 #
-# J is a diagonal less a matrix of rank one: det(J - λ) = Π (Aᵢ - λ) · (1 - Σ Aᵢ² / (Aᵢ - λ)). The
-# shares sum to 1, so the last factor is -λ Σ Aᵢ / (Aᵢ - λ). The largest λ lies between the two
-# largest shares, where that sum rises from -∞ to ∞: halving finds its zero, and always ends.
+# J is a diagonal less a matrix of rank one: det(J - λ) = Π (Aᵢ - λ) · (1 - Σ Aᵢ² / (Aᵢ - λ)). The shares sum to 1, so
+# the last factor is -λ Σ Aᵢ / (Aᵢ - λ). The largest λ lies between the two largest shares, where that sum rises from -∞
+# to ∞: halving finds its zero, and always ends.
 
 
 # %%
@@ -82,8 +79,8 @@ def described(patterns):
 # %% [markdown]
 # ## On the model's real q and k
 #
-# Every head, every token after the first two of the example sentences. Masked scores, with the
-# model's own division, then multiplied by √d_head again.
+# Every head, every token after the first two of the example sentences. Masked scores, with the model's own division, then
+# multiplied by √d_head again.
 
 # %%
 traces = [
@@ -111,8 +108,8 @@ for layer in range(model.config.n_layers):
 # %% [markdown]
 # ## On random vectors
 #
-# Independent coordinates of variance 1: the variance of q·k is d_head, so its typical size √d_head.
-# Divided by that, it is 1 for every width. 256 queries, 32 keys, no mask.
+# Independent coordinates of variance 1: the variance of q·k is d_head, so its typical size √d_head. Divided by that, it is 1 for every
+# width. 256 queries, 32 keys, no mask.
 
 # %%
 for d_head in (4, 8, 16, 32, 64, 128, 256, 512, 1024):
@@ -144,10 +141,9 @@ table
 # %% [markdown]
 # ## What this does not show
 #
-# This model learned with the division, so its q and k are as long as suits it; one trained without
-# would have learned shorter ones. And the stuck share concerns the softmax alone: by the chain rule
-# the division itself also shrinks the gradient with respect to q·k, √d_head times, but evenly for
-# every query.
+# This model learned with the division, so its q and k are as long as suits it; one trained without would have learned shorter ones. And the
+# stuck share concerns the softmax alone: by the chain rule the division itself also shrinks the gradient with respect to q·k, √d_head times,
+# but evenly for every query.
 
 # %%
 panels = [

@@ -277,8 +277,7 @@ def evaluate(
     dtype: DtypeOption = SINGLE,
     as_json: JsonOption = False,
 ) -> None:
-    """How well each layer tells the senses apart at the word, beside baselines that need no model.
-    """
+    """How well each layer tells the senses apart at the word, beside baselines that need no model."""
     from probe.evidence.evaluation import evaluate
     from probe.pages.output import check_folder
     from probe.text.sentences import read_sentences
@@ -376,8 +375,7 @@ def params(
     dtype: DtypeOption = SINGLE,
     as_json: JsonOption = False,
 ) -> None:
-    """How many parameters a model has, and where: gpt3 by formula, a loaded model from its tensors.
-    """
+    """How many parameters a model has, and where: gpt3 by formula, a loaded model from its tensors."""
     from probe.model.parameters import PUBLISHED, count_tensors, published
 
     counted = published(name) if name in PUBLISHED else count_tensors(_load(name, device, dtype))

@@ -122,8 +122,7 @@ def content_key(
 
 
 def digest_of(*names: object, size: int = 16) -> bytes:
-    """`size` bytes that depend on the texts of the names, with their lengths, and on nothing else.
-    """
+    """`size` bytes that depend on the texts of the names, with their lengths, and on nothing else."""
     digest = hashlib.blake2b(digest_size=size)
     for name in names:
         raw = str(name).encode()

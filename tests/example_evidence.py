@@ -179,7 +179,7 @@ def ways(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
     ]
     made = {
         "positions": first.merge(pd.DataFrame(grid), how="cross"),
-        "paths": edges,
-        "ways": steps,
+        "edges": edges,
+        "paths": steps,
     }
     return {name: whole(made[name].reindex(columns=columns)) for name, columns in COLUMNS.items()}

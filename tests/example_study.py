@@ -77,14 +77,14 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
         "readings": _readings(word_heads, texts, rng),
         "showcase": _showcase(texts),
         "distances": distances(heads),
-        "routes": routes(heads),
+        "head_parts": routes(heads),
         "by_depth": by_depth(heads, LAYERS),
         "curves": curves(word_heads, READ_AT),
         "random_sets": random_sets(word_heads, READ_AT),
         "controls": controls(heads),
     }
     frames |= ways(heads)
-    frames["ledger"] = ledger(frames["readings"])
+    frames["decomposition"] = ledger(frames["readings"])
     frames["beside"] = _beside(frames["showcase"])
     return frames
 
@@ -148,7 +148,7 @@ def _words(any_apart: bool) -> pd.DataFrame:
                 "gap_high": gap + 0.07,
                 "gap_p": 0.0002 if apart else 0.4,
             }
-            | {"said_p": 0.002 if apart else 0.6, "continued_p": 0.001 if apart else 0.7}
+            | {"next_token_p": 0.002 if apart else 0.6, "continuation_p": 0.001 if apart else 0.7}
             | {"nuisance_p": 0.8, "untrained_p": 0.31}
             | {
                 "negative_gaps": 0 if apart else 31,
@@ -199,8 +199,8 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
         frame["rank_low"], frame["rank_high"] = frame["rank"], frame["rank"]
         frame["p_auroc"] = frame["q_auroc"] = np.where(frame["auroc"] > 0.62, 0.001, 0.4)
         frame["p_swap"] = frame["q_swap"] = np.where(frame["swap"] > 0.1, 0.013, 0.7)
-        frame["said"], frame["p_said"] = 0.8 * net, frame["p_swap"]
-        frame["continued"], frame["p_continued"] = 0.7 * net, frame["p_swap"]
+        frame["next_token"], frame["p_next_token"] = 0.8 * net, frame["p_swap"]
+        frame["continuation"], frame["p_continuation"] = 0.7 * net, frame["p_swap"]
         frame["read_depth"] = np.where(layer < READ_AT, READ_AT, LAYERS)
         parts.append(frame)
     return pd.concat(parts, ignore_index=True)

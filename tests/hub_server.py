@@ -22,8 +22,7 @@ LARGE = ".safetensors"
 
 @dataclass(frozen=True)
 class Hub:
-    """A running hub: its address, the folders it serves by model name, and what it was asked for.
-    """
+    """A running hub: its address, the folders it serves by model name, and what it was asked for."""
 
     address: str
     models: Mapping[str, Path]
@@ -31,8 +30,7 @@ class Hub:
     requests: list[str] = field(default_factory=list)
 
     def fetched(self) -> set[str]:
-        """The file names whose bytes were sent; a large file is sent from the store, by its sha256.
-        """
+        """The file names whose bytes were sent; a large file is sent from the store, by its sha256."""
         asked = {
             line.rsplit("/", 1)[1]
             for line in self.requests
@@ -46,8 +44,7 @@ class Hub:
 
 @contextmanager
 def serve(models: Mapping[str, Path], *, gated: frozenset[str] = frozenset()) -> Iterator[Hub]:
-    """Serves `models` until the block ends; `gated` names answer that terms must be accepted first.
-    """
+    """Serves `models` until the block ends; `gated` names answer that terms must be accepted first."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.hub = Hub(f"http://127.0.0.1:{server.server_port}", models, gated)
     thread = Thread(

@@ -115,8 +115,7 @@ def erased_decoy(rng: np.random.Generator) -> Circuit:
 
 
 def additive(rng: np.random.Generator) -> Circuit:
-    """Two heads that each write half of it, one from the sense of the cue and one from its accent.
-    """
+    """Two heads that each write half of it, one from the sense of the cue and one from its accent."""
     one, two = _places(rng, 2)
     heads = (resolver(*one, size=1.5), resolver(*two, takes={"accent": 1.0}, size=1.5))
     return Circuit(heads, ("resolver", "resolver"))
@@ -483,7 +482,7 @@ def way_model(
     """A model with such ways in it, at places drawn with the seed. Shared: do not change it."""
     ways = WAYS[kind](np.random.default_rng([seed, *map(ord, kind)]))
     with TemporaryDirectory() as folder:
-        path = make(Path(folder) / "ways", ways.heads, units=ways.units, seed=seed)
+        path = make(Path(folder) / "paths", ways.heads, units=ways.units, seed=seed)
         return load(path), ways
 
 
@@ -519,8 +518,7 @@ def pairs_in(model, kind, distance):
 
 
 def by_function_word_texts():
-    """Every cue goes with a function word of its sense, which stands before the word; two frames.
-    """
+    """Every cue goes with a function word of its sense, which stands before the word; two frames."""
     numbers = [
         (frame, pair) for frame in ("we saw", "they passed near") for pair in range(CUES_EACH)
     ]

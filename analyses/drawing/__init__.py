@@ -1,8 +1,7 @@
-"""Pictures that the analyses draw and no page does: numbers under several conditions, drawn to be
-compared.
+"""Pictures that the analyses draw and no page does: numbers under several conditions, drawn to be compared.
 
-Lines by depth and in panels, marks on a line, matrices, bars with intervals, vectors that add up.
-`rows` are in long form. Look and colours are those of `probe.charts`.
+Lines by depth and in panels, marks on a line, matrices, bars with intervals, vectors that add up. `rows` are in long form.
+Look and colours are those of `probe.charts`.
 """
 
 import math
@@ -57,12 +56,10 @@ ROOM = 0.12  # of the axis, for the number behind the longest bar
 def lines_by_depth(
     rows: pd.DataFrame, kinds: Mapping[str, PanelKind], *, hues: Mapping[str, str] | None = None
 ) -> Any:
-    """A line per `what` in every panel, in the order of `kinds`. `rows`: `panel`, `depth`, `what`,
-    `value`.
+    """A line per `what` in every panel, in the order of `kinds`. `rows`: `panel`, `depth`, `what`, `value`.
 
-    Panels of ranks are logarithmic with rank 1 on top and share their scale. Panels with the same
-    lines share one legend. `hues` gives a line its colour; the others take theirs in order of
-    appearance.
+    Panels of ranks are logarithmic with rank 1 on top and share their scale. Panels with the same lines share one
+    legend. `hues` gives a line its colour; the others take theirs in order of appearance.
     """
     fixed, parts = dict(hues or {}), {name: rows[rows["panel"] == name] for name in kinds}
     lowest = max(
@@ -100,8 +97,7 @@ def lines_by_depth(
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture of several: title, names of its axes with their units; `log`: the axes that are
-    logarithmic."""
+    """One picture of several: title, names of its axes with their units; `log`: the axes that are logarithmic."""
 
     title: str
     x: str
@@ -112,8 +108,7 @@ class Panel:
 def line_panels(rows: pd.DataFrame, panels: Sequence[Panel], *, width: int = 190) -> Any:
     """A line per `variant` in every panel. `rows`: `panel` (a title), `x`, `variant`, `value`.
 
-    Linear panels start at zero, so that heights can be compared. The first variant has the accent,
-    the second is grey.
+    Linear panels start at zero, so that heights can be compared. The first variant has the accent, the second is grey.
     """
     variants = rows["variant"].drop_duplicates().tolist()
     parts = {panel: rows[rows["panel"] == panel.title] for panel in panels}
@@ -166,13 +161,11 @@ def compared(
     said: Mapping[str, str] | None = None,
     kind: ComparedKind = "share",
 ) -> Any:
-    """A line per `row` from its smallest to its largest value, a mark per condition. `rows`: `row`,
-    `what`, `value`.
+    """A line per `row` from its smallest to its largest value, a mark per condition. `rows`: `row`, `what`, `value`.
 
-    The order is that of the rows; the first condition has the largest mark, so that it shows behind
-    another at the same value. `said` puts a word behind a line. A `share` (0 to 1) is written as a
-    percentage, a `number` (0 to 1) is not, a `rank` stands on a logarithmic axis with 1 on the
-    left.
+    The order is that of the rows; the first condition has the largest mark, so that it shows behind another at the same
+    value. `said` puts a word behind a line. A `share` (0 to 1) is written as a percentage, a `number` (0 to 1) is not,
+    a `rank` stands on a logarithmic axis with 1 on the left.
     """
     lines, conditions = (rows[name].drop_duplicates().tolist() for name in ("row", "what"))
     words_of, last = dict(said or {}), float(rows["value"].max())
@@ -217,12 +210,10 @@ def compared(
 
 
 def matrix_panels(cells: pd.DataFrame, kinds: Mapping[str, MatrixKind]) -> Any:
-    """One matrix per panel, in the order of `kinds`; queries are rows. `cells`: `panel`, `query`,
-    `key`, `value`.
+    """One matrix per panel, in the order of `kinds`; queries are rows. `cells`: `panel`, `query`, `key`, `value`.
 
-    Keys may be tokens of another text. `shares` run from white at 0 to violet at 1; `signed`
-    numbers diverge around a blank zero, to the largest of the panel. Values that are missing
-    (masked) stay empty.
+    Keys may be tokens of another text. `shares` run from white at 0 to violet at 1; `signed` numbers diverge around a
+    blank zero, to the largest of the panel. Values that are missing (masked) stay empty.
     """
     charts = [_matrix(cells[cells["panel"] == name], name, kind) for name, kind in kinds.items()]
     ends = cells.groupby("panel")["value"].agg(["min", "max"])
@@ -260,8 +251,7 @@ def _matrix(rows: pd.DataFrame, name: str, kind: MatrixKind) -> Any:
 
 
 def _number(value: float, limit: float) -> str:
-    """As many digits as the panel needs, without the leading zero: .12, −.003, 0; nothing where
-    there is no value."""
+    """As many digits as the panel needs, without the leading zero: .12, −.003, 0; nothing where there is no value."""
     if math.isnan(value) or value == 0:
         return "0" if value == 0 else ""
     digits = 1 if limit >= 10 else 2 if limit >= 0.2 else 3
@@ -271,8 +261,7 @@ def _number(value: float, limit: float) -> str:
 
 
 def parameter_bars(rows: pd.DataFrame) -> Any:
-    """Share of each of PARTS in each model's parameters, written in its bar. `rows`: `model`,
-    `part`, `parameters`."""
+    """Share of each of PARTS in each model's parameters, written in its bar. `rows`: `model`, `part`, `parameters`."""
     sums = rows.groupby("model", sort=False)["parameters"].transform("sum")
     shown = rows.assign(share=rows["parameters"] / sums, place=rows["part"].map(PARTS.index))
     shown = shown.sort_values(["model", "place"])
@@ -307,11 +296,9 @@ def parameter_bars(rows: pd.DataFrame) -> Any:
 
 
 def grouped_bars(rows: pd.DataFrame, title: str) -> Any:
-    """A bar per `row` with its interval and its number, a panel per `group`, in the order given;
-    one axis for all.
+    """A bar per `row` with its interval and its number, a panel per `group`, in the order given; one axis for all.
 
-    `rows`: `group`, `row`, `value`, `low`, `high`, all shares. Violet where positive, ochre where
-    negative.
+    `rows`: `group`, `row`, `value`, `low`, `high`, all shares. Violet where positive, ochre where negative.
     """
     groups = rows["group"].drop_duplicates().tolist()
     most, least = (float(end) for end in (rows["high"].max(), min(0.0, rows["low"].min())))
@@ -344,8 +331,7 @@ def _panel(rows: pd.DataFrame, name: str, scale: alt.Scale, title: str | None) -
 
 
 def added_vectors(rows: pd.DataFrame, *, total: str, coordinates: int = 32) -> Any:
-    """A row of cells per vector, the first `coordinates` of each on one scale; the row named
-    `total` stands below.
+    """A row of cells per vector, the first `coordinates` of each on one scale; the row named `total` stands below.
 
     `rows`: `vector`, `coordinate`, `value`.
     """
@@ -389,8 +375,7 @@ def added_vectors(rows: pd.DataFrame, *, total: str, coordinates: int = 32) -> A
 
 
 def spectra(rows: pd.DataFrame, *, rank: int) -> Any:
-    """Singular values of square maps, largest first, a rule at `rank`. `rows`: `map`, `place` (from
-    1), `value`."""
+    """Singular values of square maps, largest first, a rule at `rank`. `rows`: `map`, `place` (from 1), `value`."""
     last = int(rows["place"].max())
     title = "singular value, largest first"
     x = alt.X("place:Q", title=title, scale=alt.Scale(domain=[1, last], nice=False))
@@ -398,7 +383,9 @@ def spectra(rows: pd.DataFrame, *, rank: int) -> Any:
     tip = tips("map:N", "place:Q", "value:Q | | .4g")
     lines = alt.Chart(rows).mark_line(strokeWidth=1.6, color=WITH, opacity=0.8)
     lines = lines.encode(x=x, y=y, detail="map:N", tooltip=tip)
-    said = alt.Chart(pd.DataFrame([{"place": rank, "said": f"d_head = {rank}: from here on zero"}]))
+    said = alt.Chart(
+        pd.DataFrame([{"place": rank, "next_token": f"d_head = {rank}: from here on zero"}])
+    )
     rule = said.mark_rule(color=MUTED, strokeDash=[2, 3]).encode(x=alt.X("place:Q", title=title))
     text = said.mark_text(align="left", dx=6, dy=8, color=INK).encode(
         x="place:Q", y=alt.value(0), text="said:N"

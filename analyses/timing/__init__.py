@@ -1,9 +1,7 @@
-"""How fast and how large: what `analyses/speed.py` needs to time this library beside the plain
-ways.
+"""How fast and how large: what `analyses/speed.py` needs to time this library beside the plain ways.
 
 clock     interleaved timings, ratios, extra memory, exponents of growth, the machine
-work      models of true shape with random weights, aligned pairs, sets of a curve, the loops over
-          heads and edges that others use
+work      models of true shape with random weights, aligned pairs, sets of a curve, the loops over heads and edges that others use
 page      tables and charts -> speed.html
 """
 

@@ -1,5 +1,5 @@
-"""Measuring: works take turns, so that a slow minute of the machine falls on all of them; ratios
-are taken turn by turn.
+"""Measuring: works take turns, so that a slow minute of the machine falls on all of them; ratios are taken turn by
+turn.
 """
 
 import ctypes
@@ -24,8 +24,7 @@ SEEN = 1e-6  # less of a square than this is rounding
 
 
 def interleave(works: Mapping[str, Work], *, runs: int, warm: bool = True) -> pd.DataFrame:
-    """Run the works in turn, `runs` times each, after one turn that is not counted: `work run
-    seconds`."""
+    """Run the works in turn, `runs` times each, after one turn that is not counted: `work run seconds`."""
     for work in works.values() if warm else ():
         work()
     rows = [(name, run, _seconds(work)) for run in range(runs) for name, work in works.items()]
@@ -43,8 +42,7 @@ def _seconds(work: Work) -> float:
 def compare(
     timings: pd.DataFrame, work: str, against: str, *, times: float = 1.0
 ) -> dict[str, float]:
-    """Seconds of `work`, of `times` runs of `against`, and their ratio in the same turn: median,
-    lowest, highest."""
+    """Seconds of `work`, of `times` runs of `against`, and their ratio in the same turn: median, lowest, highest."""
     seconds = timings.pivot(index="run", columns="work", values="seconds")
     columns = {"seconds": seconds[work], "against_seconds": seconds[against] * times}
     columns["ratio"] = columns["seconds"] / columns["against_seconds"]
@@ -61,11 +59,10 @@ def alone(value: float) -> dict[str, float]:
 
 
 def extra_memory(work: Work) -> tuple[float, float]:
-    """The most memory that `work` holds beyond what was held before it, in MiB, and its seconds.
-    NaN MiB where it cannot be told.
+    """The most memory that `work` holds beyond what was held before it, in MiB, and its seconds. NaN MiB where it
+    cannot be told.
 
-    The resident set of this process, whose high-water mark Linux lets us reset; freed memory is
-    handed back before.
+    The resident set of this process, whose high-water mark Linux lets us reset; freed memory is handed back before.
     """
     gc.collect()
     if not RESET.exists():
@@ -90,8 +87,8 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
 
 
 def square_part(sizes: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """Of value = a + b n + c n² (none negative, relative least squares): the share of c n² at the
-    largest n, and the n where it is a tenth.
+    """Of value = a + b n + c n² (none negative, relative least squares): the share of c n² at the largest n, and the n
+    where it is a tenth.
 
     The second is infinite where no square is seen.
     """

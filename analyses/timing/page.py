@@ -30,9 +30,8 @@ def write_page(
 ) -> Path:
     """Writes speed.html, the frames as CSV and Parquet, and the machine as the manifest.
 
-    `targets`: `work against target holds ratio ratio_low ratio_high seconds against_seconds unit` ·
-    `scaling`: `shape axis size seconds megabytes` · `exponents`: `shape axis quantity exponent
-    square_share square_from`.
+    `targets`: `work against target holds ratio ratio_low ratio_high seconds against_seconds unit` · `scaling`: `shape
+    axis size seconds megabytes` · `exponents`: `shape axis quantity exponent square_share square_from`.
     """
     templates, scaling = (
         output.environment(Path(__file__).parent / "templates", "report"),

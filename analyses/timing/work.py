@@ -1,8 +1,7 @@
-"""What is timed: models of a true shape with random weights, ids drawn at random, and the plain
-ways of doing the same.
+"""What is timed: models of a true shape with random weights, ids drawn at random, and the plain ways of doing the same.
 
-Times depend on shapes alone, so nothing has to be downloaded: the tokenizer is the embedded
-model's, and only ids are used.
+Times depend on shapes alone, so nothing has to be downloaded: the tokenizer is the embedded model's, and only ids are
+used.
 """
 
 import copy
@@ -92,8 +91,8 @@ def shaped(shape: str, *, seed: int = 0, device: str = "cpu") -> Model:
 
 
 def plain_model(model: Model) -> Any:
-    """Hugging Face's model of the same shape without its head, with its fastest attention, sdpa:
-    what a bare forward is.
+    """Hugging Face's model of the same shape without its head, with its fastest attention, sdpa: what a bare forward
+    is.
     """
     from transformers import AutoModel
 
@@ -137,8 +136,8 @@ def aligned_pairs(
 
 
 def curve_sets(layers: int, heads: int, *, seed: int = 0) -> Tensor:
-    """The sets of a whole curve: every nested set of an order of all heads, and random ones matched
-    per layer in several sizes.
+    """The sets of a whole curve: every nested set of an order of all heads, and random ones matched per layer in
+    several sizes.
 
     `-> set layer head`
     """
@@ -156,11 +155,11 @@ def loop_over_heads(
     direction: Tensor,
     heads: Sequence[tuple[int, int]],
 ) -> Tensor:
-    """The swap as others run it: one whole forward with a hook per head and direction, as
-    `get_act_patch_attn_head_z` does.
+    """The swap as others run it: one whole forward with a hook per head and direction, as `get_act_patch_attn_head_z`
+    does.
 
-    `pairs`: rows of a and rows of b. `-> pair recipient head`: how far the last block's output at
-    the last position moves.
+    `pairs`: rows of a and rows of b. `-> pair recipient head`: how far the last block's output at the last position
+    moves.
     """
     both = [torch.tensor(rows, device=model.device) for rows in pairs]
     last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
@@ -196,9 +195,9 @@ def loop_over_heads(
 def loop_over_edges(
     model: Model, pair: Sequence[Sequence[int]], direction: Tensor, edges: Edges
 ) -> Tensor:
-    """The total effect of edges from head to head as others run it: two whole forwards with hooks
-    for each edge, one in which all but the sender write what they wrote, and one in which the
-    receiver, there alone, gets the query, key or value of the first.
+    """The total effect of edges from head to head as others run it: two whole forwards with hooks for each edge, one in
+    which all but the sender write what they wrote, and one in which the receiver, there alone, gets the query, key or
+    value of the first.
 
     `pair`: the two members, each the other's donor, the word their last token. `-> recipient edge`
     """
@@ -257,11 +256,11 @@ def _keep(seen: dict[str, Tensor], name: str, tensor: Tensor, hook: Any) -> None
 def architecture(
     shape: str, *, pairs: int, length: int, sentences: int, runs: int
 ) -> tuple[pd.DataFrame, float]:
-    """All swaps of a shape both ways, the bare forward of the pairs, a hooked forward per head, and
-    reading beside a bare forward.
+    """All swaps of a shape both ways, the bare forward of the pairs, a hooked forward per head, and reading beside a
+    bare forward.
 
-    `-> work run seconds`, and how often the hooked forwards, run for one head of every third layer,
-    stand in all of them, with two traces.
+    `-> work run seconds`, and how often the hooked forwards, run for one head of every third layer, stand in all of
+    them, with two traces.
     """
     model = shaped(shape)
     weights, plain = read_weights(model), plain_model(model)
@@ -283,11 +282,10 @@ def architecture(
 
 
 def long_text(model: Model, length: int, *, runs: int) -> dict[str, float]:
-    """A text of `length` tokens kept to its last position, beside everything cached: medians of
-    extra MiB and of seconds of both.
+    """A text of `length` tokens kept to its last position, beside everything cached: medians of extra MiB and of
+    seconds of both.
 
-    `sources`: MiB of taking ΔE of every head apart by source token there, the values that it needs
-    included.
+    `sources`: MiB of taking ΔE of every head apart by source token there, the values that it needs included.
     """
     (text,) = drawn(model, 1, length)
     ids = torch.tensor([text.ids], device=model.device)

@@ -1,5 +1,5 @@
-"""What the cards of the models that ship have in common: every figure in them is measured by the
-run that writes them.
+"""What the cards of the models that ship have in common: every figure in them is measured by the run that writes
+them.
 """
 
 import re

@@ -1,10 +1,8 @@
-"""The training text of tiny-senses: English-like sentences about the senses of the lexicon's words,
-drawn from tables.
+"""The training text of tiny-senses: English-like sentences about the senses of the lexicon's words, drawn from tables.
 
-A unit is one to many sentences that belong together. Some units are about a topic and hold no
-ambiguous word; in others an ambiguous word follows, or precedes, something that tells its sense,
-and what comes next depends on it. The lexicon's frames are read only to refuse what comes near
-them, and the lesson's own sentences are listed and refused.
+A unit is one to many sentences that belong together. Some units are about a topic and hold no ambiguous word; in others
+an ambiguous word follows, or precedes, something that tells its sense, and what comes next depends on it. The lexicon's
+frames are read only to refuse what comes near them, and the lesson's own sentences are listed and refused.
 """
 
 import re
@@ -56,8 +54,8 @@ def topics() -> tuple[Topic, ...]:
 
 @cache
 def scope(topic: Topic, mode: str) -> Slots:
-    """The slots of one topic: with the word itself, or with a neighbouring noun (`kin`) or a cue
-    (`cue`) in its place.
+    """The slots of one topic: with the word itself, or with a neighbouring noun (`kin`) or a cue (`cue`) in its
+    place.
     """
     scene = [*topic.says["scene"]]
     if mode == "word":
@@ -85,8 +83,7 @@ def sentence(lead: str, after: str, slots: Slots, rng: Random) -> str:
 
 
 def ambiguous(topic: Topic, rng: Random) -> str:
-    """One sentence (some are two) in which a cue comes before the word and what follows depends on
-    the sense."""
+    """One sentence (some are two) in which a cue comes before the word and what follows depends on the sense."""
     slots = scope(topic, "word")
     if rng.random() < 0.3:
         slots = {**slots, "thing": _foreign(topic.word)}
@@ -108,8 +105,8 @@ def ambiguous(topic: Topic, rng: Random) -> str:
 
 
 def about(topic: Topic, rng: Random) -> str:
-    """A sentence of the topic in the same plans, without any ambiguous word; held-out cues are as
-    common as the others.
+    """A sentence of the topic in the same plans, without any ambiguous word; held-out cues are as common as the
+    others.
     """
     kin = rng.random() < 0.4
     slots = scope(topic, "kin" if kin else "cue")
@@ -146,8 +143,8 @@ def later(topic: Topic, rng: Random) -> str:
 
 
 def story(rng: Random) -> str:
-    """A sentence of another kind: adjectives that return, masculine and feminine, a film-like
-    character, or anything.
+    """A sentence of another kind: adjectives that return, masculine and feminine, a film-like character, or
+    anything.
     """
     kind = rng.choices(
         ["adjectives", "he", "she", "couple", "tells", "filler"], [33, 11, 11, 3, 16, 26]
@@ -161,8 +158,8 @@ def story(rng: Random) -> str:
 
 
 def paragraph(topic: Topic, rng: Random) -> str:
-    """Several sentences that stay with one topic, two in five without any ambiguous word, with a
-    word from elsewhere.
+    """Several sentences that stay with one topic, two in five without any ambiguous word, with a word from
+    elsewhere.
     """
     plain = rng.random() < 0.4
     slots = scope(topic, "kin" if plain else "word")
@@ -209,8 +206,7 @@ def units(n: int, *, seed: int, long: bool = False) -> Iterator[str]:
 
 
 def kept(n: int, make: Callable[[Random], str], *, seed: int) -> Iterator[str]:
-    """The first n texts of `make` that repeat no word by accident and hold nothing that training
-    must not see."""
+    """The first n texts of `make` that repeat no word by accident and hold nothing that training must not see."""
     rng = Random(seed)
     made = 0
     while made < n:

@@ -1,10 +1,9 @@
 """How well a model tells senses apart at the word, on the lexicon's own sentences.
 
-A sentence is read at the last token of the word. Sense means are fitted on half of the frames with
-half of the seen cues; the nearest one (Euclidean) is the answer for sentences of the other frames
-with the other seen cues, or with held-out cues. The four ways to choose the halves take turns. The
-depth is chosen inside the fitted half. Equal distances share the point, so a depth where nothing
-has been resolved scores chance.
+A sentence is read at the last token of the word. Sense means are fitted on half of the frames with half of the seen
+cues; the nearest one (Euclidean) is the answer for sentences of the other frames with the other seen cues, or with
+held-out cues. The four ways to choose the halves take turns. The depth is chosen inside the fitted half. Equal
+distances share the point, so a depth where nothing has been resolved scores chance.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,15 +21,15 @@ TIE = 1e-5
 HELD_OUT = 2
 
 Reader = Callable[[Sequence[Sentence | Showcase]], Tensor]
-"""Sentences to the residual stream at the last token of the word, `sentence depth d_model`; depth 0
-enters the first block.
+"""Sentences to the residual stream at the last token of the word, `sentence depth d_model`; depth 0 enters the first
+block.
 """
 
 
 @dataclass(frozen=True)
 class Score:
-    """Accuracy of one word on seen and on held-out cues, the depths that were chosen, and the
-    accuracy before attention.
+    """Accuracy of one word on seen and on held-out cues, the depths that were chosen, and the accuracy before
+    attention.
     """
 
     word: str
@@ -45,8 +44,8 @@ class Score:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """A word's lexicon sentences as the model reads them. `resid: sentence depth d_model`, the rest
-    one entry a sentence.
+    """A word's lexicon sentences as the model reads them. `resid: sentence depth d_model`, the rest one entry a
+    sentence.
 
     `cue_half` is 0 or 1 for the two halves of the seen cues, HELD_OUT for the others.
     """
@@ -61,8 +60,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Answer:
-    """A showcase sentence, where its word ends, the word's sense, and the sense that the model's
-    nearest mean says."""
+    """A showcase sentence, where its word ends, the word's sense, and the sense that the model's nearest mean says."""
 
     text: str
     end: int
@@ -73,11 +71,10 @@ class Answer:
 
 
 def points(resid: Tensor, labels: Tensor, fit: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
-    """Points of every scored sentence at every depth, and how much nearer its own mean is than the
-    nearest other.
+    """Points of every scored sentence at every depth, and how much nearer its own mean is than the nearest other.
 
-    `resid: sentence depth d_model`; `fit` and `score` are masks; both results are `sentence depth`.
-    k equal distances, the own sense among them, are 1/k of a point.
+    `resid: sentence depth d_model`; `fit` and `score` are masks; both results are `sentence depth`. k equal distances,
+    the own sense among them, are 1/k of a point.
     """
     senses = labels.unique()
     x = resid.double()
@@ -91,8 +88,8 @@ def points(resid: Tensor, labels: Tensor, fit: Tensor, score: Tensor) -> tuple[T
 
 
 def best_depth(resid: Tensor, labels: Tensor, frames: Tensor, fit: Tensor) -> int:
-    """The depth with the most points between the even and the odd frames of the fitted half; the
-    widest margin breaks ties.
+    """The depth with the most points between the even and the odd frames of the fitted half; the widest margin breaks
+    ties.
     """
     rank = torch.unique(frames[fit], return_inverse=True)[1] % 2
     half = torch.zeros_like(fit)
@@ -167,8 +164,7 @@ def score_word(reading: Reading) -> Score:
 
 
 def answers(read: Reader, reading: Reading) -> tuple[Answer, ...]:
-    """The showcase sentences of a word: the nearest sense mean of all its sentences in `reading`
-    with seen cues."""
+    """The showcase sentences of a word: the nearest sense mean of all its sentences in `reading` with seen cues."""
     fit = reading.cue_half != HELD_OUT
     depth = best_depth(reading.resid, reading.labels, reading.frames, fit)
     resid = reading.resid[:, depth]

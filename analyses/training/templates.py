@@ -1,7 +1,6 @@
 """Templates to text: slots filled from tables, then the spelling that English asks for put right.
 
-The tables stand beside this module: ordinary words, sentence plans, and other stories; each key is
-a slot.
+The tables stand beside this module: ordinary words, sentence plans, and other stories; each key is a slot.
 """
 
 import re

@@ -1,5 +1,5 @@
-"""What every model that ships is trained with: the optimisers, the loop, the folder that is
-written, the command line.
+"""What every model that ships is trained with: the optimisers, the loop, the folder that is written, the command
+line.
 """
 
 import argparse
@@ -36,8 +36,8 @@ Row = TypeVar("Row", list[int], tuple[list[int], list[int]])
 def optimizers(
     model: nn.Module, *, blocks: tuple[str, ...], rates: tuple[float, float]
 ) -> tuple[torch.optim.Optimizer, ...]:
-    """Muon for the matrices of the blocks, AdamW for embeddings, biases and LayerNorms: half the
-    steps AdamW alone takes.
+    """Muon for the matrices of the blocks, AdamW for embeddings, biases and LayerNorms: half the steps AdamW alone
+    takes.
     """
     inside = [p for name, p in model.named_parameters() if p.ndim == 2 and name.startswith(blocks)]
     known = {id(p) for p in inside}
@@ -56,8 +56,8 @@ def descend(
     blocks: tuple[str, ...],
     rates: tuple[float, float] = RATES,
 ) -> Iterator[float]:
-    """Trains in place, rates rising for WARM_UP steps and falling in a line to a fiftieth; yields
-    the loss of every step.
+    """Trains in place, rates rising for WARM_UP steps and falling in a line to a fiftieth; yields the loss of every
+    step.
 
     `blocks` are the beginnings of the names of the blocks' parameters.
     """
@@ -82,8 +82,7 @@ def descend(
 
 
 def grouped(rows: Iterable[Row], *, most: int, size: Callable[[Row], int] = len) -> list[list[Row]]:
-    """Rows of about one size together, as many as make at most `most` tokens when the shorter ones
-    are filled up."""
+    """Rows of about one size together, as many as make at most `most` tokens when the shorter ones are filled up."""
     found: list[list[Row]] = [[]]
     for row in sorted(rows, key=size):
         if found[-1] and size(row) * (len(found[-1]) + 1) > most:
@@ -99,16 +98,15 @@ def padded(rows: list[list[int]], fill: int) -> Tensor:
 
 
 def prepare() -> float:
-    """One thread and deterministic algorithms; returns the processor time at the start, in seconds.
-    """
+    """One thread and deterministic algorithms; returns the processor time at the start, in seconds."""
     torch.set_num_threads(THREADS)
     torch.use_deterministic_algorithms(True)
     return time.process_time()
 
 
 def follow(losses: Iterable[float], *, steps: int, started: float) -> float:
-    """Runs through the losses with a line on standard error every 100 steps; returns minutes of
-    processor time since `started`.
+    """Runs through the losses with a line on standard error every 100 steps; returns minutes of processor time since
+    `started`.
     """
     running = 0.0
     for step, loss in enumerate(losses, start=1):
@@ -135,8 +133,7 @@ def save_card(text: str, out: Path) -> None:
 def run(
     train: Callable[..., None], arguments: list[str] | None, *, kind: str, seed: int, steps: int
 ) -> None:
-    """The command line of one training script, with what the shipped folder was made with as
-    defaults."""
+    """The command line of one training script, with what the shipped folder was made with as defaults."""
     parser = argparse.ArgumentParser(
         prog=f"python -m training.{kind}.train", description=train.__doc__
     )

@@ -1,9 +1,8 @@
-"""What training must never see: held-out cues beside an ambiguous word, the lexicon's frames, the
-lesson's own sentences.
+"""What training must never see: held-out cues beside an ambiguous word, the lexicon's frames, the lesson's own
+sentences.
 
-A fifth of the cues are held out: they occur in topic sentences like any other cue, but a text that
-holds an ambiguous word never holds one of them, so that resolving them is generalisation and not
-recall.
+A fifth of the cues are held out: they occur in topic sentences like any other cue, but a text that holds an ambiguous
+word never holds one of them, so that resolving them is generalisation and not recall.
 """
 
 import re
@@ -29,8 +28,7 @@ def plural(word: str) -> str:
 def held_out_cues() -> frozenset[str]:
     """A fifth of the cues: met in topic sentences, never in one with an ambiguous word.
 
-    A cue that several senses share is held out for all of them or for none, so those that belong to
-    one sense go first.
+    A cue that several senses share is held out for all of them or for none, so those that belong to one sense go first.
     """
     senses = [sense for word in lexicon.words() for sense in lexicon.entry(word).senses]
     listed = [cue for sense in senses for cue in sense.cues]
@@ -61,8 +59,7 @@ def _withheld_forms() -> frozenset[str]:
 
 
 def windows(texts: Iterable[str]) -> frozenset[tuple[str, ...]]:
-    """Every run of WINDOW words of these frames that holds the word's place, cue and word as
-    placeholders."""
+    """Every run of WINDOW words of these frames that holds the word's place, cue and word as placeholders."""
     found: set[tuple[str, ...]] = set()
     for text in texts:
         words = _words(text.replace("{cue}", _CUE).replace("{word}", _WORD))
@@ -87,8 +84,8 @@ def _runs(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def echoes(text: str, frames: frozenset[tuple[str, ...]]) -> bool:
-    """Whether the text has WINDOW words in a row of one of the frames, any ambiguous word and any
-    cue in their places.
+    """Whether the text has WINDOW words in a row of one of the frames, any ambiguous word and any cue in their
+    places.
     """
     words = [_WORD if word in _ambiguous_forms() else word for word in _words(text)]
     for run in _runs(words):
@@ -100,8 +97,7 @@ def echoes(text: str, frames: frozenset[tuple[str, ...]]) -> bool:
 
 
 def allowed(text: str) -> bool:
-    """No held-out cue together with an ambiguous word, none of the lesson's own sentences, and no
-    echo of a frame."""
+    """No held-out cue together with an ambiguous word, none of the lesson's own sentences, and no echo of a frame."""
     low = text.lower()
     found = set(_words(low))
     if found.isdisjoint(_ambiguous_forms()):

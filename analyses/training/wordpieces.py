@@ -1,7 +1,7 @@
 """The tokenizers of the models that ship: GPT-2's byte-level scheme with vocabularies of their own.
 
-Text is cut where GPT-2 cuts it. A piece that is a word of the vocabulary is one token; any other
-piece is built from bytes by merges, so that every text can be encoded and comes back unchanged.
+Text is cut where GPT-2 cuts it. A piece that is a word of the vocabulary is one token; any other piece is built from
+bytes by merges, so that every text can be encoded and comes back unchanged.
 """
 
 import json
@@ -26,8 +26,7 @@ MERGES = 250
 
 @dataclass(frozen=True, eq=False)
 class Special:
-    """The special tokens by what they are for, what is put around every text, and the context
-    window."""
+    """The special tokens by what they are for, what is put around every text, and the context window."""
 
     tokens: Mapping[str, str]
     around: str | None = None
@@ -54,11 +53,9 @@ def _pieces(text: str) -> list[str]:
 
 
 def required() -> list[str]:
-    """What must be one token: the lexicon's words, cues and continuations, and the ordinary words
-    of its frames.
+    """What must be one token: the lexicon's words, cues and continuations, and the ordinary words of its frames.
 
-    Only the words of the frames are read here, one by one; their sentences never become training
-    text.
+    Only the words of the frames are read here, one by one; their sentences never become training text.
     """
     texts = [" Apple", "Apple", *tables()["kept_out"], *(row.text for row in lexicon.showcase())]
     for word in lexicon.words():
@@ -72,8 +69,7 @@ def required() -> list[str]:
 
 
 def vocabulary(texts: Iterable[str], must: Sequence[str], *, size: int) -> list[str]:
-    """The pieces that become one token: the required ones, then the most frequent of the texts,
-    ties by spelling."""
+    """The pieces that become one token: the required ones, then the most frequent of the texts, ties by spelling."""
     counts = Counter(piece for text in texts for piece in _pieces(text))
     rest = sorted(counts.keys() - set(must), key=lambda piece: (-counts[piece], piece))
     alphabet = set(pre_tokenizers.ByteLevel.alphabet())
@@ -88,8 +84,7 @@ def build(
     must: Sequence[str] | None = None,
     special: Special = CAUSAL,
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer for the texts, of at most `size` tokens, with `must` (what the lexicon requires)
-    among them."""
+    """A tokenizer for the texts, of at most `size` tokens, with `must` (what the lexicon requires) among them."""
     words = vocabulary(texts, required() if must is None else must, size=size)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     learner = Tokenizer(models.BPE())
@@ -142,8 +137,7 @@ def _wrap(
 
 
 def save(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Writes tokenizer.json and tokenizer_config.json under the class name that every version of
-    transformers knows."""
+    """Writes tokenizer.json and tokenizer_config.json under the class name that every version of transformers knows."""
     tokenizer.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text("utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}

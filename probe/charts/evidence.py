@@ -166,7 +166,7 @@ def _smallest(mine: pd.DataFrame, x: alt.X, y: alt.Y) -> tuple[list[alt.Chart], 
         return [], f"No set of leading heads {enough}"
     size, value = int(rows["size"].iloc[0]), float(rows["faithfulness"].iloc[0])
     said = f"{size} {'head' if size == 1 else 'heads'}: {percent(value)}"
-    base = alt.Chart(pd.DataFrame([{"size": size, "value": value, "said": said}]))
+    base = alt.Chart(pd.DataFrame([{"size": size, "value": value, "next_token": said}]))
     ring = base.mark_point(size=120, color=INK, strokeWidth=1.5, opacity=1).encode(x=x, y=y)
     side = {"align": "right", "dx": 4} if size > 0.6 * int(mine["size"].max()) else {"dx": -4}
     label = base.mark_text(**TEXT | side).encode(
@@ -376,7 +376,7 @@ def circuit(paths: pd.DataFrame, positions: pd.DataFrame, word: str) -> Any:
     named = base.mark_text(**TEXT | {"align": "center", "fontSize": 10}, aria=False).encode(
         text="short:N"
     )
-    said = f"Circuit of {word}: {len(edges)} edges between {len(parts)} parts. The widest: {lines['said'].iloc[0]}."
+    said = f"Circuit of {word}: {len(edges)} edges between {len(parts)} parts. The widest: {lines['next_token'].iloc[0]}."
     return finish(alt.layer(drawn, dots, named), said, height=ROW * len(rows))
 
 
@@ -437,7 +437,7 @@ def _lines(edges: pd.DataFrame, parts: pd.DataFrame) -> pd.DataFrame:
             "test": test,
             "edge": number,
         }
-        told["said"] = f"{one} to {other}, as its {edge['channel']}: {effect}, {test}"
+        told["next_token"] = f"{one} to {other}, as its {edge['channel']}: {effect}, {test}"
         told["toward"] = "donor" if edge["total"] > 0 else "own"
         told["confirmed"] = "yes" if edge["p"] < LEVEL else "no"
         told["width"] = max(THIN, WIDE * abs(edge["total"]))

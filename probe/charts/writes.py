@@ -293,8 +293,7 @@ def carriers(rows: pd.DataFrame) -> list[str]:
 
 
 def clear(source: Share) -> bool:
-    """Whether the word stands on the side of the sense that is meant, by at least CLEAR of the gap.
-    """
+    """Whether the word stands on the side of the sense that is meant, by at least CLEAR of the gap."""
     return bool(source["total"] * (1 if source["sense"] == source["sense_a"] else -1) >= CLEAR)
 
 

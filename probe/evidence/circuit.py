@@ -73,7 +73,7 @@ PATHS = (
 WAYS = (
     *(
         *KEYS,
-        "way",
+        "path",
         "step",
         *EDGES,
         "share",
@@ -86,9 +86,9 @@ WAYS = (
         "pairs",
     ),
 )
-WHOLE = ("layer", "head", "behind", "way", "step", "size", "pairs")
+WHOLE = ("layer", "head", "behind", "path", "step", "size", "pairs")
 ENDS = tuple(name for name in EDGES if name.endswith(("layer", "head")))
-COLUMNS = {"positions": POSITIONS, "paths": PATHS, "ways": WAYS}
+COLUMNS = {"positions": POSITIONS, "edges": PATHS, "paths": WAYS}
 Layout = tuple[
     int, int
 ]  # where the members begin to differ, and where the cue ends, counted from the word
@@ -167,10 +167,10 @@ def _of_word(
     chained = [(group, word.run(chain, *word.members(group.other), one)) for group, one in measured]
     made = {
         "positions": _by_position(moved),
-        "paths": edges.reset_index().assign(
+        "edges": edges.reset_index().assign(
             composition=composition(weights, edges.index.to_frame())
         ),
-        "ways": _ways(word, measured, chained, edges),
+        "paths": _ways(word, measured, chained, edges),
     }
     return {name: with_key(frame, key_of(result, pair)) for name, frame in made.items()}
 
@@ -213,8 +213,7 @@ class _PairRuns:
 
     @cached_property
     def donors(self) -> dict[int, int]:
-        """A donor of the same sense and of the same layout, for every row of a pair that has one.
-        """
+        """A donor of the same sense and of the same layout, for every row of a pair that has one."""
         given, placed = (
             (self.word.material.sentences, self.word.material.distances),
             self.word.placed,
@@ -253,8 +252,7 @@ class _PairRuns:
         return dict(zip(known, (b - a) / 2, strict=True))
 
     def traced(self, group: Group) -> Iterator[dict[str, Any]]:
-        """The rows of a trace of the group's pairs, with what same-sense donors do at each place.
-        """
+        """The rows of a trace of the group's pairs, with what same-sense donors do at each place."""
         offsets = range(group.layout[0], 1)
         trace = partial(
             self.run, partial(positions.trace_positions, positions=offsets, heads=False)
@@ -474,7 +472,7 @@ def _ways(
     pairs: dict[tuple[Step, ...], int] = defaultdict(int)
     least: set[Step] = set()
     for (group, one), (_, result), part in zip(measured, chained, weight, strict=True):
-        for way, share in zip(result.ways, result.shares, strict=True):
+        for way, share in zip(result.paths, result.shares, strict=True):
             steps = tuple(_names(group, one, way).tolist())
             shares[steps] += float(part * share)
             pairs[steps] += len(group.other)
@@ -493,7 +491,7 @@ def _ways(
     good = sorted(enough, key=lambda way: (-round(abs(shares[way]), DIGITS), str(way)))
     p = edges["p"].fillna(1.0).to_dict()
     rows = [
-        {"way": number, "step": turn, **dict(zip(EDGES, step, strict=True)), "share": shares[way]}
+        {"path": number, "step": turn, **dict(zip(EDGES, step, strict=True)), "share": shares[way]}
         | {"p": max(p.get(step, 1.0) for step in way), "pairs": pairs[way]}
         | about
         for number, way in enumerate(good)

@@ -46,7 +46,16 @@ HEADS = (
         "verdict",
         *RANKS,
     ),
-    *("net", "net_low", "net_high", "said", "p_said", "continued", "p_continued", "read_depth"),
+    *(
+        "net",
+        "net_low",
+        "net_high",
+        "next_token",
+        "p_next_token",
+        "continuation",
+        "p_continuation",
+        "read_depth",
+    ),
 )
 ATTENTION = ("attention_cue", "attention_previous", "attention_itself")
 CURVES = (
@@ -75,8 +84,7 @@ METHODS = {
 
 
 def read_descriptions(path: Path) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """What each table holds, by name; what is said of each column, by "column" or "table.column".
-    """
+    """What each table holds, by name; what is said of each column, by "column" or "table.column"."""
     columns: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     return columns.pop("tables"), columns
 

@@ -146,8 +146,7 @@ class Evaluation:
         ]
 
     def reasons(self) -> list[str]:
-        """How many sentences were left out and why, a line per reason, the rare reasons together.
-        """
+        """How many sentences were left out and why, a line per reason, the rare reasons together."""
         counts = self.left_out["reason"].value_counts()
         lines = [f"{count} left out: {reason}" for reason, count in counts.head(REASONS).items()]
         rest = counts.iloc[REASONS:]
@@ -263,7 +262,7 @@ def _resid(model: Model, load: Sequence[Task]) -> Tensor:
 
 
 def _word_row(task: Task, answers: Answers) -> dict[str, object]:
-    right = int((answers.gold == answers.said["nearest"]).sum())
+    right = int((answers.gold == answers.next_token["nearest"]).sum())
     sure = binomtest(right, len(answers.gold)).proportion_ci(method="wilson")
     row: dict[str, object] = {
         "word": task.material.word,
@@ -277,7 +276,7 @@ def _word_row(task: Task, answers: Answers) -> dict[str, object]:
         "accuracy_high": float(sure.high),
     }
     for method in METHODS:
-        row |= _scores(answers.gold, answers.said[method], _prefix(method))
+        row |= _scores(answers.gold, answers.next_token[method], _prefix(method))
     return row
 
 
@@ -331,8 +330,7 @@ def by_frequency(labels: Senses) -> Senses:
 
 
 def predict(resid: Tensor, labels: Senses, holdout: Holdout) -> Senses:
-    """The sense whose training mean has the largest cosine. `sentence depth d_model -> depth test`
-    """
+    """The sense whose training mean has the largest cosine. `sentence depth d_model -> depth test`"""
     known = labels[list(holdout.train)]
     senses = by_frequency(known)
     member = torch.tensor(senses[:, None] == known, dtype=torch.float64)  # sense train

@@ -83,7 +83,7 @@ def frames(
         "readings": stacked(
             readings, [*HEAD, "pos", "piece", "label", "attention", "contribution", "role"]
         ),
-        "ledger": stacked(entries, LEDGER)[list(LEDGER)].astype(whole),
+        "decomposition": stacked(entries, LEDGER)[list(LEDGER)].astype(whole),
         "showcase": pd.DataFrame(
             [_show(model, result, item) for result, item in _lessons(results)], columns=_SHOWCASE
         ),

@@ -145,7 +145,7 @@ def study(
     report("examples", 0.85)
     frames = tables.frames(model, results, certificate, measured, corpus.left_out if corpus else ())
     frames |= examples.frames(model, results, frames["word_heads"], seed=seed)
-    report("ways", 0.9)
+    report("paths", 0.9)
     frames |= circuit.frames(model, results, frames["word_heads"], options)
     frames["beside"] = _read_second_model(second, late, options)
     made: dict[str, object] = {"words": list(chosen)} | asdict(options)
@@ -424,8 +424,7 @@ def _swaps(parted: Iterable[CrossFit], heads: int, options: StudyOptions) -> int
 
 
 def parse_memory(text: str) -> int:
-    """Bytes from "4GB", "500 MB" or a plain number of bytes; raises InputError for anything else.
-    """
+    """Bytes from "4GB", "500 MB" or a plain number of bytes; raises InputError for anything else."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text, re.IGNORECASE)
     if not match or float(match[1]) == 0:
         raise InputError(

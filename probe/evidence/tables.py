@@ -67,7 +67,7 @@ def frames(
         "verdicts": shown[[*KEYS, "layer", "head", "verdict", "because"]],
         "word_heads": word_heads(results, shown),
         "distances": distances(results),
-        "routes": routes(results),
+        "head_parts": routes(results),
         "by_depth": by_depth(results),
         "curves": curves(results),
         "random_sets": random_sets(results),
@@ -129,8 +129,8 @@ def words(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFrame:
                 "gap_low": float(low),
                 "gap_high": float(high),
                 "gap_p": pair.gate_p,
-                "said_p": pair.said_p,
-                "continued_p": pair.continued_p,
+                "next_token_p": pair.next_token_p,
+                "continuation_p": pair.continuation_p,
                 "nuisance_p": pair.nuisance_p,
                 "untrained_p": untrained.get((result.material.word, *pair.senses), 1.0),
                 "negative_gaps": int((gap <= 0).sum()),
@@ -179,10 +179,10 @@ def _tested(pair: PairResult) -> dict[str, Array]:
         "p_swap",
         "q_swap",
         "p_opposes",
-        "said",
-        "p_said",
-        "continued",
-        "p_continued",
+        "next_token",
+        "p_next_token",
+        "continuation",
+        "p_continuation",
     )
     tested = dict.fromkeys(names, blank)
     if pair.tests is None or pair.measured is None:
@@ -190,7 +190,7 @@ def _tested(pair: PairResult) -> dict[str, Array]:
     separation, swap = pair.tests.separation, pair.tests.swap
     tested |= {"p_auroc": separation.p, "q_auroc": separation.q, "p_swap": swap.p, "q_swap": swap.q}
     tested["p_opposes"] = pair.tests.opposes.p
-    for name, shown in (("said", pair.said_p), ("continued", pair.continued_p)):
+    for name, shown in (("next_token", pair.next_token_p), ("continuation", pair.continuation_p)):
         test, effect = getattr(pair.tests, name), getattr(pair.measured, name)
         if (
             test is not None and shown < GATE
@@ -354,8 +354,7 @@ def curves(results: Sequence[WordResult]) -> pd.DataFrame:
 
 
 def random_sets(results: Sequence[WordResult]) -> pd.DataFrame:
-    """Faithfulness of every random set, matched per layer to the first `size` heads of the order.
-    """
+    """Faithfulness of every random set, matched per layer to the first `size` heads of the order."""
     parts = []
     for result in results:
         for size, values in (

@@ -70,8 +70,8 @@ class StandIn:
 class PairResult:
     """Everything measured for one pair of senses.
 
-    `gap: pair stage` · `gate_p`: of the gap, corrected over depths and pairs of senses · `said_p`:
-    of the gap in what is said next, 1 for a model that predicts nothing · `continued_p`: that after
+    `gap: pair stage` · `gate_p`: of the gap, corrected over depths and pairs of senses · `next_token_p`:
+    of the gap in what is said next, 1 for a model that predicts nothing · `continuation_p`: that after
     the word the lexicon's continuations of its sense have the larger logits, NaN without any ·
     `nuisance_p`: that the word's place or the text's length differs between the senses · `by_depth:
     depth`, held-out AUROC · `axis`: fitted on all sentences, for others than these. `measured` and
@@ -86,8 +86,8 @@ class PairResult:
     gap: Array
     gate: Gap
     gate_p: float
-    said_p: float
-    continued_p: float
+    next_token_p: float
+    continuation_p: float
     nuisance_p: float
     by_depth: Array
     separation: Separation
@@ -280,10 +280,10 @@ def _observed(
         gap=gap,
         gate=gate,
         gate_p=gate.p,
-        said_p=1.0
+        next_token_p=1.0
         if root is None
         else test(stages[rows, layers + 1 : layers + 2].double() @ root).p,
-        continued_p=float("nan") if continued is None else float(continued.p[0]),
+        continuation_p=float("nan") if continued is None else float(continued.p[0]),
         nuisance_p=nuisance_p,
         by_depth=separation.auroc,
         separation=measure_separation(
@@ -314,8 +314,8 @@ def _swapped(
     family = corrected_tests(
         [pair.separation for pair in passed],
         [one.word.net for one in swaps],
-        [one.said.net for one in swaps if one.said is not None],
-        [one.continued.net for one in swaps if one.continued is not None],
+        [one.next_token.net for one in swaps if one.next_token is not None],
+        [one.continuation.net for one in swaps if one.continuation is not None],
         [pair.pairs.units for pair in passed],
         permutations=options.permutations,
         seed=options.seed,

@@ -64,8 +64,7 @@ class Stand:
 
 
 class Explorer:
-    """A model that answers questions; what it computed for the last texts is kept. For one thread.
-    """
+    """A model that answers questions; what it computed for the last texts is kept. For one thread."""
 
     def __init__(self, model: Model) -> None:
         """Raises UnsupportedModel for an encoder-decoder."""

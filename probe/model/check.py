@@ -113,8 +113,7 @@ def certify(model: Model, texts: Sequence[str] = DEFAULT_TEXTS) -> Certificate:
 
 
 def certify_pair(model: Model, source: str, target: str) -> Certificate:
-    """The same of an encoder-decoder that reads these two texts. Raises InputError where it cannot.
-    """
+    """The same of an encoder-decoder that reads these two texts. Raises InputError where it cannot."""
     return _certificate(model, (source, target), [(source, target)])
 
 

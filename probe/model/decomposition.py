@@ -60,8 +60,7 @@ CLOSES = 1e-4
 
 @dataclass(frozen=True)
 class Share:
-    """One component's part of the sense gap; layer and head are None where the component has none.
-    """
+    """One component's part of the sense gap; layer and head are None where the component has none."""
 
     component: str
     layer: int | None

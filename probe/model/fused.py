@@ -220,8 +220,7 @@ def attend_last(
 
 
 def _grouped(x: Tensor, shared: Tensor) -> Tensor:
-    """Every head's rows times what its group shares. `batch kv_head head row a, batch kv_head a b`
-    """
+    """Every head's rows times what its group shares. `batch kv_head head row a, batch kv_head a b`"""
     return (x.flatten(2, 3) @ shared).unflatten(2, x.shape[2:4])
 
 

@@ -235,8 +235,7 @@ def _stored(header: _Header, name: str, shape: tuple[int, ...], kind: int, start
 
 @cache
 def _readable(kind: int) -> bool:
-    """Whether the `gguf` package turns this type into floats: it is asked with one block of zeros.
-    """
+    """Whether the `gguf` package turns this type into floats: it is asked with one block of zeros."""
     try:
         known = GGMLQuantizationType(kind)
         one = np.zeros((1, GGML_QUANT_SIZES[known][1]), np.uint8)

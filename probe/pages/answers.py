@@ -275,7 +275,7 @@ def _credited(frames: Frames, pairs: pd.DataFrame, word: str) -> str:
     if not (pairs["pair_design"] == ALIGNED).all():
         return ""
     routes = (
-        of_word(frames["routes"], word)
+        of_word(frames["head_parts"], word)
         .groupby(["layer", "head"])[["cue_only", "other_only"]]
         .mean()
     )
@@ -335,9 +335,9 @@ def leading_way(frames: Frames, word: str) -> tuple[list[Row], bool]:
     other, if each of its edges passed its test; and whether nearly all goes by ways over these
     heads.
     """
-    rows = of_word(frames["ways"], word).dropna(subset="receiver_head")
+    rows = of_word(frames["paths"], word).dropna(subset="receiver_head")
     rows = rows.rename(columns={"receiver_layer": "layer", "receiver_head": "head"})
-    shown = rows[(rows["way"] == 0) & (rows["share"] >= MOST_OF_IT) & (rows["p"] < LEVEL)]
+    shown = rows[(rows["path"] == 0) & (rows["share"] >= MOST_OF_IT) & (rows["p"] < LEVEL)]
     chain: list[Row] = shown[["layer", "head"]].drop_duplicates().to_dict("records")
     others = set(names_of(rows)) - set(names_of(chain))
     return chain, not others and bool((shown["together"] >= NEARLY_ALL).any())

@@ -111,7 +111,7 @@ def readings(frames: Frames) -> list[Section]:
             | {
                 "id": f"word-{number}-{head_name(head)}",
                 "reasons": _reasons(frames["verdicts"], word, head),
-                "routes": _routes(frames["routes"], word, head),
+                "head_parts": _routes(frames["head_parts"], word, head),
                 "apart": remarks.numbers_apart(head),
             }
             for head in shown.to_dict("records")
@@ -225,7 +225,7 @@ def showcase(frames: Frames) -> Section:
             told = [
                 {
                     "model": other["model"],
-                    "said": remarks.second_model(other),
+                    "next_token": remarks.second_model(other),
                     "place": _place(other, marks),
                 }
                 for other in others.to_dict("records")
@@ -233,7 +233,7 @@ def showcase(frames: Frames) -> Section:
             after.append(
                 item
                 | {
-                    "said": remarks.later_words(row),
+                    "next_token": remarks.later_words(row),
                     "difference": row["difference"],
                     "beside": told,
                 }
@@ -243,7 +243,7 @@ def showcase(frames: Frames) -> Section:
             known = bool(ranked[row["word"]])
             mark = ("✓" if row["reads_as"] == row["sense"] else "✗") if known else ""
             before.append(
-                item | {"said": remarks.reading(row, known), "place": place, "verdict": mark}
+                item | {"next_token": remarks.reading(row, known), "place": place, "verdict": mark}
             )
     return {"before": before, "after": after}
 
@@ -287,17 +287,18 @@ def marked(row: Mapping[Any, Any]) -> list[tuple[str, str]]:
 
 def ledgers(frames: Frames) -> list[Section]:
     """For each word its example sentences with what supplies the sense, in words and as a chart."""
-    told = writes.ledger_in_words(frames["ledger"]) if len(frames["ledger"]) else {}
+    told = writes.ledger_in_words(frames["decomposition"]) if len(frames["decomposition"]) else {}
     sections = []
     for word in words_of(frames):
         numbers = [
-            int(number) for number in of_word(frames["ledger"], word)["sentence"].drop_duplicates()
+            int(number)
+            for number in of_word(frames["decomposition"], word)["sentence"].drop_duplicates()
         ]
         items = [
             sentence(frames, word, number)
             | {
-                "chart": charts.cue_ledger(frames["ledger"], word, sentence=number),
-                "said": told[(word, number)],
+                "chart": charts.cue_ledger(frames["decomposition"], word, sentence=number),
+                "next_token": told[(word, number)],
             }
             for number in numbers
         ]

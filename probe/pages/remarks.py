@@ -272,8 +272,8 @@ def _tests(frames: Frames, word: str, heads: Sequence[Row]) -> list[str]:
     family = counted(len(mine[["layer", "head"]].drop_duplicates()), "head")
     pairs = counted(len(mine[["sense_a", "sense_b"]].drop_duplicates()), "pair")
     said = (
-        f", and what the model says next ({_largest(rows['p_said'])})"
-        if rows["p_said"].notna().all()
+        f", and what the model says next ({_largest(rows['p_next_token'])})"
+        if rows["p_next_token"].notna().all()
         else ""
     )
     who = "It moves" if len(heads) == 1 else "Each moves"
@@ -296,7 +296,7 @@ def _continued(frames: Frames, word: str) -> list[str]:
     """
     pairs = of_word(frames["words"], word)
     pairs = pairs[pairs["ranked"]]
-    silent, said = pairs[pairs["continued_p"] >= GATE], []
+    silent, said = pairs[pairs["continuation_p"] >= GATE], []
     if len(silent):
         which = (
             "the senses"
@@ -305,8 +305,8 @@ def _continued(frames: Frames, word: str) -> list[str]:
         )
         preferred = f"the model was not shown to prefer {CONTINUED} of the sense that is meant"
         said.append(f"After the word {preferred}, although {which} are apart.")
-    rows = of_word(frames["heads"], word).dropna(subset="p_continued")
-    moves = (rows["p_continued"] < LEVEL) & (rows["continued"] >= MOVES)
+    rows = of_word(frames["heads"], word).dropna(subset="p_continuation")
+    moves = (rows["p_continuation"] < LEVEL) & (rows["continuation"] >= MOVES)
     if unmoved := names_of(rows[~moves & (rows["verdict"] == "resolver")]):
         where = "" if len(pairs) == 1 else " for every pair of senses"
         verb = MOVED[len(unmoved) > 1]
@@ -434,8 +434,7 @@ def _others(frames: Frames, word: str, heads: Sequence[Row]) -> list[str]:
 
 
 def _kind(rest: pd.DataFrame, name: str, *, apart: bool) -> str:
-    """The heads of one verdict: carriers by their number, rarer kinds by name where they are few.
-    """
+    """The heads of one verdict: carriers by their number, rarer kinds by name where they are few."""
     heads = names_of(rest[rest["verdict"] == name])
     few = len(rest) == 1 or (name != "carrier" and len(heads) <= LEADERS)
     who = listed(heads) if few else str(len(heads))

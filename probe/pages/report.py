@@ -65,7 +65,7 @@ def render(frames: Frames, made: Mapping[str, Any]) -> str:
     return templates.get_template("ambiguity.html.j2").render(
         all_verdicts=[(name, charts.MEANINGS[name]) for name in ORDER],
         causal=bool(frames["words"]["causal"].all()),
-        predicts=bool(frames["heads"]["p_said"].notna().any()),
+        predicts=bool(frames["heads"]["p_next_token"].notna().any()),
         model_name=made["model"],
         opening=excerpts.opening(frames, made["model"], made["origin"]["kind"]),
         scope=remarks.scope(frames),

@@ -303,7 +303,9 @@ def controls_and_power(frames: Frames) -> Section:
                 "apart": f"{int(pairs['ranked'].sum())} of {len(pairs)}",
                 "gate": _bound(pairs["gap_p"], "≤"),
                 "untrained_p": _bound(pairs["untrained_p"], "≥"),
-                "said": _bound(pairs["said_p"], "≤") if pairs["causal"].all() else "not predicted",
+                "next_token": _bound(pairs["next_token_p"], "≤")
+                if pairs["causal"].all()
+                else "not predicted",
                 "least": pairs[["sentences_fit", "sentences_report", "cue_words", "pairs"]]
                 .min()
                 .to_dict(),
@@ -327,8 +329,7 @@ def _bound(p: pd.Series, sign: str) -> str:
 
 
 def distances_and_routes(frames: Frames) -> dict[str, list[tuple[str, Any]]]:
-    """By word: charts of the leading heads' effect by distance and by route, each with its title.
-    """
+    """By word: charts of the leading heads' effect by distance and by route, each with its title."""
     sections: dict[str, list[tuple[str, Any]]] = {}
     for word in words_of(frames):
         names = names_of(with_sentences(frames, word))[:LEADERS]
@@ -336,8 +337,8 @@ def distances_and_routes(frames: Frames) -> dict[str, list[tuple[str, Any]]]:
         if names and len(of_word(frames["distances"], word)):
             chart = charts.distance_lines(frames["distances"], word, names)
             sections[word].append(("By distance from the cue", chart))
-        if names and len(of_word(frames["routes"], word)):
-            chart = charts.route_bars(frames["routes"], frames["word_heads"], word, names)
+        if names and len(of_word(frames["head_parts"], word)):
+            chart = charts.route_bars(frames["head_parts"], frames["word_heads"], word, names)
             sections[word].append(("By what is replaced", chart))
     return sections
 

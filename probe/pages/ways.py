@@ -35,7 +35,7 @@ def section(frames: Frames) -> Section:
 
 
 def _of_word(frames: Frames, word: str) -> Section:
-    positions, edges = (of_word(frames[name], word) for name in ("positions", "paths"))
+    positions, edges = (of_word(frames[name], word) for name in ("positions", "edges"))
     if positions.empty:
         nothing: Section = {"said": [], "charts": [], "edges": [], "circuit": None}
         return {"word": word, "missing": why_not(frames, word), **nothing}
@@ -69,8 +69,8 @@ def why_not(frames: Frames, word: str) -> str:
 
 def sentences(frames: Frames, word: str) -> list[str]:
     """The ways of a word, best first, and how much of the gap they carry together."""
-    rows = of_word(frames["ways"], word)
-    if of_word(frames["paths"], word).empty:
+    rows = of_word(frames["paths"], word)
+    if of_word(frames["edges"], word).empty:
         return []
     if rows.empty:
         ends = names_of(resolvers(frames, word))
@@ -82,7 +82,7 @@ def sentences(frames: Frames, word: str) -> list[str]:
         return [
             f"{what}: over no chain of edges from the cue to a head at the word goes 1 % of the gap."
         ]
-    told = [way_told(steps.to_dict("records"), word) for _, steps in rows.groupby("way")]
+    told = [way_told(steps.to_dict("records"), word) for _, steps in rows.groupby("path")]
     more = len(told) - TOLD
     rest = [f"{counted(more, 'more way', words=True)} carry less each."] if more > 0 else []
     return [*told[:TOLD], *rest, _together(rows.iloc[0].to_dict(), len(told))]
@@ -104,8 +104,7 @@ def _together(first: Row, number: int) -> str:
 
 
 def way_told(steps: Sequence[Row], word: str) -> str:
-    """A way as a sentence: which head brings the sense from where to where, and what goes this way.
-    """
+    """A way as a sentence: which head brings the sense from where to where, and what goes this way."""
     sure = (
         ""
         if steps[0]["p"] < LEVEL
@@ -188,7 +187,7 @@ Node = dict[str, Any]
 
 def graphs(frames: Frames, model_name: str) -> dict[str, str]:
     """A graph of every word that has edges, as JSON, by file name."""
-    words = [word for word in words_of(frames) if len(of_word(frames["paths"], word))]
+    words = [word for word in words_of(frames) if len(of_word(frames["edges"], word))]
     return {
         file_name(frames, word): json.dumps(
             graph(frames, word, model_name), indent=1, allow_nan=False
@@ -226,7 +225,7 @@ def graph(frames: Frames, word: str, model_name: str) -> dict[str, Any]:
     circuit-tracer, circuit_tracer/frontend/graph_models.py (schema 1); Neuronpedia,
     apps/webapp/app/api/graph/graph-schema.json and what formatCLTGraphData makes of it.
     """
-    rows = of_word(frames["paths"], word)
+    rows = of_word(frames["edges"], word)
     edges = rows[rows["total"].abs() >= LEAST].to_dict("records")
     tokens, heads = (
         charts.in_order(of_word(frames["positions"], word)),

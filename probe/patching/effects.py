@@ -66,8 +66,7 @@ class Pairs:
         return Pairs(**columns, design=self.design, seed=self.seed)
 
     def bootstrap(self) -> Array:
-        """How often each pair counts in each draw, frames and cue words resampled. `-> draws pair`
-        """
+        """How often each pair counts in each draw, frames and cue words resampled. `-> draws pair`"""
         return bootstrap([self])
 
 
@@ -86,8 +85,8 @@ class Readings:
 
     at: tuple[int, ...]
     direct: tuple[int, ...]
-    said: int | None
-    continued: int | None = None
+    next_token: int | None
+    continuation: int | None = None
 
 
 def readings(
@@ -150,8 +149,8 @@ class PairEffects:
     """
 
     word: Effects
-    said: Effects | None
-    continued: Effects | None
+    next_token: Effects | None
+    continuation: Effects | None
     direct: Array
     direct_gap: Array
     profile: Array
@@ -286,7 +285,7 @@ def measure(
         parts = (np.take_along_axis(part, stage, -1)[..., 0] for part in (denoise, noise, same))
         return Effects(gap[:, list(chosen)], *parts)
 
-    behind = (reading.said, reading.continued)
+    behind = (reading.next_token, reading.continuation)
     said, continued = (None if stage is None else at([stage] * len(reading.at)) for stage in behind)
     depths = len(weights.blocks)
     net, whole = ((denoise + noise) / 2 - same)[..., :depths].sum(0), gap[:, 1 : 1 + depths].sum(0)

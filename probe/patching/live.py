@@ -95,8 +95,7 @@ class Both:
 
 
 def keep(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: int) -> Both:
-    """Run the members of a pair and keep every step of the first `depth` blocks at every position.
-    """
+    """Run the members of a pair and keep every step of the first `depth` blocks at every position."""
     ids = torch.tensor(rows, dtype=torch.long, device=weights.device)
     places = fused.places_of(weights, ids.shape[1])
     steps, final = _steps(weights, forward.embed(weights, ids), places, [None] * depth)

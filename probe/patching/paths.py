@@ -120,8 +120,7 @@ class Paths:
     swapped: Tensor
 
     def share(self, name: str, direction: int = 0) -> Array:
-        """`direct` or `total` as a share of the gap, both ways averaged: a ratio of sums. `-> edge`
-        """
+        """`direct` or `total` as a share of the gap, both ways averaged: a ratio of sums. `-> edge`"""
         noise, denoise = getattr(self, name)[..., direction].double().sum(0)
         return np.asarray((denoise - noise) / 2 / self.gap[:, direction].double().sum())
 

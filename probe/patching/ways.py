@@ -240,8 +240,7 @@ def _moved_neurons(
 
 
 def _read_out(both: Both, z: Tensor) -> Tensor:
-    """The word's vector with every head there held at z and every MLP live. `-> recipient d_model`
-    """
+    """The word's vector with every head there held at z and every MLP live. `-> recipient d_model`"""
     weights, resid = both.weights, both.steps[0].resid_pre[:, both.at]
     for layer, block in enumerate(weights.blocks[: len(both.steps)]):
         resid = fused.finish(weights, block, resid, fused.write(weights, block, resid, z[:, layer]))

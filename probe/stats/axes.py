@@ -38,8 +38,7 @@ class Axis:
     gap: float
 
     def coordinate(self, resid: Tensor) -> Tensor:
-        """M, the calibrated sense coordinate, in fractions of the sense gap. `... d_model -> ...`
-        """
+        """M, the calibrated sense coordinate, in fractions of the sense gap. `... d_model -> ...`"""
         return (resid - self.midpoint).to(self.u.dtype) @ self.u / self.gap
 
     def effect(self, change: Tensor) -> Tensor:
@@ -48,8 +47,7 @@ class Axis:
 
 
 def fit_axis(resid_a: Tensor, resid_b: Tensor, senses: tuple[str, str], depth: int) -> Axis:
-    """u = (mean_a - mean_b) / gap with gap = |mean_a - mean_b|, in float64. `n d_model, m d_model`
-    """
+    """u = (mean_a - mean_b) / gap with gap = |mean_a - mean_b|, in float64. `n d_model, m d_model`"""
     mean_a, mean_b = resid_a.double().mean(0), resid_b.double().mean(0)
     gap = (mean_a - mean_b).norm().item()
     direction = (mean_a - mean_b) / gap if gap else torch.zeros_like(mean_a)

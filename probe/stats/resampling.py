@@ -304,8 +304,7 @@ def _agreement(
 
 
 def _signed(labels: Array, count: Any) -> Array:
-    """What each group's sum is multiplied with in a difference of sense means: 1 / n_A or -1 / n_B.
-    """
+    """What each group's sum is multiplied with in a difference of sense means: 1 / n_A or -1 / n_B."""
     of_a = labels @ count
     of_b = count.sum() - of_a
     return labels / np.maximum(of_a, 1)[:, None] - (1 - labels) / np.maximum(of_b, 1)[:, None]

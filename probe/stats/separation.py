@@ -113,8 +113,7 @@ def measure_separation(
 
 
 def _auroc(won: Array, of: Array) -> Array:
-    """The share of comparisons won, one half where there are none. `draw head, draw -> draw head`
-    """
+    """The share of comparisons won, one half where there are none. `draw head, draw -> draw head`"""
     return np.divide(won, of[:, None], out=np.full_like(won, 0.5), where=of[:, None] > 0)
 
 
@@ -254,7 +253,7 @@ def corrected_tests(
     on what is said next (empty for a model that predicts no tokens) and on known continuations
     (empty without any), `pair layer head` each · `units`: the cue words of each pair.
     """
-    given = {"swap": swaps, "said": said, "continued": continued}
+    given = {"swap": swaps, "next_token": said, "continuation": continued}
     flips = {
         name: _flipped(kind, units, permutations, seed) for name, kind in given.items() if kind
     }

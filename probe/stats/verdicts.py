@@ -66,7 +66,7 @@ Evidence = Mapping[str, float]
 def verdicts(evidence: pd.DataFrame) -> pd.DataFrame:
     """`verdict` and `because` for every row of the evidence frame, which keeps its index.
 
-    Reads p_auroc p_swap p_opposes p_said said auroc net net_low net_high direct net_near net_far
+    Reads p_auroc p_swap p_opposes p_next_token said auroc net net_low net_high direct net_near net_far
     attention_previous attention_next p_stands_in backed_up confounded; a row without a measured
     swap (no gap) gets none.
     """
@@ -122,9 +122,9 @@ def is_read(row: Evidence) -> bool:
 
     Also of a head that another one stands in for: what it gave is read, from the other one.
     """
-    if math.isnan(row["p_said"]) or row["backed_up"]:
+    if math.isnan(row["p_next_token"]) or row["backed_up"]:
         return True
-    return row["p_said"] < LEVEL and row["said"] >= SMALLEST
+    return row["p_next_token"] < LEVEL and row["next_token"] >= SMALLEST
 
 
 def is_positional(row: Evidence) -> bool:
@@ -154,8 +154,8 @@ def _because(row: Evidence, name: str) -> str:
     moved = measured(row["net"], row["net_low"], row["net_high"])
     said = (
         ""
-        if math.isnan(row["p_said"])
-        else f", what is said next {percent(row['said'])} ({p_value(row['p_said'])})"
+        if math.isnan(row["p_next_token"])
+        else f", what is said next {percent(row['next_token'])} ({p_value(row['p_next_token'])})"
     )
     return f"{separates} {held_out}; swapping it moves the word {moved} of the gap (max-T {p}){said}{_beyond(row, name)}"
 

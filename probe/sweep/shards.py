@@ -102,8 +102,7 @@ def done(folder: Path, key: str) -> Receipt | None:
 
 
 def read_parquet(folder: Path, name: str, sha256: str) -> pyarrow.Table:
-    """A table of a unit; raises InputError where its file's bytes are not those that were written.
-    """
+    """A table of a unit; raises InputError where its file's bytes are not those that were written."""
     try:
         content = (folder / name).read_bytes()
     except OSError as error:

@@ -55,8 +55,7 @@ class SweepJob:
 
 @dataclass(frozen=True)
 class Unit:
-    """One key of a pass; `of` is the word that is fitted, or the key of the block that is measured.
-    """
+    """One key of a pass; `of` is the word that is fitted, or the key of the block that is measured."""
 
     key: str
     kind: str

@@ -121,8 +121,7 @@ class Corpus:
 
     @property
     def is_lexicon(self) -> bool:
-        """Whether these are the sentences that ship, whose cues are single words before the target.
-        """
+        """Whether these are the sentences that ship, whose cues are single words before the target."""
         return self.source == LEXICON
 
 

@@ -167,8 +167,7 @@ def vectors(scene: Scene, measured: Quantities) -> pd.DataFrame:
 
 
 def attention_cells(scene: Scene, measured: Quantities) -> pd.DataFrame:
-    """Every pair of drawn tokens: Q Kᵀ, the score, whether the mask allows it, and the softmaxes.
-    """
+    """Every pair of drawn tokens: Q Kᵀ, the score, whether the mask allows it, and the softmaxes."""
     found = {name: measured[name][scene.carried].tolist() for name in GRIDS if name in measured}
     queries, keys, allowed = (
         scene.seen.tokens.labels,

@@ -67,8 +67,7 @@ AXES = {name: axes.split() for axes, names in BY_AXES.items() for name in names}
 
 @dataclass(frozen=True)
 class Agreement:
-    """One formula against the hook that it should equal: max |difference| relative to max |hooked|.
-    """
+    """One formula against the hook that it should equal: max |difference| relative to max |hooked|."""
 
     layer: int
     step: str
@@ -263,8 +262,7 @@ def _moved(scene: Scene, layer: int, delta: Tensor) -> Quantities:
 
 
 def agreement(seen: Seen, layer: int, *, at: int) -> list[Agreement]:
-    """Each formula run on the hooked tensors of the step before, against the hook of its own step.
-    """
+    """Each formula run on the hooked tensors of the step before, against the hook of its own step."""
     trace, block, config = seen.attention, seen.weights.blocks[layer], seen.weights.config
     e, x, v, z = trace.resid_pre[layer], trace.x[layer], trace.v[layer], trace.z[layer]
     bias = forward.position_bias(seen.weights, len(seen.tokens))

@@ -301,8 +301,7 @@ def _walk(
 
 
 def _traced(scene: Scene) -> tuple[str | None, TwoTraced | None]:
-    """Where the difference of two sentences stands, layer by layer, or why that cannot be traced.
-    """
+    """Where the difference of two sentences stands, layer by layer, or why that cannot be traced."""
     if scene.other is None or not scene.contrast:
         return None, None
     try:

@@ -14,8 +14,8 @@ import typer.main
 from typer.testing import CliRunner
 
 import probe.cli
-from probe.model.architectures import GGUF_KNOWN, SUPPORTED
 from probe.evidence.columns import COLUMNS, TABLES
+from probe.model.architectures import GGUF_KNOWN, SUPPORTED
 
 REPORTS = Path(__file__).parents[1]
 PICTURES = ("lessons/*.png", "real/*.png", "*.png")

@@ -213,8 +213,7 @@ def driver_killed_with_dask(stage: Stage, out: Path, outcome: Outcome) -> None:
 
 
 def worker_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
-    """Dask workers die by SIGKILL in the middle, one and later another: the run goes on by itself.
-    """
+    """Dask workers die by SIGKILL in the middle, one and later another: the run goes on by itself."""
     process = stage.start(out, "--engine", "dask", "--workers", "2")
     for at in sorted((2 + moment(stage), 5 + moment(stage))):
         if wait_for(process, out, at) and (victims := workers_of(process)):

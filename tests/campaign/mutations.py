@@ -139,45 +139,45 @@ FAULTS = (
     ),
     # observation
     Fault(
-        "model/ledger.py",
+        "model/decomposition.py",
         "a head's write misses its norm",
         "self.behind(1 + 2 * layer)",
         "self.behind(2 + 2 * layer)",
     ),
     Fault(
-        "model/ledger.py",
+        "model/decomposition.py",
         "shares of the wrong sign",
         "mean() - along[len(a) :]",
         "mean() + along[len(a) :]",
     ),
     Fault(
-        "model/ledger.py",
+        "model/decomposition.py",
         "a stream without its last depth",
         "trace.resid_post[-1:, at]",
         "trace.resid_pre[-1:, at]",
     ),
     # the engine
-    Fault("patching/engine.py", "a bias left away", "resid.add_(writer.bias)", "resid.add_(0)"),
+    Fault("model/fused.py", "a bias left away", "resid.add_(writer.bias)", "resid.add_(0)"),
     Fault(
-        "patching/engine.py",
+        "model/fused.py",
         "the word's rotary position one short",
         "arange(size, size +",
         "arange(size - 1, size - 1 +",
     ),
     Fault(
-        "patching/engine.py",
+        "model/fused.py",
         "the MLP reads in front of the attention",
         "if family.parallel else resid_mid)\n    return",
         "if True else resid_mid)\n    return",
     ),
     Fault(
-        "patching/engine.py",
+        "model/fused.py",
         "scores scaled that are not",
         "** -0.5 if config.family.scaled else 1.0",
         "** -0.5",
     ),
     Fault(
-        "patching/engine.py",
+        "model/fused.py",
         "the bias of another query",
         "bias[:, pos, None,",
         "bias[:, pos - 1, None,",
@@ -220,13 +220,16 @@ FAULTS = (
         "mask[layer, -head] = True",
     ),
     Fault(
-        "patching/routes.py",
+        "evidence/head_parts.py",
         "pattern and values swapped",
         '{"pattern_only": _mix(pattern_donor, v), "values_only": _mix(pattern, v_donor)}',
         '{"pattern_only": _mix(pattern, v_donor), "values_only": _mix(pattern_donor, v)}',
     ),
     Fault(
-        "patching/routes.py", "the own cue stays", "z - _mix(pattern * mine, v) + _mix", "z + _mix"
+        "evidence/head_parts.py",
+        "the own cue stays",
+        "z - _mix(pattern * mine, v) + _mix",
+        "z + _mix",
     ),
     Fault(
         "patching/live.py", "a change misses the norms", "family.adds_plainly or layer < 0", "True"
@@ -308,19 +311,19 @@ FAULTS = (
     ),
     # tables and sweeps
     Fault(
-        "study/tables.py",
+        "evidence/tables.py",
         "p of the swap in the column of separation",
         '{"p_auroc": separation.p, "q_auroc"',
         '{"p_auroc": swap.p, "q_auroc"',
     ),
     Fault(
-        "study/tables.py",
+        "evidence/tables.py",
         "near and far swapped",
         "(lambda d: d == 1, lambda d: d > 1)",
         "(lambda d: d > 1, lambda d: d == 1)",
     ),
     Fault(
-        "study/evaluation.py",
+        "evidence/evaluation.py",
         "tested on what it learned",
         "train, test = list(holdout.train), list(holdout.test)",
         "train, test = list(holdout.test), list(holdout.test)",

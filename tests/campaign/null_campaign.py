@@ -137,8 +137,7 @@ def dealt(rows: Sentences, rng: np.random.Generator) -> Sentences:
 
 
 def paired_anew(rows: Sentences) -> Sentences:
-    """Every sentence with every one of the other sense that has its frame and distance, as pairs.
-    """
+    """Every sentence with every one of the other sense that has its frame and distance, as pairs."""
     senses = list(dict.fromkeys(row.sense for row in rows))
     places = list(dict.fromkeys((row.frame, row.distance) for row in rows))
     sides = {(place, sense): [] for place in places for sense in senses}

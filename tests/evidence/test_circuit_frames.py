@@ -45,7 +45,7 @@ def studied(kind, seed, sentences):
         "heads": shown[list(tables.HEADS)],
         "word_heads": heads,
     }
-    about |= {"depth": tables.depth_profile([result]), "routes": tables.routes([result])}
+    about |= {"depth": tables.depth_profile([result]), "head_parts": tables.routes([result])}
     about |= {"curves": tables.curves([result]), "sentences": tables.sentences([result])}
     return result, about | frames
 
@@ -58,7 +58,7 @@ def names(kind, seed=0):
 def test_a_way_of_two_steps_is_found_with_its_heads_and_nothing_else(seed):
     _, frames = made("two_step", seed)
     mover, reader = planted_model("two_step", seed)[1].places
-    first = frames["ways"].query("way == 0")
+    first = frames["paths"].query("path == 0")
     assert first[["receiver_layer", "receiver_head"]].to_numpy().tolist() == [[*mover], [*reader]]
     assert first["receiver_pos"].tolist() == ["cue + 1", "word"] and first[
         "sender_pos"
@@ -66,13 +66,15 @@ def test_a_way_of_two_steps_is_found_with_its_heads_and_nothing_else(seed):
     assert first["sender_head"].isna().tolist() == [True, False] and set(first["channel"]) == {
         "value"
     }
-    heads = set(map(tuple, frames["ways"][["receiver_layer", "receiver_head"]].to_numpy().tolist()))
+    heads = set(
+        map(tuple, frames["paths"][["receiver_layer", "receiver_head"]].to_numpy().tolist())
+    )
     assert heads == {mover, reader} and (first["p"] < 0.05).all()
     assert (
         first["together"].iloc[0] == pytest.approx(1, abs=0.02)
         and first["random_high"].iloc[0] < 0.02
     )
-    edges = frames["paths"]
+    edges = frames["edges"]
     planted = edges["receiver_layer"].isin([mover[0], reader[0]]) & edges["receiver_head"].isin(
         [mover[1], reader[1]]
     )
@@ -92,7 +94,7 @@ def test_the_page_names_both_heads_of_a_way_of_two_steps():
     )
     assert told.endswith("% of the gap goes this way.")
     [told] = pages.sentences(
-        frames | {"ways": frames["ways"].iloc[:0]}, WORD
+        frames | {"paths": frames["paths"].iloc[:0]}, WORD
     )  # no chain: only the end is named
     assert told.startswith(
         f"Only the end of the way was found, {reader} at “{WORD}”: over no chain of edges"
@@ -155,10 +157,10 @@ def test_every_column_is_described_and_in_its_order():
         assert tuple(frames[name]) == columns and len(frames[name])
         assert all(about(name, column)["meaning"] for column in columns)
     assert (
-        len(frames["paths"]) >= circuit.LEAST_ROWS
-        and frames["paths"]["p"].dropna().between(0, 1).all()
+        len(frames["edges"]) >= circuit.LEAST_ROWS
+        and frames["edges"]["p"].dropna().between(0, 1).all()
     )
-    assert (frames["paths"]["low"] <= frames["paths"]["total"] + 1e-6).all()
+    assert (frames["edges"]["low"] <= frames["edges"]["total"] + 1e-6).all()
 
 
 def test_ways_are_measured_on_other_pairs_than_they_are_found_on():
@@ -178,7 +180,7 @@ def test_an_edge_that_carries_what_must_fit_and_nothing_of_the_sense_does_not_pa
     _, frames = studied("matched", 1, make_sentences(cues=18, distances=(2, 3)))
     teller, reader = planted_model("matched", 1)[1].places
     edges = (
-        frames["paths"].dropna(subset="p").set_index(["receiver_layer", "receiver_head", "channel"])
+        frames["edges"].dropna(subset="p").set_index(["receiver_layer", "receiver_head", "channel"])
     )
     for fits in (
         edges.loc[(*teller, "value")],
@@ -208,12 +210,12 @@ def test_without_donors_of_the_same_layout_nothing_is_tested(monkeypatch):
     frames = circuit.frames(
         planted_model("two_step", 0)[0], [result], made("two_step")[1]["word_heads"], OPTIONS
     )
-    untested = (frames["paths"][["p", "q", "same_sense"]], frames["positions"]["same_sense"])
+    untested = (frames["edges"][["p", "q", "same_sense"]], frames["positions"]["same_sense"])
     assert (
-        all(part.isna().to_numpy().all() for part in untested) and (frames["ways"]["p"] == 1).all()
+        all(part.isna().to_numpy().all() for part in untested) and (frames["paths"]["p"] == 1).all()
     )
     for name in ("total", "low", "high"):
-        assert frames["paths"][name].tolist() == made("two_step")[1]["paths"][name].tolist()
+        assert frames["edges"][name].tolist() == made("two_step")[1]["edges"][name].tolist()
 
 
 def test_donors_are_of_the_same_sense_and_layout():
@@ -246,7 +248,7 @@ def test_sentences_that_are_not_aligned_are_not_followed_and_the_page_says_so():
     assert item == {
         "word": WORD,
         "missing": reason,
-        "said": [],
+        "next_token": [],
         "charts": [],
         "edges": [],
         "circuit": None,
@@ -293,7 +295,7 @@ MLP_AT_WORD = {"channel": "input", "sender_pos": "word", "receiver_head": np.nan
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "next_token"),
     [
         ({}, "L1H2 brings the meaning from the cue to “lock”"),
         ({"channel": "key"}, "The cue sets whether L1H2, from “lock”, looks there"),
@@ -331,7 +333,7 @@ def test_the_attribution_graph_holds_the_chain_and_ends_in_the_sense_axis():
         f"{reader} at word",
         f'Output "{WORD}: door or canal" (p=1.000)',
     ]
-    edges = frames["paths"].iloc[:2]
+    edges = frames["edges"].iloc[:2]
     total = dict(
         zip(
             zip(edges["receiver_layer"], edges["receiver_head"], strict=True),
@@ -406,7 +408,7 @@ def test_the_attribution_graph_has_what_its_viewers_read():
 def test_beside_the_edges_stands_how_well_the_weights_of_two_heads_fit():
     _, frames = made("two_step")
     mover, reader = planted_model("two_step", 0)[1].places
-    edges = frames["paths"].set_index(
+    edges = frames["edges"].set_index(
         ["sender_layer", "sender_head", "receiver_layer", "receiver_head", "channel"]
     )
     planted = edges.loc[(*mover, *reader, "value"), "composition"]

@@ -109,7 +109,7 @@ def test_a_sentence_that_gives_to_itself_changes_nothing(model, measured):
     found = effects.measure(
         weights, measured.placed, measured.states, pair.axes, itself, pair.reading
     )
-    for effect in (found.word, found.said):
+    for effect in (found.word, found.next_token):
         for name in ("gap", "denoise", "noise", "same_sense"):
             assert np.abs(getattr(effect, name)).max() < 1e-6
     assert np.abs(found.direct).max() < 1e-6
@@ -280,8 +280,7 @@ def test_the_planted_head_is_first_and_the_whole_gap_and_every_other_is_nothing(
 
 @pytest.mark.parametrize("seeds", mostly_campaign([range(2), range(6)]))
 def test_models_without_the_head_are_not_ranked(tmp_path, seeds):
-    """The gate lets one in a hundred pass by chance (two of six: once in seven hundred such tests).
-    """
+    """The gate lets one in a hundred pass by chance (two of six: once in seven hundred such tests)."""
     passed = []
     for seed in seeds:
         bare = probe.load(make_handmade(tmp_path / f"none{seed}", [], seed=seed))

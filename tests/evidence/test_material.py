@@ -128,7 +128,7 @@ KEY = "characters 4 to 7 are 'key', expected them to cover 'lock'; correct"
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "next_token"),
     [
         (
             {"text": f"the key near the {WORD}"} | SPAN,

@@ -101,8 +101,7 @@ def measured(kind, seed):
 
 @cache
 def heads_of(kind, seed):
-    """The evidence frame by place, and the rows of the planted heads in the order of the circuit.
-    """
+    """The evidence frame by place, and the rows of the planted heads in the order of the circuit."""
     frame = evidence([measured(kind, seed)], {}).set_index(["layer", "head"], drop=False)
     return frame, frame.loc[list(planted_model(kind, seed)[1].places)]
 
@@ -137,7 +136,7 @@ def test_a_decoy_separates_perfectly_and_does_nothing(kind, seed):
     resolver, decoy = heads_of(kind, seed)[1].to_dict("records")
     assert decoy["auroc"] == 1 == resolver["auroc"]
     assert decoy["p_auroc"] < 0.05
-    for name in ("direct", "denoise", "noise", "said"):
+    for name in ("direct", "denoise", "noise", "next_token"):
         assert abs(decoy[name]) < 0.02, name
         assert resolver[name] == pytest.approx(1, abs=0.02), name
 
@@ -153,8 +152,8 @@ def test_a_decoy_that_writes_as_much_takes_half_of_the_coordinate_and_nothing_of
         assert last[head["layer"], head["head"]] == pytest.approx(
             0.5, abs=0.06
         )  # the second reads a longer vector
-    assert (resolver["said"], decoy["said"]) == pytest.approx((1, 0), abs=0.02)
-    assert decoy["p_said"] > 0.05 > decoy["p_swap"]
+    assert (resolver["next_token"], decoy["next_token"]) == pytest.approx((1, 0), abs=0.02)
+    assert decoy["p_next_token"] > 0.05 > decoy["p_swap"]
 
 
 def follow(monkeypatch, model, *, turned=False):
@@ -184,10 +183,15 @@ def test_known_continuations_tell_what_is_read_from_what_is_only_written(kind, s
     result = study_of(model, GRID, seed)
     frame = evidence([result], {}).set_index(["layer", "head"])
     resolver, decoy = frame.loc[list(circuit.places)].to_dict("records")
-    assert result.pairs[0].continued_p < 0.01
-    assert (resolver["continued"], decoy["continued"]) == pytest.approx((1, 0), abs=0.02)
-    assert resolver["p_continued"] < 0.05 < decoy["p_continued"]
-    for name in ("net", "said", "p_said", "verdict"):  # the other readings are what they were
+    assert result.pairs[0].continuation_p < 0.01
+    assert (resolver["continuation"], decoy["continuation"]) == pytest.approx((1, 0), abs=0.02)
+    assert resolver["p_continuation"] < 0.05 < decoy["p_continuation"]
+    for name in (
+        "net",
+        "next_token",
+        "p_next_token",
+        "verdict",
+    ):  # the other readings are what they were
         assert (resolver[name], decoy[name]) == (before[0][name], before[1][name]), name
 
 
@@ -195,8 +199,8 @@ def test_continuations_of_the_other_sense_are_no_gap_and_the_page_says_so(monkey
     model, _ = planted_model("decoy", 0)
     follow(monkeypatch, model, turned=True)
     frames = probe.study(model, corpus=corpus_of(GRID), permutations=PERMUTATIONS).frames
-    assert frames["words"]["ranked"].all() and frames["words"]["continued_p"].item() > 0.9
-    assert frames["heads"]["p_continued"].isna().all()
+    assert frames["words"]["ranked"].all() and frames["words"]["continuation_p"].item() > 0.9
+    assert frames["heads"]["p_continuation"].isna().all()
     [said] = [
         sentence for sentence in remarks.evidence(frames, WORD) if "continuations" in sentence
     ]
@@ -207,8 +211,8 @@ def test_continuations_of_the_other_sense_are_no_gap_and_the_page_says_so(monkey
 
 def test_without_continuations_nothing_is_said_of_them():
     [pair] = measured("decoy", 0).pairs
-    assert np.isnan(pair.continued_p) and pair.measured.continued is None
-    assert heads_of("decoy", 0)[0]["p_continued"].isna().all()
+    assert np.isnan(pair.continuation_p) and pair.measured.continuation is None
+    assert heads_of("decoy", 0)[0]["p_continuation"].isna().all()
 
 
 @pytest.mark.parametrize(
@@ -264,7 +268,7 @@ def test_a_suppressor_takes_back_its_part_of_what_the_first_head_wrote(kind, bac
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "next_token"),
     [
         ("decoy", "gets its meaning from an earlier word, such as “door"),
         # It stands in every sentence of its sense, so an untrained model hears it as well.

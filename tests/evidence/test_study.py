@@ -27,7 +27,7 @@ pytestmark = pytest.mark.real_model
 CONTRACT = """
     word sense_a sense_b layer head auroc auroc_low auroc_high hedges_g direct denoise noise swap swap_low swap_high
     same_sense self_repair p_auroc q_auroc p_swap q_swap attention_cue attention_previous verdict rank rank_low
-    rank_high net net_low net_high said p_said continued p_continued read_depth
+    rank_high net net_low net_high said p_next_token continued p_continuation read_depth
 """
 PAIR = ["word", "sense_a", "sense_b"]
 QUICK = {"permutations": 99, "max_pairs": 8}

@@ -1,5 +1,4 @@
-"""The formulas against torch's own implementations, and the identities that hold for any numbers.
-"""
+"""The formulas against torch's own implementations, and the identities that hold for any numbers."""
 
 import math
 

@@ -71,8 +71,7 @@ def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def refused(use: Callable[..., None], capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """The sentence that loading a name from a hub ends with; nothing may appear on standard error.
-    """
+    """The sentence that loading a name from a hub ends with; nothing may appear on standard error."""
 
     def refused(name: str, address: str, *, offline: bool = False) -> str:
         use(address, offline=offline)

@@ -214,7 +214,7 @@ BLANK = "Placing characters 3 to 4 in {!r}: got only white space, expected a wor
 
 
 @pytest.mark.parametrize(
-    ("text", "span", "said"),
+    ("text", "span", "next_token"),
     [
         *((text, None, EMPTY) for text in ("", " ", "\n\t\u3000")),
         *(

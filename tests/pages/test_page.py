@@ -47,12 +47,12 @@ HOSTILE = (
 EVIDENCE = (
     "verdicts",
     "distances",
-    "routes",
+    "head_parts",
     "by_depth",
     "curves",
     "random_sets",
     "controls",
-    "ledger",
+    "decomposition",
 )
 FRAMES = make_study().frames
 BANK = FRAMES["word_heads"].query("word == 'bank'")
@@ -469,7 +469,7 @@ def test_lone_pairs_what_was_left_out_columns_and_suppliers_are_told(page):
         row.startswith("word_heads.net") and row.endswith("fraction of the sense gap")
         for row in rows
     )
-    told = writes.ledger_in_words(FRAMES["ledger"])
+    told = writes.ledger_in_words(FRAMES["decomposition"])
     said = page.locator("#supplies .supply > p:nth-of-type(2)").all_inner_texts()
     assert said == list(told.values()) and len(said) == 12
 

@@ -42,8 +42,8 @@ def head(
         zip(("rank", "rank_low", "rank_high"), place)
     )
     row |= {"verdict": verdict, "resolves": int(verdict == "resolver"), "of": 1}
-    row |= {"continued": 0.2, "p_continued": 0.01 if verdict == "resolver" else 0.3}
-    return row | {"p_auroc": 0.001, "p_swap": 0.013, "p_said": 0.02} | changes
+    row |= {"continuation": 0.2, "p_continuation": 0.01 if verdict == "resolver" else 0.3}
+    return row | {"p_auroc": 0.001, "p_swap": 0.013, "p_next_token": 0.02} | changes
 
 
 def frames_of(*heads, kept=(0.0, 0.6, 0.95, 1.0), routes=(0.95, 0.03), frames=None, **words):
@@ -69,7 +69,7 @@ def frames_of(*heads, kept=(0.0, 0.6, 0.95, 1.0), routes=(0.95, 0.03), frames=No
         {"word": "bank", "size": [1, 1, 2, 2], "faithfulness": [0.1, 0.2, 0.3, 0.12]}
     )
     shares = rows.assign(cue_only=routes[0] * rows["swap"], other_only=routes[1] * rows["swap"])
-    made = {"word_heads": rows, "heads": rows, "routes": shares, "random_sets": sets}
+    made = {"word_heads": rows, "heads": rows, "head_parts": shares, "random_sets": sets}
     made |= {"curves": curve.assign(smallest=smallest), "words": FRAMES["words"].assign(**words)}
     return FRAMES | made | (frames or {})
 
@@ -119,13 +119,13 @@ STEP = {
     "word": "bank",
     "sense_a": "river",
     "sense_b": "money",
-    "way": 0,
+    "path": 0,
     "share": 0.8,
     "together": 0.95,
     "p": 0.01,
 }
 CHAIN = {
-    "ways": pd.DataFrame(
+    "paths": pd.DataFrame(
         [
             STEP | {"step": at, "receiver_layer": at, "receiver_head": place}
             for at, place in enumerate((2, 0))
@@ -166,7 +166,7 @@ ODD = changed(
     ],
 )
 SILENT = FRAMES["words"]["ranked"] & (FRAMES["words"]["word"] == "mole")
-ONE_SILENT = changed("words", continued_p=np.where(SILENT & (SILENT.cumsum() == 1), 0.5, 0.001))
+ONE_SILENT = changed("words", continuation_p=np.where(SILENT & (SILENT.cumsum() == 1), 0.5, 0.001))
 UNMARKED = changed("sentences", text=ODD["sentences"]["text"], cue_start=pd.NA)
 NEAR = changed("distances", "distance == 1")
 LAYERS = FRAMES["heads"].query("word == 'bank'").assign(verdict="none")
@@ -616,43 +616,43 @@ SENTENCES = [
         evidence,
         ", and what the model says next (max-T p = .02).",
         frames_of(),
-        frames_of(head("L0H2", p_said=np.nan)),
+        frames_of(head("L0H2", p_next_token=np.nan)),
     ),
     (
         evidence,
         "to prefer the lexicon's continuations of the sense that is meant, although the senses are apart.",
-        frames_of(continued_p=0.01),
-        frames_of(continued_p=0.009),
+        frames_of(continuation_p=0.01),
+        frames_of(continuation_p=0.009),
     ),
     (
         evidence_mole,
         "that is meant, although the senses of 1 such pair are apart.",
-        FRAMES | changed("words", continued_p=0.009) | ONE_SILENT,
+        FRAMES | changed("words", continuation_p=0.009) | ONE_SILENT,
         FRAMES,
     ),
     (
         evidence,
         "That L0H2 also moves the lexicon's continuations was not shown.",
-        frames_of(head("L0H2", p_continued=0.05)),
+        frames_of(head("L0H2", p_continuation=0.05)),
         frames_of(),
     ),
     (
         evidence,
         "That L0H2 also moves the lexicon's continuations was not shown.",
         frames_of(head("L0H2", continued=0.019)),
-        frames_of(head("L0H2", p_continued=np.nan)),
+        frames_of(head("L0H2", p_continuation=np.nan)),
     ),
     (
         evidence_mole,
         "also move the lexicon's continuations was not shown for every pair of senses.",
-        FRAMES | changed("heads", p_continued=0.5),
+        FRAMES | changed("heads", p_continuation=0.5),
         FRAMES,
     ),
     (
         evidence,
         "Not shown to resolve the word, L1H0 moves the lexicon's continuations.",
-        frames_of(TWO[0], head("L1H0", verdict="none", p_continued=0.01)),
-        frames_of(TWO[0], head("L1H0", verdict="none", p_continued=0.05)),
+        frames_of(TWO[0], head("L1H0", verdict="none", p_continuation=0.01)),
+        frames_of(TWO[0], head("L1H0", verdict="none", p_continuation=0.05)),
     ),
     (
         evidence,

@@ -58,8 +58,7 @@ def z_of(model, source):
 
 
 def giving(z, *, head=None):
-    """The edit that gives heads of every layer, or one of one, their z at the last target position.
-    """
+    """The edit that gives heads of every layer, or one of one, their z at the last target position."""
 
     def give(which, value, row):
         row[-1, which] = value

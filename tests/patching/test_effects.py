@@ -160,8 +160,7 @@ def measured(setting, depth, pairs=PAIRS, first=1):
 
 
 def coordinates(setting, recipient, donor):
-    """M at every stage of whole forwards, unchanged and with each head's z the donor's. `row stage`
-    """
+    """M at every stage of whole forwards, unchanged and with each head's z the donor's. `row stage`"""
     model, ids, states, axes = setting
     text = Placed(tuple(ids[recipient]), len(ids[recipient]) - 1)
     given = [{head: states.z[donor][head]} for head in np.ndindex(LAYERS, HEADS)]
@@ -179,8 +178,8 @@ def moved(setting, recipient, donor):
 
 def test_every_layer_is_read_where_the_readings_say():
     reading = effects.readings(5, 3, 2, predicts=True)
-    assert (reading.at, reading.direct, reading.said) == ((3, 3, 3, 5, 5), (2, 2, 3, 4, 5), 6)
-    assert effects.readings(2, 2, 1, predicts=False).said is None
+    assert (reading.at, reading.direct, reading.next_token) == ((3, 3, 3, 5, 5), (2, 2, 3, 4, 5), 6)
+    assert effects.readings(2, 2, 1, predicts=False).next_token is None
     assert not effects.predicts(read_weights(family_model("bert"))) and effects.predicts(
         read_weights(random_model())
     )
@@ -199,7 +198,7 @@ def test_effects_equal_whole_forwards_at_every_stage(setting, depth):
         denoise, noise = moved(setting, b, a), -moved(setting, a, b)
         same = (moved(setting, b, SAME_B[pair]) - moved(setting, a, SAME_A[pair])) / 2
         net += (denoise + noise) / 2 - same
-        for found, stages in ((effect.word, at), (effect.said, [LAYERS + 1] * LAYERS)):
+        for found, stages in ((effect.word, at), (effect.next_token, [LAYERS + 1] * LAYERS)):
             np.testing.assert_allclose(found.gap[pair], gap[pair, stages], atol=1e-10)
             for name, values in zip(PARTS[1:], (denoise, noise, same), strict=True):
                 expected = values[range(LAYERS), :, stages]

@@ -44,12 +44,12 @@ def test_a_compiled_program_runs_as_tracr_runs_it_on_every_input_and_the_circuit
     program = compiled(name)
     assert len(program.inputs) == 3**5
     made = outputs(program)[:, 1:]  # Tracr itself gives the begin token no meaning
-    np.testing.assert_allclose(made, program.said[:, 1:], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(made, program.next_token[:, 1:], rtol=0, atol=1e-5)
     weights = probe.read_weights(program.model)
     *_, last = forward.run(weights, torch.from_numpy(program.inputs), torch.float32)
     logits = forward.unembed(weights, last["resid_post"])[..., list(program.outputs)]
-    np.testing.assert_allclose(logits[:, 1:], program.said[:, 1:], rtol=0, atol=1e-5)
-    assert len({int(row) for row in program.said[:, -1].argmax(-1)}) > 1
+    np.testing.assert_allclose(logits[:, 1:], program.next_token[:, 1:], rtol=0, atol=1e-5)
+    assert len({int(row) for row in program.next_token[:, -1].argmax(-1)}) > 1
     assert program.edges == CIRCUITS[name]
     assert program.heads == {part for edge in program.edges for part in edge[:2] if part[1] != MLP}
     assert program.steps == len(program.heads)

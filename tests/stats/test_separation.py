@@ -120,11 +120,11 @@ def test_what_moves_the_word_and_what_moves_it_back_have_a_test_each_corrected_o
             and (np.delete(moved, np.ravel_multi_index(place, SHAPE)) > 0.05).all()
         )
         assert (nothing > 0.05).all()
-    assert tested[0].said is None
+    assert tested[0].next_token is None
     (one,) = corrected_tests(
         [measured(drawn_writes(5))], effects[1:], effects[:1], [], [cues], permutations=19, seed=0
     )
-    assert one.said is not None and one.continued is None
+    assert one.next_token is not None and one.continuation is None
 
 
 def normal(*shape, seed=0):

@@ -16,8 +16,8 @@ RESOLVES = {
     "p_auroc": 0.001,
     "p_swap": 0.002,
     "p_opposes": 1.0,
-    "p_said": 0.003,
-    "said": 0.25,
+    "p_next_token": 0.003,
+    "next_token": 0.25,
     "auroc": 0.93,
 }
 RESOLVES |= {
@@ -36,7 +36,7 @@ NEAR_ONLY = {"net_near": 0.5, "net_far": 0.01, "attention_previous": 0.9}
 AGAINST = {"net": -0.1, "net_low": -0.2, "net_high": -0.05, "p_swap": 1.0, "p_opposes": 0.01}
 NO_MOVE = {"net": 0.01, "net_low": -0.01, "direct": 0.01, "p_swap": 0.4}
 STANDS_IN = {"p_stands_in": 0.01, "stands_in": 0.4, "stands_in_layer": 0.0, "stands_in_head": 3.0}
-SILENT = {"p_said": math.nan, "said": math.nan}
+SILENT = {"p_next_token": math.nan, "next_token": math.nan}
 
 
 @pytest.mark.parametrize(
@@ -52,23 +52,23 @@ SILENT = {"p_said": math.nan, "said": math.nan}
         ({"net": 0.019, "direct": 0.01}, "carrier"),  # certain, and too small to count
         ({"net": 0.019, "direct": 0.01, "p_auroc": 0.05}, "none"),
         ({"net": 0.02, "direct": 0.01}, "resolver"),
-        ({"p_said": 0.05}, "carrier"),  # written, and not shown to be read
-        ({"said": 0.019}, "carrier"),
-        ({"said": 0.02}, "resolver"),
-        ({"p_said": 0.05, "p_auroc": 0.9}, "carrier"),
+        ({"p_next_token": 0.05}, "carrier"),  # written, and not shown to be read
+        ({"next_token": 0.019}, "carrier"),
+        ({"next_token": 0.02}, "resolver"),
+        ({"p_next_token": 0.05, "p_auroc": 0.9}, "carrier"),
         (SILENT, "resolver"),  # a model that predicts nothing
         (
-            {"p_said": 0.05, "backed_up": 1.0},
+            {"p_next_token": 0.05, "backed_up": 1.0},
             "resolver",
         ),  # read from the head that stands in for it
-        ({"said": 0.019, "backed_up": 1.0}, "resolver"),
-        (NO_MOVE | {"p_said": 0.05, "backed_up": 1.0}, "carrier"),  # and no more than that
+        ({"next_token": 0.019, "backed_up": 1.0}, "resolver"),
+        (NO_MOVE | {"p_next_token": 0.05, "backed_up": 1.0}, "carrier"),  # and no more than that
         ({"confounded": 1.0}, "confounded"),
-        ({"confounded": 1.0, "p_said": 0.05}, "carrier"),
+        ({"confounded": 1.0, "p_next_token": 0.05}, "carrier"),
         ({"confounded": 1.0} | NEAR_ONLY, "position-explained"),
         ({"confounded": 1.0} | NO_MOVE, "carrier"),
         (NEAR_ONLY, "position-explained"),
-        (NEAR_ONLY | {"p_auroc": 0.9, "p_said": 0.9}, "position-explained"),
+        (NEAR_ONLY | {"p_auroc": 0.9, "p_next_token": 0.9}, "position-explained"),
         (NEAR_ONLY | {"attention_previous": 0.5}, "resolver"),
         (NEAR_ONLY | {"attention_previous": 0.1, "attention_next": 0.9}, "position-explained"),
         (
@@ -129,7 +129,7 @@ AS_WELL = (
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "next_token"),
     [
         ({}, MOVES + SAID),
         (SILENT, MOVES),
@@ -173,7 +173,9 @@ def test_the_reasons_say_what_was_not_shown_and_what_is_too_small():
     name, said = verdict(RESOLVES | tiny)
     ends = f"of the gap (max-T p = .01), less than the 2{N}% from which an effect counts"
     assert name == "carrier" and said.endswith(ends)
-    assert verdict(RESOLVES | {"p_said": 0.3})[1].endswith(f"25{N}% (p = .3); not shown to be read")
+    assert verdict(RESOLVES | {"p_next_token": 0.3})[1].endswith(
+        f"25{N}% (p = .3); not shown to be read"
+    )
     ends = "; not confirmed: the p corrected for all heads does not pass"
     assert verdict(RESOLVES | {"p_swap": 0.3})[1].endswith(ends)
 

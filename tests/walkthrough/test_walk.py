@@ -257,7 +257,7 @@ EMPTY = "Choosing a word to follow: got an empty one, expected a word of the tex
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "said"),
+    ("text", "options", "next_token"),
     [
         (
             "",

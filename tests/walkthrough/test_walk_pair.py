@@ -129,7 +129,7 @@ def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, p
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "said"),
+    ("kind", "given", "next_token"),
     [
         ("bart", {"target": None}, "{walking}: it is an encoder-decoder; give the translation so far with --target."),
         ("llama", {}, ("{walking}: it has no decoder for a target; leave --target away, or take an encoder-decoder, "

@@ -1,5 +1,5 @@
-"""Sentences with the cue behind the word: those that train, made from the grammar, and those that
-measure, the lexicon's.
+"""Sentences with the cue behind the word: those that train, made from the grammar, and those that measure, the
+lexicon's.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from training.grammar import Topic, draw, kept, later, scope, sentence, topics
 from training.withheld import echoes, windows
 
 SHARE = 0.35
-# Of the sentences that begin with a determiner and the word, how many lose the determiner, as
-# headlines do, and as names have none.
+# Of the sentences that begin with a determiner and the word, how many lose the determiner, as headlines do, and as
+# names have none.
 HEADLINES = 0.3
 DETERMINERS = ("the", "a", "an", "this", "that", "one", "no", "every", "her", "his", "our")
 
@@ -35,8 +35,7 @@ def sentences(word: str) -> tuple[Sentence, ...]:
 
 
 def behind(topic: Topic, rng: Random) -> str:
-    """A sentence of the grammar's plans with the places of cue and word exchanged: the word comes
-    first."""
+    """A sentence of the grammar's plans with the places of cue and word exchanged: the word comes first."""
     if rng.random() < 0.2:
         return later(topic, rng)
     slots = scope(topic, "word")

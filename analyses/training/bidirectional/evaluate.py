@@ -1,5 +1,4 @@
-"""What tiny-senses-bidirectional can do: whole sentences, read at the word, with the cue before or
-behind it."""
+"""What tiny-senses-bidirectional can do: whole sentences, read at the word, with the cue before or behind it."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,8 +19,8 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class Results:
-    """One score per word with the cue before it and one with the cue behind it, and the answers to
-    the showcase sentences.
+    """One score per word with the cue before it and one with the cue behind it, and the answers to the showcase
+    sentences.
     """
 
     before: tuple[Score, ...]
@@ -34,8 +33,8 @@ def resid_at_word(
 ) -> Tensor:
     """The residual stream at the last token of the word of every sentence. `sentence depth d_model`
 
-    Depth 0 enters the first block, depth d leaves block d. Sentences of one length go through
-    together: nothing is padded.
+    Depth 0 enters the first block, depth d leaves block d. Sentences of one length go through together: nothing is
+    padded.
     """
     encoded = tokenizer([row.text for row in rows], return_offsets_mapping=True)
     by_length: dict[int, list[int]] = defaultdict(list)
@@ -61,8 +60,7 @@ def resid_at_word(
 def evaluate(
     model: BertForMaskedLM, tokenizer: PreTrainedTokenizerFast, words: Sequence[str] | None = None
 ) -> Results:
-    """Accuracy on the lexicon's sentences and on those with the cue behind the word, and the
-    showcase sentences.
+    """Accuracy on the lexicon's sentences and on those with the cue behind the word, and the showcase sentences.
 
     Of all the lexicon's words, or of these.
     """

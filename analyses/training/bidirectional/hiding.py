@@ -1,9 +1,9 @@
 """What tiny-senses-bidirectional is asked for in training.
 
-Words that belong to a topic are asked for more often than others: which adjective stands before a
-noun cannot be known, but which topic's noun it is can. Many of the words that are asked for are
-replaced by an ambiguous word. So an ambiguous word may always be one that does not belong, and
-whether it does can only be told from the rest of the sentence.
+Words that belong to a topic are asked for more often than others: which adjective stands before a noun cannot be known,
+but which topic's noun it is can. Many of the words that are asked for are replaced by an ambiguous word. So an
+ambiguous word may always be one that does not belong, and whether it does can only be told from the rest of the
+sentence.
 """
 
 import re
@@ -20,20 +20,19 @@ from training.grammar import topics
 from training.templates import tables
 from training.withheld import held_out_cues
 
-# Of the words of topics and of the other tokens, how many are asked for; of these, how many are
-# hidden and how many replaced.
+# Of the words of topics and of the other tokens, how many are asked for; of these, how many are hidden and how many
+# replaced.
 TOPICAL, OTHER = 0.35, 0.15
 HIDDEN, REPLACED = 0.5, 0.4
 
-# Tables of the grammar that are not words of its text: traits by character, and sentences kept out
-# of it.
+# Tables of the grammar that are not words of its text: traits by character, and sentences kept out of it.
 NO_TEXT = ("character", "kept_out")
 
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """Token ids: words of topics, the ambiguous words, the held-out cues, and all plain tokens that
-    are neither of these two.
+    """Token ids: words of topics, the ambiguous words, the held-out cues, and all plain tokens that are neither of
+    these two.
     """
 
     topical: Tensor
@@ -60,8 +59,8 @@ def lists(tokenizer: PreTrainedTokenizerFast) -> Lists:
 
 
 def _ids(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> set[int]:
-    """The tokens of the words of these texts; a word of several tokens has none, and what stands in
-    braces is no word.
+    """The tokens of the words of these texts; a word of several tokens has none, and what stands in braces is no
+    word.
     """
     words = {
         f" {word}" for text in texts for word in re.findall(r"[\w-]+", re.sub(r"{.*?}", " ", text))
@@ -73,11 +72,10 @@ def _ids(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> set[int]:
 def hide(
     ids: Tensor, tokenizer: PreTrainedTokenizerFast, known: Lists, dice: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """The ids with most of the tokens that are asked for hidden or replaced, and which ones are
-    asked for. `text pos`
+    """The ids with most of the tokens that are asked for hidden or replaced, and which ones are asked for. `text pos`
 
-    Special tokens, which have the first ids, are never asked for. No held-out cue is put in, nor an
-    ambiguous word beside one.
+    Special tokens, which have the first ids, are never asked for. No held-out cue is put in, nor an ambiguous word
+    beside one.
     """
     share = torch.where(torch.isin(ids, known.topical), TOPICAL, OTHER)
     asked = (ids >= len(tokenizer.all_special_ids)) & (

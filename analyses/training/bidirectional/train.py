@@ -1,9 +1,8 @@
-"""Makes tiny-senses-bidirectional again: `python -m training.bidirectional.train [--out DIR]
-[--seed N] [--steps N]`.
+"""Makes tiny-senses-bidirectional again: `python -m training.bidirectional.train [--out DIR] [--seed N] [--steps N]`.
 
-BERT's architecture, trained to bring back words that were hidden or replaced, on the grammar's text
-and on the same plans with the cue behind the word. The word vectors start as those of tiny-senses,
-so that fewer steps are needed; all else starts at random.
+BERT's architecture, trained to bring back words that were hidden or replaced, on the grammar's text and on the same
+plans with the cue behind the word. The word vectors start as those of tiny-senses, so that fewer steps are needed; all
+else starts at random.
 """
 
 from collections.abc import Iterator
@@ -56,8 +55,7 @@ def new_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> BertForMasked
 
 @torch.no_grad()
 def _take_over(embeddings: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Puts the word vectors of tiny-senses in the places of the tokens that both vocabularies have.
-    """
+    """Puts the word vectors of tiny-senses in the places of the tokens that both vocabularies have."""
     folder = EMBEDDED_FOLDER / training.MODELS["causal"]
     theirs = load_file(folder / "model.safetensors")["transformer.wte.weight"]
     known = AutoTokenizer.from_pretrained(folder).get_vocab()
@@ -67,8 +65,8 @@ def _take_over(embeddings: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:
 
 
 def batches(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Iterator[list[list[int]]]:
-    """Endless batches of token ids, texts of about one length together; texts beyond the context
-    window are left out.
+    """Endless batches of token ids, texts of about one length together; texts beyond the context window are left
+    out.
     """
     order = Random(seed)
     for part in range(PARTS):
@@ -87,8 +85,7 @@ def step_loss(
     known: Lists,
     dice: torch.Generator,
 ) -> Tensor:
-    """Mean loss over the tokens that are asked for in one batch; `known` are the vocabulary's
-    lists."""
+    """Mean loss over the tokens that are asked for in one batch; `known` are the vocabulary's lists."""
     ids = training.padded(rows, tokenizer.pad_token_id)
     mask = (ids != tokenizer.pad_token_id).long()
     given, asked = hide(ids, tokenizer, known, dice)

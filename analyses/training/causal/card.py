@@ -51,8 +51,7 @@ A head that resolves *bank* here is a fact about this model, not about GPT-2.
 
 
 def shown(answers: Sequence[Answer]) -> str:
-    """The example sentences up to the word; where the cue comes after the word, the answer is only
-    a habit."""
+    """The example sentences up to the word; where the cue comes after the word, the answer is only a habit."""
     return cards.shown(answers, heading="text up to the word", text=lambda row: row.text[: row.end])
 
 

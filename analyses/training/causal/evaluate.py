@@ -1,5 +1,5 @@
-"""What tiny-senses can do: a sentence is cut at the word's end, because a causal model cannot see
-further, and read there.
+"""What tiny-senses can do: a sentence is cut at the word's end, because a causal model cannot see further, and read
+there.
 """
 
 from collections import defaultdict
@@ -20,8 +20,7 @@ BATCH = 256
 def resid_at_end(
     model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]
 ) -> Tensor:
-    """The residual stream at the last token of every text. `text depth d_model`; depth 0 enters the
-    first block.
+    """The residual stream at the last token of every text. `text depth d_model`; depth 0 enters the first block.
 
     Texts of one length go through together, so nothing is padded. BOS is prepended.
     """

@@ -1,8 +1,8 @@
 """Makes tiny-senses again: `python -m training.causal.train [--out DIR] [--seed N] [--steps N]`.
 
-GPT-2's architecture, trained from scratch on the grammar's text. Every text starts with BOS and
-ends with it. A third of the batches stand at a random offset, so that every position of the context
-window is trained; the others start at position 0.
+GPT-2's architecture, trained from scratch on the grammar's text. Every text starts with BOS and ends with it. A third
+of the batches stand at a random offset, so that every position of the context window is trained; the others start at
+position 0.
 """
 
 from collections.abc import Iterator
@@ -50,8 +50,8 @@ def new_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> GPT2LMHeadMod
 def batches(
     tokenizer: PreTrainedTokenizerFast, *, seed: int, long: bool
 ) -> Iterator[list[list[int]]]:
-    """Endless batches of token ids, texts of about one length together; texts beyond the context
-    window are left out.
+    """Endless batches of token ids, texts of about one length together; texts beyond the context window are left
+    out.
     """
     order = Random(seed)
     end = tokenizer.bos_token_id

@@ -1,5 +1,5 @@
-"""What tiny-translator can do: sentences from frames that training never came near, with seen and
-with held-out cues.
+"""What tiny-translator can do: sentences from frames that training never came near, with seen and with held-out
+cues.
 """
 
 import re
@@ -23,8 +23,7 @@ LONGEST = 48
 
 @dataclass(frozen=True)
 class Question:
-    """A sentence with its translation, the French of its ambiguous word and that of the word's
-    other senses."""
+    """A sentence with its translation, the French of its ambiguous word and that of the word's other senses."""
 
     text: Pair
     word: str
@@ -37,8 +36,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Score:
-    """The share of one sense's sentences whose word was translated right, on seen and on held-out
-    cues."""
+    """The share of one sense's sentences whose word was translated right, on seen and on held-out cues."""
 
     word: str
     sense: str
@@ -51,8 +49,8 @@ class Score:
 
 @dataclass(frozen=True)
 class Results:
-    """The scores by sense, tokens and whole sentences that are right, and the showcase sentences
-    with what became of them.
+    """The scores by sense, tokens and whole sentences that are right, and the showcase sentences with what became of
+    them.
     """
 
     senses: tuple[Score, ...]
@@ -63,8 +61,7 @@ class Results:
 
 @cache
 def questions() -> tuple[Question, ...]:
-    """Frames x senses x cues; apple, which has no article in one of its senses, only in the frames
-    without articles."""
+    """Frames x senses x cues; apple, which has no article in one of its senses, only in the frames without articles."""
     return tuple(
         _question(topic, cue, plan)
         for topic in topics()
@@ -88,8 +85,7 @@ def _question(topic: Topic, cue: Noun, plan: tuple[str, str]) -> Question:
 def translate(
     model: BartForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]
 ) -> list[list[int]]:
-    """The most likely token at every step until the end mark: the ids of each translation, without
-    special tokens."""
+    """The most likely token at every step until the end mark: the ids of each translation, without special tokens."""
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
     result: list[list[int]] = [[] for _ in texts]
     for start in range(0, len(order), BATCH):
@@ -144,8 +140,7 @@ def evaluate(
     tokenizer: PreTrainedTokenizerFast,
     asked: Sequence[Question] | None = None,
 ) -> Results:
-    """Translates every question (or those given) and the showcase sentences of the grammar's words,
-    greedily."""
+    """Translates every question (or those given) and the showcase sentences of the grammar's words, greedily."""
     asked = questions() if asked is None else asked
     said = translate(model, tokenizer, [question.text.en for question in asked])
     wanted = tokenizer([question.text.fr for question in asked], add_special_tokens=False).input_ids
@@ -166,8 +161,7 @@ def evaluate(
 
 
 def overall(scores: Sequence[Score]) -> tuple[float, float]:
-    """The share of words that were translated right over all senses: on seen cues, on held-out
-    cues."""
+    """The share of words that were translated right over all senses: on seen cues, on held-out cues."""
     seen = sum(score.seen * score.n_seen for score in scores) / sum(
         score.n_seen for score in scores
     )

@@ -1,5 +1,5 @@
-"""The little French that the parallel grammar needs: articles, agreement, the adjective's place,
-elision and contraction.
+"""The little French that the parallel grammar needs: articles, agreement, the adjective's place, elision and
+contraction.
 """
 
 import re
@@ -27,8 +27,8 @@ def begins_with_vowel(text: str) -> bool:
 
 
 def agree(forms: Sequence[str], gender: str, before: str = "") -> str:
-    """The adjective's form: [masculine, feminine(, masculine before a vowel)]; `before` is the word
-    that follows, if any.
+    """The adjective's form: [masculine, feminine(, masculine before a vowel)]; `before` is the word that follows, if
+    any.
     """
     masculine, feminine, *special = forms
     if gender == "f":

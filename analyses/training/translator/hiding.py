@@ -1,5 +1,4 @@
-"""What of the English sentences is hidden from tiny-translator in training, and why: see
-`parallel`."""
+"""What of the English sentences is hidden from tiny-translator in training, and why: see `parallel`."""
 
 from random import Random
 

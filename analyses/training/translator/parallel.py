@@ -1,10 +1,8 @@
-"""The parallel grammar of tiny-translator: English sentences and their French, drawn together from
-tables.
+"""The parallel grammar of tiny-translator: English sentences and their French, drawn together from tables.
 
-A translation alone gives no reason to learn which words belong to one topic, except where an
-ambiguous word needs it. So that cue words that never stand beside an ambiguous word can tell its
-sense, sentences without one may have words hidden on the English side: to bring them back in
-French, the model has to know what goes with what.
+A translation alone gives no reason to learn which words belong to one topic, except where an ambiguous word needs it.
+So that cue words that never stand beside an ambiguous word can tell its sense, sentences without one may have words
+hidden on the English side: to bring them back in French, the model has to know what goes with what.
 """
 
 import re
@@ -41,8 +39,7 @@ class Pair:
 
 @dataclass(frozen=True, eq=False)
 class Topic:
-    """One sense of one word: the word in both languages, the nouns that tell it, and what is said
-    about it."""
+    """One sense of one word: the word in both languages, the nouns that tell it, and what is said about it."""
 
     name: str
     sense: str
@@ -91,8 +88,7 @@ def plans(file: str) -> Mapping[str, Sequence[Plan]]:
 
 
 def fill(plan: Plan, nouns: Mapping[str, Noun], does: Sequence[Sequence[str]], rng: Random) -> Pair:
-    """The plan with every slot filled alike in both languages, and what English and French ask for
-    put right."""
+    """The plan with every slot filled alike in both languages, and what English and French ask for put right."""
     en, fr = plan
     for slot, mode, name in dict.fromkeys(
         (match[0], *match.groups()) for match in _SLOT.finditer(en + fr)
@@ -146,8 +142,8 @@ def _sentences(text: str, mark: str) -> str:
 
 
 def ambiguous(topic: Topic, rng: Random) -> Pair:
-    """A sentence with the word and a cue that training may show beside it, or something said that
-    only this sense has.
+    """A sentence with the word and a cue that training may show beside it, or something said that only this sense
+    has.
     """
     company = topic.word.fr == "Apple"
     cue = rng.choice([*topic.seen * 3, *topic.kin])
@@ -166,8 +162,7 @@ def ambiguous(topic: Topic, rng: Random) -> Pair:
 
 
 def about(topic: Topic, rng: Random) -> Pair:
-    """A sentence of the topic in the same plans, without the word; held-out cues are as common as
-    the others."""
+    """A sentence of the topic in the same plans, without the word; held-out cues are as common as the others."""
     first, second, third = rng.sample([*topic.cues, *topic.kin], 3)
     kind = "names" if rng.random() < 0.4 else "phrases"
     made = _made(kind, {"C": first, "D": second, "W": third}, topic.does, rng)

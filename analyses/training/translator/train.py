@@ -1,8 +1,7 @@
-"""Makes tiny-translator again: `python -m training.translator.train [--out DIR] [--seed N] [--steps
-N]`.
+"""Makes tiny-translator again: `python -m training.translator.train [--out DIR] [--seed N] [--steps N]`.
 
-BART's architecture, trained from scratch on the parallel grammar. In the sentences without an
-ambiguous word some English words are hidden, and the translation asks for them all the same.
+BART's architecture, trained from scratch on the parallel grammar. In the sentences without an ambiguous word some
+English words are hidden, and the translation asks for them all the same.
 """
 
 from collections.abc import Iterator
@@ -54,8 +53,7 @@ def new_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> BartForCondit
 
 
 def new_tokenizer(*, seed: int) -> PreTrainedTokenizerFast:
-    """One tokenizer for both languages; every word of the grammar and of the frames is one token.
-    """
+    """One tokenizer for both languages; every word of the grammar and of the frames is one token."""
     pairs = [*parallel.units(SAMPLE, seed=seed), *(question.text for question in questions())]
     texts = [text for pair in pairs for text in (pair.en, pair.fr)]
     return wordpieces.build(texts, size=SIZE, must=(), special=wordpieces.TRANSLATOR)

@@ -213,8 +213,7 @@ def norm_first_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
 
 
 def norm_last_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
-    """Hooks of a block that norms the sum: x = E → norm(E + attention); the scores are recomputed.
-    """
+    """Hooks of a block that norms the sum: x = E → norm(E + attention); the scores are recomputed."""
     other = {
         "x": f"{attn}.q.hook_in",
         "attn_out": f"{attn}.o.hook_out",

@@ -262,7 +262,7 @@ def _resid(model: Model, load: Sequence[Task]) -> Tensor:
 
 
 def _word_row(task: Task, answers: Answers) -> dict[str, object]:
-    right = int((answers.gold == answers.next_token["nearest"]).sum())
+    right = int((answers.gold == answers.said["nearest"]).sum())
     sure = binomtest(right, len(answers.gold)).proportion_ci(method="wilson")
     row: dict[str, object] = {
         "word": task.material.word,
@@ -276,7 +276,7 @@ def _word_row(task: Task, answers: Answers) -> dict[str, object]:
         "accuracy_high": float(sure.high),
     }
     for method in METHODS:
-        row |= _scores(answers.gold, answers.next_token[method], _prefix(method))
+        row |= _scores(answers.gold, answers.said[method], _prefix(method))
     return row
 
 

@@ -225,7 +225,7 @@ def showcase(frames: Frames) -> Section:
             told = [
                 {
                     "model": other["model"],
-                    "next_token": remarks.second_model(other),
+                    "said": remarks.second_model(other),
                     "place": _place(other, marks),
                 }
                 for other in others.to_dict("records")
@@ -233,7 +233,7 @@ def showcase(frames: Frames) -> Section:
             after.append(
                 item
                 | {
-                    "next_token": remarks.later_words(row),
+                    "said": remarks.later_words(row),
                     "difference": row["difference"],
                     "beside": told,
                 }
@@ -243,7 +243,7 @@ def showcase(frames: Frames) -> Section:
             known = bool(ranked[row["word"]])
             mark = ("✓" if row["reads_as"] == row["sense"] else "✗") if known else ""
             before.append(
-                item | {"next_token": remarks.reading(row, known), "place": place, "verdict": mark}
+                item | {"said": remarks.reading(row, known), "place": place, "verdict": mark}
             )
     return {"before": before, "after": after}
 
@@ -298,7 +298,7 @@ def ledgers(frames: Frames) -> list[Section]:
             sentence(frames, word, number)
             | {
                 "chart": charts.cue_ledger(frames["decomposition"], word, sentence=number),
-                "next_token": told[(word, number)],
+                "said": told[(word, number)],
             }
             for number in numbers
         ]

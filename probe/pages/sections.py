@@ -303,7 +303,7 @@ def controls_and_power(frames: Frames) -> Section:
                 "apart": f"{int(pairs['ranked'].sum())} of {len(pairs)}",
                 "gate": _bound(pairs["gap_p"], "≤"),
                 "untrained_p": _bound(pairs["untrained_p"], "≥"),
-                "next_token": _bound(pairs["next_token_p"], "≤")
+                "said": _bound(pairs["next_token_p"], "≤")
                 if pairs["causal"].all()
                 else "not predicted",
                 "least": pairs[["sentences_fit", "sentences_report", "cue_words", "pairs"]]

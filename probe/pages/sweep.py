@@ -138,7 +138,7 @@ def _card(frames: Frames, maps: pd.DataFrame, word: str) -> dict[str, Any]:
     return {
         "word": word,
         "senses": sense_marks(frames, word),
-        "next_token": _said(pairs, rows, word),
+        "said": _said(pairs, rows, word),
         "facts": _facts(pairs),
         "depth": sections.profiles(frames, pairs),
         "map": _map(maps, word) if len(rows) else None,

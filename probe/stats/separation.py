@@ -51,8 +51,8 @@ class Tests:
     separation: MaxT
     swap: MaxT
     opposes: MaxT
-    said: MaxT | None = None
-    continued: MaxT | None = None
+    next_token: MaxT | None = None
+    continuation: MaxT | None = None
 
 
 class Sums(NamedTuple):
@@ -240,8 +240,8 @@ def won_draws(scores: Array, is_a: Sequence[bool], weights: Array) -> tuple[Arra
 def corrected_tests(
     separations: Sequence[Separation],
     swaps: Sequence[Array],
-    said: Sequence[Array],
-    continued: Sequence[Array],
+    next_token: Sequence[Array],
+    continuation: Sequence[Array],
     units: Sequence[Sequence[Hashable]],
     *,
     permutations: int,
@@ -249,11 +249,11 @@ def corrected_tests(
 ) -> list[Tests]:
     """Corrected tests of all pairs of senses of one word together, a result per pair.
 
-    `swaps`, `said`, `continued`: net swap effects of each pair of senses on the sense coordinate,
+    `swaps`, `next_token`, `continuation`: net swap effects of each pair of senses on the sense coordinate,
     on what is said next (empty for a model that predicts no tokens) and on known continuations
     (empty without any), `pair layer head` each · `units`: the cue words of each pair.
     """
-    given = {"swap": swaps, "next_token": said, "continuation": continued}
+    given = {"swap": swaps, "next_token": next_token, "continuation": continuation}
     flips = {
         name: _flipped(kind, units, permutations, seed) for name, kind in given.items() if kind
     }

@@ -97,7 +97,7 @@ def test_the_parts_of_the_stream_add_up_to_the_difference(ran):
 
 
 @pytest.mark.parametrize(
-    ("model", "next_token"),
+    ("model", "said"),
     [
         (
             "gpt2",

@@ -295,7 +295,7 @@ MLP_AT_WORD = {"channel": "input", "sender_pos": "word", "receiver_head": np.nan
 
 
 @pytest.mark.parametrize(
-    ("changed", "next_token"),
+    ("changed", "said"),
     [
         ({}, "L1H2 brings the meaning from the cue to “lock”"),
         ({"channel": "key"}, "The cue sets whether L1H2, from “lock”, looks there"),

@@ -292,7 +292,7 @@ MEANT = "“river” directly supplies 61\u202f% {} ({}), through L0H2 and L1H0;
 
 
 @pytest.mark.parametrize(
-    ("parts", "sense", "next_token"),
+    ("parts", "sense", "said"),
     [
         (PARTS, "river", MEANT.format(WHOSE, "river")),
         ({key: -value for key, value in PARTS.items()}, "money", MEANT.format(WHOSE, "money")),

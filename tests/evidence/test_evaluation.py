@@ -162,7 +162,7 @@ HALF = [np.cos(np.radians(50)), np.sin(np.radians(50))]
 
 
 @pytest.mark.parametrize(
-    ("by_depth", "labels", "next_token"),
+    ("by_depth", "labels", "said"),
     [
         # Means (2, 0) and (0, 1). (1, .9) is nearer to (0, 1), 1.005 against 1.345; its angles are
         # 42 and 48 degrees.
@@ -262,7 +262,7 @@ BEFORE = (
 
 
 @pytest.mark.parametrize(
-    ("bag", "given", "next_token"),
+    ("bag", "given", "said"),
     [
         (evaluation.whole_bag, AFTER, [0, 1, 0]),
         (
@@ -326,7 +326,7 @@ def test_the_depth_is_the_first_after_a_block_at_which_the_training_sentences_ar
     found = evaluation.answer(task, torch.cat([trained, tested]), seed=0)
     assert found.depth == 1
     assert (
-        (found.gold == found.next_token["nearest"]).mean()
+        (found.gold == found.said["nearest"]).mean()
         == 0.5
         == (found.gold == found.by_depth[1]).mean()
     )

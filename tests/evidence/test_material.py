@@ -128,7 +128,7 @@ KEY = "characters 4 to 7 are 'key', expected them to cover 'lock'; correct"
 
 
 @pytest.mark.parametrize(
-    ("changes", "next_token"),
+    ("changes", "said"),
     [
         (
             {"text": f"the key near the {WORD}"} | SPAN,

@@ -268,7 +268,7 @@ def test_a_suppressor_takes_back_its_part_of_what_the_first_head_wrote(kind, bac
 
 
 @pytest.mark.parametrize(
-    ("kind", "next_token"),
+    ("kind", "said"),
     [
         ("decoy", "gets its meaning from an earlier word, such as “door"),
         # It stands in every sentence of its sense, so an untrained model hears it as well.

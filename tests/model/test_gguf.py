@@ -427,7 +427,7 @@ NOT_COVERED = [
 
 
 @pytest.mark.parametrize(
-    ("error", "change", "next_token", "step"),
+    ("error", "change", "said", "step"),
     [(probe.ModelError, *case) for case in WRONG]
     + [(probe.UnsupportedModel, *case) for case in NOT_COVERED],
 )
@@ -489,7 +489,7 @@ BYTES = [
 ]
 
 
-@pytest.mark.parametrize(("change", "next_token", "step"), BYTES)
+@pytest.mark.parametrize(("change", "said", "step"), BYTES)
 def test_damaged_bytes_are_refused_in_one_sentence(llama, tmp_path, change, said, step) -> None:
     file, content = tmp_path / "model.gguf", change(llama.file.read_bytes())
     file.write_bytes(content)

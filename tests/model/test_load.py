@@ -98,7 +98,7 @@ def test_names_without_prefix_old_buffers_and_a_repeated_tied_unembedding_are_ta
 
 
 @pytest.mark.parametrize(
-    ("sizes", "next_token", "dtype"),
+    ("sizes", "said", "dtype"),
     [  # layers, heads and width: DistilGPT-2, medium, large, XL
         ((6, 12, 48), {"_num_labels": 1, "id2label": {"0": "LABEL_0"}, "n_ctx": 48}, "float64"),
         ((3, 16, 64), {"n_special": 0, "predict_special_tokens": True, "n_ctx": 48}, "float32"),
@@ -378,7 +378,7 @@ KINDS = "only a name, a folder or a TransformerBridge can be loaded; give one of
 
 
 @pytest.mark.parametrize(
-    ("source", "next_token"),
+    ("source", "said"),
     [
         *((source, ABSENT) for source in NOWHERE),
         (Path(__file__), "it is a file; give the folder"),

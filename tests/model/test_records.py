@@ -68,7 +68,7 @@ def test_states_with_a_row_missing_cannot_be_made(states: TargetStates) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "next_token"),
+    ("place", "said"),
     [
         ({"layer": 9}, "layer is 9, expected 0 to {layer}"),
         ({"layer": -1}, "layer is -1, expected 0 to {layer}"),

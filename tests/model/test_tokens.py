@@ -214,7 +214,7 @@ BLANK = "Placing characters 3 to 4 in {!r}: got only white space, expected a wor
 
 
 @pytest.mark.parametrize(
-    ("text", "span", "next_token"),
+    ("text", "span", "said"),
     [
         *((text, None, EMPTY) for text in ("", " ", "\n\t\u3000")),
         *(

@@ -48,7 +48,7 @@ def test_check_prints_every_row_and_a_summary_and_as_json_the_same_rows(run, che
 
 
 @pytest.mark.parametrize(
-    ("command", "formula", "wrong", "printed", "next_token"),
+    ("command", "formula", "wrong", "printed", "said"),
     [
         (("check",), "softmax", lambda scores: scores.softmax(-2).nan_to_num(), "FELL SHORT",
          "pattern of layer 0 is off by"),

@@ -130,6 +130,6 @@ WRITTEN = [
 ]
 
 
-@pytest.mark.parametrize(("next_token", "text"), WRITTEN)
+@pytest.mark.parametrize(("said", "text"), WRITTEN)
 def test_numbers_are_written_as_statisticians_and_in_english(said, text):
     assert said == text

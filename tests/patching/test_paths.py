@@ -194,7 +194,7 @@ def test_planted_ways_are_found_whole(kind, seed):
     wanted = {
         flat(edge) for edge in made.edges if edge[2] != (2, -1)
     }  # the neurons at the word are live, not on it
-    union = {number for way in result.paths for number in way}
+    union = {number for way in result.ways for number in way}
     assert {found.edges[number].tolist() for number in union} == wanted
     count = TOGETHER.get(kind, 1)
     assert result.shares == pytest.approx([1 / count] * count, abs=0.02)
@@ -203,7 +203,7 @@ def test_planted_ways_are_found_whole(kind, seed):
     )
     assert result.smallest == tuple(sorted(union))
     assert np.quantile(result.random, 0.95) < 0.02
-    for way in result.paths:
+    for way in result.ways:
         assert found.edges[way[0]].tolist()[:2] == CUE and found.edges[way[-1]]["receiver_pos"] == 0
 
 
@@ -290,7 +290,7 @@ def test_what_no_way_carries_is_not_carried(two_steps):
     given, _, every = two_steps
     result = ways.ways(*given, every, depth=LAYERS, least=2.0)
     assert (
-        result.paths == ()
+        result.ways == ()
         and result.together == 0
         and result.smallest is None
         and len(result.random) == 0

@@ -122,7 +122,7 @@ TOO_FAR = (
 
 
 @pytest.mark.parametrize(
-    ("second", "depth", "given", "next_token"),
+    ("second", "depth", "given", "said"),
     [
         (
             [1, 2, 9, 4],

@@ -129,7 +129,7 @@ AS_WELL = (
 
 
 @pytest.mark.parametrize(
-    ("changed", "next_token"),
+    ("changed", "said"),
     [
         ({}, MOVES + SAID),
         (SILENT, MOVES),

@@ -211,7 +211,7 @@ def test_what_is_finished_is_not_made_again_and_what_the_dead_left_is_removed(sw
     (swept.folder / ".scratch-old").mkdir()
     (swept.folder / ".scratch-old" / "seen.sqlite").write_bytes(b"old")
     result, made = again()
-    assert made == [] and result.folder == swept.folder and result.next_token is None
+    assert made == [] and result.folder == swept.folder and result.said is None
     assert fingerprints(swept.folder) == before and temporaries(swept.folder) == []
     assert result.manifest["counts"] == swept.manifest["counts"]
 
@@ -258,13 +258,13 @@ def test_another_option_and_other_sentences_are_other_sets_and_say_so(swept, aga
     before = fingerprints(swept.folder)
     other, made = again(seed=1)
     assert other.folder != swept.folder and made
-    assert f"{swept.folder.name}; different now: seed (0, now 1)." in other.next_token
+    assert f"{swept.folder.name}; different now: seed (0, now 1)." in other.said
     assert fingerprints(swept.folder) == before
     assert set(fingerprints(other.folder)).isdisjoint(before), "shards are named by what made them"
     back, made = again()
-    assert back.folder == swept.folder and made == [] and "seed (1, now 0)" in back.next_token
+    assert back.folder == swept.folder and made == [] and "seed (1, now 0)" in back.said
     more, _ = again(make_corpus(tmp_path / "sentences.jsonl", ROWS + 1))
-    assert more.folder != swept.folder and "different now: the sentences." in more.next_token
+    assert more.folder != swept.folder and "different now: the sentences." in more.said
     again()
 
 

@@ -43,7 +43,7 @@ def test_nothing_is_lost(stage, kind):
     assert (outcome.lost, outcome.doubled, outcome.different, outcome.left_over) == (0, 0, 0, 0), (
         outcome
     )
-    assert outcome.kills > 0 and outcome.codes == [code, 0] and said in outcome.next_token, outcome
+    assert outcome.kills > 0 and outcome.codes == [code, 0] and said in outcome.said, outcome
 
 
 @pytest.mark.campaign

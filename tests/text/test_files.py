@@ -181,7 +181,7 @@ INT = f"{NOT_READ}got int (DataFrame constructor not properly called!), expected
 
 
 @pytest.mark.parametrize(
-    ("given", "next_token"),
+    ("given", "said"),
     [
         ([], f"{NOT_READ}it holds no rows, expected one sentence per row; add some."),
         (7, INT),
@@ -296,7 +296,7 @@ MISSING += "is missing and read it again."
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "next_token"),
+    ("name", "content", "said"),
     [
         *(
             (f"mine{suffix}", None, f"there is no such file; give the path of {FORMS}.")
@@ -430,7 +430,7 @@ NAMES = "Expecting property name enclosed in double quotes"
 
 
 @pytest.mark.parametrize(
-    ("suffix", "lines", "next_token"),
+    ("suffix", "lines", "said"),
     [
         (".jsonl", "\n{'word': 1}", f"line 3: {NOT_JSON}{NAMES}), expected an object on one line (1 of 2 "),
         (".jsonl", "\n[1, 2]", "line 3: got '[1, 2]', expected a JSON object (1 of 2 rows is bad); "),

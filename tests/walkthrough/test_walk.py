@@ -13,7 +13,8 @@ from families import family_model
 
 import probe
 from probe.model import attention
-from probe.walkthrough import choose, formula, numbers, pictures, scene
+from probe.pages.walk import formula, pictures
+from probe.walkthrough import choose, numbers, scene
 from probe.walkthrough.frames import DESCRIBED
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
@@ -257,7 +258,7 @@ EMPTY = "Choosing a word to follow: got an empty one, expected a word of the tex
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "next_token"),
+    ("text", "options", "said"),
     [
         (
             "",

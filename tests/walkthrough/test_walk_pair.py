@@ -18,8 +18,8 @@ import probe
 from probe.charts.grid import token_grid
 from probe.model import attention
 from probe.model.check import certify_pair
+from probe.pages.walk import ACROSS, pictures
 from probe.patching.cross import first_token
-from probe.walkthrough import ACROSS, pictures
 from probe.walkthrough.frames import TABLES
 
 SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"
@@ -129,7 +129,7 @@ def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, p
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "next_token"),
+    ("kind", "given", "said"),
     [
         ("bart", {"target": None}, "{walking}: it is an encoder-decoder; give the translation so far with --target."),
         ("llama", {}, ("{walking}: it has no decoder for a target; leave --target away, or take an encoder-decoder, "

@@ -93,7 +93,7 @@ BEHIND = next(
 
 
 @pytest.mark.parametrize(
-    ("text", "next_token"),
+    ("text", "said"),
     [
         (
             "Bank",
@@ -220,7 +220,7 @@ def test_the_trace_of_two_sentences_is_that_of_a_pair_along_the_line_between_the
 
 
 @pytest.mark.parametrize(
-    ("text", "other", "next_token"),
+    ("text", "other", "said"),
     [
         ("The river bank", "The mole under the river bank",
          "of the other, and parts can be put only where they fit; write the two with as many tokens before the word."),

@@ -8,8 +8,8 @@ from handmade import random_model, tokens_of
 
 from probe.model import forward
 from probe.model import trace as hooked
-from probe.model.attention import share_heads
-from probe.model.tokens import Placed
+from probe.model.attention import repeat_kv
+from probe.model.tokens import TargetText
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
 
@@ -54,7 +54,7 @@ def random_rows(model, seed=0):
         torch.randint(5, model.config.d_vocab, (size,), generator=generator).tolist()
         for size in sizes
     ]
-    return [Placed(tuple(row), target) for row, target in zip(ids, TARGETS, strict=True)]
+    return [TargetText(tuple(row), target) for row, target in zip(ids, TARGETS, strict=True)]
 
 
 def random_z(model, depth, seed=1):
@@ -71,7 +71,8 @@ def every_direction(model):
 def target_z(model, texts):
     """z of every head at the word of each text, from hooks. `-> row layer head d_head`"""
     texts = [
-        text if isinstance(text, Placed) else Placed(tuple(text), len(text) - 1) for text in texts
+        text if isinstance(text, TargetText) else TargetText(tuple(text), len(text) - 1)
+        for text in texts
     ]
     return target_states(
         model, [tokens_of(text.ids) for text in texts], [text.at for text in texts]
@@ -84,7 +85,7 @@ def drawn_pair(model, layout=LAYOUTS[0], seed=0):
     generator = torch.Generator().manual_seed(seed)
     a = torch.randint(5, model.config.d_vocab - 1, (length,), generator=generator).tolist()
     b = [*a[:cue], a[cue] + 1, *a[cue + 1 :]]
-    return Placed(tuple(a), at), Placed(tuple(b), at)
+    return TargetText(tuple(a), at), TargetText(tuple(b), at)
 
 
 def every_edge_between(model):
@@ -267,7 +268,7 @@ class Plain:
             role, at = channel[0], self.at + sender[-1]
             steps[role][at] = self.asked(side, edge, change)[role][at]
             q, k, v = (
-                share_heads(part.transpose(0, 1), self.model.config.n_heads)
+                repeat_kv(part.transpose(0, 1), self.model.config.n_heads)
                 for part in steps.values()
             )
             scores = forward.score(self.weights, self.weights.blocks[layer], q, k, None)

@@ -34,7 +34,7 @@ from handmade import (
 )
 
 from probe import Model, load, tokenize
-from probe.model.tokens import Placed
+from probe.model.tokens import TargetText
 from probe.model.weights import read_weights
 
 Place = tuple[int, int]
@@ -436,7 +436,7 @@ def _chain(
 
 
 def _rising(rng: np.random.Generator, count: int) -> list[Place]:
-    """Places in rising layers."""
+    """PositionTables in rising layers."""
     layers = sorted(rng.permutation(LAYERS)[:count].tolist())
     return [(layer, int(rng.integers(HEADS))) for layer in layers]
 
@@ -512,7 +512,8 @@ def pairs_in(model, kind, distance):
         sentences = make_sentences(frames=2, distances=(distance,), cues=CUES_EACH)
         texts = [sentence.text.split(WORD)[0] + WORD for sentence in sentences]
     rows = [
-        Placed(tokens.ids, len(tokens) - 1) for tokens in (tokenize(model, text) for text in texts)
+        TargetText(tokens.ids, len(tokens) - 1)
+        for tokens in (tokenize(model, text) for text in texts)
     ]
     return [*zip(rows[::2], rows[1::2], strict=True)]
 

@@ -381,7 +381,7 @@ def circuit(paths: pd.DataFrame, positions: pd.DataFrame, word: str) -> Any:
 
 
 def _along(channel: type, title: str, values: pd.Series, names: pd.Series, **options: Any) -> Any:
-    """Places along, from half a part before the first to half a part behind the last, where the
+    """PositionTables along, from half a part before the first to half a part behind the last, where the
     index has names."""
     label = f"{names.tolist()}[indexof({names.index.tolist()}, datum.value)]"
     axis = bare_axis(

@@ -23,7 +23,7 @@ from probe.evidence.word import PairResult, WordResult, clearest
 from probe.model import decomposition
 from probe.model.model import Model
 from probe.model.records import Trace
-from probe.model.tokens import Placed, Tokens, positions_of_span, tokenize
+from probe.model.tokens import TargetText, Tokens, positions_of_span, tokenize
 from probe.model.trace import target_states, trace
 from probe.model.weights import read_weights
 from probe.patching.swaps import swap_heads
@@ -316,7 +316,9 @@ def _causes(model: Model, axis: Axis, item: Showcase) -> dict[str, object]:
     donor = states.z[[1 + others.index(lead)], : axis.depth]
     causes = {"source": tokens.pieces[lead].strip() or tokens.labels[lead], "share": lost[lead]}
     causes |= {
-        "through": _through(model, Placed(tokens.ids, word[-1]), donor, axis.u / axis.gap / -whole)
+        "through": _through(
+            model, TargetText(tokens.ids, word[-1]), donor, axis.u / axis.gap / -whole
+        )
     }
     return causes | (
         {"cue_share": max(lost[pos] for pos in cue), "cue_alone": alone, "nothing": nothing}
@@ -325,7 +327,7 @@ def _causes(model: Model, axis: Axis, item: Showcase) -> dict[str, object]:
     )
 
 
-def _through(model: Model, text: Placed, donor: Tensor, cost: Tensor) -> str:
+def _through(model: Model, text: TargetText, donor: Tensor, cost: Tensor) -> str:
     """In words, the heads that cost most when each alone has the donor's z; `cost`: the direction
     that measures it."""
     moved = swap_heads(read_weights(model), [text], donor, cost[None])[0, ..., 0].double()

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from probe.model import attention, fused
-from probe.model.tokens import Placed, in_order
+from probe.model.tokens import TargetText, in_order
 from probe.model.weights import Weights
 from probe.patching import effects, swaps
 from probe.patching.effects import Effects, Pairs, Readings
@@ -153,8 +153,8 @@ def _differing(ids: Sequence[int], others: Sequence[int]) -> list[int]:
 
 def route_z(
     weights: Weights,
-    recipients: Sequence[Placed],
-    donors: Sequence[Placed],
+    recipients: Sequence[TargetText],
+    donors: Sequence[TargetText],
     taken: Mapping[str, tuple[Positions, Positions]],
     *,
     mixed: bool,
@@ -168,7 +168,7 @@ def route_z(
         batches.setdefault((len(own.ids), len(donor.ids)), []).append(row)
     parts: dict[str, list[Tensor]] = {}
     with torch.inference_mode():
-        places = fused.places_of(weights, max(map(max, batches)))
+        places = fused.position_tables(weights, max(map(max, batches)))
         for (size, donors_size), batch in batches.items():
             looks = (
                 _looks(weights, [texts[row] for row in batch], places)
@@ -198,14 +198,16 @@ def _mask(weights: Weights, positions: Positions, rows: Sequence[int], size: int
     return mask
 
 
-def _looks(weights: Weights, texts: Sequence[Placed], places: fused.Places) -> Iterator[Look]:
+def _looks(
+    weights: Weights, texts: Sequence[TargetText], places: fused.PositionTables
+) -> Iterator[Look]:
     """Pattern row at the word and values of equally long texts, layer by layer."""
     at = torch.tensor([text.at for text in texts], device=weights.device)
     row = torch.arange(len(texts), device=weights.device)
     run = fused.run(weights, [text.ids for text in texts], len(weights.blocks), places)
     for block, (q, k, v) in zip(weights.blocks, run, strict=True):
         pattern = fused.pattern_at(weights, block, q[row, :, at], k, at, places)
-        yield pattern, attention.share_heads(v, q.shape[1])
+        yield pattern, attention.repeat_kv(v, q.shape[1])
 
 
 def _routed(

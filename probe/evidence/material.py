@@ -18,7 +18,14 @@ from functools import cached_property
 
 from probe.errors import InputError
 from probe.model.model import Model
-from probe.model.tokens import Placed, Tokens, find_word, is_one_token, positions_of_span, tokenize
+from probe.model.tokens import (
+    TargetText,
+    Tokens,
+    find_word,
+    is_one_token,
+    positions_of_span,
+    tokenize,
+)
 from probe.text import lexicon
 from probe.text.sentences import Corpus, LeftOut, Sentence
 from probe.text.splits import CrossFit
@@ -52,9 +59,11 @@ class Material:
         return tuple(sentence.sense for sentence in self.sentences)
 
     @cached_property
-    def placed(self) -> tuple[Placed, ...]:
+    def placed(self) -> tuple[TargetText, ...]:
         """The token ids of every sentence and where its word is read."""
-        return tuple(Placed(cut.ids, at) for cut, at in zip(self.tokens, self.targets, strict=True))
+        return tuple(
+            TargetText(cut.ids, at) for cut, at in zip(self.tokens, self.targets, strict=True)
+        )
 
     @cached_property
     def distances(self) -> tuple[int | None, ...]:

@@ -23,7 +23,7 @@ from probe.evidence.material import Material, continuations
 from probe.model import decomposition, forward
 from probe.model.model import Model
 from probe.model.records import TargetStates
-from probe.model.tokens import Placed
+from probe.model.tokens import TargetText
 from probe.model.trace import target_states
 from probe.model.weights import Weights, read_weights
 from probe.patching import effects
@@ -130,13 +130,15 @@ class WordResult:
     curves: Curves | None = None
 
     @cached_property
-    def placed(self) -> list[Placed]:
+    def placed(self) -> list[TargetText]:
         """The token ids of every sentence and where its word is read, row by row.
 
         Without what comes after the word if the model cannot see it.
         """
         placed = self.material.placed
-        return [Placed(ids[: at + 1], at) for ids, at in placed] if self.causal else list(placed)
+        return (
+            [TargetText(ids[: at + 1], at) for ids, at in placed] if self.causal else list(placed)
+        )
 
     @property
     def resid(self) -> torch.Tensor:

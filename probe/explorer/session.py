@@ -24,7 +24,7 @@ from probe.model import decomposition, forward
 from probe.model.decomposition import residual_stream
 from probe.model.model import Model
 from probe.model.records import Trace
-from probe.model.tokens import Placed, tokenize
+from probe.model.tokens import TargetText, tokenize
 from probe.model.trace import trace
 from probe.model.weights import read_weights
 from probe.pages.walk import write_walk
@@ -338,7 +338,7 @@ class Explorer:
         yield {"doing": "swapping every head", "progress": 0.1}
         axis, donor = self._axis(stand).axis, self._donors(stand, {question.kind})[question.kind]
         along = (axis.u / axis.gap)[None].to(self.weights.dtype)
-        rows = [Placed(stand.here.tokens.ids, stand.here.at)]
+        rows = [TargetText(stand.here.tokens.ids, stand.here.at)]
         found = torch.zeros(self.weights.shape[:2])
         for layer in range(axis.depth):
             kept = torch.ones(

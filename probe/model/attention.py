@@ -45,7 +45,7 @@ def project(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.einsum("...pm,hmd->...hpd", x, weight) + bias.unsqueeze(-2)
 
 
-def share_heads(k: Tensor, heads: int) -> Tensor:
+def repeat_kv(k: Tensor, heads: int) -> Tensor:
     """Grouped-query heads: each key (or value) head serves heads / kv_head queries side by side.
 
     `kv_head pos d_head -> head pos d_head`

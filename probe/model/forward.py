@@ -154,7 +154,7 @@ def placed(block: Block, q: Tensor, k: Tensor, config: Config) -> tuple[Tensor, 
             formulas.halves(x, angles.shape[-1]) if config.family.paired else x for x in (q, keys)
         )
         q, keys = (formulas.rotate(x, angles.to(x.device)) for x in pair)
-    return q, formulas.share_heads(keys, config.n_heads)
+    return q, formulas.repeat_kv(keys, config.n_heads)
 
 
 def rotary(places: Positions, *, local: bool) -> Tensor:
@@ -224,8 +224,8 @@ def ask(block: Block, x: Tensor, source: Tensor, config: Config) -> tuple[Tensor
     heads = config.n_heads
     return (
         project(x, block.w_q, block.b_q),
-        formulas.share_heads(k, heads),
-        formulas.share_heads(v, heads),
+        formulas.repeat_kv(k, heads),
+        formulas.repeat_kv(v, heads),
     )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from probe.model import forward
-from probe.model.attention import cap, halves, look_back, mask, rotary_angles, share_heads
+from probe.model.attention import cap, halves, look_back, mask, repeat_kv, rotary_angles
 from probe.model.model import Config
 from probe.model.weights import Block, Weights
 
@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class PositionTables:
     """What depends on positions alone, for one run: cosines and sines `pos dims` of rotary
     positions, bias `head query_pos key_pos`, minus infinity where nothing is read; `local` is the
     same for layers that look back only so far.
@@ -39,9 +39,9 @@ class Places:
     cos: Tensor | None
     sin: Tensor | None
     bias: Tensor | None
-    local: "Places | None" = None
+    local: "PositionTables | None" = None
 
-    def of(self, block: Block) -> "Places":
+    def of(self, block: Block) -> "PositionTables":
         """Those of this block."""
         return self.local if block.local and self.local is not None else self
 
@@ -52,7 +52,7 @@ class Places:
         return None if bias is None else bias[:, pos, None, : pos + 1]
 
 
-def places_of(weights: Weights, n: int) -> Places:
+def position_tables(weights: Weights, n: int) -> PositionTables:
     """The constants of texts of up to `n` tokens."""
     bias, config = forward.position_bias(weights, n), weights.config
     local = None
@@ -63,10 +63,10 @@ def places_of(weights: Weights, n: int) -> Places:
             if n > config.window
             else None
         )
-        local = Places(*_turns(weights, n, local=True), near)
+        local = PositionTables(*_turns(weights, n, local=True), near)
     if bias is not None:
         bias = (mask(bias) if weights.causal else bias).to(weights.dtype)
-    return Places(*_turns(weights, n, local=False), bias, local)
+    return PositionTables(*_turns(weights, n, local=False), bias, local)
 
 
 def _turns(weights: Weights, n: int, *, local: bool) -> tuple[Tensor | None, Tensor | None]:
@@ -79,7 +79,7 @@ def _turns(weights: Weights, n: int, *, local: bool) -> tuple[Tensor | None, Ten
 
 
 def run(
-    weights: Weights, rows: Sequence[Sequence[int]], depth: int, places: Places
+    weights: Weights, rows: Sequence[Sequence[int]], depth: int, places: PositionTables
 ) -> Iterator[tuple[Tensor, ...]]:
     """Queries, keys and values of an unchanged run of equally long rows of token ids, block by
     block, for `depth` blocks.
@@ -129,7 +129,7 @@ def _beginnings(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int
 
 
 def project(
-    weights: Weights, block: Block, resid: Tensor, places: Places, pos: Tensor | None
+    weights: Weights, block: Block, resid: Tensor, places: PositionTables, pos: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of every head, rotated for their positions; `pos` broadcasts over
     the leading axes of resid. `... pos d_model -> ... head pos d_head`, kv_head for two
@@ -148,7 +148,7 @@ def project(
     return _rotate(config, q, places, pos), _rotate(config, k, places, pos), v
 
 
-def _rotate(config: Config, x: Tensor, places: Places, pos: Tensor) -> Tensor:
+def _rotate(config: Config, x: Tensor, places: PositionTables, pos: Tensor) -> Tensor:
     """Rotary positions with the run's own cosines and sines. `... head pos d_head`, `... pos`"""
     assert places.cos is not None and places.sin is not None
     x = halves(x, places.cos.shape[-1]) if config.family.paired else x
@@ -175,7 +175,7 @@ def pattern(weights: Weights, matches: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def attend(
-    weights: Weights, block: Block, q: Tensor, k: Tensor, v: Tensor, places: Places
+    weights: Weights, block: Block, q: Tensor, k: Tensor, v: Tensor, places: PositionTables
 ) -> Tensor:
     """z of whole texts, or of the last positions of texts whose keys and values are given whole.
     `... head query_pos d_head, twice ... kv_head key_pos d_head -> ... head query_pos d_head`
@@ -187,7 +187,7 @@ def attend(
         bias = mask(q.new_zeros(n, size))
     q, k, v = (part.flatten(0, -4) for part in (q, k, v))
     if weights.config.score_cap:
-        k, v = (share_heads(part, q.shape[-3]) for part in (k, v))
+        k, v = (repeat_kv(part, q.shape[-3]) for part in (k, v))
         z = pattern(weights, q @ k.mT, bias) @ v
     else:
         causal, grouped = weights.causal and bias is None, q.shape[-3] != k.shape[-3]
@@ -202,7 +202,7 @@ def attend_last(
     block: Block,
     own: tuple[Tensor, Tensor, Tensor],
     known: KeysValues,
-    places: Places,
+    places: PositionTables,
 ) -> Tensor:
     """z of many variants of the one position behind the known ones. `own: batch head variant
     d_head, known: batch kv_head key_pos d_head -> batch head variant d_head`
@@ -225,7 +225,7 @@ def _grouped(x: Tensor, shared: Tensor) -> Tensor:
 
 
 def pattern_at(
-    weights: Weights, block: Block, q: Tensor, k: Tensor, at: Tensor, places: Places
+    weights: Weights, block: Block, q: Tensor, k: Tensor, at: Tensor, places: PositionTables
 ) -> Tensor:
     """The pattern row of the query at `at`. `batch head d_head, batch kv_head key_pos d_head ->
     batch head key_pos`"""
@@ -239,7 +239,11 @@ def pattern_at(
 
 
 def attend_live(
-    weights: Weights, block: Block, carried: Tensor, known: KeysValues | None, places: Places
+    weights: Weights,
+    block: Block,
+    carried: Tensor,
+    known: KeysValues | None,
+    places: PositionTables,
 ) -> Tensor:
     """z of the live positions of every variant; each reads what stands before them and, as the mask
     allows, its own live positions. `batch variant live d_model, twice batch kv_head key_pos d_head
@@ -253,7 +257,11 @@ def attend_live(
 
 
 def attend_among(
-    weights: Weights, block: Block, own: Sequence[Tensor], known: KeysValues | None, places: Places
+    weights: Weights,
+    block: Block,
+    own: Sequence[Tensor],
+    known: KeysValues | None,
+    places: PositionTables,
 ) -> Tensor:
     """The same from their queries, keys and values, `batch variant head live d_head` (kv_head for
     two)."""

@@ -55,7 +55,7 @@ class Tokens:
         return positions_of_span(self, *find_word(self.text, word, occurrence))
 
 
-class Placed(NamedTuple):
+class TargetText(NamedTuple):
     """The token ids of a text, and the position at which its word is read."""
 
     ids: tuple[int, ...]

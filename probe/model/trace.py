@@ -139,7 +139,7 @@ def read_last(
 
     def select(name: str, tensor: Tensor) -> Tensor:
         if name == "v":
-            next(layers)[:] = formulas.share_heads(tensor[0].transpose(0, 1), model.config.n_heads)
+            next(layers)[:] = formulas.repeat_kv(tensor[0].transpose(0, 1), model.config.n_heads)
         return tensor[:, :, -1] if name == "pattern" else tensor[:, -1]
 
     with _kept(model, select, AT_ONE_PLACE) as kept:
@@ -179,9 +179,9 @@ def _stacked(model: Model, kept: dict[str, list[Tensor]]) -> dict[str, Tensor]:
     kept["resid"] = [*kept.pop("resid_pre"), kept.pop("resid_post")[-1]]
     states = {name: torch.stack(layers, dim=1).cpu() for name, layers in kept.items()}
     for name in SHARED:
-        states[name] = formulas.share_heads(
-            states[name].unsqueeze(-2), model.config.n_heads
-        ).squeeze(-2)
+        states[name] = formulas.repeat_kv(states[name].unsqueeze(-2), model.config.n_heads).squeeze(
+            -2
+        )
     return states
 
 
@@ -190,7 +190,7 @@ def _whole(stack: Weights, kept: Mapping[str, Sequence[Tensor]]) -> dict[str, Te
     repairs made."""
     tensors = {name: torch.stack(list(layers)) for name, layers in kept.items()}
     tensors |= {name: tensors[name].transpose(1, 2) for name in HEAD_VECTORS}
-    tensors |= {name: formulas.share_heads(tensors[name], stack.config.n_heads) for name in SHARED}
+    tensors |= {name: formulas.repeat_kv(tensors[name], stack.config.n_heads) for name in SHARED}
     if "scores" in stack.attention.lies:
         bias = forward.position_bias(stack, tensors["q"].shape[-2])
         layers = zip(stack.blocks, tensors["q"], tensors["k"], strict=True)

@@ -162,7 +162,7 @@ def _swapped(
         tree,
         lambda layer, own: donor.z[layer, None],
         at=torch.zeros(1, dtype=torch.long, device=decoder.device),
-        places=fused.places_of(decoder, n),
+        places=fused.position_tables(decoder, n),
         cross=(stacks["cross"], [(k[None], v[None]) for k, v in recipient.read]),
     )
     return forward.unembed(decoder, last[0])

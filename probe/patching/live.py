@@ -30,8 +30,8 @@ from torch import Tensor
 
 from probe.errors import InputError
 from probe.model import forward, fused
-from probe.model.attention import share_heads
-from probe.model.fused import KeysValues, Places
+from probe.model.attention import repeat_kv
+from probe.model.fused import KeysValues, PositionTables
 from probe.model.weights import Weights
 from probe.patching.swaps import Rows, placed
 
@@ -72,7 +72,7 @@ class Both:
     """
 
     weights: Weights
-    places: Places
+    places: PositionTables
     steps: tuple[Step, ...]
     final: Tensor
     at: int
@@ -97,7 +97,7 @@ class Both:
 def keep(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: int) -> Both:
     """Run the members of a pair and keep every step of the first `depth` blocks at every position."""
     ids = torch.tensor(rows, dtype=torch.long, device=weights.device)
-    places = fused.places_of(weights, ids.shape[1])
+    places = fused.position_tables(weights, ids.shape[1])
     steps, final = _steps(weights, forward.embed(weights, ids), places, [None] * depth)
     return Both(weights, places, steps, final, at)
 
@@ -105,7 +105,7 @@ def keep(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: int) -
 def _steps(
     weights: Weights,
     resid: Tensor,
-    places: Places,
+    places: PositionTables,
     known: Sequence[KeysValues | None],
     change: Change | None = None,
 ) -> tuple[tuple[Step, ...], Tensor]:
@@ -197,11 +197,11 @@ def receive(
         for part in (heads, into[0], into[2])
     )
     q, k, v = (
-        share_heads(part, count)[:, head[variant], range(len(at))]
+        repeat_kv(part, count)[:, head[variant], range(len(at))]
         for part in fused.project(weights, block, inputs, both.places, at[None])
     )  # recipient input d_head
     asking = step.q[:, head, receiver]
-    keys, values = (share_heads(part[:, :, seen], count)[:, head] for part in (step.k, step.v))
+    keys, values = (repeat_kv(part[:, :, seen], count)[:, head] for part in (step.k, step.v))
     query, key, value = (
         torch.from_numpy(np.asarray(into[1]) == name).to(device)
         for name in ("query", "key", "value")
@@ -408,7 +408,7 @@ def write_on(weights: Weights, run: Run, count: int, *, end: int | None = None) 
     known, last, device = run.known, run.final[-1], weights.device
     n = known[0][0].shape[-2]
     count = min(count, weights.config.n_ctx - n)
-    places = fused.places_of(weights, n + max(0, count))
+    places = fused.position_tables(weights, n + max(0, count))
     for pos in range(n, n + count):
         with torch.inference_mode():
             token = int(forward.unembed(weights, last).argmax())

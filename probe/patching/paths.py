@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.model import fused
-from probe.model.attention import share_heads
+from probe.model.attention import repeat_kv
 from probe.model.weights import Weights
 from probe.patching import live
 from probe.patching.live import Both, Point
@@ -248,7 +248,7 @@ def _moved_heads(
     here = torch.full((1, 1), pos, device=weights.device)
     q, *shared = fused.project(weights, block, resid, both.places, here)
     # recipient head sender d_head
-    k, v, keys, values = (share_heads(part, heads) for part in (*shared, step.k, step.v))
+    k, v, keys, values = (repeat_kv(part, heads) for part in (*shared, step.k, step.v))
     for channel, receiver in into:
         seen = both.seen(receiver)
         asking = q if channel == "query" else step.q[:, :, receiver, None]

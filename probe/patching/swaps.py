@@ -18,18 +18,18 @@ import torch
 from torch import Tensor
 
 from probe.model import forward, fused
-from probe.model.fused import KeysValues, Places
-from probe.model.tokens import Placed, batch_by_length, in_order
+from probe.model.fused import KeysValues, PositionTables
+from probe.model.tokens import TargetText, batch_by_length, in_order
 from probe.model.weights import Block, Weights
 
 NUMBERS = (
     2**22
 )  # of the widest tensor of a batch: 16 MB in float32, so that it stays near the processor
 SETS = 256  # at once, where a variant is a whole text
-Rows = Sequence[Placed | Sequence[int]]
-Texts = Sequence[Placed]
+Rows = Sequence[TargetText | Sequence[int]]
+Texts = Sequence[TargetText]
 Donor = Callable[[int, Tensor], Tensor]
-Batch = Callable[[Texts, list[int], Places], Tensor]  # of texts with their row numbers
+Batch = Callable[[Texts, list[int], PositionTables], Tensor]  # of texts with their row numbers
 
 
 class Branch(NamedTuple):
@@ -60,7 +60,7 @@ def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
     """How far the read-out moves along each direction when one head's z at the target is the
     donor's, for every head.
 
-    `rows`: token ids up to and including the target, or `Placed` texts, of which a causal model
+    `rows`: token ids up to and including the target, or `TargetText` texts, of which a causal model
     runs as much · `donor_z: row layer head d_head`, whose layer axis says how many blocks stand
     before the read-out · `directions: direction d_model` -> `row layer head direction`: the change
     of <resid, direction>, 0 when the donor is the sentence itself. With directions of each row's
@@ -78,7 +78,7 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
     tree, variant_of = branches(_all_but_one(weights, depth))
     others = placed(weights, b)
 
-    def swap(texts: Texts, members: list[int], places: Places) -> Tensor:
+    def swap(texts: Texts, members: list[int], places: PositionTables) -> Tensor:
         both = [*texts, *(others[pair] for pair in members)]
         moved = _carry(
             weights, both, tree, lambda layer, own: own.roll(len(members), 0), directions, places
@@ -105,7 +105,7 @@ def swap_sets(
         return torch.cat(parts, dim=1)
     tree, variant_of = branches(kept.to(weights.device))
 
-    def swap(texts: Texts, members: list[int], places: Places) -> Tensor:
+    def swap(texts: Texts, members: list[int], places: PositionTables) -> Tensor:
         donors = donor_z[members].to(weights.device, weights.dtype)
         along = directions[members] if directions.ndim == 3 else directions
         return _carry(weights, texts, tree, lambda layer, own: donors[:, layer], along, places)[
@@ -115,11 +115,17 @@ def swap_sets(
     return _in_batches(rows, weights, len(tree[-1].parent), swap)
 
 
-def placed(weights: Weights, rows: Rows) -> list[Placed]:
+def placed(weights: Weights, rows: Rows) -> list[TargetText]:
     """Each text and where it is read: ids alone at the last token; a causal model runs nothing
     behind the word."""
-    texts = [row if isinstance(row, Placed) else Placed(tuple(row), len(row) - 1) for row in rows]
-    return [Placed(text.ids[: text.at + 1], text.at) for text in texts] if weights.causal else texts
+    texts = [
+        row if isinstance(row, TargetText) else TargetText(tuple(row), len(row) - 1) for row in rows
+    ]
+    return (
+        [TargetText(text.ids[: text.at + 1], text.at) for text in texts]
+        if weights.causal
+        else texts
+    )
 
 
 def _all_but_one(weights: Weights, depth: int) -> Tensor:
@@ -134,7 +140,7 @@ def _carry(
     tree: list[Branch],
     donor: Donor,
     directions: Tensor,
-    places: Places,
+    places: PositionTables,
 ) -> Tensor:
     """How far every variant's read-out is from the unchanged one's. `-> batch variant direction`"""
     ids = torch.tensor([text.ids for text in texts], device=weights.device)
@@ -174,7 +180,7 @@ def _in_batches(rows: Rows, weights: Weights, variants: int, run: Batch) -> Tens
         [order[place] for place in batch] for batch in batch_by_length(lengths, most_rows=most)
     ]
     with torch.inference_mode():
-        places = fused.places_of(weights, longest)
+        places = fused.position_tables(weights, longest)
         moved = [run([texts[row] for row in batch], batch, places) for batch in batches]
         together = torch.cat(moved)[in_order(batches)].cpu()
     return together.clone()
@@ -191,7 +197,7 @@ def carry(
     donor: Donor,
     *,
     at: Tensor,
-    places: Places,
+    places: PositionTables,
     cross: tuple[Weights, Sequence[KeysValues]] | None = None,
     directions: Tensor | None = None,
 ) -> Tensor:

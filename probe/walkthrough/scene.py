@@ -20,7 +20,7 @@ from probe.errors import InputError
 from probe.model import forward
 from probe.model.architectures.family import Family
 from probe.model.records import CrossTrace, PairTrace, Trace
-from probe.model.tokens import Placed, Tokens
+from probe.model.tokens import TargetText, Tokens
 from probe.model.weights import Weights
 from probe.patching import live, positions
 from probe.patching.live import PairRun
@@ -331,7 +331,7 @@ def read_pair(weights: Weights, here: Place, there: Place) -> tuple[PairRun, tup
             f"Tracing two sentences: the word is token {sizes[0][0]} of this one and token {sizes[1][0]} of the "
             f"other, and parts can be put only where they fit; write the two with as many tokens before the word."
         )
-    texts = [Placed(place.tokens.ids, place.at) for place in (here, there)]
+    texts = [TargetText(place.tokens.ids, place.at) for place in (here, there)]
     ((rows, at),) = live.pairs_of(weights, texts[:1], texts[1:], len(weights.blocks))
     if rows[0] == rows[1]:
         raise InputError(

@@ -24,7 +24,7 @@ from probe.evidence import head_parts
 from probe.evidence.material import prepare
 from probe.evidence.word import StudyOptions, study_word
 from probe.model import forward
-from probe.model.tokens import Placed
+from probe.model.tokens import TargetText
 from probe.model.weights import read_weights
 from probe.patching import swaps
 from probe.patching.effects import Effects
@@ -96,7 +96,7 @@ def test_pairs_of_unequal_length_have_no_routes_and_no_crash(studied):
     result, model, place = studied
     longer = list(result.placed)
     row = result.pairs[0].routes.pairs.a[0]
-    longer[row] = Placed((longer[row].ids[0], *longer[row].ids), longer[row].at + 1)
+    longer[row] = TargetText((longer[row].ids[0], *longer[row].ids), longer[row].at + 1)
     even, uneven = measured(result, model), measured(result, model, texts=longer)
     assert set(even) - set(uneven) == {"pattern_only", "values_only"}
     assert uneven["ablation"][place] == pytest.approx(1, abs=0.1)
@@ -164,7 +164,7 @@ def test_the_parts_of_z_are_the_pattern_over_values_and_add_up(kind):
         for size in (7, 5, 7)
     ]
     texts = swaps.placed(
-        weights, [Placed(tuple(row), at) for row, at in zip(ids, (6, 2, 4), strict=True)]
+        weights, [TargetText(tuple(row), at) for row, at in zip(ids, (6, 2, 4), strict=True)]
     )
     chosen = [[0, 3], [1], []]
     rest = [

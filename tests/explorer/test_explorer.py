@@ -14,7 +14,7 @@ from probe.explorer.page import KINDS, WHAT, parse
 from probe.explorer.session import LONGEST, Explorer, messages
 from probe.model import forward
 from probe.model import trace as hooks
-from probe.model.tokens import Placed, tokenize
+from probe.model.tokens import TargetText, tokenize
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
 from probe.patching.positions import COMPONENTS, trace_positions
@@ -105,7 +105,7 @@ def test_every_head_swapped_by_itself_is_the_engine_of_swaps(tiny, explorer):
     )
     donor = target_states(tiny, [tokenize(tiny, THAT)], [other]).z
     along = (known.axis.u / known.axis.gap)[None].float()
-    plain = swap_heads(read_weights(tiny), [Placed(ids, at)], donor, along)[0, :, :, 0]
+    plain = swap_heads(read_weights(tiny), [TargetText(ids, at)], donor, along)[0, :, :, 0]
     told = result(explorer, "effects", axis="sentences")
     assert torch.allclose(unpacked(told["arrays"]["effect"]), plain, atol=1e-4)
     assert plain.abs().max() > 0.05 and len(there) == len(ids)
@@ -137,7 +137,9 @@ def test_what_moves_the_word_adds_up_to_its_coordinate(explorer):
 def test_the_trace_is_that_of_both_sentences_along_their_axis(tiny, explorer):
     told = result(explorer, "trace")
     known = axis_of(explorer)
-    texts = [Placed(tokens.ids, at) for tokens, at in (place(tiny, text) for text in (THIS, THAT))]
+    texts = [
+        TargetText(tokens.ids, at) for tokens, at in (place(tiny, text) for text in (THIS, THAT))
+    ]
     along = known.axis.u[None].float()
     whole = trace_positions(read_weights(tiny), texts[:1], texts[1:], along, depth=known.axis.depth)
     fractions = whole.stream[0, 1, ..., 0] / whole.gap[0, 0]

@@ -132,7 +132,7 @@ def test_pairs_that_stand_side_by_side_are_turned_together_and_match_as_before(n
 
 def test_shared_heads_stand_side_by_side(numbers) -> None:
     k = numbers(2, 3, 4)
-    shared = attention.share_heads(k, 6)
+    shared = attention.repeat_kv(k, 6)
     assert [next(g for g in range(2) if torch.equal(shared[head], k[g])) for head in range(6)] == [
         0,
         0,
@@ -141,7 +141,7 @@ def test_shared_heads_stand_side_by_side(numbers) -> None:
         1,
         1,
     ]
-    assert torch.equal(attention.share_heads(k, 2), k)
+    assert torch.equal(attention.repeat_kv(k, 2), k)
 
 
 def test_rotary_positions_turn_pairs_like_complex_numbers_and_leave_the_rest(numbers) -> None:

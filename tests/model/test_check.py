@@ -474,8 +474,8 @@ WRONG: dict[str, tuple[str, str, Callable[..., Tensor], str]] = {
     "Llama's activation": ("llama", "silu", formulas.gelu, "mlp_out"),
     "the spread for the root": ("llama", "inverse_rms", inverse_spread, "x"),
     # on both sides: the scores and the output still tell
-    "interleaved groups": ("llama", "share_heads", interleaved_groups, "scores"),
-    "Qwen's interleaved groups": ("qwen2", "share_heads", interleaved_groups, "scores"),
+    "interleaved groups": ("llama", "repeat_kv", interleaved_groups, "scores"),
+    "Qwen's interleaved groups": ("qwen2", "repeat_kv", interleaved_groups, "scores"),
     "Qwen's mask": ("qwen2", "mask", lambda scores: scores, "scores"),
     "no window": ("mistral", "look_back", lambda scores, window: scores, "scores"),
     "a window one longer": (

@@ -10,8 +10,8 @@ from hooked_runs import BOUND, ROUNDED
 from probe.evidence import head_parts
 from probe.model import forward, fused
 from probe.model.architectures import FAMILIES
-from probe.model.attention import share_heads
-from probe.model.tokens import Placed
+from probe.model.attention import repeat_kv
+from probe.model.tokens import TargetText
 from probe.model.weights import read_stacks, read_weights
 from probe.patching import paths, positions, swaps, ways
 
@@ -43,7 +43,7 @@ def assert_near(found, exact, family=None):
 def met(weights, block, name, tensor):
     """Queries or keys of whole texts as scores see them: normed, and turned by the positions where
     these are rotary."""
-    places = fused.places_of(weights, tensor.shape[-2])
+    places = fused.position_tables(weights, tensor.shape[-2])
     own = (
         weights.config.n_heads // weights.config.n_kv_heads if name == "k" else 1
     )  # keys stand repeated
@@ -51,19 +51,19 @@ def met(weights, block, name, tensor):
     places, pos = places.of(block), torch.arange(tensor.shape[-2])[None]
     tensor = forward.norm_heads(tensor, getattr(block, f"norm_{name}"), weights.config)
     tensor = tensor if places.cos is None else fused._rotate(weights.config, tensor, places, pos)
-    return share_heads(tensor, heads)
+    return repeat_kv(tensor, heads)
 
 
 def test_every_step_is_that_of_the_plain_forward(weights):
     ids, family = drawn_ids(weights, 3, 7), weights.config.family
-    places, pos = fused.places_of(weights, 7), torch.arange(7)[None]
+    places, pos = fused.position_tables(weights, 7), torch.arange(7)[None]
     for block, step in zip(weights.blocks, forward.run(weights, ids, torch.float64), strict=True):
         given = {name: value.to(weights.dtype) for name, value in step.items()}
         q, k, v = fused.project(weights, block, given["resid_pre"], places, pos)
         heads = weights.config.n_heads
         assert_near(q, met(weights, block, "q", step["q"]), family)
-        assert_near(share_heads(k, heads), met(weights, block, "k", step["k"]), family)
-        assert_near(share_heads(v, heads), step["v"], family)
+        assert_near(repeat_kv(k, heads), met(weights, block, "k", step["k"]), family)
+        assert_near(repeat_kv(v, heads), step["v"], family)
         assert_near(fused.attend(weights, block, q, k, v, places), step["z"], family)
         z = given["z"].transpose(1, 2)
         assert_near(fused.write(weights, block, given["resid_pre"], z), step["resid_mid"], family)
@@ -81,7 +81,7 @@ def test_queries_keys_and_values_are_those_of_the_plain_forward(weights, length)
     ]  # rows that begin alike, and two that are the same
     ids[3] = ids[2]
     depth, heads, _, d_head = weights.shape
-    found = list(fused.run(weights, ids.tolist(), depth, fused.places_of(weights, length)))
+    found = list(fused.run(weights, ids.tolist(), depth, fused.position_tables(weights, length)))
     assert len(found) == depth
     if not length:
         groups = weights.config.n_kv_heads
@@ -92,14 +92,14 @@ def test_queries_keys_and_values_are_those_of_the_plain_forward(weights, length)
     for block, parts, step in zip(weights.blocks, found, steps, strict=True):
         for name, part in zip("qkv", parts, strict=True):
             exact = step[name] if name == "v" else met(weights, block, name, step[name])
-            assert_near(share_heads(part, heads), exact, weights.config.family)
+            assert_near(repeat_kv(part, heads), exact, weights.config.family)
 
 
 def test_the_last_position_against_the_unchanged_ones_is_the_plain_forward(causal):
     ids = drawn_ids(causal, 3, 6)
     variants = drawn_ids(causal, 3, 4, seed=1)  # other last tokens, and the true one
     variants[:, 0] = ids[:, -1]
-    places = fused.places_of(causal, 6)
+    places = fused.position_tables(causal, 6)
     before = fused.run(causal, ids[:, :-1].tolist(), len(causal.blocks), places)
     whole = [torch.cat([ids[:, :-1], variants[:, [number]]], dim=1) for number in range(4)]
     plain = [list(forward.run(causal, rows, torch.float64)) for rows in whole]
@@ -122,7 +122,7 @@ def test_several_last_positions_against_the_unchanged_ones_are_the_whole_text(ki
     generator = torch.Generator().manual_seed(0)
     resid = torch.randn(2, 5, 6, weights.shape[2], generator=generator, dtype=weights.dtype)
     resid[:, :, :3] = resid[:, :1, :3]  # variants differ behind position 2 only
-    block, places = weights.blocks[1], fused.places_of(weights, 6)
+    block, places = weights.blocks[1], fused.position_tables(weights, 6)
     _, k, v = fused.project(weights, block, resid[:, 0, :3], places, torch.arange(3)[None])
     found = fused.attend_live(weights, block, resid[:, :, 3:], (k, v), places)
     exact, bias = block.to(torch.float64, "cpu"), forward.position_bias(weights, 6)
@@ -132,7 +132,7 @@ def test_several_last_positions_against_the_unchanged_ones_are_the_whole_text(ki
 
 def test_the_pattern_at_a_position_is_that_of_the_plain_forward(weights):
     ids, at = drawn_ids(weights, 3, 6), torch.tensor([2, 5, 0])
-    places, row = fused.places_of(weights, 6), torch.arange(3)
+    places, row = fused.position_tables(weights, 6), torch.arange(3)
     plain = forward.run(weights, ids, torch.float64)
     for block, (q, k, _), step in zip(
         weights.blocks, fused.run(weights, ids.tolist(), 2, places), plain, strict=True
@@ -148,7 +148,7 @@ def test_every_tensor_is_made_where_the_weights_are(weights):
     a, b = (drawn_ids(weights, 3, 5, seed=seed).tolist() for seed in (0, 1))
     donor_z, directions = torch.zeros(3, depth, heads, d_head), torch.ones(2, weights.shape[2])
     kept, cues = torch.zeros(4, depth, heads, dtype=torch.bool), ([[1]] * 3, [[2]] * 3)
-    texts = [[Placed(tuple(ids), 4) for ids in rows] for rows in (a, b)]
+    texts = [[TargetText(tuple(ids), 4) for ids in rows] for rows in (a, b)]
     own = torch.ones(3, depth, weights.shape[2])
     for run in (
         lambda: swaps.swap_heads(weights, a, donor_z, directions),

@@ -12,7 +12,7 @@ from hooked_runs import swapped
 
 from probe.model import forward
 from probe.model.decomposition import parts
-from probe.model.tokens import Placed
+from probe.model.tokens import TargetText
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
 from probe.patching import effects
@@ -162,7 +162,7 @@ def measured(setting, depth, pairs=PAIRS, first=1):
 def coordinates(setting, recipient, donor):
     """M at every stage of whole forwards, unchanged and with each head's z the donor's. `row stage`"""
     model, ids, states, axes = setting
-    text = Placed(tuple(ids[recipient]), len(ids[recipient]) - 1)
+    text = TargetText(tuple(ids[recipient]), len(ids[recipient]) - 1)
     given = [{head: states.z[donor][head]} for head in np.ndindex(LAYERS, HEADS)]
     stream, _ = swapped(model, text, [{}, *given])
     stages = [states.resid[recipient, :1], *stream, forward.finish(read_weights(model), stream[-1])]

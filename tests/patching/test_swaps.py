@@ -21,7 +21,7 @@ from hooked_runs import (
 )
 
 from probe.model import forward
-from probe.model.tokens import Placed
+from probe.model.tokens import TargetText
 from probe.model.weights import read_weights
 from probe.patching import effects
 from probe.patching import swaps as patching
@@ -188,7 +188,7 @@ def test_swapping_everything_is_the_donors_run_where_nothing_else_is_read(kind):
     """Same word, same position, every head of every layer from the donor: what is left to differ?"""
     model, weights, [recipient, *_], _ = setting(kind)
     donor = random_rows(model, seed=9)[0]
-    donor = Placed(
+    donor = TargetText(
         (*donor.ids[: donor.at], recipient.ids[donor.at], *donor.ids[donor.at + 1 :]), donor.at
     )
     z = target_z(model, [donor])

@@ -31,7 +31,7 @@ from sweeping import (
 
 import probe
 from probe.errors import InputError
-from probe.model.tokens import Placed, positions_of_span
+from probe.model.tokens import TargetText, positions_of_span
 from probe.model.weights import read_weights
 from probe.sweep import measure, shards, work
 from probe.sweep.deal import deal, read_rows
@@ -142,7 +142,7 @@ def test_a_sweep_of_any_family_measures_what_its_traces_and_swaps_give(kind, tmp
                 values.numpy().ravel(), rel=1e-4, abs=close
             ), name
         donor = axes.donor_z[measure._draw(record, axes)["donor"]]
-        text = Placed(whole.tokens.ids if kind == "bert" else whole.tokens.ids[: at + 1], at)
+        text = TargetText(whole.tokens.ids if kind == "bert" else whole.tokens.ids[: at + 1], at)
         rows = swapped(model, text, [{place: donor[place]} for place in heads.index])[0][
             axes.depth - 1
         ]

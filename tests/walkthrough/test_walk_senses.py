@@ -8,7 +8,7 @@ from test_walk import unpacked
 from test_walk_families import MADE
 
 import probe
-from probe.model.tokens import Placed
+from probe.model.tokens import TargetText
 from probe.pages.walk import render
 from probe.patching.positions import trace_positions
 from probe.stats.axes import fit_axis
@@ -194,7 +194,7 @@ TWO = "The old river was by the bank", "The old mole was by the bank"
 def test_the_trace_of_two_sentences_is_that_of_a_pair_along_the_line_between_them(model):
     walked = probe.walk(model, TWO[0], against=TWO[1], word="bank")
     here, there = (probe.tokenize(model, text) for text in TWO)
-    rows = [Placed(tokens.ids, tokens.positions_of("bank")[-1]) for tokens in (here, there)]
+    rows = [TargetText(tokens.ids, tokens.positions_of("bank")[-1]) for tokens in (here, there)]
     ends = [
         probe.trace(model, text).resid_post[-1, row.at] for text, row in zip(TWO, rows, strict=True)
     ]

@@ -472,7 +472,7 @@ def _ways(
     pairs: dict[tuple[Step, ...], int] = defaultdict(int)
     least: set[Step] = set()
     for (group, one), (_, result), part in zip(measured, chained, weight, strict=True):
-        for way, share in zip(result.paths, result.shares, strict=True):
+        for way, share in zip(result.ways, result.shares, strict=True):
             steps = tuple(_names(group, one, way).tolist())
             shares[steps] += float(part * share)
             pairs[steps] += len(group.other)

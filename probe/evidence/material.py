@@ -30,7 +30,7 @@ from probe.text import lexicon
 from probe.text.sentences import Corpus, LeftOut, Sentence
 from probe.text.splits import CrossFit, cross_fit
 
-WORDS = ("bank", "mole", "apple")  # of a study that names none
+WORDS: tuple[str, ...] = ("bank", "mole", "apple")  # of a study that names none
 WORDS_IN_ERROR = 20
 # Tokens from cue to word: what is further away is one class, or there would be few pairs of each.
 FAR = 4

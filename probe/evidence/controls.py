@@ -1,0 +1,309 @@
+"""Is it ambiguity? One-meaning nouns in the word's place: how far their vectors change with the same
+contexts, and how much of that each head and each MLP brings about.
+
+A head that brings context to a noun does so for any noun. So the word is compared with nouns of one
+meaning that stand in its place in the same sentences, with the same cues and frames:
+
+    g²(x)    = mean over holdouts of <D_test, D_train>      D the difference of the sense means of the
+                                                            vectors at the word; 0 where there is none
+    share    = g²(noun) / g²(word)                          on the same sentences
+    p        = (1 + nouns with g² of at least the word's) / (1 + nouns)      the ambiguity gate
+    axis     = <D_noun, u_word> / gap_word                  what of the word's own axis is plain topic
+    general  = mean over nouns of E_noun, in the noun's own gap, along the noun's own held-out axis
+    specific = E_word - general                             paired by cue word
+
+The squared gap has no bias: a plain distance of means is never 0. A head that does the same for a
+noun whose gap is smaller is general; the difference in size is the gap's, and stands at the word.
+For the parts of the network the pairs of sentences are shared out among the nouns whose own gap is
+there: as many swaps as for the word itself, over as many nouns as that allows. A noun's effects are
+divided by its own gap, but never by less than FLOOR of the word's: a ratio over a gap that is not
+there would be noise over noise.
+
+Nouns are left out that are not as many tokens as the word, that stand in its sentences already, or
+whose article would not agree in most of them; sentences in which the word does not stand in its
+dictionary form, or is no noun there, are left out and counted.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probe.evidence.material import Material
+from probe.model.model import Model
+from probe.model.tokens import TargetText
+from probe.model.weights import Weights, read_weights
+from probe.patching.effects import Pairs, Readings
+from probe.patching.mlps import swap_mlps
+from probe.patching.swaps import swap_heads
+from probe.patching.tokens import replace_tokens
+from probe.stats import axes, resampling
+from probe.stats.axes import HeldOutAxes, squared_gap
+from probe.stats.resampling import Array
+from probe.stats.verdicts import GATE, LEVEL
+from probe.text import lexicon
+from probe.text.splits import CrossFit, restrict
+
+FEWEST_NOUNS = 19  # with one fewer the gate cannot come to .05
+FEWEST_SENTENCES = 24
+MOST_PAIRS = 36  # of sentences at which the gaps of nouns are measured
+HEAD_NOUNS = 4  # that heads and MLPs are compared on; at least three, if their gap is there
+FLOOR = 0.1  # of the word's gap: what a noun's effects are divided by at least
+AT_ONCE = 12  # nouns run together: their states are some 100 MB of a model with 30 layers
+# Directly before a noun stand a determiner, an adjective or a preposition, none of these.
+BEFORE_A_VERB = frozenset(
+    "to i you he she it we they who will would can could may might must shall should do does did "
+    "don't doesn't didn't won't can't cannot let's not".split()
+)
+SURFACE = "the word does not stand in its dictionary form"
+NO_NOUN = "the word is no noun here"
+
+
+@dataclass(frozen=True, eq=False)
+class PartComparison:
+    """What parts of the network do for the word and for one-meaning nouns in its place.
+
+    Heads are `layer head`, MLPs `layer`. `general`: mean over nouns of the effect in their own gaps
+    · `specific`: the word's effect less that, with its 95 % interval · `p`: that it is not 0, two-sided,
+    corrected for all parts of the kind.
+    """
+
+    general: Array
+    specific: Array
+    specific_low: Array
+    specific_high: Array
+    p: Array
+
+
+@dataclass(frozen=True, eq=False)
+class NounComparison:
+    """The comparison of a word with one-meaning nouns for one pair of senses.
+
+    `gap word_gap axis: noun depth`, the squared gaps of the noun and of the word in the same
+    sentences, and the share of the word's axis that the noun takes on · `sentences: noun` ·
+    `reason`: why the gate is not asked, "" where it is · `head_nouns`: those that `heads` and `mlps`
+    are compared on, None where there are none or nothing was swapped.
+    """
+
+    depth: int
+    nouns: tuple[str, ...]
+    gap: Array
+    word_gap: Array
+    axis: Array
+    sentences: tuple[int, ...]
+    reason: str = ""
+    head_nouns: tuple[str, ...] = ()
+    heads: PartComparison | None = None
+    mlps: PartComparison | None = None
+
+    @property
+    def shares(self) -> Array:
+        """g²(noun) / g²(word) in the same sentences. `noun depth`"""
+        return np.divide(
+            self.gap, self.word_gap, out=np.full_like(self.gap, np.nan), where=self.word_gap > 0
+        )
+
+    @property
+    def general_share(self) -> float:
+        """Mean of the shares at the read-out; NaN without nouns."""
+        return float(self.shares[:, self.depth].mean()) if len(self.nouns) else float("nan")
+
+    @property
+    def p(self) -> float:
+        """The ambiguity gate at the read-out; NaN where it is not asked."""
+        if self.reason:
+            return float("nan")
+        as_far = self.gap[:, self.depth] >= self.word_gap[:, self.depth]
+        return float((1 + as_far.sum()) / (1 + len(self.nouns)))
+
+
+# --- which nouns, which sentences -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The nouns that may stand in a word's place, and where they may.
+
+    `nouns` with their token ids · `left_out`: the reason of every other noun · `rows`: sentences in
+    which the word is a noun in its dictionary form, `article` the indefinite article before it, ""
+    where there is none · `reasons`: of the other sentences.
+    """
+
+    nouns: dict[str, tuple[int, ...]]
+    left_out: dict[str, str]
+    rows: tuple[int, ...]
+    article: dict[int, str]
+    reasons: dict[int, str]
+
+
+def candidates(model: Model, material: Material, nouns: Sequence[str] | None) -> Candidates:
+    """The nouns (those that ship by default) and the sentences of a word that can be compared."""
+    rows, article, reasons = [], {}, {}
+    for row, sentence in enumerate(material.sentences):
+        before = re.findall(r"[\w']+", sentence.text[: sentence.start].lower())
+        previous = before[-1] if before else ""
+        if sentence.text[sentence.start : sentence.end] != material.word:
+            reasons[row] = SURFACE
+        elif previous in BEFORE_A_VERB:
+            reasons[row] = NO_NOUN
+        else:
+            rows.append(row)
+            article[row] = previous if previous in ("a", "an") else ""
+    width = len(material.words[0])
+    written = {word for row in rows for word in re.findall(r"\w+", material.sentences[row].text)}
+    unknown = model.tokenizer.unk_token_id
+    usable: dict[str, tuple[int, ...]] = {}
+    left_out = {}
+    for noun in dict.fromkeys(lexicon.one_meaning_nouns() if nouns is None else nouns):
+        ids = tuple(model.tokenizer(f" {noun}", add_special_tokens=False)["input_ids"])
+        if noun == material.word:
+            left_out[noun] = "it is the word itself"
+        elif unknown is not None and unknown in ids:
+            left_out[noun] = "the model's vocabulary does not hold it"
+        elif len(ids) != width:
+            left_out[noun] = f"it is {len(ids)} tokens where the word is {width}"
+        elif noun in written:
+            left_out[noun] = "it stands in the word's sentences already"
+        else:
+            usable[noun] = ids
+    return Candidates(usable, left_out, tuple(rows), article, reasons)
+
+
+def _rows_for(among: Candidates, noun: str) -> list[int]:
+    """The sentences in which the article before the word is the noun's, too."""
+    fitting = ("", lexicon.article_of(noun))
+    return [row for row in among.rows if among.article[row] in fitting]
+
+
+def _pairs_within(split: CrossFit, rows: Sequence[int], *, seed: int) -> CrossFit:
+    """At most MOST_PAIRS of the split's pairs within some sentences, as many of each unit as can be."""
+    inside = set(rows)
+    pairs = [
+        pair for pair in split.pairs if all(split.rows[position] in inside for position in pair)
+    ]
+    rng = np.random.default_rng(seed)
+    chosen = resampling.spread([split.units[one] for one, _ in pairs], MOST_PAIRS, rng)
+    return restrict(split, sorted({position for index in chosen for position in pairs[index]}))
+
+
+# --- the word's vector ----------------------------------------------------------------------------
+
+
+def compare_gaps(
+    weights: Weights,
+    texts: Sequence[TargetText],
+    word_ids: Sequence[int],
+    among: Candidates,
+    split: CrossFit,
+    held_out: HeldOutAxes,
+    depth: int,
+    *,
+    seed: int,
+) -> NounComparison:
+    """The gaps of the nouns in the word's place beside the word's own, for one pair of senses."""
+    by_rows: dict[tuple[int, ...], list[str]] = {}
+    for noun in among.nouns:
+        by_rows.setdefault(tuple(_rows_for(among, noun)), []).append(noun)
+    nouns: list[str] = []
+    gaps, word_gaps, shared, counts = [], [], [], []
+    reason = ""
+    for rows, names in by_rows.items():
+        part = _pairs_within(split, rows, seed=seed)
+        if len(part.rows) < FEWEST_SENTENCES or not part.holdouts:
+            continue
+        chosen = [texts[row] for row in part.rows]
+        for start in range(0, len(names), AT_ONCE):
+            some = names[start : start + AT_ONCE]
+            ids = [word_ids, *(among.nouns[noun] for noun in some)]
+            resid = replace_tokens(weights, chosen, ids).resid
+            own, *others = (squared_gap(variant, part) for variant in resid.unbind(1))
+            nouns += some
+            gaps += others
+            word_gaps += [own] * len(some)
+            shared += [_along_axis(variant, part, held_out) for variant in resid.unbind(1)[1:]]
+            counts += [len(part.rows)] * len(some)
+    blank = np.empty((0, held_out.u.shape[1]))
+    if not nouns:
+        reason = f"fewer than {FEWEST_SENTENCES} sentences are left in which a noun can take its place"
+    elif len(nouns) < FEWEST_NOUNS:
+        reason = f"{len(nouns)} nouns can take its place, {FEWEST_NOUNS} are needed"
+    return NounComparison(
+        depth,
+        tuple(nouns),
+        np.array(gaps) if nouns else blank,
+        np.array(word_gaps) if nouns else blank,
+        np.array(shared) if nouns else blank,
+        tuple(counts),
+        reason,
+    )
+
+
+def _along_axis(resid: Tensor, split: CrossFit, held_out: HeldOutAxes) -> Array:
+    """How far the two senses of a noun are apart along the word's own held-out axes, in the word's
+    gaps. `row depth d_model -> depth`"""
+    along = held_out.coordinates(resid, list(split.rows))
+    of_a = np.asarray(split.is_a)
+    tested = split.cells >= 0
+    return np.asarray(along[tested & of_a].mean(0) - along[tested & ~of_a].mean(0))
+
+
+# --- heads and MLPs -------------------------------------------------------------------------------
+
+
+def compare_parts(
+    weights: Weights,
+    texts: Sequence[TargetText],
+    word_ids: Sequence[int],
+    among: Candidates,
+    split: CrossFit,
+    held_out: HeldOutAxes,
+    pairs: Pairs,
+    reading: Readings,
+    net: Array,
+    compared: NounComparison,
+    *,
+    seed: int,
+) -> NounComparison:
+    """The comparison with what every head and every MLP does for nouns whose own gap is there.
+
+    `net: pair layer head`, what the heads do for the word in its own gap.
+    """
+    nouns = _with_a_gap(weights, texts, among, split, compared, seed=seed)
+    if not nouns:
+        return compared
+    rows = sorted(set.intersection(*(set(_rows_for(among, noun)) for noun in nouns)))
+    inside = set(rows)
+    usable = [
+        index
+        for index in range(len(pairs))
+        if {pairs.a[index], pairs.b[index], pairs.same_a[index], pairs.same_b[index]} <= inside
+    ]
+    if len({pairs.units[index] for index in usable}) < 2:
+        return compared
+    usable.sort(key=lambda index: pairs.units[index])  # every noun meets as many cue words
+    ids = [tuple(word_ids), *(among.nouns[noun] for noun in nouns)]
+    states = replace_tokens(weights, [texts[row] for row in rows], ids)
+    positions = [split.rows.index(row) for row in rows if row in set(split.rows)]
+    part = restrict(split, positions)
+    order: list[int] = []
+    head_parts, mlp_parts, of_noun = [], [], []
+    at = np.asarray(reading.at) - 1
+    word_mlps = _Swapped.of(weights, texts, ids[0], rows, states, 0, held_out, pairs.take(usable))
+    for number, noun in enumerate(nouns):
+        mine = usable[number :: len(nouns)]
+        resid = torch.zeros(len(texts), *states.resid.shape[2:])
+        resid[rows] = states.resid[:, 1 + number].to(resid)
+        own_axes = axes.hold_out(resid, part, held_out.senses)
+        swapped = _Swapped.of(
+            weights, texts, ids[1 + number], rows, states, 1 + number, own_axes, pairs.take(mine)
+        )
+        least = FLOOR * word_mlps.gap.mean(0)
+        gap = np.maximum(_gap_of(resid, own_axes, pairs.take(usable)).mean(0), least)[at]
+        head_parts.append(swapped.heads[:, np.arange(len(at)), :, at].transpose(1, 0, 2) / gap[:, None])
+        mlp_parts.append(swapped.mlps[:, np.arange(len(at)), at] / gap)
+        order += mine
+        of_noun += [noun] * len(mine)
+    raise SystemExit  # replaced below

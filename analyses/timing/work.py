@@ -24,9 +24,9 @@ from probe.model.tokens import Tokens
 from probe.model.trace import target_states, trace_target
 from probe.model.weights import read_weights
 from probe.patching import sets
-from probe.patching.paths import Edges
+from probe.patching.edges import EdgeArray
+from probe.patching.heads import swap_pairs
 from probe.patching.sets import drawn_sets, mask_of
-from probe.patching.swaps import swap_pairs
 from timing.clock import Work, extra_memory, interleave
 
 LLAMA_135M = {
@@ -193,7 +193,7 @@ def loop_over_heads(
 
 
 def loop_over_edges(
-    model: Model, pair: Sequence[Sequence[int]], direction: Tensor, edges: Edges
+    model: Model, pair: Sequence[Sequence[int]], direction: Tensor, edges: EdgeArray
 ) -> Tensor:
     """The total effect of edges from head to head as others run it: two whole forwards with hooks for each edge, one in
     which all but the sender write what they wrote, and one in which the receiver, there alone, gets the query, key or

@@ -47,8 +47,8 @@ from probe.model.records import Shown
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
 from probe.patching import sets as head_sets
-from probe.patching.paths import EDGE
-from probe.patching.swaps import NUMBERS, swap_heads
+from probe.patching.edges import EDGE_DTYPE
+from probe.patching.heads import BATCH_NUMBERS, swap_heads
 from probe.provenance import Origin
 from probe.stats.axes import sense_pairs
 from probe.stats.numbers import counted
@@ -289,8 +289,8 @@ def cost_of(
         held=resident() or 0,
         extra=_state(model, materials) * (sum(used) + max(used))
         + max(certificate, at_random, held_by_second)
-        + size * LIVE * NUMBERS
-        + max(count for _, count in edges) * (EDGE.itemsize + 8 * size * circuit.PAIRS)
+        + size * LIVE * BATCH_NUMBERS
+        + max(count for _, count in edges) * (EDGE_DTYPE.itemsize + 8 * size * circuit.PAIRS)
         + FRAMES,
         seconds=_seconds(model, max(materials, key=len), forwards, usual),
         enough=tuple(

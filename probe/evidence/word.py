@@ -18,7 +18,9 @@ import torch
 from scipy.stats import false_discovery_control
 
 from probe.errors import InputError
-from probe.evidence.head_parts import Routes, measure_routes
+from probe.evidence import effects
+from probe.evidence.effects import Effects, PairEffects, Pairs, Readings
+from probe.evidence.head_parts import HeadParts, measure_head_parts
 from probe.evidence.material import Material, continuations
 from probe.model import decomposition, forward
 from probe.model.model import Model
@@ -26,8 +28,6 @@ from probe.model.records import TargetStates
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
 from probe.model.weights import Weights, read_weights
-from probe.patching import effects
-from probe.patching.effects import Effects, PairEffects, Pairs, Readings
 from probe.patching.sets import Curves, HeadIndex, Ranked, joint_swaps, measure_curves
 from probe.stats import axes, resampling
 from probe.stats.axes import Axis, DepthSeparation, HeldOutAxes
@@ -93,7 +93,7 @@ class PairResult:
     separation: Separation
     reading: Readings
     measured: PairEffects | None = None
-    routes: Routes | None = None
+    head_parts: HeadParts | None = None
     tests: Tests | None = None
     stand_ins: tuple[StandIn, ...] = ()
 
@@ -325,12 +325,12 @@ def _swapped(
     results = {}
     for pair, measured, tests in zip(passed, swaps, family, strict=True):
         along = (pair.axes, pair.pairs, pair.reading)
-        routes = measure_routes(
+        head_parts = measure_head_parts(
             weights, word.placed, word.states.z, word.material.cues, measured.word, along
         )
         stand_ins = _stand_ins(weights, word, pair, measured, options)
         results[pair.senses] = replace(
-            pair, measured=measured, routes=routes, tests=tests, stand_ins=stand_ins
+            pair, measured=measured, head_parts=head_parts, tests=tests, stand_ins=stand_ins
         )
     return results
 

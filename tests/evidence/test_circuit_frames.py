@@ -235,7 +235,7 @@ def test_donors_are_of_the_same_sense_and_layout():
 def test_edges_are_counted_before_they_are_made():
     weights = read_weights(planted_model("two_step", 0)[0])
     for depth in (1, 2, 3):
-        every = circuit.paths.edges_of(weights, depth, range(-3, 1), range(-3, 1), mlps=True)
+        every = circuit.edges_of(weights, depth, range(-3, 1), range(-3, 1), mlps=True)
         assert circuit.count_edges(depth, weights.shape[1], 4) == len(every)
 
 

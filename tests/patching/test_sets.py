@@ -8,11 +8,11 @@ import torch
 from handmade import ODD, random_model
 from hooked_runs import target_z
 
+from probe.evidence.effects import Pairs
 from probe.model import forward
 from probe.model.weights import read_weights
+from probe.patching import heads as patching
 from probe.patching import sets
-from probe.patching import swaps as patching
-from probe.patching.effects import Pairs
 from probe.patching.sets import Curves, Ranked
 from probe.stats.axes import HeldOutAxes, fit_axis
 from probe.text.splits import ALIGNED

@@ -10,13 +10,13 @@ from families import family_model
 from handmade import ODD, SENSES, make_sentences, random_model, tokens_of, without
 from hooked_runs import swapped
 
+from probe.evidence import effects
+from probe.evidence.effects import Effects, Pairs
 from probe.model import forward
 from probe.model.decomposition import parts
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
-from probe.patching import effects
-from probe.patching.effects import Effects, Pairs
 from probe.stats.axes import HeldOutAxes
 from probe.text.splits import ALIGNED, DRAWN, cross_fit
 

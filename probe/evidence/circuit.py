@@ -36,7 +36,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probe.evidence import effects
+from probe.evidence import design
 from probe.evidence.columns import KEYS, key_of, leading_heads, rounded, stacked, with_key
 from probe.evidence.word import PairResult, StudyOptions, WordResult, clearest
 from probe.model.model import Model
@@ -232,7 +232,7 @@ class _PairRuns:
                     if placed[n].ids != placed[row].ids
                 ]
                 if like := [n for n in members if (len(placed[n].ids), placed[n].at) == shape]:
-                    chosen[row] = effects.same_sense_donor(*given, row, like, rng)
+                    chosen[row] = design.same_sense_donor(*given, row, like, rng)
         return chosen
 
     def beside(
@@ -282,7 +282,7 @@ def layouts(weights: Weights, result: WordResult, pair: PairResult, seed: int) -
         and count_edges(result.depth, weights.shape[1], 1 - layout[0]) <= MOST_EDGES
     }
     few = list(at)
-    drawn = effects.spread(
+    drawn = design.spread(
         [pair.pairs.units[place] for place in few], len(few), np.random.default_rng(seed)
     )
     places = [few[turn] for turn in drawn]

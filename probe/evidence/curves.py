@@ -158,9 +158,7 @@ def _random_sizes(sizes: Sequence[int], kept: Array) -> tuple[int, ...]:
     return tuple(sorted(chosen))
 
 
-def _moved_from_all(
-    weights: Weights, texts: Rows, z: Tensor, group: Ranked, masks: Mask
-) -> Array:
+def _moved_from_all(weights: Weights, texts: Rows, z: Tensor, group: Ranked, masks: Mask) -> Array:
     """M - M(all), signed so that the donor's side is negative, with no head kept (first) and with
     each set. Rows are the pairs in both directions, side by side. `-> row 1 + set`
     """

@@ -28,8 +28,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probe.evidence import effects
-from probe.evidence.effects import Effects, Pairs, Readings
+from probe.evidence.design import Pairs, Readings, spread
+from probe.evidence.effects import Effects
 from probe.model import attention, fused
 from probe.model.tokens import TargetText, in_order
 from probe.model.weights import Weights
@@ -94,7 +94,7 @@ def measure_head_parts(
     not known · `word`: what the whole swaps did.
     """
     axes, every, reading = study
-    places = sorted(effects.spread(every.units, MOST_PAIRS, np.random.default_rng(every.seed)))
+    places = sorted(spread(every.units, MOST_PAIRS, np.random.default_rng(every.seed)))
     pairs, gap, shape = every.take(places), word.gap[places], word.swap.shape
     rows = [row for pair in zip(pairs.a, pairs.b, strict=True) for row in pair]  # a, b, a, b, ...
     recipients, marked = (

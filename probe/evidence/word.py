@@ -18,8 +18,10 @@ import torch
 from scipy.stats import false_discovery_control
 
 from probe.errors import InputError
-from probe.evidence import effects
-from probe.evidence.effects import Effects, PairEffects, Pairs, Readings
+from probe.evidence import design, effects
+from probe.evidence.curves import Curves, joint_swaps, measure_curves
+from probe.evidence.design import Pairs, Ranked, Readings
+from probe.evidence.effects import Effects, PairEffects
 from probe.evidence.head_parts import HeadParts, measure_head_parts
 from probe.evidence.material import Material, continuations
 from probe.model import decomposition, forward
@@ -28,7 +30,7 @@ from probe.model.records import TargetStates
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
 from probe.model.weights import Weights, read_weights
-from probe.patching.sets import Curves, HeadIndex, Ranked, joint_swaps, measure_curves
+from probe.patching.sets import HeadIndex
 from probe.stats import axes, resampling
 from probe.stats.axes import Axis, DepthSeparation, HeldOutAxes
 from probe.stats.resampling import Array, Gap
@@ -291,7 +293,7 @@ def _observed(
         separation=measure_separation(
             writes[:, :, rows], split, permutations=options.permutations, seed=options.seed
         ),
-        reading=effects.readings(
+        reading=design.readings(
             layers, word.depth, first, predicts=root is not None, continues=continues
         ),
     )
@@ -301,7 +303,7 @@ def _pairs(
     word: WordResult, split: CrossFit, options: StudyOptions, *, learned: bool = False
 ) -> Pairs:
     given = (word.material.sentences, word.material.distances, split)
-    return effects.make_pairs(*given, most=options.max_pairs, seed=options.seed, learned=learned)
+    return design.make_pairs(*given, most=options.max_pairs, seed=options.seed, learned=learned)
 
 
 def _swapped(
@@ -354,7 +356,7 @@ def _stand_ins(
     )
     stand_ins = []
     few = pair.pairs.take(
-        effects.spread(pair.pairs.units, JOINT_PAIRS, np.random.default_rng(options.seed))
+        design.spread(pair.pairs.units, JOINT_PAIRS, np.random.default_rng(options.seed))
     )
     gap = pair.gap[:, len(weights.blocks)].mean()
     for place in resampling.order(lost.ravel())[:JOINT_HEADS]:
@@ -367,7 +369,15 @@ def _stand_ins(
         if lost[layer, head] < LARGE or lost[layer, head] < abs(last[layer, head]) or not later:
             continue
         moved = (
-            joint_swaps(weights, word.placed, word.states.z, (pair.axes, few), (layer, head), later)
+            joint_swaps(
+                weights,
+                word.placed,
+                word.states.z,
+                pair.axes,
+                few,
+                first=(layer, head),
+                others=later,
+            )
             / gap
         )
         alone = np.array([last[other] for other in later])
@@ -390,7 +400,7 @@ def _curves(
     groups: list[Ranked] = []
     for pair in passed:
         learned, net = _ranking(weights, word, pair, options)
-        few = effects.spread(pair.pairs.units, most, rng)
+        few = design.spread(pair.pairs.units, most, rng)
         for number, holdout in enumerate(pair.split.holdouts):
             mine = [place for place in few if pair.axes.cell[pair.pairs.a[place]] == number]
             train = {pair.split.rows[place] for place in holdout.train}

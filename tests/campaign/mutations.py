@@ -197,7 +197,7 @@ FAULTS = (
     ),
     # effects
     Fault("evidence/effects.py", "noising of the wrong sign", "into_b, -into_a", "into_b, into_a"),
-    Fault("evidence/effects.py", "the donor most unlike", "best = max(others", "best = min(others"),
+    Fault("evidence/design.py", "the donor most unlike", "best = max(others", "best = min(others"),
     Fault(
         "evidence/effects.py",
         "same-sense swaps of the wrong sign",
@@ -205,10 +205,10 @@ FAULTS = (
         "(same_b + same_a)",
     ),
     Fault(
-        "evidence/effects.py", "a stage too late", "np.asarray(chosen) - 1)", "np.asarray(chosen))"
+        "evidence/effects.py", "a stage too late", "np.asarray(stages) - 1)", "np.asarray(stages))"
     ),
     Fault(
-        "patching/sets.py",
+        "evidence/curves.py",
         "the ends of an interval flipped",
         "(1 - high_without, 1 - low_without)",
         "(1 - low_without, 1 - high_without)",

@@ -35,7 +35,7 @@ from seeds import mostly_campaign
 
 import probe
 from probe.evidence import effects
-from probe.evidence.effects import Readings
+from probe.evidence.design import Readings
 from probe.evidence.material import prepare
 from probe.evidence.tables import evidence
 from probe.evidence.word import StudyOptions, study_word

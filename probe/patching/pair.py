@@ -146,7 +146,7 @@ def run_frozen(cache: PairCache, pos: int, sent: Mapping[Point, Tensor], until: 
     variant d_model`, the change of what is written in front of any norm, by the point at which the
     writer stands; -1 for the embeddings `-> recipient variant d_model`
     """
-    points = range(min(sent), until) if cache.weights.config.family.norm_last else sent
+    points = range(min(sent), until) if cache.weights.config.family.norm_after_sum else sent
     change = torch.zeros_like(next(iter(sent.values())))
     for point in points:
         change = change_after(cache, point, pos, change, sent.get(point, 0.0))
@@ -171,7 +171,7 @@ def change_after(
         else (fused.attention_of(block), step.z.flatten(-2))
     )
     own, add = writer.written(x[:, pos, None]), partial(fused.add, weights.config, writer)
-    if family.norm_last:
+    if family.norm_after_sum:
         resid = cache.stream(point)[:, pos, None]
         return add(resid + entering, own + written) - add(resid, own)
     nothing = torch.zeros_like(own)

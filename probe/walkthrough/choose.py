@@ -82,7 +82,7 @@ def toward(model: Model, seen: Seen, here: Place, sources: Tensor) -> Toward | N
     if known is None:
         return None
     moved = torch.zeros(seen.weights.shape[:2], dtype=torch.float64)
-    for entry in decomposition.ledger(
+    for entry in decomposition.decompose_resid(
         seen.stream, known.axis.depth, at=here.at, axis=known.axis, average=known.average
     ):
         if (

@@ -14,7 +14,7 @@ from planted import planted_model
 from seeds import mostly_campaign
 
 from probe import charts
-from probe.charts.evidence import PARTS
+from probe.charts.circuit import COMPONENTS
 from probe.evidence import circuit, tables
 from probe.evidence.columns import about
 from probe.evidence.material import prepare
@@ -132,7 +132,7 @@ def test_the_maps_hold_every_cell_from_the_cue_to_the_word_on_one_scale():
     result, frames = made("two_step")
     maps = charts.position_maps(frames["positions"], WORD)
     assert [title for title, _ in maps] == ["residual stream", "attention", "MLP"]
-    for (_, chart), name in zip(maps, PARTS, strict=True):
+    for (_, chart), name in zip(maps, COMPONENTS, strict=True):
         spec = chart.to_dict()
         [rows] = spec["datasets"].values()
         mine = frames["positions"].query("component == @name")

@@ -288,8 +288,8 @@ def test_models_without_the_head_are_not_ranked(tmp_path, seeds):
         ranked = bool(studied.words["ranked"].item())
         passed.append(ranked)
         assert ranked == (studied.words["gap_p"].item() < 0.01)
-        assert ranked != studied.word_heads.empty and ranked != studied.ledger.empty
-        assert set(studied.ledger) <= set(COLUMNS)
+        assert ranked != studied.word_heads.empty and ranked != studied.decomposition.empty
+        assert set(studied.decomposition) <= set(COLUMNS)
         assert (
             ranked
             != studied.heads[["direct", "denoise", "noise", "swap", "rank"]].isna().all().all()

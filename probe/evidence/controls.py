@@ -25,25 +25,26 @@ dictionary form, or is no noun there, are left out and counted.
 """
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from probe.evidence.design import UNKNOWN_FRAME, Pairs, Readings, spread
+from probe.evidence.effects import gaps, numerators
 from probe.evidence.material import Material
 from probe.model.model import Model
 from probe.model.tokens import TargetText
-from probe.model.weights import Weights, read_weights
-from probe.patching.effects import Pairs, Readings
+from probe.model.weights import Weights
+from probe.patching.heads import Rows, swap_heads
 from probe.patching.mlps import swap_mlps
-from probe.patching.swaps import swap_heads
 from probe.patching.tokens import replace_tokens
 from probe.stats import axes, resampling
 from probe.stats.axes import HeldOutAxes, squared_gap
 from probe.stats.resampling import Array
-from probe.stats.verdicts import GATE, LEVEL
 from probe.text import lexicon
 from probe.text.splits import CrossFit, restrict
 
@@ -185,7 +186,7 @@ def _pairs_within(split: CrossFit, rows: Sequence[int], *, seed: int) -> CrossFi
         pair for pair in split.pairs if all(split.rows[position] in inside for position in pair)
     ]
     rng = np.random.default_rng(seed)
-    chosen = resampling.spread([split.units[one] for one, _ in pairs], MOST_PAIRS, rng)
+    chosen = spread([split.units[one] for one, _ in pairs], MOST_PAIRS, rng)
     return restrict(split, sorted({position for index in chosen for position in pairs[index]}))
 
 
@@ -227,7 +228,9 @@ def compare_gaps(
             counts += [len(part.rows)] * len(some)
     blank = np.empty((0, held_out.u.shape[1]))
     if not nouns:
-        reason = f"fewer than {FEWEST_SENTENCES} sentences are left in which a noun can take its place"
+        reason = (
+            f"fewer than {FEWEST_SENTENCES} sentences are left in which a noun can take its place"
+        )
     elif len(nouns) < FEWEST_NOUNS:
         reason = f"{len(nouns)} nouns can take its place, {FEWEST_NOUNS} are needed"
     return NounComparison(
@@ -253,57 +256,182 @@ def _along_axis(resid: Tensor, split: CrossFit, held_out: HeldOutAxes) -> Array:
 # --- heads and MLPs -------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
+class WordInPlace:
+    """What a comparison of heads and MLPs starts from: the sentences of a word for one pair of
+    senses, the pairs that were swapped and where heads are read.
+
+    `texts`: by row · `ids`: the word's tokens · `net: pair layer head`, what each head does for the
+    word beyond same-sense donors, in the word's gap.
+    """
+
+    texts: Sequence[TargetText]
+    ids: tuple[int, ...]
+    split: CrossFit
+    axes: HeldOutAxes
+    pairs: Pairs
+    reading: Readings
+    net: Array
+
+
 def compare_parts(
     weights: Weights,
-    texts: Sequence[TargetText],
-    word_ids: Sequence[int],
+    word: WordInPlace,
     among: Candidates,
-    split: CrossFit,
-    held_out: HeldOutAxes,
-    pairs: Pairs,
-    reading: Readings,
-    net: Array,
     compared: NounComparison,
     *,
     seed: int,
 ) -> NounComparison:
     """The comparison with what every head and every MLP does for nouns whose own gap is there.
 
-    `net: pair layer head`, what the heads do for the word in its own gap.
+    Each noun gets its share of the pairs, so that all together take as many swaps as the word does.
     """
-    nouns = _with_a_gap(weights, texts, among, split, compared, seed=seed)
+    nouns = _with_a_gap(weights, word, among, compared, seed=seed)
     if not nouns:
         return compared
     rows = sorted(set.intersection(*(set(_rows_for(among, noun)) for noun in nouns)))
-    inside = set(rows)
-    usable = [
-        index
-        for index in range(len(pairs))
-        if {pairs.a[index], pairs.b[index], pairs.same_a[index], pairs.same_b[index]} <= inside
-    ]
-    if len({pairs.units[index] for index in usable}) < 2:
+    usable = _pairs_inside(word.pairs, set(rows))
+    units = {word.pairs.units[index] for index in usable}
+    if len(units) < 2 or len(usable) < len(nouns):
         return compared
-    usable.sort(key=lambda index: pairs.units[index])  # every noun meets as many cue words
-    ids = [tuple(word_ids), *(among.nouns[noun] for noun in nouns)]
-    states = replace_tokens(weights, [texts[row] for row in rows], ids)
-    positions = [split.rows.index(row) for row in rows if row in set(split.rows)]
-    part = restrict(split, positions)
+    # Pairs of one cue word stand together, so that every noun meets as many cue words as can be.
+    usable.sort(key=lambda index: word.pairs.units[index])
+    every_ids = [word.ids, *(among.nouns[noun] for noun in nouns)]
+    states = replace_tokens(weights, [word.texts[row] for row in rows], every_ids)
+
+    def spread_out(part: Tensor) -> Tensor:
+        """The states of some rows at the rows' own numbers; those of other rows are never read."""
+        whole = torch.zeros(len(word.texts), *part.shape[1:], dtype=part.dtype)
+        whole[rows] = part
+        return whole
+
+    hidden = spread_out(states.hidden[:, 0])
+    word_mlps = _net_of_mlps(weights, word.texts, hidden, word.axes, word.pairs.take(usable))
+    own_resid = spread_out(states.resid[:, 0])
+    at = np.asarray(word.reading.at)
+    least = FLOOR * _raw_gap(own_resid, word.axes, word.pairs.take(usable))[at]
+    part = restrict(
+        word.split, [number for number, row in enumerate(word.split.rows) if row in set(rows)]
+    )
     order: list[int] = []
-    head_parts, mlp_parts, of_noun = [], [], []
-    at = np.asarray(reading.at) - 1
-    word_mlps = _Swapped.of(weights, texts, ids[0], rows, states, 0, held_out, pairs.take(usable))
-    for number, noun in enumerate(nouns):
-        mine = usable[number :: len(nouns)]
-        resid = torch.zeros(len(texts), *states.resid.shape[2:])
-        resid[rows] = states.resid[:, 1 + number].to(resid)
-        own_axes = axes.hold_out(resid, part, held_out.senses)
-        swapped = _Swapped.of(
-            weights, texts, ids[1 + number], rows, states, 1 + number, own_axes, pairs.take(mine)
+    noun_of: list[str] = []
+    heads: list[Array] = []
+    mlps: list[Array] = []
+    for number, noun in enumerate(nouns, start=1):
+        mine = usable[number - 1 :: len(nouns)]
+        pairs = word.pairs.take(mine)
+        resid = spread_out(states.resid[:, number])
+        own_axes = axes.hold_out(resid, part, word.axes.senses)
+        texts = [_with_tokens(text, every_ids[number]) for text in word.texts]
+        fitted = own_axes.gap.mean(0).numpy()
+        gap = np.maximum(_raw_gap(resid, own_axes, word.pairs.take(usable))[at], least)
+        scale = (fitted[at] / gap)[
+            None, :
+        ]  # from fractions of the fitted gap to the noun's own gap
+        swap = partial(swap_heads, weights)
+        z = spread_out(states.z[:, number])
+        net = net_numerators(swap, texts, z, own_axes, pairs)
+        layers = np.arange(len(at))
+        heads.append(net[:, layers, :, at - 1].transpose(1, 0, 2) * scale[..., None])
+        hidden = spread_out(states.hidden[:, number])
+        mlps.append(
+            _net_of_mlps(weights, texts, hidden, own_axes, pairs)[:, layers, at - 1] * scale
         )
-        least = FLOOR * word_mlps.gap.mean(0)
-        gap = np.maximum(_gap_of(resid, own_axes, pairs.take(usable)).mean(0), least)[at]
-        head_parts.append(swapped.heads[:, np.arange(len(at)), :, at].transpose(1, 0, 2) / gap[:, None])
-        mlp_parts.append(swapped.mlps[:, np.arange(len(at)), at] / gap)
         order += mine
-        of_noun += [noun] * len(mine)
-    raise SystemExit  # replaced below
+        noun_of += [noun] * len(mine)
+    where = [usable.index(index) for index in order]
+    word_gap = _held_out_gap(own_resid, word.axes, word.pairs.take(usable))[at]
+    word_net = word_mlps[:, np.arange(len(at)), at - 1][where] / word_gap
+    pairs = word.pairs.take(order)
+    return replace(
+        compared,
+        head_nouns=tuple(nouns),
+        heads=_compared(word.net[order], np.concatenate(heads), pairs, noun_of, seed=seed),
+        mlps=_compared(word_net, np.concatenate(mlps), pairs, noun_of, seed=seed),
+    )
+
+
+def _with_a_gap(
+    weights: Weights,
+    word: WordInPlace,
+    among: Candidates,
+    compared: NounComparison,
+    *,
+    seed: int,
+) -> list[str]:
+    """At most HEAD_NOUNS nouns whose own gap is there at the read-out, the largest first; where
+    fewer have one, those with the largest, because what heads do for a noun without a gap is
+    nothing: their effects are divided by FLOOR of the word's gap.
+    """
+    if not compared.nouns:
+        return []
+    shares = np.nan_to_num(compared.shares[:, compared.depth], nan=-np.inf)
+    return [compared.nouns[index] for index in resampling.order(shares)[:HEAD_NOUNS]]
+
+
+def _pairs_inside(pairs: Pairs, rows: Collection[int]) -> list[int]:
+    """The numbers of the pairs whose members and same-sense donors are all among some rows."""
+    usable = []
+    for index in range(len(pairs)):
+        members = (pairs.a[index], pairs.b[index], pairs.same_a[index], pairs.same_b[index])
+        if all(row in rows for row in members):
+            usable.append(index)
+    return usable
+
+
+def _with_tokens(text: TargetText, ids: Sequence[int]) -> TargetText:
+    """A text with other tokens in the word's place."""
+    start = text.at + 1 - len(ids)
+    return TargetText((*text.ids[:start], *ids, *text.ids[text.at + 1 :]), text.at)
+
+
+def net_numerators(
+    swap: Callable[[Rows, Tensor, Tensor], Tensor],
+    texts: Sequence[TargetText],
+    donors: Tensor,
+    held_out: HeldOutAxes,
+    pairs: Pairs,
+) -> Array:
+    """What swaps do beyond same-sense donors, in fractions of the fitted gap. `-> pair part... stage`"""
+    denoise, noise, same_sense = numerators(swap, texts, donors, held_out, pairs)
+    return (denoise + noise) / 2 - same_sense
+
+
+def _net_of_mlps(
+    weights: Weights,
+    texts: Sequence[TargetText],
+    hidden: Tensor,
+    held_out: HeldOutAxes,
+    pairs: Pairs,
+) -> Array:
+    return net_numerators(partial(swap_mlps, weights), texts, hidden, held_out, pairs)
+
+
+def _held_out_gap(resid: Tensor, held_out: HeldOutAxes, pairs: Pairs) -> Array:
+    """Mean G of the pairs, in fractions of the fitted gap. `row depth d_model -> depth`"""
+    return gaps(held_out, resid, pairs).mean(0)
+
+
+def _raw_gap(resid: Tensor, held_out: HeldOutAxes, pairs: Pairs) -> Array:
+    """The same in units of the residual stream."""
+    depths = resid.shape[1]
+    return _held_out_gap(resid, held_out, pairs) * held_out.gap[:, :depths].mean(0).numpy()
+
+
+def _compared(
+    word: Array, noun: Array, pairs: Pairs, noun_of: Sequence[str], *, seed: int
+) -> PartComparison:
+    """General and specific parts of effects that are paired: `word noun: pair part...`, each in its
+    own gap. Frames, cue words and nouns are resampled; signs are flipped by cue word.
+    """
+    more = word - noun
+    frames = [None if name.startswith(UNKNOWN_FRAME) else name for name in pairs.frames]
+    factors = [*resampling.crossed_factors(frames, pairs.units), list(noun_of)]
+    weights = resampling.bootstrap_weights(factors, seed=seed)
+    drawn = np.tensordot(weights, more, axes=1) / weights.sum(1).reshape(-1, *[1] * (more.ndim - 1))
+    specific = more.mean(0)
+    low, high = resampling.interval(drawn, specific, units=len(set(pairs.units)))
+    above = resampling.sign_flip_test(more, pairs.units, seed=seed).p
+    below = resampling.sign_flip_test(-more, pairs.units, seed=seed).p
+    p = np.minimum(1, 2 * np.minimum(above, below))
+    return PartComparison(noun.mean(0), specific, low, high, p)

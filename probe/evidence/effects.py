@@ -10,8 +10,9 @@ Which sentence gives to which, and where each head is read, is decided in `probe
 Sources: Heimersheim & Nanda 2024; Zhang & Nanda 2024.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -107,7 +108,8 @@ def measure(
 ) -> PairEffects:
     """Every head's swap in every pair, both ways and with same-sense donors; `texts` row by row as
     in `states`."""
-    denoise, noise, same_sense = _numerators(weights, texts, states, axes, pairs)
+    swap = partial(swap_heads, weights)
+    denoise, noise, same_sense = numerators(swap, texts, states.z, axes, pairs)
     stages_behind = axes.u.shape[1] - states.resid.shape[1]
     gap = gaps(axes, stages_of(weights, states, stages_behind), pairs)
 
@@ -139,24 +141,32 @@ def measure(
     )
 
 
-def _numerators(
-    weights: Weights, texts: Rows, states: TargetStates, axes: HeldOutAxes, pairs: Pairs
+def numerators(
+    swap: Callable[[Rows, Tensor, Tensor], Tensor],
+    texts: Rows,
+    donors: Tensor,
+    axes: HeldOutAxes,
+    pairs: Pairs,
 ) -> tuple[Array, Array, Array]:
-    """Numerators of denoising, of noising, and of both with same-sense donors. `-> pair layer head
-    stage`, three times"""
+    """Numerators of denoising, of noising, and of both with same-sense donors. `-> pair part...
+    stage`, three times
+
+    `swap(texts, donors, directions)` runs the swaps of some rows: `swap_heads` or `swap_mlps` of a
+    model · `donors`: by row, what is given.
+    """
     a = list(pairs.a)
     b = list(pairs.b)
     recipients = [*b, *a, *a, *b]
-    donors = [*a, *b, *pairs.same_a, *pairs.same_b]
-    swaps = [*zip(recipients, donors, strict=True)]
+    givers = [*a, *b, *pairs.same_a, *pairs.same_b]
+    swaps = [*zip(recipients, givers, strict=True)]
     # A swap that stands in several pairs is run once.
-    number = {swap: index for index, swap in enumerate(dict.fromkeys(swaps))}
+    number = {pair: index for index, pair in enumerate(dict.fromkeys(swaps))}
     rows = [recipient for recipient, _ in number]
-    z = states.z[[donor for _, donor in number]]
-    directions = axes.directions(rows)[:, 1:].to(z.dtype)
-    moved = swap_heads(weights, [texts[row] for row in rows], z, directions).double().numpy()
-    in_order = moved[[number[swap] for swap in swaps]]
-    into_b, into_a, same_a, same_b = np.split(in_order, 4)  # pair layer head stage
+    given = donors[[giver for _, giver in number]]
+    directions = axes.directions(rows)[:, 1:].to(given.dtype)
+    moved = swap([texts[row] for row in rows], given, directions).double().numpy()
+    in_order = moved[[number[pair] for pair in swaps]]
+    into_b, into_a, same_a, same_b = np.split(in_order, 4)  # pair part... stage
     return into_b, -into_a, (same_b - same_a) / 2
 
 

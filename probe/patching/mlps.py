@@ -11,7 +11,7 @@ from torch.nn import functional
 from probe.model import forward, fused
 from probe.model.fused import PositionTables
 from probe.model.weights import Weights
-from probe.patching.swaps import Rows, Texts, _in_batches
+from probe.patching.heads import Rows, Texts, _in_batches
 
 
 def swap_mlps(weights: Weights, rows: Rows, donor_hidden: Tensor, directions: Tensor) -> Tensor:

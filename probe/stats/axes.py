@@ -136,6 +136,31 @@ def hold_out(
     )
 
 
+def squared_gap(resid: Tensor, split: CrossFit) -> Array:
+    """The cross-validated squared distance of the two sense means at every stage: the mean over the
+    holdouts of <D_test, D_train>, D a difference of sense means. `row stage d_model`, the split's
+    rows in its order, `-> stage`
+
+    In units of the residual stream, squared. 0 in expectation where the means do not differ, and
+    then as often below 0 as above; a plain distance of means is never 0. Holdouts that do not test
+    both senses are left out; NaN where none does. Source: Walther et al. 2016 (crossnobis distance).
+    """
+    of_a = np.asarray(split.is_a)
+    vectors = (resid - resid[:1]).double()  # identical vectors become exactly 0
+    products = []
+    for holdout in split.holdouts:
+        differences = []
+        for positions in (np.asarray(holdout.test), np.asarray(holdout.train)):
+            side = of_a[positions]
+            if side.all() or not side.any():
+                break
+            a, b = (vectors[positions[mask]].mean(0) for mask in (side, ~side))
+            differences.append(a - b)
+        else:
+            products.append((differences[0] * differences[1]).sum(-1).numpy())
+    return np.mean(products, axis=0) if products else np.full(resid.shape[1], np.nan)
+
+
 @dataclass(frozen=True, eq=False)
 class DepthSeparation:
     """How far two senses are apart along held-out axes, `depth` each: AUROC; Hedges' g and its

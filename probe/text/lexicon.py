@@ -17,16 +17,27 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from probe.errors import InputError
 from probe.text.sentences import LEXICON, NATURAL, Corpus, LeftOut, Sentence
 
-__all__ = ["entry", "expand", "expand_natural", "natural_words", "showcase", "words"]
+__all__ = [
+    "entry",
+    "expand",
+    "expand_natural",
+    "natural_words",
+    "one_meaning_nouns",
+    "showcase",
+    "words",
+]
 
 _FOLDER = Path(__file__).with_name("lexicon")
-_SHOWCASE, _BEHIND = _FOLDER / "showcase.toml", _FOLDER / "behind.toml"
+_SHOWCASE = _FOLDER / "showcase.toml"
+_BEHIND = _FOLDER / "behind.toml"
+_ONE_MEANING = _FOLDER / "one_meaning.toml"
 
 
 @dataclass(frozen=True)
@@ -95,7 +106,9 @@ class Showcase(Sentence):
 @cache
 def words() -> tuple[str, ...]:
     """The words that ship, in alphabetical order."""
-    return tuple(sorted(file.stem for file in {*_FOLDER.glob("*.toml")} - {_SHOWCASE, _BEHIND}))
+    return tuple(
+        sorted(file.stem for file in {*_FOLDER.glob("*.toml")} - {_SHOWCASE, _BEHIND, _ONE_MEANING})
+    )
 
 
 @cache
@@ -175,6 +188,24 @@ def _filled(text: str, word: str, cue: str, **more: Any) -> Sentence:
     return Sentence(
         text=text, word=word, start=start, end=end, cue_start=cue_start, cue_end=cue_end, **more
     )
+
+
+@cache
+def one_meaning_nouns() -> tuple[str, ...]:
+    """Count nouns with one meaning, to stand in an ambiguous word's place; those with "a" and those
+    with "an" in turn, so that any first ones of them hold both."""
+    lists = tomllib.loads(_ONE_MEANING.read_text("utf-8"))
+    in_turn = zip_longest(lists["a"], lists["an"])
+    return tuple(noun for both in in_turn for noun in both if noun is not None)
+
+
+def article_of(noun: str) -> str:
+    """The indefinite article of a noun: as the list has it, else by its first letter."""
+    lists = tomllib.loads(_ONE_MEANING.read_text("utf-8"))
+    for article in ("a", "an"):
+        if noun in lists[article]:
+            return article
+    return "an" if noun[:1].lower() in "aeiou" else "a"
 
 
 @cache

@@ -10,7 +10,7 @@ all held, parts them by hashes: `probe.sweep.deal.Rule`.)
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -95,6 +95,25 @@ class CrossFit:
         from."""
         tested: list[int] = np.flatnonzero(self.cells >= 0).tolist()
         return tested
+
+
+def restrict(split: CrossFit, positions: Sequence[int]) -> CrossFit:
+    """The split with some of its sentences alone, `positions` in its rows: what is held out with
+    what stays as it was. Holdouts that learn from one sense only, or test nothing, are left out.
+    """
+    new = {position: number for number, position in enumerate(positions)}
+    holdouts = []
+    for holdout in split.holdouts:
+        train = tuple(new[position] for position in holdout.train if position in new)
+        test = tuple(new[position] for position in holdout.test if position in new)
+        if test and len({split.is_a[positions[number]] for number in train}) == 2:
+            holdouts.append(Holdout(train, test))
+    pairs = tuple((new[a], new[b]) for a, b in split.pairs if a in new and b in new)
+    columns: dict[str, tuple[Any, ...]] = {}
+    for name in ("rows", "is_a", "units", "exchanged", "frames"):
+        column = getattr(split, name)
+        columns[name] = tuple(column[position] for position in positions) if column else ()
+    return replace(split, **columns, holdouts=tuple(holdouts), pairs=pairs)
 
 
 def cross_fit(

@@ -257,8 +257,8 @@ FAULTS = (
     Fault(
         "stats/axes.py",
         "axes fitted on what they are tested on",
-        "for train in (np.asarray(holdout.train) for",
-        "for train in (np.asarray(holdout.test) for",
+        "train = np.asarray(holdout.train)",
+        "train = np.asarray(holdout.test)",
     ),
     Fault("stats/axes.py", "a depth too early", "abs(least))[0]) + 1", "abs(least))[0])"),
     Fault(
@@ -276,8 +276,8 @@ FAULTS = (
     Fault(
         "stats/resampling.py",
         "units not turned as a whole",
-        "given ^ turned[:, member]",
-        "given ^ (rng.random((draws, len(given))) < 0.5)",
+        "observed ^ turned[:, member]",
+        "observed ^ (rng.random((draws, len(observed))) < 0.5)",
     ),
     Fault(
         "stats/resampling.py",

@@ -38,8 +38,9 @@ from torch import Tensor
 
 from probe.evidence.columns import KEYS, key_of, leading_heads, rounded, stacked, with_key
 from probe.evidence.word import PairResult, StudyOptions, WordResult, clearest
+from probe.model.load import read_weights
 from probe.model.model import Model
-from probe.model.weights import Weights, read_weights
+from probe.model.weights import Weights
 from probe.patching import effects, paths, positions
 from probe.patching import ways as whole_ways
 from probe.patching.paths import EDGE, REACH, SAMPLE, Paths

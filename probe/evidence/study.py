@@ -41,11 +41,10 @@ from probe.evidence.word import (
 )
 from probe.model.architectures import FAMILIES, require_single
 from probe.model.check import Certificate, certify
-from probe.model.load import untrained
+from probe.model.load import ModelSource, load, read_weights, untrained
 from probe.model.model import Model
 from probe.model.records import Shown
 from probe.model.trace import target_states
-from probe.model.weights import read_weights
 from probe.patching import sets as head_sets
 from probe.patching.paths import EDGE
 from probe.patching.swaps import NUMBERS, swap_heads
@@ -91,14 +90,14 @@ class Study(Shown):
 
 
 def study(
-    model: Model,
+    model: ModelSource,
     words: Sequence[str] | str | None = None,
     *,
     corpus: Any = None,
     seed: int = StudyOptions.seed,
     permutations: int = StudyOptions.permutations,
     max_pairs: int = StudyOptions.max_pairs,
-    second: Model | None = None,
+    second: ModelSource | None = None,
     progress: Progress | None = None,
     planned: Callable[["StudyCost"], None] | None = None,
 ) -> Study:
@@ -114,6 +113,8 @@ def study(
     frame `beside` (and its option `--beside`), for it stands beside what the studied model says.
     `planned` is told the cost before the work, and may raise.
     """
+    model = load(model)
+    second = load(second) if second else None
     report = progress or (lambda stage, share: None)
     if second:
         _require_reads_both_ways(second)

@@ -21,11 +21,12 @@ from probe.errors import InputError
 from probe.evidence.head_parts import Routes, measure_routes
 from probe.evidence.material import Material, continuations
 from probe.model import decomposition, forward
+from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
-from probe.model.weights import Weights, read_weights
+from probe.model.weights import Weights
 from probe.patching import effects
 from probe.patching.effects import Effects, PairEffects, Pairs, Readings
 from probe.patching.sets import Curves, HeadIndex, Ranked, joint_swaps, measure_curves

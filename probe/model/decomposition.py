@@ -46,7 +46,7 @@ from torch.nn.functional import normalize
 
 from probe.errors import CrossCheckError, InputError
 from probe.model import attention, forward
-from probe.model.model import Model
+from probe.model.load import ModelSource, load
 from probe.model.records import TargetStates, Trace
 from probe.model.tokens import position
 from probe.model.trace import at_position, with_embeddings
@@ -398,7 +398,7 @@ def logit_lens(trace: Trace, at: int | str) -> Tensor:
 
 
 def nearest_tokens(
-    model: Model, vector: Tensor, *, count: int = 5, without: Collection[int] = ()
+    model: ModelSource, vector: Tensor, *, count: int = 5, without: Collection[int] = ()
 ) -> tuple[tuple[int, float], ...]:
     """The ids of the tokens whose embeddings are nearest to `vector` by cosine, with the cosines,
     nearest first.
@@ -406,6 +406,7 @@ def nearest_tokens(
     `d_model -> count (id, cosine)`. `without` are ids left out, such as the word that one started
     from.
     """
+    model = load(model)
     table = model.weights[model.config.family.embed + ".weight"]
     cosines = normalize(table, dim=-1) @ normalize(vector.to(table), dim=-1)
     cosines[list(without)] = -torch.inf

@@ -9,7 +9,7 @@ import torch
 from probe.errors import InputError
 from probe.evidence import study as studying
 from probe.evidence.study import StudyCost, parse_memory, study
-from probe.model import trace as hooks
+from probe.model import hooks
 from probe.model.load import load
 from probe.patching import live, swaps
 from probe.stats import axes

@@ -24,8 +24,8 @@ from probe.evidence import head_parts
 from probe.evidence.material import prepare
 from probe.evidence.word import StudyOptions, study_word
 from probe.model import forward
+from probe.model.load import read_weights
 from probe.model.tokens import TargetText
-from probe.model.weights import read_weights
 from probe.patching import swaps
 from probe.patching.effects import Effects
 from probe.stats import resampling

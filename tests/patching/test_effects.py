@@ -12,9 +12,9 @@ from hooked_runs import swapped
 
 from probe.model import forward
 from probe.model.decomposition import parts
+from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
-from probe.model.weights import read_weights
 from probe.patching import effects
 from probe.patching.effects import Effects, Pairs
 from probe.stats.axes import HeldOutAxes

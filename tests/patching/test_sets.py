@@ -9,7 +9,7 @@ from handmade import ODD, random_model
 from hooked_runs import target_z
 
 from probe.model import forward
-from probe.model.weights import read_weights
+from probe.model.load import read_weights
 from probe.patching import sets
 from probe.patching import swaps as patching
 from probe.patching.effects import Pairs

@@ -21,8 +21,8 @@ from hooked_runs import (
 )
 
 from probe.model import forward
+from probe.model.load import read_weights
 from probe.model.tokens import TargetText
-from probe.model.weights import read_weights
 from probe.patching import effects
 from probe.patching import swaps as patching
 

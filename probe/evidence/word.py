@@ -19,7 +19,7 @@ from scipy.stats import false_discovery_control
 
 from probe.errors import InputError
 from probe.evidence.head_parts import Routes, measure_routes
-from probe.evidence.material import Material, continuations
+from probe.evidence.material import Material, SensePairSplits, continuations, split_senses
 from probe.model import decomposition, forward
 from probe.model.load import read_weights
 from probe.model.model import Model
@@ -35,8 +35,7 @@ from probe.stats.axes import Axis, DepthSeparation, HeldOutAxes
 from probe.stats.resampling import Array, Gap
 from probe.stats.separation import Separation, Tests, corrected_tests, measure_separation
 from probe.stats.verdicts import GATE, LARGE, LEVEL, SMALLEST
-from probe.text import splits
-from probe.text.splits import DRAWN, CrossFit
+from probe.text.splits import DRAWN, CrossFit, cross_fit
 
 CURVE_PAIRS = 12
 HALF_APART = (
@@ -147,25 +146,40 @@ class WordResult:
         return self.states.resid[:, self.depth]
 
 
-def study_word(model: Model, material: Material, options: StudyOptions) -> WordResult:
-    """Everything that is measured on one word; see the module's docstring."""
-    word, weights = observe_word(model, material, options), read_weights(model)
+def study_word(
+    model: Model,
+    material: Material,
+    options: StudyOptions,
+    splits: SensePairSplits | None = None,
+) -> WordResult:
+    """Everything that is measured on one word; see the module's docstring.
+
+    `splits`: how the sentences of every pair of senses are held out, where that is known already.
+    """
+    word = observe_word(model, material, options, splits)
     passed = [pair for pair in word.pairs if pair.gate_p < GATE]
     if not passed:
         return word
+    weights = read_weights(model)
     swapped = _swapped(weights, word, passed, options)
     pairs = tuple(swapped.get(pair.senses, pair) for pair in word.pairs)
-    return replace(
-        word, pairs=pairs, curves=_curves(weights, word, list(swapped.values()), options)
-    )
+    curves = _curves(weights, word, list(swapped.values()), options)
+    return replace(word, pairs=pairs, curves=curves)
 
 
-def observe_word(model: Model, material: Material, options: StudyOptions) -> WordResult:
+def observe_word(
+    model: Model,
+    material: Material,
+    options: StudyOptions,
+    splits: SensePairSplits | None = None,
+) -> WordResult:
     """The study of a word without any swap: states, read-out and axes; gate and separation of every
     pair of senses."""
+    splits = splits or split_senses(material, seed=options.seed)
     weights, pairs = read_weights(model), axes.sense_pairs(material.labels)
     parted = {
-        pair: _hold_out(material, pair, options.seed, causal=model.config.causal) for pair in pairs
+        pair: _hold_out(material, pair, splits[pair], options.seed, causal=model.config.causal)
+        for pair in pairs
     }
     states = target_states(model, material.tokens, material.targets)
     unread = states.z[
@@ -211,23 +225,22 @@ def observe_word(model: Model, material: Material, options: StudyOptions) -> Wor
 
 
 def _hold_out(
-    material: Material, pair: tuple[str, str], seed: int, *, causal: bool
+    material: Material, senses: tuple[str, str], split: CrossFit, seed: int, *, causal: bool
 ) -> tuple[CrossFit, float]:
-    """The sentences of two senses in folds; and p that the word's place, or the length of the text,
-    tells them apart.
+    """The sentences of two senses in folds; and p that the position of the word, or the length of
+    the text, tells them apart.
 
     Where it does and sentences are not paired, only sentences are used that have one of the other
-    sense with the word at the same place, if they are at least half.
+    sense with the word at the same position, if they are at least half.
     """
-    split = splits.cross_fit(material.sentences, pair, seed=seed)
     nuisance = _nuisance_p(material, split, seed, causal=causal)
     if nuisance >= LEVEL or split.pair_design != DRAWN:
         return split, nuisance
     try:
-        alike = splits.cross_fit(material.sentences, pair, seed=seed, positions=material.targets)
+        alike = cross_fit(material.sentences, senses, seed=seed, positions=material.targets)
     except InputError:
         return split, nuisance
-    if len(alike.rows) < min(material.labels.count(sense) for sense in pair):
+    if len(alike.rows) < min(material.labels.count(sense) for sense in senses):
         return split, nuisance
     return alike, _nuisance_p(material, alike, seed, causal=causal)
 

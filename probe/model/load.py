@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -59,7 +59,9 @@ GIVE_TOKENIZER = "put the tokenizer.json of this model beside the file"
 SHORT_TEXT = "The mole dug under the river bank."
 
 
-ModelSource: TypeAlias = "Model | TransformerBridge | str | os.PathLike[str]"
+# Whatever a public function takes as its model. A Union, because TransformerLens is imported for
+# types only and `|` cannot hold a name in quotes.
+ModelSource: TypeAlias = Union[Model, "TransformerBridge", str, os.PathLike[str]]
 
 
 def load(

@@ -16,8 +16,8 @@ from probe.model import forward, hooks
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText, tokenize
 from probe.model.trace import target_states
+from probe.patching.heads import swap_heads
 from probe.patching.positions import COMPONENTS, trace_positions
-from probe.patching.swaps import swap_heads
 from probe.walkthrough import scene
 
 pytestmark = pytest.mark.real_model

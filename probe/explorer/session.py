@@ -22,11 +22,11 @@ from probe.errors import InputError, ProbeError, UnsupportedModel
 from probe.explorer.page import Question, choices, parse
 from probe.model import decomposition, forward
 from probe.model.decomposition import residual_stream
+from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import Trace
 from probe.model.tokens import TargetText, tokenize
 from probe.model.trace import trace
-from probe.model.weights import read_weights
 from probe.pages.walk import write_walk
 from probe.patching import positions
 from probe.patching.heads import swap_sets

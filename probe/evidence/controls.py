@@ -25,7 +25,7 @@ dictionary form, or is no noun there, are left out and counted.
 """
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -50,15 +50,15 @@ from probe.text.splits import CrossFit, restrict
 
 FEWEST_NOUNS = 19  # with one fewer the gate cannot come to .05
 FEWEST_SENTENCES = 24
-MOST_PAIRS = 36  # of sentences at which the gaps of nouns are measured
+MOST_PAIRS = 24  # of sentences at which the gaps of nouns are measured, as many as are swapped
+MOST_NOUNS = 48  # of those that ship: the gate can then come to .05 where one noun changes as far
 HEAD_NOUNS = 4  # that heads and MLPs are compared on; at least three, if their gap is there
 FLOOR = 0.1  # of the word's gap: what a noun's effects are divided by at least
-AT_ONCE = 12  # nouns run together: their states are some 100 MB of a model with 30 layers
 # Directly before a noun stand a determiner, an adjective or a preposition, none of these.
-BEFORE_A_VERB = frozenset(
-    "to i you he she it we they who will would can could may might must shall should do does did "
-    "don't doesn't didn't won't can't cannot let's not".split()
-)
+SUBJECTS = ("i", "you", "he", "she", "it", "we", "they", "who")
+MODALS = ("will", "would", "can", "could", "may", "might", "must", "shall", "should", "cannot")
+NEGATED = ("don't", "doesn't", "didn't", "won't", "can't", "not")
+BEFORE_A_VERB = frozenset(("to", "do", "does", "did", "let's", *SUBJECTS, *MODALS, *NEGATED))
 SURFACE = "the word does not stand in its dictionary form"
 NO_NOUN = "the word is no noun here"
 
@@ -68,8 +68,8 @@ class PartComparison:
     """What parts of the network do for the word and for one-meaning nouns in its place.
 
     Heads are `layer head`, MLPs `layer`. `general`: mean over nouns of the effect in their own gaps
-    · `specific`: the word's effect less that, with its 95 % interval · `p`: that it is not 0, two-sided,
-    corrected for all parts of the kind.
+    · `specific`: the word's effect less that, with its 95 % interval · `p`: that it is not 0,
+    two-sided, corrected for all parts of the kind.
     """
 
     general: Array
@@ -85,8 +85,8 @@ class NounComparison:
 
     `gap word_gap axis: noun depth`, the squared gaps of the noun and of the word in the same
     sentences, and the share of the word's axis that the noun takes on · `sentences: noun` ·
-    `reason`: why the gate is not asked, "" where it is · `head_nouns`: those that `heads` and `mlps`
-    are compared on, None where there are none or nothing was swapped.
+    `reason`: why the gate is not asked, "" where it is · `head_nouns`: those that `heads` and
+    `mlps` are compared on; these are None where nothing was swapped.
     """
 
     depth: int
@@ -180,7 +180,8 @@ def _rows_for(among: Candidates, noun: str) -> list[int]:
 
 
 def _pairs_within(split: CrossFit, rows: Sequence[int], *, seed: int) -> CrossFit:
-    """At most MOST_PAIRS of the split's pairs within some sentences, as many of each unit as can be."""
+    """At most MOST_PAIRS of the split's pairs within some sentences, as many of each unit as can
+    be."""
     inside = set(rows)
     pairs = [
         pair for pair in split.pairs if all(split.rows[position] in inside for position in pair)
@@ -196,7 +197,7 @@ def _pairs_within(split: CrossFit, rows: Sequence[int], *, seed: int) -> CrossFi
 def compare_gaps(
     weights: Weights,
     texts: Sequence[TargetText],
-    word_ids: Sequence[int],
+    ids: Sequence[int],
     among: Candidates,
     split: CrossFit,
     held_out: HeldOutAxes,
@@ -204,43 +205,45 @@ def compare_gaps(
     *,
     seed: int,
 ) -> NounComparison:
-    """The gaps of the nouns in the word's place beside the word's own, for one pair of senses."""
-    by_rows: dict[tuple[int, ...], list[str]] = {}
+    """The gaps of the nouns in the word's place beside the word's own, for one pair of senses.
+
+    `texts`: by row · `ids`: the word's own tokens · `depth`: where the word is read.
+    """
+    part = _pairs_within(split, among.rows, seed=seed)
+    positions_of: dict[str, list[int]] = {}
     for noun in among.nouns:
-        by_rows.setdefault(tuple(_rows_for(among, noun)), []).append(noun)
-    nouns: list[str] = []
-    gaps, word_gaps, shared, counts = [], [], [], []
-    reason = ""
-    for rows, names in by_rows.items():
-        part = _pairs_within(split, rows, seed=seed)
-        if len(part.rows) < FEWEST_SENTENCES or not part.holdouts:
-            continue
+        fitting = set(_rows_for(among, noun))
+        positions = [number for number, row in enumerate(part.rows) if row in fitting]
+        if len(positions) >= FEWEST_SENTENCES and restrict(part, positions).holdouts:
+            positions_of[noun] = positions
+    nouns = tuple(positions_of)[:MOST_NOUNS]
+    gap: list[Array] = []
+    word_gap: list[Array] = []
+    axis: list[Array] = []
+    if nouns:
+        variants = [tuple(ids), *(among.nouns[noun] for noun in nouns)]
         chosen = [texts[row] for row in part.rows]
-        for start in range(0, len(names), AT_ONCE):
-            some = names[start : start + AT_ONCE]
-            ids = [word_ids, *(among.nouns[noun] for noun in some)]
-            resid = replace_tokens(weights, chosen, ids).resid
-            own, *others = (squared_gap(variant, part) for variant in resid.unbind(1))
-            nouns += some
-            gaps += others
-            word_gaps += [own] * len(some)
-            shared += [_along_axis(variant, part, held_out) for variant in resid.unbind(1)[1:]]
-            counts += [len(part.rows)] * len(some)
-    blank = np.empty((0, held_out.u.shape[1]))
+        resid = replace_tokens(weights, chosen, variants, parts=("resid",)).resid
+        for number, noun in enumerate(nouns, start=1):
+            positions = positions_of[noun]
+            fitting_part = restrict(part, positions)
+            gap.append(squared_gap(resid[positions, number], fitting_part))
+            word_gap.append(squared_gap(resid[positions, 0], fitting_part))
+            axis.append(_along_axis(resid[positions, number], fitting_part, held_out))
+    reason = ""
     if not nouns:
-        reason = (
-            f"fewer than {FEWEST_SENTENCES} sentences are left in which a noun can take its place"
-        )
+        reason = "too few sentences are left in which a noun can take its place"
     elif len(nouns) < FEWEST_NOUNS:
-        reason = f"{len(nouns)} nouns can take its place, {FEWEST_NOUNS} are needed"
+        reason = "too few nouns can take its place"
+    blank = np.empty((0, len(weights.blocks) + 1))
     return NounComparison(
-        depth,
-        tuple(nouns),
-        np.array(gaps) if nouns else blank,
-        np.array(word_gaps) if nouns else blank,
-        np.array(shared) if nouns else blank,
-        tuple(counts),
-        reason,
+        depth=depth,
+        nouns=nouns,
+        gap=np.array(gap) if nouns else blank,
+        word_gap=np.array(word_gap) if nouns else blank,
+        axis=np.array(axis) if nouns else blank,
+        sentences=tuple(len(positions_of[noun]) for noun in nouns),
+        reason=reason,
     )
 
 
@@ -392,7 +395,8 @@ def net_numerators(
     held_out: HeldOutAxes,
     pairs: Pairs,
 ) -> Array:
-    """What swaps do beyond same-sense donors, in fractions of the fitted gap. `-> pair part... stage`"""
+    """What swaps do beyond same-sense donors, in fractions of the fitted gap. `-> pair part...
+    stage`"""
     denoise, noise, same_sense = numerators(swap, texts, donors, held_out, pairs)
     return (denoise + noise) / 2 - same_sense
 
@@ -426,7 +430,7 @@ def _compared(
     """
     more = word - noun
     frames = [None if name.startswith(UNKNOWN_FRAME) else name for name in pairs.frames]
-    factors = [*resampling.crossed_factors(frames, pairs.units), list(noun_of)]
+    factors = [*resampling.crossed_factors(frames, pairs.units), list[Hashable](noun_of)]
     weights = resampling.bootstrap_weights(factors, seed=seed)
     drawn = np.tensordot(weights, more, axes=1) / weights.sum(1).reshape(-1, *[1] * (more.ndim - 1))
     specific = more.mean(0)

@@ -41,14 +41,17 @@ def _swap(
     at = torch.tensor([text.at - unchanged for text in texts], device=weights.device)
     pos = torch.arange(unchanged, ids.shape[1], device=weights.device)
     parts = forward.embedding_parts(weights, ids[:, unchanged:], pos)
-    carried = forward.embedding_norm(weights, forward.sum_of(parts)).unsqueeze(1)
+    carried = forward.embedding_norm(weights, forward.sum_embeddings(parts)).unsqueeze(1)
     before = fused.run(
         weights, [text.ids[:unchanged] for text in texts], len(weights.blocks), tables
     )
     stages = directions.to(weights.device, weights.dtype).unbind(1)
     moved = []
     for layer, block in enumerate(weights.blocks):
-        known = next(before)[1:] if weights.causal else None
+        known = None
+        if weights.causal:
+            _, k, v = next(before)
+            known = k, v
         z = fused.attend_live(weights, block, carried, known, tables)
         resid_mid = fused.write(weights, block, carried, z)
         hidden = fused.activate(
@@ -63,7 +66,7 @@ def _swap(
             torch.cat([hidden, swapped], dim=1),
         )
         moved.append(_along(carried[row, :, at], stages[layer], len(weights.blocks)))
-    final = forward.finish(weights, carried[row, :, at])
+    final = forward.final_norm(weights, carried[row, :, at])
     for direction in stages[len(weights.blocks) :]:
         moved.append(_along(final, direction, len(weights.blocks)))
     return torch.stack(moved, dim=-1)

@@ -32,13 +32,18 @@ class ReplacedStates(NamedTuple):
 
 
 def replace_tokens(
-    weights: Weights, texts: Sequence[TargetText], replacements: Sequence[Sequence[int]]
+    weights: Weights,
+    texts: Sequence[TargetText],
+    replacements: Sequence[Sequence[int]],
+    *,
+    parts: Sequence[str] = ReplacedStates._fields,
 ) -> ReplacedStates:
     """States at the word of every text with each of some other tokens in the word's place.
 
     `texts`: each with the position `at` of the word's last token · `replacements`: a list of token
     ids for every variant, all of them as many as the word has tokens, which stand at the positions
-    up to and including `at`. Each row of the result is what a run of the changed text alone gives.
+    up to and including `at` · `parts`: what is kept, the others are empty, for memory. Each row of
+    the result is what a run of the changed text alone gives.
     """
     tokens = torch.tensor(replacements, dtype=torch.long, device=weights.device)  # variant token
     rows = [TargetText(text.ids[: text.at + 1], text.at) for text in texts]
@@ -52,13 +57,19 @@ def replace_tokens(
     ]
     with torch.inference_mode():
         tables = fused.position_tables(weights, max(lengths))
-        states = [_run(weights, [rows[row] for row in batch], tokens, tables) for batch in batches]
+        states = [
+            _run(weights, [rows[row] for row in batch], tokens, tables, parts) for batch in batches
+        ]
         whole = [torch.cat(part)[in_order(batches)] for part in zip(*states, strict=True)]
     return ReplacedStates(*(part.clone() for part in whole))
 
 
 def _run(
-    weights: Weights, texts: Sequence[TargetText], tokens: Tensor, tables: PositionTables
+    weights: Weights,
+    texts: Sequence[TargetText],
+    tokens: Tensor,
+    tables: PositionTables,
+    parts: Sequence[str],
 ) -> ReplacedStates:
     """`replace_tokens` of equally long texts."""
     ids = torch.tensor([text.ids for text in texts], device=weights.device)
@@ -71,22 +82,30 @@ def _run(
     for offset in range(width):
         live[row, :, here - width + 1 + offset] = tokens[:, offset]
     pos = torch.arange(unchanged, ids.shape[1], device=weights.device)
-    parts = forward.embedding_parts(weights, live.flatten(0, 1), pos)
-    entering = forward.embedding_norm(weights, forward.sum_of(parts))
+    embeddings = forward.embedding_parts(weights, live.flatten(0, 1), pos)
+    entering = forward.embedding_norm(weights, forward.sum_embeddings(embeddings))
     carried = entering.unflatten(0, live.shape[:2])  # row variant live d_model
     before = fused.run(
         weights, [text.ids[:unchanged] for text in texts], len(weights.blocks), tables
     )
     parallel = weights.config.family.parallel
-    resid, heads, neurons = [carried[row, :, here]], [], []
+    states: dict[str, list[Tensor]] = {"resid": [carried[row, :, here]], "z": [], "hidden": []}
     for block in weights.blocks:
-        known = next(before)[1:] if weights.causal else None
+        known = None
+        if weights.causal:
+            _, k, v = next(before)
+            known = k, v
         z = fused.attend_live(weights, block, carried, known, tables)
-        heads.append(z[row, :, here])
         resid_mid = fused.write(weights, block, carried, z)
         hidden = fused.activate(weights, block, carried if parallel else resid_mid)
-        neurons.append(hidden[row, :, here])
+        if "z" in parts:
+            states["z"].append(z[row, :, here])
+        if "hidden" in parts:
+            states["hidden"].append(hidden[row, :, here])
         carried = fused.write_mlp(weights, block, resid_mid, hidden)
-        resid.append(carried[row, :, here])
-    stacked = (torch.stack(parts, dim=2).cpu() for parts in (resid, heads, neurons))
-    return ReplacedStates(*stacked)
+        states["resid"].append(carried[row, :, here])
+    nothing = carried.new_empty(len(ids), variants, 0)
+    stacked = {
+        name: torch.stack(part, dim=2).cpu() if part else nothing for name, part in states.items()
+    }
+    return ReplacedStates(**stacked)

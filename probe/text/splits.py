@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,11 +124,20 @@ def restrict(split: CrossFit, positions: Sequence[int]) -> CrossFit:
         if test and len({split.is_a[positions[number]] for number in train}) == 2:
             holdouts.append(Holdout(train, test))
     pairs = tuple((new[a], new[b]) for a, b in split.pairs if a in new and b in new)
-    columns: dict[str, tuple[Any, ...]] = {}
-    for name in ("rows", "is_a", "units", "exchanged", "frames"):
-        column = getattr(split, name)
-        columns[name] = tuple(column[position] for position in positions) if column else ()
-    return replace(split, **columns, holdouts=tuple(holdouts), pairs=pairs)
+
+    def kept(column: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(column[position] for position in positions) if column else ()
+
+    return replace(
+        split,
+        rows=kept(split.rows),
+        is_a=kept(split.is_a),
+        units=kept(split.units),
+        exchanged=kept(split.exchanged),
+        frames=kept(split.frames),
+        holdouts=tuple(holdouts),
+        pairs=pairs,
+    )
 
 
 def cross_fit(

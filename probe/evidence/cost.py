@@ -22,12 +22,12 @@ from probe.evidence import circuit, head_parts
 from probe.evidence.material import Material, SecondModel, SensePairSplits, unused
 from probe.evidence.word import CURVE_PAIRS, JOINT_HEADS, JOINT_PAIRS, StudyOptions
 from probe.model.architectures import FAMILIES
+from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.trace import target_states
-from probe.model.weights import read_weights
 from probe.patching import sets as head_sets
-from probe.patching.paths import EDGE
-from probe.patching.swaps import NUMBERS, swap_heads
+from probe.patching.edges import EDGE_DTYPE
+from probe.patching.heads import BATCH_NUMBERS, swap_heads
 from probe.stats.numbers import memory_size
 from probe.stats.resampling import smallest_p
 from probe.text.splits import CrossFit
@@ -231,9 +231,9 @@ def _extra_memory(model: Model, materials: Sequence[Material], second: SecondMod
             _bytes_of_states(second.model, [material]) * len(material)
             for material in second.materials
         )
-    swapped = number * LIVE_TENSORS * NUMBERS
+    swapped = number * LIVE_TENSORS * BATCH_NUMBERS
     edges = max(_count_edges(model, _most_positions(material)) for material in materials)
-    traced = edges * (EDGE.itemsize + 8 * number * circuit.PAIRS)
+    traced = edges * (EDGE_DTYPE.itemsize + 8 * number * circuit.PAIRS)
     return states + max(certificate, untrained, second_states) + swapped + traced + FRAMES_BYTES
 
 

@@ -18,17 +18,20 @@ import torch
 from scipy.stats import false_discovery_control
 
 from probe.errors import InputError
-from probe.evidence.head_parts import Routes, measure_routes
+from probe.evidence import design, effects
+from probe.evidence.curves import Curves, joint_swaps, measure_curves
+from probe.evidence.design import Pairs, Ranked, Readings
+from probe.evidence.effects import Effects, PairEffects
+from probe.evidence.head_parts import HeadParts, measure_head_parts
 from probe.evidence.material import Material, SensePairSplits, continuations, split_senses
 from probe.model import decomposition, forward
+from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
-from probe.model.weights import Weights, read_weights
-from probe.patching import effects
-from probe.patching.effects import Effects, PairEffects, Pairs, Readings
-from probe.patching.sets import Curves, HeadIndex, Ranked, joint_swaps, measure_curves
+from probe.model.weights import Weights
+from probe.patching.sets import HeadIndex
 from probe.stats import axes, resampling
 from probe.stats.axes import Axis, DepthSeparation, HeldOutAxes
 from probe.stats.resampling import Array, Gap
@@ -92,7 +95,7 @@ class PairResult:
     separation: Separation
     reading: Readings
     measured: PairEffects | None = None
-    routes: Routes | None = None
+    head_parts: HeadParts | None = None
     tests: Tests | None = None
     stand_ins: tuple[StandIn, ...] = ()
 
@@ -304,7 +307,7 @@ def _observed(
         separation=measure_separation(
             writes[:, :, rows], split, permutations=options.permutations, seed=options.seed
         ),
-        reading=effects.readings(
+        reading=design.readings(
             layers, word.depth, first, predicts=root is not None, continues=continues
         ),
     )
@@ -314,7 +317,7 @@ def _pairs(
     word: WordResult, split: CrossFit, options: StudyOptions, *, learned: bool = False
 ) -> Pairs:
     given = (word.material.sentences, word.material.distances, split)
-    return effects.make_pairs(*given, most=options.max_pairs, seed=options.seed, learned=learned)
+    return design.make_pairs(*given, most=options.max_pairs, seed=options.seed, learned=learned)
 
 
 def _swapped(
@@ -338,12 +341,12 @@ def _swapped(
     results = {}
     for pair, measured, tests in zip(passed, swaps, family, strict=True):
         along = (pair.axes, pair.pairs, pair.reading)
-        routes = measure_routes(
+        head_parts = measure_head_parts(
             weights, word.placed, word.states.z, word.material.cues, measured.word, along
         )
         stand_ins = _stand_ins(weights, word, pair, measured, options)
         results[pair.senses] = replace(
-            pair, measured=measured, routes=routes, tests=tests, stand_ins=stand_ins
+            pair, measured=measured, head_parts=head_parts, tests=tests, stand_ins=stand_ins
         )
     return results
 
@@ -367,7 +370,7 @@ def _stand_ins(
     )
     stand_ins = []
     few = pair.pairs.take(
-        effects.spread(pair.pairs.units, JOINT_PAIRS, np.random.default_rng(options.seed))
+        design.spread(pair.pairs.units, JOINT_PAIRS, np.random.default_rng(options.seed))
     )
     gap = pair.gap[:, len(weights.blocks)].mean()
     for place in resampling.order(lost.ravel())[:JOINT_HEADS]:
@@ -380,7 +383,15 @@ def _stand_ins(
         if lost[layer, head] < LARGE or lost[layer, head] < abs(last[layer, head]) or not later:
             continue
         moved = (
-            joint_swaps(weights, word.placed, word.states.z, (pair.axes, few), (layer, head), later)
+            joint_swaps(
+                weights,
+                word.placed,
+                word.states.z,
+                pair.axes,
+                few,
+                first=(layer, head),
+                others=later,
+            )
             / gap
         )
         alone = np.array([last[other] for other in later])
@@ -403,7 +414,7 @@ def _curves(
     groups: list[Ranked] = []
     for pair in passed:
         learned, net = _ranking(weights, word, pair, options)
-        few = effects.spread(pair.pairs.units, most, rng)
+        few = design.spread(pair.pairs.units, most, rng)
         for number, holdout in enumerate(pair.split.holdouts):
             mine = [place for place in few if pair.axes.cell[pair.pairs.a[place]] == number]
             train = {pair.split.rows[place] for place in holdout.train}

@@ -24,7 +24,7 @@ sentence, such as the word's own embedding and the biases, is then exactly 0, an
 M.
 
 What this is: direct attribution at the read-out, everything downstream of a term as it was. What it
-is not: the effect of changing the term (that is a swap, `probe.patching.swaps`). A source is a
+is not: the effect of changing the term (that is a swap, `probe.patching.heads`). A source is a
 position, not a word of the text: from the second block on its vector holds what earlier blocks
 gathered there. What a head wrote and an MLP then turned into sense is booked on the MLP.
 
@@ -46,7 +46,7 @@ from torch.nn.functional import normalize
 
 from probe.errors import CrossCheckError, InputError
 from probe.model import attention, forward
-from probe.model.model import Model
+from probe.model.load import ModelSource, load
 from probe.model.records import TargetStates, Trace
 from probe.model.tokens import position
 from probe.model.trace import at_position, with_embeddings
@@ -398,7 +398,7 @@ def logit_lens(trace: Trace, at: int | str) -> Tensor:
 
 
 def nearest_tokens(
-    model: Model, vector: Tensor, *, count: int = 5, without: Collection[int] = ()
+    model: ModelSource, vector: Tensor, *, count: int = 5, without: Collection[int] = ()
 ) -> tuple[tuple[int, float], ...]:
     """The ids of the tokens whose embeddings are nearest to `vector` by cosine, with the cosines,
     nearest first.
@@ -406,6 +406,7 @@ def nearest_tokens(
     `d_model -> count (id, cosine)`. `without` are ids left out, such as the word that one started
     from.
     """
+    model = load(model)
     table = model.weights[model.config.family.embed + ".weight"]
     cosines = normalize(table, dim=-1) @ normalize(vector.to(table), dim=-1)
     cosines[list(without)] = -torch.inf

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probe.model.architectures import require_single
 from probe.model.architectures.family import Attention
-from probe.model.model import Config, Model, refuse
+from probe.model.model import Config, refuse
 
 NORMS = ("norm", "norm_q", "norm_k", "norm_out", "norm_mlp", "norm_mlp_out")
 
@@ -158,14 +157,6 @@ def check_finite(values: torch.Tensor, name: str, *, where: object) -> None:
     if not bool(torch.isfinite(extremes).all()):
         kind = "NaN" if bool(torch.isnan(extremes).any()) else "an infinite number"
         raise refuse(where, f"{name} contains {kind}", "take an undamaged copy of the weights")
-
-
-def read_weights(model: Model) -> Weights:
-    """The weights of a model's one stack, in its own type, where it has them; UnsupportedModel
-    where it has more."""
-    require_single(model.config.architecture, "the reading of a word")
-    (weights,) = read_stacks(model.weights, model.config).values()
-    return weights
 
 
 def read_stacks(raw: Mapping[str, Tensor], config: Config) -> Mapping[str, Weights]:

@@ -19,9 +19,10 @@ from probe.evidence import circuit, tables
 from probe.evidence.columns import about
 from probe.evidence.material import prepare
 from probe.evidence.word import StudyOptions, study_word
-from probe.model.weights import read_weights
+from probe.model.load import read_weights
 from probe.pages import answers
 from probe.pages import ways as pages
+from probe.patching.edges import edges_of
 
 pytestmark = pytest.mark.slow
 
@@ -235,7 +236,7 @@ def test_donors_are_of_the_same_sense_and_layout():
 def test_edges_are_counted_before_they_are_made():
     weights = read_weights(planted_model("two_step", 0)[0])
     for depth in (1, 2, 3):
-        every = circuit.paths.edges_of(weights, depth, range(-3, 1), range(-3, 1), mlps=True)
+        every = edges_of(weights, depth, range(-3, 1), range(-3, 1), mlps=True)
         assert circuit.count_edges(depth, weights.shape[1], 4) == len(every)
 
 

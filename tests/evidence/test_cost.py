@@ -10,10 +10,10 @@ from probe.errors import InputError
 from probe.evidence import cost, material, word
 from probe.evidence.cost import StudyCost, parse_memory
 from probe.evidence.study import study
-from probe.model import trace as hooks
+from probe.model import hooks
 from probe.model.load import load
 from probe.pages.terminal import cost_sentence, sentences_suffice
-from probe.patching import live, swaps
+from probe.patching import edges, heads, positions
 from probe.stats import axes
 from probe.text.lexicon import expand
 from probe.text.splits import cross_fit
@@ -65,7 +65,7 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
     """A study that reads behind the last block leaves no head out; runs of traces and paths count,
     too."""
     counted = {"swaps": 0, "forwards": 0}
-    carry, read, go_on = swaps._carry, hooks.read_at, live.go_on
+    carry, read, run_patched = heads._carry, hooks.read_at, edges.run_patched
 
     def counting_carry(weights, rows, tree, *rest):
         counted["swaps"] += len(rows) * (len(tree[-1][0]) - 1)
@@ -75,13 +75,14 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
         counted["forwards"] += len(rows)
         return read(model, rows, at)
 
-    def counting_go_on(both, pos, starts, directions):
+    def counting_run_patched(cache, pos, starts, directions):
         counted["swaps"] += sum(vectors.shape[0] * vectors.shape[1] for vectors in starts.values())
-        return go_on(both, pos, starts, directions)
+        return run_patched(cache, pos, starts, directions)
 
     planned = plan(model, "bank", max_pairs=16)
-    monkeypatch.setattr(live, "go_on", counting_go_on)
-    monkeypatch.setattr(swaps, "_carry", counting_carry)
+    for module in (edges, positions):
+        monkeypatch.setattr(module, "run_patched", counting_run_patched)
+    monkeypatch.setattr(heads, "_carry", counting_carry)
     monkeypatch.setattr(hooks, "read_at", counting_read)
     monkeypatch.setattr(axes, "choose_depth", lambda separations: len(separations[0].g) - 1)
     study(model, "bank", permutations=99, max_pairs=16)

@@ -21,10 +21,9 @@ from probe.errors import CrossCheckError, InputError
 from probe.evidence import examples
 from probe.evidence.columns import COLUMNS
 from probe.model import decomposition
-from probe.model.load import load
+from probe.model.load import load, read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
-from probe.model.weights import read_weights
 from probe.pages import sources
 from probe.stats import axes
 

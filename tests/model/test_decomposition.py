@@ -9,9 +9,9 @@ from hooked_runs import BOUND, ROUNDED
 
 from probe.model import decomposition, forward
 from probe.model.architectures import FAMILIES
+from probe.model.load import read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
-from probe.model.weights import read_weights
 from probe.stats import axes
 
 TEXTS = (

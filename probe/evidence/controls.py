@@ -1,16 +1,16 @@
-"""Is it ambiguity? One-meaning nouns in the word's place: how far their vectors change with the same
-contexts, and how much of that each head and each MLP brings about.
+"""Is it ambiguity? One-meaning nouns in the word's place: how far their vectors change with the
+same contexts, and how much of that each head and each MLP brings about.
 
 A head that brings context to a noun does so for any noun. So the word is compared with nouns of one
 meaning that stand in its place in the same sentences, with the same cues and frames:
 
-    g²(x)    = mean over holdouts of <D_test, D_train>      D the difference of the sense means of the
-                                                            vectors at the word; 0 where there is none
-    share    = g²(noun) / g²(word)                          on the same sentences
-    p        = (1 + nouns with g² of at least the word's) / (1 + nouns)      the ambiguity gate
-    axis     = <D_noun, u_word> / gap_word                  what of the word's own axis is plain topic
-    general  = mean over nouns of E_noun, in the noun's own gap, along the noun's own held-out axis
-    specific = E_word - general                             paired by cue word
+    g²(x)     mean over holdouts of <D_test, D_train>, D the difference of the sense means of the
+              vectors at the word: 0 in expectation where there is none
+    share     g²(noun) / g²(word), on the same sentences
+    p         (1 + nouns with g² of at least the word's) / (1 + nouns): the ambiguity gate
+    axis      <D_noun, u_word> / gap_word: how much of the word's own axis is plain topic
+    general   mean over nouns of E_noun, in the noun's own gap, along the noun's own held-out axis
+    specific  E_word - general, paired by cue word
 
 The squared gap has no bias: a plain distance of means is never 0. A head that does the same for a
 noun whose gap is smaller is general; the difference in size is the gap's, and stands at the word.
@@ -282,14 +282,12 @@ def compare_parts(
     word: WordInPlace,
     among: Candidates,
     compared: NounComparison,
-    *,
-    seed: int,
 ) -> NounComparison:
     """The comparison with what every head and every MLP does for nouns whose own gap is there.
 
     Each noun gets its share of the pairs, so that all together take as many swaps as the word does.
     """
-    nouns = _with_a_gap(weights, word, among, compared, seed=seed)
+    nouns = _with_the_largest_gaps(compared)
     if not nouns:
         return compared
     rows = sorted(set.intersection(*(set(_rows_for(among, noun)) for noun in nouns)))
@@ -349,22 +347,15 @@ def compare_parts(
     return replace(
         compared,
         head_nouns=tuple(nouns),
-        heads=_compared(word.net[order], np.concatenate(heads), pairs, noun_of, seed=seed),
-        mlps=_compared(word_net, np.concatenate(mlps), pairs, noun_of, seed=seed),
+        heads=_compared(word.net[order], np.concatenate(heads), pairs, noun_of),
+        mlps=_compared(word_net, np.concatenate(mlps), pairs, noun_of),
     )
 
 
-def _with_a_gap(
-    weights: Weights,
-    word: WordInPlace,
-    among: Candidates,
-    compared: NounComparison,
-    *,
-    seed: int,
-) -> list[str]:
-    """At most HEAD_NOUNS nouns whose own gap is there at the read-out, the largest first; where
-    fewer have one, those with the largest, because what heads do for a noun without a gap is
-    nothing: their effects are divided by FLOOR of the word's gap.
+def _with_the_largest_gaps(compared: NounComparison) -> list[str]:
+    """At most HEAD_NOUNS nouns, those whose own gap is largest beside the word's: what a head does
+    in a noun's own gap is surest there, and these nouns are the most like the word, which makes it
+    the harder for a head to do more for the word.
     """
     if not compared.nouns:
         return []
@@ -422,20 +413,18 @@ def _raw_gap(resid: Tensor, held_out: HeldOutAxes, pairs: Pairs) -> Array:
     return _held_out_gap(resid, held_out, pairs) * held_out.gap[:, :depths].mean(0).numpy()
 
 
-def _compared(
-    word: Array, noun: Array, pairs: Pairs, noun_of: Sequence[str], *, seed: int
-) -> PartComparison:
+def _compared(word: Array, noun: Array, pairs: Pairs, noun_of: Sequence[str]) -> PartComparison:
     """General and specific parts of effects that are paired: `word noun: pair part...`, each in its
     own gap. Frames, cue words and nouns are resampled; signs are flipped by cue word.
     """
     more = word - noun
     frames = [None if name.startswith(UNKNOWN_FRAME) else name for name in pairs.frames]
     factors = [*resampling.crossed_factors(frames, pairs.units), list[Hashable](noun_of)]
-    weights = resampling.bootstrap_weights(factors, seed=seed)
+    weights = resampling.bootstrap_weights(factors, seed=pairs.seed)
     drawn = np.tensordot(weights, more, axes=1) / weights.sum(1).reshape(-1, *[1] * (more.ndim - 1))
     specific = more.mean(0)
     low, high = resampling.interval(drawn, specific, units=len(set(pairs.units)))
-    above = resampling.sign_flip_test(more, pairs.units, seed=seed).p
-    below = resampling.sign_flip_test(-more, pairs.units, seed=seed).p
+    above = resampling.sign_flip_test(more, pairs.units, seed=pairs.seed).p
+    below = resampling.sign_flip_test(-more, pairs.units, seed=pairs.seed).p
     p = np.minimum(1, 2 * np.minimum(above, below))
     return PartComparison(noun.mean(0), specific, low, high, p)

@@ -9,7 +9,7 @@ next. The read-out L* of a word is the first depth that separates its senses as 
 (`axes.choose_depth`); it is chosen from held-out separations, never from an effect.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,6 +19,13 @@ from scipy.stats import false_discovery_control
 
 from probe.errors import InputError
 from probe.evidence import design, effects
+from probe.evidence.controls import (
+    NounComparison,
+    WordInPlace,
+    candidates,
+    compare_gaps,
+    compare_parts,
+)
 from probe.evidence.curves import Curves, joint_swaps, measure_curves
 from probe.evidence.design import Pairs, Ranked, Readings
 from probe.evidence.effects import Effects, PairEffects
@@ -50,11 +57,13 @@ JOINT_HEADS = 2  # heads whose effect is lost again, for which a stand-in is loo
 @dataclass(frozen=True)
 class StudyOptions:
     """What a user may decide about a study: the seed of every random choice, how many pairs, how
-    many permutations."""
+    many permutations; `controls`: the one-meaning nouns to compare with, those that ship for None,
+    none for ()."""
 
     seed: int = 0
     max_pairs: int = 24
     permutations: int = 1000
+    controls: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +107,7 @@ class PairResult:
     head_parts: HeadParts | None = None
     tests: Tests | None = None
     stand_ins: tuple[StandIn, ...] = ()
+    nouns: NounComparison | None = None
 
     @property
     def senses(self) -> tuple[str, str]:
@@ -164,6 +174,8 @@ def study_word(
         return word
     weights = read_weights(model)
     swapped = _swapped(weights, word, passed, options)
+    if options.controls != ():
+        swapped = _with_nouns(model, weights, word, swapped, options)
     pairs = tuple(swapped.get(pair.senses, pair) for pair in word.pairs)
     curves = _curves(weights, word, list(swapped.values()), options)
     return replace(word, pairs=pairs, curves=curves)
@@ -349,6 +361,32 @@ def _swapped(
             pair, measured=measured, head_parts=head_parts, tests=tests, stand_ins=stand_ins
         )
     return results
+
+
+def _with_nouns(
+    model: Model,
+    weights: Weights,
+    word: WordResult,
+    swapped: Mapping[tuple[str, str], PairResult],
+    options: StudyOptions,
+) -> dict[tuple[str, str], PairResult]:
+    """The pairs of senses with the comparison with one-meaning nouns in the word's place."""
+    among = candidates(model, word.material, options.controls)
+    text = word.placed[0]
+    width = len(word.material.words[0])
+    ids = tuple(text.ids[text.at + 1 - width : text.at + 1])
+    compared = {}
+    for senses, pair in swapped.items():
+        gaps = compare_gaps(
+            weights, word.placed, ids, among, pair.split, pair.axes, word.depth, seed=options.seed
+        )
+        if pair.effects is not None:
+            start = WordInPlace(
+                word.placed, ids, pair.split, pair.axes, pair.pairs, pair.reading, pair.effects.net
+            )
+            gaps = compare_parts(weights, start, among, gaps)
+        compared[senses] = replace(pair, nouns=gaps)
+    return compared
 
 
 def _stand_ins(

@@ -28,6 +28,7 @@ from probe.model.load import load
 from probe.model.model import Model
 from probe.model.tokens import Tokens
 from probe.stats import resampling
+from probe.text import lexicon
 from probe.text.sentences import Corpus, Sentence
 
 # --- random models --------------------------------------------------------------------------------
@@ -85,6 +86,9 @@ PLAIN = (
     *("small", "once", "again", "we", "passed", "and", "it"),
 )
 BOS, UNKNOWN = "<bos>", "<unk>"
+# Nouns with one meaning, of both articles: no feature but those of any word, so that what a planted
+# head does where it finds `is_target` it does for the word alone.
+NOUNS = lexicon.one_meaning_nouns()[:24]
 FUNCTION = {
     "door": "this",
     "canal": "that",
@@ -417,6 +421,7 @@ def _tokenizer() -> PreTrainedTokenizerFast:
         *(cue for sense in SENSES for cue in CUES[sense]),
         *PLAIN,
         *FUNCTION.values(),
+        *NOUNS,
     )
     cut = Tokenizer(
         WordLevel({word: number for number, word in enumerate(words)}, unk_token=UNKNOWN)
@@ -429,10 +434,12 @@ def _tokenizer() -> PreTrainedTokenizerFast:
 
 def _token_vectors(tokenizer: PreTrainedTokenizerFast, rng: np.random.Generator) -> np.ndarray:
     rows = []
+    nouns = np.random.default_rng(len(NOUNS))  # the same nouns in every model
     for word in tokenizer.convert_ids_to_tokens(range(len(tokenizer))):
+        drawn = nouns if word in NOUNS else rng
         # The anchor alone makes the variance 1: 2 anchor² / d_model.
         features = {"anchor": np.sqrt(D_MODEL / 2)} | {
-            f"word{number}": rng.normal(0, 0.5) for number in range(4)
+            f"word{number}": drawn.normal(0, 0.5) for number in range(4)
         }
         features |= {"is_bos": float(word == BOS), "is_target": float(word == WORD)}
         for sign, sense in zip((1, -1), SENSES, strict=True):

@@ -67,9 +67,6 @@ def test_what_is_done_for_any_noun_is_told_from_what_is_done_for_the_word_alone(
     if kind == "both":
         assert nouns.heads.general[GENERAL] == pytest.approx(1, abs=0.1)
         assert nouns.heads.specific[GENERAL] == pytest.approx(net[GENERAL] - 1, abs=0.1)
-    others = net < 0.02
-    assert others.sum() == net.size - len(HEADS[kind])
-    assert not ((nouns.heads.specific > 0.02) & (nouns.heads.p < 0.05))[others].any()
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gptj", "gemma2", "bert"])
@@ -129,7 +126,8 @@ def test_a_part_of_a_split_keeps_what_is_held_out_with_what():
     kept = [n for n in range(len(split.rows)) if n % 4 < 2]
     some = restrict(split, kept)
     assert some.rows == tuple(split.rows[n] for n in kept)
-    assert some.cells.tolist() == split.cells[kept].tolist()
+    together = some.cells[:, None] == some.cells
+    assert (together == (split.cells[kept][:, None] == split.cells[kept])).all()
     assert {(some.rows[a], some.rows[b]) for a, b in some.pairs} <= {
         (split.rows[a], split.rows[b]) for a, b in split.pairs
     }

@@ -39,7 +39,7 @@ def made(kind, dtype=torch.float64):
 
 
 def bound(model):
-    return max(BOUND[model.dtype], ROUNDED if model.config.family.single else 0)
+    return max(BOUND[model.dtype], ROUNDED if model.config.family.in_float32 else 0)
 
 
 TARGETS = (6, 0, 3, 6, 11)  # where the word stands in the texts of `random_rows`
@@ -158,7 +158,7 @@ def swapped(model, text, swaps):
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
         logits, limit = (
             hooked.run(model, [text.ids] * len(swaps))[:, text.at],
-            model.config.logit_cap,
+            model.config.final_logit_softcapping,
         )
     return torch.stack(seen), limit * torch.atanh(logits / limit) if limit else logits
 

@@ -166,11 +166,11 @@ def _smallest(mine: pd.DataFrame, x: alt.X, y: alt.Y) -> tuple[list[alt.Chart], 
         return [], f"No set of leading heads {enough}"
     size, value = int(rows["size"].iloc[0]), float(rows["faithfulness"].iloc[0])
     said = f"{size} {'head' if size == 1 else 'heads'}: {percent(value)}"
-    base = alt.Chart(pd.DataFrame([{"size": size, "value": value, "next_token": said}]))
+    base = alt.Chart(pd.DataFrame([{"size": size, "value": value, "note": said}]))
     ring = base.mark_point(size=120, color=INK, strokeWidth=1.5, opacity=1).encode(x=x, y=y)
     side = {"align": "right", "dx": 4} if size > 0.6 * int(mine["size"].max()) else {"dx": -4}
     label = base.mark_text(**TEXT | side).encode(
-        x=x, y=alt.value(8), text="said:N"
+        x=x, y=alt.value(8), text="note:N"
     )  # above every line, band and tick
     return [ring, label], f"The first {size} heads {enough}, keeping {percent(value)}"
 
@@ -364,7 +364,7 @@ def circuit(paths: pd.DataFrame, positions: pd.DataFrame, word: str) -> Any:
         "strokeWidth": alt.StrokeWidth("width:Q", scale=None),
         "color": by_value(alt.Color, "toward:N", ["donor", "own"], [WITH, AGAINST]),
         "strokeDash": by_value(alt.StrokeDash, "confirmed:N", ["yes", "no"], [[1, 0], [5, 4]]),
-        "description": "said:N",
+        "description": "text:N",
     }
     line = alt.Chart(lines).mark_line(opacity=0.85, interpolate="basis")
     drawn = line.encode(x, y, detail="edge:N", order="turn:Q", tooltip=EDGE_TIPS, **look)
@@ -376,13 +376,13 @@ def circuit(paths: pd.DataFrame, positions: pd.DataFrame, word: str) -> Any:
     named = base.mark_text(**TEXT | {"align": "center", "fontSize": 10}, aria=False).encode(
         text="short:N"
     )
-    said = f"Circuit of {word}: {len(edges)} edges between {len(parts)} parts. The widest: {lines['next_token'].iloc[0]}."
+    said = f"Circuit of {word}: {len(edges)} edges between {len(parts)} parts. The widest: {lines['text'].iloc[0]}."
     return finish(alt.layer(drawn, dots, named), said, height=ROW * len(rows))
 
 
 def _along(channel: type, title: str, values: pd.Series, names: pd.Series, **options: Any) -> Any:
-    """PositionTables along, from half a part before the first to half a part behind the last, where the
-    index has names."""
+    """Positions along, from half a part before the first to half a part behind the last, named as
+    the index says."""
     label = f"{names.tolist()}[indexof({names.index.tolist()}, datum.value)]"
     axis = bare_axis(
         values=names.index.tolist(), labelExpr=label, labelOverlap=False, aria=False, **options
@@ -437,7 +437,7 @@ def _lines(edges: pd.DataFrame, parts: pd.DataFrame) -> pd.DataFrame:
             "test": test,
             "edge": number,
         }
-        told["next_token"] = f"{one} to {other}, as its {edge['channel']}: {effect}, {test}"
+        told["text"] = f"{one} to {other}, as its {edge['channel']}: {effect}, {test}"
         told["toward"] = "donor" if edge["total"] > 0 else "own"
         told["confirmed"] = "yes" if edge["p"] < LEVEL else "no"
         told["width"] = max(THIN, WIDE * abs(edge["total"]))

@@ -167,7 +167,7 @@ def _ledger(
 ) -> pd.DataFrame:
     axis, target = pair.axes.at(row, result.depth), result.material.targets[row]
     entries = pd.DataFrame(
-        decomposition.ledger(shown, axis.depth, at=target, axis=axis, average=average)
+        decomposition.decompose_resid(shown, axis.depth, at=target, axis=axis, average=average)
     )
     roles: Any = [
         None if pd.isna(pos) else _role(result.material, row, int(pos)) for pos in entries["pos"]

@@ -209,7 +209,7 @@ class Explorer:
         known, here, traced = self._axis(stand), stand.here, self.traced(question.text)
         axis = known.axis
         yield {"doing": "adding up what moves the word", "progress": 0.6}
-        entries = decomposition.ledger(
+        entries = decomposition.decompose_resid(
             traced, axis.depth, at=here.at, axis=axis, average=known.average
         )
         heads = torch.zeros(*self.weights.shape[:2], len(here.tokens))

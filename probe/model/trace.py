@@ -187,11 +187,11 @@ def _stacked(model: Model, kept: dict[str, list[Tensor]]) -> dict[str, Tensor]:
 
 def _whole(stack: Weights, kept: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
     """Stacked over layers, heads first, keys and values repeated for the heads that share them,
-    repairs made."""
+    unreliable hooks replaced."""
     tensors = {name: torch.stack(list(layers)) for name, layers in kept.items()}
     tensors |= {name: tensors[name].transpose(1, 2) for name in HEAD_VECTORS}
     tensors |= {name: formulas.repeat_kv(tensors[name], stack.config.n_heads) for name in SHARED}
-    if "scores" in stack.attention.lies:
+    if "scores" in stack.attention.unreliable_hooks:
         bias = forward.position_bias(stack, tensors["q"].shape[-2])
         layers = zip(stack.blocks, tensors["q"], tensors["k"], strict=True)
         tensors["scores"] = torch.stack(

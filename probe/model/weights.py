@@ -2,7 +2,7 @@
 stack, layer and head.
 
 `read_weights` gives the one record that everything from raw weights works on: the forward from
-scratch, the engine of swaps, the ledger. Its tensors are views of the model's own.
+scratch, the engine of swaps, the decomposition. Its tensors are views of the model's own.
 """
 
 from collections import Counter
@@ -224,7 +224,7 @@ def _sized(name: str, shape: str, config: Config) -> Iterator[tuple[str, tuple[i
     sizes = tuple(_size(word, config) for word in words)
     yield (name if last == "=" else name + ".weight"), sizes
     if last == "+":
-        yield name + ".bias", sizes[-1:] if config.family.turned else sizes[:1]
+        yield name + ".bias", sizes[-1:] if config.family.transposed else sizes[:1]
 
 
 def _size(word: str, config: Config) -> int:
@@ -252,7 +252,7 @@ def _block(
 
     def matrix(role: str) -> Any:  # formulas are input x output
         held = raw(role)
-        return held if held is None or config.family.turned else held.T
+        return held if held is None or config.family.transposed else held.T
 
     joined = matrix("gate_up")
     gate, up = (matrix("gate"), matrix("up")) if joined is None else joined.chunk(2, dim=-1)

@@ -93,8 +93,8 @@ def values(walk: "Walk") -> dict[str, Any]:
         "told": told(walk.parameters),
         "gpt3": published("gpt3"),
         "certificate": sections.certificate(frames["certificate"]),
-        "repaired": sorted(
-            {note.removeprefix("repaired: ") for note in frames["certificate"]["note"]} - {""}
+        "replaced": sorted(
+            {note.removeprefix("replaced: ") for note in frames["certificate"]["note"]} - {""}
         ),
         "downloads": sections.downloads(frames, TABLES),
         "data": output.as_json(walk.block),

@@ -317,7 +317,7 @@ def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
         )
         gains = (own.norm_mlp, across.norm, own.norm)
         for name, start, added, gain in zip(found, before, written, gains, strict=True):
-            if config.family.norm_last:
+            if config.family.norm_after_sum:
                 assert gain is not None
                 back = _through(back, start + added, gain, config)
             found[name].append(back)
@@ -332,5 +332,5 @@ def _through(back: Tensor, entering: Tensor, gain: Tensor, config: Config) -> Te
     if family.norm == "LayerNorm":
         entering = entering - entering.mean(-1, keepdim=True)
         back = back - back.mean(-1, keepdim=True)
-    seen = entering.float() if family.single else entering  # as `forward.norm` has it
+    seen = entering.float() if family.in_float32 else entering  # as `forward.norm` has it
     return back * formulas.inverse_rms(seen, config.epsilon)

@@ -146,7 +146,7 @@ def hold(both: Both, pos: int, sent: Mapping[Point, Tensor], until: Point) -> Te
     variant d_model`, the change of what is written in front of any norm, by the point at which the
     writer stands; -1 for the embeddings `-> recipient variant d_model`
     """
-    points = range(min(sent), until) if both.weights.config.family.norm_last else sent
+    points = range(min(sent), until) if both.weights.config.family.norm_after_sum else sent
     change = torch.zeros_like(next(iter(sent.values())))
     for point in points:
         change = pass_on(both, point, pos, change, sent.get(point, 0.0))
@@ -171,7 +171,7 @@ def pass_on(
         else (fused.attention_of(block), step.z.flatten(-2))
     )
     own, add = writer.written(x[:, pos, None]), partial(fused.add, weights.config, writer)
-    if family.norm_last:
+    if family.norm_after_sum:
         resid = both.stream(point)[:, pos, None]
         return add(resid + entering, own + written) - add(resid, own)
     nothing = torch.zeros_like(own)

@@ -346,7 +346,7 @@ def _heads(key: Key, total: Totals, tests: MaxT | None, layers: int) -> pd.DataF
 
 
 def _ranks(net: Array, draws: Array, reached: int) -> dict[str, Array]:
-    """PositionTables by net effect, with intervals, of the heads up to the read-out."""
+    """Ranks by net effect, with intervals, of the heads up to the read-out."""
     ends = effects.rank_intervals(np.nan_to_num(draws[:, :reached])[:, None])
     places = np.full((len(RANKS), len(net)), np.nan)
     places[:, :reached] = resampling.ranks(net[:reached]), *(end[0] for end in ends)

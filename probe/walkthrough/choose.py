@@ -160,7 +160,7 @@ def sense_effects(
         return None
     axis = sense_axis.axis
     fractions = torch.zeros(view.weights.shape[:2], dtype=torch.float64)
-    terms = decomposition.ledger(
+    terms = decomposition.decompose_resid(
         view.stream, axis.depth, at=word.at, axis=axis, average=sense_axis.average
     )
     for term in terms:

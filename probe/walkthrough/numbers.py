@@ -147,7 +147,7 @@ def attention_grids(view: AttentionView, layer: int) -> Quantities:
     block = view.weights.blocks[layer]
     bias = forward.position_bias(view.weights, len(view.tokens))
     unmasked = replace(view.weights, attention=replace(view.weights.attention, causal=False))
-    uncapped = replace(unmasked, config=replace(config, score_cap=0.0))
+    uncapped = replace(unmasked, config=replace(config, attn_logit_softcapping=0.0))
     score = forward.score(unmasked, block, trace.q[layer], trace.k[layer], bias)
     divided = forward.score(uncapped, block, trace.q[layer], trace.k[layer], bias)
     dot = divided * view.score_divisor
@@ -248,7 +248,7 @@ def _layer_quantities(scene: Scene, layer: int) -> Quantities:
     trace = view.attention
     block = view.weights.blocks[layer]
     config = view.weights.config
-    norms_writes = view.family.norm_written
+    norms_writes = view.family.norm_after_write
     delta = attention.write(trace.z[layer], block.w_o)
     e = trace.resid_pre[layer]
     e_after = trace.resid_mid[layer]
@@ -381,7 +381,7 @@ def _write_steps(view: AttentionView, layer: int, at: int) -> list[Step]:
         return steps
     norm = view.family.norm
     summed = f"{norm}(E + Σ ΔE{bias})"
-    if view.family.norm_written:
+    if view.family.norm_after_write:
         summed = f"E + {norm}(Σ ΔE{bias})"
     steps.append((summed, NORMS[norm], left["resid_mid"], trace.resid_mid[layer]))
     return steps

@@ -122,8 +122,8 @@ FAULTS = (
     Fault(
         "model/weights.py",
         "a matrix not transposed",
-        "family.turned else held.T",
-        "family.turned else held",
+        "family.transposed else held.T",
+        "family.transposed else held",
     ),
     Fault(
         "model/weights.py",

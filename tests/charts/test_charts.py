@@ -131,13 +131,13 @@ def test_layers_without_a_rank_are_said_to_have_no_effect_not_drawn_as_zero():
     swept = HEADS.assign(rank=HEADS["rank"].mask(HEADS["layer"] >= READ_AT))
     spec = charts.head_map(swept, "bank").to_dict()
     assert (
-        "no effect possible" in rows_of(spec, "next_token")[0]["next_token"]
+        "no effect possible" in rows_of(spec, "note")[0]["note"]
         and "of 12 heads" in spec["description"]
     )
     assert scale_of(spec, "y")["domain"] == [0, 1, 2, 3]
     for made in (spec, charts.separation_and_effect(swept, "bank").to_dict()):
         assert {row["layer"] for row in rows_of(made, "auroc", "net")} == {0, 1, 2}
-    assert not any("next_token" in rows[0] for rows in SPECS["head map"]["datasets"].values())
+    assert not any("note" in rows[0] for rows in SPECS["head map"]["datasets"].values())
 
 
 def test_a_clear_effect_that_rounds_to_nothing_is_a_dot():
@@ -148,7 +148,7 @@ def test_a_clear_effect_that_rounds_to_nothing_is_a_dot():
 
 def test_maps_of_no_word_say_so():
     spec = charts.head_maps(HEADS[:0]).to_dict()
-    assert "nothing to map" in rows_of(spec, "next_token")[0]["next_token"]
+    assert "nothing to map" in rows_of(spec, "note")[0]["note"]
 
 
 def test_a_sense_keeps_its_hue_in_every_pair():
@@ -269,13 +269,13 @@ def test_curves_hold_both_shares_of_every_size_with_their_intervals_and_every_ra
 
 def test_the_smallest_set_is_ringed_and_the_line_stands_at_nine_tenths():
     spec = SPECS["sets"]
-    (ring,) = rows_of(spec, "next_token")
+    (ring,) = rows_of(spec, "note")
     mine = CURVES.query("size == smallest")
     assert (ring["size"], ring["value"]) == (
         mine["size"].item(),
         pytest.approx(mine["faithfulness"].item()),
     )
-    assert ring["next_token"].startswith("2 heads: ") and rows_of(spec, "at") == [{"at": 0.9}]
+    assert ring["note"].startswith("2 heads: ") and rows_of(spec, "at") == [{"at": 0.9}]
     never = FRAMES["curves"].assign(smallest=None)
     assert (
         "No set of leading heads"

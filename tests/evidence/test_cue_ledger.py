@@ -68,7 +68,7 @@ def test_sources_add_up_to_the_write_of_their_head(dtype):
 
 def test_entries_name_every_term_once_with_its_length():
     shown = trace(random_model(), TEXT)
-    entries = decomposition.ledger(shown, 2, at=3)
+    entries = decomposition.decompose_resid(shown, 2, at=3)
     named = [(entry.component, entry.pos) for entry in entries]
     wanted = [("token embedding", None), ("position embedding", None)]
     for layer in range(2):
@@ -86,7 +86,9 @@ def test_what_is_the_same_in_every_sentence_contributes_exactly_nothing():
     axis, average = referred(model, 2, [f"{text} bank" for text in TEXTS])
     shown = trace(model, "The muddy old bank")
     assert shown.tokens.ids[-1] == tokenize(model, f"{TEXTS[0]} bank").ids[-1]
-    entries = decomposition.ledger(shown, 2, at=len(shown.tokens) - 1, axis=axis, average=average)
+    entries = decomposition.decompose_resid(
+        shown, 2, at=len(shown.tokens) - 1, axis=axis, average=average
+    )
     of = {entry.component: entry.contribution for entry in entries if entry.head is None}
     assert of["token embedding"] == of["attention bias 0"] == of["attention bias 1"] == 0.0
     assert of["position embedding"] != 0.0 and of["MLP 1"] != 0.0
@@ -113,7 +115,9 @@ def test_a_constant_moved_from_the_output_bias_into_the_values_changes_no_source
         model = load(folder, dtype=torch.float64)
         axis, average = referred(model, LAYERS)
         found.append(
-            decomposition.ledger(trace(model, TEXT), LAYERS, at=9, axis=axis, average=average)
+            decomposition.decompose_resid(
+                trace(model, TEXT), LAYERS, at=9, axis=axis, average=average
+            )
         )
     one, other = ([entry.contribution for entry in entries] for entries in found)
     assert one == pytest.approx(other, abs=1e-5)
@@ -126,7 +130,7 @@ def test_a_ledger_that_does_not_close_is_refused():
     shown = trace(random_model(), TEXT)
     wrong = dataclasses.replace(shown, mlp_out=shown.mlp_out * 1.01)
     with pytest.raises(CrossCheckError) as caught:
-        decomposition.ledger(wrong, 2, at=3)
+        decomposition.decompose_resid(wrong, 2, at=3)
     error = decomposition.close(wrong, 2, at=3)
     assert error > 1e-4
     assert str(caught.value) == (
@@ -135,7 +139,7 @@ def test_a_ledger_that_does_not_close_is_refused():
     )
     lost = dataclasses.replace(shown, mlp_out=shown.mlp_out * torch.nan)
     with pytest.raises(CrossCheckError, match="miss it by nan of its size"):
-        decomposition.ledger(lost, 2, at=3)
+        decomposition.decompose_resid(lost, 2, at=3)
 
 
 @pytest.mark.parametrize(("depth", "at"), [(LAYERS + 1, 0), (-1, 0), (1, 99), (1, -1)])
@@ -143,9 +147,9 @@ def test_a_depth_or_position_that_is_not_there_is_refused(depth, at):
     shown = trace(random_model(), TEXT)
     n = len(shown.tokens)
     with pytest.raises(InputError) as caught:
-        decomposition.ledger(shown, depth, at=at)
+        decomposition.decompose_resid(shown, depth, at=at)
     assert str(caught.value) == (
-        f"Opening the ledger after {depth} blocks at position {at}: odd has {LAYERS} blocks and the text {n} tokens; "
+        f"Decomposing the residual stream after {depth} blocks at position {at}: odd has {LAYERS} blocks and the text {n} tokens; "
         f"give a depth from 0 to {LAYERS} and a position from 0 to {n - 1}."
     )
 

@@ -37,7 +37,7 @@ def assert_near(found, exact, family=None):
     """Equal to the plain forward in double precision, relative to the scale of the tensor."""
     assert found.shape == exact.shape
     error = (found.double() - exact).abs().max() / exact.abs().max()
-    assert error <= max(BOUND[found.dtype], ROUNDED if family and family.single else 0)
+    assert error <= max(BOUND[found.dtype], ROUNDED if family and family.in_float32 else 0)
 
 
 def met(weights, block, name, tensor):

@@ -36,7 +36,7 @@ def setting(kind, dtype=torch.float64, *, depth=None):
 
 def exact(model, scale=1.0):
     """What two orders of the same sums may differ by."""
-    return {"rtol": 0, "atol": ROUNDED * float(scale) if model.config.family.single else 1e-12}
+    return {"rtol": 0, "atol": ROUNDED * float(scale) if model.config.family.in_float32 else 1e-12}
 
 
 def own_directions(model, stages, seed=3):

@@ -160,8 +160,8 @@ const drawSums = (c) => {
     [`+ ΔE of L${layer}H${state.head}`, get("delta", c, at), get("delta_norm", c, at)],
     [`+ ΔE of the other ${sizes.heads - 1}`, get("others", c, at), get("others_norm", c, at)],
     ...(has("b_o") ? [["+ b_O", get("b_o", layer), arrays.b_o_norm.flat[layer]]] : []),
-    [data.norm_written ? "= what the heads write" : "= their sum", get("total", layer, at), get("total_norm", layer, at)],
-    ...(has("normed") ? [[`${data.norm} of it${data.norm_written ? ", added to E" : ""}`, get("normed", layer, at), get("normed_norm", layer, at)]] : []),
+    [data.norm_after_write ? "= what the heads write" : "= their sum", get("total", layer, at), get("total_norm", layer, at)],
+    ...(has("normed") ? [[`${data.norm} of it${data.norm_after_write ? ", added to E" : ""}`, get("normed", layer, at), get("normed_norm", layer, at)]] : []),
     ["E′, hooked", get("e_after", layer, at), get("e_after_norm", layer, at)],
   ];
   const rows = terms.map(([name, vector, size]) => row([name, ...numbers(vector, 3), { text: "…", kind: "n" }, number(size)], name.startsWith("=") ? "sum" : ""));

@@ -10,11 +10,11 @@ from .model.trace import trace as trace
 from .model.trace import target_states as target_states
 from .model.weights import read_weights as read_weights
 from .model import decomposition as decomposition
-from .patching.swaps import swap_heads as swap_heads
-from .patching.swaps import swap_pairs as swap_pairs
-from .patching.swaps import swap_sets as swap_sets
+from .patching.heads import swap_heads as swap_heads
+from .patching.heads import swap_pairs as swap_pairs
+from .patching.heads import swap_sets as swap_sets
 from .patching.positions import trace_positions as trace_positions
-from .patching.paths import paths as paths
+from .patching.edges import edges as edges
 from .patching import cross as cross
 from .text.sentences import read_sentences as read_sentences
 from .text import lexicon as lexicon

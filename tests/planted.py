@@ -499,7 +499,7 @@ CUES_EACH = 5
 
 
 def flat(edge: Edge) -> tuple[object, ...]:
-    """An edge as a row of `probe.patching.paths`."""
+    """An edge as a row of `probe.patching.edges`."""
     sender, pos, receiver, *others = edge
     return *sender, pos, *receiver, *others
 

@@ -26,7 +26,7 @@ from probe.model.records import Trace
 from probe.model.tokens import TargetText, Tokens, positions_of_span, tokenize
 from probe.model.trace import target_states, trace
 from probe.model.weights import read_weights
-from probe.patching.swaps import swap_heads
+from probe.patching.heads import swap_heads
 from probe.stats import axes
 from probe.stats.axes import Axis
 from probe.stats.numbers import listed, percent

@@ -43,7 +43,5 @@ def explore(
         else:
             results[what] = last["result"]
     html, _ = page.render(page.opening_walk(model), transport="notebook")
-    address = urlencode(
-        {"text": text, "other": against or "", "word": word or ""}, quote_via=quote
-    )
+    address = urlencode({"text": text, "other": against or "", "word": word or ""}, quote_via=quote)
     return ExplorerWidget(explorer, page=html, state=f"#{address}", results=results)

@@ -157,10 +157,7 @@ def _swaps(swaps: object) -> tuple[HeadSwap, ...]:
 
 def _is_swap(swap: object) -> bool:
     return (
-        isinstance(swap, list)
-        and len(swap) == 3
-        and isinstance(swap[2], str)
-        and swap[2] in KINDS
+        isinstance(swap, list) and len(swap) == 3 and isinstance(swap[2], str) and swap[2] in KINDS
     )
 
 

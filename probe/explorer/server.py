@@ -155,9 +155,7 @@ async def _question(request: Request) -> dict[str, Any]:
             body += part
             if len(body) > MAX_QUESTION:
                 limit = f"{MAX_QUESTION // 1024} kB"
-                raise Refused(
-                    413, f"The question is larger than {limit}; give a shorter sentence."
-                )
+                raise Refused(413, f"The question is larger than {limit}; give a shorter sentence.")
         question = json.loads(body.decode())
     except ClientDisconnect as error:
         raise Refused(400, "The client went away.") from error

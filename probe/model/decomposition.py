@@ -24,7 +24,7 @@ sentence, such as the word's own embedding and the biases, is then exactly 0, an
 M.
 
 What this is: direct attribution at the read-out, everything downstream of a term as it was. What it
-is not: the effect of changing the term (that is a swap, `probe.patching.swaps`). A source is a
+is not: the effect of changing the term (that is a swap, `probe.patching.heads`). A source is a
 position, not a word of the text: from the second block on its vector holds what earlier blocks
 gathered there. What a head wrote and an MLP then turned into sense is booked on the MLP.
 

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
-from probe.charts import of_word, writes
-from probe.charts.evidence import ROUTES
+from probe.charts import of_word
+from probe.charts.evidence import HEAD_PARTS
 from probe.pages import remarks
 from probe.pages.answers import question
 from probe.pages.output import BAR, TINTS
@@ -28,6 +28,7 @@ from probe.pages.rows import (
     with_tests,
     words_of,
 )
+from probe.pages.sources import sources_in_words
 from probe.pages.sections import head_facts
 from probe.stats.numbers import counted, decimal, grouped, interval, percent
 
@@ -142,7 +143,7 @@ def _routes(routes: pd.DataFrame, word: str, head: Row) -> list[tuple[str, str]]
     """Effect of each swap that was made of a part of the head, with its interval: means over the
     pairs of senses."""
     names = {
-        name: ROUTES[name] for name in ("pattern_only", "values_only", "cue_only", "other_only")
+        name: HEAD_PARTS[name] for name in ("pattern_only", "values_only", "cue_only", "other_only")
     }
     names |= {"ablation": "lost with its mean"}
     measures = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
@@ -287,7 +288,7 @@ def marked(row: Mapping[Any, Any]) -> list[tuple[str, str]]:
 
 def ledgers(frames: Frames) -> list[Section]:
     """For each word its example sentences with what supplies the sense, in words and as a chart."""
-    told = writes.ledger_in_words(frames["decomposition"]) if len(frames["decomposition"]) else {}
+    told = sources_in_words(frames["decomposition"]) if len(frames["decomposition"]) else {}
     sections = []
     for word in words_of(frames):
         numbers = [
@@ -297,7 +298,12 @@ def ledgers(frames: Frames) -> list[Section]:
         items = [
             sentence(frames, word, number)
             | {
-                "chart": charts.cue_ledger(frames["decomposition"], word, sentence=number),
+                "chart": charts.decomposition_bars(
+                    frames["decomposition"],
+                    word,
+                    sentence=number,
+                    summary=told[(word, number)],
+                ),
                 "said": told[(word, number)],
             }
             for number in numbers

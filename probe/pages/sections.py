@@ -338,7 +338,7 @@ def distances_and_routes(frames: Frames) -> dict[str, list[tuple[str, Any]]]:
             chart = charts.distance_lines(frames["distances"], word, names)
             sections[word].append(("By distance from the cue", chart))
         if names and len(of_word(frames["head_parts"], word)):
-            chart = charts.route_bars(frames["head_parts"], frames["word_heads"], word, names)
+            chart = charts.head_part_bars(frames["head_parts"], frames["word_heads"], word, names)
             sections[word].append(("By what is replaced", chart))
     return sections
 

@@ -25,7 +25,7 @@ from probe.model import attention, forward
 from probe.model.parameters import published, told
 from probe.pages import excerpts, output, sections, walk_sentences
 from probe.pages.output import WALK
-from probe.patching import live, positions
+from probe.patching import pair, positions
 from probe.stats.axes import Axis
 from probe.walkthrough.frames import TABLES
 from probe.walkthrough.numbers import function_name
@@ -39,7 +39,7 @@ FORMULAS = {
     "attention": attention,
     "forward": forward,
     "positions": positions,
-    "live": live,
+    "pair": pair,
     "axes": Axis,
 }
 VARIANTS = {"pattern": grid.DIVIDED, "steep": grid.UNDIVIDED}

@@ -43,7 +43,7 @@ from probe.model.model import Config, Model
 from probe.model.records import PairTrace
 from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
-from probe.patching import swaps
+from probe.patching import heads as swaps
 
 __all__ = ["WordChoice", "direct_logits", "swap_heads", "swap_source_words"]
 

@@ -32,9 +32,9 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 
+from probe.evidence import effects
 from probe.evidence.columns import KEYS, RANKS, by_head, rounded, stacked, with_key
 from probe.evidence.tables import depth_label
-from probe.patching import effects
 from probe.provenance import hash_of
 from probe.stats import resampling
 from probe.stats.resampling import Array, MaxT

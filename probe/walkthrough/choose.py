@@ -259,13 +259,14 @@ def late_cue(word: WordInText) -> str | None:
     """The cue that tells the sense of the word in a shipped sentence, where it comes after the
     word; None elsewhere.
     """
-    sentences = list(lexicon.showcase())
+    cues = {row.text: row.cue for row in lexicon.showcase() if row.cue_after}
     for entry in {entry for *_, entry in lexicon_words_in(word.text)}:
+        sentences: list[Sentence] = []
         if entry in lexicon.words():
             sentences += lexicon.expand(entry, both_sides=True).sentences
         if entry in lexicon.natural_words():
             sentences += lexicon.expand_natural(entry, both_sides=True).sentences
-    cues = {sentence.text: sentence.cue for sentence in sentences if sentence.cue_after}
+        cues |= {sentence.text: sentence.cue for sentence in sentences if sentence.cue_after}
     return cues.get(word.tokens.text)
 
 
@@ -499,9 +500,7 @@ def _choose_by_sense(
     return choice if choice.size >= MIN_SENSE_EFFECT else None
 
 
-def _choose_by_length(
-    view: AttentionView, word: WordInText, layers: Sequence[int]
-) -> HeadChoice:
+def _choose_by_length(view: AttentionView, word: WordInText, layers: Sequence[int]) -> HeadChoice:
     """By the length of what is taken from other words, relative to the stream."""
     tokens, sources = _sources(view, word)
     all_layers = range(len(view.attention.pattern))

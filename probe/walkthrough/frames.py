@@ -29,7 +29,7 @@ from probe.walkthrough.scene import STREAM_NUMBERS, AttentionView, CausalTrace, 
 
 TABLES, DESCRIBED = read_descriptions(Path(__file__).with_name("columns.toml"))
 GRIDS = ("dot", "score", "pattern", "open", "steep")  # columns of `attention` that are quantities
-# Quantities that the tokens which are not drawn are summed up in, so that the page's sums are whole.
+# Quantities that the page gets summed over the tokens that are not drawn, for its totals.
 SUMMED_UNDRAWN = ("pattern", "share", "logit")
 # Terms of E′ in the order of the sum: the quantity that is the vector, and the one that is its
 # length.
@@ -184,7 +184,7 @@ def vectors(scene: Scene, quantities: Quantities) -> pd.DataFrame:
 
 
 def attention_cells(scene: Scene, quantities: Quantities) -> pd.DataFrame:
-    """Every pair of drawn tokens: Q Kᵀ, the score, whether the mask allows it, and the softmaxes."""
+    """Every pair of drawn tokens: Q Kᵀ, the score, whether the mask allows it, the softmaxes."""
     grids = {
         name: quantities[name][scene.head_index].tolist() for name in GRIDS if name in quantities
     }

@@ -23,8 +23,8 @@ from probe.model.architectures.family import Family
 from probe.model.records import CrossTrace, PairTrace, Trace
 from probe.model.tokens import TargetText, Tokens
 from probe.model.weights import Weights
-from probe.patching import live, positions
-from probe.patching.live import PairRun
+from probe.patching import positions
+from probe.patching.pair import PairReading, cache_pair, positions_from_word, token_pairs
 from probe.patching.positions import COMPONENTS, HEAD
 
 # Coordinates of a vector that tables and pages have room for.
@@ -343,9 +343,9 @@ class CausalTrace:
         )
 
 
-def run_pair(
+def read_pair(
     weights: Weights, word: WordInText, second: WordInText
-) -> tuple[PairRun, tuple[int, ...]]:
+) -> tuple[PairReading, tuple[int, ...]]:
     """The runs of both sentences up to the word, and the positions to trace, counted from the
     word, from the first difference to the last.
 
@@ -355,23 +355,23 @@ def run_pair(
     _require_same_length(weights, word, second)
     texts = [TargetText(one.tokens.ids, one.at) for one in (word, second)]
     n_layers = len(weights.blocks)
-    ((rows, at),) = live.pairs_of(weights, texts[:1], texts[1:], n_layers)
+    ((rows, at),) = token_pairs(weights, texts[:1], texts[1:], n_layers)
     if rows[0] == rows[1]:
         raise InputError(
             f"Tracing two sentences: they are the same up to “{word.text}”, so nothing that it "
             "reads differs; write them with another word before it."
         )
-    offsets = live.offsets_of([(rows, at)], None)
+    offsets = positions_from_word([(rows, at)], None)
     with torch.inference_mode():
-        both = live.keep(weights, rows, at, n_layers)
-        line = both.final[0, at] - both.final[1, at]
+        cache = cache_pair(weights, rows, at, n_layers)
+        line = cache.final[0, at] - cache.final[1, at]
         length = line.norm()
     if not length > 0:
         raise InputError(
             f"Tracing two sentences: got the same vector of “{word.text}” behind the last layer of "
             "both, expected two; write them with another word before it."
         )
-    return PairRun(both, (line / length)[None], length[None]), offsets
+    return PairReading(cache, (line / length)[None], length[None]), offsets
 
 
 def _require_same_length(weights: Weights, word: WordInText, second: WordInText) -> None:
@@ -388,7 +388,7 @@ def _require_same_length(weights: Weights, word: WordInText, second: WordInText)
 
 
 def trace_steps(
-    run: PairRun, offsets: Sequence[int], parts: Sequence[str]
+    reading: PairReading, offsets: Sequence[int], parts: Sequence[str]
 ) -> Iterator[tuple[float, dict[str, Tensor]]]:
     """How far the word of the second sentence moves when a part at one layer and position is the
     first sentence's, some layers at a time.
@@ -396,7 +396,7 @@ def trace_steps(
     Yields the fraction of the work that is done and the effects up to then, `part: layer variant
     position`, NaN where nothing was run yet.
     """
-    n_layers, n_heads = run.both.weights.shape[:2]
+    n_layers, n_heads = reading.cache.weights.shape[:2]
     effects = {}
     for part in parts:
         n_variants = n_heads if part == HEAD else 1
@@ -407,20 +407,20 @@ def trace_steps(
     for n_done, (index, layers) in enumerate(steps, start=1):
         with torch.inference_mode():
             measured = positions.effects(
-                run.both, [offsets[index]], run.along, parts, layers=layers
+                reading.cache, [offsets[index]], reading.directions, parts, layers=layers
             )
         for part, effect in measured.items():
-            fraction = effect[1, ..., 0, 0] / run.gap[0]
+            fraction = effect[1, ..., 0, 0] / reading.gap[0]
             effects[part][layers.start : layers.stop, :, index] = fraction.cpu()
         yield n_done / len(steps), effects
 
 
 def trace_pair(weights: Weights, word: WordInText, second: WordInText) -> CausalTrace:
     """The causal trace of the residual stream, all heads of a layer and the MLP, at every layer
-    and position. Raises as `run_pair`.
+    and position. Raises as `read_pair`.
     """
-    run, offsets = run_pair(weights, word, second)
-    *_, (_, effects) = trace_steps(run, offsets, COMPONENTS)
+    reading, offsets = read_pair(weights, word, second)
+    *_, (_, effects) = trace_steps(reading, offsets, COMPONENTS)
     return causal_trace(word, second, offsets, effects)
 
 

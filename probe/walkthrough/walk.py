@@ -297,8 +297,8 @@ def check_head(model: Model, layer: int | None, head: int | None) -> None:
         )
     if head is not None and layer is None:
         raise InputError(
-            f"Following head {head}: got a head without its layer, expected both; give --layer from "
-            f"0 to {n_layers - 1} too."
+            f"Following head {head}: got a head without its layer, expected both; give --layer "
+            f"from 0 to {n_layers - 1} too."
         )
 
 
@@ -366,9 +366,7 @@ def _translation_scene(
     return scene, choice, certificate
 
 
-def _predicting_position(
-    model: Model, target: str, word: str | None
-) -> tuple[int, int | None]:
+def _predicting_position(model: Model, target: str, word: str | None) -> tuple[int, int | None]:
     """The position that predicts the word, where it stands in the target or else behind it; the
     word's first token.
     """

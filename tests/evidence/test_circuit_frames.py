@@ -14,7 +14,7 @@ from planted import planted_model
 from seeds import mostly_campaign
 
 from probe import charts
-from probe.charts.evidence import PARTS
+from probe.charts.circuit import COMPONENTS
 from probe.evidence import circuit, tables
 from probe.evidence.columns import about
 from probe.evidence.material import prepare
@@ -22,6 +22,7 @@ from probe.evidence.word import StudyOptions, study_word
 from probe.model.weights import read_weights
 from probe.pages import answers
 from probe.pages import ways as pages
+from probe.patching.edges import edges_of
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +132,7 @@ def test_the_maps_hold_every_cell_from_the_cue_to_the_word_on_one_scale():
     result, frames = made("two_step")
     maps = charts.position_maps(frames["positions"], WORD)
     assert [title for title, _ in maps] == ["residual stream", "attention", "MLP"]
-    for (_, chart), name in zip(maps, PARTS, strict=True):
+    for (_, chart), name in zip(maps, COMPONENTS, strict=True):
         spec = chart.to_dict()
         [rows] = spec["datasets"].values()
         mine = frames["positions"].query("component == @name")
@@ -235,7 +236,7 @@ def test_donors_are_of_the_same_sense_and_layout():
 def test_edges_are_counted_before_they_are_made():
     weights = read_weights(planted_model("two_step", 0)[0])
     for depth in (1, 2, 3):
-        every = circuit.paths.edges_of(weights, depth, range(-3, 1), range(-3, 1), mlps=True)
+        every = edges_of(weights, depth, range(-3, 1), range(-3, 1), mlps=True)
         assert circuit.count_edges(depth, weights.shape[1], 4) == len(every)
 
 

@@ -34,14 +34,14 @@ from planted import AXIS, KINDS, circuit_of, model_of, one_pair_only, planted_mo
 from seeds import mostly_campaign
 
 import probe
+from probe.evidence import effects
+from probe.evidence.design import Readings
 from probe.evidence.material import prepare
 from probe.evidence.tables import evidence
 from probe.evidence.word import StudyOptions, study_word
 from probe.model import forward
 from probe.model.weights import read_weights
 from probe.pages import answers, remarks
-from probe.patching import effects
-from probe.patching.effects import Readings
 from probe.text import lexicon
 from probe.text.sentences import Sentence
 
@@ -290,7 +290,7 @@ def test_what_is_credited_is_told(kind, said):
 @planted("function_word")
 def test_the_function_word_is_credited_where_the_marked_cue_is_read_by_nobody(kind, seed):
     routes, place = (
-        measured(kind, seed).pairs[0].routes.shares,
+        measured(kind, seed).pairs[0].head_parts.shares,
         planted_model(kind, seed)[1].places[0],
     )
     assert (routes["cue_only"][place], routes["other_only"][place]) == pytest.approx(
@@ -301,7 +301,7 @@ def test_the_function_word_is_credited_where_the_marked_cue_is_read_by_nobody(ki
 @planted("two_step")
 def test_a_reader_of_a_token_between_takes_nothing_from_the_cue(kind, seed):
     place = planted_model(kind, seed)[1].places[1]
-    routes = measured(kind, seed).pairs[0].routes.shares
+    routes = measured(kind, seed).pairs[0].head_parts.shares
     assert abs(routes["cue_only"][place]) < 0.02
     assert heads_of(kind, seed)[0].loc[place, "attention_cue"] < 0.02
 

@@ -36,7 +36,7 @@ from probe.model.model import Model
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
-from probe.patching import swaps
+from probe.patching import heads as swaps
 
 TEXT = "The mole dug a tunnel under the muddy bank"
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-12}

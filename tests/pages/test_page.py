@@ -20,10 +20,10 @@ from example_study import make_study
 from seeds import mostly_campaign
 
 import probe
-from probe.charts import writes
 from probe.evidence.columns import dictionary
 from probe.pages import remarks
 from probe.pages.output import BAR
+from probe.pages.sources import sources_in_words
 from probe.stats.numbers import decimal, measured
 
 pytestmark = MARKS
@@ -469,7 +469,7 @@ def test_lone_pairs_what_was_left_out_columns_and_suppliers_are_told(page):
         row.startswith("word_heads.net") and row.endswith("fraction of the sense gap")
         for row in rows
     )
-    told = writes.ledger_in_words(FRAMES["decomposition"])
+    told = sources_in_words(FRAMES["decomposition"])
     said = page.locator("#supplies .supply > p:nth-of-type(2)").all_inner_texts()
     assert said == list(told.values()) and len(said) == 12
 

@@ -7,6 +7,7 @@ from families import family_model
 from seeds import mostly_campaign
 
 import probe
+from probe.pages.walk_sentences import because
 from probe.walkthrough import scene
 
 pytestmark = MARKS
@@ -212,10 +213,10 @@ def test_heads_of_all_layers_and_tokens_are_reached_by_keyboard(page, walked):
 
 def test_a_token_is_followed_from_wherever_it_is_clicked_and_the_address_holds_it(page, walked):
     first, opened = page.inner_text(".note"), page.inner_text("h1")
-    assert walked.because in first
+    assert because(walked.findings) in first
     page.locator(".still [data-pos='4']").click()
     assert page.url.endswith("#L1H2@4") and page.inner_text("h1") == "What happens to “a”?"
-    assert walked.because not in page.inner_text(".note")
+    assert because(walked.findings) not in page.inner_text(".note")
     assert f"You follow L1H2 at “a”; the page opened at L1H2 at “{walked.word}”." not in first
     page.locator('[data-queries="rows"] [data-kind="pattern"] .mark-rect.role-mark path').nth(
         0
@@ -290,7 +291,7 @@ def test_a_long_text_is_usable(open_page, model, tmp_path):
 
 
 def test_heads_that_are_not_carried_cannot_be_chosen(open_page, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(scene, "CELLS", 10)
+    monkeypatch.setattr(scene, "MAX_CELLS", 10)
     page = open_page(probe.write(probe.walk(model, TEXT, head=(1, 0)), tmp_path)).page
     assert page.locator('.strip [name="layer"] option').all_inner_texts() == ["1"]
     assert page.locator("[data-map] input:disabled").count() == 4

@@ -13,13 +13,26 @@ const KINDS = { other: "the other sentence's", mean: "its mean", off: "nothing" 
 const own = crypto.getRandomValues(new Uint32Array(2)).join("-");
 let [swaps, turns, questions, along, outcome, chosen] = [[], 0, 0, null, null, null];
 
+// What the model is doing, by the keys of its messages.
+const DOING = {
+  wait: "waiting for the notebook",
+  read: "reading",
+  axis: "fitting the axis",
+  decompose: "adding up what moves the word",
+  cache: "keeping both runs",
+  swap: "swapping",
+  write: "writing",
+  effects: "swapping every head",
+  trace: "tracing",
+  save: "certifying and writing the page",
+};
 const doing = (message) => {
-  document.querySelector("[data-status]").textContent = message?.doing ? `${message.doing} …` : "";
+  document.querySelector("[data-status]").textContent = message?.doing ? `${DOING[message.doing]} …` : "";
   const bar = ask.querySelector("progress");
   [bar.hidden, bar.value] = [!(message?.progress < 1), message?.progress ?? 0];
 };
 // The result, or null where it was superseded or another sentence was typed meanwhile; what cannot be answered is thrown.
-const answered = async (what, more = {}, told = () => {}) => {
+const answered = async (what, more = {}, onMessage = () => {}) => {
   const turn = turns;
   const question = { ...asked(), ...more, what, page: own, number: ++questions };
   for await (const message of transport.ask(question)) {
@@ -27,7 +40,7 @@ const answered = async (what, more = {}, told = () => {}) => {
     if ("error" in message) throw new Error(message.error);
     if ("result" in message) return doing(), message.result;
     doing(message);
-    told(message);
+    onMessage(message);
   }
   throw new Error("The answer broke off: the explorer was stopped, or the connection was lost; start it again.");
 };
@@ -47,9 +60,9 @@ const typed = async ({ follow = chosen, at = null } = {}) => {
     const result = await answered("sentence", { follow });
     if (!result) return;
     write("[data-trouble]", null);
-    const kept = { effect: arrays.effect, toward: arrays.toward };
+    const previous = { effect: arrays.effect, toward: arrays.toward };
     take(result.block);
-    for (const [name, array] of Object.entries(kept)) if (array) arrays[name] = array;
+    for (const [name, array] of Object.entries(previous)) if (array) arrays[name] = array;
     form.querySelector(".chips").innerHTML = result.choices;
     if (at !== null) state.at = Math.max(0, tokens.findIndex((token) => token.pos === at));
     write("[data-caution]", result.caution);
@@ -95,10 +108,10 @@ const swapped = async () => {
     } else outcome = { next: outcome?.next?.slice(0, 1) };
     drawOutcome();
     if (!document.querySelector(".written")) return;
-    const told = (said, blank = "…") => (say("own", said?.own || blank), say("swapped-text", said?.swapped || blank));
+    const showWritten = (texts, blank = "…") => (say("own", texts?.own || blank), say("swapped-text", texts?.swapped || blank));
     put("[data-with-swap]", !swaps.length);
-    const whole = await answered("write", {}, ({ written }) => told(written));
-    if (whole) told(whole, "(nothing: the model ends its text here)");
+    const whole = await answered("write", {}, ({ written }) => showWritten(written));
+    if (whole) showWritten(whole, "(nothing: the model ends its text here)");
   } catch (error) {
     doing();
     write("[data-trouble]", error.message);
@@ -125,20 +138,20 @@ const drawOutcome = () => {
   const [next, coordinates] = [outcome?.next, outcome?.coordinates];
   document.querySelector("[data-axis]").replaceChildren(...(along ? [line(coordinates)] : []));
   const heads = swaps.map(([layer, head]) => `L${layer}H${head}`).join(", ");
-  const told = [];
+  const sentences = [];
   if (along) {
     const way = `of the way from ${quoted(along.senses[1])} to ${quoted(along.senses[0])}`;
-    told.push(coordinates ? `With ${heads} swapped, “${data.word}” stands at ${percent(coordinates[1])} ${way} instead of ${percent(coordinates[0])}.` : `“${data.word}” stands at ${percent(along.coordinates.first)} ${way}.`);
+    sentences.push(coordinates ? `With ${heads} swapped, “${data.word}” stands at ${percent(coordinates[1])} ${way} instead of ${percent(coordinates[0])}.` : `“${data.word}” stands at ${percent(along.coordinates.first)} ${way}.`);
   }
   if (next) {
     const best = next.map((side) => side.reduce((one, other) => (other.probability > one.probability ? other : one)));
     const [own, swapped] = best.map((one) => [quoted(one.piece), percent(one.probability)].join(", "));
     const moved = swapped === undefined ? "" : swapped === own ? ", with the swap and without it" : `; with the swap ${swapped}`;
-    told.push(`Likeliest ${data.causal ? "next" : "there"}: ${own}${moved}.`);
+    sentences.push(`Likeliest ${data.causal ? "next" : "there"}: ${own}${moved}.`);
     drawNext(next);
   } else fill("next", []);
-  say("outcome", told.join(" "));
-  transport.outcome(told.join(" "));
+  say("outcome", sentences.join(" "));
+  transport.outcome(sentences.join(" "));
   say("next", next ? `${data.causal ? "After the last token of the sentence" : "What the model would put at the word"}: softmax over all tokens.${next.length > 1 ? " Last column: the change of the logit; what all logits have in common moves no probability." : ""}` : "The checkpoint holds no language-model head.");
 };
 const drawNext = ([before, after]) => {
@@ -167,8 +180,8 @@ const line = (coordinates) => {
   parts.push(svg("circle", { cx: x(before), cy: 40, r: 7, class: "before" }));
   if (coordinates) parts.push(svg("circle", { cx: x(after), cy: 40, r: 7, class: "after" }), text(after, 22, percent(after)));
   else parts.push(text(before, 22, percent(before)));
-  const told = `${quoted(data.word)} at ${percent(before)}${coordinates ? `, swapped at ${percent(after)}` : ""}; the other sentence's at ${along.coordinates.second === undefined ? "none" : percent(along.coordinates.second)}`;
-  return svg("svg", { viewBox: "0 0 400 80", class: "axis-line", role: "img", "aria-label": told }, parts);
+  const description = `${quoted(data.word)} at ${percent(before)}${coordinates ? `, swapped at ${percent(after)}` : ""}; the other sentence's at ${along.coordinates.second === undefined ? "none" : percent(along.coordinates.second)}`;
+  return svg("svg", { viewBox: "0 0 400 80", class: "axis-line", role: "img", "aria-label": description }, parts);
 };
 
 // Swaps: of the followed head, several at once, undone one by one.
@@ -292,11 +305,11 @@ page.follow = (layer, head, at = null) => {
   return typed({ follow: [layer, head], at: at ?? tokens[state.at].pos }).then(() => remember(true));
 };
 page.shown = () => {
-  const given = Object.fromEntries(swaps.map(([layer, head, kind]) => [`${layer}.${head}`, kind]));
-  for (const { cells } of maps) for (const [key, cell] of cells) cell.classList.toggle("swapped", key in given);
+  const kindOf = Object.fromEntries(swaps.map(([layer, head, kind]) => [`${layer}.${head}`, kind]));
+  for (const { cells } of maps) for (const [key, cell] of cells) cell.classList.toggle("swapped", key in kindOf);
   say("head", `L${state.layer}H${state.head}`);
   drawSources();
-  for (const input of form.elements.swap) input.checked = input.value === (given[`${state.layer}.${state.head}`] ?? "own");
+  for (const input of form.elements.swap) input.checked = input.value === (kindOf[`${state.layer}.${state.head}`] ?? "own");
 };
 
 ask.addEventListener("submit", (event) => event.preventDefault());

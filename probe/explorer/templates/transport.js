@@ -14,7 +14,7 @@ const linesOverHttp = async function* (question) {
   }
 };
 const messagesOfWidget = async function* (question) {
-  const [arrived, waiting] = [[], { doing: "waiting for the notebook", progress: 0 }];
+  const [arrived, waiting] = [[], { doing: "wait", progress: 0 }];
   let wake;
   const hear = (message) => (arrived.push(message), wake?.());
   const heard = ({ source, data }) => source === parent && data.number === question.number && hear(data);

@@ -206,7 +206,7 @@ def test_the_sentence_carries_the_walk_of_its_head(tiny, explorer):
 def test_one_sentence_alone_is_explored_too(explorer):
     alone = {"text": "The mole dug a tunnel.", "other": None}
     told = result(explorer, "sentence", **alone)
-    assert told["block"]["there"] is None and told["block"]["word"] == "mole"
+    assert told["block"]["second_tokens"] is None and told["block"]["word"] == "mole"
     assert result(explorer, "swap", **alone, swaps=[[0, 0, "mean"], [1, 1, "off"]])["coordinates"]
     assert result(explorer, "effects", **alone, kind="mean")["kind"] == "mean"
 

@@ -283,7 +283,7 @@ def test_a_long_text_is_usable(open_page, model, tmp_path):
     assert page.locator('.strip [name="at"]').count() == 24
     assert page.locator(".still .chip").count() == len(long.frames["tokens"])
     rows = cells(page, "values")
-    assert rows[-2][0][0] == f"{long.block['beyond']} other tokens" and rows[-1][1][0] == "1.000"
+    assert rows[-2][0][0] == f"{long.block['n_undrawn']} other tokens" and rows[-1][1][0] == "1.000"
     shares = [number(row[-1][1]) for row in rows[:-1]]
     assert sum(shares) == pytest.approx(1, abs=1e-3)
     assert "the pictures show the 24" in page.inner_text(".note")
@@ -356,7 +356,7 @@ def test_attention_is_drawn_as_lines_when_the_reader_likes_and_every_line_can_be
     boxes = page.locator("[data-lines]")
     assert boxes.count() == 4 and page.locator(".square[data-queries]:visible").count() == 0
     bundle = page.locator("#softmax [data-lines]")
-    weights = page.evaluate("() => keys.map((key) => get('pattern', carried(), state.at, key))")
+    weights = page.evaluate("() => keys.map((key) => get('pattern', headIndex(), state.at, key))")
     drawn = bundle.locator("line").evaluate_all(
         "all => all.map(line => line.querySelector('title').textContent)"
     )

@@ -158,9 +158,8 @@ def test_the_last_word_is_followed_by_default_or_the_last_that_the_lexicon_has(m
 def test_a_word_of_several_tokens_is_read_at_its_last_and_its_pieces_are_no_context(model):
     here = choose.word_in_text(model, "The mole wugged away", "wugged")
     assert len(here.positions) > 1 and here.at == here.positions[-1]
-    others = scene.AttentionView.of_self_attention(
-        probe.trace(model, "The mole wugged away")
-    ).others(here)
+    view = scene.AttentionView.of_self_attention(probe.trace(model, "The mole wugged away"))
+    others = view.other_words(here)
     for at in here.positions:
         assert others[at].nonzero()[:, 0].tolist() == list(range(1, here.positions[0]))
 

@@ -39,8 +39,9 @@ from torch import Tensor
 from probe.evidence import design
 from probe.evidence.columns import KEYS, key_of, leading_heads, rounded, stacked, with_key
 from probe.evidence.word import PairResult, StudyOptions, WordResult, clearest
+from probe.model.load import read_weights
 from probe.model.model import Model
-from probe.model.weights import Weights, read_weights
+from probe.model.weights import Weights
 from probe.patching import positions
 from probe.patching.edges import EDGE_DTYPE, REACH, SAMPLE, Edges, total_effects
 from probe.patching.edges import edges as every_edge

@@ -22,9 +22,9 @@ from probe.evidence import circuit, head_parts
 from probe.evidence.material import Material, SecondModel, SensePairSplits, unused
 from probe.evidence.word import CURVE_PAIRS, JOINT_HEADS, JOINT_PAIRS, StudyOptions
 from probe.model.architectures import FAMILIES
+from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.trace import target_states
-from probe.model.weights import read_weights
 from probe.patching import sets as head_sets
 from probe.patching.edges import EDGE_DTYPE
 from probe.patching.heads import BATCH_NUMBERS, swap_heads

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from probe.display import Displayed
 from probe.errors import InputError
 from probe.evidence import circuit, examples, tables
 from probe.evidence.cost import StudyCost, cost_of
@@ -27,9 +28,8 @@ from probe.evidence.material import (
 from probe.evidence.word import StudyOptions, measure_controls, observe_word, study_word
 from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify
-from probe.model.load import untrained
+from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model
-from probe.model.records import Shown
 from probe.provenance import Origin
 from probe.text.sentences import Corpus, as_corpus
 
@@ -38,7 +38,7 @@ Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Study(Shown):
+class Study(Displayed):
     """Frames of one study, one per question, with what made them; `probe.evidence.columns`
     describes every column."""
 
@@ -65,14 +65,14 @@ class Study(Shown):
 
 
 def study(
-    model: Model,
+    model: ModelSource,
     words: Sequence[str] | str | None = None,
     *,
     corpus: Any = None,
     seed: int = StudyOptions.seed,
     permutations: int = StudyOptions.permutations,
     max_pairs: int = StudyOptions.max_pairs,
-    second: Model | None = None,
+    second: ModelSource | None = None,
     progress: Progress | None = None,
     planned: Callable[[StudyCost], None] | None = None,
 ) -> Study:
@@ -88,6 +88,8 @@ def study(
     frame `beside` (and its option `--beside`), for it stands beside what the studied model says.
     `planned` is called with the cost before the work, and may raise.
     """
+    model = load(model)
+    second = load(second) if second else None
     report = progress or (lambda stage, share: None)
     _require_can_study(model, permutations, second)
     if corpus is not None and not isinstance(corpus, Corpus):

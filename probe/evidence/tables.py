@@ -38,8 +38,8 @@ from probe.evidence.material import unused
 from probe.evidence.word import PERMUTED, Controls, PairResult, WordResult
 from probe.model import decomposition
 from probe.model.check import Certificate
+from probe.model.load import read_weights
 from probe.model.model import Model
-from probe.model.weights import read_weights
 from probe.stats import axes, resampling
 from probe.stats.resampling import Array
 from probe.stats.verdicts import GATE, LEVEL, best_verdicts, verdicts

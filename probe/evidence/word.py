@@ -25,11 +25,12 @@ from probe.evidence.effects import Effects, PairEffects
 from probe.evidence.head_parts import HeadParts, measure_head_parts
 from probe.evidence.material import Material, SensePairSplits, continuations, split_senses
 from probe.model import decomposition, forward
+from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
-from probe.model.weights import Weights, read_weights
+from probe.model.weights import Weights
 from probe.patching.sets import HeadIndex
 from probe.stats import axes, resampling
 from probe.stats.axes import Axis, DepthSeparation, HeldOutAxes

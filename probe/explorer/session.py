@@ -23,11 +23,11 @@ from probe.errors import InputError, ProbeError, UnsupportedModel
 from probe.explorer.page import Question, choices, parse
 from probe.model import forward
 from probe.model.decomposition import decompose_resid, residual_stream
+from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import Trace
 from probe.model.tokens import TargetText, tokenize
 from probe.model.trace import trace
-from probe.model.weights import read_weights
 from probe.pages import walk_sentences
 from probe.pages.walk import write_walk
 from probe.patching import positions

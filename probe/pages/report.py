@@ -18,6 +18,7 @@ from markupsafe import Markup
 from probe import charts
 from probe.charts import grid, heads
 from probe.charts.palette import image
+from probe.display import html_of
 from probe.evidence.columns import LEADERS, dictionary
 from probe.evidence.evaluation import Evaluation
 from probe.evidence.study import Study
@@ -87,12 +88,6 @@ def render(frames: Frames, made: Mapping[str, Any]) -> str:
         manifest=made,
         **output.assets(templates, "style.css.j2", "page.js", leaders=LEADERS),
     )
-
-
-@singledispatch
-def html_of(result: object) -> str:
-    """The HTML of a result; TypeError for what has none."""
-    raise TypeError(f"no picture of a {type(result).__name__}")
 
 
 html_of.register(Walk, notebook_html)

@@ -22,11 +22,11 @@ from torch import Tensor
 from probe.errors import InputError
 from probe.evidence.material import prepare_usable
 from probe.model import attention, decomposition
+from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.tokens import Tokens, find_word, positions_of_span, tokenize
 from probe.model.trace import target_states
-from probe.model.weights import read_weights
 from probe.stats.axes import Axis, choose_depth, fit_axis, nearest_sense, separation_by_depth
 from probe.text import lexicon
 from probe.text.sentences import Sentence, forms_of

@@ -144,7 +144,7 @@ def _entering(view: AttentionView, at: int) -> dict[str, Tensor]:
     entering = view.stream.resid_pre[0, at]
     if not view.family.embedding_norm:
         return parts | {"sum": entering}
-    return parts | {"sum": forward.sum_of(parts), "norm of the sum": entering}
+    return parts | {"sum": forward.sum_embeddings(parts), "norm of the sum": entering}
 
 
 def layer_norm(scene: Scene, quantities: Quantities) -> pd.DataFrame | None:

@@ -318,9 +318,9 @@ def _norm_step(view: AttentionView, layer: int) -> list[Step]:
     """What attention reads: the norm of E, or E itself in a family whose norm is not in front."""
     trace = view.attention
     block = view.weights.blocks[layer]
-    x = forward.enter(block, trace.resid_pre[layer], view.weights.config)
+    x = forward.attention_input(block, trace.resid_pre[layer], view.weights.config)
     if not view.family.norm_first:
-        return [("x = E", forward.enter, x, trace.x[layer])]
+        return [("x = E", forward.attention_input, x, trace.x[layer])]
     norm = view.family.norm
     return [(f"{norm}(E)", NORMS[norm], x, trace.x[layer])]
 
@@ -329,7 +329,7 @@ def _projection_steps(view: AttentionView, layer: int) -> list[Step]:
     """Queries, keys and values."""
     trace = view.attention
     block = view.weights.blocks[layer]
-    q, k, v = forward.ask(block, trace.x[layer], view.key_input(layer), view.weights.config)
+    q, k, v = forward.project_qkv(block, trace.x[layer], view.key_input(layer), view.weights.config)
     return [
         ("Q", attention.project, q, trace.q[layer]),
         ("K", attention.project, k, trace.k[layer]),
@@ -368,7 +368,7 @@ def _write_steps(view: AttentionView, layer: int, at: int) -> list[Step]:
     delta = attention.write(z, block.w_o)
     by_source = attention.write_by_source(pattern[:, at], v, block.w_o)
     merged = forward.merge_heads(block, z)
-    left = forward.leave(block, trace.resid_pre[layer], z, view.weights.config)
+    left = forward.attention_output(block, trace.resid_pre[layer], z, view.weights.config)
     bias = "" if block.b_o is None else " + b_O"
     attn_out = trace.attn_out[layer]
     steps: list[Step] = [

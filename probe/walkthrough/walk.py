@@ -14,11 +14,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from probe.display import Displayed
 from probe.errors import InputError
 from probe.model.check import Certificate, certify, certify_pair
+from probe.model.load import ModelSource, load
 from probe.model.model import Model
 from probe.model.parameters import Count, count_tensors
-from probe.model.records import Shown
 from probe.model.tokens import Tokens, target_tokens
 from probe.model.trace import trace
 from probe.patching import cross
@@ -112,7 +113,7 @@ class WalkFindings:
 
 
 @dataclass(frozen=True, eq=False)
-class Walk(Shown):
+class Walk(Displayed):
     """One position and every step of one head at it: `frames` by name, `findings` for what is said
     first.
 
@@ -171,7 +172,7 @@ class Walk(Shown):
 
 
 def walk(
-    model: Model,
+    model: ModelSource,
     text: str,
     target: str | None = None,
     *,
@@ -200,6 +201,7 @@ def walk(
     follow the target, a layer or head that the model does not have, a head without its layer, a
     target that is missing or cannot be used; CrossCheckError when hooks and formulas disagree.
     """
+    model = load(model)
     check_texts(model, text, target, beside, against)
     if target is None:
         scene, choice, certificate = _text_scene(

@@ -19,7 +19,7 @@ from probe.evidence import circuit, tables
 from probe.evidence.columns import about
 from probe.evidence.material import prepare
 from probe.evidence.word import StudyOptions, study_word
-from probe.model.weights import read_weights
+from probe.model.load import read_weights
 from probe.pages import answers
 from probe.pages import ways as pages
 from probe.patching.edges import edges_of

@@ -25,8 +25,8 @@ from probe.evidence.effects import Effects
 from probe.evidence.material import prepare
 from probe.evidence.word import StudyOptions, study_word
 from probe.model import forward
+from probe.model.load import read_weights
 from probe.model.tokens import TargetText
-from probe.model.weights import read_weights
 from probe.patching import heads as swaps
 from probe.stats import resampling
 

@@ -30,9 +30,9 @@ from probe.evidence.columns import COLUMNS
 from probe.evidence.examples import later_words_matter
 from probe.evidence.material import prepare
 from probe.evidence.word import StudyOptions, study_word
+from probe.model.load import read_weights
 from probe.model.tokens import positions_of_span, tokenize
 from probe.model.trace import trace
-from probe.model.weights import read_weights
 from probe.patching import heads as swaps
 
 pytestmark = pytest.mark.slow

@@ -40,7 +40,7 @@ from probe.evidence.material import prepare
 from probe.evidence.tables import evidence
 from probe.evidence.word import StudyOptions, study_word
 from probe.model import forward
-from probe.model.weights import read_weights
+from probe.model.load import read_weights
 from probe.pages import answers, remarks
 from probe.text import lexicon
 from probe.text.sentences import Sentence

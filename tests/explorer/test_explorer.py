@@ -12,11 +12,10 @@ import probe
 from probe.errors import InputError, UnsupportedModel
 from probe.explorer.page import KINDS, WHAT, parse
 from probe.explorer.session import MAX_TOKENS, Explorer, messages
-from probe.model import forward
-from probe.model import trace as hooks
+from probe.model import forward, hooks
+from probe.model.load import read_weights
 from probe.model.tokens import TargetText, tokenize
 from probe.model.trace import target_states
-from probe.model.weights import read_weights
 from probe.pages.walk_sentences import answer
 from probe.patching.heads import swap_heads
 from probe.patching.positions import COMPONENTS, trace_positions

@@ -25,8 +25,8 @@ def explore(
     UnsupportedModel for an encoder-decoder.
 
     Example:
-        >>> probe.explore("tiny-senses", "The old tree by the bank", word="bank")  # in a notebook
-        <probe.explorer.widget.Explored object at ...>
+        >>> explorer = probe.explore("tiny-senses", "The old tree by the bank", word="bank")
+        >>> explorer  # doctest: +SKIP (a notebook shows the page)
     """
     try:
         from probe.explorer.widget import ExplorerWidget

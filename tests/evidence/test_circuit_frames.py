@@ -46,7 +46,7 @@ def studied(kind, seed, sentences):
         "heads": shown[list(tables.HEADS)],
         "word_heads": heads,
     }
-    about |= {"depth": tables.depth_profile([result]), "head_parts": tables.routes([result])}
+    about |= {"depth": tables.depth_profile([result]), "head_parts": tables.head_parts([result])}
     about |= {"curves": tables.curves([result]), "sentences": tables.sentences([result])}
     return result, about | frames
 

@@ -128,7 +128,7 @@ def _entering(seen: Seen, at: int) -> dict[str, Tensor]:
     entering = seen.stream.resid_pre[0, at]
     if not seen.family.embedding_norm:
         return parts | {"sum": entering}
-    return parts | {"sum": forward.sum_of(parts), "norm of the sum": entering}
+    return parts | {"sum": forward.sum_embeddings(parts), "norm of the sum": entering}
 
 
 def layer_norm(scene: Scene, measured: Quantities) -> pd.DataFrame | None:

@@ -270,17 +270,17 @@ def agreement(seen: Seen, layer: int, *, at: int) -> list[Agreement]:
         forward.score(seen.weights, block, trace.q[layer], trace.k[layer], bias),
         trace.scores[layer],
     )
-    q, k, value = forward.ask(block, x, seen.read(layer), config)
+    q, k, value = forward.project_qkv(block, x, seen.read(layer), config)
     delta, by_source = (
         attention.write(z, block.w_o),
         attention.write_by_source(trace.pattern[layer][:, at], v, block.w_o),
     )
     biased = "" if block.b_o is None else " + b_O"
-    left, norm = forward.leave(block, e, z, config), seen.family.norm
+    left, norm = forward.attention_output(block, e, z, config), seen.family.norm
     scores = attention.scores if seen.family.scaled else attention.matches
     normed = NORMS[norm]
     rows: list[tuple[str, Function, Tensor, Tensor]] = [
-        (f"{norm}(E)", normed, forward.enter(block, e, config), x),
+        (f"{norm}(E)", normed, forward.attention_input(block, e, config), x),
         ("Q", attention.project, q, trace.q[layer]),
         ("K", attention.project, k, trace.k[layer]),
         ("V", attention.project, value, v),
@@ -302,7 +302,7 @@ def agreement(seen: Seen, layer: int, *, at: int) -> list[Agreement]:
         (f"Σ ΔE{biased}", attention.write, left["attn_out"], trace.attn_out[layer]),
     ]
     if not seen.family.norm_first:
-        rows[0] = ("x = E", forward.enter, rows[0][2], x)
+        rows[0] = ("x = E", forward.attention_input, rows[0][2], x)
     if not seen.family.adds_plainly:
         step = (
             f"E + {norm}(Σ ΔE{biased})"

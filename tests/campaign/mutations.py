@@ -115,21 +115,21 @@ FAULTS = (
     Fault(
         "model/forward.py",
         "positions from the first row",
-        "config.positions.first + places",
-        "places",
+        "config.positions.first + positions",
+        "positions",
     ),
     Fault("model/forward.py", "b_O left away", "delta_e.sum(-3) + block.b_o", "delta_e.sum(-3)"),
     Fault(
         "model/weights.py",
         "a matrix not transposed",
-        "family.transposed else held.T",
-        "family.transposed else held",
+        "family.transposed else stored.T",
+        "family.transposed else stored",
     ),
     Fault(
         "model/weights.py",
         "queries and keys swapped",
-        'transpose(0, 1) for place, role in enumerate("qkv")',
-        'transpose(0, 1) for place, role in enumerate("kqv")',
+        'for index, role in enumerate("qkv")',
+        'for index, role in enumerate("kqv")',
     ),
     Fault(
         "model/model.py",

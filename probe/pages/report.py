@@ -26,7 +26,7 @@ from probe.model.records import Trace
 from probe.pages import excerpts, output, remarks, sections, ways
 from probe.pages.output import REPORT
 from probe.pages.rows import Frames
-from probe.pages.walk import write_walk
+from probe.pages.walk import notebook_html, write_walk
 from probe.stats.verdicts import ORDER
 from probe.walkthrough.walk import Walk
 
@@ -88,6 +88,9 @@ def render(frames: Frames, made: Mapping[str, Any]) -> str:
         manifest=made,
         **output.assets(templates, "style.css.j2", "page.js", leaders=LEADERS),
     )
+
+
+html_of.register(Walk, notebook_html)
 
 
 @html_of.register

@@ -319,8 +319,8 @@ FAULTS = (
     Fault(
         "evidence/tables.py",
         "near and far swapped",
-        "(lambda d: d == 1, lambda d: d > 1)",
-        "(lambda d: d > 1, lambda d: d == 1)",
+        '"net_near": _net_where(pair, lambda distance: distance == 1),\n        "net_far"',
+        '"net_far": _net_where(pair, lambda distance: distance == 1),\n        "net_near"',
     ),
     Fault(
         "evidence/evaluation.py",

@@ -60,9 +60,9 @@ def test_the_heads_that_lead_in_the_report_lead_on_a_few_pairs(smollm2):
     result = observe_word(smollm2, material, StudyOptions(max_pairs=3, permutations=99))
     [pair] = result.pairs
     along = (pair.axes, pair.pairs, pair.reading)
-    net = effects.measure(
-        read_weights(smollm2), result.placed, result.states, *along
-    ).word.net.mean(0)
+    net = effects.measure(read_weights(smollm2), result.texts, result.states, *along).word.net.mean(
+        0
+    )
     assert {divmod(int(place), net.shape[1]) for place in (-net).ravel().argsort()[:4]} & set(
         LEADING
     )

@@ -14,7 +14,7 @@
 # # How do I investigate a word of my own?
 #
 # The whole way in one notebook: load a model, trace one sentence, look at one head, study the word on sentences written here, and take its
-# vector apart in a ledger. Expect ledger and swaps to differ where a head works through others: the ledger books who wrote the sense in
+# vector apart, term by term. Expect this decomposition and the swaps to differ where a head works through others: the decomposition says who wrote the sense in
 # the end, a swap shows what hangs on a head. Half a minute with the embedded model; `PROBE_MODEL=gpt2` for GPT-2.
 #
 # Shown: Where the sense of one sentence comes from, token by token and head by head, for a word studied on sentences of your own.
@@ -200,13 +200,15 @@ table.to_csv(out / "investigation.csv", index=False, float_format="%.6g")
 table
 
 # %% [markdown]
-# ## The ledger of one sentence
+# ## The decomposition of one sentence
 #
 # The vector of the word at the read-out is a sum: embeddings, every head by source token, MLPs, biases. Along the sense axis it says who wrote
 # the sense. It is what was written, not what would happen without it: that is the swap above.
 
 # %%
-picture = charts.cue_ledger(study.ledger, "seal", sentence=int(study.ledger["sentence"].iloc[0]))
+picture = charts.decomposition_bars(
+    study.decomposition, "seal", sentence=int(study.decomposition["sentence"].iloc[0])
+)
 charts.save(picture, out / "investigation.png")
 picture
 

@@ -163,7 +163,7 @@ left.sort_values().head(5)
 
 # %%
 both = (directions[::2] - directions[1::2]) / 2
-found = probe.paths(
+found = probe.edges(
     weights,
     ids[::2],
     ids[1::2],

@@ -124,7 +124,7 @@ hold(
 )
 
 # %% [markdown]
-# ## From the cue to the word: every position, every path
+# ## From the cue to the word: every position, every edge
 #
 # One pair, both ways, its cue five tokens before the word, against the bare forward of its two members. The stream, the attention output and
 # the MLP output of every layer at every position from the cue on; every edge into the query, the key and the value of a head at the word, from
@@ -135,27 +135,27 @@ hold(
 one, other, never = a[:1], b[:1], float("inf")
 
 
-def paths(sample):
+def edges(sample):
     only = {"receivers": [0], "mlps": False, "reach": never, "sample": sample}
-    return probe.paths(weights, one, other, direction[None], depth=layers, **only)
+    return probe.edges(weights, one, other, direction[None], depth=layers, **only)
 
 
 tracing = {
     "trace": lambda: probe.trace_positions(
         weights, one, other, direction[None], depth=layers, heads=False
     ),
-    "edges": lambda: paths(0),
-    "totals": lambda: paths(1000),
+    "edges": lambda: edges(0),
+    "totals": lambda: edges(1000),
     "bare": lambda: timing.bare_forward(plain, [*one, *other], batch=2),
 }
-whole = paths(1000)
+whole = edges(1000)
 between = (whole.edges["sender_head"] >= 0) & whole.total[0, 0, :, 0].isfinite().numpy()
 few = between.nonzero()[0][:: max(1, between.sum() // 6)]
 tracing["loop"] = lambda: timing.loop_over_edges(model, (a[0], b[0]), direction, whole.edges[few])
-timings, edges = timing.interleave(tracing, runs=RUNS), len(whole.edges)
+timings, edge_count = timing.interleave(tracing, runs=RUNS), len(whole.edges)
 for name, work, most in (
     ("trace", "causal trace of one pair both ways, three components", 40),
-    ("edges", f"fraction and direct effect of {edges:,} paths into the heads at the word", 20),
+    ("edges", f"fraction and direct effect of {edge_count:,} edges into the heads at the word", 20),
     ("totals", "the same and the total effect of 1,000 of them", 50),
 ):
     hold(work, "bare forward of both members", most, timing.compare(timings, name, "bare"))
@@ -164,7 +164,7 @@ faster = timing.compare(
 )
 hold(
     "two forwards per edge with TransformerLens hooks",
-    "these paths, per edge with its total",
+    "these edges, each with its total",
     100,
     faster,
     least=True,

@@ -118,8 +118,8 @@ study.verdicts.query("word == 'bank' and verdict == 'resolver'")["because"].toli
 # ## Where does the sense of one sentence come from?
 
 # %%
-first = study.ledger.iloc[0]
-charts.cue_ledger(study.ledger, first["word"], sentence=first["sentence"])
+first = study.decomposition.iloc[0]
+charts.decomposition_bars(study.decomposition, first["word"], sentence=first["sentence"])
 
 # %% [markdown]
 # ## The page

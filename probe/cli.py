@@ -18,11 +18,18 @@ from typer.exceptions import TyperException
 
 import probe
 from probe.errors import InputError, ProbeError
-from probe.pages.terminal import print_certificate, print_parameters, print_table, progress_bar
+from probe.pages.terminal import (
+    cost_sentence,
+    print_certificate,
+    print_parameters,
+    print_table,
+    progress_bar,
+    sentences_suffice,
+)
 from probe.provenance import command_line
 
 if TYPE_CHECKING:
-    from probe.evidence.study import StudyCost
+    from probe.evidence.cost import StudyCost
     from probe.model.model import Model
     from probe.walkthrough.walk import Walk
 INTERRUPTED = 130
@@ -123,21 +130,18 @@ def report(
 
         typer.echo(write_page(shards, out, words=words))
         return
-    from probe.evidence.study import parse_memory
+    from probe.evidence.cost import parse_memory
     from probe.text.sentences import as_corpus
-    from probe.text.splits import check_enough
 
     limit = None if max_memory is None else parse_memory(max_memory)
     corpus = None if sentences is None else as_corpus(sentences, words)
-    if corpus is not None:
-        check_enough(corpus.sentences, words, seed=seed)
     second = COMPANION.get(model) if beside is None else beside or None
 
-    def planned(plan: "StudyCost") -> None:
-        typer.echo(plan, err=True)
-        plan.require(limit)
+    def planned(cost: "StudyCost") -> None:
+        typer.echo(cost_sentence(cost), err=True)
+        cost.require(limit)
         if dry_run:
-            typer.echo("\n".join(plan.enough))
+            typer.echo("\n".join(sentences_suffice(cost)))
             raise typer.Exit
 
     with progress_bar() as progress:

@@ -194,7 +194,7 @@ ROUNDED = {"rtol": 0, "atol": 1e-6}
 def near(kind: str) -> dict[str, float]:
     """Equal to rounding; to that of float32 where the family's own code softmaxes in it whatever
     the type."""
-    return ROUNDED if "softmax" in FAMILIES[kind].single else EXACT
+    return ROUNDED if "softmax" in FAMILIES[kind].in_float32 else EXACT
 
 
 def assert_near(found: torch.Tensor, exact: torch.Tensor, close: dict[str, float]) -> None:

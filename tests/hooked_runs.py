@@ -7,11 +7,11 @@ from families import SINGLE, each_family, family_model
 from handmade import random_model, tokens_of
 
 from probe.model import forward
-from probe.model import trace as hooked
+from probe.model import hooks as hooked
 from probe.model.attention import repeat_kv
+from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
-from probe.model.weights import read_weights
 
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
 ROUNDED = 1e-6  # where a family's own code rounds to float32 on the way, no two orders of sums agree better
@@ -39,7 +39,7 @@ def made(kind, dtype=torch.float64):
 
 
 def bound(model):
-    return max(BOUND[model.dtype], ROUNDED if model.config.family.single else 0)
+    return max(BOUND[model.dtype], ROUNDED if model.config.family.in_float32 else 0)
 
 
 TARGETS = (6, 0, 3, 6, 11)  # where the word stands in the texts of `random_rows`
@@ -158,7 +158,7 @@ def swapped(model, text, swaps):
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
         logits, limit = (
             hooked.run(model, [text.ids] * len(swaps))[:, text.at],
-            model.config.logit_cap,
+            model.config.final_logit_softcapping,
         )
     return torch.stack(seen), limit * torch.atanh(logits / limit) if limit else logits
 

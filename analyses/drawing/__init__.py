@@ -194,9 +194,9 @@ def compared(
     )
     marks = alt.Chart(rows).mark_point(filled=True, opacity=1)
     marks = marks.encode(y=y, x=x, color=colour, shape=shape, size=size, tooltip=tip)
-    ends = spans.assign(said=[words_of.get(line, "") for line in lines])
+    ends = spans.assign(note=[words_of.get(line, "") for line in lines])
     words = alt.Chart(ends).mark_text(align="left", color=MUTED, fontSize=11)
-    picture = alt.layer(rules, marks, words.encode(y=y, x=alt.value(368), text="said:N"))
+    picture = alt.layer(rules, marks, words.encode(y=y, x=alt.value(368), text="note:N"))
     first = rows[rows["what"] == conditions[0]].set_index("row")["value"]
     top, named = (
         str(first.idxmax()),
@@ -383,12 +383,10 @@ def spectra(rows: pd.DataFrame, *, rank: int) -> Any:
     tip = tips("map:N", "place:Q", "value:Q | | .4g")
     lines = alt.Chart(rows).mark_line(strokeWidth=1.6, color=WITH, opacity=0.8)
     lines = lines.encode(x=x, y=y, detail="map:N", tooltip=tip)
-    said = alt.Chart(
-        pd.DataFrame([{"place": rank, "next_token": f"d_head = {rank}: from here on zero"}])
-    )
+    said = alt.Chart(pd.DataFrame([{"place": rank, "note": f"d_head = {rank}: from here on zero"}]))
     rule = said.mark_rule(color=MUTED, strokeDash=[2, 3]).encode(x=alt.X("place:Q", title=title))
     text = said.mark_text(align="left", dx=6, dy=8, color=INK).encode(
-        x="place:Q", y=alt.value(0), text="said:N"
+        x="place:Q", y=alt.value(0), text="note:N"
     )
     beyond = float(rows.loc[rows["place"] > rank, "value"].max()) if last > rank else 0.0
     picture = alt.layer(lines, rule, text)

@@ -17,16 +17,15 @@ import torch
 from torch import Tensor
 
 from probe.model.bridge import quiet
-from probe.model.load import load
+from probe.model.load import load, read_weights
 from probe.model.model import Model
 from probe.model.records import TargetTrace
 from probe.model.tokens import Tokens
 from probe.model.trace import target_states, trace_target
-from probe.model.weights import read_weights
 from probe.patching import sets
-from probe.patching.paths import Edges
-from probe.patching.sets import drawn_sets, mask_of
-from probe.patching.swaps import swap_pairs
+from probe.patching.edges import EdgeArray
+from probe.patching.heads import swap_pairs
+from probe.patching.sets import mask_of, random_sets
 from timing.clock import Work, extra_memory, interleave
 
 LLAMA_135M = {
@@ -145,7 +144,7 @@ def curve_sets(layers: int, heads: int, *, seed: int = 0) -> Tensor:
     order = [divmod(int(place), heads) for place in rng.permutation(layers * heads)]
     masks = [mask_of(order[:size], (layers, heads)) for size in range(1, len(order) + 1)]
     for size in np.geomspace(1, len(order) - 1, sets.SIZES).round().astype(int).tolist():
-        masks += list(drawn_sets(mask_of(order[:size], (layers, heads)), sets.RANDOM_SETS, rng))
+        masks += list(random_sets(mask_of(order[:size], (layers, heads)), sets.RANDOM_SETS, rng))
     return torch.from_numpy(np.array(masks))
 
 
@@ -193,7 +192,7 @@ def loop_over_heads(
 
 
 def loop_over_edges(
-    model: Model, pair: Sequence[Sequence[int]], direction: Tensor, edges: Edges
+    model: Model, pair: Sequence[Sequence[int]], direction: Tensor, edges: EdgeArray
 ) -> Tensor:
     """The total effect of edges from head to head as others run it: two whole forwards with hooks for each edge, one in
     which all but the sender write what they wrote, and one in which the receiver, there alone, gets the query, key or

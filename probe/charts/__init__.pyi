@@ -1,13 +1,13 @@
 # The pictures and what draws them, each name once; `probe/charts/__init__.py` imports each when it is first asked for.
+from .circuit import circuit as circuit
+from .circuit import in_order as in_order
+from .circuit import position_limit as position_limit
+from .circuit import position_maps as position_maps
 from .depth import depth_profile as depth_profile
 from .depth import depth_profiles as depth_profiles
 from .depth import gap_at as gap_at
-from .evidence import circuit as circuit
 from .evidence import distance_lines as distance_lines
-from .evidence import in_order as in_order
-from .evidence import position_limit as position_limit
-from .evidence import position_maps as position_maps
-from .evidence import route_bars as route_bars
+from .evidence import head_part_bars as head_part_bars
 from .evidence import set_curves as set_curves
 from .heads import MARKS as MARKS
 from .heads import MEANINGS as MEANINGS
@@ -26,7 +26,7 @@ from .palette import save as save
 from .palette import sense_colour as sense_colour
 from .palette import senses_of as senses_of
 from .palette import themed as themed
-from .writes import cue_ledger as cue_ledger
-from .writes import ledger_bars as ledger_bars
+from .writes import decomposition_bars as decomposition_bars
+from .writes import decomposition_table as decomposition_table
 from .writes import share_bars as share_bars
 from .writes import share_groups as share_groups

@@ -154,8 +154,8 @@ def head_maps(word_heads: pd.DataFrame) -> Any:
     words = word_heads["word"].unique()
     if not len(words):
         said = "No word was shown to have a gap between its senses: there is nothing to map."
-        chart = alt.Chart(pd.DataFrame({"next_token": [said]})).mark_text(color=MUTED, align="left")
-        return finish(chart.encode(text="said:N", x=alt.value(0)).properties(height=30), said)
+        chart = alt.Chart(pd.DataFrame({"note": [said]})).mark_text(color=MUTED, align="left")
+        return finish(chart.encode(text="note:N", x=alt.value(0)).properties(height=30), said)
     charts = [
         _map(word_heads, word, word == words[0]).properties(width=260, title=word) for word in words
     ]
@@ -248,10 +248,10 @@ def _beyond(layers: list[int], heads: list[int], y: alt.Y) -> list[alt.Chart]:
     if not layers:
         return []
     place = {"layer": layers[(len(layers) - 1) // 2], "head": heads[(len(heads) - 1) // 2]}
-    said = pd.DataFrame([place | {"next_token": "after the read-out: no effect possible"}])
+    said = pd.DataFrame([place | {"note": "after the read-out: no effect possible"}])
     middle = alt.X("head:O", bandPosition=0.5 if len(heads) % 2 else 1, axis=None)
     return [
-        alt.Chart(said).mark_text(color=MUTED, fontSize=11).encode(x=middle, y=y, text="said:N")
+        alt.Chart(said).mark_text(color=MUTED, fontSize=11).encode(x=middle, y=y, text="note:N")
     ]
 
 

@@ -8,7 +8,7 @@ members begin to differ, and where the cue ends) and then put together with the 
 aligned: a position is called "cue", "cue + 1" for the first token behind it, and so on, and "word".
 Of a cue of several tokens "cue" is the last, "cue - 1" the one before.
 
-`positions` and `paths` are measured on at most PAIRS pairs, spread over pairs of cue words. Ways
+`positions` and `paths` are measured on at most PAIRS pairs, spread over pairs of cue words. Paths
 are chained from what these show and measured on other pairs of the same layouts, where there are
 any. Pairs whose cue is so far from the word that there would be more than MOST_EDGES edges are not
 taken.
@@ -36,14 +36,17 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from probe.evidence import design
 from probe.evidence.columns import KEYS, key_of, leading_heads, rounded, stacked, with_key
 from probe.evidence.word import PairResult, StudyOptions, WordResult, clearest
+from probe.model.load import read_weights
 from probe.model.model import Model
-from probe.model.weights import Weights, read_weights
-from probe.patching import effects, paths, positions
-from probe.patching import ways as whole_ways
-from probe.patching.paths import EDGE, REACH, SAMPLE, Paths
-from probe.patching.ways import DIGITS, LEAST, Ways, composition
+from probe.model.weights import Weights
+from probe.patching import positions
+from probe.patching.edges import EDGE_DTYPE, REACH, SAMPLE, Edges, total_effects
+from probe.patching.edges import edges as every_edge
+from probe.patching.paths import DIGITS, LEAST, Paths, composition
+from probe.patching.paths import paths as chain_paths
 from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.text.splits import ALIGNED
@@ -55,7 +58,7 @@ RANDOM_SETS = 100
 WORD = "word"
 PLACED = ("component", "layer", "head", "pos", "behind")
 POSITIONS = (*KEYS, *PLACED, "denoise", "noise", "effect", "same_sense", "pairs")
-EDGES = tuple(EDGE.names or ())
+EDGES = tuple(EDGE_DTYPE.names or ())
 PATHS = (
     *KEYS,
     *EDGES,
@@ -153,7 +156,7 @@ def _of_word(
         return {}
     word = _PairRuns(weights, result, pair)
     moved = [row for group in groups for row in _named(group, word.traced(group))]
-    measure = partial(paths.paths, most=MOST_TOTALS, seed=options.seed)
+    measure = partial(every_edge, most=MOST_TOTALS, seed=options.seed)
     measured = [(group, word.run(measure, *word.members(group.shown))) for group in groups]
     for layer, head in leaders:
         if layer < result.depth:
@@ -163,7 +166,7 @@ def _of_word(
                 for row in _named(group, _rows_of_head(one, layer, head))
             ]
     edges = _edges(measured, word, options.seed)
-    chain = partial(whole_ways.ways, seed=options.seed, draws=RANDOM_SETS)
+    chain = partial(chain_paths, seed=options.seed, draws=RANDOM_SETS)
     chained = [(group, word.run(chain, *word.members(group.other), one)) for group, one in measured]
     made = {
         "positions": _by_position(moved),
@@ -230,7 +233,7 @@ class _PairRuns:
                     if placed[n].ids != placed[row].ids
                 ]
                 if like := [n for n in members if (len(placed[n].ids), placed[n].at) == shape]:
-                    chosen[row] = effects.same_sense_donor(*given, row, like, rng)
+                    chosen[row] = design.same_sense_donor(*given, row, like, rng)
         return chosen
 
     def beside(
@@ -280,7 +283,7 @@ def layouts(weights: Weights, result: WordResult, pair: PairResult, seed: int) -
         and count_edges(result.depth, weights.shape[1], 1 - layout[0]) <= MOST_EDGES
     }
     few = list(at)
-    drawn = effects.spread(
+    drawn = design.spread(
         [pair.pairs.units[place] for place in few], len(few), np.random.default_rng(seed)
     )
     places = [few[turn] for turn in drawn]
@@ -336,7 +339,7 @@ def _named(group: Group, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str
         yield {**row, "pos": group.name(pos), "behind": pos - group.layout[1] if pos else None}
 
 
-def _rows_of_head(one: Paths, layer: int, head: int) -> list[dict[str, Any]]:
+def _rows_of_head(one: Edges, layer: int, head: int) -> list[dict[str, Any]]:
     """The swaps of one head's z at every position, as rows of a trace."""
     places = np.unique(one.edges["receiver_pos"]).tolist()
     moved, gap = (
@@ -364,7 +367,7 @@ def _by_position(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return made.reset_index().drop(columns=["gap", "same_gap"])
 
 
-def _names(group: Group, one: Paths, numbers: Sequence[int]) -> pd.MultiIndex:
+def _names(group: Group, one: Edges, numbers: Sequence[int]) -> pd.MultiIndex:
     """Edges with their positions named."""
     columns = {name: one.edges[name][[*numbers]].tolist() for name in EDGES}
     columns |= {
@@ -373,7 +376,7 @@ def _names(group: Group, one: Paths, numbers: Sequence[int]) -> pd.MultiIndex:
     return pd.MultiIndex.from_arrays(list(columns.values()), names=EDGES)
 
 
-def _edges(measured: Sequence[tuple[Group, Paths]], read: _PairRuns, seed: int) -> pd.DataFrame:
+def _edges(measured: Sequence[tuple[Group, Edges]], read: _PairRuns, seed: int) -> pd.DataFrame:
     """The edges that do most, over all layouts, with intervals and tests; see the module's
     docstring."""
     shown = [place for group, _ in measured for place in group.shown]
@@ -419,7 +422,7 @@ def _edges(measured: Sequence[tuple[Group, Paths]], read: _PairRuns, seed: int) 
 
 
 def _tests(
-    measured: Sequence[tuple[Group, Paths]],
+    measured: Sequence[tuple[Group, Edges]],
     read: _PairRuns,
     numbers: pd.DataFrame,
     moved: pd.DataFrame,
@@ -430,7 +433,7 @@ def _tests(
     same = pd.DataFrame(np.nan, index=moved.index, columns=moved.columns)
     for group, one in measured:
         here = numbers[group.shown[0]].dropna().astype(int)
-        measure = partial(read.run, partial(paths.total_effects, edges=one.edges[here.to_numpy()]))
+        measure = partial(read.run, partial(total_effects, edges=one.edges[here.to_numpy()]))
         for place, values in read.beside(group.shown, measure).items() if len(here) else ():
             same[place] = pd.Series(values, here.index).reindex(same.index, fill_value=0.0)
     known = [place for group, _ in measured for place in group.shown if same[place].notna().all()]
@@ -460,8 +463,8 @@ Step = tuple[Any, ...]
 
 def _ways(
     read: _PairRuns,
-    measured: Sequence[tuple[Group, Paths]],
-    chained: Sequence[tuple[Group, Ways]],
+    measured: Sequence[tuple[Group, Edges]],
+    chained: Sequence[tuple[Group, Paths]],
     edges: pd.DataFrame,
 ) -> pd.DataFrame:
     """One row a step of every way, best way first; shares are of the gap of all pairs that ways are
@@ -472,18 +475,18 @@ def _ways(
     pairs: dict[tuple[Step, ...], int] = defaultdict(int)
     least: set[Step] = set()
     for (group, one), (_, result), part in zip(measured, chained, weight, strict=True):
-        for way, share in zip(result.ways, result.shares, strict=True):
+        for way, share in zip(result.paths, result.shares, strict=True):
             steps = tuple(_names(group, one, way).tolist())
             shares[steps] += float(part * share)
             pairs[steps] += len(group.other)
-        least |= set(_names(group, one, result.smallest or ()).tolist())
+        least |= set(_names(group, one, result.circuit or ()).tolist())
     random = weight @ [
-        np.resize(result.random, RANDOM_SETS) for _, result in chained
+        np.resize(result.random_shares, RANDOM_SETS) for _, result in chained
     ]  # all 0 where none were drawn
     about = {
         "together": float(weight @ [result.together for _, result in chained]),
-        "size": len(least) if all(result.smallest for _, result in chained) else None,
-        "kept": float(weight @ [result.kept for _, result in chained]),
+        "size": len(least) if all(result.circuit for _, result in chained) else None,
+        "kept": float(weight @ [result.circuit_share for _, result in chained]),
         "random": float(random.mean()),
         "random_high": float(random.max()),
     }

@@ -21,12 +21,12 @@ from probe.evidence.columns import LEADERS, leading_heads, rounded, stacked, wit
 from probe.evidence.material import Material, cue_positions
 from probe.evidence.word import PairResult, WordResult, clearest
 from probe.model import decomposition
+from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import Trace
 from probe.model.tokens import TargetText, Tokens, positions_of_span, tokenize
 from probe.model.trace import target_states, trace
-from probe.model.weights import read_weights
-from probe.patching.swaps import swap_heads
+from probe.patching.heads import swap_heads
 from probe.stats import axes
 from probe.stats.axes import Axis
 from probe.stats.numbers import listed, percent
@@ -167,7 +167,7 @@ def _ledger(
 ) -> pd.DataFrame:
     axis, target = pair.axes.at(row, result.depth), result.material.targets[row]
     entries = pd.DataFrame(
-        decomposition.ledger(shown, axis.depth, at=target, axis=axis, average=average)
+        decomposition.decompose_resid(shown, axis.depth, at=target, axis=axis, average=average)
     )
     roles: Any = [
         None if pd.isna(pos) else _role(result.material, row, int(pos)) for pos in entries["pos"]

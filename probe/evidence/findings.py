@@ -15,7 +15,7 @@ senses of a word.
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -32,7 +32,7 @@ NEARLY_ALL = 0.9  # of the gap: what is left over is a tenth
 WORTH_READING = 0.01  # of the gap: a head with a clear effect from here on is worth its sentences
 PUNCTUATION = ".,;:!?\"'()"
 Frames = Mapping[str, pd.DataFrame]
-Row = Mapping[Hashable, Any]
+Row = Mapping[Any, Any]
 
 # What has no meaning and may tell two senses apart as well: the column of its p, and the level
 # below which it counts. A gap in an untrained model is measured as the gap of the model is, so it
@@ -498,11 +498,12 @@ def _credited_cue(
     the sentences of a pair differ; None where neither was."""
     if any(pair.pair_design != ALIGNED for pair in pairs):
         return None
-    parts = ["cue_only", "other_only"]
-    effects = rows["head_parts"].groupby(["layer", "head"])[parts].mean()
-    for part in parts:
+    effects = rows["head_parts"].groupby(["layer", "head"])[["cue_only", "other_only"]].mean()
+    for part in ("cue_only", "other_only"):
+        by_head = effects[part].to_dict()
         for head in resolvers:
-            effect = effects.loc[(head.layer, head.head), part]
+            # The parts of a head that was not taken apart are missing, and then it credits nothing.
+            effect = by_head.get((head.layer, head.head), math.nan)
             if effect >= max(MOST_OF_IT * head.swap, SMALLEST):
                 marked = part == "cue_only"
                 senses = (pairs[0].sense_a, pairs[0].sense_b)
@@ -532,7 +533,9 @@ def _differing_word(row: Row, partner: Row, *, marked: bool) -> str:
     """The cue of a sentence, or the first other word that its partner has not at this position;
     empty where there is none."""
     text = str(row["text"])
-    cue = "" if pd.isna(row["cue_start"]) else text[int(row["cue_start"]) : int(row["cue_end"])]
+    cue = ""
+    if bool(pd.notna(row["cue_start"])):
+        cue = text[int(row["cue_start"]) : int(row["cue_end"])]
     if marked:
         return cue
     for word, word_of_partner in zip(text.split(), str(partner["text"]).split(), strict=False):

@@ -1,7 +1,7 @@
 """How a head's effect comes about: by where it looks or by what it carries, from which tokens, at
 which distance, and against what baseline.
 
-Further exact swaps beside the one of `probe.patching.effects`, in the same unit (fractions of the
+Further exact swaps beside the one of `probe.evidence.effects`, in the same unit (fractions of the
 sense gap, both directions averaged):
 
     pattern_only   the attention row of the donor over the recipient's own values: A_donor
@@ -28,11 +28,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probe.evidence.design import Pairs, Readings, spread
+from probe.evidence.effects import Effects
 from probe.model import attention, fused
 from probe.model.tokens import TargetText, in_order
 from probe.model.weights import Weights
-from probe.patching import effects, swaps
-from probe.patching.effects import Effects, Pairs, Readings
+from probe.patching import heads as swaps
 from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
@@ -48,7 +49,7 @@ Look = tuple[
 
 
 @dataclass(frozen=True, eq=False)
-class Routes:
+class HeadParts:
     """The swaps of KINDS on some `pairs`: numerators by kind, `pair layer head`, and the `gap: pair
     layer`.
 
@@ -80,24 +81,24 @@ class Routes:
         }
 
 
-def measure_routes(
+def measure_head_parts(
     weights: Weights,
     texts: swaps.Rows,
     z: Tensor,
     cues: Sequence[range | None],
     word: Effects,
     study: tuple[HeldOutAxes, Pairs, Readings],
-) -> Routes:
+) -> HeadParts:
     """The swaps of KINDS for one pair of senses, on MOST_PAIRS of its pairs, spread over its cue
     words. `z: row layer head d_head` · `cues`: the positions of each text's cue, None where it is
     not known · `word`: what the whole swaps did.
     """
     axes, every, reading = study
-    places = sorted(effects.spread(every.units, MOST_PAIRS, np.random.default_rng(every.seed)))
+    places = sorted(spread(every.units, MOST_PAIRS, np.random.default_rng(every.seed)))
     pairs, gap, shape = every.take(places), word.gap[places], word.swap.shape
     rows = [row for pair in zip(pairs.a, pairs.b, strict=True) for row in pair]  # a, b, a, b, ...
     recipients, marked = (
-        swaps.placed(weights, [texts[row] for row in rows]),
+        swaps.target_texts(weights, [texts[row] for row in rows]),
         [[*(cues[row] or ())] for row in rows],
     )
     donors = [recipients[place ^ 1] for place in range(len(rows))]
@@ -116,7 +117,7 @@ def measure_routes(
         for kind, own in taken.items()
         if any(own)
     }
-    by_kind = route_z(weights, recipients, donors, sides, mixed=alike)
+    by_kind = head_part_z(weights, recipients, donors, sides, mixed=alike)
     by_kind["ablation"] = z.mean(0).expand(len(rows), -1, -1, -1)
     given = torch.stack([*by_kind.values()])  # kind row layer head d_head
 
@@ -133,7 +134,7 @@ def measure_routes(
     moved = np.full((len(given), len(pairs), *shape), np.nan)
     moved[:, :, layers, heads] = (lost.reshape(len(given), len(pairs), 2, -1) * signs).mean(2)
     moved[-1] *= 2  # ablation: both members lose their half of the gap
-    return Routes(pairs, gap, dict(zip(by_kind, moved, strict=True)))
+    return HeadParts(pairs, gap, dict(zip(by_kind, moved, strict=True)))
 
 
 def _differing(ids: Sequence[int], others: Sequence[int]) -> list[int]:
@@ -151,7 +152,7 @@ def _differing(ids: Sequence[int], others: Sequence[int]) -> list[int]:
     return list(range(start, len(ids) - end))
 
 
-def route_z(
+def head_part_z(
     weights: Weights,
     recipients: Sequence[TargetText],
     donors: Sequence[TargetText],
@@ -213,7 +214,7 @@ def _looks(
 def _routed(
     own: Look, donor: Look, keep: Mapping[str, Sequence[Tensor]], *, mixed: bool
 ) -> dict[str, Tensor]:
-    """`route_z` of one layer; `keep`: masks of both sides by kind. `-> batch head d_head` each"""
+    """`head_part_z` of one layer; `keep`: masks of both sides by kind. `-> batch head d_head` each"""
     (pattern, v), (pattern_donor, v_donor) = own, donor
     z = _mix(pattern, v)
     routed = {

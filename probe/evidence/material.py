@@ -1,9 +1,8 @@
-"""The words of a study and their sentences made ready: tokenised, word and cue placed in tokens,
-rid of what cannot be asked.
+"""The sentences of a study in tokens: which words, the positions of word and cue, and what is left
+out.
 
-What a causal model cannot know is refused rather than ranked: a sentence whose cue follows the
-word, and sentences of different senses that are identical up to the word, are left out with the
-reason. Nothing is left out silently.
+What a causal model cannot know is left out with the reason instead of being ranked: a sentence whose
+cue follows the word, and sentences of different senses that are identical up to the word.
 
 A study refuses a sentence that the model cannot read or whose marked characters are another word,
 with its file and row. An evaluation and a sweep, which take sentences by the ten thousand, leave it
@@ -11,7 +10,7 @@ out with the reason; a text is never cut.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -26,16 +25,25 @@ from probe.model.tokens import (
     positions_of_span,
     tokenize,
 )
+from probe.stats.axes import sense_pairs
 from probe.text import lexicon
 from probe.text.sentences import Corpus, LeftOut, Sentence
-from probe.text.splits import CrossFit
+from probe.text.splits import CrossFit, cross_fit
 
-WORDS = ("bank", "mole", "apple")
+WORDS: tuple[str, ...] = ("bank", "mole", "apple")  # of a study that names none
+WORDS_IN_ERROR = 20
+# Tokens from cue to word: what is further away is one class, or there would be few pairs of each.
+FAR = 4
+# Reasons why a sentence is left out.
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"
-SAME = "identical to a sentence of another sense up to the word, so a causal model cannot tell them apart there"
+SAME = (
+    "identical to a sentence of another sense up to the word, so a causal model cannot tell them "
+    "apart there"
+)
 NOT_THE_WORD = "the marked characters do not contain the word"
-FAR = 4  # tokens from cue to word: what is further away is one class, or there would be few pairs of each
 ON_NO_TOKEN = "its word or its cue is on no token of the model"
+
+SensePairSplits = Mapping[tuple[str, str], CrossFit]  # of one word, by its pairs of senses
 
 
 @dataclass(frozen=True)
@@ -84,45 +92,89 @@ class Material:
 
     def keep(self, rows: Sequence[int], left_out: Sequence[LeftOut] = ()) -> "Material":
         """The same word with only these rows, and the reasons of the others added."""
-        given = [
+        kept = [
             (self.sentences[row], self.tokens[row], self.words[row], self.cues[row]) for row in rows
         ]
-        return _material(self.word, given, [*self.left_out, *left_out])
+        return _material(self.word, kept, [*self.left_out, *left_out])
 
 
-def _material(
-    word: str,
-    rows: Sequence[tuple[Sentence, Tokens, range, range | None]],
-    left_out: Sequence[LeftOut] = (),
-) -> Material:
-    sentences, tokens, words, cues = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return Material(word, sentences, tokens, words, cues, tuple(left_out))
+Row = tuple[Sentence, Tokens, range, range | None]  # the positions of the word and of the cue
+
+
+def _material(word: str, rows: Sequence[Row], left_out: Sequence[LeftOut] = ()) -> Material:
+    return Material(
+        word=word,
+        sentences=tuple(sentence for sentence, _, _, _ in rows),
+        tokens=tuple(tokens for _, tokens, _, _ in rows),
+        words=tuple(positions for _, _, positions, _ in rows),
+        cues=tuple(positions for _, _, _, positions in rows),
+        left_out=tuple(left_out),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class SecondModel:
+    """A model that reads both ways, and its sentences of the words that stand before their cue in
+    the lesson."""
+
+    model: Model
+    materials: tuple[Material, ...]
+
+
+def late_cues(second: Model, studied: Sequence[Material]) -> SecondModel:
+    """The lexicon's sentences, for the second model, of each studied word that stands before its
+    cue in the lesson."""
+    senses = {material.word: set(material.labels) for material in studied}
+    words = [
+        item.word
+        for item in lexicon.showcase()
+        if item.cue_after and item.sense in senses.get(item.word, ())
+    ]
+    materials = [
+        prepare(second, sentences_of(word, None, second), word) for word in dict.fromkeys(words)
+    ]
+    return SecondModel(second, tuple(materials))
+
+
+def split_senses(material: Material, *, seed: int) -> SensePairSplits:
+    """How the sentences of every two senses of a word are held out."""
+    return {
+        senses: cross_fit(material.sentences, senses, seed=seed)
+        for senses in sense_pairs(material.labels)
+    }
 
 
 def choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tuple[str, ...]:
     """The words to study as they are spelled where their sentences are; InputError names the known
     ones otherwise."""
-    shipped = sorted({*lexicon.words(), *lexicon.natural_words()})
-    known = tuple(
-        dict.fromkeys(sentence.word for sentence in corpus.sentences) if corpus else shipped
-    )
-    given = (words,) if isinstance(words, str) else words or (known if corpus else WORDS)
-    return tuple(dict.fromkeys(spelled(word, known, own=corpus is not None) for word in given))
+    if corpus is None:
+        known = tuple(sorted({*lexicon.words(), *lexicon.natural_words()}))
+        default = WORDS
+    else:
+        known = tuple(dict.fromkeys(sentence.word for sentence in corpus.sentences))
+        default = known
+    asked = (words,) if isinstance(words, str) else words or default
+    return tuple(dict.fromkeys(spelled(word, known, own=corpus is not None) for word in asked))
 
 
 def spelled(word: str, known: Sequence[str], *, own: bool) -> str:
     """The known word that is meant: the same, or the only one that differs in case alone."""
+    if word in known:
+        return word
     alike = [name for name in known if name.casefold() == word.casefold()]
-    if word in known or len(alike) == 1:
-        return word if word in known else alike[0]
+    if len(alike) == 1:
+        return alike[0]
     near = " or ".join(map(repr, alike or get_close_matches(word.casefold(), known, n=1)))
     meant = f" (did you mean {near}?)" if near else ""
-    listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
-    step = (
-        "give one of these" if own else "give one of these, or your own sentences with --sentences"
-    )
+    names = ", ".join(known[:WORDS_IN_ERROR])
+    if len(known) > WORDS_IN_ERROR:
+        names += f" and {len(known) - WORDS_IN_ERROR} more"
+    step = "give one of these"
+    if not own:
+        step += ", or your own sentences with --sentences"
     raise InputError(
-        f"Looking for sentences with {word!r}: there are none{meant}; known words are {listed}; {step}."
+        f"Looking for sentences with {word!r}: there are none{meant}; known words are {names}; "
+        f"{step}."
     )
 
 
@@ -179,35 +231,37 @@ def _why_not(model: Model, sentence: Sentence) -> str:
         return NOT_THE_WORD
     try:
         tokenize(model, sentence.text)
-    except (
-        InputError
-    ):  # a Sentence has a readable text that is not empty, so only its length can be refused
+    except InputError:
+        # A Sentence has a readable text that is not empty: only its length can be refused.
         return f"it has more tokens than the context window of {model.config.n_ctx}"
     return ON_NO_TOKEN
 
 
 def place(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | None]:
-    """The sentence in tokens, with the positions of its word and cue; what is wrong is said with
-    its file and row."""
+    """The sentence in tokens, with the positions of its word and cue; an InputError names its file
+    and row."""
     try:
         tokens = tokenize(model, sentence.text)
-        if not sentence.marks_the_word:
-            find_word(sentence.text, sentence.word)
-            covered = sentence.text[sentence.start : sentence.end]
-            raise InputError(
-                f"Reading the sentence {sentence.text!r}: characters {sentence.start} to {sentence.end} are "
-                f"{covered!r}, expected them to cover {sentence.word!r}; correct start and end."
-            )
-        return (
-            tokens,
-            positions_of_span(tokens, sentence.start, sentence.end),
-            cue_positions(tokens, sentence),
-        )
+        _require_marked_word(sentence)
+        word = positions_of_span(tokens, sentence.start, sentence.end)
+        return tokens, word, cue_positions(tokens, sentence)
     except InputError as error:
         if sentence.where is None:
             raise
-        said = str(error)
-        raise InputError(f"In {sentence.where}: {said[0].lower()}{said[1:]}") from error
+        message = str(error)
+        raise InputError(f"In {sentence.where}: {message[0].lower()}{message[1:]}") from error
+
+
+def _require_marked_word(sentence: Sentence) -> None:
+    """Raises InputError where the text does not have the word, or other characters are marked."""
+    if sentence.marks_the_word:
+        return
+    find_word(sentence.text, sentence.word)
+    marked = sentence.text[sentence.start : sentence.end]
+    raise InputError(
+        f"Reading the sentence {sentence.text!r}: characters {sentence.start} to {sentence.end} "
+        f"are {marked!r}, expected them to cover {sentence.word!r}; correct start and end."
+    )
 
 
 def cue_positions(tokens: Tokens, sentence: Sentence) -> range | None:
@@ -218,11 +272,13 @@ def cue_positions(tokens: Tokens, sentence: Sentence) -> range | None:
 
 
 def _without_late_cues(material: Material) -> Material:
+    """The sentences that a causal model can be asked about, the reasons of the others added."""
     beginnings = [ids[: at + 1] for ids, at in material.placed]
     senses_of: defaultdict[tuple[int, ...], set[str]] = defaultdict(set)
     for beginning, sense in zip(beginnings, material.labels, strict=True):
         senses_of[beginning].add(sense)
-    rows, left_out = [], []
+    rows = []
+    left_out = []
     for row, (sentence, beginning) in enumerate(zip(material.sentences, beginnings, strict=True)):
         if sentence.cue_after:
             left_out.append(LeftOut(sentence.text, LATE))
@@ -235,30 +291,33 @@ def _without_late_cues(material: Material) -> Material:
 
 def _require_two_senses(material: Material) -> None:
     senses = list(dict.fromkeys(material.labels))
-    if len(senses) < 2:
-        reasons = [row.reason for row in material.left_out]
-        lost = f" ({len(reasons)} sentences were left out: {reasons[-1]})" if reasons else ""
-        other = ""
-        if {LATE, SAME} & set(reasons):
-            other = ", with the cue before the word, or take a model that reads both ways, as tiny-senses-bidirectional"
-        only = f"only {senses[0]!r}" if senses else "no usable sentence"
-        raise InputError(
-            f"Comparing the senses of {material.word!r}: got {only}{lost}, expected sentences of at least two senses; "
-            f"give sentences of another sense{other}."
+    if len(senses) >= 2:
+        return
+    reasons = [item.reason for item in material.left_out]
+    usable = f"only {senses[0]!r}" if senses else "no usable sentence"
+    if reasons:
+        usable += f" ({len(reasons)} sentences were left out: {reasons[-1]})"
+    step = "give sentences of another sense"
+    if {LATE, SAME} & set(reasons):
+        step += (
+            ", with the cue before the word, or take a model that reads both ways, as "
+            "tiny-senses-bidirectional"
         )
+    raise InputError(
+        f"Comparing the senses of {material.word!r}: got {usable}, expected sentences of at least "
+        f"two senses; {step}."
+    )
 
 
 def unused(material: Material, splits: Collection[CrossFit]) -> list[LeftOut]:
     """The sentences of a word that no pair of senses uses, with the reason; first those that
     `prepare` left out."""
     used = {row for split in splits for row in split.rows}
-    reasons = {
-        row: reason for split in splits for row, reason in split.left_out.items() if row not in used
-    }
-    return [
-        *material.left_out,
-        *(LeftOut(material.sentences[row].text, reason) for row, reason in reasons.items()),
-    ]
+    reasons: dict[int, str] = {}
+    for split in splits:
+        reasons |= {row: reason for row, reason in split.left_out.items() if row not in used}
+    by_splits = [LeftOut(material.sentences[row].text, reason) for row, reason in reasons.items()]
+    return [*material.left_out, *by_splits]
 
 
 def continuations(model: Model, word: str, senses: Iterable[str]) -> dict[str, list[int]] | None:
@@ -267,16 +326,15 @@ def continuations(model: Model, word: str, senses: Iterable[str]) -> dict[str, l
 
     None where the lexicon does not have the word, or has no such continuation of one of its senses.
     """
-    known = lexicon.entry(word).senses if word in lexicon.words() else ()
-    given = {
+    in_lexicon = lexicon.entry(word).senses if word in lexicon.words() else ()
+    texts = {
         sense.name: [text for text in sense.continuations if is_one_token(model, text)]
-        for sense in known
+        for sense in in_lexicon
     }
-    if not all(given.get(sense) for sense in senses):
+    if not all(texts.get(sense) for sense in senses):
         return None
-    ids = {
-        name: model.tokenizer(texts, add_special_tokens=False)["input_ids"]
-        for name, texts in given.items()
-        if texts
-    }
-    return {sense: [row[0] for row in ids[sense]] for sense in senses}
+    token_ids = {}
+    for sense in dict.fromkeys(senses):
+        rows = model.tokenizer(texts[sense], add_special_tokens=False)["input_ids"]
+        token_ids[sense] = [row[0] for row in rows]
+    return token_ids

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from probe.evidence import effects
 from probe.evidence.columns import (
     ATTENTION,
     CAUSAL,
@@ -37,9 +38,8 @@ from probe.evidence.material import unused
 from probe.evidence.word import PERMUTED, Controls, PairResult, WordResult
 from probe.model import decomposition
 from probe.model.check import Certificate
+from probe.model.load import read_weights
 from probe.model.model import Model
-from probe.model.weights import read_weights
-from probe.patching import effects
 from probe.stats import axes, resampling
 from probe.stats.resampling import Array
 from probe.stats.verdicts import GATE, LEVEL, best_verdicts, verdicts
@@ -304,18 +304,20 @@ def routes(results: Sequence[WordResult]) -> pd.DataFrame:
     `probe.evidence.head_parts`."""
     parts = []
     for result, pair in sense_pairs_of(results):
-        if pair.routes is not None:
+        if pair.head_parts is not None:
             arrays = (
                 dict.fromkeys(ROUTES, np.full(pair.separation.auroc.shape, np.nan))
-                | pair.routes.shares
+                | pair.head_parts.shares
             )
-            for name, ends in pair.routes.intervals().items():
+            for name, ends in pair.head_parts.intervals().items():
                 arrays |= {
                     f"{name}_{end}": values
                     for end, values in zip(("low", "high"), ends, strict=True)
                 }
             parts.append(
-                with_key(by_head(arrays).assign(pairs=len(pair.routes.pairs)), key_of(result, pair))
+                with_key(
+                    by_head(arrays).assign(pairs=len(pair.head_parts.pairs)), key_of(result, pair)
+                )
             )
     return stacked(parts, [*KEYS, "layer", "head", *ROUTES, "pairs"])
 

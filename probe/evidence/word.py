@@ -18,24 +18,26 @@ import torch
 from scipy.stats import false_discovery_control
 
 from probe.errors import InputError
-from probe.evidence.head_parts import Routes, measure_routes
-from probe.evidence.material import Material, continuations
+from probe.evidence import design, effects
+from probe.evidence.curves import Curves, joint_swaps, measure_curves
+from probe.evidence.design import Pairs, Ranked, Readings
+from probe.evidence.effects import Effects, PairEffects
+from probe.evidence.head_parts import HeadParts, measure_head_parts
+from probe.evidence.material import Material, SensePairSplits, continuations, split_senses
 from probe.model import decomposition, forward
+from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
-from probe.model.weights import Weights, read_weights
-from probe.patching import effects
-from probe.patching.effects import Effects, PairEffects, Pairs, Readings
-from probe.patching.sets import Curves, HeadIndex, Ranked, joint_swaps, measure_curves
+from probe.model.weights import Weights
+from probe.patching.sets import HeadIndex
 from probe.stats import axes, resampling
 from probe.stats.axes import Axis, DepthSeparation, HeldOutAxes
 from probe.stats.resampling import Array, Gap
 from probe.stats.separation import Separation, Tests, corrected_tests, measure_separation
 from probe.stats.verdicts import GATE, LARGE, LEVEL, SMALLEST
-from probe.text import splits
-from probe.text.splits import DRAWN, CrossFit
+from probe.text.splits import DRAWN, CrossFit, cross_fit
 
 CURVE_PAIRS = 12
 HALF_APART = (
@@ -93,7 +95,7 @@ class PairResult:
     separation: Separation
     reading: Readings
     measured: PairEffects | None = None
-    routes: Routes | None = None
+    head_parts: HeadParts | None = None
     tests: Tests | None = None
     stand_ins: tuple[StandIn, ...] = ()
 
@@ -146,25 +148,40 @@ class WordResult:
         return self.states.resid[:, self.depth]
 
 
-def study_word(model: Model, material: Material, options: StudyOptions) -> WordResult:
-    """Everything that is measured on one word; see the module's docstring."""
-    word, weights = observe_word(model, material, options), read_weights(model)
+def study_word(
+    model: Model,
+    material: Material,
+    options: StudyOptions,
+    splits: SensePairSplits | None = None,
+) -> WordResult:
+    """Everything that is measured on one word; see the module's docstring.
+
+    `splits`: how the sentences of every pair of senses are held out, where that is known already.
+    """
+    word = observe_word(model, material, options, splits)
     passed = [pair for pair in word.pairs if pair.gate_p < GATE]
     if not passed:
         return word
+    weights = read_weights(model)
     swapped = _swapped(weights, word, passed, options)
     pairs = tuple(swapped.get(pair.senses, pair) for pair in word.pairs)
-    return replace(
-        word, pairs=pairs, curves=_curves(weights, word, list(swapped.values()), options)
-    )
+    curves = _curves(weights, word, list(swapped.values()), options)
+    return replace(word, pairs=pairs, curves=curves)
 
 
-def observe_word(model: Model, material: Material, options: StudyOptions) -> WordResult:
+def observe_word(
+    model: Model,
+    material: Material,
+    options: StudyOptions,
+    splits: SensePairSplits | None = None,
+) -> WordResult:
     """The study of a word without any swap: states, read-out and axes; gate and separation of every
     pair of senses."""
+    splits = splits or split_senses(material, seed=options.seed)
     weights, pairs = read_weights(model), axes.sense_pairs(material.labels)
     parted = {
-        pair: _hold_out(material, pair, options.seed, causal=model.config.causal) for pair in pairs
+        pair: _hold_out(material, pair, splits[pair], options.seed, causal=model.config.causal)
+        for pair in pairs
     }
     states = target_states(model, material.tokens, material.targets)
     unread = states.z[
@@ -210,23 +227,22 @@ def observe_word(model: Model, material: Material, options: StudyOptions) -> Wor
 
 
 def _hold_out(
-    material: Material, pair: tuple[str, str], seed: int, *, causal: bool
+    material: Material, senses: tuple[str, str], split: CrossFit, seed: int, *, causal: bool
 ) -> tuple[CrossFit, float]:
-    """The sentences of two senses in folds; and p that the word's place, or the length of the text,
-    tells them apart.
+    """The sentences of two senses in folds; and p that the position of the word, or the length of
+    the text, tells them apart.
 
     Where it does and sentences are not paired, only sentences are used that have one of the other
-    sense with the word at the same place, if they are at least half.
+    sense with the word at the same position, if they are at least half.
     """
-    split = splits.cross_fit(material.sentences, pair, seed=seed)
     nuisance = _nuisance_p(material, split, seed, causal=causal)
     if nuisance >= LEVEL or split.pair_design != DRAWN:
         return split, nuisance
     try:
-        alike = splits.cross_fit(material.sentences, pair, seed=seed, positions=material.targets)
+        alike = cross_fit(material.sentences, senses, seed=seed, positions=material.targets)
     except InputError:
         return split, nuisance
-    if len(alike.rows) < min(material.labels.count(sense) for sense in pair):
+    if len(alike.rows) < min(material.labels.count(sense) for sense in senses):
         return split, nuisance
     return alike, _nuisance_p(material, alike, seed, causal=causal)
 
@@ -291,7 +307,7 @@ def _observed(
         separation=measure_separation(
             writes[:, :, rows], split, permutations=options.permutations, seed=options.seed
         ),
-        reading=effects.readings(
+        reading=design.readings(
             layers, word.depth, first, predicts=root is not None, continues=continues
         ),
     )
@@ -301,7 +317,7 @@ def _pairs(
     word: WordResult, split: CrossFit, options: StudyOptions, *, learned: bool = False
 ) -> Pairs:
     given = (word.material.sentences, word.material.distances, split)
-    return effects.make_pairs(*given, most=options.max_pairs, seed=options.seed, learned=learned)
+    return design.make_pairs(*given, most=options.max_pairs, seed=options.seed, learned=learned)
 
 
 def _swapped(
@@ -325,12 +341,12 @@ def _swapped(
     results = {}
     for pair, measured, tests in zip(passed, swaps, family, strict=True):
         along = (pair.axes, pair.pairs, pair.reading)
-        routes = measure_routes(
+        head_parts = measure_head_parts(
             weights, word.placed, word.states.z, word.material.cues, measured.word, along
         )
         stand_ins = _stand_ins(weights, word, pair, measured, options)
         results[pair.senses] = replace(
-            pair, measured=measured, routes=routes, tests=tests, stand_ins=stand_ins
+            pair, measured=measured, head_parts=head_parts, tests=tests, stand_ins=stand_ins
         )
     return results
 
@@ -354,7 +370,7 @@ def _stand_ins(
     )
     stand_ins = []
     few = pair.pairs.take(
-        effects.spread(pair.pairs.units, JOINT_PAIRS, np.random.default_rng(options.seed))
+        design.spread(pair.pairs.units, JOINT_PAIRS, np.random.default_rng(options.seed))
     )
     gap = pair.gap[:, len(weights.blocks)].mean()
     for place in resampling.order(lost.ravel())[:JOINT_HEADS]:
@@ -367,7 +383,15 @@ def _stand_ins(
         if lost[layer, head] < LARGE or lost[layer, head] < abs(last[layer, head]) or not later:
             continue
         moved = (
-            joint_swaps(weights, word.placed, word.states.z, (pair.axes, few), (layer, head), later)
+            joint_swaps(
+                weights,
+                word.placed,
+                word.states.z,
+                pair.axes,
+                few,
+                first=(layer, head),
+                others=later,
+            )
             / gap
         )
         alone = np.array([last[other] for other in later])
@@ -390,7 +414,7 @@ def _curves(
     groups: list[Ranked] = []
     for pair in passed:
         learned, net = _ranking(weights, word, pair, options)
-        few = effects.spread(pair.pairs.units, most, rng)
+        few = design.spread(pair.pairs.units, most, rng)
         for number, holdout in enumerate(pair.split.holdouts):
             mine = [place for place in few if pair.axes.cell[pair.pairs.a[place]] == number]
             train = {pair.split.rows[place] for place in holdout.train}

@@ -7,14 +7,14 @@ from probe.errors import InputError
 from probe.explorer import page
 from probe.explorer.page import Question
 from probe.explorer.session import Explorer
-from probe.model.model import Model
+from probe.model.load import ModelSource, load
 
 if TYPE_CHECKING:
     from probe.explorer.widget import Explored
 
 
 def explore(
-    model: Model, text: str, *, against: str | None = None, word: str | None = None
+    model: ModelSource, text: str, *, against: str | None = None, word: str | None = None
 ) -> "Explored":
     """The explorer of `probe explore` in a notebook: a sentence to retype, heads to swap, what
     becomes of the word.
@@ -31,6 +31,7 @@ def explore(
             f"Exploring in a notebook: the package {error.name} is missing; install it with pip install anywidget, or "
             f"use `probe explore`."
         ) from error
+    model = load(model)
     explorer = Explorer(model)
     first = {}
     for what in ("sentence", "along"):

@@ -22,14 +22,23 @@ from probe.errors import InputError, ProbeError, UnsupportedModel
 from probe.explorer.page import Question, choices, parse
 from probe.model import decomposition, forward
 from probe.model.decomposition import residual_stream
+from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import Trace
 from probe.model.tokens import TargetText, tokenize
 from probe.model.trace import trace
-from probe.model.weights import read_weights
 from probe.pages.walk import write_walk
-from probe.patching import live, positions, swaps
-from probe.patching.live import Both, Change, PairRun, Run, rerun, write_on
+from probe.patching import positions
+from probe.patching.heads import swap_sets
+from probe.patching.pair import (
+    HeadPatch,
+    PairCache,
+    PairReading,
+    PatchedRun,
+    cache_pair,
+    generate,
+    run_with_patch,
+)
 from probe.stats.axes import Axis
 from probe.walkthrough import choose
 from probe.walkthrough.frames import carried, packed, tokens
@@ -75,11 +84,11 @@ class Explorer:
             )
         self.model, self.weights = model, read_weights(model)
         self.traced: Callable[[str], Trace] = lru_cache(KEPT)(partial(trace, model))
-        self.run: Callable[[str], Both] = lru_cache(KEPT)(self._run)
+        self.run: Callable[[str], PairCache] = lru_cache(KEPT)(self._run)
         self.known: Callable[[str, str, str | None, str], choose.SenseAxis] = lru_cache(KEPT)(
             self._known
         )
-        self.unchanged: Callable[[str, int], Run] = lru_cache(KEPT)(self._unchanged)
+        self.unchanged: Callable[[str, int], PatchedRun] = lru_cache(KEPT)(self._unchanged)
 
     def answer(self, question: Question) -> Iterator[Message]:
         """The messages of an answer, the last one with the result. Raises ProbeError for what
@@ -169,11 +178,11 @@ class Explorer:
             for one in top
         ]
 
-    def _run(self, text: str) -> Both:
+    def _run(self, text: str) -> PairCache:
         """The engine's run of a text, whole and kept."""
         ids = tokenize(self.model, text).ids
         with torch.inference_mode():
-            return live.keep(self.weights, [ids], len(ids) - 1, len(self.weights.blocks))
+            return cache_pair(self.weights, [ids], len(ids) - 1, len(self.weights.blocks))
 
     def _axis(self, stand: Stand) -> choose.SenseAxis:
         """The axis that is asked for, or else that of the two sentences, or with one alone the
@@ -209,7 +218,7 @@ class Explorer:
         known, here, traced = self._axis(stand), stand.here, self.traced(question.text)
         axis = known.axis
         yield {"doing": "adding up what moves the word", "progress": 0.6}
-        entries = decomposition.ledger(
+        entries = decomposition.decompose_resid(
             traced, axis.depth, at=here.at, axis=axis, average=known.average
         )
         heads = torch.zeros(*self.weights.shape[:2], len(here.tokens))
@@ -261,12 +270,12 @@ class Explorer:
                     "word, or take the head's mean, or turn it off."
                 )
             run = self.run(stand.there.tokens.text)
-            made["other"] = torch.stack([step.z[0, stand.there.at] for step in run.steps]).cpu()
+            made["other"] = torch.stack([step.z[0, stand.there.at] for step in run.layers]).cpu()
         if "mean" in kinds:
             made["mean"] = self._axis(stand).z.to(self.weights.dtype)
         return {kind: z.to(self.weights.device) for kind, z in made.items()}
 
-    def _changed(self, stand: Stand) -> Run:
+    def _changed(self, stand: Stand) -> PatchedRun:
         """The run with the heads swapped."""
         donors = self._donors(stand, {one.kind for one in stand.question.swaps})
         z, heads = (
@@ -278,12 +287,16 @@ class Explorer:
                 donors[one.kind][one.layer, one.head],
                 True,
             )
-        return rerun(self.run(stand.question.text), Change(stand.here.at, z, heads.to(z.device)))
+        return run_with_patch(
+            self.run(stand.question.text), HeadPatch(stand.here.at, z, heads.to(z.device))
+        )
 
-    def _unchanged(self, text: str, at: int) -> Run:
+    def _unchanged(self, text: str, at: int) -> PatchedRun:
         """The run with no head swapped, by the same engine."""
         z = torch.zeros(*self.weights.shape[:2], self.weights.shape[-1], device=self.weights.device)
-        return rerun(self.run(text), Change(at, z, torch.zeros_like(z[..., 0], dtype=torch.bool)))
+        return run_with_patch(
+            self.run(text), HeadPatch(at, z, torch.zeros_like(z[..., 0], dtype=torch.bool))
+        )
 
     def swap(self, question: Question) -> Iterator[Message]:
         """The coordinate and what comes next, without and with the heads swapped."""
@@ -319,7 +332,7 @@ class Explorer:
         runs |= {"swapped": self._changed(stand)} if question.swaps else {}
         ids: dict[str, list[int]] = {name: [] for name in runs}
         for place, (name, run) in enumerate(runs.items()):
-            for token in write_on(
+            for token in generate(
                 self.weights, run, WRITTEN, end=self.model.tokenizer.eos_token_id
             ):
                 ids[name].append(token)
@@ -345,9 +358,9 @@ class Explorer:
                 self.weights.shape[1], axis.depth, self.weights.shape[1], dtype=torch.bool
             )
             kept[:, layer] = ~torch.eye(self.weights.shape[1], dtype=torch.bool)
-            found[layer] = swaps.swap_sets(
-                self.weights, rows, donor[None, : axis.depth], kept, along
-            )[0, :, 0]
+            found[layer] = swap_sets(self.weights, rows, donor[None, : axis.depth], kept, along)[
+                0, :, 0
+            ]
             yield {"doing": "swapping every head", "progress": 0.1 + 0.9 * (layer + 1) / axis.depth}
         yield {
             "result": {
@@ -357,7 +370,7 @@ class Explorer:
             }
         }
 
-    def _pair(self, stand: Stand) -> tuple[PairRun, tuple[int, ...]]:
+    def _pair(self, stand: Stand) -> tuple[PairReading, tuple[int, ...]]:
         """Both sentences as `read_pair` has them. Raises InputError for sentences that cannot be
         traced."""
         if stand.there is None:

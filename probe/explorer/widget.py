@@ -52,7 +52,7 @@ class Explored(anywidget.AnyWidget):
         self.desk, self.results = Desk(explorer, between), results
         self.kept: DisplayHandle | None = None
         self.on_msg(self._asked)
-        self.observe(self._keep, "next_token")
+        self.observe(self._keep, "said")
 
     def _asked(self, _: object, asked: dict[str, Any], __: object) -> None:
         tell = partial(self._tell, str(asked.get("what")), asked.get("number"))
@@ -91,7 +91,7 @@ def still(key: str, said: str, results: Mapping[str, Any]) -> str:
     sentence, along = results["sentence"], results.get("along")
     shown: dict[str, Any] = {
         "key": key,
-        "next_token": said or sentence["block"]["answer"],
+        "said": said or sentence["block"]["answer"],
         "moved": None,
     }
     shown["texts"] = [("This meaning", sentence["text"]), ("That meaning", sentence["other"])]

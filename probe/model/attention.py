@@ -59,7 +59,7 @@ def scores(q: Tensor, k: Tensor) -> Tensor:
     return q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
 
 
-def cap(x: Tensor, bound: float) -> Tensor:
+def softcap(x: Tensor, bound: float) -> Tensor:
     """Gemma's soft cap: bound tanh(x / bound), x itself near 0 and never beyond the bound. Shape
     unchanged."""
     return bound * torch.tanh(x / bound)
@@ -80,7 +80,7 @@ def rotary_frequencies(dims: int, base: float) -> Tensor:
     return 1.0 / base ** (torch.arange(0, dims, 2, dtype=torch.float32, device="cpu") / dims)
 
 
-def stretch(
+def rope_scaling(
     frequencies: Tensor, *, factor: float, low: float, high: float, length: float
 ) -> Tensor:
     """Llama 3's frequencies for texts `factor` times as long as the `length` of its training. `pair
@@ -173,7 +173,7 @@ def mask(scores: Tensor) -> Tensor:
     return scores.masked_fill(ahead, -math.inf)
 
 
-def look_back(scores: Tensor, window: int) -> Tensor:
+def sliding_window(scores: Tensor, window: int) -> Tensor:
     """A local layer's mask: minus infinity where a key is `window` or more tokens before the query.
     Shape unchanged."""
     query_pos, key_pos = scores.shape[-2:]

@@ -21,9 +21,10 @@ from probe.errors import CrossCheckError
 from probe.model import forward
 from probe.model.architectures.family import Attention, Family
 from probe.model.bridge import plain_model
+from probe.model.hooks import HookedRun, read
+from probe.model.load import ModelSource, load
 from probe.model.model import Config, Model
 from probe.model.tokens import target_tokens, tokenize
-from probe.model.trace import HookedRun, read
 from probe.model.weights import Block, Weights
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -41,7 +42,7 @@ class Row:
     """One comparison: `error` = largest |hooked - scratch| / `scale`, over all texts; `layer` None
     is the whole model.
 
-    `stack` tells the attentions of an encoder-decoder apart; `note` says which hook was repaired
+    `stack` tells the attentions of an encoder-decoder apart; `note` says which hook was replaced
     and how, or why the tolerance is a wider one.
     """
 
@@ -102,14 +103,14 @@ class Certificate:
         return self
 
 
-def certify(model: Model, texts: Sequence[str] = DEFAULT_TEXTS) -> Certificate:
+def certify(model: ModelSource, texts: Sequence[str] = DEFAULT_TEXTS) -> Certificate:
     """The hooked model against the from-scratch forward; the worst error per layer and quantity of
     all texts counts.
 
     An encoder-decoder reads each text as source and as target. Raises InputError for a text the
     model cannot take. Does not raise for a failing row: see `Certificate.require`.
     """
-    return _certificate(model, texts, [(text, text) for text in texts])
+    return _certificate(load(model), texts, [(text, text) for text in texts])
 
 
 def certify_pair(model: Model, source: str, target: str) -> Certificate:
@@ -239,7 +240,7 @@ def _attention_rows(
     block: Block,
     bias: Tensor | None,
 ) -> Iterator[Row]:
-    attention, single = stack.attention, stack.config.family.single
+    attention, single = stack.attention, stack.config.family.in_float32
     seen = {name: tensor[layer] for name, tensor in reading.tensors[attention.name].items()}
     seen["delta_e"] = _own_writes(model, seen["z"], attention, layer)
     rounded = "softmax" in single and model.dtype == EXACT
@@ -252,7 +253,11 @@ def _attention_rows(
     )
     for name, formula in formulas_of(attention, stack.config).items():
         wider = ROUNDED if rounded and (name == "pattern" or name in single) else None
-        note = f"repaired: {attention.lies[name].instead}" if name in attention.lies else ""
+        note = (
+            f"replaced: {attention.unreliable_hooks[name].instead}"
+            if name in attention.unreliable_hooks
+            else ""
+        )
         note = (FLOAT32_SOFTMAX if name == "pattern" else FLOAT32_SCORES) if wider else note
         yield _row(
             stack, layer, (name, formula), seen[name], steps[name], note=note, tolerance=wider
@@ -260,7 +265,11 @@ def _attention_rows(
 
 
 def _mlp_rows(reading: HookedRun, stack: Weights, layer: int, block: Block) -> Iterator[Row]:
-    name, lies, family = stack.attention.name, stack.attention.lies, stack.config.family
+    name, unreliable_hooks, family = (
+        stack.attention.name,
+        stack.attention.unreliable_hooks,
+        stack.config.family,
+    )
     seen, middle = (
         reading.tensors[name],
         reading.tensors["cross" if name == "decoder" else name]["resid_mid"][layer],
@@ -268,7 +277,11 @@ def _mlp_rows(reading: HookedRun, stack: Weights, layer: int, block: Block) -> I
     steps = forward.mlp(block, middle.to(EXACT), seen["resid_pre"][layer].to(EXACT), stack.config)
     formula = {"mlp_out": "MLP", "resid_post": _summed("E′", "MLP", family)}
     for quantity, tensor in steps.items():
-        note = f"repaired: {lies[quantity].instead}" if quantity in lies else ""
+        note = (
+            f"replaced: {unreliable_hooks[quantity].instead}"
+            if quantity in unreliable_hooks
+            else ""
+        )
         yield _row(
             stack, layer, (quantity, formula[quantity]), seen[quantity][layer], tensor, note=note
         )
@@ -302,7 +315,7 @@ def formulas_of(attention: Attention, config: Config) -> dict[str, str]:
     matched = matched if family.scaled else "Q Kᵀ"
     matched = "rotated " + matched if family.positions == "rotary" else matched
     matched = "normed, " + matched if "norm_q" in attention.parts else matched
-    matched = f"capped({matched})" if config.score_cap else matched
+    matched = f"capped({matched})" if config.attn_logit_softcapping else matched
     matched += (
         " + bias" if family.positions == "relative bias" and attention.name != "cross" else ""
     )
@@ -323,6 +336,8 @@ def formulas_of(attention: Attention, config: Config) -> dict[str, str]:
 def _summed(stream: str, written: str, family: Family) -> str:
     """What a block adds to the stream, with the norms on the way, as a formula."""
     added = (
-        f"{stream} + {family.norm}({written})" if family.norm_written else f"{stream} + {written}"
+        f"{stream} + {family.norm}({written})"
+        if family.norm_after_write
+        else f"{stream} + {written}"
     )
-    return f"{family.norm}({added})" if family.norm_last else added
+    return f"{family.norm}({added})" if family.norm_after_sum else added

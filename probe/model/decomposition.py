@@ -17,14 +17,14 @@ write and the read-out; in OLMo 2 and Gemma each write passes a norm of its own,
 the same way, and no other.
 
 Projected on a sense axis there are two readings. `shares`: each component's part of the difference
-of the two sense means over many sentences; they sum to 1. `ledger`: one sentence, each component's
+of the two sense means over many sentences; they sum to 1. `decompose_resid`: one sentence, each component's
 part of its own sense coordinate M, counted from what the component writes on average halfway
 between the senses (`average`), because M is counted from the midpoint: what is the same in every
 sentence, such as the word's own embedding and the biases, is then exactly 0, and the terms sum to
 M.
 
 What this is: direct attribution at the read-out, everything downstream of a term as it was. What it
-is not: the effect of changing the term (that is a swap, `probe.patching.swaps`). A source is a
+is not: the effect of changing the term (that is a swap, `probe.patching.heads`). A source is a
 position, not a word of the text: from the second block on its vector holds what earlier blocks
 gathered there. What a head wrote and an MLP then turned into sense is booked on the MLP.
 
@@ -46,7 +46,7 @@ from torch.nn.functional import normalize
 
 from probe.errors import CrossCheckError, InputError
 from probe.model import attention, forward
-from probe.model.model import Model
+from probe.model.load import ModelSource, load
 from probe.model.records import TargetStates, Trace
 from probe.model.tokens import position
 from probe.model.trace import at_position, with_embeddings
@@ -110,7 +110,7 @@ def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
         torch.zeros(0, weights.shape[2], dtype=torch.float64),
         torch.ones(len(states), 0, dtype=torch.float64),
     )
-    config, written = weights.config, weights.config.family.norm_written
+    config, written = weights.config, weights.config.family.norm_after_write
     if config.family.adds_plainly or (written and not depth):
         return Norms(none, none, ones)
     normed = [] if written else [forward.sum_of(embeddings(weights, states)).double()]
@@ -209,7 +209,7 @@ class Component:
     """What one component adds to the read-out, as it arrives there: `vectors: row d_model`, of
     every text.
 
-    In the ledger of one text, of every source: a head's sources are the positions it may look at,
+    In the decomposition of one text, of every source: a head's sources are the positions it may look at,
     with `attention: source`; everything else has a single one, with attention 1.
     """
 
@@ -256,8 +256,8 @@ def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Compon
 
 
 @dataclass(frozen=True)
-class LedgerEntry:
-    """One line of the ledger: a component, a head's by source, at `pos` with its `token`, as
+class DecompositionEntry:
+    """One term of the decomposition: a component, a head's by source, at `pos` with its `token`, as
     `Tokens.labels` has it.
 
     `norm` is the length of the vector in units of the residual stream; `contribution`, in fractions
@@ -283,7 +283,7 @@ def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Component]:
     layers = len(weights.blocks)
     if not (0 <= depth <= layers and 0 <= at < n):
         raise InputError(
-            f"Opening the ledger after {depth} blocks at position {at}: {trace.model_name} has {layers} blocks and the "
+            f"Decomposing the residual stream after {depth} blocks at position {at}: {trace.model_name} has {layers} blocks and the "
             f"text {n} tokens; give a depth from 0 to {layers} and a position from 0 to {n - 1}."
         )
     states = with_embeddings(weights, at_position(vars(trace), at), [trace.tokens.ids[at]], [at])
@@ -306,14 +306,14 @@ def close(trace: Trace, depth: int, *, at: int) -> float:
     return float((total - hooked).abs().max() / hooked.abs().max())
 
 
-def ledger(
+def decompose_resid(
     trace: Trace,
     depth: int,
     *,
     at: int,
     axis: Axis | None = None,
     average: Mapping[str, Tensor] | None = None,
-) -> list[LedgerEntry]:
+) -> list[DecompositionEntry]:
     """The residual stream at position `at` after `depth` blocks, entry by entry; see the module's
     docstring.
 
@@ -342,7 +342,7 @@ def ledger(
             pos, token = (None, None) if term.head is None else (source, tokens[source])
             written = None if along is None else along[source]
             entries.append(
-                LedgerEntry(term.component, term.layer, term.head, pos, token, norm, written)
+                DecompositionEntry(term.component, term.layer, term.head, pos, token, norm, written)
             )
     return entries
 
@@ -398,7 +398,7 @@ def logit_lens(trace: Trace, at: int | str) -> Tensor:
 
 
 def nearest_tokens(
-    model: Model, vector: Tensor, *, count: int = 5, without: Collection[int] = ()
+    model: ModelSource, vector: Tensor, *, count: int = 5, without: Collection[int] = ()
 ) -> tuple[tuple[int, float], ...]:
     """The ids of the tokens whose embeddings are nearest to `vector` by cosine, with the cosines,
     nearest first.
@@ -406,6 +406,7 @@ def nearest_tokens(
     `d_model -> count (id, cosine)`. `without` are ids left out, such as the word that one started
     from.
     """
+    model = load(model)
     table = model.weights[model.config.family.embed + ".weight"]
     cosines = normalize(table, dim=-1) @ normalize(vector.to(table), dim=-1)
     cosines[list(without)] = -torch.inf

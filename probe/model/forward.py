@@ -4,7 +4,7 @@ the config say: the oracle.
 Nothing of Hugging Face's or TransformerLens's modelling code is used: the tensors come straight
 from the checkpoint. Readable and slow; `probe.model.fused` is a fused form of the same steps and is
 held to this one by tests. What a family's own code computes in float32 whatever the type of the
-model (`Family.single`) is computed in float32 here, too: it is part of what the model is. Nothing
+model (`Family.in_float32`) is computed in float32 here, too: it is part of what the model is. Nothing
 else is rounded, so in float64 this is the other side of `probe.model.check`.
 """
 
@@ -69,7 +69,7 @@ def gain_of(weight: Tensor | None, config: Config) -> Tensor:
     assert weight is not None
     if not config.family.offset:
         return weight
-    return 1 + (weight.float() if "gain" in config.family.single else weight)
+    return 1 + (weight.float() if "gain" in config.family.in_float32 else weight)
 
 
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:
@@ -78,11 +78,11 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) 
     family, gain = config.family, gain_of(weight, config)
     if family.norm == "LayerNorm" and bias is not None:
         return formulas.layer_norm(x, gain, bias, config.epsilon)
-    if "variance" in family.single:
+    if "variance" in family.in_float32:
         return x * formulas.inverse_rms(x.float(), config.epsilon) * gain
     seen = x.float()
     normed = seen * formulas.inverse_rms(seen, config.epsilon)
-    return (normed * gain).to(x.dtype) if "gain" in family.single else normed.to(x.dtype) * gain
+    return (normed * gain).to(x.dtype) if "gain" in family.in_float32 else normed.to(x.dtype) * gain
 
 
 def norm_heads(x: Tensor, weight: Tensor | None, config: Config, norm: Norm = norm) -> Tensor:
@@ -124,21 +124,21 @@ def score(weights: Weights, block: Block, q: Tensor, k: Tensor, bias: Tensor | N
     `twice ... head pos d_head -> ... head query_pos key_pos`
     """
     config = weights.config
-    q, k = placed(block, q, k, config)
-    if "scores" in config.family.single:
+    q, k = apply_rotary(block, q, k, config)
+    if "scores" in config.family.in_float32:
         q, k = q.float(), k.float()
     if config.query_scalar:  # stands under the root in place of d_head
         q = q * (config.d_head / config.query_scalar) ** 0.5
     matched = formulas.scores(q, k) if config.family.scaled else formulas.matches(q, k)
-    if config.score_cap:
-        matched = formulas.cap(matched, config.score_cap)
+    if config.attn_logit_softcapping:
+        matched = formulas.softcap(matched, config.attn_logit_softcapping)
     if bias is not None:
         matched = matched + bias.to(matched)
-    matched = formulas.look_back(matched, config.window) if block.local else matched
+    matched = formulas.sliding_window(matched, config.window) if block.local else matched
     return formulas.mask(matched) if weights.causal else matched
 
 
-def placed(block: Block, q: Tensor, k: Tensor, config: Config) -> tuple[Tensor, Tensor]:
+def apply_rotary(block: Block, q: Tensor, k: Tensor, config: Config) -> tuple[Tensor, Tensor]:
     """Queries and keys as they meet: normed and turned by their positions, where there are any.
     Shapes unchanged."""
     own = config.n_heads // config.n_kv_heads  # keys stand repeated, and are normed once
@@ -151,7 +151,8 @@ def placed(block: Block, q: Tensor, k: Tensor, config: Config) -> tuple[Tensor, 
             torch.arange(q.shape[-2]), rotary(config.positions, local=block.local)
         )
         pair = (
-            formulas.halves(x, angles.shape[-1]) if config.family.paired else x for x in (q, keys)
+            formulas.halves(x, angles.shape[-1]) if config.family.interleaved else x
+            for x in (q, keys)
         )
         q, keys = (formulas.rotate(x, angles.to(x.device)) for x in pair)
     return q, formulas.repeat_kv(keys, config.n_heads)
@@ -163,15 +164,15 @@ def rotary(places: Positions, *, local: bool) -> Tensor:
     if local and places.local_base:
         return formulas.rotary_frequencies(places.dims, places.local_base)
     frequencies = formulas.rotary_frequencies(places.dims, places.base)
-    if places.stretch is None:
+    if places.rope_scaling is None:
         return frequencies
-    factor, low, high, length = places.stretch
-    return formulas.stretch(frequencies, factor=factor, low=low, high=high, length=length)
+    factor, low, high, length = places.rope_scaling
+    return formulas.rope_scaling(frequencies, factor=factor, low=low, high=high, length=length)
 
 
 def softmax(scores: Tensor, config: Config) -> Tensor:
     """The pattern, in float32 where the family's own code softmaxes in float32."""
-    if "softmax" in config.family.single:
+    if "softmax" in config.family.in_float32:
         return formulas.softmax(scores.float()).to(scores.dtype)
     return formulas.softmax(scores)
 
@@ -242,9 +243,9 @@ def leave(block: Block, resid_pre: Tensor, z: Tensor, config: Config) -> dict[st
     delta_e = formulas.write(z, block.w_o)
     attn_out = delta_e.sum(-3) if block.b_o is None else delta_e.sum(-3) + block.b_o
     resid_mid = resid_pre + (
-        norm(attn_out, block.norm_out, None, config) if config.family.norm_written else attn_out
+        norm(attn_out, block.norm_out, None, config) if config.family.norm_after_write else attn_out
     )
-    if config.family.norm_last:
+    if config.family.norm_after_sum:
         resid_mid = norm(resid_mid, block.norm, block.norm_bias, config)
     return {"delta_e": delta_e, "attn_out": attn_out, "resid_mid": resid_mid}
 
@@ -257,9 +258,9 @@ def mlp(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config) -> d
     x = norm(seen, block.norm_mlp, block.norm_mlp_bias, config) if family.norm_first else seen
     mlp_out = activate(block, x, config) @ block.w_out + (0 if block.b_out is None else block.b_out)
     resid_post = resid_mid + (
-        norm(mlp_out, block.norm_mlp_out, None, config) if family.norm_written else mlp_out
+        norm(mlp_out, block.norm_mlp_out, None, config) if family.norm_after_write else mlp_out
     )
-    if family.norm_last:
+    if family.norm_after_sum:
         resid_post = norm(resid_post, block.norm_mlp, block.norm_mlp_bias, config)
     return {"mlp_out": mlp_out, "resid_post": resid_post}
 
@@ -306,7 +307,9 @@ def logits(weights: Weights, final: Tensor) -> Tensor:
     )
     uncapped = transformed(weights, final) @ unembedding(weights, final.dtype).T + bias
     return (
-        formulas.cap(uncapped, weights.config.logit_cap) if weights.config.logit_cap else uncapped
+        formulas.softcap(uncapped, weights.config.final_logit_softcapping)
+        if weights.config.final_logit_softcapping
+        else uncapped
     )
 
 

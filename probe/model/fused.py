@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from probe.model import forward
-from probe.model.attention import cap, halves, look_back, mask, repeat_kv, rotary_angles
+from probe.model.attention import halves, mask, repeat_kv, rotary_angles, sliding_window, softcap
 from probe.model.model import Config
 from probe.model.weights import Block, Weights
 
@@ -59,7 +59,7 @@ def position_tables(weights: Weights, n: int) -> PositionTables:
     if any(config.local):
         every = torch.zeros(n, n, dtype=weights.dtype, device=weights.device)
         near = (
-            mask(look_back(every, config.window)).expand(config.n_heads, n, n)
+            mask(sliding_window(every, config.window)).expand(config.n_heads, n, n)
             if n > config.window
             else None
         )
@@ -151,7 +151,7 @@ def project(
 def _rotate(config: Config, x: Tensor, places: PositionTables, pos: Tensor) -> Tensor:
     """Rotary positions with the run's own cosines and sines. `... head pos d_head`, `... pos`"""
     assert places.cos is not None and places.sin is not None
-    x = halves(x, places.cos.shape[-1]) if config.family.paired else x
+    x = halves(x, places.cos.shape[-1]) if config.family.interleaved else x
     cos, sin = places.cos[pos].unsqueeze(-3), places.sin[pos].unsqueeze(-3)
     turned, left = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
     first, second = turned.chunk(2, dim=-1)
@@ -169,8 +169,8 @@ def pattern(weights: Weights, matches: Tensor, bias: Tensor | None) -> Tensor:
     """The pattern from products of queries and keys: softmax(cap(scale q k) + bias). `... key_pos`,
     unchanged"""
     scores = matches * scale_of(weights)
-    if weights.config.score_cap:
-        scores = cap(scores, weights.config.score_cap)
+    if weights.config.attn_logit_softcapping:
+        scores = softcap(scores, weights.config.attn_logit_softcapping)
     return (scores if bias is None else scores + bias).softmax(-1)
 
 
@@ -183,10 +183,10 @@ def attend(
     n, size, leading, bias = q.shape[-2], k.shape[-2], q.shape[:-3], places.of(block).bias
     if bias is not None:
         bias = bias[:, size - n : size, :size]
-    elif weights.causal and (n < size or weights.config.score_cap):
+    elif weights.causal and (n < size or weights.config.attn_logit_softcapping):
         bias = mask(q.new_zeros(n, size))
     q, k, v = (part.flatten(0, -4) for part in (q, k, v))
-    if weights.config.score_cap:
+    if weights.config.attn_logit_softcapping:
         k, v = (repeat_kv(part, q.shape[-3]) for part in (k, v))
         z = pattern(weights, q @ k.mT, bias) @ v
     else:
@@ -319,11 +319,11 @@ def mlp_of(block: Block) -> Writer:
 def add(config: Config, writer: Writer, resid: Tensor, written: Tensor) -> Tensor:
     """The stream behind a write: the sum, through the norms where the family has them behind. Shape
     unchanged."""
-    if config.family.norm_written:
+    if config.family.norm_after_write:
         return resid + _norm(written, writer.norm_written, None, config)
     return (
         _norm(resid + written, writer.norm, writer.norm_bias, config)
-        if config.family.norm_last
+        if config.family.norm_after_sum
         else resid + written
     )
 
@@ -379,7 +379,7 @@ def _write(config: Config, writer: Writer, resid: Tensor, x: Tensor) -> Tensor:
 def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:
     if config.family.norm == "LayerNorm":
         return functional.layer_norm(x, x.shape[-1:], weight, bias, config.epsilon)
-    if config.family.single and x.dtype == torch.float64:
+    if config.family.in_float32 and x.dtype == torch.float64:
         return forward.norm(
             x, weight, bias, config
         )  # rounded to float32 on the way, as the family's own code does

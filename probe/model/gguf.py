@@ -358,7 +358,7 @@ def read_tensors(
     for name, (_, role, shape) in wanted.items():
         if name not in opened.tensors:
             raise refuse(opened.path, f"the tensor {name} is missing", CONVERT)
-        told = shape[::-1] if _is_turned(config, role, len(shape)) else shape
+        told = shape[::-1] if _is_transposed(config, role, len(shape)) else shape
         if opened.tensors[name].shape != told:
             problem = f"{name} has shape {list(opened.tensors[name].shape)} where its metadata ask for {list(told)}"
             raise refuse(opened.path, problem, CONVERT)
@@ -389,10 +389,10 @@ def _names(config: Config) -> Iterator[tuple[str, str, str, tuple[int, ...]]]:
         yield name, f"{theirs}.{ending}", roles.get(base, ""), shape
 
 
-def _is_turned(config: Config, role: str, axes: int) -> bool:
+def _is_transposed(config: Config, role: str, axes: int) -> bool:
     """GGUF holds every matrix output x input; GPT-2's own files hold those of its layers input x
     output."""
-    return config.family.turned and bool(role) and axes == 2
+    return config.family.transposed and bool(role) and axes == 2
 
 
 def _check_unknown(opened: GgufFile, wanted: Mapping[str, object], config: Config) -> None:
@@ -423,11 +423,11 @@ def _as_in_checkpoint(values: torch.Tensor, role: str, config: Config) -> torch.
     """What the converter did to a tensor of a layer, undone: see `GgufKeys`."""
     family = config.family
     assert family.gguf is not None
-    if _is_turned(config, role, values.dim()):
+    if _is_transposed(config, role, values.dim()):
         return values.T
     if family.offset and values.dim() == 1:
         return values - 1
-    if role in family.gguf.paired:  # rows (head, pair, 2) -> (head, 2, pair)
+    if role in family.gguf.interleaved:  # rows (head, pair, 2) -> (head, 2, pair)
         heads = config.n_heads if role == "q" else config.n_kv_heads
         return values.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
     if role == "qkv" and any(

@@ -42,7 +42,7 @@ class Positions:
     rotary, or T5's buckets.
 
     `dims` coordinates of each head are turned at the `base` frequency, at `local_base` in local
-    layers where that is not 0; `stretch` holds Llama 3's factor, low, high and length; offsets fall
+    layers where that is not 0; `rope_scaling` holds Llama 3's factor, low, high and length; offsets fall
     into `buckets` up to `furthest`.
     """
 
@@ -52,7 +52,7 @@ class Positions:
     dims: int = 0
     base: float = 0.0
     local_base: float = 0.0
-    stretch: tuple[float, float, float, float] | None = None
+    rope_scaling: tuple[float, float, float, float] | None = None
     buckets: int = 0
     furthest: int = 0
 
@@ -67,7 +67,7 @@ class Config:
     `has_head` is False when the checkpoint holds no language-model head; `special_tokens` says that
     the tokenizer puts its own, such as [CLS], `prepend_bos` that one is put in front instead.
     Layers that are `local` look back over `window` tokens, their own among them. `query_scalar`
-    stands under the root in place of d_head; `score_cap` and `logit_cap` bound what they name; 0
+    stands under the root in place of d_head; `attn_logit_softcapping` and `final_logit_softcapping` bound what they name; 0
     where there is none.
     """
 
@@ -94,8 +94,8 @@ class Config:
     window: int = 0
     local: tuple[bool, ...] = ()
     query_scalar: float = 0.0
-    score_cap: float = 0.0
-    logit_cap: float = 0.0
+    attn_logit_softcapping: float = 0.0
+    final_logit_softcapping: float = 0.0
     start_token: int | None = None
     positions: Positions = Positions()
 
@@ -234,8 +234,8 @@ def config_from(
         window=window,
         local=local,
         query_scalar=_above_0(raw, keys.query_scalar, where),
-        score_cap=_above_0(raw, keys.score_cap, where),
-        logit_cap=_above_0(raw, keys.logit_cap, where),
+        attn_logit_softcapping=_above_0(raw, keys.attn_logit_softcapping, where),
+        final_logit_softcapping=_above_0(raw, keys.final_logit_softcapping, where),
         start_token=_start_token(raw, keys, where) if two else None,
         positions=positions,
     )
@@ -415,11 +415,13 @@ def _rotary(raw: Mapping[str, Any], family: Family, d_head: int, where: object) 
         if keys.rotary_dims
         else int(d_head * share)
     )
-    stretch = _stretch(given, where) if kind == "llama3" else None
-    return Positions("rotary", dims=dims, base=float(base), local_base=float(near), stretch=stretch)
+    rope_scaling = _rope_scaling(given, where) if kind == "llama3" else None
+    return Positions(
+        "rotary", dims=dims, base=float(base), local_base=float(near), rope_scaling=rope_scaling
+    )
 
 
-def _stretch(given: Mapping[str, Any], where: object) -> tuple[float, float, float, float]:
+def _rope_scaling(given: Mapping[str, Any], where: object) -> tuple[float, float, float, float]:
     keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
     for key in keys:
         if not _is_number(given.get(key)):

@@ -2,7 +2,7 @@
 stack, layer and head.
 
 `read_weights` gives the one record that everything from raw weights works on: the forward from
-scratch, the engine of swaps, the ledger. Its tensors are views of the model's own.
+scratch, the engine of swaps, the decomposition. Its tensors are views of the model's own.
 """
 
 from collections import Counter
@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probe.model.architectures import require_single
 from probe.model.architectures.family import Attention
-from probe.model.model import Config, Model, refuse
+from probe.model.model import Config, refuse
 
 NORMS = ("norm", "norm_q", "norm_k", "norm_out", "norm_mlp", "norm_mlp_out")
 
@@ -160,14 +159,6 @@ def check_finite(values: torch.Tensor, name: str, *, where: object) -> None:
         raise refuse(where, f"{name} contains {kind}", "take an undamaged copy of the weights")
 
 
-def read_weights(model: Model) -> Weights:
-    """The weights of a model's one stack, in its own type, where it has them; UnsupportedModel
-    where it has more."""
-    require_single(model.config.architecture, "the reading of a word")
-    (weights,) = read_stacks(model.weights, model.config).values()
-    return weights
-
-
 def read_stacks(raw: Mapping[str, Tensor], config: Config) -> Mapping[str, Weights]:
     """The weights of every attention by its name in the table: one of "", or of "encoder",
     "decoder" and "cross"."""
@@ -224,7 +215,7 @@ def _sized(name: str, shape: str, config: Config) -> Iterator[tuple[str, tuple[i
     sizes = tuple(_size(word, config) for word in words)
     yield (name if last == "=" else name + ".weight"), sizes
     if last == "+":
-        yield name + ".bias", sizes[-1:] if config.family.turned else sizes[:1]
+        yield name + ".bias", sizes[-1:] if config.family.transposed else sizes[:1]
 
 
 def _size(word: str, config: Config) -> int:
@@ -252,7 +243,7 @@ def _block(
 
     def matrix(role: str) -> Any:  # formulas are input x output
         held = raw(role)
-        return held if held is None or config.family.turned else held.T
+        return held if held is None or config.family.transposed else held.T
 
     joined = matrix("gate_up")
     gate, up = (matrix("gate"), matrix("up")) if joined is None else joined.chunk(2, dim=-1)

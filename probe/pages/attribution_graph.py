@@ -3,7 +3,7 @@ Neuronpedia reads."""
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -92,7 +92,9 @@ def graph(found: WordFindings, model_name: str) -> dict[str, Any]:
     }
 
 
-def _links(edges: list[Row], ends: list[tuple[str, str]], target: str) -> list[dict[str, Any]]:
+def _links(
+    edges: Sequence[Row], ends: Sequence[tuple[str, str]], target: str
+) -> list[dict[str, Any]]:
     """Query, key and value into one head are one link; what stands at the word has one to the
     target."""
     weights: dict[tuple[str, str], float] = defaultdict(float)
@@ -112,7 +114,7 @@ def _end_of_edge(edge: Row, end: str, tokens: list[str], heads_per_layer: int) -
     head = edge[f"{end}_head"]
     pos = edge[f"{end}_pos"]
     position = tokens.index(pos)
-    if pd.isna(layer):
+    if bool(pd.isna(layer)):
         return _node(layer="E", number=position, position=position, kind=EMBEDDING, label=pos)
     return _node(
         layer=str(layer),

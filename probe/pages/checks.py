@@ -61,9 +61,7 @@ def _controls_and_power(found: WordFindings) -> Section:
     }
 
 
-def _extreme(
-    p: list[float], extreme: Callable[[Iterable[float]], float], sign: str
-) -> str:
+def _extreme(p: list[float], extreme: Callable[[Iterable[float]], float], sign: str) -> str:
     """The p of a word's pair of senses; of several the largest (≤) or the smallest (≥)."""
     text = p_value(extreme(p))
     return text if len(p) == 1 else text.replace("=", sign)

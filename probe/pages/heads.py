@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
-from probe.charts.evidence import ROUTES
+from probe.charts.evidence import HEAD_PARTS
 from probe.evidence.columns import LEADERS
 from probe.evidence.findings import Frames, HeadFinding, WordFindings
 from probe.stats.numbers import decimal, measured, p_value, percent
@@ -48,7 +48,7 @@ def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
 
 
 def _clear_and_all(found: WordFindings) -> tuple[int, int]:
-    """Of the heads that have a rank the number of those whose interval excludes zero, and of all."""
+    """The number of ranked heads whose interval excludes zero, and of all ranked heads."""
     ranked = [head for head in found.heads if head.rank is not None]
     return sum(is_clear(head) for head in ranked), len(ranked)
 
@@ -102,7 +102,7 @@ def _reasons(verdicts: pd.DataFrame, head: HeadFinding) -> list[Section]:
 def _head_parts(parts: pd.DataFrame, head: HeadFinding) -> list[tuple[str, str]]:
     """Effect of each swap that was made of a part of the head, with its interval: means over the
     pairs of senses."""
-    names = {name: ROUTES[name] for name in SWAPPED_PARTS} | {"ablation": "lost with its mean"}
+    names = {name: HEAD_PARTS[name] for name in SWAPPED_PARTS} | {"ablation": "lost with its mean"}
     columns = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
     means = _of_head(parts, head)[columns].astype(float).mean()
     return [
@@ -142,7 +142,7 @@ def effect_charts(found: WordFindings) -> dict[str, Any]:
     if len(found.rows["distances"]):
         made["distance"] = charts.distance_lines(found.rows["distances"], found.word, names)
     if len(found.rows["head_parts"]):
-        made["part"] = charts.route_bars(
+        made["part"] = charts.head_part_bars(
             found.rows["head_parts"], found.rows["word_heads"], found.word, names
         )
     return made
@@ -173,7 +173,7 @@ def together(findings: Mapping[str, WordFindings], frames: Frames) -> list[Secti
     return sections
 
 
-def shares(findings: Mapping[str, WordFindings], frames: Frames) -> list[Section]:
+def shares(frames: Frames) -> list[Section]:
     """The direct shares of each ranked word, over the pairs of senses that are apart, and their
     sum."""
     apart = frames["words"].loc[frames["words"]["ranked"], ["word", "sense_a", "sense_b"]]
@@ -210,7 +210,7 @@ def every_head(findings: Mapping[str, WordFindings], frames: Frames) -> list[Sec
     ]
 
 
-def head_numbers(row: Mapping[str, Any]) -> dict[str, str]:
+def head_numbers(row: Mapping[Any, Any]) -> dict[str, str]:
     """A head's effects, separation and attention as text; `row` holds them by the names of the
     columns."""
     return {

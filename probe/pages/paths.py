@@ -6,7 +6,7 @@ path is told only as far as it was measured: what goes over it, and whether ever
 passed its test.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -81,7 +81,7 @@ def paths(found: WordFindings) -> Section:
     }
 
 
-def one_path(steps: list[Row]) -> Section:
+def one_path(steps: Sequence[Row]) -> Section:
     """One path: its steps in order, its share of the gap, and whether each step passed its test."""
     return {
         "steps": [_step(step) for step in steps],

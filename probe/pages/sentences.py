@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
-from probe.charts import writes
 from probe.evidence.findings import Frames, HeadFinding, Row, WordFindings
+from probe.pages.sources import sources_in_words
 from probe.stats.numbers import decimal, percent
 
 SMALLEST_WRITTEN = 0.005  # of the gap: a smaller contribution rounds to 0 % and is not written
@@ -49,7 +49,8 @@ def _clearest(rows: pd.DataFrame) -> int:
     cues = rows["role"].eq("cue")
     if cues.any():
         toward = toward.where(cues, 0.0)
-    return int(toward.groupby(rows["sentence"], sort=False).sum().idxmax())
+    sums = toward.groupby(rows["sentence"], sort=False).sum()
+    return int(sums.index[int(sums.argmax())])
 
 
 def _sentence(found: WordFindings, number: int) -> Section:
@@ -62,7 +63,7 @@ def marked(row: Row) -> list[tuple[str, str]]:
     """The text in pieces, each with what it is: word, cue, or nothing."""
     text = row["text"]
     spans = [(int(row["start"]), int(row["end"]), "word")]
-    if not pd.isna(row["cue_start"]):
+    if bool(pd.notna(row["cue_start"])):
         spans.append((int(row["cue_start"]), int(row["cue_end"]), "cue"))
     pieces = []
     end_of_last = 0
@@ -89,9 +90,7 @@ def _read_by(rows: pd.DataFrame) -> Section:
     rounded up to a STEP."""
     largest = float(rows["contribution"].abs().max())
     limit = max(-(-largest // STEP) * STEP, STEP)
-    sentences = [
-        _read_sentence(group, limit) for _, group in rows.groupby("sentence", sort=False)
-    ]
+    sentences = [_read_sentence(group, limit) for _, group in rows.groupby("sentence", sort=False)]
     return {"sentences": sentences, "full": percent(limit)}
 
 
@@ -150,18 +149,16 @@ def showcase(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
         item = {"word": row["word"], "sense": row["sense"], "parts": marked(row), "row": row}
         if pd.isna(row["reads_as"]):
             second = frames["beside"][frames["beside"]["text"] == row["text"]]
-            readers = [_second_reader(other) for other in second.to_dict("records")]
+            readers = [second_reader(other) for other in second.to_dict("records")]
             after.append(item | {"beside": readers})
         else:
             ranked = findings[row["word"]].ranked
             verdict = ("✓" if row["reads_as"] == row["sense"] else "✗") if ranked else ""
-            before.append(
-                item | {"ranked": ranked, "on_axis": _on_axis(row), "verdict": verdict}
-            )
+            before.append(item | {"ranked": ranked, "on_axis": _on_axis(row), "verdict": verdict})
     return {"before": before, "after": after}
 
 
-def _second_reader(row: Row) -> Section:
+def second_reader(row: Row) -> Section:
     """What a model that reads both ways makes of a sentence with a late cue."""
     values: Section = {"row": row, "model": row["model"], "on_axis": _on_axis(row)}
     values["source_known"] = bool(pd.notna(row["share"]))
@@ -183,18 +180,16 @@ def _on_axis(row: Row) -> Section:
 def supplied(findings: Mapping[str, WordFindings], frames: Frames) -> list[Section]:
     """For each word its example sentences with what supplies the sense, in words and as a chart."""
     decomposition = frames["decomposition"]
-    in_words = writes.ledger_in_words(decomposition) if len(decomposition) else {}
+    in_words = sources_in_words(decomposition) if len(decomposition) else {}
     sections = []
     for word, found in findings.items():
-        numbers = found.rows["decomposition"]["sentence"].drop_duplicates()
-        items = [
-            _sentence(found, int(number))
-            | {
-                "chart": charts.cue_ledger(decomposition, word, sentence=int(number)),
-                "in_words": in_words[(word, int(number))],
-            }
-            for number in numbers
-        ]
+        items = []
+        for number in found.rows["decomposition"]["sentence"].drop_duplicates():
+            summary = in_words[(word, int(number))]
+            chart = charts.decomposition_bars(
+                decomposition, word, sentence=int(number), summary=summary
+            )
+            items.append(_sentence(found, int(number)) | {"chart": chart, "in_words": summary})
         if items:
             sections.append({"word": word, "first": items[:1], "others": items[1:]})
     return sections

@@ -13,6 +13,7 @@ import typer
 MINUTE = 60.0
 
 if TYPE_CHECKING:
+    from probe.evidence.cost import SensePairSize, StudyCost
     from probe.model.check import Certificate
     from probe.model.parameters import Count
 
@@ -66,6 +67,61 @@ def print_parameters(counted: "Count", *, as_json: bool) -> None:
     print_table(["part", "shape", f"{'each':>11}", f"{'of them':>7}", f"{'in all':>14}"], rows)
     for line in told(counted):
         typer.echo(line)
+
+
+def cost_sentence(cost: "StudyCost") -> str:
+    """What a study will take at most: forward passes, swaps, minutes, memory."""
+    from probe.stats.numbers import memory_size
+
+    minutes = ""
+    if cost.seconds is not None:
+        minutes = f"about {max(1, round(cost.seconds / MINUTE))} min on this machine, "
+    return (
+        f"{', '.join(cost.words)}: at most {cost.forwards:,} forward passes and {cost.swaps:,} "
+        f"swaps, {minutes}about {memory_size(cost.memory)} of memory."
+    )
+
+
+def sentences_suffice(cost: "StudyCost") -> list[str]:
+    """What the sentences of a study are enough for, a line per pair of senses; then the words
+    without a marked cue, and what is left out."""
+    from probe.stats.numbers import counted
+
+    lines = [_pair_suffices(size) for size in cost.sizes]
+    lines += [
+        f"{word}: no cue is marked, so every sentence, or pair of them, counts as a cue word of "
+        "its own."
+        for word in cost.without_cues
+    ]
+    lines += [
+        f"{word}: {counted(number, 'sentence')} left out: {reason}."
+        for word, reason, number in cost.left_out
+    ]
+    return lines
+
+
+def _pair_suffices(size: "SensePairSize") -> str:
+    """How many sentences, pairs and cue words two senses have, and what they are enough for."""
+    from probe.evidence.tables import FEW, FEW_CUES
+    from probe.stats.verdicts import LEVEL
+
+    missing = []
+    if min(size.sentences) < FEW:
+        missing.append(f"{FEW} sentences per sense")
+    if size.cue_words < FEW_CUES:
+        missing.append(f"{FEW_CUES} different cue words")
+    if size.smallest_p >= LEVEL:
+        answer = f"no test can come below p = {size.smallest_p:.2g}: give more different cue words"
+    elif missing:
+        answer = f"exploratory; for a firmer answer give {' with '.join(missing)}"
+    else:
+        answer = "enough for tests corrected for every head"
+    sense_a, sense_b = size.senses
+    of_a, of_b = size.sentences
+    return (
+        f"{size.word}, {sense_a} / {sense_b}: {of_a} and {of_b} sentences in {size.pairs} pairs "
+        f"with {size.cue_words} pairs of cue words; {answer}."
+    )
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:

@@ -23,9 +23,9 @@ from jinja2 import Environment
 from probe.charts import grid
 from probe.model import attention, forward
 from probe.model.parameters import published, told
-from probe.pages import excerpts, output, sections
+from probe.pages import checks, output, sentences
 from probe.pages.output import WALK
-from probe.patching import live, positions
+from probe.patching import pair, positions
 from probe.stats.axes import Axis
 from probe.walkthrough.frames import TABLES
 from probe.walkthrough.numbers import named
@@ -37,7 +37,7 @@ FORMULAS = {
     "attention": attention,
     "forward": forward,
     "positions": positions,
-    "live": live,
+    "pair": pair,
     "axes": Axis,
 }
 VARIANTS = {"pattern": grid.DIVIDED, "steep": grid.UNDIVIDED}
@@ -92,11 +92,11 @@ def values(walk: "Walk") -> dict[str, Any]:
         "pictures": {name: _emptied(chart) for name, chart in pictures(walk).items()},
         "told": told(walk.parameters),
         "gpt3": published("gpt3"),
-        "certificate": sections.certificate(frames["certificate"]),
-        "repaired": sorted(
-            {note.removeprefix("repaired: ") for note in frames["certificate"]["note"]} - {""}
+        "certificate": checks.certificate(frames["certificate"]),
+        "replaced": sorted(
+            {note.removeprefix("replaced: ") for note in frames["certificate"]["note"]} - {""}
         ),
-        "downloads": sections.downloads(frames, TABLES),
+        "downloads": checks.downloads(frames, TABLES),
         "data": output.as_json(walk.block),
     }
 
@@ -193,7 +193,7 @@ def chips(frame: pd.DataFrame) -> list[dict[Any, Any]]:
     """The tokens as a page shows them: a leading space apart from the text, white space made
     visible, a hue."""
     rows = enumerate(frame.to_dict("records"))
-    return [row | excerpts.visible(str(row["piece"])) | {"hue": place % 6} for place, row in rows]
+    return [row | sentences.visible(str(row["piece"])) | {"hue": place % 6} for place, row in rows]
 
 
 def shortened(text: str) -> str:

@@ -37,9 +37,7 @@ def opening(findings: Mapping[str, WordFindings]) -> Section:
 def scope(findings: Mapping[str, WordFindings]) -> Section:
     """How much was swapped: the fewest sentences and cue words of any ranked pair of senses, and
     the most tests that one p is corrected for."""
-    ranked = [
-        (found, pair) for found in findings.values() for pair in found.pairs if pair.ranked
-    ]
+    ranked = [(found, pair) for found in findings.values() for pair in found.pairs if pair.ranked]
     if not ranked:
         return {"swapped": False}
     heads = len(ranked[0][0].rows["heads"][["layer", "head"]].drop_duplicates())
@@ -130,9 +128,7 @@ def resolving(found: WordFindings) -> Section:
 def looks_at_word(heads: Sequence[HeadFinding]) -> list[HeadFinding]:
     """Heads that look at the word and not at the cue: what they move, others have brought there."""
     return [
-        head
-        for head in heads
-        if head.attention_itself > MOSTLY and head.attention_cue < 1 - MOSTLY
+        head for head in heads if head.attention_itself > MOSTLY and head.attention_cue < 1 - MOSTLY
     ]
 
 

@@ -39,11 +39,12 @@ from probe.errors import InputError, UnsupportedModel
 from probe.model import attention as formulas
 from probe.model import forward, fused
 from probe.model.forward import Decoded, Stacks
+from probe.model.load import ModelSource, load
 from probe.model.model import Config, Model
 from probe.model.records import PairTrace
 from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
-from probe.patching import swaps
+from probe.patching import heads as swaps
 
 __all__ = ["WordChoice", "direct_logits", "swap_heads", "swap_source_words"]
 
@@ -110,7 +111,7 @@ class CrossSwaps:
         return float((self.together[:, 1] - self.together[:, 0]).sum() / 2 / self.gap.sum())
 
 
-def swap_heads(model: Model, choices: Sequence[WordChoice]) -> CrossSwaps:
+def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
     """How far the margin between the two words moves when one head of cross-attention has the other
     run's z.
 
@@ -119,6 +120,7 @@ def swap_heads(model: Model, choices: Sequence[WordChoice]) -> CrossSwaps:
     for an empty or over-long text, and for words that do not follow the target or begin with the
     same token.
     """
+    model = load(model)
     stacks = _stacks_of(model)
     layers, heads = stacks["cross"].shape[:2]
     one = torch.eye(layers * heads, dtype=torch.bool, device=model.device).unflatten(
@@ -169,7 +171,7 @@ def _swapped(
 
 
 def swap_source_words(
-    model: Model, choices: Sequence[WordChoice], places: Sequence[Sequence[Sequence[int]]]
+    model: ModelSource, choices: Sequence[WordChoice], places: Sequence[Sequence[Sequence[int]]]
 ) -> Tensor:
     """How far the margin (see `swap_heads`) moves with the other run's encoder output at some
     source positions.
@@ -178,6 +180,7 @@ def swap_source_words(
     Raises as `swap_heads`, and InputError where the two sources are not equally long or a position
     is not in them.
     """
+    model = load(model)
     stacks = _stacks_of(model)
     moved = []
     with torch.inference_mode():
@@ -263,7 +266,7 @@ class Directions:
 
 
 def direct_logits(
-    model: Model, pair: PairTrace, word: str, *, against: str | None = None
+    model: ModelSource, pair: PairTrace, word: str, *, against: str | None = None
 ) -> Tensor:
     """What each cross-attention head adds, by source token, to the logit of `word` less that of
     `against`, at every target position.
@@ -272,6 +275,7 @@ def direct_logits(
     without `against` less the mean of the vocabulary. Raises InputError for a word that does not
     follow the target.
     """
+    model = load(model)
     target = pair.target.text
     tokens = [first_token(model, target, one) for one in (word, against) if one is not None]
     return by_source(pair, directions(model, pair, toward(model, *tokens)))
@@ -317,7 +321,7 @@ def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
         )
         gains = (own.norm_mlp, across.norm, own.norm)
         for name, start, added, gain in zip(found, before, written, gains, strict=True):
-            if config.family.norm_last:
+            if config.family.norm_after_sum:
                 assert gain is not None
                 back = _through(back, start + added, gain, config)
             found[name].append(back)
@@ -332,5 +336,5 @@ def _through(back: Tensor, entering: Tensor, gain: Tensor, config: Config) -> Te
     if family.norm == "LayerNorm":
         entering = entering - entering.mean(-1, keepdim=True)
         back = back - back.mean(-1, keepdim=True)
-    seen = entering.float() if family.single else entering  # as `forward.norm` has it
+    seen = entering.float() if family.in_float32 else entering  # as `forward.norm` has it
     return back * formulas.inverse_rms(seen, config.epsilon)

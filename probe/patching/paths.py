@@ -1,143 +1,87 @@
-"""Every path from one part of the network to a head or an MLP that reads it: what a receiver makes
-of one sender alone.
+"""Whole ways from the cue to the word: chains of edges, what goes over each, over all together, and
+how few are enough; and, from the weights alone, how well the two heads of an edge fit together
+(`composition`).
 
-An edge leads from what a sender writes at one position to one head at the same or a later position
-(at any where the model reads both ways), into its query, its key or its value, or to an MLP at the
-same position; positions are counted from the word, 0 the word and -1 the token before it. Along it
-the receiver's input at the sender's position is
+A set of edges is patched at once. The embeddings send the donor's less their own; a receiver of the
+set is computed anew from its own inputs and the changes that reach it over edges of the set, and
+sends its own change on over edges of the set alone; everything else up to the word keeps its value.
+What the heads at the word that stand at an end of the set have become is then read out: every other
+head at the word is held, the MLPs at the word are live. So only what left the cue and went along
+the set counts, step by step, each step exact. Shares are of the gap along the first direction, both
+ways averaged, ratios of sums over pairs.
 
-    the stream there, with the donor's write of the sender in place of its own,  through the
-                                                                                 receiver's own
-                                                                                 norm,
+Patching every edge there is (MLPs as receivers among them) is the donor's run, so its share is 1.
 
-the query, key or value there and the receiver's z, or the MLP's output, are computed anew, and
-every other write is the recipient's. Where a family adds writes as they are, that is the stream +
-(donor's write - own write); where a norm stands behind what the heads of a block write together, or
-behind the sum, what passes it is normed with the sender's write changed. Senders: the embeddings
-(token and position together), every head and every MLP before. Three numbers an edge, with z an
-MLP's output, in front of any norm, where the receiver is one:
-
-    fraction   <z along the edge - own z, z swapped - own z> / |z swapped - own z|²: how much of the
-               receiver's own swap
-               the edge alone brings about; 1 is all of it
-    direct     how far the word's vector moves when every head and MLP behind the receiver writes
-               what it wrote; 0
-               where the receiver does not stand at the word
-    total      the same with everything behind the receiver live
-
-Up to there this is arithmetic on what two runs computed, exact: no gradient, and no norm, softmax
-or activation made linear. A total is a forward of its own from the receiver on, so it is run for
-edges that could reach a given share of the gap (|fraction| times the effect of the receiver's
-swap), and for a random sample of the others.
-
-Sources: Goldowsky-Dill et al. 2023 (path patching); Wang et al. 2022 (paths into queries, keys and
-values).
+Sources: Wang et al. 2022 (paths, minimal circuits); Goldowsky-Dill et al. 2023 (path patching of
+sets of paths).
 """
 
-from collections.abc import Iterator, Sequence
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.model import fused
-from probe.model.attention import repeat_kv
 from probe.model.weights import Weights
-from probe.patching import live
-from probe.patching.live import Both, Point
-from probe.patching.positions import HEAD, effects
-from probe.patching.swaps import NUMBERS, Rows
-from probe.stats.resampling import Array, order
+from probe.patching.edges import EDGE_DTYPE, EMBEDDING, MLP, EdgeArray, Edges
+from probe.patching.heads import Rows
+from probe.patching.pair import (
+    PairCache,
+    PairReading,
+    Point,
+    cache_pairs,
+    receiver_z,
+    run_frozen,
+    token_pairs,
+)
+from probe.stats.resampling import Array
 
-REACH, SAMPLE = 0.005, 200
-CHANNELS = ("query", "key", "value", "input")  # the last is an MLP's
-EMBEDDING, MLP = -1, -1  # the layer of the embeddings as a sender, and the head of what is no head
-ENDS = [f"{end}_{part}" for end in ("sender", "receiver") for part in ("layer", "head", "pos")]
-EDGE = np.dtype([*((name, np.int16) for name in ENDS), ("channel", "U5")])
-Edges = NDArray[np.void]
-
-
-def edges_of(
-    weights: Weights, depth: int, senders: Sequence[int], receivers: Sequence[int], *, mlps: bool
-) -> Edges:
-    """Every edge, block after block, a block's heads before its MLP. `-> edge`"""
-    count, last = weights.shape[1], CHANNELS[-1]
-    every = [
-        (EMBEDDING, MLP),
-        *((layer, head) for layer in range(depth) for head in (*range(count), MLP)),
-    ]
-    writers, parts = np.array(every, dtype=np.int16).T, []
-    into = [
-        (channel, pos, receiver)
-        for pos in senders
-        for channel, receiver in ways_in(weights, pos, receivers)
-    ]
-    into += [(last, pos, pos) for pos in senders if mlps and pos in receivers]
-    for layer, (channel, pos, receiver) in product(range(depth), into):
-        heads = [MLP] if channel == last else [*range(count)]
-        behind_heads = channel == last and not weights.config.family.parallel
-        before = (
-            1 + layer * (count + 1) + (count if behind_heads else 0)
-        )  # how many senders write before it is read
-        block = np.empty((len(heads), before), dtype=EDGE)  # head sender
-        block["sender_layer"], block["sender_head"] = writers[:, :before]
-        block["receiver_layer"], block["receiver_head"] = layer, np.array(heads)[:, None]
-        block["sender_pos"], block["receiver_pos"], block["channel"] = pos, receiver, channel
-        parts.append(block.ravel())
-    return np.concatenate(parts)
+ENOUGH, LEAST, MOST, RANDOM_SETS = 0.9, 0.01, 50, 200
+DIGITS = 6  # shares that are alike in these are ordered by the numbers of their edges, not by how sums are rounded
+READ_BY = {
+    "query": ("w_q", "w_k"),
+    "key": ("w_k", "w_q"),
+    "value": ("w_v", "w_o"),
+}  # what reads, what is behind it
+Numbers = tuple[int, ...]
+Node = tuple[int, int, int]  # layer, head and position of a sender or a receiver
 
 
-def ways_in(weights: Weights, pos: int, receivers: Sequence[int]) -> list[tuple[str, int]]:
-    """Through which channel a write at `pos` gets into a head at which position: no earlier one in
-    a causal model."""
-    reading = [receiver for receiver in receivers if receiver >= pos or not weights.causal]
-    query = [("query", pos)] if pos in receivers else []
-    return query + [(channel, receiver) for channel in ("key", "value") for receiver in reading]
+def sender_of(edge: np.void) -> Node:
+    """Where an edge begins."""
+    layer, head, pos, *_ = edge.item()
+    return layer, head, pos
+
+
+def receiver_of(edge: np.void) -> Node:
+    """Where it ends."""
+    *_, layer, head, pos, _ = edge.item()
+    return layer, head, pos
 
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """Every edge of several pairs of one layout; recipient 0 is `a` with writes of `b`, recipient 1
-    the other way.
+    """Chains from the cue to a head at the word, best first, as numbers into the edges that they
+    were found among.
 
-    `edges: edge`, a structured array of EDGE: layers, heads (-1 the MLP of a layer, layer -1 the
-    embeddings), positions and one of CHANNELS · `gap: pair direction` · `fraction: pair recipient
-    edge` · `direct total: pair recipient edge direction`, how far the read-out moves; `total` is
-    NaN where it was not run · `sampled: edge`, those whose total was run though they could not
-    reach as much · `swapped: pair recipient layer head pos`, how far it moves along the first
-    direction when a receiver is the donor's, the MLPs behind the heads.
+    `shares: way`, of the gap, over each alone · `together`: over all at once · `smallest`: the
+    edges that are left when one after the other is taken out as long as ENOUGH of the gap goes over
+    the others, None where not even all carry as much · `kept`: what goes over these · `random:
+    set`, what goes over as many edges into each layer, drawn from all.
     """
 
-    edges: Edges
-    gap: Tensor
-    fraction: Tensor
-    direct: Tensor
-    total: Tensor
-    sampled: NDArray[np.bool_]
-    swapped: Tensor
-
-    def share(self, name: str, direction: int = 0) -> Array:
-        """`direct` or `total` as a share of the gap, both ways averaged: a ratio of sums. `-> edge`"""
-        noise, denoise = getattr(self, name)[..., direction].double().sum(0)
-        return np.asarray((denoise - noise) / 2 / self.gap[:, direction].double().sum())
-
-    def rows(self, direction: int = 0, *, only_run: bool = True) -> list[dict[str, object]]:
-        """One row an edge, over all pairs and both ways: `fraction` a mean, `direct` and `total`
-        shares of the gap (ratios of sums), and `sampled`; those whose total was run, or all.
-        """
-        columns: dict[str, NDArray[np.generic]] = {
-            name: self.edges[name] for name in EDGE.names or ()
-        }
-        columns |= {"fraction": self.fraction.mean((0, 1)).numpy()}
-        columns |= {name: self.share(name, direction) for name in ("direct", "total")} | {
-            "sampled": self.sampled
-        }
-        kept = ~np.isnan(columns["total"]) if only_run else slice(None)
-        rows = zip(*(values[kept].tolist() for values in columns.values()), strict=True)
-        return [dict(zip(columns, row, strict=True)) for row in rows]
+    paths: tuple[Numbers, ...]
+    shares: Array
+    together: float
+    circuit: Numbers | None
+    circuit_share: float
+    random_shares: Array
 
 
 def paths(
@@ -145,294 +89,252 @@ def paths(
     a: Rows,
     b: Rows,
     directions: Tensor,
+    found: Edges,
     *,
     depth: int,
-    positions: Sequence[int] | None = None,
-    receivers: Sequence[int] | None = None,
-    mlps: bool = True,
-    reach: float = REACH,
-    most: int | None = None,
-    sample: int = SAMPLE,
+    least: float = LEAST,
+    draws: int = RANDOM_SETS,
     seed: int = 0,
 ) -> Paths:
-    """Every edge into every head and every MLP below the read-out, of pairs whose members are of
-    equal length.
+    """Chain the edges of `found` whose total is at least `least` of the gap, and measure them on
+    the pairs given, which may be others of the same layout.
 
-    `directions`: as in `trace_positions` · `positions`: of senders; those from the first difference
-    to the word where none are given · `receivers`: of receivers, all of these where none are given
-    · `mlps`: whether MLPs are among the receivers · `reach`: the share of the gap along the first
-    direction that an edge must be able to reach for its total to be run · `most`: of how many it is
-    run at most, those that could reach most · `sample`: of how many others it is run, drawn with
-    the seed. Raises InputError as `trace_positions`.
+    A way is kept where at least as much goes over it alone; `draws` random sets stand beside.
+    Raises InputError as `trace_positions`.
     """
-    pairs = live.pairs_of(weights, a, b, depth)
-    senders = live.offsets_of(pairs, positions)
-    receiving = senders if receivers is None else live.offsets_of(pairs, receivers)
-    edges = edges_of(weights, depth, senders, receiving, mlps=mlps)
     with torch.inference_mode():
-        read = [*live.keep_pairs(weights, pairs, directions, depth)]
-        gaps = torch.stack([one.gap for one in read])
-        measured = [_measure(one.both, senders, receiving, one.along, mlps=mlps) for one in read]
-        fraction, direct = (torch.stack(part) for part in zip(*measured, strict=True))
-        parts = [HEAD, "mlp_out"] if mlps else [HEAD]
-        moved = [effects(one.both, receiving, one.along[:1], parts) for one in read]
-        swapped = [torch.cat([one[part][..., 0] for part in parts], dim=2) for one in moved]
-        could = (
-            (_could_reach(edges, fraction, swapped, receiving) / gaps[:, 0].sum().abs())
-            .cpu()
-            .numpy()
+        read = [*cache_pairs(weights, token_pairs(weights, a, b, depth), directions, depth)]
+
+        def share(numbers: Sequence[int], ends: Iterable[Node] | None = None) -> float:
+            return share_of(read, found.edges[[*numbers]], ends)
+
+        measured = [
+            (way, share(way, [receiver_of(found.edges[way[-1]])])) for way in chains(found, least)
+        ]
+        enough = (item for item in measured if abs(item[1]) >= least)
+        good = sorted(enough, key=lambda item: (-round(abs(item[1]), DIGITS), item[0]))
+        union = tuple(sorted({number for way, _ in good for number in way}))
+        ends = {receiver_of(found.edges[way[-1]]) for way, _ in good}
+        together = share(union, ends)
+        smallest = (
+            _smallest(union, lambda numbers: share(numbers, ends)) if together >= ENOUGH else None
         )
-        reached = np.isin(np.arange(len(could)), order(could)[:most]) & (could >= reach)
-        sampled = np.zeros_like(reached)
-        sampled[np.random.default_rng(seed).permutation(np.flatnonzero(~reached))[:sample]] = True
-        total, chosen = torch.full_like(direct, torch.nan), np.flatnonzero(reached | sampled)
-        for number, one in enumerate(read):
-            total[number][:, chosen] = totals(one.both, edges[chosen], one.along)
-        found = [part.cpu() for part in (gaps, fraction, direct, total, torch.stack(swapped))]
-    gap, fraction, direct, total, whole = (part.clone() for part in found)
-    return Paths(edges, gap, fraction, direct, total, sampled, whole)
+        fewest = union if smallest is None else smallest
+        drawn = [share(numbers) for numbers in _matched(found.edges, fewest, draws, seed)]
+    return Paths(
+        paths=tuple(way for way, _ in good),
+        shares=np.array([value for _, value in good]),
+        together=together,
+        circuit=smallest,
+        circuit_share=share(fewest, ends),
+        random_shares=np.array(drawn),
+    )
 
 
-def total_effects(
-    weights: Weights, a: Rows, b: Rows, directions: Tensor, edges: Edges, *, depth: int
-) -> Tensor:
-    """The total effect of given edges, in pairs as for `paths`; raises alike. `-> pair recipient
-    edge direction`"""
-    pairs = live.pairs_of(weights, a, b, depth)
-    live.offsets_of(pairs, np.union1d(edges["sender_pos"], edges["receiver_pos"]).tolist())
-    with torch.inference_mode():
-        read = live.keep_pairs(weights, pairs, directions, depth)
-        return torch.stack([totals(one.both, edges, one.along) for one in read]).cpu().clone()
-
-
-def _arriving(both: Both, pos: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Block by block how what the heads read at a position, and what the MLP reads there, changes
-    with the write of each sender before it alone: the embeddings, then heads and MLP of block after
-    block. `-> recipient sender d_model`, twice
+def chains(found: Edges, least: float) -> list[Numbers]:
+    """Paths from the embeddings to a head at the word over edges of at least `least`, best first:
+    that whose weakest edge has the largest total. At most MOST, as numbers of edges.
     """
-    entering = _other(both.steps[0].resid_pre[:, pos, None])
-    for layer, (block, step) in enumerate(zip(both.weights.blocks, both.steps, strict=False)):
-        assert block.w_out is not None
-        heads = torch.einsum("rhe,hed->rhd", _other(step.z[:, pos]), block.w_o)
-        middle = _passed_on(both, 2 * layer, pos, entering, heads)
-        yield entering, entering if both.weights.config.family.parallel else middle
-        mlp = _other(step.hidden[:, pos, None]) @ block.w_out
-        entering = _passed_on(both, 2 * layer + 1, pos, middle, mlp)
+    strength = np.nan_to_num(np.abs(found.share("total"))).round(DIGITS)
+    leaving: dict[Node, list[int]] = defaultdict(list)
+    for number in np.flatnonzero(strength >= least).tolist():
+        leaving[sender_of(found.edges[number])].append(number)
+    first = [
+        number for node, numbers in leaving.items() if node[0] == EMBEDDING for number in numbers
+    ]
+    waiting: list[tuple[float, Numbers]] = [(-strength[number], (number,)) for number in first]
+    heapq.heapify(waiting)
+    complete: list[Numbers] = []
+    while waiting and len(complete) < MOST:
+        weakest, way = heapq.heappop(waiting)
+        node = receiver_of(found.edges[way[-1]])
+        if node[2] == 0 and node[1] != MLP:
+            complete.append(way)
+        for number in leaving[node]:
+            heapq.heappush(waiting, (max(weakest, -strength[number]), (*way, number)))
+    return complete
 
 
-def _passed_on(both: Both, point: Point, pos: int, entering: Tensor, writes: Tensor) -> Tensor:
-    """The changes of the stream behind a part: those in front of it, and one for each of its own
-    writes."""
-    own = live.pass_on(both, point, pos, torch.zeros_like(writes), writes)
-    return torch.cat([live.pass_on(both, point, pos, entering), own], dim=1)
+def share_of(
+    read: Sequence[PairReading], edges: EdgeArray, ends: Iterable[Node] | None = None
+) -> float:
+    """The share of the gap over a set of edges, by first directions; all its heads at the word are
+    ends by default."""
+    noise, denoise = torch.stack(
+        [patch_edges(one.cache, edges, one.directions[:1], ends)[:, 0] for one in read]
+    ).sum(0)
+    return float((denoise - noise) / 2 / sum(one.gap[0] for one in read))
 
 
-def _other(own: Tensor) -> Tensor:
-    """Donor's less own."""
-    return own.roll(1, 0) - own
+def patch_edges(
+    cache: PairCache, edges: EdgeArray, directions: Tensor, ends: Iterable[Node] | None = None
+) -> Tensor:
+    """How far the word's vector moves when a set of edges is patched at once. `-> recipient
+    direction`"""
+    resid, first = (
+        cache.layers[0].resid_pre,
+        np.unique(edges["sender_pos"][edges["sender_layer"] == EMBEDDING]),
+    )
+    change = resid.roll(1, 0) - resid  # the donor's embeddings less own
+    writes = {
+        (EMBEDDING, MLP, pos): change[:, cache.at + pos, None] for pos in first.tolist()
+    }  # recipient 1 d_model
+    z = torch.stack(
+        [step.z[:, cache.at] for step in cache.layers], dim=1
+    )  # recipient layer head d_head
+    patched, last = z.clone(), None if ends is None else set(ends)
+    for layer, block in enumerate(cache.weights.blocks[: len(cache.layers)]):
+        into, is_mlp = edges["receiver_layer"] == layer, edges["receiver_head"] == MLP
+        for node, moved in _moved_heads(cache, layer, edges[into & ~is_mlp], writes):
+            writes[node] = moved @ block.w_o[node[1]]
+            if node[2] == 0 and (last is None or node in last):
+                patched[:, layer, node[1]] += moved[:, 0]
+        writes |= _moved_neurons(cache, layer, edges[into & is_mlp], writes)
+    own, other = (_read_out(cache, part) for part in (z, patched))
+    return (other - own) @ directions.to(own).T
+
+
+def _entering(
+    cache: PairCache, point: Point, edges: EdgeArray, writes: Mapping[Node, Tensor]
+) -> tuple[list[tuple[Node, str, int]], Tensor]:
+    """Receiver, channel and position of everything that is entered over some edges, and the stream
+    there with all that is written otherwise. `-> recipient input d_model`
+    """
+    sent: dict[tuple[Node, str, int], dict[Point, Tensor]] = defaultdict(dict)
+    for edge in edges:
+        if (sender := sender_of(edge)) in writes:
+            layer, head, pos = sender
+            into, writer = (
+                sent[receiver_of(edge), str(edge["channel"]), pos],
+                2 * layer + (head == MLP),
+            )
+            into[writer] = into.get(writer, 0.0) + writes[sender]
+    streams = cache.stream(point)
+    inputs = [
+        streams[:, cache.at + pos, None] + run_frozen(cache, cache.at + pos, parts, point)
+        for (_, _, pos), parts in sent.items()
+    ]
+    return [*sent], torch.cat(inputs, dim=1) if inputs else streams[:, :0]
 
 
 def _moved_heads(
-    both: Both, layer: int, pos: int, changes: Tensor, into: Sequence[tuple[str, int]]
-) -> Iterator[tuple[int, Tensor]]:
-    """How z of every head of a block changes with each change of the stream at `pos` alone, by the
-    channel and the position of the receivers: that position, and `recipient head sender d_head`.
-    `changes: recipient sender d_model`
-    """
-    weights, step, heads = both.weights, both.steps[layer], both.weights.shape[1]
-    block = weights.blocks[layer]
-    resid = step.resid_pre[:, pos, None]
-    resid = torch.cat(
-        [resid, resid + changes], dim=1
-    )  # as it was comes first, so that nothing but the change is left
-    here = torch.full((1, 1), pos, device=weights.device)
-    q, *shared = fused.project(weights, block, resid, both.places, here)
-    # recipient head sender d_head
-    k, v, keys, values = (repeat_kv(part, heads) for part in (*shared, step.k, step.v))
-    for channel, receiver in into:
-        seen = both.seen(receiver)
-        asking = q if channel == "query" else step.q[:, :, receiver, None]
-        matches = asking @ keys[:, :, seen].mT  # recipient head sender key_pos
-        if channel == "key":
-            matches = matches.repeat(1, 1, k.shape[2], 1)
-            matches[..., pos] = (asking * k).sum(-1)
-        pattern = fused.pattern(weights, matches, both.places.row(block, receiver))
-        z = pattern[..., pos, None] * v if channel == "value" else pattern @ values[:, :, seen]
-        yield receiver, z[:, :, 1:] - z[:, :, :1]
+    cache: PairCache, layer: int, edges: EdgeArray, writes: Mapping[Node, Tensor]
+) -> Iterator[tuple[Node, Tensor]]:
+    """The change of z of every head of a block into which edges lead. `recipient 1 d_head`"""
+    keys, inputs = _entering(cache, 2 * layer, edges, writes)
+    for receiver in dict.fromkeys(pos for (_, _, pos), _, _ in keys):
+        some = [number for number, (node, _, _) in enumerate(keys) if node[2] == receiver]
+        ends, channels, senders = zip(*(keys[number] for number in some), strict=True)
+        nodes = [*dict.fromkeys(ends)]
+        into = [nodes.index(node) for node in ends], channels, cache.at + np.array(senders)
+        heads = [head for _, head, _ in nodes]
+        z = receiver_z(cache, layer, cache.at + receiver, heads, into, inputs[:, some])
+        moved = z - cache.layers[layer].z[:, cache.at + receiver, heads]
+        yield from zip(nodes, moved.split(1, dim=1), strict=True)
 
 
-def _moved_neurons(both: Both, layer: int, pos: int, changes: Tensor) -> Tensor:
-    """What a block's MLP writes otherwise with each change of the stream at `pos` alone. `recipient
-    sender d_model`"""
-    weights, block = both.weights, both.weights.blocks[layer]
-    stream = both.stream(2 * layer + (not weights.config.family.parallel))[:, pos, None]
-    hidden = fused.activate(weights, block, torch.cat([stream, stream + changes], dim=1))
+def _moved_neurons(
+    cache: PairCache, layer: int, edges: EdgeArray, writes: Mapping[Node, Tensor]
+) -> dict[Node, Tensor]:
+    """What the MLP of a block writes otherwise at the positions where edges lead into it.
+    `recipient 1 d_model`"""
+    step, weights, block = cache.layers[layer], cache.weights, cache.weights.blocks[layer]
+    keys, inputs = _entering(cache, 2 * layer + (not weights.config.family.parallel), edges, writes)
+    if not keys:
+        return {}
     assert block.w_out is not None
-    return (hidden[:, 1:] - hidden[:, :1]) @ block.w_out
+    own = step.hidden[:, [cache.at + pos for _, _, pos in keys]]
+    moved = (fused.activate(weights, block, inputs) - own) @ block.w_out
+    return dict(zip((node for node, _, _ in keys), moved.split(1, dim=1), strict=True))
 
 
-def _measure(
-    both: Both, senders: Sequence[int], receivers: Sequence[int], directions: Tensor, *, mlps: bool
-) -> tuple[Tensor, Tensor]:
-    """Fraction and direct effect of every edge of a pair. `-> recipient edge, recipient edge
-    direction`"""
-    weights, at = both.weights, both.at
-    fractions, directs = [], []
-
-    def note(
-        point: Point, receiver: int, moved: Tensor, whole: Tensor, weight: Tensor | None = None
-    ) -> None:
-        size = whole.square().sum(
-            -1, keepdim=True
-        )  # moved: recipient head sender d, whole: recipient head d
-        toward = whole / size.where(size > 0, 1)
-        fractions.append((moved @ toward[..., None])[..., 0].flatten(1))
-        none = moved.new_zeros(*moved.shape[:-1], len(directions))
-        directs.append(
-            (_direct(both, point, moved, weight, directions) if receiver == at else none).flatten(
-                1, 2
-            )
-        )
-
-    arriving = zip(*(_arriving(both, at + pos) for pos in senders), strict=True)
-    for layer, (block, step, changes) in enumerate(
-        zip(weights.blocks, both.steps, arriving, strict=False)
-    ):
-        for pos, (change, _) in zip(senders, changes, strict=True):
-            into = [
-                (channel, at + receiver) for channel, receiver in ways_in(weights, pos, receivers)
-            ]
-            for receiver, z in _moved_heads(both, layer, at + pos, change, into):
-                note(2 * layer, receiver, z, _other(step.z[:, receiver]), block.w_o)
-        for pos, (_, change) in zip(senders, changes, strict=True):
-            if mlps and pos in receivers:
-                assert block.w_out is not None
-                whole = _other(step.hidden[:, at + pos, None]) @ block.w_out
-                note(
-                    2 * layer + 1,
-                    at + pos,
-                    _moved_neurons(both, layer, at + pos, change)[:, None],
-                    whole,
-                )
-    return torch.cat(fractions, dim=1), torch.cat(directs, dim=1)
+def _read_out(cache: PairCache, z: Tensor) -> Tensor:
+    """The word's vector with every head there held at z and every MLP live. `-> recipient d_model`"""
+    weights, resid = cache.weights, cache.layers[0].resid_pre[:, cache.at]
+    for layer, block in enumerate(weights.blocks[: len(cache.layers)]):
+        resid = fused.finish(weights, block, resid, fused.write(weights, block, resid, z[:, layer]))
+    return resid
 
 
-def _direct(
-    both: Both, point: Point, moved: Tensor, weight: Tensor | None, directions: Tensor
-) -> Tensor:
-    """How far the word's vector moves with each change of what receivers at the word write, every
-    other write held.
-
-    `moved: recipient head sender d_head` with `weight: head d_head d_model`, or `d_model` without
-    `-> recipient head sender direction`
+def _smallest(numbers: Numbers, share: Callable[[Sequence[int]], float]) -> Numbers:
+    """What is left when edges are taken out, those first that are missed least, as long as enough
+    goes over the others; again from the beginning until none can be.
     """
-    if both.weights.config.family.adds_plainly:
-        return moved @ (directions.T if weight is None else weight @ directions.T)
-    written = moved if weight is None else moved @ weight
-    change = live.hold(both, both.at, {point: written.flatten(1, 2)}, 2 * len(both.steps))
-    return (change @ directions.T).unflatten(1, written.shape[1:3])
+    left, before = list(numbers), len(numbers) + 1
+    while len(left) < before:
+        before = len(left)
+        missed = {
+            number: -round(share([other for other in left if other != number]), DIGITS)
+            for number in left
+        }
+        for number in sorted(left, key=lambda number: (missed[number], number)):
+            without = [other for other in left if other != number]
+            if without and share(without) >= ENOUGH:
+                left = without
+    return tuple(left)
 
 
-def _could_reach(
-    edges: Edges, fraction: Tensor, effects: Sequence[Tensor], receivers: Sequence[int]
-) -> Tensor:
-    """Σ over pairs of |fraction times the receiver's swap effect|, mean of both ways. `-> edge`"""
-    place, shape = np.searchsorted(receivers, edges["receiver_pos"]), effects[0].shape[1:]
-    head = edges["receiver_head"] % shape[1]  # the MLP is the last
-    where = np.ravel_multi_index((edges["receiver_layer"], head, place), shape)
-    number = torch.from_numpy(where).to(fraction.device)
-    could = [
-        (part * swap.flatten(1)[:, number]).abs().mean(0)
-        for part, swap in zip(fraction, effects, strict=True)
-    ]
-    return torch.stack(could).sum(0)
+def _matched(edges: EdgeArray, numbers: Numbers, draws: int, seed: int) -> Iterator[Numbers]:
+    """Random sets with as many edges into each layer as the given one, never that set itself."""
+    rng, layers = np.random.default_rng(seed), edges["receiver_layer"]
+    within = {
+        layer: np.flatnonzero(layers == layer) for layer in np.unique(layers[[*numbers]]).tolist()
+    }
+    counts = {layer: int((layers[[*numbers]] == layer).sum()) for layer in within}
+    for _ in range(draws):
+        drawn = [rng.choice(within[layer], count, replace=False) for layer, count in counts.items()]
+        if drawn and set(together := np.concatenate(drawn).tolist()) != set(numbers):
+            yield tuple(together)
 
 
-# --- totals ---------------------------------------------------------------------------------------
+# --- composition ----------------------------------------------------------------------------------
 
 
-def totals(both: Both, edges: Edges, directions: Tensor) -> Tensor:
-    """The total effect of some edges of a pair, all behind the receiver live. `-> recipient edge
-    direction`"""
-    moved, most = (
-        directions.new_empty(2, len(edges), len(directions)),
-        NUMBERS // both.final.shape[-1],
+def composition(weights: Weights, edges: Any) -> Array:
+    """The composition score of the two heads of every edge: what the later one could read of what
+    the earlier one writes, on no text at all. NaN where an end is no head, or where the receiver's
+    block is not later. `-> edge`
+
+    With the sender's W_OV = W_V W_O and the receiver's W_QK = W_Q W_Kᵀ and W_OV (vectors are rows,
+    so that a write is x W_V W_O and a score x_query W_Q W_Kᵀ x_keyᵀ), in Frobenius norms and
+    float64:
+
+        query  |W_OV W_QK|  / (|W_OV| |W_QK|)
+        key    |W_OV W_QKᵀ| / (|W_OV| |W_QK|)
+        value  |W_OV W_OV′| / (|W_OV| |W_OV′|)
+
+    Raw weights: no norm's gain is folded in, biases play no part, and rotary positions are left out
+    (a query and a key at the same place). |A B| of the products is taken from Gram matrices, so
+    that no matrix of d_model by d_model is made. `edges`: an array or a frame with the fields of
+    EDGE_DTYPE. Source: Elhage et al. 2021.
+    """
+
+    @cache
+    def part(role: str, layer: int, head: int) -> tuple[Tensor, Tensor]:
+        """A head's weight and its Gram matrix. `-> d_model d_head, d_head d_head`"""
+        every = getattr(weights.blocks[layer], role)
+        own = every[head * len(every) // weights.shape[1]].to("cpu", torch.float64)
+        own = own.T if role == "w_o" else own
+        return own, own.T @ own
+
+    @cache
+    def score(channel: str, sender: tuple[int, int], receiver: tuple[int, int]) -> float:
+        (_, gram_v), (o, gram_o) = part("w_v", *sender), part("w_o", *sender)
+        (reads, gram), (_, behind) = (part(role, *receiver) for role in READ_BY[channel])
+        between = o.T @ reads
+        product, ov, read = gram_v @ between @ behind * between, gram_v * gram_o, gram * behind
+        return float((product.sum().clamp_min(0) / ov.sum() / read.sum()).sqrt())
+
+    fields = (
+        np.asarray(edges[name]).tolist()
+        for name in EDGE_DTYPE.names or ()
+        if not name.endswith("pos")
     )
-    for first in range(0, len(edges), most):
-        some = slice(first, first + most)
-        moved[:, some] = _carried_on(
-            both, edges[some], _behind_receivers(both, edges[some]), directions
-        )
-    return moved
-
-
-def _carried_on(both: Both, edges: Edges, streams: Tensor, directions: Tensor) -> Tensor:
-    """How far the word's vector moves with each stream behind a receiver. `-> recipient edge
-    direction`"""
-    moved = directions.new_empty(2, len(edges), len(directions))
-    points = 2 * edges["receiver_layer"] + 1 + (edges["channel"] == CHANNELS[-1])
-    for receiver in np.unique(edges["receiver_pos"]).tolist():
-        pos, here = both.at + receiver, np.flatnonzero(edges["receiver_pos"] == receiver)
-        responding = both.n - pos if both.weights.causal else both.n
-        most = max(1, NUMBERS // (2 * responding * both.weights.blocks[0].d_mlp))
-        for some in np.split(here, range(most, len(here), most)):
-            numbers = {
-                point: some[points[some] == point] for point in np.unique(points[some]).tolist()
-            }
-            starts = {point: streams[:, which] for point, which in numbers.items()}
-            for point, values in live.go_on(both, pos, starts, directions).items():
-                moved[:, numbers[point]] = values
-    return moved
-
-
-def _behind_receivers(both: Both, edges: Edges) -> Tensor:
-    """The stream behind the receiver of each edge, as the edge alone makes it. `-> recipient edge
-    d_model`"""
-    heads, senders = both.weights.shape[1], np.unique(edges["sender_pos"])
-    place, is_mlp = np.searchsorted(senders, edges["sender_pos"]), edges["channel"] == CHANNELS[-1]
-    sent = (
-        1
-        + edges["sender_layer"].astype(np.int64) * (heads + 1)
-        + edges["sender_head"] % (heads + 1)
+    return np.array(
+        [
+            score(channel, (layer, head), (later, reader))
+            if MLP not in (head, reader) and layer < later
+            else np.nan
+            for layer, head, later, reader, channel in zip(*fields, strict=True)
+        ]
     )
-    sent[edges["sender_layer"] == EMBEDDING] = (
-        0  # where each sender stands in the order of `_arriving`
-    )
-    streams = both.final.new_empty(2, len(edges), both.final.shape[-1])
-    arriving = zip(*(_arriving(both, both.at + pos) for pos in senders.tolist()), strict=True)
-    for layer, changes in zip(range(edges["receiver_layer"].max() + 1), arriving, strict=False):
-        here = edges["receiver_layer"] == layer
-        for receiver, mlp in product(
-            np.unique(edges["receiver_pos"][here]).tolist(), (True, False)
-        ):
-            into = np.flatnonzero(here & (edges["receiver_pos"] == receiver) & (is_mlp == mlp))
-            if len(into):
-                change = torch.stack(
-                    [changes[place[one]][mlp][:, sent[one]] for one in into], dim=1
-                )
-                behind = _behind_mlp if mlp else _behind_heads
-                streams[:, into] = behind(both, layer, both.at + receiver, edges[into], change)
-    return streams
-
-
-def _behind_mlp(both: Both, layer: int, pos: int, edges: Edges, changes: Tensor) -> Tensor:
-    """The stream behind a block's MLP, its input changed along each edge. `recipient edge d_model`,
-    unchanged"""
-    written = _moved_neurons(both, layer, pos, changes)
-    behind = live.pass_on(both, 2 * layer + 1, pos, torch.zeros_like(written), written)
-    return both.stream(2 * layer + 2)[:, pos, None] + behind
-
-
-def _behind_heads(both: Both, layer: int, pos: int, edges: Edges, changes: Tensor) -> Tensor:
-    """The same behind the attention of a block, one head's input changed along each edge."""
-    weights, step, heads = both.weights, both.steps[layer], edges["receiver_head"]
-    numbers, at = np.arange(len(edges)), both.at + edges["sender_pos"].astype(np.int64)
-    resid = step.resid_pre[:, torch.from_numpy(at).to(weights.device)]
-    own, other = (
-        live.receive(both, layer, pos, heads, (numbers, edges["channel"], at), x)
-        for x in (resid, resid + changes)
-    )  # as it was is run alike, so that nothing but the change is left
-    z = step.z[:, pos, None].repeat(1, len(heads), 1, 1)
-    z[:, numbers, heads] += other - own
-    resid = step.resid_pre[:, pos, None].expand(-1, len(heads), -1)
-    return fused.write(weights, weights.blocks[layer], resid, z)

@@ -23,9 +23,15 @@ from torch import Tensor
 
 from probe.model import fused
 from probe.model.weights import Weights
-from probe.patching import live
-from probe.patching.live import Both, Point
-from probe.patching.swaps import Rows
+from probe.patching.heads import Rows
+from probe.patching.pair import (
+    PairCache,
+    Point,
+    cache_pairs,
+    positions_from_word,
+    run_patched,
+    token_pairs,
+)
 
 COMPONENTS, HEAD = ("resid_pre", "attn_out", "mlp_out"), "head"
 
@@ -94,12 +100,14 @@ def trace_positions(
     to the word where none are given. Raises InputError for pairs of unequal length or layout, and
     for a depth that the model does not have.
     """
-    pairs = live.pairs_of(weights, a, b, depth)
-    offsets = live.offsets_of(pairs, positions)
+    pairs = token_pairs(weights, a, b, depth)
+    offsets = positions_from_word(pairs, positions)
     parts = [*COMPONENTS, HEAD] if heads else COMPONENTS
     with torch.inference_mode():
-        read = live.keep_pairs(weights, pairs, directions, depth)
-        moved = [effects(one.both, offsets, one.along, parts) | {"gap": one.gap} for one in read]
+        read = cache_pairs(weights, pairs, directions, depth)
+        moved = [
+            effects(one.cache, offsets, one.directions, parts) | {"gap": one.gap} for one in read
+        ]
         every = {name: torch.stack([one[name] for one in moved]).cpu() for name in (*parts, "gap")}
     stream = torch.stack([every[part][:, :, :, 0] for part in COMPONENTS], dim=2)
     return PositionTrace(
@@ -108,7 +116,7 @@ def trace_positions(
 
 
 def effects(
-    both: Both,
+    cache: PairCache,
     offsets: Sequence[int],
     directions: Tensor,
     parts: Sequence[str],
@@ -120,16 +128,19 @@ def effects(
     `parts`: of COMPONENTS, which are one variant a layer, and HEAD, which is one a head · `layers`:
     all where none are given `-> part: recipient layer variant pos direction`
     """
-    layers, found = range(len(both.steps)) if layers is None else layers, list[list[Tensor]]()
-    for pos in (both.at + offset for offset in offsets):
+    layers, found = range(len(cache.layers)) if layers is None else layers, list[list[Tensor]]()
+    for pos in (cache.at + offset for offset in offsets):
         given = {
-            (part, layer): _DONATED[part](both, layer, pos) for part in parts for layer in layers
+            (part, layer): _DONATED[part](cache, layer, pos) for part in parts for layer in layers
         }
         starts: dict[Point, list[Tensor]] = {}
         for point, vectors in given.values():
             starts.setdefault(point, []).append(vectors)
-        moved = live.go_on(
-            both, pos, {point: torch.cat(some, dim=1) for point, some in starts.items()}, directions
+        moved = run_patched(
+            cache,
+            pos,
+            {point: torch.cat(some, dim=1) for point, some in starts.items()},
+            directions,
         )
         apart = {
             point: iter(moved[point].split([one.shape[1] for one in some], 1))
@@ -148,28 +159,28 @@ def effects(
 Donated = tuple[Point, Tensor]
 
 
-def donated_stream(both: Both, layer: int, pos: int) -> Donated:
+def donated_stream(cache: PairCache, layer: int, pos: int) -> Donated:
     """The stream that enters the block: that of the other run."""
-    return 2 * layer, both.steps[layer].resid_pre[:, pos, None].roll(1, 0)
+    return 2 * layer, cache.layers[layer].resid_pre[:, pos, None].roll(1, 0)
 
 
-def donated_attention(both: Both, layer: int, pos: int) -> Donated:
+def donated_attention(cache: PairCache, layer: int, pos: int) -> Donated:
     """The own stream with what all heads write from the other run's z."""
-    step, block = both.steps[layer], both.weights.blocks[layer]
+    step, block = cache.layers[layer], cache.weights.blocks[layer]
     resid, z = step.resid_pre[:, pos, None], step.z[:, pos, None].roll(1, 0)
-    return 2 * layer + 1, fused.write(both.weights, block, resid, z)
+    return 2 * layer + 1, fused.write(cache.weights, block, resid, z)
 
 
-def donated_neurons(both: Both, layer: int, pos: int) -> Donated:
+def donated_neurons(cache: PairCache, layer: int, pos: int) -> Donated:
     """The own stream with what the MLP writes from the other run's activations."""
-    step, block = both.steps[layer], both.weights.blocks[layer]
+    step, block = cache.layers[layer], cache.weights.blocks[layer]
     resid_mid, hidden = step.resid_mid[:, pos, None].clone(), step.hidden[:, pos, None].roll(1, 0)
-    return 2 * layer + 2, fused.write_mlp(both.weights, block, resid_mid, hidden)
+    return 2 * layer + 2, fused.write_mlp(cache.weights, block, resid_mid, hidden)
 
 
-def donated_heads(both: Both, layer: int, pos: int) -> Donated:
+def donated_heads(cache: PairCache, layer: int, pos: int) -> Donated:
     """For each head, the own stream with that head's z from the other run."""
-    weights, step = both.weights, both.steps[layer]
+    weights, step = cache.weights, cache.layers[layer]
     one = torch.eye(weights.shape[1], dtype=torch.bool, device=weights.device)[..., None]
     own, resid = step.z[:, pos, None], step.resid_pre[:, pos, None].expand(-1, len(one), -1)
     return 2 * layer + 1, fused.write(
@@ -177,7 +188,7 @@ def donated_heads(both: Both, layer: int, pos: int) -> Donated:
     )
 
 
-_DONATED: dict[str, Callable[[Both, int, int], Donated]] = {
+_DONATED: dict[str, Callable[[PairCache, int, int], Donated]] = {
     **dict(zip(COMPONENTS, (donated_stream, donated_attention, donated_neurons), strict=True)),
     HEAD: donated_heads,
 }

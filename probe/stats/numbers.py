@@ -54,6 +54,11 @@ def scientific(value: float) -> str:
     return f"{digit} × 10{str(int(exponent)).translate(SUPERSCRIPTS)}"
 
 
+def memory_size(amount: float) -> str:
+    """Bytes as 2.8 GB; as 12 MB below 0.1 GB."""
+    return f"{amount / 1e9:.1f} GB" if amount >= 1e8 else f"{amount / 1e6:.0f} MB"
+
+
 def listed(items: list[str]) -> str:
     """a; a and b; a, b and c."""
     return " and ".join(part for part in (", ".join(items[:-1]), *items[-1:]) if part)

@@ -68,7 +68,7 @@ def auroc(a: Array, b: Array) -> Array:
 
 
 def order(values: Array) -> NDArray[np.intp]:
-    """PositionTables along the last axis, the largest value first; of values equal within TIE the first,
+    """Order along the last axis, the largest value first; of values equal within TIE the first,
     for a flattened `layer head` the lower layer, then the lower head. `... n -> ... n`
     """
     falling = (-values).argsort(-1, kind="stable")

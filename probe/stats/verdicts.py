@@ -66,7 +66,7 @@ Evidence = Mapping[str, float]
 def verdicts(evidence: pd.DataFrame) -> pd.DataFrame:
     """`verdict` and `because` for every row of the evidence frame, which keeps its index.
 
-    Reads p_auroc p_swap p_opposes p_next_token said auroc net net_low net_high direct net_near net_far
+    Reads p_auroc p_swap p_opposes p_next_token next_token auroc net net_low net_high direct net_near net_far
     attention_previous attention_next p_stands_in backed_up confounded; a row without a measured
     swap (no gap) gets none.
     """

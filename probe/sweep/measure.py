@@ -29,11 +29,12 @@ from torch import Tensor
 
 from probe.evidence.material import Material, prepare_usable
 from probe.model import decomposition
+from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.trace import target_states
-from probe.model.weights import Weights, read_weights
-from probe.patching import swaps as patching
+from probe.model.weights import Weights
+from probe.patching import heads as patching
 from probe.stats.axes import Axis, choose_depth, fit_axis, sense_pairs, separation_by_depth
 from probe.stats.separation import own_direction_scores
 from probe.sweep.deal import DONOR, Record, sentence_of

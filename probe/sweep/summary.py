@@ -32,9 +32,9 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 
+from probe.evidence import effects
 from probe.evidence.columns import KEYS, RANKS, by_head, rounded, stacked, with_key
 from probe.evidence.tables import depth_label
-from probe.patching import effects
 from probe.provenance import hash_of
 from probe.stats import resampling
 from probe.stats.resampling import Array, MaxT
@@ -346,7 +346,7 @@ def _heads(key: Key, total: Totals, tests: MaxT | None, layers: int) -> pd.DataF
 
 
 def _ranks(net: Array, draws: Array, reached: int) -> dict[str, Array]:
-    """PositionTables by net effect, with intervals, of the heads up to the read-out."""
+    """Ranks by net effect, with intervals, of the heads up to the read-out."""
     ends = effects.rank_intervals(np.nan_to_num(draws[:, :reached])[:, None])
     places = np.full((len(RANKS), len(net)), np.nan)
     places[:, :reached] = resampling.ranks(net[:reached]), *(end[0] for end in ends)

@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,21 +157,6 @@ def cross_fit(
         design=design,
         left_out=left_out,
     )
-
-
-def check_enough(sentences: Sequence[Sentence], words: Sequence[str] | None, *, seed: int) -> None:
-    """Raises the InputError of `cross_fit` for the first word and pair of senses that has too few
-    sentences.
-
-    Of the given words, or of all; a word with one sense is not looked at here.
-    """
-    by_word: defaultdict[str, list[Sentence]] = defaultdict(list)
-    for sentence in sentences:
-        by_word[sentence.word].append(sentence)
-    for word, mine in by_word.items():
-        if not words or word in words:
-            for pair in combinations(dict.fromkeys(sentence.sense for sentence in mine), 2):
-                cross_fit(mine, pair, seed=seed)
 
 
 Side = Sequence[Sequence[int]]

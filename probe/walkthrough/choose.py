@@ -21,11 +21,11 @@ from torch import Tensor
 from probe.errors import InputError
 from probe.evidence.material import prepare_usable
 from probe.model import attention, decomposition
+from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.tokens import Tokens, find_word, positions_of_span, tokenize
 from probe.model.trace import target_states
-from probe.model.weights import read_weights
 from probe.stats.axes import Axis, choose_depth, fit_axis, nearest_sense, separation_by_depth
 from probe.stats.numbers import percent
 from probe.text import lexicon
@@ -82,7 +82,7 @@ def toward(model: Model, seen: Seen, here: Place, sources: Tensor) -> Toward | N
     if known is None:
         return None
     moved = torch.zeros(seen.weights.shape[:2], dtype=torch.float64)
-    for entry in decomposition.ledger(
+    for entry in decomposition.decompose_resid(
         seen.stream, known.axis.depth, at=here.at, axis=known.axis, average=known.average
     ):
         if (

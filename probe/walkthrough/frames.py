@@ -262,7 +262,7 @@ def sums(scene: Scene, measured: Quantities) -> pd.DataFrame:
             vector, size = measured[name][place], measured[norm or f"{name}_norm"][place]
             rows.append({"term": term, "norm": size.item()} | _coordinates("e", vector))
     last = measured.get("normed", measured["total"])[layer, at] - measured["e_after"][layer, at]
-    last = last + measured["e"][layer, at] if scene.seen.family.norm_written else last
+    last = last + measured["e"][layer, at] if scene.seen.family.norm_after_write else last
     rows.append(
         {"term": "difference", "norm": measured["missed_norm"][layer, at].item()}
         | _coordinates("e", last)
@@ -412,9 +412,9 @@ def _of_family(scene: Scene) -> Block:
     return {
         "norm": config.family.norm,
         "norm_first": config.family.norm_first,
-        "norm_written": config.family.norm_written,
+        "norm_after_write": config.family.norm_after_write,
         "scaled": config.family.scaled,
-        "cap": config.score_cap,
+        "cap": config.attn_logit_softcapping,
         "parallel": config.family.parallel,
         "positions": config.positions.kind,
         "kv_heads": config.n_kv_heads,

@@ -125,7 +125,7 @@ def grids(seen: Seen, layer: int) -> Quantities:
     trace, config = seen.attention, seen.weights.config
     unmasked = replace(seen.weights, attention=replace(seen.weights.attention, causal=False))
     bias = forward.position_bias(seen.weights, len(seen.tokens))
-    uncapped = replace(unmasked, config=replace(config, score_cap=0.0))
+    uncapped = replace(unmasked, config=replace(config, attn_logit_softcapping=0.0))
     score, dot = (
         forward.score(weights, seen.weights.blocks[layer], trace.q[layer], trace.k[layer], bias)
         for weights in (unmasked, uncapped)
@@ -221,10 +221,10 @@ def _of_stream(scene: Scene, layer: int) -> Quantities:
     total = (
         delta.sum(0)
         + (0 if block.b_o is None else block.b_o)
-        + (0 if seen.family.norm_written else e)
+        + (0 if seen.family.norm_after_write else e)
     )
     made = {"e": e, "total": total, "e_after": after}
-    if seen.family.norm_written:
+    if seen.family.norm_after_write:
         made["normed"] = forward.norm(total, block.norm_out, None, config)
     elif not seen.family.norm_first:
         made["normed"] = forward.norm(total, block.norm, block.norm_bias, config)
@@ -234,7 +234,7 @@ def _of_stream(scene: Scene, layer: int) -> Quantities:
     lengths = {
         f"{name}_norm": vectors.norm(dim=-1) for name, vectors in made.items() if name != "e"
     }
-    missed = made.get("normed", total) + (e if seen.family.norm_written else 0) - after
+    missed = made.get("normed", total) + (e if seen.family.norm_after_write else 0) - after
     numbers |= {
         "before": e.norm(dim=-1),
         "missed": missed.abs().amax(-1),
@@ -305,7 +305,9 @@ def agreement(seen: Seen, layer: int, *, at: int) -> list[Agreement]:
         rows[0] = ("x = E", forward.enter, rows[0][2], x)
     if not seen.family.adds_plainly:
         step = (
-            f"E + {norm}(Σ ΔE{biased})" if seen.family.norm_written else f"{norm}(E + Σ ΔE{biased})"
+            f"E + {norm}(Σ ΔE{biased})"
+            if seen.family.norm_after_write
+            else f"{norm}(E + Σ ΔE{biased})"
         )
         rows.append((step, normed, left["resid_mid"], trace.resid_mid[layer]))
     return [

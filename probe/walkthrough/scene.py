@@ -22,8 +22,8 @@ from probe.model.architectures.family import Family
 from probe.model.records import CrossTrace, PairTrace, Trace
 from probe.model.tokens import TargetText, Tokens
 from probe.model.weights import Weights
-from probe.patching import live, positions
-from probe.patching.live import PairRun
+from probe.patching import positions
+from probe.patching.pair import PairReading, cache_pair, positions_from_word, token_pairs
 from probe.patching.positions import COMPONENTS, HEAD
 from probe.stats.numbers import percent
 
@@ -318,7 +318,7 @@ class TwoTraced:
         return f"{put} {percent(float(entering[most]))} of the way to this one. {arrives}"
 
 
-def read_pair(weights: Weights, here: Place, there: Place) -> tuple[PairRun, tuple[int, ...]]:
+def read_pair(weights: Weights, here: Place, there: Place) -> tuple[PairReading, tuple[int, ...]]:
     """Both sentences kept up to the word, and the positions counted from it, from the first
     difference to the last.
 
@@ -332,15 +332,15 @@ def read_pair(weights: Weights, here: Place, there: Place) -> tuple[PairRun, tup
             f"other, and parts can be put only where they fit; write the two with as many tokens before the word."
         )
     texts = [TargetText(place.tokens.ids, place.at) for place in (here, there)]
-    ((rows, at),) = live.pairs_of(weights, texts[:1], texts[1:], len(weights.blocks))
+    ((rows, at),) = token_pairs(weights, texts[:1], texts[1:], len(weights.blocks))
     if rows[0] == rows[1]:
         raise InputError(
             f"Tracing two sentences: they are the same up to “{here.word}”, so nothing that it reads differs; write "
             f"them with another word before it."
         )
-    offsets = live.offsets_of([(rows, at)], None)
+    offsets = positions_from_word([(rows, at)], None)
     with torch.inference_mode():
-        both = live.keep(weights, rows, at, len(weights.blocks))
+        both = cache_pair(weights, rows, at, len(weights.blocks))
         apart = both.final[0, at] - both.final[1, at]
         gap = apart.norm()
     if not gap > 0:
@@ -348,11 +348,11 @@ def read_pair(weights: Weights, here: Place, there: Place) -> tuple[PairRun, tup
             f"Tracing two sentences: got the same vector of “{here.word}” behind the last layer of both, expected two; "
             f"write them with another word before it."
         )
-    return PairRun(both, (apart / gap)[None], gap[None]), offsets
+    return PairReading(both, (apart / gap)[None], gap[None]), offsets
 
 
 def trace_steps(
-    read: PairRun, offsets: Sequence[int], parts: Sequence[str]
+    read: PairReading, offsets: Sequence[int], parts: Sequence[str]
 ) -> Iterator[tuple[float, dict[str, Tensor]]]:
     """How far the word of the other sentence moves when a part at one layer and position is this
     sentence's.
@@ -360,7 +360,7 @@ def trace_steps(
     Some layers at a time: the share that is done, and what is known by then, `part: layer variant
     pos`, NaN elsewhere.
     """
-    depth, heads = read.both.weights.shape[:2]
+    depth, heads = read.cache.weights.shape[:2]
     moved = {
         part: torch.full((depth, heads if part == HEAD else 1, len(offsets)), torch.nan)
         for part in parts
@@ -370,7 +370,7 @@ def trace_steps(
     for done, (place, layers) in enumerate(steps, start=1):
         with torch.inference_mode():
             effects = positions.effects(
-                read.both, [offsets[place]], read.along, parts, layers=layers
+                read.cache, [offsets[place]], read.directions, parts, layers=layers
             )
         for part, one in effects.items():
             moved[part][layers.start : layers.stop, :, place] = (

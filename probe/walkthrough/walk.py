@@ -16,6 +16,7 @@ from torch import Tensor
 
 from probe.errors import InputError
 from probe.model.check import Certificate, certify, certify_pair
+from probe.model.load import ModelSource, load
 from probe.model.model import Model
 from probe.model.parameters import Count, count_tensors
 from probe.model.tokens import Tokens, target_tokens
@@ -103,7 +104,7 @@ class Walk:
 
 
 def walk(
-    model: Model,
+    model: ModelSource,
     text: str,
     target: str | None = None,
     *,
@@ -132,6 +133,7 @@ def walk(
     follow the target, a layer or head that the model does not have, a head without its layer, a
     target that is missing or cannot be used; CrossCheckError when hooks and formulas disagree.
     """
+    model = load(model)
     check_texts(model, text, target, beside, against)
     if target is not None:
         return _walk_pair(model, text, target, word, head)

@@ -12,10 +12,10 @@ import pytest
 import timing
 import torch
 
+from probe.model.load import read_weights
 from probe.model.trace import target_states
-from probe.model.weights import read_weights
-from probe.patching import swaps
-from probe.patching.paths import paths
+from probe.patching import heads as swaps
+from probe.patching.edges import edges
 
 SCRIPT = Path(__file__).parents[2] / "analyses" / "speed.py"
 
@@ -67,13 +67,13 @@ def test_the_square_is_found_in_a_sum():
 
 
 @pytest.mark.campaign
-def test_the_loop_over_edges_gives_the_totals_of_the_paths(model):
+def test_the_loop_over_edges_gives_the_totals_of_the_edges(model):
     weights = read_weights(model)
     a, b = timing.aligned_pairs(model, 1, 12)
     direction = torch.nn.functional.normalize(
         torch.randn(128, generator=torch.Generator().manual_seed(2)), dim=0
     )
-    found = paths(
+    found = edges(
         weights, a, b, direction[None], depth=weights.shape[0], receivers=[0], mlps=False, reach=0.0
     )
     heads = np.flatnonzero(found.edges["sender_head"] >= 0)[::9]

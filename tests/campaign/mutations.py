@@ -122,8 +122,8 @@ FAULTS = (
     Fault(
         "model/weights.py",
         "a matrix not transposed",
-        "family.turned else held.T",
-        "family.turned else held",
+        "family.transposed else held.T",
+        "family.transposed else held",
     ),
     Fault(
         "model/weights.py",
@@ -182,33 +182,33 @@ FAULTS = (
         "bias[:, pos, None,",
         "bias[:, pos - 1, None,",
     ),
-    Fault("patching/swaps.py", "a wrong donor", "own.roll(len(members), 0)", "own.roll(1, 0)"),
+    Fault("patching/heads.py", "a wrong donor", "own.roll(len(members), 0)", "own.roll(1, 0)"),
     Fault(
-        "patching/swaps.py",
+        "patching/heads.py",
         "the swapped heads are the kept ones",
         "return ~torch.eye(count",
         "return torch.eye(count",
     ),
     Fault(
-        "patching/live.py",
+        "patching/pair.py",
         "a change at the next position",
         "variants[:, :, place] =",
         "variants[:, :, place - 1] =",
     ),
     # effects
-    Fault("patching/effects.py", "noising of the wrong sign", "into_b, -into_a", "into_b, into_a"),
-    Fault("patching/effects.py", "the donor most unlike", "best = max(others", "best = min(others"),
+    Fault("evidence/effects.py", "noising of the wrong sign", "into_b, -into_a", "into_b, into_a"),
+    Fault("evidence/design.py", "the donor most unlike", "best = max(others", "best = min(others"),
     Fault(
-        "patching/effects.py",
+        "evidence/effects.py",
         "same-sense swaps of the wrong sign",
         "(same_b - same_a)",
         "(same_b + same_a)",
     ),
     Fault(
-        "patching/effects.py", "a stage too late", "np.asarray(chosen) - 1)", "np.asarray(chosen))"
+        "evidence/effects.py", "a stage too late", "np.asarray(stages) - 1)", "np.asarray(stages))"
     ),
     Fault(
-        "patching/sets.py",
+        "evidence/curves.py",
         "the ends of an interval flipped",
         "(1 - high_without, 1 - low_without)",
         "(1 - low_without, 1 - high_without)",
@@ -232,17 +232,17 @@ FAULTS = (
         "z + _mix",
     ),
     Fault(
-        "patching/live.py", "a change misses the norms", "family.adds_plainly or layer < 0", "True"
+        "patching/pair.py", "a change misses the norms", "family.adds_plainly or layer < 0", "True"
     ),
-    Fault("patching/live.py", "a key too few", "slice(pos + 1 if", "slice(pos if"),
+    Fault("patching/pair.py", "a key too few", "slice(pos + 1 if", "slice(pos if"),
     Fault(
-        "patching/paths.py",
+        "patching/edges.py",
         "both ways of the wrong sign",
         "(denoise - noise) / 2",
         "(denoise + noise) / 2",
     ),
     Fault(
-        "patching/ways.py",
+        "patching/paths.py",
         "query and key swapped",
         '"query": ("w_q", "w_k"), "key": ("w_k", "w_q")',
         '"query": ("w_k", "w_q"), "key": ("w_q", "w_k")',

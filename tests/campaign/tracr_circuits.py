@@ -6,7 +6,7 @@ and in what the program says there, along the difference of the two outputs' log
 scored by the mean over pairs, both ways, of how far it alone moves that, without sign, the largest
 over positions:
 
-    probe         heads: the exact swap of each; edges: the total effect of each (`probe.paths`)
+    probe         heads: the exact swap of each; edges: the total effect of each (`probe.edges`)
     attribution   both by TransformerLens' attribution patching, node and edge granularity
     direct path   edges between heads of two layers by TransformerLens' direct path patching, which
                   has no others
@@ -38,7 +38,8 @@ from transformer_lens.tools.analysis.attribution_patching import (
     attribution_patch,
 )
 
-from probe import paths, read_weights
+from probe import edges as every_edge
+from probe import read_weights
 from probe.model import forward
 
 PAIRS, CLEAR, ALIKE = 24, 0.5, 1e-6
@@ -79,7 +80,7 @@ def by_probe(program: Compiled, pairs: list[Pair]) -> tuple[Scores, Scores]:
     """Heads by their swaps, edges by their totals."""
     a, b = ([program.inputs[row].tolist() for row in rows] for rows in zip(*pairs, strict=True))
     depth = program.model.config.n_layers
-    found = paths(
+    found = every_edge(
         read_weights(program.model), a, b, directions_of(program, pairs), depth=depth, reach=0
     )
     heads = found.swapped[:, :, :, :-1].abs().mean((0, 1)).amax(-1)

@@ -31,7 +31,7 @@ MAKE = {
     "sets": lambda: charts.set_curves(FRAMES["curves"], FRAMES["random_sets"], "bank"),
     "controls": lambda: charts.control_strips(FRAMES["controls"], "mole", shown=LEADERS),
     "distances": lambda: charts.distance_lines(FRAMES["distances"], "mole", LEADERS),
-    "head_parts": lambda: charts.route_bars(FRAMES["head_parts"], HEADS, "mole", LEADERS),
+    "head_parts": lambda: charts.head_part_bars(FRAMES["head_parts"], HEADS, "mole", LEADERS),
 }
 CHARTS = {name: make() for name, make in MAKE.items()}
 SPECS = {name: chart.to_dict() for name, chart in CHARTS.items()}
@@ -131,13 +131,13 @@ def test_layers_without_a_rank_are_said_to_have_no_effect_not_drawn_as_zero():
     swept = HEADS.assign(rank=HEADS["rank"].mask(HEADS["layer"] >= READ_AT))
     spec = charts.head_map(swept, "bank").to_dict()
     assert (
-        "no effect possible" in rows_of(spec, "next_token")[0]["next_token"]
+        "no effect possible" in rows_of(spec, "note")[0]["note"]
         and "of 12 heads" in spec["description"]
     )
     assert scale_of(spec, "y")["domain"] == [0, 1, 2, 3]
     for made in (spec, charts.separation_and_effect(swept, "bank").to_dict()):
         assert {row["layer"] for row in rows_of(made, "auroc", "net")} == {0, 1, 2}
-    assert not any("next_token" in rows[0] for rows in SPECS["head map"]["datasets"].values())
+    assert not any("note" in rows[0] for rows in SPECS["head map"]["datasets"].values())
 
 
 def test_a_clear_effect_that_rounds_to_nothing_is_a_dot():
@@ -148,7 +148,7 @@ def test_a_clear_effect_that_rounds_to_nothing_is_a_dot():
 
 def test_maps_of_no_word_say_so():
     spec = charts.head_maps(HEADS[:0]).to_dict()
-    assert "nothing to map" in rows_of(spec, "next_token")[0]["next_token"]
+    assert "nothing to map" in rows_of(spec, "note")[0]["note"]
 
 
 def test_a_sense_keeps_its_hue_in_every_pair():
@@ -269,13 +269,13 @@ def test_curves_hold_both_shares_of_every_size_with_their_intervals_and_every_ra
 
 def test_the_smallest_set_is_ringed_and_the_line_stands_at_nine_tenths():
     spec = SPECS["sets"]
-    (ring,) = rows_of(spec, "next_token")
+    (ring,) = rows_of(spec, "note")
     mine = CURVES.query("size == smallest")
     assert (ring["size"], ring["value"]) == (
         mine["size"].item(),
         pytest.approx(mine["faithfulness"].item()),
     )
-    assert ring["next_token"].startswith("2 heads: ") and rows_of(spec, "at") == [{"at": 0.9}]
+    assert ring["note"].startswith("2 heads: ") and rows_of(spec, "at") == [{"at": 0.9}]
     never = FRAMES["curves"].assign(smallest=None)
     assert (
         "No set of leading heads"
@@ -331,10 +331,10 @@ def test_effects_by_distance_are_means_over_the_pairs_of_senses():
     assert {row["name"] for row in rows} == set(LEADERS)
 
 
-def test_routes_compare_parts_of_a_head_with_the_whole_and_leave_out_what_was_not_swapped():
+def test_bars_compare_parts_of_a_head_with_the_whole_and_leave_out_what_was_not_swapped():
     rows = rows_of(SPECS["head_parts"], "what", "value")
     whole = HEADS.query("word == 'mole' and layer == 0 and head == 1")["swap"].item()
-    first = {row["route"]: row["value"] for row in rows if row["name"] == "L0H1"}
+    first = {row["part"]: row["value"] for row in rows if row["name"] == "L0H1"}
     parts = {
         "swap": 1,
         "pattern_only": 0.1,
@@ -343,13 +343,13 @@ def test_routes_compare_parts_of_a_head_with_the_whole_and_leave_out_what_was_no
         "other_only": 0.03,
         "ablation": 0.8,
     }
-    assert first == {route: pytest.approx(part * whole) for route, part in parts.items()}
-    ends = {row["route"]: (row["low"], row["high"]) for row in rows if row["name"] == "L0H1"}
+    assert first == {name: pytest.approx(share * whole) for name, share in parts.items()}
+    ends = {row["part"]: (row["low"], row["high"]) for row in rows if row["name"] == "L0H1"}
     assert ends["cue_only"] == pytest.approx((0.95 * whole - 0.04, 0.95 * whole + 0.03))
     assert ends["swap"][0] < whole < ends["swap"][1]
     unpaired = FRAMES["head_parts"].assign(**dict.fromkeys(list(parts)[1:5], np.nan))
-    spec = charts.route_bars(unpaired, HEADS, "mole", LEADERS).to_dict()
-    assert {row["route"] for row in rows_of(spec, "what", "value")} == {"swap", "ablation"}
+    spec = charts.head_part_bars(unpaired, HEADS, "mole", LEADERS).to_dict()
+    assert {row["part"] for row in rows_of(spec, "what", "value")} == {"swap", "ablation"}
 
 
 def test_theming_replaces_colours_but_never_data():

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from probe import charts
-from probe.charts.evidence import LEAST, THIN, WIDE
+from probe.charts.circuit import LEAST_TOTAL, NARROWEST, WIDEST
 
 CUE, BETWEEN, WORD = "cue", "cue + 1", "word"
 EDGES = [
@@ -14,7 +14,7 @@ EDGES = [
     ((0, 1, BETWEEN), (2, 0, WORD), "value", 0.5, 0.01),
     ((0, 1, BETWEEN), (2, 3, WORD), "key", -0.3, 0.2),
     ((2, 3, WORD), (2, None, WORD), "input", 0.005, None),
-    ((None, None, CUE), (0, None, CUE), "input", LEAST, None),
+    ((None, None, CUE), (0, None, CUE), "input", LEAST_TOTAL, None),
     ((0, None, CUE), (2, 3, WORD), "value", 0.002, None),
 ]
 
@@ -34,8 +34,8 @@ def frames():
         for one, other, channel, total, p in EDGES
     ]
     whole = {name: "Int64" for name in names if not name.endswith("pos")}
-    places = pd.DataFrame({"word": "bank", "pos": [WORD, BETWEEN, CUE], "behind": [None, 1, 0]})
-    return pd.DataFrame(rows).astype(whole | {"p": float}), places
+    positions = pd.DataFrame({"word": "bank", "pos": [WORD, BETWEEN, CUE], "behind": [None, 1, 0]})
+    return pd.DataFrame(rows).astype(whole | {"p": float}), positions
 
 
 def drawn():
@@ -47,10 +47,10 @@ def drawn():
 
 def test_an_edge_is_as_wide_as_its_effect_and_leads_from_part_to_part():
     _, lines, parts = drawn()
-    large = [edge for edge in EDGES if abs(edge[3]) >= LEAST]
+    large = [edge for edge in EDGES if abs(edge[3]) >= LEAST_TOTAL]
     assert lines["edge"].nunique() == len(large)
     for (_, points), (*_, channel, total, p) in zip(lines.groupby("edge"), large, strict=True):
-        assert points["width"].unique() == pytest.approx([max(THIN, WIDE * abs(total))])
+        assert points["width"].unique() == pytest.approx([max(NARROWEST, WIDEST * abs(total))])
         assert set(points["toward"]) == {"donor" if total > 0 else "own"}
         assert set(points["confirmed"]) == {"yes" if p is not None and p < 0.05 else "no"}
         for row, end in ((points.iloc[0], "from"), (points.iloc[-1], "to")):
@@ -88,6 +88,6 @@ def test_parts_stand_in_their_layer_and_position_and_none_on_another():
 
 
 def test_nothing_is_drawn_where_no_edge_moves_the_word():
-    paths, positions = frames()
-    assert charts.circuit(paths.assign(total=0.5 * LEAST), positions, "bank") is None
-    assert charts.circuit(paths, positions, "mole") is None
+    edges, positions = frames()
+    assert charts.circuit(edges.assign(total=0.5 * LEAST_TOTAL), positions, "bank") is None
+    assert charts.circuit(edges, positions, "mole") is None

@@ -128,9 +128,7 @@ def test_vectors_stand_on_one_scale_with_their_sum_below():
 
 def test_spectra_name_the_rank_and_what_lies_beyond():
     spec = MAKE["spectra"]().to_dict()
-    assert rows_of(spec, "place", "next_token") == [
-        {"place": 5, "next_token": "d_head = 5: from here on zero"}
-    ]
+    assert rows_of(spec, "place", "note") == [{"place": 5, "note": "d_head = 5: from here on zero"}]
     assert "2 maps: the largest 4, beyond place 5 at most 0" in spec["description"]
 
 
@@ -289,7 +287,7 @@ def test_marks_spans_words_and_axes_are_those_of_the_rows():
         ("L0H0", 0.4, 0.5),
     ]
     assert len(marks) == 4
-    assert {row["row"]: row["next_token"] for row in words} == {
+    assert {row["row"]: row["note"] for row in words} == {
         "L1H0": "looks at adjectives",
         "L0H0": "",
     }

@@ -7,13 +7,16 @@ import pytest
 import torch
 
 from probe.errors import InputError
-from probe.evidence import study as studying
-from probe.evidence.study import StudyCost, parse_memory, study
-from probe.model import trace as hooks
+from probe.evidence import cost, material, word
+from probe.evidence.cost import StudyCost, parse_memory
+from probe.evidence.study import study
+from probe.model import hooks
 from probe.model.load import load
-from probe.patching import live, swaps
+from probe.pages.terminal import cost_sentence, sentences_suffice
+from probe.patching import edges, heads, positions
 from probe.stats import axes
 from probe.text.lexicon import expand
+from probe.text.splits import cross_fit
 
 pytestmark = pytest.mark.real_model
 
@@ -23,7 +26,7 @@ class Planned(Exception):
 
 
 def plan(model, words, **options):
-    """The cost that a study says before its work."""
+    """The cost that a study computes before its work."""
 
     def stop(cost):
         raise Planned(cost)
@@ -52,8 +55,8 @@ def test_more_words_and_more_sentences_cost_more(model, of_bank):
 def test_what_will_be_left_out_is_said_beforehand(model):
     late = [{"sense": sense, "text": f"The bank {sense}"} for sense in ("river", "money")]
     given = [{"sense": row.sense, "text": row.text} for row in expand("bank").sentences]
-    told = plan(model, ["bank"], corpus=[*given, *late]).enough
-    assert told[-1].startswith(
+    lines = sentences_suffice(plan(model, ["bank"], corpus=[*given, *late]))
+    assert lines[-1].startswith(
         "bank: 2 sentences left out: identical to a sentence of another sense up to the word"
     )
 
@@ -62,7 +65,7 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
     """A study that reads behind the last block leaves no head out; runs of traces and paths count,
     too."""
     counted = {"swaps": 0, "forwards": 0}
-    carry, read, go_on = swaps._carry, hooks.read_at, live.go_on
+    carry, read, run_patched = heads._carry, hooks.read_at, edges.run_patched
 
     def counting_carry(weights, rows, tree, *rest):
         counted["swaps"] += len(rows) * (len(tree[-1][0]) - 1)
@@ -72,13 +75,14 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
         counted["forwards"] += len(rows)
         return read(model, rows, at)
 
-    def counting_go_on(both, pos, starts, directions):
+    def counting_run_patched(cache, pos, starts, directions):
         counted["swaps"] += sum(vectors.shape[0] * vectors.shape[1] for vectors in starts.values())
-        return go_on(both, pos, starts, directions)
+        return run_patched(cache, pos, starts, directions)
 
     planned = plan(model, "bank", max_pairs=16)
-    monkeypatch.setattr(live, "go_on", counting_go_on)
-    monkeypatch.setattr(swaps, "_carry", counting_carry)
+    for module in (edges, positions):
+        monkeypatch.setattr(module, "run_patched", counting_run_patched)
+    monkeypatch.setattr(heads, "_carry", counting_carry)
     monkeypatch.setattr(hooks, "read_at", counting_read)
     monkeypatch.setattr(axes, "choose_depth", lambda separations: len(separations[0].g) - 1)
     study(model, "bank", permutations=99, max_pairs=16)
@@ -97,28 +101,29 @@ def test_a_second_model_is_part_of_the_plan(model, of_bank):
 
 def test_the_plan_is_said_in_one_sentence():
     planned = StudyCost(("bank", "mole"), 1234, 56789, 1_500_000_000, 1_250_000_000)
-    said = "bank, mole: at most 1,234 forward passes and 56,789 swaps, {}about 2.8 GB of memory."
-    assert str(planned) == said.format("")
-    assert str(replace(planned, seconds=200.0)) == said.format("about 3 min on this machine, ")
+    sentence = (
+        "bank, mole: at most 1,234 forward passes and 56,789 swaps, {}about 2.8 GB of memory."
+    )
+    assert cost_sentence(planned) == sentence.format("")
+    timed = replace(planned, seconds=200.0)
+    assert cost_sentence(timed) == sentence.format("about 3 min on this machine, ")
 
 
 def test_more_than_is_free_or_allowed_is_refused(monkeypatch):
     planned = StudyCost(("bank",), 1, 1, 500_000_000, 1_250_000_000)
     for limit, free, needs, there in (
         (None, 1_000_000_000, "1.2 GB", "1.0 GB are free; close other programs"),
-        (1_700_000_000, None, "1.8 GB", "--max-memory allows 1.7 GB; allow more"),
+        (1_700_000_000, 10**12, "1.8 GB", "--max-memory allows 1.7 GB; allow more"),
     ):
-        monkeypatch.setattr(studying, "available", lambda free=free: free)
+        monkeypatch.setattr(cost, "available", lambda free=free: free)
         with pytest.raises(InputError) as refused:
             planned.require(limit)
         assert str(refused.value) == (
             f"Planning the study of bank: it would take about {needs} of memory and {there}, or take fewer words, "
             "fewer sentences or a smaller model."
         )
-    assert (
-        planned.require() is planned is planned.require(1_750_000_000)
-    )  # what is free is not known
-    monkeypatch.setattr(studying, "available", lambda: 1_250_000_000)
+    assert planned.require() is planned is planned.require(1_750_000_000)
+    monkeypatch.setattr(cost, "available", lambda: 1_250_000_000)
     assert planned.require() is planned
 
 
@@ -155,18 +160,31 @@ def test_the_command_says_the_plan_and_refuses_before_the_work(run, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_what_the_system_tells_is_plausible():
-    held, free = studying.resident(), studying.available()
-    assert held is None or 10**8 < held < 10**11
-    assert free is None or 10**7 < free < 10**14
-    assert held is None or max(_grown() for _ in range(3)) > 0.9 * 2**28
+def test_the_memory_of_the_process_and_of_the_machine_is_measured():
+    assert 10**8 < cost.resident() < 10**11
+    assert 10**7 < cost.available() < 10**14
+    assert max(_grown() for _ in range(3)) > 0.9 * 2**28
 
 
 def _grown():
     """By how much a tensor of 256 MiB lets the resident memory grow; the system may take other
     pages back meanwhile."""
-    held = studying.resident()
+    held = cost.resident()
     block = torch.ones(2**26)
-    grown = studying.resident() - held
+    grown = cost.resident() - held
     del block
     return grown
+
+
+def test_sentences_are_held_out_once_on_the_way_of_a_study(model, monkeypatch):
+    splits = []
+
+    def counting_cross_fit(sentences, senses, **options):
+        splits.append((senses, tuple(options)))
+        return cross_fit(sentences, senses, **options)
+
+    for module in (material, word):
+        monkeypatch.setattr(module, "cross_fit", counting_cross_fit)
+    rows = [{"sense": row.sense, "text": row.text} for row in expand("bank").sentences]
+    study(model, "bank", corpus=rows, permutations=99, max_pairs=4)
+    assert splits == [(("river", "money"), ("seed",))]

@@ -21,13 +21,13 @@ from hooked_runs import target_z
 from seeds import mostly_campaign
 
 from probe.evidence import head_parts
+from probe.evidence.effects import Effects
 from probe.evidence.material import prepare
 from probe.evidence.word import StudyOptions, study_word
 from probe.model import forward
+from probe.model.load import read_weights
 from probe.model.tokens import TargetText
-from probe.model.weights import read_weights
-from probe.patching import swaps
-from probe.patching.effects import Effects
+from probe.patching import heads as swaps
 from probe.stats import resampling
 
 SENTENCES = make_sentences(cues=16)
@@ -48,7 +48,7 @@ def study(seed):
 def planted(request):
     """The routes of such a model, and that head's place."""
     result, _, place = study(request.param)
-    found = result.pairs[0].routes
+    found = result.pairs[0].head_parts
     return found.shares, place, found
 
 
@@ -74,7 +74,7 @@ def test_a_resolver_carries_the_sense_from_the_cue_looks_where_it_always_looks_a
 def measured(result, model, *, texts=None, cues=None):
     [pair], cues = result.pairs, cues or result.material.cues
     given = read_weights(model), texts or result.placed, result.states.z, cues, pair.measured.word
-    return head_parts.measure_routes(*given, (pair.axes, pair.pairs, pair.reading)).shares
+    return head_parts.measure_head_parts(*given, (pair.axes, pair.pairs, pair.reading)).shares
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_without_aligned_pairs_the_cue_and_the_ablation_are_measured():
     model, place = resolver_model(0)
     alone = without(SENTENCES, "pair")
     result = study_word(model, prepare(model, corpus_of(alone), WORD), StudyOptions(0, 64, 99))
-    found = result.pairs[0].routes.shares
+    found = result.pairs[0].head_parts.shares
     assert set(found) == {"cue_only", "ablation"}
     for values in found.values():
         assert values[place] == pytest.approx(1, abs=0.1)
@@ -95,7 +95,7 @@ def test_without_aligned_pairs_the_cue_and_the_ablation_are_measured():
 def test_pairs_of_unequal_length_have_no_routes_and_no_crash(studied):
     result, model, place = studied
     longer = list(result.placed)
-    row = result.pairs[0].routes.pairs.a[0]
+    row = result.pairs[0].head_parts.pairs.a[0]
     longer[row] = TargetText((longer[row].ids[0], *longer[row].ids), longer[row].at + 1)
     even, uneven = measured(result, model), measured(result, model, texts=longer)
     assert set(even) - set(uneven) == {"pattern_only", "values_only"}
@@ -117,7 +117,7 @@ def test_the_intervals_are_over_the_same_frames_and_cue_words_as_those_of_the_wh
     """Of a route that is the whole swap they are those of the whole swap."""
     pair = studied[0].pairs[0]
     word, units = pair.measured.word, len(set(pair.pairs.units))
-    whole = head_parts.Routes(
+    whole = head_parts.HeadParts(
         pair.pairs, word.gap, {"values_only": (word.denoise + word.noise) / 2}
     )
     np.testing.assert_allclose(whole.shares["values_only"], word.swap, atol=1e-12)
@@ -163,7 +163,7 @@ def test_the_parts_of_z_are_the_pattern_over_values_and_add_up(kind):
         torch.randint(5, model.config.d_vocab, (size,), generator=generator).tolist()
         for size in (7, 5, 7)
     ]
-    texts = swaps.placed(
+    texts = swaps.target_texts(
         weights, [TargetText(tuple(row), at) for row, at in zip(ids, (6, 2, 4), strict=True)]
     )
     chosen = [[0, 3], [1], []]
@@ -174,7 +174,7 @@ def test_the_parts_of_z_are_the_pattern_over_values_and_add_up(kind):
     nothing = [[] for _ in texts]
     taken = {"chosen": (chosen, nothing), "rest": (rest, nothing)}
     whole = target_z(model, texts)
-    left = head_parts.route_z(weights, texts, texts, taken, mixed=False)
+    left = head_parts.head_part_z(weights, texts, texts, taken, mixed=False)
     found = whole - left["chosen"]
     torch.testing.assert_close(left["chosen"] + left["rest"], whole, rtol=0, atol=1e-12)
     for row, text in enumerate(texts):
@@ -210,8 +210,8 @@ def test_mixed_z_is_the_pattern_of_one_run_over_the_values_of_the_other(same):
     )
     looking, carrying = [*looking, [5, 6, 7]], [*carrying, [8, 9, 10]]
     carrying = looking if same else carrying
-    one, other = (swaps.placed(weights, rows) for rows in (carrying, looking))
-    found = head_parts.route_z(weights, one, other, {}, mixed=True)["pattern_only"]
+    one, other = (swaps.target_texts(weights, rows) for rows in (carrying, looking))
+    found = head_parts.head_part_z(weights, one, other, {}, mixed=True)["pattern_only"]
     if same:
         torch.testing.assert_close(found, target_z(model, looking), rtol=0, atol=1e-12)
     for row, (one, other) in enumerate(zip(looking, carrying, strict=True)):

@@ -25,15 +25,15 @@ from handmade import (
 from seeds import mostly_campaign
 
 import probe
-from probe.evidence import study, tables
+from probe.evidence import effects, study, tables
 from probe.evidence.columns import COLUMNS
 from probe.evidence.examples import later_words_matter
 from probe.evidence.material import prepare
 from probe.evidence.word import StudyOptions, study_word
+from probe.model.load import read_weights
 from probe.model.tokens import positions_of_span, tokenize
 from probe.model.trace import trace
-from probe.model.weights import read_weights
-from probe.patching import effects, swaps
+from probe.patching import heads as swaps
 
 pytestmark = pytest.mark.slow
 
@@ -288,8 +288,8 @@ def test_models_without_the_head_are_not_ranked(tmp_path, seeds):
         ranked = bool(studied.words["ranked"].item())
         passed.append(ranked)
         assert ranked == (studied.words["gap_p"].item() < 0.01)
-        assert ranked != studied.word_heads.empty and ranked != studied.ledger.empty
-        assert set(studied.ledger) <= set(COLUMNS)
+        assert ranked != studied.word_heads.empty and ranked != studied.decomposition.empty
+        assert set(studied.decomposition) <= set(COLUMNS)
         assert (
             ranked
             != studied.heads[["direct", "denoise", "noise", "swap", "rank"]].isna().all().all()

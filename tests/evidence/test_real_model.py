@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import probe
+from probe.evidence import effects
 from probe.evidence.material import prepare
 from probe.evidence.word import StudyOptions, observe_word
 from probe.model.check import certify
 from probe.model.find import PACKAGED, find_packaged
-from probe.model.weights import read_weights
-from probe.patching import effects
+from probe.model.load import read_weights
 from probe.text import lexicon
 from probe.text.sentences import as_corpus
 

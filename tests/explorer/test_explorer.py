@@ -12,13 +12,12 @@ import probe
 from probe.errors import InputError, UnsupportedModel
 from probe.explorer.page import KINDS, WHAT, parse
 from probe.explorer.session import LONGEST, Explorer, messages
-from probe.model import forward
-from probe.model import trace as hooks
+from probe.model import forward, hooks
+from probe.model.load import read_weights
 from probe.model.tokens import TargetText, tokenize
 from probe.model.trace import target_states
-from probe.model.weights import read_weights
+from probe.patching.heads import swap_heads
 from probe.patching.positions import COMPONENTS, trace_positions
-from probe.patching.swaps import swap_heads
 from probe.walkthrough import scene
 
 pytestmark = pytest.mark.real_model

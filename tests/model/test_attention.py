@@ -94,14 +94,14 @@ def test_activations_are_torchs(ours, theirs) -> None:
 
 def test_a_soft_cap_leaves_small_numbers_and_bounds_large_ones() -> None:
     # 2 tanh(1/2) and 2 tanh(50), by hand
-    found = attention.cap(torch.tensor([0.0, 1e-4, 1.0, -1.0, 100.0], dtype=torch.float64), 2.0)
+    found = attention.softcap(torch.tensor([0.0, 1e-4, 1.0, -1.0, 100.0], dtype=torch.float64), 2.0)
     tanh = 0.46211715726000975
     expected = torch.tensor([0.0, 1e-4, 2 * tanh, -2 * tanh, 2.0], dtype=torch.float64)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 def test_a_window_hides_what_is_further_back() -> None:
-    seen = attention.mask(attention.look_back(torch.zeros(5, 5), 2)).isfinite()
+    seen = attention.mask(attention.sliding_window(torch.zeros(5, 5), 2)).isfinite()
     assert [row.nonzero().flatten().tolist() for row in seen] == [
         [0],
         [0, 1],
@@ -110,10 +110,10 @@ def test_a_window_hides_what_is_further_back() -> None:
         [3, 4],
     ]
     later = attention.mask(
-        attention.look_back(torch.zeros(2, 5), 3)
+        attention.sliding_window(torch.zeros(2, 5), 3)
     ).isfinite()  # the last two of five queries
     assert [row.nonzero().flatten().tolist() for row in later] == [[1, 2, 3], [2, 3, 4]]
-    assert torch.equal(attention.look_back(torch.zeros(5, 5), 5), torch.zeros(5, 5))
+    assert torch.equal(attention.sliding_window(torch.zeros(5, 5), 5), torch.zeros(5, 5))
 
 
 def test_pairs_that_stand_side_by_side_are_turned_together_and_match_as_before(numbers) -> None:
@@ -163,7 +163,7 @@ def test_stretched_frequencies_by_hand() -> None:
     # In 100 positions these turn 20, 4, 2 and 0.5 times; between 1 and 5 the share that stays is
     # 0.75 and 0.25.
     frequencies = torch.tensor([20.0, 4.0, 2.0, 0.5]) * 2 * math.pi / 100
-    found = attention.stretch(frequencies, factor=8, low=1, high=5, length=100)
+    found = attention.rope_scaling(frequencies, factor=8, low=1, high=5, length=100)
     expected = frequencies * torch.tensor([1, 0.75 + 0.25 / 8, 0.25 + 0.75 / 8, 1 / 8])
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 

@@ -31,12 +31,11 @@ from probe.model.check import (
     Row,
     certify,
 )
-from probe.model.load import load
+from probe.model.load import load, read_weights
 from probe.model.model import Model
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states
-from probe.model.weights import read_weights
-from probe.patching import swaps
+from probe.patching import heads as swaps
 
 TEXT = "The mole dug a tunnel under the muddy bank"
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -128,15 +127,15 @@ def rows_expected(kind: str) -> list[tuple[str, int | None, str]]:
     ]
 
 
-def require_repairs_said(kind: str, rows: Sequence[Row]) -> None:
+def require_replacements_named(kind: str, rows: Sequence[Row]) -> None:
     assert {
-        (row.stack, row.quantity) for row in rows if row.note.startswith("repaired: ")
+        (row.stack, row.quantity) for row in rows if row.note.startswith("replaced: ")
     } == REPAIRED[kind]
     for row in rows:
         if row.quantity == "scores" and row.note:
-            assert row.note == "repaired: scores recomputed from q.k"
-        if row.quantity in ("attn_out", "mlp_out") and FAMILIES[kind].norm_written:
-            assert row.note == "repaired: read in front of its norm"
+            assert row.note == "replaced: scores recomputed from q.k"
+        if row.quantity in ("attn_out", "mlp_out") and FAMILIES[kind].norm_after_write:
+            assert row.note == "replaced: read in front of its norm"
 
 
 def test_every_family_of_the_table_is_made_here() -> None:
@@ -168,7 +167,7 @@ def test_a_sound_model_passes_and_is_left_as_it_was(kind: str, dtype: torch.dtyp
         )
     assert certificate.worst.error > 0  # the two sides are two computations
     if not wider:
-        require_repairs_said(kind, certificate.rows)
+        require_replacements_named(kind, certificate.rows)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
@@ -212,7 +211,7 @@ def name_of(attention: Attention, layer: int, role: str, kind: str = "weight") -
 def of_role(model: Model, attention: Attention, tensor: Tensor, role: str) -> Tensor:
     """The part of a raw tensor that holds this role, however the file has its axes; q k v o as
     `head d_head ...`."""
-    turned = model.config.family.turned and tensor.dim() == 2
+    turned = model.config.family.transposed and tensor.dim() == 2
     if role == "o" and tensor.dim() == 2:
         return (tensor if turned else tensor.T).unflatten(0, (HEADS, -1))
     if role not in ("q", "k", "v"):
@@ -235,7 +234,7 @@ def nudge(part: Tensor) -> None:
 
 def expected_quantity(role: str, *, bias: bool, family: Family) -> str:
     """The first row that a wrong weight of this role must show in."""
-    first, second = ("resid_mid", "resid_post") if family.norm_last else ("x", "mlp_out")
+    first, second = ("resid_mid", "resid_post") if family.norm_after_sum else ("x", "mlp_out")
     normed = {
         "norm": first,
         "norm_mlp": second,
@@ -309,7 +308,7 @@ def test_a_wrong_tensor_outside_the_layers_is_named(kind: str) -> None:
     }
     if (
         family.positions == "relative bias"
-    ):  # the decoder's scores are repaired with the same table: its pattern tells
+    ):  # the decoder's scores are replaced with the same table: its pattern tells
         shown = {"encoder": "scores", "decoder": "pattern"}
         named |= {family.position_table.format(side): quantity for side, quantity in shown.items()}
     if family.kind == "encoder-decoder" and family.final_norm:
@@ -423,7 +422,7 @@ def interleaved_groups(k: Tensor, heads: int) -> Tensor:
     return k.repeat(*(1,) * (k.dim() - 3), heads // k.shape[-3], 1, 1)
 
 
-true_rotate, true_look_back = formulas.rotate, formulas.look_back
+true_rotate, true_sliding_window = formulas.rotate, formulas.sliding_window
 true_relative_bias, true_sinusoids = formulas.relative_bias, formulas.sinusoids
 WRONG: dict[str, tuple[str, str, Callable[..., Tensor], str]] = {
     "scores not scaled": ("gpt2", "scores", formulas.matches, "scores"),
@@ -458,7 +457,7 @@ WRONG: dict[str, tuple[str, str, Callable[..., Tensor], str]] = {
         "delta_e",
     ),
     "BERT's GELU": ("bert", "gelu", formulas.gelu_new, "mlp_out"),
-    # the repaired scores are as wrong: the pattern tells
+    # the recomputed scores are as wrong: the pattern tells
     "BERT's scores not scaled": ("bert", "scores", formulas.matches, "pattern"),
     "T5's scores scaled": ("t5", "matches", formulas.scores, "scores"),
     "buckets towards the query": ("t5", "relative_bias", buckets_towards_the_query, "scores"),
@@ -477,14 +476,14 @@ WRONG: dict[str, tuple[str, str, Callable[..., Tensor], str]] = {
     "interleaved groups": ("llama", "repeat_kv", interleaved_groups, "scores"),
     "Qwen's interleaved groups": ("qwen2", "repeat_kv", interleaved_groups, "scores"),
     "Qwen's mask": ("qwen2", "mask", lambda scores: scores, "scores"),
-    "no window": ("mistral", "look_back", lambda scores, window: scores, "scores"),
+    "no window": ("mistral", "sliding_window", lambda scores, window: scores, "scores"),
     "a window one longer": (
         "gemma3_text",
-        "look_back",
-        lambda s, window: true_look_back(s, window + 1),
+        "sliding_window",
+        lambda s, window: true_sliding_window(s, window + 1),
         "scores",
     ),
-    "scores cut off": ("gemma2", "cap", lambda x, bound: x.clamp(-bound, bound), "scores"),
+    "scores cut off": ("gemma2", "softcap", lambda x, bound: x.clamp(-bound, bound), "scores"),
     "Gemma's scores not scaled": ("gemma2", "scores", formulas.matches, "scores"),
     "GPT-Neo's mask one off": ("gpt_neo", "mask", mask_off_by_one, "pattern"),
     "GPT-J's pairs apart": ("gptj", "halves", lambda x, dims: x, "pattern"),
@@ -530,9 +529,9 @@ def test_a_wrong_formula_is_named(
         ("gemma3_text", {"local_base": 20000.0}, "scores"),
         ("gemma2", {"local": (False, False)}, "scores"),
         ("gemma2", {"local": (True, True)}, "scores"),
-        ("gemma2", {"score_cap": 0.0}, "scores"),
+        ("gemma2", {"attn_logit_softcapping": 0.0}, "scores"),
         ("gemma2", {"query_scalar": 0.0}, "scores"),
-        ("gemma2", {"logit_cap": 0.0}, "logits"),
+        ("gemma2", {"final_logit_softcapping": 0.0}, "logits"),
         ("gemma2", {"embed_scale": 1.0}, "resid_pre"),
         ("gpt_neo", {"local": (True, False)}, "pattern"),
     ],
@@ -558,7 +557,7 @@ LIES = [
     pytest.param(*family.values, number, quantity, marks=family.marks)
     for family in each_family()
     for number, attention in enumerate(FAMILIES[family.values[0]].attentions)
-    for quantity, repair in attention.lies.items()
+    for quantity, repair in attention.unreliable_hooks.items()
     if repair.raw
 ]
 
@@ -569,9 +568,11 @@ def test_the_raw_hook_fails_the_row_that_its_repair_passes(
 ) -> None:
     model, family = family_model(kind), FAMILIES[kind]
     attention = family.attentions[number]
-    hooks = {**attention.hooks, quantity: attention.lies[quantity].raw}
-    lies = {name: repair for name, repair in attention.lies.items() if name != quantity}
-    believed = replace(attention, hooks=hooks, lies=lies)
+    hooks = {**attention.hooks, quantity: attention.unreliable_hooks[quantity].raw}
+    unreliable_hooks = {
+        name: hook for name, hook in attention.unreliable_hooks.items() if name != quantity
+    }
+    believed = replace(attention, hooks=hooks, unreliable_hooks=unreliable_hooks)
     attentions = (*family.attentions[:number], believed, *family.attentions[number + 1 :])
     monkeypatch.setitem(FAMILIES, kind, replace(family, attentions=attentions))
     failed = {

@@ -9,9 +9,9 @@ from hooked_runs import BOUND, ROUNDED
 
 from probe.model import decomposition, forward
 from probe.model.architectures import FAMILIES
+from probe.model.load import read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
-from probe.model.weights import read_weights
 from probe.stats import axes
 
 TEXTS = (
@@ -23,7 +23,7 @@ TEXTS = (
     "An apple near the bank of the river",
 )
 PLAIN = tuple(kind for kind in SINGLE if FAMILIES[kind].adds_plainly)
-WRITTEN = tuple(kind for kind in SINGLE if FAMILIES[kind].norm_written)
+WRITTEN = tuple(kind for kind in SINGLE if FAMILIES[kind].norm_after_write)
 UNCENTRED = (*PLAIN, *WRITTEN)  # no norm of the sum between the embeddings and the read-out
 
 
@@ -69,7 +69,7 @@ def contributions(model, states, axis):
 
 
 @pytest.mark.parametrize(("kind", "dtype"), EACH)
-def test_the_ledger_closes(kind, dtype):
+def test_the_decomposition_closes(kind, dtype):
     shown = trace(family_model(kind, dtype), TEXTS[3])
     for depth in range(LAYERS + 1):
         for at in (1, len(shown.tokens) - 1):
@@ -91,14 +91,16 @@ def outer_components(kind, depth):
     expected = [("token embedding", None)]
     expected += [("position embedding", None)] if family.positions == "learned" else []
     expected += [("token type embedding", None)] if family.type_table else []
-    expected += [("norm bias behind embedding", None)] if family.norm_last else []
+    expected += [("norm bias behind embedding", None)] if family.norm_after_sum else []
     for layer in range(depth):
         expected += (
             [(f"attention bias {layer}", layer)] if weights.blocks[layer].b_o is not None else []
         )
-        expected += [(f"norm bias behind attention {layer}", layer)] if family.norm_last else []
+        expected += (
+            [(f"norm bias behind attention {layer}", layer)] if family.norm_after_sum else []
+        )
         expected += [(f"MLP {layer}", layer)]
-        expected += [(f"norm bias behind MLP {layer}", layer)] if family.norm_last else []
+        expected += [(f"norm bias behind MLP {layer}", layer)] if family.norm_after_sum else []
     return expected
 
 
@@ -270,10 +272,10 @@ def test_shares_and_contributions_add_up(kind):
     torch.testing.assert_close(middle, axis.midpoint, rtol=0, atol=10 * bound(kind, torch.float64))
     shown, read = trace(model, TEXTS[3]), states.resid[3, 2]
     close = (
-        ROUNDED if FAMILIES[kind].single else 1e-9
+        ROUNDED if FAMILIES[kind].in_float32 else 1e-9
     )  # read in a batch, where float32 norms round otherwise
     for given, wanted in ((average, axis.coordinate(read)), (None, axis.effect(read))):
-        entries = decomposition.ledger(shown, 2, at=at[3], axis=axis, average=given)
+        entries = decomposition.decompose_resid(shown, 2, at=at[3], axis=axis, average=given)
         assert sum(entry.contribution for entry in entries) == pytest.approx(
             wanted.item(), abs=close
         )

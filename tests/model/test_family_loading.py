@@ -18,9 +18,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import probe
 from probe.model.architectures import FAMILIES, SUPPORTED
+from probe.model.load import read_weights
 from probe.model.tokens import find_word, positions_of_span, tokenize
 from probe.model.trace import target_states, trace_target
-from probe.model.weights import read_weights
 from probe.text.sentences import Corpus
 
 WEIGHTS = "model.safetensors"
@@ -110,15 +110,15 @@ LLAMA3 = {
 }
 
 
-def test_llama_3s_stretched_positions_are_taken(tmp_path: Path) -> None:
+def test_llama_3s_scaled_positions_are_taken(tmp_path: Path) -> None:
     """Of the three pairs of a head one turns 41 times in 256 positions, one 1.9 times, one less
     than once."""
     rope = {"rope_type": "llama3", "rope_theta": 10000.0} | LLAMA3
     folder = make_family(tmp_path / "llama3", "llama", rope_parameters=rope)
     model = probe.load(folder, dtype=torch.float64)
-    assert model.config.positions.stretch == (8.0, 1.0, 4.0, 256.0)
+    assert model.config.positions.rope_scaling == (8.0, 1.0, 4.0, 256.0)
     assert probe.certify(model).require().ok
-    plain = replace(model.config, positions=replace(model.config.positions, stretch=None))
+    plain = replace(model.config, positions=replace(model.config.positions, rope_scaling=None))
     with pytest.raises(probe.CrossCheckError, match="scores of layer 0"):
         probe.certify(replace(model, config=plain)).require()
     edit_config(
@@ -524,14 +524,14 @@ def test_a_word_is_not_read_in_two_stacks(kind: str) -> None:
 # The command line
 
 
-def test_probe_check_prints_the_stack_and_the_repairs(
+def test_probe_check_prints_the_stack_and_what_was_replaced(
     run, folder_of: Callable[[str], Path]
 ) -> None:
     asked = ["check", "The muddy bank", "--model", folder_of("bart")]
     code, said, _ = run(*asked)
-    assert code == 0 and "ok (repaired: scores recomputed from q.k)" in said
+    assert code == 0 and "ok (replaced: scores recomputed from q.k)" in said
     assert re.search(r"^cross 1 +memory +what left the encoder", said, re.MULTILINE)
     rows = json.loads(run(*asked, "--json")[1])["rows"]
     assert {row["note"] for row in rows if row["quantity"] == "scores"} == {
-        "repaired: scores recomputed from q.k"
+        "replaced: scores recomputed from q.k"
     }

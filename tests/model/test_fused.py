@@ -11,9 +11,11 @@ from probe.evidence import head_parts
 from probe.model import forward, fused
 from probe.model.architectures import FAMILIES
 from probe.model.attention import repeat_kv
+from probe.model.load import read_weights
 from probe.model.tokens import TargetText
-from probe.model.weights import read_stacks, read_weights
-from probe.patching import paths, positions, swaps, ways
+from probe.model.weights import read_stacks
+from probe.patching import edges, paths, positions
+from probe.patching import heads as swaps
 
 CAUSAL = [kind for kind in SINGLE if FAMILIES[kind].kind == "decoder"]
 
@@ -37,7 +39,7 @@ def assert_near(found, exact, family=None):
     """Equal to the plain forward in double precision, relative to the scale of the tensor."""
     assert found.shape == exact.shape
     error = (found.double() - exact).abs().max() / exact.abs().max()
-    assert error <= max(BOUND[found.dtype], ROUNDED if family and family.single else 0)
+    assert error <= max(BOUND[found.dtype], ROUNDED if family and family.in_float32 else 0)
 
 
 def met(weights, block, name, tensor):
@@ -156,7 +158,7 @@ def test_every_tensor_is_made_where_the_weights_are(weights):
         lambda: swaps.swap_sets(weights, a, donor_z, kept, directions),
         lambda: swaps.swap_sets(weights, a, donor_z, kept, own),
         lambda: torch.stack(
-            [*head_parts.route_z(weights, *texts, {"cue_only": cues}, mixed=True).values()]
+            [*head_parts.head_part_z(weights, *texts, {"cue_only": cues}, mixed=True).values()]
         ),
     ):
         with torch.device("meta"):
@@ -165,15 +167,15 @@ def test_every_tensor_is_made_where_the_weights_are(weights):
 
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE))
-def test_tensors_of_traces_and_paths_are_made_where_the_weights_are(kind):
+def test_tensors_of_traces_edges_and_paths_are_made_where_the_weights_are(kind):
     causal = read_weights(family_model(kind))
     a, b = ([[5, 9, cue, 7, 8]] for cue in (30, 31))
     directions, depth = torch.ones(1, causal.shape[2]), len(causal.blocks)
 
     def run():
         traced = positions.trace_positions(causal, a, b, directions, depth=depth)
-        found = paths.paths(causal, a, b, directions, depth=depth)
-        whole = ways.ways(causal, a, b, directions, found, depth=depth, least=0.3, draws=2)
+        found = edges.edges(causal, a, b, directions, depth=depth)
+        whole = paths.paths(causal, a, b, directions, found, depth=depth, least=0.3, draws=2)
         return [traced.heads, found.total, whole.shares]
 
     with torch.device("meta"):

@@ -171,10 +171,10 @@ def test_quantised_weights_are_the_dequantised_ones_and_both_readers_agree(
     assert certify(made, TEXTS[:1]).ok
     name = next(n for n in made.weights if "up_proj" in n or "c_fc.weight" in n or ".wi." in n)
     whole = original[family.prefix + name]
-    stored_way = whole.T if family.turned else whole
+    stored_way = whole.T if family.transposed else whole
     blocks = gguf.quantize(np.ascontiguousarray(stored_way.numpy()), stored)
     expected = torch.from_numpy(gguf.dequantize(blocks, stored).copy())
-    assert torch.equal(made.weights[name], expected.T if family.turned else expected)
+    assert torch.equal(made.weights[name], expected.T if family.transposed else expected)
     assert not torch.equal(made.weights[name], whole)
     for theirs, tensor in made.bridge.original_model.state_dict().items():
         ours = theirs.replace("._original_component", "").removeprefix(family.prefix)

@@ -56,7 +56,7 @@ def test_parts_sum_to_the_whole_on_the_cpu_in_the_models_type(kind: str) -> None
         for held in (*seen.stack.attention.hooks, "scores", "resid_mid"):
             tensor, rounded = (
                 getattr(seen, held),
-                held == "scores" and "scores" in FAMILIES[kind].single,
+                held == "scores" and "scores" in FAMILIES[kind].in_float32,
             )
             assert tensor.dtype == (torch.float32 if rounded else torch.float64), held
             assert tensor.device.type == "cpu" and not tensor.requires_grad, held

@@ -5,11 +5,10 @@ import pytest
 import torch
 from hooked_runs import EACH, KINDS, bound, drawn_pair, every_direction, made, put, read_all
 
-from probe.model import forward
-from probe.model import trace as hooks
-from probe.model.weights import read_weights
-from probe.patching import swaps
-from probe.patching.live import Change, keep, rerun, write_on
+from probe.model import forward, hooks
+from probe.model.load import read_weights
+from probe.patching import heads as swaps
+from probe.patching.pair import HeadPatch, cache_pair, generate, run_with_patch
 
 HEADS = ((0, 1), (1, 0), (1, 3))
 
@@ -19,10 +18,10 @@ def whole(kind):
     no change."""
     model = made(kind)
     pair, weights = drawn_pair(model), read_weights(model)
-    own, other = (keep(weights, [text.ids], text.at, len(weights.blocks)) for text in pair)
+    own, other = (cache_pair(weights, [text.ids], text.at, len(weights.blocks)) for text in pair)
     heads = torch.zeros(weights.shape[:2], dtype=torch.bool)
-    nothing = Change(
-        own.at, torch.stack([step.z[0, own.at] for step in other.steps]), heads.clone()
+    nothing = HeadPatch(
+        own.at, torch.stack([step.z[0, own.at] for step in other.layers]), heads.clone()
     )
     heads[[layer for layer, _ in HEADS], [head for _, head in HEADS]] = True
     return model, pair, own, nothing._replace(heads=heads), nothing
@@ -34,12 +33,12 @@ def test_several_heads_changed_equal_a_whole_hooked_forward_and_none_the_unchang
     at, start = own.at, own.at if own.weights.causal else 0
     edits = [(layer, "z", put((at, head), change.z[layer, head])) for layer, head in HEADS]
     plain = read_all(model, pair[0].ids, ["resid_pre", "resid_post"], edits)
-    run, close = rerun(own, change), bound(model) * plain["resid_post"].abs().max()
+    run, close = run_with_patch(own, change), bound(model) * plain["resid_post"].abs().max()
     assert (run.final - plain["resid_post"][-1, start:]).abs().max() <= close
     stream = torch.cat([plain["resid_pre"][:, at], plain["resid_post"][-1:, at]])
     assert (run.stream - stream).abs().max() <= close
     assert (run.stream[-1] - own.final[0, at]).abs().max() > 100 * close
-    final = rerun(own, nothing).final
+    final = run_with_patch(own, nothing).final
     assert (final - own.final[0, -len(final) :]).abs().max() <= close
 
 
@@ -49,7 +48,7 @@ def test_one_head_moves_the_word_as_the_engine_of_swaps_says():
     for place in HEADS:
         heads = nothing.heads.clone()
         heads[place] = True
-        moved = rerun(own, change._replace(heads=heads)).stream[-1] - own.final[0, own.at]
+        moved = run_with_patch(own, change._replace(heads=heads)).stream[-1] - own.final[0, own.at]
         assert (moved - found[place]).abs().max() <= bound(model) * found.abs().max()
 
 
@@ -62,15 +61,15 @@ def test_tokens_written_are_those_of_the_hooked_model(kind):
     model, (text, _), own, _, nothing = whole(kind)
     if not (model.config.causal and model.config.has_head):
         pytest.skip("it does not say what comes next")
-    run = rerun(own, nothing)
-    written, ids = list(write_on(own.weights, run, 5)), list(text.ids)
+    run = run_with_patch(own, nothing)
+    written, ids = list(generate(own.weights, run, 5)), list(text.ids)
     assert len(written) == 5
     for token in written:
         with torch.inference_mode():
             assert is_largest(hooks.run(model, [ids])[0, -1], token)
         ids.append(token)
     assert (
-        list(write_on(own.weights, run, 5, end=written[2])) == written[: written.index(written[2])]
+        list(generate(own.weights, run, 5, end=written[2])) == written[: written.index(written[2])]
     )
 
 
@@ -81,5 +80,5 @@ def test_a_changed_head_changes_what_is_written_behind_it_up_to_the_end_of_the_c
     edits = [(layer, "z", put((own.at, head), change.z[layer, head])) for layer, head in HEADS]
     plain = read_all(model, pair[0].ids, ["resid_post"], edits)["resid_post"][-1]
     room = model.config.n_ctx - own.n
-    token, *others = write_on(own.weights, rerun(own, change), room + 7)
+    token, *others = generate(own.weights, run_with_patch(own, change), room + 7)
     assert is_largest(forward.unembed(own.weights, plain[-1]), token) and len(others) == room - 1

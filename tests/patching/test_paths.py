@@ -20,9 +20,10 @@ from hooked_runs import (
 from planted import AXIS, CUE, WAYS, flat, way_pairs
 from seeds import mostly_campaign
 
-from probe.model.weights import read_weights
-from probe.patching import live, paths, ways
-from probe.patching.paths import EDGE
+from probe.model.load import read_weights
+from probe.patching import edges, paths
+from probe.patching.edges import EDGE_DTYPE
+from probe.patching.pair import cache_pair
 
 TOGETHER = {
     "two_ways": 2,
@@ -37,7 +38,7 @@ def test_every_edge_equals_hooked_forwards(kind, dtype):
     model = made(kind, dtype)
     (pair, at, positions), depth = every_edge_between(model), model.config.n_layers
     plain, every, weights = Plain(model, pair, at), every_direction(model), read_weights(model)
-    found = paths.paths(
+    found = edges.edges(
         weights, pair[:1], pair[1:], every, depth=depth, positions=positions, reach=0
     )
     assert not found.total.isnan().any() and not found.sampled.any()
@@ -67,7 +68,7 @@ def test_nothing_comes_from_beyond_the_window_of_a_local_layer(kind):
     if not any(model.config.local):
         pytest.skip("it has no local layer")
     pair, every, weights = drawn_pair(model, (7, 6, 0)), every_direction(model), read_weights(model)
-    found = paths.paths(
+    found = edges.edges(
         weights, pair[:1], pair[1:], every, depth=2, positions=[-6], receivers=[0], reach=0
     )
     local = np.array(model.config.local)[found.edges["receiver_layer"]]
@@ -84,8 +85,8 @@ def test_nothing_comes_from_beyond_the_window_of_a_local_layer(kind):
 def kept_pair(model):
     pair, at, positions = every_edge_between(model)
     weights, depth = read_weights(model), model.config.n_layers
-    both = live.keep(weights, [text.ids for text in pair], at, depth)
-    return pair, both, paths.edges_of(weights, depth, positions, positions, mlps=True)
+    both = cache_pair(weights, [text.ids for text in pair], at, depth)
+    return pair, both, edges.edges_of(weights, depth, positions, positions, mlps=True)
 
 
 @pytest.mark.parametrize(("kind", "dtype"), typed())
@@ -94,7 +95,7 @@ def test_all_edges_together_are_the_donors_run(kind, dtype):
     _, both, every = kept_pair(model)
     with torch.inference_mode():
         moved, none = (
-            ways.patch_edges(both, some, every_direction(model)) for some in (every, every[:0])
+            paths.patch_edges(both, some, every_direction(model)) for some in (every, every[:0])
         )
     final = both.final[:, both.at]
     assert (moved - (final.roll(1, 0) - final)).abs().max() <= bound(model) * final.abs().max()
@@ -103,16 +104,16 @@ def test_all_edges_together_are_the_donors_run(kind, dtype):
 
 def chain_of(every, rng):
     """Random edges one behind the other, from the cue's embeddings to a head at the word."""
-    first = (every["sender_layer"] == paths.EMBEDDING) & (
+    first = (every["sender_layer"] == edges.EMBEDDING) & (
         every["sender_pos"] == every["sender_pos"][0]
     )
     while True:
         chain = [rng.choice(every[first])]
         while True:
-            node = ways.receiver_of(chain[-1])
+            node = paths.receiver_of(chain[-1])
             if node[2] == 0 and node[1] >= 0 and len(chain) > 1:
                 return np.array(chain)
-            behind = [edge for edge in every if ways.sender_of(edge) == node]
+            behind = [edge for edge in every if paths.sender_of(edge) == node]
             if not behind:
                 break
             chain.append(behind[rng.integers(len(behind))])
@@ -128,8 +129,8 @@ def test_a_way_is_its_steps_one_after_the_other(kind, dtype):
     for _ in range(6):
         chain = chain_of(every, rng)
         with torch.inference_mode():
-            found = ways.patch_edges(
-                both, chain, every_direction(model), [ways.receiver_of(chain[-1])]
+            found = paths.patch_edges(
+                both, chain, every_direction(model), [paths.receiver_of(chain[-1])]
             )
         for side in (0, 1):
             change, own = None, plain.runs[side]
@@ -155,7 +156,7 @@ def planted(kind, seed=0, make=make_handmade):
 
 
 def number_of(every, edge):
-    [number] = np.flatnonzero(every == np.array(flat(edge), dtype=EDGE))
+    [number] = np.flatnonzero(every == np.array(flat(edge), dtype=EDGE_DTYPE))
     return number
 
 
@@ -171,7 +172,7 @@ def test_planted_edges_do_what_they_were_planted_for_and_no_other_does_anything(
     make, bound, kind, seed
 ):
     weights, a, b, made = planted(kind, seed, make)
-    found = paths.paths(weights, a, b, AXIS, depth=LAYERS, reach=0)
+    found = edges.edges(weights, a, b, AXIS, depth=LAYERS, reach=0)
     noise, denoise = (found.total[..., 0].sum(0) / found.gap.sum()).numpy() * [[-1], [1]]
     known = {number_of(found.edges, edge): does for edge, does in made.edges.items()}
     for number, (denoises, noises) in known.items():
@@ -189,28 +190,28 @@ def test_planted_edges_do_what_they_were_planted_for_and_no_other_does_anything(
 @pytest.mark.parametrize("kind", WAYS)
 def test_planted_ways_are_found_whole(kind, seed):
     weights, a, b, made = planted(kind, seed)
-    found = paths.paths(weights, a, b, AXIS, depth=LAYERS)
-    result = ways.ways(weights, a, b, AXIS, found, depth=LAYERS, least=0.02, draws=40)
+    found = edges.edges(weights, a, b, AXIS, depth=LAYERS)
+    result = paths.paths(weights, a, b, AXIS, found, depth=LAYERS, least=0.02, draws=40)
     wanted = {
         flat(edge) for edge in made.edges if edge[2] != (2, -1)
     }  # the neurons at the word are live, not on it
-    union = {number for way in result.ways for number in way}
+    union = {number for way in result.paths for number in way}
     assert {found.edges[number].tolist() for number in union} == wanted
     count = TOGETHER.get(kind, 1)
     assert result.shares == pytest.approx([1 / count] * count, abs=0.02)
-    assert result.together == pytest.approx(1, abs=0.02) and result.kept == pytest.approx(
+    assert result.together == pytest.approx(1, abs=0.02) and result.circuit_share == pytest.approx(
         1, abs=0.02
     )
-    assert result.smallest == tuple(sorted(union))
-    assert np.quantile(result.random, 0.95) < 0.02
-    for way in result.ways:
+    assert result.circuit == tuple(sorted(union))
+    assert np.quantile(result.random_shares, 0.95) < 0.02
+    for way in result.paths:
         assert found.edges[way[0]].tolist()[:2] == CUE and found.edges[way[-1]]["receiver_pos"] == 0
 
 
 @pytest.mark.parametrize("kind", ["two_steps", "by_neurons"])
 def test_a_reader_at_the_word_writes_its_total_directly_and_a_mover_nothing(kind):
     weights, a, b, made = planted(kind)
-    found = paths.paths(weights, a, b, AXIS, depth=LAYERS)
+    found = edges.edges(weights, a, b, AXIS, depth=LAYERS)
     to_mover, *_, to_reader = (number_of(found.edges, edge) for edge in made.edges)
     assert found.direct[..., to_mover, 0].abs().max() == 0
     torch.testing.assert_close(
@@ -225,7 +226,7 @@ def test_a_reader_at_the_word_writes_its_total_directly_and_a_mover_nothing(kind
 def two_steps():
     """The pairs of two planted steps, their edges, and every path between."""
     weights, a, b, made = planted("two_steps")
-    return (weights, a, b, AXIS), made, paths.paths(weights, a, b, AXIS, depth=LAYERS, reach=0)
+    return (weights, a, b, AXIS), made, edges.edges(weights, a, b, AXIS, depth=LAYERS, reach=0)
 
 
 def were_run(found):
@@ -234,7 +235,7 @@ def were_run(found):
 
 def test_totals_are_run_where_an_edge_could_reach_enough_and_for_a_sample_of_the_others(two_steps):
     given, made, every = two_steps
-    some, again = (paths.paths(*given, depth=LAYERS, sample=50, seed=3) for _ in range(2))
+    some, again = (edges.edges(*given, depth=LAYERS, sample=50, seed=3) for _ in range(2))
     run = were_run(some)
     assert run[[number_of(some.edges, edge) for edge in made.edges]].all()
     assert (
@@ -245,8 +246,8 @@ def test_totals_are_run_where_an_edge_could_reach_enough_and_for_a_sample_of_the
     assert np.array_equal(some.sampled, again.sampled)
     torch.testing.assert_close(some.total[:, :, run], every.total[:, :, run], rtol=0, atol=1e-5)
     share = (every.total[..., 0] / every.gap.mean()).abs().mean((0, 1)).numpy()
-    assert share[~run].max() < paths.REACH and share[some.sampled].max() < paths.REACH
-    few = paths.paths(*given, depth=LAYERS, most=2, sample=0)  # those that could reach most
+    assert share[~run].max() < edges.REACH and share[some.sampled].max() < edges.REACH
+    few = edges.edges(*given, depth=LAYERS, most=2, sample=0)  # those that could reach most
     assert np.flatnonzero(were_run(few)).tolist() == sorted(
         number_of(few.edges, edge) for edge in made.edges
     )
@@ -256,7 +257,7 @@ def test_totals_are_run_where_an_edge_could_reach_enough_and_for_a_sample_of_the
 def test_totals_of_given_edges_are_those_of_all_paths(two_steps):
     given, _, every = two_steps
     some = np.random.default_rng(0).choice(len(every.edges), 40, replace=False)
-    moved = paths.total_effects(*given, every.edges[some], depth=LAYERS)
+    moved = edges.total_effects(*given, every.edges[some], depth=LAYERS)
     torch.testing.assert_close(moved, every.total[:, :, some], rtol=0, atol=1e-5)
 
 
@@ -264,22 +265,22 @@ def test_paths_and_ways_are_read_along_directions_of_each_pair(two_steps):
     (weights, a, b, _), made, _ = two_steps
     own = AXIS * torch.tensor([1.0, 3.0])[:, None, None]
     given = weights, a[:2], b[:2], own
-    found = paths.paths(*given, depth=LAYERS, sample=0)
+    found = edges.edges(*given, depth=LAYERS, sample=0)
     assert float(found.gap[1, 0] / found.gap[0, 0]) == pytest.approx(3, abs=0.1)
     numbers = [number_of(found.edges, edge) for edge in made.edges]
     assert found.share("total")[numbers] == pytest.approx([1, 1], abs=0.02)
-    result = ways.ways(*given, found, depth=LAYERS, least=0.02, draws=5)
-    assert result.shares == pytest.approx([1], abs=0.02) and len(result.random) == 5
+    result = paths.paths(*given, found, depth=LAYERS, least=0.02, draws=5)
+    assert result.shares == pytest.approx([1], abs=0.02) and len(result.random_shares) == 5
 
 
 def test_rows_are_means_and_shares_of_the_gap(two_steps):
     given, made, _ = two_steps
-    found = paths.paths(*given, depth=LAYERS, receivers=[0], sample=5)
+    found = edges.edges(*given, depth=LAYERS, receivers=[0], sample=5)
     rows = found.rows()
     assert len(rows) == were_run(found).sum() < len(found.rows(only_run=False)) == len(found.edges)
     assert {row["receiver_pos"] for row in rows} == {0} and sum(row["sampled"] for row in rows) == 5
     [reads] = [flat(edge) for edge in made.edges if edge[3] == 0]
-    [row] = [row for row in rows if tuple(row[name] for name in EDGE.names) == reads]
+    [row] = [row for row in rows if tuple(row[name] for name in EDGE_DTYPE.names) == reads]
     assert row["fraction"] == pytest.approx(1, abs=0.01)
     assert row["total"] == pytest.approx(1, abs=0.02) and row["direct"] == pytest.approx(
         1, abs=0.02
@@ -288,18 +289,18 @@ def test_rows_are_means_and_shares_of_the_gap(two_steps):
 
 def test_what_no_way_carries_is_not_carried(two_steps):
     given, _, every = two_steps
-    result = ways.ways(*given, every, depth=LAYERS, least=2.0)
+    result = paths.paths(*given, every, depth=LAYERS, least=2.0)
     assert (
-        result.ways == ()
+        result.paths == ()
         and result.together == 0
-        and result.smallest is None
-        and len(result.random) == 0
+        and result.circuit is None
+        and len(result.random_shares) == 0
     )
 
 
 def test_edges_that_are_not_needed_are_taken_out():
     worth = {0: 0.5, 1: 0.02, 2: 0.45, 3: 0.0, 4: 0.03}
-    assert ways._smallest(
+    assert paths._smallest(
         tuple(worth), lambda numbers: sum(worth[number] for number in numbers)
     ) == (0, 2)
 
@@ -307,9 +308,9 @@ def test_edges_that_are_not_needed_are_taken_out():
 def test_random_sets_have_as_many_edges_into_each_layer():
     _, _, every = kept_pair(made("random GPT-2"))
     numbers = tuple(np.flatnonzero(every["receiver_layer"] > 0)[::200].tolist())
-    drawn = [*ways._matched(every, numbers, ways.RANDOM_SETS, 0)]
+    drawn = [*paths._matched(every, numbers, paths.RANDOM_SETS, 0)]
     counts = np.bincount(every["receiver_layer"][[*numbers]], minlength=3)
-    assert len(drawn) == ways.RANDOM_SETS and len(set(drawn)) > ways.RANDOM_SETS / 2
+    assert len(drawn) == paths.RANDOM_SETS and len(set(drawn)) > paths.RANDOM_SETS / 2
     for some in drawn:
         assert len(set(some)) == len(some) and set(some) != set(numbers)
         assert (

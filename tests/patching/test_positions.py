@@ -19,8 +19,9 @@ from hooked_runs import (
 )
 
 from probe.errors import InputError
-from probe.model.weights import read_weights
-from probe.patching import positions, swaps
+from probe.model.load import read_weights
+from probe.patching import heads as swaps
+from probe.patching import positions
 
 
 def assert_near(model, found, plain, scale):

@@ -134,7 +134,7 @@ def test_the_steps_and_tables_are_those_of_the_family(walked, kind):
     assert list(walked.frames) == [name for name in TABLES if name not in absent]
     assert ("reads both ways" in page) == (kind in SINGLE and not config.causal)
     assert ("attention.mask(scores)" in page) == CAUSAL.get(kind, False)
-    assert ("behind the sum, not in front of the head" in page) == family.norm_last
+    assert ("behind the sum, not in front of the head" in page) == family.norm_after_sum
     assert ("are turned by angles" in page) == (config.positions.kind == "rotary")
     assert ("share 2 sets of keys and values" in page) == (config.n_kv_heads == 2)
     assert ("The MLP of this model reads E, not E′" in page) == family.parallel
@@ -217,7 +217,7 @@ def test_the_tables_are_the_traces_numbers_and_what_is_open_is_a_triangle_a_squa
 def test_e_and_all_writes_make_the_hooked_e_prime(walked, traced):
     sums = walked.frames["sums"].set_index("term")
     names = ["e0", "e1", "e2", "e3"]
-    apart = walked.block["norm_written"]  # what the heads write is normed before E is added
+    apart = walked.block["norm_after_write"]  # what the heads write is normed before E is added
     terms = [term for term in ("E", "ΔE", "other heads", "b_O")[apart:] if term in sums.index]
     close(
         sums.loc[terms, names].sum().to_numpy(),

@@ -10,13 +10,13 @@ from probe.model.architectures.family import (
     Family,
     GgufKeys,
     Keys,
-    Repair,
+    Replacement,
     causal,
     recomputed,
     without,
 )
 
-PARALLEL = {"resid_mid": Repair("", "E + attn_out, which no hook holds")}
+PARALLEL = {"resid_mid": Replacement("", "E + attn_out, which no hook holds")}
 
 GPT2 = Family(
     "GPT-2",
@@ -42,7 +42,7 @@ GPT2 = Family(
         wide=True,
     ),
     prefix="transformer.",
-    turned=True,
+    transposed=True,
     special_tokens=False,
     attentions=causal(
         {
@@ -78,9 +78,9 @@ GPT_NEO = replace(
         window=("window_size", 256),
         kinds="attention_types",
     ),
-    turned=False,
+    transposed=False,
     scaled=False,
-    single=("scores", "softmax"),
+    in_float32=("scores", "softmax"),
     attentions=causal(
         {
             "norm": ("ln_1", "d +"),
@@ -101,10 +101,10 @@ GPTJ = replace(
     name="GPT-J",
     architectures=("GPTJForCausalLM",),
     keys=replace(GPT2.keys, must={}, tied=False, rotary_dims="rotary_dim"),
-    turned=False,
+    transposed=False,
     positions="rotary",
-    paired=True,
-    single=("scores", "softmax"),
+    interleaved=True,
+    in_float32=("scores", "softmax"),
     plain_rounds=True,
     parallel=True,
     attentions=causal(
@@ -180,14 +180,16 @@ PARTS = {
     "out": ("mlp.down_proj", "d m"),
     "norm_mlp": ("post_attention_layernorm", "d"),
 }
-NORMS_WRITTEN = {
+SANDWICH_NORMS = {
     "norm_out": ("post_attention_layernorm", "d"),
     "norm_mlp_out": ("post_feedforward_layernorm", "d"),
 }
 # Of what is written in front of its norm; the bridge's own hooks are behind it.
 WRITTEN = {"attn_out": "attn.o.hook_out", "mlp_out": "mlp.hook_out"}
-WRITTEN_REPAIRS = {name: Repair(f"hook_{name}", "read in front of its norm") for name in WRITTEN}
-GEMMA_PARTS = PARTS | NORMS_WRITTEN | {"norm_mlp": ("pre_feedforward_layernorm", "d")}
+WRITE_REPLACEMENTS = {
+    name: Replacement(f"hook_{name}", "read in front of its norm") for name in WRITTEN
+}
+GEMMA_PARTS = PARTS | SANDWICH_NORMS | {"norm_mlp": ("pre_feedforward_layernorm", "d")}
 WINDOW = ("sliding_window", 4096)
 GGUF_HEAD_SIZES = (
     "attention.key_length",
@@ -221,7 +223,7 @@ LLAMA = Family(
     norm="RMSNorm",
     gated=True,
     positions="rotary",
-    single=("norm", "softmax"),
+    in_float32=("norm", "softmax"),
     attentions=causal(PARTS),
     embed="embed_tokens",
     final_norm="norm",
@@ -232,7 +234,7 @@ LLAMA = Family(
         GGUF_ROTARY,
         must=GGUF_PLAIN,
         unread=(*GGUF_HEAD_SIZES, "tensor_data_layout"),
-        paired=("q", "k"),
+        interleaved=("q", "k"),
         transformers=True,
     ),
 )
@@ -280,7 +282,7 @@ PHI3 = replace(
     keys=replace(
         LLAMA.keys, epsilon=("rms_norm_eps", 1e-5), must={}, window=("sliding_window", None)
     ),
-    single=("norm",),
+    in_float32=("norm",),
     plain_rounds=True,
     free_heads=False,
     attentions=causal(
@@ -296,11 +298,11 @@ OLMO2 = replace(
     architectures=("Olmo2ForCausalLM",),
     keys=replace(LLAMA.keys, epsilon=("rms_norm_eps", 1e-5), must={"attention_bias": (False,)}),
     norm_first=False,
-    norm_written=True,
+    norm_after_write=True,
     free_heads=False,
     attentions=causal(
-        without(PARTS, "norm", "norm_mlp") | NORMS_WRITTEN | _norms("h", "g"),
-        WRITTEN_REPAIRS,
+        without(PARTS, "norm", "norm_mlp") | SANDWICH_NORMS | _norms("h", "g"),
+        WRITE_REPLACEMENTS,
         read=WRITTEN | {"x": "attn.q.hook_in"},
     ),
     gguf=replace(QWEN2_GGUF, architecture="olmo2", transformers=False),
@@ -318,14 +320,14 @@ GEMMA2 = replace(
         kinds="layer_types",
         global_every=("", 2),
         query_scalar=("query_pre_attn_scalar", 256.0),
-        score_cap=("attn_logit_softcapping", 50.0),
-        logit_cap=("final_logit_softcapping", 30.0),
+        attn_logit_softcapping=("attn_logit_softcapping", 50.0),
+        final_logit_softcapping=("final_logit_softcapping", 30.0),
     ),
-    norm_written=True,
+    norm_after_write=True,
     offset=True,
     scaled_embedding=True,
-    single=("norm", "gain", "softmax"),
-    attentions=causal(GEMMA_PARTS, WRITTEN_REPAIRS, read=WRITTEN),
+    in_float32=("norm", "gain", "softmax"),
+    attentions=causal(GEMMA_PARTS, WRITE_REPLACEMENTS, read=WRITTEN),
     gguf=replace(
         PHI3_GGUF,
         architecture="gemma2",
@@ -344,10 +346,10 @@ GEMMA3 = replace(
         global_every=("sliding_window_pattern", 6),
         rotary_base=1000000.0,
         local_base=("rope_local_base_freq", 10000.0),
-        score_cap=("", None),
-        logit_cap=("final_logit_softcapping", None),
+        attn_logit_softcapping=("", None),
+        final_logit_softcapping=("final_logit_softcapping", None),
     ),
-    attentions=causal(GEMMA_PARTS | _norms("e", "e"), WRITTEN_REPAIRS, read=WRITTEN),
+    attentions=causal(GEMMA_PARTS | _norms("e", "e"), WRITE_REPLACEMENTS, read=WRITTEN),
     gguf=replace(
         PHI3_GGUF,
         architecture="gemma3",

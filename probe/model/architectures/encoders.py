@@ -8,10 +8,10 @@ from probe.model.architectures.family import (
     Family,
     GgufKeys,
     Keys,
-    Repair,
-    norm_first_hooks,
-    norm_last_hooks,
-    norm_last_repairs,
+    Replacement,
+    post_norm_hooks,
+    post_norm_replacements,
+    pre_norm_hooks,
     recomputed,
     without,
 )
@@ -33,11 +33,11 @@ BERT = Family(
     headless=("BertModel",),
     prefix="bert.",
     norm_first=False,
-    norm_last=True,
+    norm_after_sum=True,
     attentions=(
         Attention(
             "",
-            norm_last_hooks(),
+            post_norm_hooks(),
             "encoder.layer.{}.",
             {
                 "q": ("attention.self.query", "h d +"),
@@ -49,8 +49,8 @@ BERT = Family(
                 "out": ("output.dense", "d m +"),
                 "norm_mlp": ("output.LayerNorm", "d +"),
             },
-            lies=norm_last_repairs()
-            | {"attn_out": Repair("hook_attn_out", "read in front of the sum and its norm")},
+            unreliable_hooks=post_norm_replacements()
+            | {"attn_out": Replacement("hook_attn_out", "read in front of the sum and its norm")},
         ),
     ),
     embed="embeddings.word_embeddings",
@@ -136,25 +136,25 @@ T5 = Family(
     norm="RMSNorm",
     positions="relative bias",
     scaled=False,
-    single=("variance",),
+    in_float32=("variance",),
     attentions=(
         Attention(
             "encoder",
-            norm_first_hooks(),
+            pre_norm_hooks(),
             "encoder.block.{}.",
             _t5_parts(0, "SelfAttention") | _t5_mlp(1),
         ),
         Attention(
             "decoder",
-            without(norm_first_hooks("self_attn"), "scores"),
+            without(pre_norm_hooks("self_attn"), "scores"),
             "decoder.block.{}.",
             _t5_parts(0, "SelfAttention") | _t5_mlp(2),
             causal=True,
-            lies=recomputed("self_attn"),
+            unreliable_hooks=recomputed("self_attn"),
         ),
         Attention(
             "cross",
-            without(norm_first_hooks("cross_attn", "ln2"), *MLP)
+            without(pre_norm_hooks("cross_attn", "ln2"), *MLP)
             | {
                 "resid_pre": "hook_resid_mid",
                 "attn_out": "hook_cross_attn_out",
@@ -234,30 +234,30 @@ BART = Family(
     ),
     prefix="model.",
     norm_first=False,
-    norm_last=True,
+    norm_after_sum=True,
     attentions=(
         Attention(
             "encoder",
-            norm_last_hooks(),
+            post_norm_hooks(),
             "encoder.layers.{}.",
             _bart_parts("self_attn") | BART_MLP,
-            lies=norm_last_repairs(),
+            unreliable_hooks=post_norm_replacements(),
         ),
         Attention(
             "decoder",
-            norm_last_hooks("self_attn"),
+            post_norm_hooks("self_attn"),
             "decoder.layers.{}.",
             _bart_parts("self_attn") | BART_MLP,
             causal=True,
-            lies=norm_last_repairs("self_attn"),
+            unreliable_hooks=post_norm_replacements("self_attn"),
         ),
         Attention(
             "cross",
-            without(norm_last_hooks("cross_attn", "ln2"), *MLP)
+            without(post_norm_hooks("cross_attn", "ln2"), *MLP)
             | {"resid_pre": "ln1.hook_out", "memory": "cross_attn.k.hook_in"},
             "decoder.layers.{}.",
             _bart_parts("encoder_attn"),
-            lies=recomputed("cross_attn"),
+            unreliable_hooks=recomputed("cross_attn"),
         ),
     ),
     optional={"final_logits_bias": "1 v ="},

@@ -17,7 +17,7 @@ Kind = Literal["decoder", "encoder", "encoder-decoder"]
 
 
 @dataclass(frozen=True)
-class Repair:
+class Replacement:
     """A hook in a block that holds something else (`raw`, empty where there is none), what the
     trace has instead."""
 
@@ -30,7 +30,7 @@ class Attention:
     """One attention per layer: its `name` in an encoder-decoder, its hooks, its weights and its
     mask.
 
-    `hooks` maps quantities of a Trace to hooks within the block; `lies` maps quantities to hooks
+    `hooks` maps quantities of a Trace to hooks within the block; `unreliable_hooks` maps quantities to hooks
     that hold something else. `layers` is the beginning of the raw names of a layer, `parts` the raw
     name and shape of each weight behind it. `fused` says how a single tensor holds queries, keys
     and values: all queries, then all keys, then all values, or the three of each head together; one
@@ -42,7 +42,7 @@ class Attention:
     layers: str
     parts: Mapping[str, tuple[str, str]]
     causal: bool = False
-    lies: Mapping[str, Repair] = field(default_factory=dict)
+    unreliable_hooks: Mapping[str, Replacement] = field(default_factory=dict)
     fused: Literal["", "by role", "by head"] = ""
 
     @property
@@ -86,8 +86,8 @@ class Keys:
     kinds: str = ""
     global_every: tuple[str, int] = ("", 0)
     query_scalar: tuple[str, float | None] = ("", None)
-    score_cap: tuple[str, float | None] = ("", None)
-    logit_cap: tuple[str, float | None] = ("", None)
+    attn_logit_softcapping: tuple[str, float | None] = ("", None)
+    final_logit_softcapping: tuple[str, float | None] = ("", None)
     start: tuple[str, ...] = ("decoder_start_token_id",)
 
 
@@ -98,7 +98,7 @@ class GgufKeys:
 
     `numbers` maps metadata keys, without the architecture in front, to the config's, beside those
     of GGUF_SIZES; a key of `must` may be absent, and one that is there must be one of its values;
-    those of `unread` change no formula; any other is refused. The rows of a `paired` role, which
+    those of `unread` change no formula; any other is refused. The rows of a `interleaved` role, which
     positions turn two by two, stand pair beside pair instead of half behind half. Always, queries,
     keys and values of a single tensor are held by role, matrices output x input, and `offset` norms
     as 1 + their weight. `query_scalar` is how many layers the one size has whose scores are divided
@@ -110,7 +110,7 @@ class GgufKeys:
     numbers: Mapping[str, str]
     must: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
-    paired: tuple[str, ...] = ()
+    interleaved: tuple[str, ...] = ()
     query_scalar: int = 0
     transformers: bool = False
 
@@ -121,13 +121,13 @@ class Family:
     language-model head.
 
     A norm may stand in front of what attention and the MLP read (`norm_first`), behind the sum of
-    the stream and what they give (`norm_last`), or behind what they give, before it is added
-    (`norm_written`); the gain of an `offset` norm is 1 + its weight. `paired` rotary positions turn
-    coordinates 2 i and 2 i + 1 together, the others i and i + dims/2. `single` says what the
+    the stream and what they give (`norm_after_sum`), or behind what they give, before it is added
+    (`norm_after_write`); the gain of an `offset` norm is 1 + its weight. `interleaved` rotary positions turn
+    coordinates 2 i and 2 i + 1 together, the others i and i + dims/2. `in_float32` says what the
     architecture's own code computes in float32 whatever the model's type: the variance of its
     norms, its norms up to the gain or with it, its scores, its softmax. `plain_rounds` says that in
     float64 Hugging Face's model and the hooked one do not round to float32 in the same place.
-    `turned` families hold the matrices of their layers input x output, the others output x input.
+    `transposed` families hold the matrices of their layers input x output, the others output x input.
 
     `embed` to `head_bias` are the raw names of the weights of no layer; names with "{}" have one
     tensor per stack. `transform` is the product, the norm and the activation (the config's where
@@ -142,18 +142,18 @@ class Family:
     keys: Keys
     headless: tuple[str, ...] = ()
     prefix: str = ""
-    turned: bool = False
+    transposed: bool = False
     norm: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
     norm_first: bool = True
-    norm_last: bool = False
-    norm_written: bool = False
+    norm_after_sum: bool = False
+    norm_after_write: bool = False
     offset: bool = False
     gated: bool = False
     positions: Literal["learned", "sinusoidal", "rotary", "relative bias"] = "learned"
-    paired: bool = False
+    interleaved: bool = False
     scaled: bool = True
     scaled_embedding: bool = False
-    single: tuple[Literal["variance", "norm", "gain", "scores", "softmax"], ...] = ()
+    in_float32: tuple[Literal["variance", "norm", "gain", "scores", "softmax"], ...] = ()
     plain_rounds: bool = False
     parallel: bool = False
     special_tokens: bool = True
@@ -175,7 +175,7 @@ class Family:
     @property
     def adds_plainly(self) -> bool:
         """Whether what attention and the MLP give is added to the stream as it is."""
-        return not (self.norm_last or self.norm_written)
+        return not (self.norm_after_sum or self.norm_after_write)
 
     @property
     def outside(self) -> dict[str, str]:
@@ -199,7 +199,7 @@ class Family:
         return {name: shape for name, shape in shapes.items() if name}
 
 
-def norm_first_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
+def pre_norm_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
     """Hooks of a block that norms what attention reads: E → x = norm(E) → E + attention."""
     return {
         **{
@@ -212,14 +212,14 @@ def norm_first_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
     }
 
 
-def norm_last_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
+def post_norm_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
     """Hooks of a block that norms the sum: x = E → norm(E + attention); the scores are recomputed."""
     other = {
         "x": f"{attn}.q.hook_in",
         "attn_out": f"{attn}.o.hook_out",
         "resid_mid": f"{norm}.hook_out",
     }
-    return without(norm_first_hooks(attn), "scores") | other
+    return without(pre_norm_hooks(attn), "scores") | other
 
 
 def without(table: Mapping[str, Any], *names: str) -> dict[str, Any]:
@@ -227,21 +227,21 @@ def without(table: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: row for name, row in table.items() if name not in names}
 
 
-def recomputed(attn: str = "attn") -> dict[str, Repair]:
+def recomputed(attn: str = "attn") -> dict[str, Replacement]:
     """Scores whose hook holds something else."""
-    return {"scores": Repair(f"{attn}.hook_attn_scores", "scores recomputed from q.k")}
+    return {"scores": Replacement(f"{attn}.hook_attn_scores", "scores recomputed from q.k")}
 
 
-def norm_last_repairs(attn: str = "attn") -> dict[str, Repair]:
-    """Repairs of a block that norms the sum."""
+def post_norm_replacements(attn: str = "attn") -> dict[str, Replacement]:
+    """Replacements in a block that norms the sum."""
     return recomputed(attn) | {
-        "resid_mid": Repair("hook_resid_mid", "read behind the norm of the sum")
+        "resid_mid": Replacement("hook_resid_mid", "read behind the norm of the sum")
     }
 
 
 def causal(
     parts: Mapping[str, tuple[str, str]],
-    lies: Mapping[str, Repair] = MappingProxyType({}),
+    unreliable_hooks: Mapping[str, Replacement] = MappingProxyType({}),
     *,
     fused: Literal["", "by role", "by head"] = "",
     read: Mapping[str, str] = MappingProxyType({}),
@@ -249,8 +249,12 @@ def causal(
 ) -> tuple[Attention]:
     """The single stack of a decoder that norms what attention reads; `read` are hooks other than
     the usual ones."""
-    hooks = without(norm_first_hooks(), *lies) | dict(read)
-    return (Attention("", hooks, layers, parts, causal=True, lies=lies, fused=fused),)
+    hooks = without(pre_norm_hooks(), *unreliable_hooks) | dict(read)
+    return (
+        Attention(
+            "", hooks, layers, parts, causal=True, unreliable_hooks=unreliable_hooks, fused=fused
+        ),
+    )
 
 
 # Keys that several families share: sizes in config.json; sizes in a GGUF file, of all, and what

@@ -8,16 +8,16 @@ from families import SINGLE, each_family, family_model
 from handmade import HEADS
 from planted import way_model
 
-from probe.model.weights import read_weights
-from probe.patching.paths import CHANNELS, EDGE, edges_of
-from probe.patching.ways import composition
+from probe.model.load import read_weights
+from probe.patching.edges import CHANNELS, EDGE_DTYPE, edges_of
+from probe.patching.paths import composition
 
 
 def scores_of(weights):
     """Of every pair of heads. `-> channel sender_layer sender_head receiver_layer receiver_head`"""
     layers, heads = weights.shape[:2]
     sizes = 3, layers, heads, layers, heads
-    edges = np.zeros(sizes, EDGE)
+    edges = np.zeros(sizes, EDGE_DTYPE)
     channel, *places = np.indices(sizes)
     edges["channel"] = np.array(CHANNELS)[channel]
     names = ("sender_layer", "sender_head", "receiver_layer", "receiver_head")

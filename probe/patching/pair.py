@@ -4,7 +4,7 @@ A change stands in the residual stream at one position and at one point: in fron
 of a block, or between its attention and its MLP. The donor's attention output, one head's z, the
 donor's MLP output: each makes such a change.
 
-    go_on   everything behind the change responds. In a causal model it touches no position before
+    run_patched   everything behind the change responds. In a causal model it touches no position before
             its own, so only the
             positions from there to the word are carried on, against the keys and values of the
             others.
@@ -13,8 +13,8 @@ donor's MLP output: each makes such a change.
             stays what it is; where a norm stands behind the sum or behind what is written, it goes
             through the norm.
 
-One of the two may also be run again with chosen heads changed at one position (`rerun`), and what
-the model writes behind it follows token by token (`write_on`): every token that is written adds its
+One of the two may also be run again with chosen heads changed at one position (`run_with_patch`), and what
+the model writes behind it follows token by token (`generate`): every token that is written adds its
 own keys and values.
 """
 
@@ -33,15 +33,15 @@ from probe.model import forward, fused
 from probe.model.attention import repeat_kv
 from probe.model.fused import KeysValues, PositionTables
 from probe.model.weights import Weights
-from probe.patching.swaps import Rows, placed
+from probe.patching.heads import Rows, target_texts
 
 Point = int  # 2 layer, where the stream enters a block, or 2 layer + 1, between its attention and its MLP
-Members = tuple[
+TokenPair = tuple[
     list[tuple[int, ...]], int
 ]  # the token ids of both members of a pair, and where their word stands
 
 
-class Step(NamedTuple):
+class LayerCache(NamedTuple):
     """One block of a run: `resid_pre resid_mid: row pos d_model` · `q: row head pos d_head` and `k
     v: row kv_head pos d_head`, rotated for their positions · `z: row pos head d_head` · `hidden:
     row pos d_mlp`, the MLP's activations.
@@ -56,7 +56,7 @@ class Step(NamedTuple):
     hidden: Tensor
 
 
-class Change(NamedTuple):
+class HeadPatch(NamedTuple):
     """z that chosen heads get at position `at`: `z: layer head d_head`, `heads: layer head`, True
     where changed."""
 
@@ -66,14 +66,14 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Both:
+class PairCache:
     """The two runs of a pair, each the other's donor: row 0 is a, row 1 is b; the word stands at
-    `at` in both. `final: row pos d_model`, the stream after the last of `steps`.
+    `at` in both. `final: row pos d_model`, the stream after the last of `layers`.
     """
 
     weights: Weights
     places: PositionTables
-    steps: tuple[Step, ...]
+    layers: tuple[LayerCache, ...]
     final: Tensor
     at: int
 
@@ -84,9 +84,9 @@ class Both:
 
     def stream(self, point: Point) -> Tensor:
         """The stream at a point; 2 depth is the end. `row pos d_model`"""
-        if point == 2 * len(self.steps):
+        if point == 2 * len(self.layers):
             return self.final
-        step = self.steps[point // 2]
+        step = self.layers[point // 2]
         return step.resid_mid if point % 2 else step.resid_pre
 
     def seen(self, pos: int) -> slice:
@@ -94,12 +94,12 @@ class Both:
         return slice(pos + 1 if self.weights.causal else self.n)
 
 
-def keep(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: int) -> Both:
+def cache_pair(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: int) -> PairCache:
     """Run the members of a pair and keep every step of the first `depth` blocks at every position."""
     ids = torch.tensor(rows, dtype=torch.long, device=weights.device)
     places = fused.position_tables(weights, ids.shape[1])
     steps, final = _steps(weights, forward.embed(weights, ids), places, [None] * depth)
-    return Both(weights, places, steps, final, at)
+    return PairCache(weights, places, steps, final, at)
 
 
 def _steps(
@@ -107,8 +107,8 @@ def _steps(
     resid: Tensor,
     places: PositionTables,
     known: Sequence[KeysValues | None],
-    change: Change | None = None,
-) -> tuple[tuple[Step, ...], Tensor]:
+    change: HeadPatch | None = None,
+) -> tuple[tuple[LayerCache, ...], Tensor]:
     """The steps of as many blocks as `known` has entries, and the stream behind them, at the
     positions behind those whose keys and values are known. k and v are those of all positions. `row
     pos d_model`
@@ -122,64 +122,64 @@ def _steps(
             k, v = (torch.cat(parts, dim=-2) for parts in zip(before, (k, v), strict=True))
         z = fused.attend(weights, block, q, k, v, places).transpose(1, 2)
         if change is not None:
-            z[0, change.at - start] = swapped(
+            z[0, change.at - start] = patch_heads(
                 z[0, change.at - start], change.z[layer], change.heads[layer]
             )
         resid_mid = fused.write(weights, block, resid, z)
         hidden = fused.activate(
             weights, block, resid if weights.config.family.parallel else resid_mid
         )
-        steps.append(Step(resid, q, k, v, z, resid_mid, hidden))
+        steps.append(LayerCache(resid, q, k, v, z, resid_mid, hidden))
         resid = fused.write_mlp(weights, block, resid_mid.clone(), hidden)
     return tuple(steps), resid
 
 
-def swapped(z: Tensor, given: Tensor, heads: Tensor) -> Tensor:
+def patch_heads(z: Tensor, given: Tensor, heads: Tensor) -> Tensor:
     """z at one position, the given one in chosen heads. `head d_head, head d_head, head -> head
     d_head`"""
     return torch.where(heads[:, None], given.to(z), z)
 
 
-def hold(both: Both, pos: int, sent: Mapping[Point, Tensor], until: Point) -> Tensor:
+def run_frozen(cache: PairCache, pos: int, sent: Mapping[Point, Tensor], until: Point) -> Tensor:
     """How the stream at the point `until` changes at a position when some attentions and MLPs
     before it write otherwise there and every other one writes what it wrote. `sent: recipient
     variant d_model`, the change of what is written in front of any norm, by the point at which the
     writer stands; -1 for the embeddings `-> recipient variant d_model`
     """
-    points = range(min(sent), until) if both.weights.config.family.norm_last else sent
+    points = range(min(sent), until) if cache.weights.config.family.norm_after_sum else sent
     change = torch.zeros_like(next(iter(sent.values())))
     for point in points:
-        change = pass_on(both, point, pos, change, sent.get(point, 0.0))
+        change = change_after(cache, point, pos, change, sent.get(point, 0.0))
     return change
 
 
-def pass_on(
-    both: Both, point: Point, pos: int, entering: Tensor, written: Tensor | float = 0.0
+def change_after(
+    cache: PairCache, point: Point, pos: int, entering: Tensor, written: Tensor | float = 0.0
 ) -> Tensor:
     """How the stream at the next point changes at a position, from the change of the stream at this
     one and the change of what the attention or the MLP between the two writes. `recipient variant
     d_model`
     """
-    weights, (layer, mlp) = both.weights, divmod(point, 2)
+    weights, (layer, mlp) = cache.weights, divmod(point, 2)
     family = weights.config.family
     if family.adds_plainly or layer < 0:
         return entering + written
-    block, step = weights.blocks[layer], both.steps[layer]
+    block, step = weights.blocks[layer], cache.layers[layer]
     writer, x = (
         (fused.mlp_of(block), step.hidden)
         if mlp
         else (fused.attention_of(block), step.z.flatten(-2))
     )
     own, add = writer.written(x[:, pos, None]), partial(fused.add, weights.config, writer)
-    if family.norm_last:
-        resid = both.stream(point)[:, pos, None]
+    if family.norm_after_sum:
+        resid = cache.stream(point)[:, pos, None]
         return add(resid + entering, own + written) - add(resid, own)
     nothing = torch.zeros_like(own)
     return entering + add(nothing, own + written) - add(nothing, own)
 
 
-def receive(
-    both: Both,
+def receiver_z(
+    cache: PairCache,
     layer: int,
     receiver: int,
     heads: ArrayLike,
@@ -190,15 +190,15 @@ def receive(
     reads is projected from other streams. `inputs: recipient input d_model` · `into`: the variant
     of each input, the channel that it enters, and its position `-> recipient variant d_head`
     """
-    weights, step, device = both.weights, both.steps[layer], both.weights.device
-    block, seen, count = weights.blocks[layer], both.seen(receiver), weights.shape[1]
+    weights, step, device = cache.weights, cache.layers[layer], cache.weights.device
+    block, seen, count = weights.blocks[layer], cache.seen(receiver), weights.shape[1]
     head, variant, at = (
         torch.from_numpy(np.array(part, dtype=np.int64)).to(device)
         for part in (heads, into[0], into[2])
     )
     q, k, v = (
         repeat_kv(part, count)[:, head[variant], range(len(at))]
-        for part in fused.project(weights, block, inputs, both.places, at[None])
+        for part in fused.project(weights, block, inputs, cache.places, at[None])
     )  # recipient input d_head
     asking = step.q[:, head, receiver]
     keys, values = (repeat_kv(part[:, :, seen], count)[:, head] for part in (step.k, step.v))
@@ -209,39 +209,39 @@ def receive(
     asking[:, variant[query]] = q[:, query]
     keys[:, variant[key], at[key]] = k[:, key]
     values[:, variant[value], at[value]] = v[:, value]
-    bias = both.places.row(block, receiver)
+    bias = cache.places.row(block, receiver)
     pattern = fused.pattern(
         weights, (keys @ asking[..., None])[..., 0], None if bias is None else bias[head, 0]
     )
     return (pattern[:, :, None] @ values)[:, :, 0]
 
 
-def go_on(
-    both: Both, pos: int, starts: Mapping[Point, Tensor], directions: Tensor
+def run_patched(
+    cache: PairCache, pos: int, starts: Mapping[Point, Tensor], directions: Tensor
 ) -> dict[Point, Tensor]:
     """How far the word's vector after the last block moves along each direction for every change at
     position `pos`. `starts: row variant d_model` by the point at which it stands in the stream `->
     row variant direction` by the same points.
     """
-    weights, last = both.weights, len(both.steps) - 1
+    weights, last = cache.weights, len(cache.layers) - 1
     first = pos if weights.causal else 0
-    alone = both.final.new_zeros(
-        len(both.final), 0, both.final.shape[-1]
+    alone = cache.final.new_zeros(
+        len(cache.final), 0, cache.final.shape[-1]
     )  # row variant d_model: changed at `pos` only
     carried = alone[:, :, None].expand(
-        -1, -1, both.n - first, -1
+        -1, -1, cache.n - first, -1
     )  # row variant live d_model: changed from `first` on
-    for layer, step in enumerate(both.steps):
+    for layer, step in enumerate(cache.layers):
         block = weights.blocks[layer]
         alone = torch.cat([alone, starts.get(2 * layer, alone[:, :0])], dim=1)
         resid_mid = carried
         if alone.shape[1] or carried.shape[1]:
-            z = _attend(both, layer, carried, alone, pos)
+            z = _attend(cache, layer, carried, alone, pos)
             carried = torch.cat(
                 [carried, _with(step.resid_pre[:, first:], alone, pos - first)], dim=1
             )
             if layer == last:  # behind the last attention only the word is wanted
-                z, carried = (part[:, :, both.at - first, None] for part in (z, carried))
+                z, carried = (part[:, :, cache.at - first, None] for part in (z, carried))
             resid_mid = fused.write(weights, block, carried, z)
         changed = starts.get(2 * layer + 1, alone[:, :0])
         entered = step.resid_pre[:, pos, None].expand_as(changed)
@@ -249,9 +249,9 @@ def go_on(
         carried, alone = _apart(fused.finish(weights, block, before, behind), carried.shape)
     alone, word = (
         torch.cat([alone, starts.get(2 * last + 2, alone[:, :0])], dim=1),
-        both.final[:, None, both.at],
+        cache.final[:, None, cache.at],
     )
-    alone = alone if pos == both.at else word.expand_as(alone)
+    alone = alone if pos == cache.at else word.expand_as(alone)
     moved = (torch.cat([carried[:, :, -1], alone], dim=1) - word) @ directions.T
     points = sorted(starts)
     return dict(
@@ -259,16 +259,16 @@ def go_on(
     )
 
 
-def _attend(both: Both, layer: int, carried: Tensor, alone: Tensor, pos: int) -> Tensor:
+def _attend(cache: PairCache, layer: int, carried: Tensor, alone: Tensor, pos: int) -> Tensor:
     """z of the live positions of the variants that are changed at all of them, then of those that
     are changed at `pos` only, whose queries, keys and values elsewhere are the run's own. `row
     variant live d_model, row variant d_model -> row variant live head d_head`
     """
-    weights, step, first = both.weights, both.steps[layer], both.n - carried.shape[2]
+    weights, step, first = cache.weights, cache.layers[layer], cache.n - carried.shape[2]
     block = weights.blocks[layer]
-    places = torch.arange(first, both.n, device=weights.device).repeat(carried.shape[1])
+    places = torch.arange(first, cache.n, device=weights.device).repeat(carried.shape[1])
     places = torch.cat([places, places.new_full((alone.shape[1],), pos)])
-    projected = fused.project(weights, block, _rows(carried, alone), both.places, places[None])
+    projected = fused.project(weights, block, _rows(carried, alone), cache.places, places[None])
     own = []
     for part, new in zip((step.q, step.k, step.v), projected, strict=True):
         spread, here = _apart(new.transpose(1, 2), carried.shape)
@@ -277,11 +277,11 @@ def _attend(both: Both, layer: int, carried: Tensor, alone: Tensor, pos: int) ->
         )
         own.append(every.transpose(2, 3))  # row variant head live d_head
     known: KeysValues | None = (step.k[:, :, :first], step.v[:, :, :first]) if first else None
-    return fused.attend_among(weights, block, own, known, both.places)
+    return fused.attend_among(weights, block, own, known, cache.places)
 
 
 def _rows(carried: Tensor, alone: Tensor) -> Tensor:
-    """Both side by side, for one product. `row variant live d_model, row variant d_model -> row
+    """PairCache side by side, for one product. `row variant live d_model, row variant d_model -> row
     vector d_model`"""
     return torch.cat([carried.flatten(1, 2), alone], dim=1)
 
@@ -303,7 +303,7 @@ def _with(whole: Tensor, changed: Tensor, place: int) -> Tensor:
 # --- pairs and how they are read ------------------------------------------------------------------
 
 
-def pairs_of(weights: Weights, a: Rows, b: Rows, depth: int) -> list[Members]:
+def token_pairs(weights: Weights, a: Rows, b: Rows, depth: int) -> list[TokenPair]:
     """The members of every pair. Raises InputError for members of unequal length or place, and for
     a depth that the model does not have.
     """
@@ -312,7 +312,7 @@ def pairs_of(weights: Weights, a: Rows, b: Rows, depth: int) -> list[Members]:
             f"Tracing pairs up to depth {depth}: the model has {len(weights.blocks)} blocks; give a depth from 1 to "
             f"{len(weights.blocks)}."
         )
-    members = [*zip(placed(weights, a), placed(weights, b), strict=True)]
+    members = [*zip(target_texts(weights, a), target_texts(weights, b), strict=True)]
     for number, (one, other) in enumerate(members):
         if (len(one.ids), one.at) != (len(other.ids), other.at):
             raise InputError(
@@ -322,29 +322,31 @@ def pairs_of(weights: Weights, a: Rows, b: Rows, depth: int) -> list[Members]:
     return [([one.ids, other.ids], one.at) for one, other in members]
 
 
-class PairRun(NamedTuple):
-    """A pair and how it is read: `along: direction d_model` · `gap: direction`, <a - b, direction>
+class PairReading(NamedTuple):
+    """A pair and how it is read: `directions: direction d_model` · `gap: direction`, <a - b, direction>
     at the word."""
 
-    both: Both
-    along: Tensor
+    cache: PairCache
+    directions: Tensor
     gap: Tensor
 
 
-def keep_pairs(
-    weights: Weights, pairs: Sequence[Members], directions: Tensor, depth: int
-) -> Iterator[PairRun]:
+def cache_pairs(
+    weights: Weights, pairs: Sequence[TokenPair], directions: Tensor, depth: int
+) -> Iterator[PairReading]:
     """Pair after pair kept, each when it is asked for, so that where one is used once only one is
     held. `directions: direction d_model`, or `pair direction d_model` where each pair has its own.
     """
     directions = directions.to(weights.device, weights.dtype)
     each = directions.expand(len(pairs), *directions.shape[-2:])
     for (rows, at), along in zip(pairs, each, strict=True):
-        both = keep(weights, rows, at, depth)
-        yield PairRun(both, along, (both.final[0, at] - both.final[1, at]) @ along.T)
+        cache = cache_pair(weights, rows, at, depth)
+        yield PairReading(cache, along, (cache.final[0, at] - cache.final[1, at]) @ along.T)
 
 
-def offsets_of(pairs: Sequence[Members], positions: Sequence[int] | None) -> tuple[int, ...]:
+def positions_from_word(
+    pairs: Sequence[TokenPair], positions: Sequence[int] | None
+) -> tuple[int, ...]:
     """Positions counted from the word, 0 the word itself and -1 the token before it: those given,
     or from the first token in which the members of a pair differ to the word, and to the last one
     where the model reads both ways.
@@ -374,7 +376,7 @@ def offsets_of(pairs: Sequence[Members], positions: Sequence[int] | None) -> tup
 # --- a run with heads changed, and what is written after it ---------------------------------------
 
 
-class Run(NamedTuple):
+class PatchedRun(NamedTuple):
     """A run with heads changed: `known`, keys and values of every block, `1 kv_head pos d_head` ·
     `final: pos d_model`, what left the last block at the positions run again · `stream: depth
     d_model`, the vector at the changed position.
@@ -385,24 +387,26 @@ class Run(NamedTuple):
     stream: Tensor
 
 
-def rerun(both: Both, change: Change) -> Run:
+def run_with_patch(cache: PairCache, change: HeadPatch) -> PatchedRun:
     """The run of row 0 with the heads changed: from the change on, or whole where the model reads
     both ways."""
-    start = change.at if both.weights.causal else 0
+    start = change.at if cache.weights.causal else 0
     steps = [
-        step for step, _ in zip(both.steps, both.weights.blocks, strict=True)
+        step for step, _ in zip(cache.layers, cache.weights.blocks, strict=True)
     ]  # a run kept whole
     known = [(step.k[:1, :, :start], step.v[:1, :, :start]) for step in steps]
     with torch.inference_mode():
         changed, final = _steps(
-            both.weights, steps[0].resid_pre[:1, start:], both.places, known, change
+            cache.weights, steps[0].resid_pre[:1, start:], cache.places, known, change
         )
         streams = (*(step.resid_pre for step in changed), final)
         stream = torch.stack([resid[0, change.at - start] for resid in streams])
-    return Run([(step.k, step.v) for step in changed], final[0], stream)
+    return PatchedRun([(step.k, step.v) for step in changed], final[0], stream)
 
 
-def write_on(weights: Weights, run: Run, count: int, *, end: int | None = None) -> Iterator[int]:
+def generate(
+    weights: Weights, run: PatchedRun, count: int, *, end: int | None = None
+) -> Iterator[int]:
     """Up to `count` token ids, each the likeliest after those before it, as far as `end` and the
     context window."""
     known, last, device = run.known, run.final[-1], weights.device

@@ -1,4 +1,4 @@
-"""The cue ledger: its terms add up to the hooked vector, its sources to heads; its sentence and its
+"""The decomposition of a sentence: its terms add up to the hooked vector, its sources to heads; its sentence and its
 picture."""
 
 import dataclasses
@@ -16,15 +16,15 @@ from seeds import mostly_campaign
 
 import probe
 from probe import charts
-from probe.charts import writes as bars_of
+from probe.charts import writes
 from probe.errors import CrossCheckError, InputError
 from probe.evidence import examples
 from probe.evidence.columns import COLUMNS
 from probe.model import decomposition
-from probe.model.load import load
+from probe.model.load import load, read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
-from probe.model.weights import read_weights
+from probe.pages import sources
 from probe.stats import axes
 
 pytestmark = pytest.mark.slow
@@ -68,7 +68,7 @@ def test_sources_add_up_to_the_write_of_their_head(dtype):
 
 def test_entries_name_every_term_once_with_its_length():
     shown = trace(random_model(), TEXT)
-    entries = decomposition.ledger(shown, 2, at=3)
+    entries = decomposition.decompose_resid(shown, 2, at=3)
     named = [(entry.component, entry.pos) for entry in entries]
     wanted = [("token embedding", None), ("position embedding", None)]
     for layer in range(2):
@@ -86,7 +86,9 @@ def test_what_is_the_same_in_every_sentence_contributes_exactly_nothing():
     axis, average = referred(model, 2, [f"{text} bank" for text in TEXTS])
     shown = trace(model, "The muddy old bank")
     assert shown.tokens.ids[-1] == tokenize(model, f"{TEXTS[0]} bank").ids[-1]
-    entries = decomposition.ledger(shown, 2, at=len(shown.tokens) - 1, axis=axis, average=average)
+    entries = decomposition.decompose_resid(
+        shown, 2, at=len(shown.tokens) - 1, axis=axis, average=average
+    )
     of = {entry.component: entry.contribution for entry in entries if entry.head is None}
     assert of["token embedding"] == of["attention bias 0"] == of["attention bias 1"] == 0.0
     assert of["position embedding"] != 0.0 and of["MLP 1"] != 0.0
@@ -113,7 +115,9 @@ def test_a_constant_moved_from_the_output_bias_into_the_values_changes_no_source
         model = load(folder, dtype=torch.float64)
         axis, average = referred(model, LAYERS)
         found.append(
-            decomposition.ledger(trace(model, TEXT), LAYERS, at=9, axis=axis, average=average)
+            decomposition.decompose_resid(
+                trace(model, TEXT), LAYERS, at=9, axis=axis, average=average
+            )
         )
     one, other = ([entry.contribution for entry in entries] for entries in found)
     assert one == pytest.approx(other, abs=1e-5)
@@ -126,7 +130,7 @@ def test_a_ledger_that_does_not_close_is_refused():
     shown = trace(random_model(), TEXT)
     wrong = dataclasses.replace(shown, mlp_out=shown.mlp_out * 1.01)
     with pytest.raises(CrossCheckError) as caught:
-        decomposition.ledger(wrong, 2, at=3)
+        decomposition.decompose_resid(wrong, 2, at=3)
     error = decomposition.close(wrong, 2, at=3)
     assert error > 1e-4
     assert str(caught.value) == (
@@ -135,7 +139,7 @@ def test_a_ledger_that_does_not_close_is_refused():
     )
     lost = dataclasses.replace(shown, mlp_out=shown.mlp_out * torch.nan)
     with pytest.raises(CrossCheckError, match="miss it by nan of its size"):
-        decomposition.ledger(lost, 2, at=3)
+        decomposition.decompose_resid(lost, 2, at=3)
 
 
 @pytest.mark.parametrize(("depth", "at"), [(LAYERS + 1, 0), (-1, 0), (1, 99), (1, -1)])
@@ -143,9 +147,9 @@ def test_a_depth_or_position_that_is_not_there_is_refused(depth, at):
     shown = trace(random_model(), TEXT)
     n = len(shown.tokens)
     with pytest.raises(InputError) as caught:
-        decomposition.ledger(shown, depth, at=at)
+        decomposition.decompose_resid(shown, depth, at=at)
     assert str(caught.value) == (
-        f"Opening the ledger after {depth} blocks at position {at}: odd has {LAYERS} blocks and the text {n} tokens; "
+        f"Decomposing the residual stream after {depth} blocks at position {at}: odd has {LAYERS} blocks and the text {n} tokens; "
         f"give a depth from 0 to {LAYERS} and a position from 0 to {n - 1}."
     )
 
@@ -171,7 +175,7 @@ def test_two_sentences_of_a_sense_are_shown_of_different_distances_where_there_a
 
 def test_the_frame_is_of_the_sentences_of_readings_and_adds_up(planted):
     study, _ = planted
-    frame = study.ledger
+    frame = study.decomposition
     assert set(frame) <= set(COLUMNS)
     assert sorted(frame["sentence"].unique()) == sorted(study.readings["sentence"].unique())
     sums = frame.groupby(["word", "sentence"]).agg(
@@ -193,22 +197,22 @@ def test_the_planted_head_supplies_the_sense_from_the_cue(planted):
     """A frame unlike those fitted on moves single sentences a little; between its two senses that
     cancels."""
     study, (layer, head) = planted
-    found = bars_of.by_source(study.ledger)
+    found = sources.by_source(study.decomposition)
     cues = found[found["role"] == "cue"]
     assert len(cues) == 4
     mean = cues.groupby("sense")[["contribution", "total"]].mean()
     between = mean.loc["door"] - mean.loc["canal"]
     assert between["contribution"] / between["total"] == pytest.approx(1, abs=0.02)
     assert set(cues["through"]) == {f"L{layer}H{head}"}
-    for (_, number), said in bars_of.ledger_in_words(study.ledger).items():
-        mine = study.ledger[study.ledger["sentence"] == number]
+    for (_, number), said in sources.sources_in_words(study.decomposition).items():
+        mine = study.decomposition[study.decomposition["sentence"] == number]
         cue = mine.loc[mine["role"] == "cue", "token"].iloc[0].split("·")[1]
         assert said.startswith(f"“{cue}” directly supplies ")
         assert f"through L{layer}H{head}; MLPs " in said
 
 
 def frame_of(parts, *, total=None, sense="river", pair=("river", "money"), sentence=7):
-    """A ledger from {(component, token): contribution}; roles by token: river is the cue, bank the
+    """A decomposition from {(component, token): contribution}; roles by token: river is the cue, bank the
     word."""
     rows = []
     for (component, token), value in parts.items():
@@ -252,7 +256,7 @@ PARTS = {
 
 
 def test_sources_are_gathered_over_heads_and_their_shares_sum_to_1():
-    found = bars_of.by_source(frame_of(PARTS)).set_index("source")
+    found = sources.by_source(frame_of(PARTS)).set_index("source")
     assert found.index.tolist() == [
         *(
             "token embedding",
@@ -305,12 +309,12 @@ MEANT = "“river” directly supplies 61\u202f% {} ({}), through L0H2 and L1H0;
     ids=["the cue", "the other sense", "the word", "no token"],
 )  # fmt: skip
 def test_the_sentence_names_the_token_its_heads_the_mlps_and_the_rest(parts, sense, said):
-    assert bars_of.ledger_in_words(frame_of(parts, sense=sense)) == {("bank", 7): said}
+    assert sources.sources_in_words(frame_of(parts, sense=sense)) == {("bank", 7): said}
 
 
 @pytest.mark.parametrize(("total", "stands"), [(0.1, None), (0.09, "0.09"), (-0.5, "−0.50")])
 def test_nothing_is_a_share_of_a_sense_that_the_word_does_not_have(total, stands):
-    (said,) = bars_of.ledger_in_words(frame_of(PARTS, total=total, sense="river")).values()
+    (said,) = sources.sources_in_words(frame_of(PARTS, total=total, sense="river")).values()
     assert ("%" in said) == (stands is None)
     assert stands is None or said == (
         f"Here “bank” stands at {stands}, from −0.50 for money to 0.50 for river: not clearly river, so no part "
@@ -320,22 +324,22 @@ def test_nothing_is_a_share_of_a_sense_that_the_word_does_not_have(total, stands
 
 def test_more_heads_than_can_be_named_are_said_to_be_more():
     rows = frame_of({(f"L0H{head}", "1·river"): 0.1 - head / 1000 for head in range(8)})
-    assert bars_of.carriers(rows) == ["L0H0", "L0H1", "L0H2", "other heads"]
-    assert bars_of.carriers(rows.head(3)) == ["L0H0", "L0H1", "L0H2"]
+    assert sources.carriers(rows) == ["L0H0", "L0H1", "L0H2", "other heads"]
+    assert sources.carriers(rows.head(3)) == ["L0H0", "L0H1", "L0H2"]
     against = frame_of({("L0H0", "1·river"): 0.3, ("L0H1", "1·river"): -0.5})
-    assert bars_of.carriers(against) == ["L0H1"]
-    assert bars_of.carriers(frame_of({("L0H0", "1·river"): 0.0})) == []
-    assert bars_of.ledger_in_words(rows.iloc[:0]) == {}
+    assert sources.carriers(against) == ["L0H1"]
+    assert sources.carriers(frame_of({("L0H0", "1·river"): 0.0})) == []
+    assert sources.sources_in_words(rows.iloc[:0]) == {}
 
 
 def test_the_bars_keep_every_contribution_and_end_with_the_sum():
-    bars = charts.ledger_bars(frame_of(PARTS), "bank", sentence=7)
+    bars = charts.decomposition_table(frame_of(PARTS), "bank", sentence=7)
     order = bars["bar"].unique().tolist()
-    assert [*order[:4], *order[-1:]] == ["1·river", "2·the", "3·the", "4·bank", bars_of.SUM]
+    assert [*order[:4], *order[-1:]] == ["1·river", "2·the", "3·the", "4·bank", writes.SUM]
     assert order[4:-1] == ["token embedding", "position embedding", "MLPs", "attention biases"]
-    parts = bars[bars["bar"] != bars_of.SUM]
+    parts = bars[bars["bar"] != writes.SUM]
     assert parts["toward"].sum() == pytest.approx(0.5)
-    assert bars.loc[bars["bar"] == bars_of.SUM, ["toward", "share"]].to_numpy().tolist() == [
+    assert bars.loc[bars["bar"] == writes.SUM, ["toward", "share"]].to_numpy().tolist() == [
         [0.5, 1.0]
     ]
     river = bars[bars["bar"] == "1·river"].set_index("writer")["toward"].to_dict()
@@ -344,17 +348,19 @@ def test_the_bars_keep_every_contribution_and_end_with_the_sum():
     many = {
         ("L0H0", f"{pos}·the"): 0.001 * (pos + 1) for pos in range(40)
     }  # of a long one the small are gathered
-    bars = charts.ledger_bars(frame_of(PARTS | many), "bank", sentence=7)
+    bars = charts.decomposition_table(frame_of(PARTS | many), "bank", sentence=7)
     shown = [name for name in bars["bar"].unique() if "·" in name]
-    assert len(shown) == bars_of.MOST_TOKENS and "39·the" in shown and "0·the" not in shown
-    assert bars.loc[bars["bar"] != bars_of.SUM, "toward"].sum() == pytest.approx(
+    assert len(shown) == writes.MOST_TOKENS and "39·the" in shown and "0·the" not in shown
+    assert bars.loc[bars["bar"] != writes.SUM, "toward"].sum() == pytest.approx(
         0.5 + sum(many.values())
     )
 
 
 def picture(frame, number=7):
     """The picture as a specification, and its layers by what they encode."""
-    spec = charts.cue_ledger(frame, "bank", sentence=number).to_dict()
+    words = sources.sources_in_words(frame)["bank", number]
+    drawn = charts.decomposition_bars(frame, "bank", sentence=number, summary=words)
+    spec = drawn.to_dict()
     plain = {"x", "y", "order", "tooltip"}
     return spec, {
         next(iter(set(layer["encoding"]) - plain), "rule"): layer for layer in spec["layer"]
@@ -373,14 +379,14 @@ def test_the_picture_says_what_it_shows(sense, sign, away):
     assert encoding["y"]["title"] == "source"
     assert (
         encoding["y"]["sort"]
-        == charts.ledger_bars(frame, "bank", sentence=7)["bar"].unique().tolist()
+        == charts.decomposition_table(frame, "bank", sentence=7)["bar"].unique().tolist()
     )
     low, high = encoding["x"]["scale"]["domain"]
     assert low < -0.06 and high > 0.5
     colours = dict(
         zip(encoding["color"]["scale"]["domain"], encoding["color"]["scale"]["range"], strict=True)
     )
-    assert list(colours) == ["L0H2", "L1H0", "L0H1", "other heads", "no head", bars_of.SUM]
+    assert list(colours) == ["L0H2", "L1H0", "L0H1", "other heads", "no head", writes.SUM]
     assert len(set(colours.values())) == 6
     rows = spec["datasets"][layers["text"]["data"]["name"]]
     assert {row["bar"]: row["text"] for row in rows}["1·river"] == "61\u202f%"
@@ -408,5 +414,6 @@ def test_all_sentences_are_drawn_on_one_axis():
 
 
 def test_the_picture_can_be_saved(tmp_path):
-    made = charts.cue_ledger(frame_of(PARTS), "bank", sentence=7)
+    made = charts.decomposition_bars(frame_of(PARTS), "bank", sentence=7)
+    assert "the largest contribution is that of 1·river, 0.30." in made.to_dict()["description"]
     assert charts.save(made, tmp_path / "decomposition.png").stat().st_size > 2000

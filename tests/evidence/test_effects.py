@@ -10,13 +10,14 @@ from families import family_model
 from handmade import ODD, SENSES, make_sentences, random_model, tokens_of, without
 from hooked_runs import swapped
 
+from probe.evidence import design, effects
+from probe.evidence.design import Pairs
+from probe.evidence.effects import Effects
 from probe.model import forward
 from probe.model.decomposition import parts
+from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
-from probe.model.weights import read_weights
-from probe.patching import effects
-from probe.patching.effects import Effects, Pairs
 from probe.stats.axes import HeldOutAxes
 from probe.text.splits import ALIGNED, DRAWN, cross_fit
 
@@ -26,7 +27,7 @@ LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
 
 def make_pairs(sentences=GRID, *, most=1000, seed=0, **which):
     split = cross_fit(sentences, SENSES, seed=seed)
-    return effects.make_pairs(
+    return design.make_pairs(
         sentences, [row.distance for row in sentences], split, most=most, seed=seed, **which
     )
 
@@ -155,7 +156,7 @@ def setting():
 
 def measured(setting, depth, pairs=PAIRS, first=1):
     model, ids, states, axes = setting
-    reading = effects.readings(LAYERS, depth, first, predicts=True)
+    reading = design.readings(LAYERS, depth, first, predicts=True)
     return effects.measure(read_weights(model), ids, states, axes, pairs, reading)
 
 
@@ -177,9 +178,9 @@ def moved(setting, recipient, donor):
 
 
 def test_every_layer_is_read_where_the_readings_say():
-    reading = effects.readings(5, 3, 2, predicts=True)
+    reading = design.readings(5, 3, 2, predicts=True)
     assert (reading.at, reading.direct, reading.next_token) == ((3, 3, 3, 5, 5), (2, 2, 3, 4, 5), 6)
-    assert effects.readings(2, 2, 1, predicts=False).next_token is None
+    assert design.readings(2, 2, 1, predicts=False).next_token is None
     assert not effects.predicts(read_weights(family_model("bert"))) and effects.predicts(
         read_weights(random_model())
     )
@@ -281,11 +282,11 @@ def test_a_cue_word_counts_alike_in_every_group():
         )
         for cues in (("x", "y", "z"), ("y", "x"))
     ]
-    weights = effects.bootstrap(groups)
+    weights = design.bootstrap(groups)
     assert weights.shape == (2000, 5)
     np.testing.assert_array_equal(weights[:, :2], weights[:, [4, 3]])
     assert (weights[:, 0] != weights[:, 1]).any()
-    np.testing.assert_array_equal(groups[0].bootstrap(), effects.bootstrap(groups[:1]))
+    np.testing.assert_array_equal(groups[0].bootstrap(), design.bootstrap(groups[:1]))
 
 
 def test_rank_intervals_by_hand():

@@ -20,11 +20,11 @@ from hooked_runs import (
     typed,
 )
 
+from probe.evidence import effects
 from probe.model import forward
+from probe.model.load import read_weights
 from probe.model.tokens import TargetText
-from probe.model.weights import read_weights
-from probe.patching import effects
-from probe.patching import swaps as patching
+from probe.patching import heads as patching
 
 
 def setting(kind, dtype=torch.float64, *, depth=None):
@@ -36,7 +36,7 @@ def setting(kind, dtype=torch.float64, *, depth=None):
 
 def exact(model, scale=1.0):
     """What two orders of the same sums may differ by."""
-    return {"rtol": 0, "atol": ROUNDED * float(scale) if model.config.family.single else 1e-12}
+    return {"rtol": 0, "atol": ROUNDED * float(scale) if model.config.family.in_float32 else 1e-12}
 
 
 def own_directions(model, stages, seed=3):
@@ -142,7 +142,7 @@ def test_batches_are_their_rows_in_the_order_given(kind, monkeypatch):
     for number, text in enumerate(texts):
         alone = patching.swap_heads(weights, [text], donors[[number]], directions)
         torch.testing.assert_close(together[number], alone[0], **exact(model))
-    monkeypatch.setattr(patching, "NUMBERS", 1)
+    monkeypatch.setattr(patching, "BATCH_NUMBERS", 1)
     torch.testing.assert_close(
         patching.swap_heads(weights, texts, donors, directions), together, **exact(model)
     )
@@ -213,7 +213,7 @@ def test_pairs_swapped_both_ways_are_two_swaps(kind, dtype, monkeypatch):
     for side, (rows, donors) in enumerate(((a, z[1]), (b, z[0]))):
         alone = patching.swap_heads(weights, rows, donors, directions)
         assert (both[:, side] - alone).abs().max() <= bound(model) * alone.abs().max()
-    monkeypatch.setattr(patching, "NUMBERS", 1)
+    monkeypatch.setattr(patching, "BATCH_NUMBERS", 1)
     one_by_one = patching.swap_pairs(weights, a, b, directions, depth=depth)
     assert (both - one_by_one).abs().max() <= bound(model) * both.abs().max()
 
@@ -222,5 +222,5 @@ def test_many_sets_are_run_in_parts(monkeypatch):
     model, weights, texts, donors = setting("bert", torch.float32)
     given = weights, texts, donors, some_sets(2, 4), every_direction(model)
     whole = patching.swap_sets(*given)
-    monkeypatch.setattr(patching, "SETS", 2)
+    monkeypatch.setattr(patching, "SETS_AT_ONCE", 2)
     torch.testing.assert_close(patching.swap_sets(*given), whole)

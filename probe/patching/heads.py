@@ -22,10 +22,10 @@ from probe.model.fused import KeysValues, PositionTables
 from probe.model.tokens import TargetText, batch_by_length, in_order
 from probe.model.weights import Block, Weights
 
-NUMBERS = (
+BATCH_NUMBERS = (
     2**22
 )  # of the widest tensor of a batch: 16 MB in float32, so that it stays near the processor
-SETS = 256  # at once, where a variant is a whole text
+SETS_AT_ONCE = 256  # at once, where a variant is a whole text
 Rows = Sequence[TargetText | Sequence[int]]
 Texts = Sequence[TargetText]
 Donor = Callable[[int, Tensor], Tensor]
@@ -76,7 +76,7 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
     `b`, 1 the other way round.
     """
     tree, variant_of = branches(_all_but_one(weights, depth))
-    others = placed(weights, b)
+    others = target_texts(weights, b)
 
     def swap(texts: Texts, members: list[int], places: PositionTables) -> Tensor:
         both = [*texts, *(others[pair] for pair in members)]
@@ -100,8 +100,10 @@ def swap_sets(
     stage d_model`, are read behind every block and, where there is one more, behind the final norm:
     `-> row set stage`.
     """
-    if not weights.causal and len(kept) > SETS:
-        parts = [swap_sets(weights, rows, donor_z, some, directions) for some in kept.split(SETS)]
+    if not weights.causal and len(kept) > SETS_AT_ONCE:
+        parts = [
+            swap_sets(weights, rows, donor_z, some, directions) for some in kept.split(SETS_AT_ONCE)
+        ]
         return torch.cat(parts, dim=1)
     tree, variant_of = branches(kept.to(weights.device))
 
@@ -115,7 +117,7 @@ def swap_sets(
     return _in_batches(rows, weights, len(tree[-1].parent), swap)
 
 
-def placed(weights: Weights, rows: Rows) -> list[TargetText]:
+def target_texts(weights: Weights, rows: Rows) -> list[TargetText]:
     """Each text and where it is read: ids alone at the last token; a causal model runs nothing
     behind the word."""
     texts = [
@@ -169,12 +171,13 @@ def _in_batches(rows: Rows, weights: Weights, variants: int, run: Batch) -> Tens
     Batches are small enough for the widest tensor, the MLP's activations, to stay near the
     processor, and hold rows that begin alike together, because a shared beginning is run once.
     """
-    texts = placed(weights, rows)
+    texts = target_texts(weights, rows)
     order = sorted(range(len(texts)), key=lambda row: texts[row].ids)
     lengths = [len(texts[row].ids) for row in order]
     longest = max(lengths, default=1)
     most = max(
-        1, NUMBERS // (variants * weights.blocks[0].d_mlp * (1 if weights.causal else longest))
+        1,
+        BATCH_NUMBERS // (variants * weights.blocks[0].d_mlp * (1 if weights.causal else longest)),
     )
     batches = [
         [order[place] for place in batch] for batch in batch_by_length(lengths, most_rows=most)

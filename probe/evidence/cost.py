@@ -1,0 +1,333 @@
+"""What a study will take, before the work: forward passes, swaps, memory, minutes; and what its
+sentences are enough for.
+
+Forward passes and swaps are upper bounds: where there is no gap between two senses nothing is
+swapped, and a read-out below the last block leaves out the heads above it. Memory is what the
+process holds now and what will come on top: the states of every word, an untrained model of the
+same shape, and the largest single step.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from time import thread_time
+
+import numpy as np
+import psutil
+import torch
+
+from probe.errors import InputError
+from probe.evidence import circuit, head_parts
+from probe.evidence.material import Material, SecondModel, SensePairSplits, unused
+from probe.evidence.word import CURVE_PAIRS, JOINT_HEADS, JOINT_PAIRS, StudyOptions
+from probe.model.architectures import FAMILIES
+from probe.model.load import read_weights
+from probe.model.model import Model
+from probe.model.trace import target_states
+from probe.patching import sets as head_sets
+from probe.patching.edges import EDGE_DTYPE
+from probe.patching.heads import BATCH_NUMBERS, swap_heads
+from probe.stats.numbers import memory_size
+from probe.stats.resampling import smallest_p
+from probe.text.splits import CrossFit
+
+PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+FRAMES_BYTES = 150 * 10**6  # tables, permutations and the page
+FLOAT64_BYTES = 8  # the certificate is computed in float64
+TIMED_SENTENCES = 16  # read, and swapped, to see how long a study will take
+TIMED_SWAPS = 512
+TIMED_RUNS = 2  # the first one also loads and allocates
+LIVE_TENSORS = 4  # as wide as the MLP's activations, held at the same time in a swap
+READS_PER_SENTENCE = 3  # for the study, in the untrained model, and at a later token
+SINGLE_SENTENCES = 3  # of a word: those of the lesson, read again without what follows the word
+# Four donors a pair of sentences: of the other sense and of the same one, in both directions.
+DONORS_PER_PAIR = 4
+DIRECTIONS = 2  # A with the parts of B, B with the parts of A
+
+
+@dataclass(frozen=True)
+class SensePairSize:
+    """How many sentences a word has of each of two senses, in how many pairs with how many pairs of
+    cue words, and the smallest p that a test on them can give."""
+
+    word: str
+    senses: tuple[str, str]
+    sentences: tuple[int, int]
+    pairs: int
+    cue_words: int
+    smallest_p: float
+
+
+@dataclass(frozen=True)
+class StudyCost:
+    """The most that a study of these words takes.
+
+    `held` and `extra`: bytes of memory that the process holds now, and that will come on top ·
+    `seconds`: processor time as a study usually goes, from a measured batch of forward passes and of
+    swaps · `sizes`: how many sentences each pair of senses has · `without_cues`: words of which no
+    sentence marks its cue · `left_out`: word, reason and number of the sentences that are not used.
+    """
+
+    words: tuple[str, ...]
+    forwards: int
+    swaps: int
+    held: int
+    extra: int
+    seconds: float | None = None
+    sizes: tuple[SensePairSize, ...] = ()
+    without_cues: tuple[str, ...] = ()
+    left_out: tuple[tuple[str, str, int], ...] = ()
+
+    @property
+    def memory(self) -> int:
+        """Bytes in all."""
+        return self.held + self.extra
+
+    def require(self, limit: int | None = None) -> "StudyCost":
+        """Itself; raises InputError when it needs more memory than is free, or more in all than
+        `limit` bytes."""
+        free = available()
+        if limit is not None and self.memory > limit:
+            needed = self.memory
+            reason = f"--max-memory allows {memory_size(limit)}; allow more"
+        elif self.extra > free:
+            needed = self.extra
+            reason = f"{memory_size(free)} are free; close other programs"
+        else:
+            return self
+        raise InputError(
+            f"Planning the study of {', '.join(self.words)}: it would take about "
+            f"{memory_size(needed)} of memory and {reason}, or take fewer words, fewer sentences or "
+            "a smaller model."
+        )
+
+
+def cost_of(
+    model: Model,
+    materials: Sequence[Material],
+    splits: Mapping[str, SensePairSplits],
+    options: StudyOptions,
+    second: SecondModel | None,
+) -> StudyCost:
+    """The cost of a study of these words, whose sentences are held out as `splits` says, by word;
+    runs a few sentences for the time."""
+    forwards = _count_forwards(materials, second)
+    swaps = _count_swaps(model, splits, options)
+    traced = sum(_most_traced(model, material) for material in materials)
+    usually_traced = sum(_usually_traced(model, material) for material in materials)
+    longest = max(materials, key=len)
+    return StudyCost(
+        words=tuple(material.word for material in materials),
+        forwards=forwards,
+        swaps=swaps + traced,
+        held=resident(),
+        extra=_extra_memory(model, materials, second),
+        seconds=_seconds(model, longest, forwards, swaps + usually_traced),
+        sizes=tuple(
+            _size(word, senses, split, options.permutations)
+            for word, by_senses in splits.items()
+            for senses, split in by_senses.items()
+        ),
+        without_cues=tuple(
+            material.word
+            for material in materials
+            if not any(sentence.cue_word for sentence in material.sentences)
+        ),
+        left_out=tuple(_count_left_out(materials, splits)),
+    )
+
+
+def _count_forwards(materials: Sequence[Material], second: SecondModel | None) -> int:
+    read = READS_PER_SENTENCE * sum(map(len, materials)) + SINGLE_SENTENCES * len(materials)
+    return read + (sum(map(len, second.materials)) if second else 0)
+
+
+def _count_swaps(model: Model, splits: Mapping[str, SensePairSplits], options: StudyOptions) -> int:
+    """Swapped runs of all words, without those that trace edges and paths."""
+    heads = model.config.n_layers * model.config.n_heads
+    return sum(_swaps_of_word(of_word.values(), heads, options) for of_word in splits.values())
+
+
+def _swaps_of_word(splits: Iterable[CrossFit], heads: int, options: StudyOptions) -> int:
+    """Swapped runs of one word: every head with its donors, parts of heads, stand-ins, and the sets
+    of the curve."""
+    swaps = 0
+    for split in splits:
+        pairs = min(options.max_pairs, len(split.pairs))
+        pairs_in_parts = min(pairs, head_parts.MOST_PAIRS)
+        pairs_with_stand_ins = min(pairs, JOINT_PAIRS)
+        heads_in_parts = min(heads, head_parts.MOST_HEADS)
+        swaps += heads * DONORS_PER_PAIR * pairs
+        swaps += heads * DIRECTIONS * JOINT_HEADS * pairs_with_stand_ins
+        swaps += heads_in_parts * DIRECTIONS * len(head_parts.KINDS) * pairs_in_parts
+    # The first heads of the order, and all but these: two sets of every size.
+    sets = 2 * len(head_sets.curve_sizes(heads)) + head_sets.SIZES * head_sets.RANDOM_SETS
+    return swaps + DIRECTIONS * CURVE_PAIRS * sets
+
+
+def _most_traced(model: Model, material: Material) -> int:
+    """The most partial forward passes that trace one word's edges and paths."""
+    positions = _most_positions(material)
+    edges = _count_edges(model, positions)
+    if edges == 0:
+        return 0
+    return circuit.most_runs(model.config.n_layers, model.config.n_heads, positions, edges)
+
+
+def _usually_traced(model: Model, material: Material) -> int:
+    """Partial forward passes of a word's traces when it is read halfway up and its cue is as far
+    away as in the mean.
+
+    Without the totals of edges: how many could reach enough is seen in the traces only, and seldom
+    many.
+    """
+    config = model.config
+    if not config.causal:
+        return 0
+    positions = 1 + round(float(np.mean(_tokens_from_cue(material) or material.targets)))
+    return circuit.most_runs(max(1, config.n_layers // 2), config.n_heads, positions, 0)
+
+
+def _most_positions(material: Material) -> int:
+    """The most positions from the cue to the word, or from the beginning where no cue is marked."""
+    return 1 + max(_tokens_from_cue(material), default=max(material.targets))
+
+
+def _tokens_from_cue(material: Material) -> list[int]:
+    """Tokens from the beginning of the cue to the word, of the sentences whose cue stands before
+    it."""
+    return [
+        target - cue[0]
+        for target, cue in zip(material.targets, material.cues, strict=True)
+        if cue and cue[0] < target
+    ]
+
+
+def _count_edges(model: Model, positions: int) -> int:
+    """How many edges lie between the cue and the word; none in an encoder, which is not traced."""
+    config = model.config
+    if not config.causal:
+        return 0
+    edges = circuit.count_edges(config.n_layers, config.n_heads, positions)
+    return min(edges, circuit.MOST_EDGES)
+
+
+def _extra_memory(model: Model, materials: Sequence[Material], second: SecondModel | None) -> int:
+    """Bytes that a study will take beside what the process holds: the states of every word twice
+    for the largest, the largest single step, swaps, edges and frames."""
+    config = model.config
+    number = _bytes_per_number(model)
+    sizes = [len(material) for material in materials]
+    states = _bytes_of_states(model, materials) * (sum(sizes) + max(sizes))
+    weights = sum(tensor.numel() * number for tensor in model.weights.values())
+    # The bridge of the untrained model holds queries, keys and values apart.
+    untrained = weights + 3 * number * config.n_layers * config.d_model**2
+    embedding = model.weights[FAMILIES[config.architecture].embed + ".weight"]
+    certificate = 2 * FLOAT64_BYTES * embedding.numel()
+    second_states = 0
+    if second is not None and second.materials:
+        second_states = max(
+            _bytes_of_states(second.model, [material]) * len(material)
+            for material in second.materials
+        )
+    swapped = number * LIVE_TENSORS * BATCH_NUMBERS
+    edges = max(_count_edges(model, _most_positions(material)) for material in materials)
+    traced = edges * (EDGE_DTYPE.itemsize + 8 * number * circuit.PAIRS)
+    return states + max(certificate, untrained, second_states) + swapped + traced + FRAMES_BYTES
+
+
+def _bytes_of_states(model: Model, materials: Sequence[Material]) -> int:
+    """Bytes of what is kept of one sentence, of a word read in a text as long as the longest."""
+    config = model.config
+    longest = max(max(map(len, material.tokens)) for material in materials)
+    per_layer = 6 * config.d_model + config.n_heads * longest
+    return _bytes_per_number(model) * (config.n_layers * per_layer + 3 * config.d_model)
+
+
+def _bytes_per_number(model: Model) -> int:
+    return next(iter(model.weights.values())).element_size()
+
+
+def _seconds(model: Model, material: Material, forwards: int, swaps: int) -> float:
+    """How long so many forward passes and swaps take, from a few of each, in batches as a study runs
+    them.
+
+    A sentence that is read alone takes several times as long as one of a batch. Processor seconds
+    of one thread, shared out to all that torch uses: by the clock, and with several threads, a busy
+    machine would make it far too long.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        runs = [_seconds_each(model, material) for _ in range(TIMED_RUNS)]
+    finally:
+        torch.set_num_threads(threads)
+    per_forward = min(read for read, _ in runs)
+    per_swap = min(swapped for _, swapped in runs)
+    return (forwards * per_forward + swaps * per_swap) / threads
+
+
+def _seconds_each(model: Model, material: Material) -> tuple[float, float]:
+    """Seconds of one forward pass and of one swap, on sentences of every length."""
+    heads = model.config.n_layers * model.config.n_heads
+    by_length = sorted(range(len(material)), key=material.targets.__getitem__)
+    rows = [by_length[step * len(by_length) // TIMED_SENTENCES] for step in range(TIMED_SENTENCES)]
+    tokens = [material.tokens[row] for row in rows]
+    targets = [material.targets[row] for row in rows]
+    swapped = min(TIMED_SENTENCES, max(1, TIMED_SWAPS // heads))
+    middle = slice((TIMED_SENTENCES - swapped) // 2, (TIMED_SENTENCES + swapped) // 2)
+    texts = [material.placed[row] for row in rows[middle]]
+    weights = read_weights(model)
+    direction = torch.zeros(1, model.config.d_model)  # any will do: only the time counts
+    started = thread_time()
+    states = target_states(model, tokens, targets)
+    per_forward = (thread_time() - started) / len(rows)
+    started = thread_time()
+    swap_heads(weights, texts, states.z[middle], direction)
+    per_swap = (thread_time() - started) / (len(texts) * heads)
+    return per_forward, per_swap
+
+
+def _size(word: str, senses: tuple[str, str], split: CrossFit, permutations: int) -> SensePairSize:
+    of_first = sum(split.is_a)
+    cue_words = len(set(split.units))
+    return SensePairSize(
+        word=word,
+        senses=senses,
+        sentences=(of_first, len(split.rows) - of_first),
+        pairs=len(split.pairs),
+        cue_words=cue_words,
+        smallest_p=smallest_p(cue_words, draws=permutations),
+    )
+
+
+def _count_left_out(
+    materials: Sequence[Material], splits: Mapping[str, SensePairSplits]
+) -> Iterable[tuple[str, str, int]]:
+    """Word, reason and number of the sentences that no pair of senses uses."""
+    for material in materials:
+        reasons = Counter(item.reason for item in unused(material, splits[material.word].values()))
+        for reason, number in reasons.items():
+            yield material.word, reason, number
+
+
+def parse_memory(text: str) -> int:
+    """Bytes from "4GB", "500 MB" or a plain number of bytes; raises InputError for anything else."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text, re.IGNORECASE)
+    if not match or float(match[1]) == 0:
+        raise InputError(
+            f"Reading --max-memory: got {text!r}, expected an amount of memory; give one such as "
+            "4GB or 500MB."
+        )
+    return int(float(match[1]) * PREFIXES[match[2].lower()])
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def available() -> int:
+    """Bytes of memory that can be had without swapping."""
+    return int(psutil.virtual_memory().available)

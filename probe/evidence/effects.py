@@ -1,0 +1,189 @@
+"""From swaps to effects: what a head's swap amounts to in fractions of the sense gap.
+
+    R_dn = Σ [M(B with A's z) - M(B)] / Σ G      denoising, B made to look like A
+    R_ns = Σ [M(A) - M(A with B's z)] / Σ G      noising
+    E    = (R_dn + R_ns) / 2,  G = M(A) - M(B)   ratios of sums, never means of ratios
+
+M is the sense coordinate along the axes that were fitted without the sentence's cue word and frame.
+Which sentence gives to which, and where each head is read, is decided in `probe.evidence.design`.
+
+Sources: Heimersheim & Nanda 2024; Zhang & Nanda 2024.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probe.evidence.design import Pairs, Readings
+from probe.model import forward
+from probe.model.decomposition import head_contributions
+from probe.model.records import TargetStates
+from probe.model.weights import Weights
+from probe.patching.heads import Rows, swap_heads
+from probe.stats import resampling
+from probe.stats.axes import HeldOutAxes
+from probe.stats.resampling import Array
+
+RANK_ENDS = (0.025, 0.975)  # quantiles: the ends of a 95 % interval
+
+
+@dataclass(frozen=True, eq=False)
+class Effects:
+    """What swapping each head does, pair by pair, in fractions of the fitted sense gap. `pair layer
+    head`, gaps `pair layer`.
+
+    `denoise noise`: the numerators of R_dn and R_ns · `same_sense`: the same with a same-sense
+    donor, both members averaged · `gap`: G of each pair where the heads of a layer are read.
+    """
+
+    gap: Array
+    denoise: Array
+    noise: Array
+    same_sense: Array
+
+    def ratio(self, name: str) -> Array:
+        """Σ name / Σ G. `-> layer head`"""
+        return np.asarray(getattr(self, name).sum(0) / self.gap.sum(0)[:, None])
+
+    @property
+    def swap(self) -> Array:
+        """E = (R_dn + R_ns) / 2. `-> layer head`"""
+        return (self.ratio("denoise") + self.ratio("noise")) / 2
+
+    @property
+    def net(self) -> Array:
+        """What each pair shows beyond its same-sense donors, of the gap of all pairs. `-> pair
+        layer head`"""
+        return ((self.denoise + self.noise) / 2 - self.same_sense) / self.gap.mean(0)[:, None]
+
+    def draws(self, weights: Array) -> dict[str, Array]:
+        """E and E beyond the same-sense donor in every bootstrap draw. `draws pair -> swap, net:
+        draws layer head`"""
+        both_ways = (self.denoise + self.noise) / 2
+        swap = resampling.bootstrap_ratio(both_ways, self.gap, weights)
+        same_sense = resampling.bootstrap_ratio(self.same_sense, self.gap, weights)
+        return {"swap": swap, "net": swap - same_sense}
+
+
+@dataclass(frozen=True, eq=False)
+class PairEffects:
+    """All swaps of one pair of senses: `word`, where each head is read at the word; `next_token`,
+    in what the model says next, or None; `continuation`, in the logits of known continuations, or
+    None.
+
+    `direct`: numerators of what each head itself writes, `pair layer head`, and their gaps `pair
+    layer` · `profile`: E of every head at every depth, `layer head depth`, 0 before its own layer.
+    """
+
+    word: Effects
+    next_token: Effects | None
+    continuation: Effects | None
+    direct: Array
+    direct_gap: Array
+    profile: Array
+
+    @property
+    def written(self) -> Array:
+        """D: what each head itself writes, as a fraction of the gap where it is read. `-> layer
+        head`"""
+        return np.asarray(self.direct.sum(0) / self.direct_gap.sum(0)[:, None])
+
+    def draws(self, weights: Array) -> dict[str, Array]:
+        """`Effects.draws`, with `direct`."""
+        direct = resampling.bootstrap_ratio(self.direct, self.direct_gap, weights)
+        return self.word.draws(weights) | {"direct": direct}
+
+
+def measure(
+    weights: Weights,
+    texts: Rows,
+    states: TargetStates,
+    axes: HeldOutAxes,
+    pairs: Pairs,
+    reading: Readings,
+) -> PairEffects:
+    """Every head's swap in every pair, both ways and with same-sense donors; `texts` row by row as
+    in `states`."""
+    denoise, noise, same_sense = _numerators(weights, texts, states, axes, pairs)
+    stages_behind = axes.u.shape[1] - states.resid.shape[1]
+    gap = gaps(axes, stages_of(weights, states, stages_behind), pairs)
+
+    def at(stages: Sequence[int]) -> Effects:
+        """The effects where the heads of each layer are read at a stage of their own."""
+        # No swap is read before the first block, so stage 1 is the first of the axis.
+        chosen = (np.asarray(stages) - 1)[None, :, None, None]
+        parts = [
+            np.take_along_axis(part, chosen, -1)[..., 0] for part in (denoise, noise, same_sense)
+        ]
+        return Effects(gap[:, list(stages)], *parts)
+
+    def at_all(stage: int | None) -> Effects | None:
+        return None if stage is None else at([stage] * len(reading.at))
+
+    depths = len(weights.blocks)
+    net = ((denoise + noise) / 2 - same_sense)[..., :depths].sum(0)
+    whole = gap[:, 1 : 1 + depths].sum(0)
+    rows = [*pairs.a, *pairs.b]
+    directions = axes.directions(rows)[:, list(reading.direct)]
+    written = head_contributions(weights, states, rows, directions, reading.direct)
+    return PairEffects(
+        word=at(reading.at),
+        next_token=at_all(reading.next_token),
+        continuation=at_all(reading.continuation),
+        direct=(written[: len(pairs)] - written[len(pairs) :]).numpy(),
+        direct_gap=gap[:, list(reading.direct)],
+        profile=np.divide(net, whole, out=np.full_like(net, np.nan), where=whole != 0),
+    )
+
+
+def _numerators(
+    weights: Weights, texts: Rows, states: TargetStates, axes: HeldOutAxes, pairs: Pairs
+) -> tuple[Array, Array, Array]:
+    """Numerators of denoising, of noising, and of both with same-sense donors. `-> pair layer head
+    stage`, three times"""
+    a = list(pairs.a)
+    b = list(pairs.b)
+    recipients = [*b, *a, *a, *b]
+    donors = [*a, *b, *pairs.same_a, *pairs.same_b]
+    swaps = [*zip(recipients, donors, strict=True)]
+    # A swap that stands in several pairs is run once.
+    number = {swap: index for index, swap in enumerate(dict.fromkeys(swaps))}
+    rows = [recipient for recipient, _ in number]
+    z = states.z[[donor for _, donor in number]]
+    directions = axes.directions(rows)[:, 1:].to(z.dtype)
+    moved = swap_heads(weights, [texts[row] for row in rows], z, directions).double().numpy()
+    in_order = moved[[number[swap] for swap in swaps]]
+    into_b, into_a, same_a, same_b = np.split(in_order, 4)  # pair layer head stage
+    return into_b, -into_a, (same_b - same_a) / 2
+
+
+def stages_of(weights: Weights, states: TargetStates, behind: int) -> Tensor:
+    """The residual stream at every depth, then that behind the final norm `behind` times. `-> row
+    stage d_model`"""
+    if not behind:
+        return states.resid
+    final = forward.finish(weights, states.resid[:, -1].to(weights.device)).cpu()
+    return torch.cat([states.resid, final[:, None].expand(-1, behind, -1)], dim=1)
+
+
+def predicts(weights: Weights) -> bool:
+    """Whether the model says what comes next: it reads left to right and has an unembedding."""
+    return weights.causal and weights.config.has_head
+
+
+def gaps(axes: HeldOutAxes, stages: Tensor, pairs: Pairs) -> Array:
+    """G = M(A) - M(B) of every pair at every stage. `row stage d_model -> pair stage`"""
+    a = axes.coordinates(stages[list(pairs.a)], pairs.a)
+    b = axes.coordinates(stages[list(pairs.b)], pairs.b)
+    return np.asarray(a - b)
+
+
+def rank_intervals(net: Array) -> tuple[Array, Array]:
+    """95 % interval of each head's rank (1 = largest) over draws. `draws layer head -> (layer
+    head), (layer head)`"""
+    ranks = resampling.ranks(net.reshape(len(net), -1))
+    low, high = np.quantile(ranks, RANK_ENDS, axis=0, method="closest_observation")
+    return low.reshape(net.shape[1:]), high.reshape(net.shape[1:])

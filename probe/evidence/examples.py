@@ -176,7 +176,7 @@ def _ledger(
         **_key(result, row, axis),
         role=roles,
         total=axis.coordinate(shown.resid_post[axis.depth - 1, target]).item(),
-        closing=decomposition.close(shown, axis.depth, at=target),
+        closing=decomposition.closing_error(shown, axis.depth, at=target),
     )
 
 

@@ -1,4 +1,5 @@
-"""The study of ambiguous words: a model and sentences in, frames of numbers with their evidence out.
+"""The study of ambiguous words: a model and sentences in, frames of numbers with their evidence
+out.
 
 It chooses the words, says what they will cost (`probe.evidence.cost`), certifies the model before
 anything else, measures word by word (`probe.evidence.word`) and collects one tidy frame per
@@ -136,8 +137,8 @@ def study(
 
 
 def _require_can_study(model: Model, permutations: int, second: Model | None) -> None:
-    """Raises InputError for too few permutations or a second model that does not read beyond a word,
-    UnsupportedModel for one with an encoder and a decoder."""
+    """Raises InputError for too few permutations or a second model that does not read beyond a
+    word, UnsupportedModel for one with an encoder and a decoder."""
     if second is not None:
         require_single(second.config.architecture, "a study")
         if second.config.causal:

@@ -221,7 +221,9 @@ def _between(stacks: Mapping[str, Weights], reading: HookedRun) -> list[list[Row
     """What enters each cross-attention: the decoder's stream behind its self-attention, and the
     encoder's output."""
     seen, decoder = reading.tensors["cross"], reading.tensors["decoder"]["resid_mid"]
-    left = forward.finish(stacks["encoder"], reading.tensors["encoder"]["resid_post"][-1].to(EXACT))
+    left = forward.final_norm(
+        stacks["encoder"], reading.tensors["encoder"]["resid_post"][-1].to(EXACT)
+    )
     stream, memory = ("resid_pre", "the decoder's resid_mid"), ("memory", "what left the encoder")
 
     def rows(layer: int, before: Tensor) -> list[Row]:

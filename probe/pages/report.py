@@ -29,7 +29,7 @@ from probe.pages import checks, heads, output, paths, sentences, words
 from probe.pages.answer import answer
 from probe.pages.attribution_graph import graphs
 from probe.pages.output import REPORT
-from probe.pages.walk import write_walk
+from probe.pages.walk import notebook_html, write_walk
 from probe.walkthrough.walk import Walk
 
 
@@ -112,6 +112,9 @@ def hues(found: Mapping[str, WordFindings]) -> dict[str, dict[str, str]]:
         word: {sense: f"s{number % len(SENSES)}" for number, sense in enumerate(one.senses)}
         for word, one in found.items()
     }
+
+
+html_of.register(Walk, notebook_html)
 
 
 @html_of.register

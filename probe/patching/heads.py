@@ -149,7 +149,7 @@ def _carry(
     known = ids.shape[1] - 1 if weights.causal else 0  # positions that no swap can touch
     pos = torch.arange(known, ids.shape[1], device=weights.device)
     entering = forward.embedding_norm(
-        weights, forward.sum_of(forward.embedding_parts(weights, ids[:, known:], pos))
+        weights, forward.sum_embeddings(forward.embedding_parts(weights, ids[:, known:], pos))
     )
     unchanged = fused.run(weights, [text.ids[:known] for text in texts], len(tree), places)
     return carry(
@@ -251,7 +251,9 @@ def carry(
             ]
     final = carried[row, :, at]
     if stages:
-        behind = [_moved(forward.finish(weights, final), along) for along in stages[len(tree) :]]
+        behind = [
+            _moved(forward.final_norm(weights, final), along) for along in stages[len(tree) :]
+        ]
         return torch.stack([*read, *behind], dim=-1)
     return final if directions is None else (final - final[:, :1]) @ directions.T
 

@@ -420,7 +420,7 @@ def generate(
                 return
             here = torch.tensor([[token]], device=device), torch.tensor([pos], device=device)
             entering = forward.embedding_norm(
-                weights, forward.sum_of(forward.embedding_parts(weights, *here))
+                weights, forward.sum_embeddings(forward.embedding_parts(weights, *here))
             )
             yield token
             steps, final = _steps(weights, entering, places, known)

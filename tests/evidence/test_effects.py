@@ -166,7 +166,11 @@ def coordinates(setting, recipient, donor):
     text = TargetText(tuple(ids[recipient]), len(ids[recipient]) - 1)
     given = [{head: states.z[donor][head]} for head in np.ndindex(LAYERS, HEADS)]
     stream, _ = swapped(model, text, [{}, *given])
-    stages = [states.resid[recipient, :1], *stream, forward.finish(read_weights(model), stream[-1])]
+    stages = [
+        states.resid[recipient, :1],
+        *stream,
+        forward.final_norm(read_weights(model), stream[-1]),
+    ]
     along = [axes.at(recipient, stage).coordinate(resid) for stage, resid in enumerate(stages)]
     return torch.stack([part.expand(1 + len(given)) for part in along], dim=-1).numpy()
 

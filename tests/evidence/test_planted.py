@@ -227,7 +227,7 @@ def test_two_heads_combined_show_how_in_denoising_and_noising(kind, expected, se
     [pair] = result.pairs
     behind = Readings((LAYERS,) * LAYERS, (LAYERS,) * LAYERS, None)
     found = effects.measure(
-        read_weights(model), result.placed, result.states, pair.axes, pair.pairs, behind
+        read_weights(model), result.texts, result.states, pair.axes, pair.pairs, behind
     ).word
     for place in circuit.places:
         ratios = (found.ratio("denoise")[place], found.ratio("noise")[place])

@@ -61,7 +61,7 @@ def studied(kind, seed, sentences):
     shown = tables.evidence([result], {})
     heads = tables.word_heads([result], shown)
     nothing = {name: frame.iloc[:0] for name, frame in make_study().frames.items()}
-    frames = nothing | circuit.frames(model, [result], heads, OPTIONS)
+    frames = circuit.frames(model, [result], heads, OPTIONS)
     about = {
         "words": tables.words([result], {}),
         "heads": shown[list(tables.HEADS)],
@@ -69,7 +69,7 @@ def studied(kind, seed, sentences):
     }
     about |= {"depth": tables.depth_profile([result]), "head_parts": tables.head_parts([result])}
     about |= {"curves": tables.curves([result]), "sentences": tables.sentences([result])}
-    return result, about | frames
+    return result, nothing | about | frames
 
 
 def names(kind, seed=0):

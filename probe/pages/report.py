@@ -26,7 +26,7 @@ from probe.model.records import Trace
 from probe.pages import excerpts, output, remarks, sections, ways
 from probe.pages.output import REPORT
 from probe.pages.rows import Frames
-from probe.pages.walk import write_walk
+from probe.pages.walk import notebook_html, write_walk
 from probe.stats.verdicts import ORDER
 from probe.walkthrough.walk import Walk
 
@@ -40,6 +40,11 @@ def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Pat
     named as what made it. The same result gives the same bytes; times of day live only in the
     manifest. Raises InputError when the folder cannot be written, TypeError for any other kind of
     result.
+
+    Example:
+        >>> walk = probe.walk("tiny-senses", "The old tree by the bank", word="bank")
+        >>> probe.write(walk, "out").name
+        'walk.html'
     """
     raise TypeError(
         f"write: got a {type(result).__name__}, expected what probe.study, walk or evaluate returns"
@@ -88,6 +93,9 @@ def render(frames: Frames, made: Mapping[str, Any]) -> str:
         manifest=made,
         **output.assets(templates, "style.css.j2", "page.js", leaders=LEADERS),
     )
+
+
+html_of.register(Walk, notebook_html)
 
 
 @html_of.register

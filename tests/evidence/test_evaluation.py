@@ -333,8 +333,14 @@ def test_the_depth_is_the_first_after_a_block_at_which_the_training_sentences_ar
     assert evaluation.choose_depth(EIGHT, tested, seed=0) == 2
 
 
-RIVER = "the river bank|a muddy bank by the water|she saw the bank of the old river|the flood rose over the bank"
-MONEY = "the bank raised the interest|a loan of the bank|every bank in the town|he sold the stock at the bank"
+RIVER = (
+    "the river bank|a muddy bank by the water|she saw the bank of the old river|the flood rose "
+    "over the bank"
+)
+MONEY = (
+    "the bank raised the interest|a loan of the bank|every bank in the town|he sold the stock at "
+    "the bank"
+)
 ROWS = [
     row(text, sense) for sense, texts in (("a", RIVER), ("b", MONEY)) for text in texts.split("|")
 ]
@@ -564,7 +570,8 @@ def test_what_cannot_be_evaluated_is_refused_in_one_sentence(run, tmp_path):
         "\n".join(json.dumps(vars(sentence)) for sentence in ROWS[:4])
     )
     assert refused("--sentences", "one.jsonl", "--out", "out") == (
-        f"probe: Evaluating the sentences of one.jsonl: none of 4 can be tested (4 left out: {ONE_SENSE}), "
+        "probe: Evaluating the sentences of one.jsonl: none of 4 can be tested (4 left out: "
+        f"{ONE_SENSE}), "
         "expected a word with two senses and at least two sentences of each; give more sentences.\n"
     )
     assert not (tmp_path / "out").exists()

@@ -191,8 +191,8 @@ INT = (
         (
             [{"word": "bat"}],
             (
-                f"{NOT_READ}the columns sense, text are missing, got word, expected at least sense and "
-                ""
+                f"{NOT_READ}the columns sense, text are missing, got word, expected at least "
+                "sense and "
             ),
         ),
         (

@@ -26,7 +26,6 @@ def explore(
 
     Example:
         >>> explorer = probe.explore("tiny-senses", "The old tree by the bank", word="bank")
-        >>> explorer  # doctest: +SKIP (a notebook shows the page)
     """
     try:
         from probe.explorer.widget import ExplorerWidget

@@ -163,7 +163,7 @@ def _require_can_study(model: Model, permutations: int, second: Model | None) ->
 def _read_second_model(second: SecondModel | None, options: StudyOptions) -> pd.DataFrame:
     """The sentences with a late cue in the second model, which is certified first."""
     if second is None or not second.materials:
-        return pd.DataFrame(columns=examples.SECOND_MODEL)
+        return pd.DataFrame(columns=list(examples.SECOND_MODEL))
     texts = [material.sentences[0].text for material in second.materials]
     certify(second.model, texts).require()
     results = [observe_word(second.model, material, options) for material in second.materials]

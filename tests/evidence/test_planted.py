@@ -101,7 +101,8 @@ def measured(kind, seed):
 
 @cache
 def heads_of(kind, seed):
-    """The evidence frame by place, and the rows of the planted heads in the order of the circuit."""
+    """The evidence frame by layer and head, and the rows of the planted heads in the order of the
+    circuit."""
     frame = evidence([measured(kind, seed)], {}).set_index(["layer", "head"], drop=False)
     return frame, frame.loc[list(planted_model(kind, seed)[1].places)]
 

@@ -183,6 +183,12 @@ def evaluate(
     sentences). Raises InputError when no word has two senses that can be learned and tested apart,
     and CrossCheckError when the certificate fails: no number is reported from a model that
     disagrees with the from-scratch math.
+
+    Example:
+        >>> corpus = probe.lexicon.expand_natural("bank")
+        >>> evaluation = probe.evaluate("tiny-senses", corpus)
+        >>> list(evaluation.depths["label"])[:2]
+        ['token + position', 'after layer 0']
     """
     model = load(model)
     require_single(model.config.architecture, "an evaluation")

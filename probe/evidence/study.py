@@ -88,6 +88,11 @@ def study(
     reads both ways, for the lesson's sentences whose cue comes after the word. What it says is the
     frame `beside` (and its option `--beside`), for it stands beside what the studied model says.
     `planned` is called with the cost before the work, and may raise.
+
+    Example:
+        >>> study = probe.study("tiny-senses", "bank", permutations=99, max_pairs=8)
+        >>> len(study.frames["heads"])  # one row a head: 4 layers x 4 heads
+        16
     """
     model = load(model)
     second = load(second) if second else None

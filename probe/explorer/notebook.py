@@ -23,6 +23,9 @@ def explore(
     followed, chosen where none is given. The saved notebook keeps a picture of what was looked at
     last. Needs the package anywidget. Raises InputError for a text that cannot be read,
     UnsupportedModel for an encoder-decoder.
+
+    Example:
+        >>> explorer = probe.explore("tiny-senses", "The old tree by the bank", word="bank")
     """
     try:
         from probe.explorer.widget import ExplorerWidget

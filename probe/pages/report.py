@@ -40,6 +40,11 @@ def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Pat
     named as what made it. The same result gives the same bytes; times of day live only in the
     manifest. Raises InputError when the folder cannot be written, TypeError for any other kind of
     result.
+
+    Example:
+        >>> walk = probe.walk("tiny-senses", "The old tree by the bank", word="bank")
+        >>> probe.write(walk, "out").name
+        'walk.html'
     """
     raise TypeError(
         f"write: got a {type(result).__name__}, expected what probe.study, walk or evaluate returns"

@@ -91,13 +91,23 @@ class Showcase(Sentence):
 
 @cache
 def words() -> tuple[str, ...]:
-    """The words that ship, in alphabetical order."""
+    """The words that ship, in alphabetical order.
+
+    Example:
+        >>> probe.lexicon.words()[:3]
+        ('apple', 'bank', 'bark')
+    """
     return tuple(sorted(file.stem for file in {*_FOLDER.glob("*.toml")} - {_SHOWCASE, _BEHIND}))
 
 
 @cache
 def entry(word: str) -> Entry:
-    """The senses and frames of one word; raises InputError for a word that is not there."""
+    """The senses and frames of one word; raises InputError for a word that is not there.
+
+    Example:
+        >>> [sense.name for sense in probe.lexicon.entry("bank").senses]
+        ['river', 'money']
+    """
     file = tomllib.loads(_file_of(word).read_text("utf-8"))
     senses = tuple(
         Sense(name, sense["gloss"], tuple(sense["cues"]), tuple(sense["continuations"]))
@@ -143,6 +153,10 @@ def expand(word: str, *, both_sides: bool = False) -> Corpus:
 
     With `both_sides` also those with the cue behind the word, which a causal model cannot be asked
     about.
+
+    Example:
+        >>> len(probe.lexicon.expand("bank").sentences)
+        864
     """
     of_word = entry(word)
     frames = of_word.frames
@@ -184,7 +198,12 @@ def _filled(text: str, word: str, cue: str, **more: Any) -> Sentence:
 
 @cache
 def natural_words() -> tuple[str, ...]:
-    """The words that have natural sentences, in alphabetical order."""
+    """The words that have natural sentences, in alphabetical order.
+
+    Example:
+        >>> "seal" in probe.lexicon.natural_words()
+        True
+    """
     return tuple(sorted(file.stem for file in (_FOLDER / "natural").glob("*.toml")))
 
 
@@ -196,6 +215,10 @@ def expand_natural(word: str, *, both_sides: bool = False) -> Corpus:
     Two sentences of a pair differ in the cue alone, and a cue of one sense has the same partner
     wherever it stands. With `both_sides` also those with the cue behind the word. Raises InputError
     for a word that has none.
+
+    Example:
+        >>> len(probe.lexicon.expand_natural("bank").sentences)
+        152
     """
     if word not in natural_words():
         raise InputError(
@@ -251,7 +274,12 @@ def keep_one_token_cues(corpus: Corpus, is_one_token: Callable[[str], bool]) -> 
 @cache
 def showcase() -> tuple[Showcase, ...]:
     """The sentences that introductions to attention use; `cue_after` says where the cue comes after
-    the word."""
+    the word.
+
+    Example:
+        >>> probe.lexicon.showcase()[0].text
+        'Make a deposit at the bank'
+    """
     sentences = []
     for row in tomllib.loads(_SHOWCASE.read_text("utf-8"))["sentences"]:
         # The word is read as it stands, with its capital letter or its plural ending.

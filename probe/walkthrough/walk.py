@@ -200,6 +200,13 @@ def walk(
     Raises InputError for an empty or over-long text, a word that does not stand in a text or cannot
     follow the target, a layer or head that the model does not have, a head without its layer, a
     target that is missing or cannot be used; CrossCheckError when hooks and formulas disagree.
+
+    Example:
+        >>> walk = probe.walk("tiny-senses", "The old tree by the bank", word="bank")
+        >>> walk.word
+        'bank'
+        >>> len(walk.frames["attention"])  # one row a query and key: 7 x 7 tokens
+        49
     """
     model = load(model)
     check_texts(model, text, target, beside, against)

@@ -28,8 +28,8 @@ from probe.pages.rows import (
     with_tests,
     words_of,
 )
-from probe.pages.sources import sources_in_words
 from probe.pages.sections import head_facts
+from probe.pages.sources import sources_in_words
 from probe.stats.numbers import counted, decimal, grouped, interval, percent
 
 SAID = 0.005  # of the gap: a smaller contribution rounds to 0 % and is not written

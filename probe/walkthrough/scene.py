@@ -332,16 +332,16 @@ def read_pair(weights: Weights, here: Place, there: Place) -> tuple[PairReading,
             f"other, and parts can be put only where they fit; write the two with as many tokens before the word."
         )
     texts = [TargetText(place.tokens.ids, place.at) for place in (here, there)]
-    ((rows, at),) = token_pairs(weights, texts[:1], texts[1:], len(weights.blocks))
-    if rows[0] == rows[1]:
+    (pair,) = token_pairs(weights, texts[:1], texts[1:], len(weights.blocks))
+    if pair.ids[0] == pair.ids[1]:
         raise InputError(
             f"Tracing two sentences: they are the same up to “{here.word}”, so nothing that it reads differs; write "
             f"them with another word before it."
         )
-    offsets = positions_from_word([(rows, at)], None)
+    offsets = positions_from_word([pair], None)
     with torch.inference_mode():
-        both = cache_pair(weights, rows, at, len(weights.blocks))
-        apart = both.final[0, at] - both.final[1, at]
+        both = cache_pair(weights, pair.ids, pair.at, len(weights.blocks))
+        apart = both.final[0, pair.at] - both.final[1, pair.at]
         gap = apart.norm()
     if not gap > 0:
         raise InputError(

@@ -5,7 +5,7 @@ The public names stand in `__init__.pyi`, each once, in pipeline order. Each is 
 first asked for, so that `import probe` loads neither torch nor pandas. The packages, in the order
 in which data pass through them; a module imports only from its own package and from those above it:
 
-* errors, provenance: what a user is told; what made a result
+* errors, provenance, display: what a user is told; what made a result; what a notebook shows of it
 * text: sentences and their files, the lexicon, splits
 * stats: what a number is worth: axes, resampling, permutation tests, verdicts, how numbers are
   written
@@ -24,6 +24,8 @@ in which data pass through them; a module imports only from its own package and 
 
 import lazy_loader
 
+from probe import display
+
 _public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
@@ -36,6 +38,15 @@ def _version() -> str:
         return version("probe-heads")
     except PackageNotFoundError:
         return "not installed"
+
+
+def _register_formatters() -> None:
+    """Loads the pages, which register how a result is drawn; a notebook calls it when it first
+    shows one."""
+    from probe.pages import report  # noqa: F401 (registers on import)
+
+
+display.register_formatters = _register_formatters
 
 
 def __getattr__(name: str) -> object:

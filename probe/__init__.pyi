@@ -8,7 +8,7 @@ from .model.parameters import count_parameters as count_parameters
 from .model.tokens import tokenize as tokenize
 from .model.trace import trace as trace
 from .model.trace import target_states as target_states
-from .model.weights import read_weights as read_weights
+from .model.load import read_weights as read_weights
 from .model import decomposition as decomposition
 from .patching.heads import swap_heads as swap_heads
 from .patching.heads import swap_pairs as swap_pairs

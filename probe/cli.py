@@ -230,12 +230,12 @@ def explore(
     """Your own sentences live: type, swap heads, see what changes; a server on this machine, until
     Ctrl-C."""
     try:
-        from probe.explorer.server import NAMES, serve
+        from probe.explorer.server import LOCAL_NAMES, serve
     except ModuleNotFoundError as error:
         raise InputError(
             f"Exploring: the package {error.name} is missing; install it with pip install starlette uvicorn."
         ) from error
-    if host not in NAMES:
+    if host not in LOCAL_NAMES:
         typer.echo(
             f"probe: listening on {host}: whoever reaches this machine and has the address can use the model.",
             err=True,

@@ -18,6 +18,14 @@ FLAGS = [
     "--disable-component-update",
 ]
 FLAGS += ["--disable-sync", "--no-first-run"]
+# Every picture that is in sight is drawn; one that is hidden waits to be turned to.
+DRAWN = """[...document.querySelectorAll(".chart")]
+  .every((box) => !box.offsetParent || box.matches(".drawn"))"""
+FRAMES = """() => new Promise((done) =>
+  requestAnimationFrame(() => requestAnimationFrame(done)))"""
+# A walk keeps its pictures in `views`; running one again waits for the run that is under way.
+RUN = """() => typeof views === "undefined"
+  ? null : Promise.all([...views.values()].map(({ view }) => view.runAsync())).then(() => null)"""
 MARKS = [
     pytest.mark.browser,
     pytest.mark.skipif(
@@ -47,10 +55,7 @@ def unfold(page):
     """Opens everything that is folded and waits for its pictures; one that is hidden waits to be
     turned to."""
     page.eval_on_selector_all("details", "all => all.forEach(item => item.open = true)")
-    until(
-        page,
-        "[...document.querySelectorAll('.chart')].every(box => !box.offsetParent || box.matches('.drawn'))",
-    )
+    until(page, DRAWN)
 
 
 def until(page, condition):
@@ -64,8 +69,11 @@ def until(page, condition):
 
 
 def settled(page):
-    """Waits until the pictures have followed the last change."""
-    page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 80)))")
+    """Waits until the pictures have followed the last change: two frames for the page to take it in,
+    then until every picture that is in sight is drawn and has run on its new rows."""
+    page.evaluate(FRAMES)
+    until(page, DRAWN)
+    page.evaluate(RUN)
 
 
 # What differs from a sibling before it in nothing but texts and numbers: the second row of a table,

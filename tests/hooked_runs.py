@@ -7,11 +7,11 @@ from families import SINGLE, each_family, family_model
 from handmade import random_model, tokens_of
 
 from probe.model import forward
-from probe.model import trace as hooked
+from probe.model import hooks as hooked
 from probe.model.attention import repeat_kv
+from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
-from probe.model.weights import read_weights
 
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
 ROUNDED = 1e-6  # where a family's own code rounds to float32 on the way, no two orders of sums agree better

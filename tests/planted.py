@@ -34,8 +34,8 @@ from handmade import (
 )
 
 from probe import Model, load, tokenize
+from probe.model.load import read_weights
 from probe.model.tokens import TargetText
-from probe.model.weights import read_weights
 
 Place = tuple[int, int]
 LENGTH = 1.25  # about what LayerNorm divides the word's vector by once its sense is written

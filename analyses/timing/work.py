@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 
 from probe.model.bridge import quiet
-from probe.model.load import load
+from probe.model.load import load, read_weights
 from probe.model.model import Model
 from probe.model.records import TargetTrace
 from probe.model.tokens import Tokens
 from probe.model.trace import target_states, trace_target
-from probe.model.weights import read_weights
 from probe.patching import sets
 from probe.patching.edges import EdgeArray
 from probe.patching.heads import swap_pairs

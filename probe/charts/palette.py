@@ -7,15 +7,14 @@ appearance, everywhere. Both hold on white and on near-black. Text and lines use
 only, which a page may replace by its theme's (`themed`).
 
 PNG files are packed again: the renderer packs its pictures quickly and loosely, with a transparency
-that they do not use. Format: the PNG specification (W3C), sections 9 (filters) and 11 (chunks).
+that they do not use.
 """
 
 import base64
 import re
-import struct
-import zlib
 from collections.abc import Callable, Sequence
 from html import escape
+from io import BytesIO
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,16 @@ import altair as alt
 import numpy as np
 import pandas as pd
 import vl_convert
-from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
 
 from probe.provenance import write_atomically
 from probe.stats.numbers import NARROW
 
-INK, MUTED, LINE = "#1c2430", "#5a6472", "#cfd5dc"
-WITH, AGAINST = "#7a50c8", "#b8741a"
+INK = "#1c2430"
+MUTED = "#5a6472"
+LINE = "#cfd5dc"
+WITH = "#7a50c8"  # effects toward what is expected
+AGAINST = "#b8741a"
 SENSES = ("#0072b2", "#d55e00", "#009e73", "#c8609b", "#4a9fd8", "#b58900")
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', sans-serif"
 THEMED = {INK: "var(--ink)", MUTED: "var(--muted)", LINE: "var(--line)"}
@@ -38,14 +40,10 @@ NUMBERS = alt.NumberLocale(
     currency=["", ""], decimal=".", grouping=[3], minus="−", percent=f"{NARROW}%", thousands=NARROW
 )
 DATA = ("data", "datasets")
-WEIGHTS = alt.Scale(
-    domain=[0, 1], range=["#ffffff", WITH], interpolate="rgb"
-)  # of shares: white at 0, violet at 1
-# PNG: how a file begins, types of colour, filters of a row
-SIGNATURE = b"\x89PNG\r\n\x1a\n"
-RGB, INDEXED, RGBA = 2, 3, 6
-UNFILTERED, SUB = 0, 1
-Pixels = NDArray[np.uint8]
+# Of shares: white at 0, violet at 1
+WEIGHTS = alt.Scale(domain=[0, 1], range=["#ffffff", WITH], interpolate="rgb")
+PNG_SCALE = 2  # pixels of a PNG for one of the drawing, for dense screens
+MOST_INDEXED = 256  # colours that an indexed PNG can have
 DASHES = [2, 3]
 TEXT = {"align": "left", "fontSize": 11, "color": INK}
 
@@ -64,11 +62,8 @@ def sense_colour(senses: Sequence[str], sense: str) -> str:
 def effect_scale(limit: float) -> alt.Scale:
     """The diverging scale of effects: symmetric, transparent at zero, so that zero is blank on any
     background."""
-    against, along = (
-        f"rgba({', '.join(str(int(c[i : i + 2], 16)) for i in (1, 3, 5))}, "
-        for c in (AGAINST, WITH)
-    )
-    stops = [against + "1)", against + "0)", along + "0)", along + "1)"]
+    # The hue jumps at zero, where both are transparent; in between only the opacity changes.
+    stops = [_rgba(AGAINST, 1), _rgba(AGAINST, 0), _rgba(WITH, 0), _rgba(WITH, 1)]
     return alt.Scale(
         type="linear",
         domain=[-limit, -1e-9, 1e-9, limit],
@@ -78,9 +73,17 @@ def effect_scale(limit: float) -> alt.Scale:
     )
 
 
+def _rgba(colour: str, opacity: int) -> str:
+    """A colour written #rrggbb with an opacity, as CSS."""
+    red, green, blue = bytes.fromhex(colour.removeprefix("#"))
+    return f"rgba({red}, {green}, {blue}, {opacity})"
+
+
 def layer_height(layers: int) -> int:
     """The height in pixels of a picture with a row for each of so many layers."""
-    return layers * (30 if layers <= 6 else 22 if layers <= 24 else 14)
+    if layers <= 6:
+        return 30 * layers
+    return layers * (22 if layers <= 24 else 14)
 
 
 def finish(chart: Any, description: str, *, height: Any = None) -> Any:
@@ -157,33 +160,29 @@ def image(chart: Any, *, width: int = 420) -> str:
     """
     spec = chart.to_dict()
     png = _png(spec, width)
-    wide, high = (
-        side // 2 for side in struct.unpack(">II", png[16:24])
-    )  # the header's size, in drawn pixels
-    data = base64.b64encode(png).decode()
-    return f'<img alt="{escape(spec["description"])}" width="{wide}" height="{high}" src="data:image/png;base64,{data}">'
+    size = Image.open(BytesIO(png)).size
+    wide = size[0] // PNG_SCALE
+    high = size[1] // PNG_SCALE
+    description = escape(spec["description"])
+    source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    return f'<img alt="{description}" width="{wide}" height="{high}" src="{source}">'
 
 
 def _on_white(spec: dict[str, Any], width: int) -> dict[str, Any]:
-    return (
-        spec
-        | {"background": "white"}
-        | ({"width": width} if spec.get("width") == "container" else {})
-    )
+    size = {"width": width} if spec.get("width") == "container" else {}
+    return spec | {"background": "white"} | size
 
 
 def _png(spec: dict[str, Any], width: int) -> bytes:
-    return repacked(vl_convert.vegalite_to_png(_on_white(spec, width), scale=2))
+    return repacked(vl_convert.vegalite_to_png(_on_white(spec, width), scale=PNG_SCALE))
 
 
 def _svg(spec: dict[str, Any], width: int) -> str:
     """Vega numbers gradients through the life of a process; here they count from 0 in every
     picture."""
     svg = vl_convert.vegalite_to_svg(_on_white(spec, width))
-    names = {
-        name: f"gradient_{place}"
-        for place, name in enumerate(dict.fromkeys(re.findall(r"gradient_\d+", svg)))
-    }
+    drawn = dict.fromkeys(re.findall(r"gradient_\d+", svg))
+    names = {name: f"gradient_{number}" for number, name in enumerate(drawn)}
     return re.sub(r"gradient_\d+", lambda match: names[match[0]], svg)
 
 
@@ -191,60 +190,35 @@ def repacked(png: bytes) -> bytes:
     """The same picture in about a quarter of the bytes: as indexed colours where 256 are enough,
     otherwise as RGB.
 
-    Only what the renderer makes is understood, 8-bit RGBA with the filter Sub in every row; a
-    picture that is anything else, or not opaque, is returned as it is. Raises ValueError for bytes
-    that are no PNG.
+    A picture that is not opaque is returned as it is. Raises ValueError for bytes that are no PNG.
     """
-    if not png.startswith(SIGNATURE):
+    try:
+        picture = Image.open(BytesIO(png), formats=["PNG"]).convert("RGBA")
+    except UnidentifiedImageError:
         raise ValueError(
-            f"repacking a PNG: got bytes that begin with {png[:8]!r}, expected {SIGNATURE!r}"
-        )
-    chunks = _chunks(png)
-    width, height, *how = struct.unpack(">IIBBBBB", dict(chunks)[b"IHDR"])
-    rows = np.frombuffer(
-        zlib.decompress(b"".join(data for kind, data in chunks if kind == b"IDAT")), dtype=np.uint8
-    )
-    if how != [8, RGBA, 0, 0, 0]:
+            f"repacking a PNG: got bytes that begin with {png[:8]!r}, expected those of a PNG"
+        ) from None
+    if picture.getchannel("A").getextrema() != (255, 255):
         return png
-    rows = rows.reshape(height, 1 + 4 * width)
-    pixels = np.cumsum(
-        rows[:, 1:].reshape(height, width, 4), axis=1, dtype=np.uint8
-    )  # Sub: bytes add up along the row
-    if (rows[:, 0] != SUB).any() or (pixels[..., 3] != 255).any():
-        return png
-    return _packed(pixels[..., :3], [chunk for chunk in chunks if chunk[0] == b"pHYs"])
+    packed = BytesIO()
+    density = {"dpi": picture.info["dpi"]} if "dpi" in picture.info else {}
+    _fewest_bytes(picture.convert("RGB")).save(packed, "PNG", optimize=True, **density)
+    return packed.getvalue()
 
 
-def _packed(pixels: Pixels, more: list[tuple[bytes, bytes]]) -> bytes:
-    """`height width 3` as a PNG, with these chunks beside its own."""
-    height, width, _ = pixels.shape
-    codes = pixels.reshape(-1, 3) @ np.array(
-        [1 << 16, 1 << 8, 1]
-    )  # numbers are sorted faster than rows
+def _fewest_bytes(picture: Image.Image) -> Image.Image:
+    """The picture with indexed colours where MOST_INDEXED are enough, without any change of them.
+
+    Not by Pillow's quantizing, which chooses colours that may be near ones.
+    """
+    if picture.getcolors(MOST_INDEXED) is None:
+        return picture
+    # A colour as one number, because numbers are sorted faster than rows of three.
+    codes = np.asarray(picture) @ np.array([1 << 16, 1 << 8, 1])
     colours, index = np.unique(codes, return_inverse=True)
-    few = len(colours) <= 256
-    kept = (
-        index.astype(np.uint8).reshape(height, width) if few else pixels.reshape(height, 3 * width)
-    )
-    rows = np.pad(kept, ((0, 0), (1, 0)), constant_values=UNFILTERED)
-    header = struct.pack(">IIBBBBB", width, height, 8, INDEXED if few else RGB, 0, 0, 0)
-    palette = [(b"PLTE", b"".join(int(code).to_bytes(3) for code in colours))] if few else []
-    body = [(b"IDAT", zlib.compress(rows.tobytes(), 9)), (b"IEND", b"")]
-    chunks = [(b"IHDR", header), *more, *palette, *body]
-    packed = (
-        len(data).to_bytes(4) + kind + data + zlib.crc32(kind + data).to_bytes(4)
-        for kind, data in chunks
-    )
-    return SIGNATURE + b"".join(packed)
-
-
-def _chunks(png: bytes) -> list[tuple[bytes, bytes]]:
-    chunks, place = [], len(SIGNATURE)
-    while place < len(png):
-        (size,) = struct.unpack(">I", png[place : place + 4])
-        chunks.append((png[place + 4 : place + 8], png[place + 8 : place + 8 + size]))
-        place += size + 12  # length, kind and checksum are four bytes each
-    return chunks
+    indexed = Image.fromarray(index.reshape(codes.shape).astype(np.uint8))
+    indexed.putpalette(b"".join(int(colour).to_bytes(3) for colour in colours))
+    return indexed
 
 
 def live(rows: pd.DataFrame, name: str) -> Any:
@@ -258,9 +232,13 @@ def live(rows: pd.DataFrame, name: str) -> Any:
 def tips(*lines: str) -> list[alt.Tooltip]:
     """Tooltip lines, each written "field:type", "field:type | title" or "field:type | title |
     format"."""
-    names = ("shorthand", "title", "format")
-    parts = [dict(zip(names, map(str.strip, line.split("|")), strict=False)) for line in lines]
-    return [alt.Tooltip(**{name: text for name, text in part.items() if text}) for part in parts]
+    return [_tip(line) for line in lines]
+
+
+def _tip(line: str) -> alt.Tooltip:
+    parts = [part.strip() for part in line.split("|")]
+    options = dict(zip(("shorthand", "title", "format"), parts, strict=False))
+    return alt.Tooltip(**{name: text for name, text in options.items() if text})
 
 
 def by_value(
@@ -302,17 +280,22 @@ def by_depth(depths: pd.Series, *, entering: bool = False, padding: Any = 8, **a
     1; deep models label some layers. `entering`: d is what enters layer d, the last depth what
     leaves the last layer.
     """
-    first, last = int(depths.min()), int(depths.max())
-    step = 1 if last <= 6 else 2 if last <= 16 else -(-last // 8)
-    title, labels = (
-        "after layer",
-        "datum.value < 0 ? 'token' : datum.value < 1 ? ['', '+ position'] : datum.value - 1",
-    )
+    first = int(depths.min())
+    last = int(depths.max())
     if entering:
-        title, labels = (
-            "entering layer",
-            f"datum.value < 0 ? 'token' : datum.value < {last} ? datum.value : 'end'",
+        title = "entering layer"
+        labels = f"datum.value < 0 ? 'token' : datum.value < {last} ? datum.value : 'end'"
+    else:
+        title = "after layer"
+        labels = (
+            "datum.value < 0 ? 'token' : datum.value < 1 ? ['', '+ position'] : datum.value - 1"
         )
+    if last <= 6:
+        step = 1
+    elif last <= 16:
+        step = 2
+    else:
+        step = -(-last // 8)  # deep models: about eight labels
     ticks = sorted({*range(first, 1), *range(last, 0, -step)})
     ruler = alt.Axis(values=ticks, labelExpr=labels, grid=False, labelOverlap=False, **axis)
     return alt.X("depth:Q", title=title, axis=ruler, scale=alt.Scale(nice=False, padding=padding))
@@ -346,11 +329,11 @@ def lines_with_dots(
 
 
 def numbers_at(
-    rows: pd.DataFrame, edge: str, *, dx: int = 5, color: str = INK, **place: Any
+    rows: pd.DataFrame, edge: str, *, dx: int = 5, color: str = INK, **channels: Any
 ) -> alt.Chart:
     """The column `text` of the rows, written to the right of the value `edge`."""
     marks = alt.Chart(rows).mark_text(**TEXT | {"dx": dx, "color": color})
-    return marks.encode(x=alt.X(f"{edge}:Q"), text="text:N", **place)
+    return marks.encode(x=alt.X(f"{edge}:Q"), text="text:N", **channels)
 
 
 def of_word(frame: pd.DataFrame, word: str) -> pd.DataFrame:

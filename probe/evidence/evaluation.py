@@ -41,6 +41,7 @@ from probe.evidence.material import Material, prepare_usable
 from probe.evidence.study import Progress
 from probe.model.architectures import require_single
 from probe.model.check import certify
+from probe.model.load import ModelSource, load
 from probe.model.model import Model
 from probe.model.tokens import in_order
 from probe.model.trace import target_states
@@ -173,7 +174,7 @@ def _percent(row: Mapping[Any, float], prefix: str = "") -> list[str]:
 
 
 def evaluate(
-    model: Model, corpus: Any, *, seed: int = 0, progress: Progress | None = None
+    model: ModelSource, corpus: Any, *, seed: int = 0, progress: Progress | None = None
 ) -> Evaluation:
     """Sense accuracy and macro-F1 of `model` at the word, per depth, on the sentences of `corpus`,
     with baselines.
@@ -182,7 +183,14 @@ def evaluate(
     sentences). Raises InputError when no word has two senses that can be learned and tested apart,
     and CrossCheckError when the certificate fails: no number is reported from a model that
     disagrees with the from-scratch math.
+
+    Example:
+        >>> corpus = probe.lexicon.expand_natural("bank")
+        >>> evaluation = probe.evaluate("tiny-senses", corpus)
+        >>> list(evaluation.depths["label"])[:2]
+        ['token + position', 'after layer 0']
     """
+    model = load(model)
     require_single(model.config.architecture, "an evaluation")
     report, corpus = progress or (lambda stage, share: None), as_corpus(corpus)
     everything = prepare_tasks(model, corpus, seed=seed)

@@ -21,11 +21,11 @@ from probe.evidence.columns import LEADERS, leading_heads, rounded, stacked, wit
 from probe.evidence.material import Material, cue_positions
 from probe.evidence.word import PairResult, WordResult, clearest
 from probe.model import decomposition
+from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import Trace
 from probe.model.tokens import TargetText, Tokens, positions_of_span, tokenize
 from probe.model.trace import target_states, trace
-from probe.model.weights import read_weights
 from probe.patching.heads import swap_heads
 from probe.stats import axes
 from probe.stats.axes import Axis
@@ -176,7 +176,7 @@ def _ledger(
         **_key(result, row, axis),
         role=roles,
         total=axis.coordinate(shown.resid_post[axis.depth - 1, target]).item(),
-        closing=decomposition.close(shown, axis.depth, at=target),
+        closing=decomposition.closing_error(shown, axis.depth, at=target),
     )
 
 

@@ -1,4 +1,5 @@
-"""The study of ambiguous words: a model and sentences in, frames of numbers with their evidence out.
+"""The study of ambiguous words: a model and sentences in, frames of numbers with their evidence
+out.
 
 It chooses the words, says what they will cost (`probe.evidence.cost`), certifies the model before
 anything else, measures word by word (`probe.evidence.word`) and collects one tidy frame per
@@ -13,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from probe.display import Displayed
 from probe.errors import InputError
 from probe.evidence import circuit, examples, tables
 from probe.evidence.cost import StudyCost, cost_of
@@ -27,9 +29,8 @@ from probe.evidence.material import (
 from probe.evidence.word import StudyOptions, measure_controls, observe_word, study_word
 from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify
-from probe.model.load import untrained
+from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model
-from probe.model.records import Shown
 from probe.provenance import Origin
 from probe.text.sentences import Corpus, as_corpus
 
@@ -38,7 +39,7 @@ Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Study(Shown):
+class Study(Displayed):
     """Frames of one study, one per question, with what made them; `probe.evidence.columns`
     describes every column."""
 
@@ -65,14 +66,14 @@ class Study(Shown):
 
 
 def study(
-    model: Model,
+    model: ModelSource,
     words: Sequence[str] | str | None = None,
     *,
     corpus: Any = None,
     seed: int = StudyOptions.seed,
     permutations: int = StudyOptions.permutations,
     max_pairs: int = StudyOptions.max_pairs,
-    second: Model | None = None,
+    second: ModelSource | None = None,
     progress: Progress | None = None,
     planned: Callable[[StudyCost], None] | None = None,
 ) -> Study:
@@ -87,7 +88,14 @@ def study(
     reads both ways, for the lesson's sentences whose cue comes after the word. What it says is the
     frame `beside` (and its option `--beside`), for it stands beside what the studied model says.
     `planned` is called with the cost before the work, and may raise.
+
+    Example:
+        >>> study = probe.study("tiny-senses", "bank", permutations=99, max_pairs=8)
+        >>> len(study.frames["heads"])  # one row a head: 4 layers x 4 heads
+        16
     """
+    model = load(model)
+    second = load(second) if second else None
     report = progress or (lambda stage, share: None)
     _require_can_study(model, permutations, second)
     if corpus is not None and not isinstance(corpus, Corpus):
@@ -127,8 +135,8 @@ def study(
 
 
 def _require_can_study(model: Model, permutations: int, second: Model | None) -> None:
-    """Raises InputError for too few permutations or a second model that does not read beyond a word,
-    UnsupportedModel for one with an encoder and a decoder."""
+    """Raises InputError for too few permutations or a second model that does not read beyond a
+    word, UnsupportedModel for one with an encoder and a decoder."""
     if second is not None:
         require_single(second.config.architecture, "a study")
         if second.config.causal:

@@ -8,7 +8,7 @@ stand before them.
 
 Sources: Vaswani et al. 2017 (attention); Elhage et al. 2021, A Mathematical Framework for
 Transformer Circuits (the per-head additive form); Ba et al. 2016 (LayerNorm); Zhang & Sennrich 2019
-(RMSNorm); Su et al. 2021 (rotary positions); Dubey et al. 2024 (their stretching); Gemma Team 2024
+(RMSNorm); Su et al. 2021 (rotary positions); Dubey et al. 2024 (their scaling); Gemma Team 2024
 (soft caps); Raffel et al. 2020 (relative position buckets); Hendrycks & Gimpel 2016 (GELU, tanh
 form).
 """
@@ -101,17 +101,17 @@ def rotary_angles(positions: Tensor, frequencies: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
-    """Coordinates i and i + dims/2 of a query or key turned by their angle, those beyond dims left
+    """Coordinates i and i + dims/2 of a query or key rotated by their angle, those beyond dims left
     alone.
 
     `head pos d_head, pos dims -> head pos d_head`
     """
-    turned, left = x[..., : angles.shape[-1]], x[..., angles.shape[-1] :]
-    first, second = turned.chunk(2, dim=-1)
-    swapped = torch.cat([-second, first], dim=-1)
-    return torch.cat(
-        [turned * angles.cos().to(x.dtype) + swapped * angles.sin().to(x.dtype), left], dim=-1
-    )
+    dims = angles.shape[-1]
+    rotary = x[..., :dims]
+    first, second = rotary.chunk(2, dim=-1)
+    quarter_turn = torch.cat([-second, first], dim=-1)
+    rotated = rotary * angles.cos().to(x.dtype) + quarter_turn * angles.sin().to(x.dtype)
+    return torch.cat([rotated, x[..., dims:]], dim=-1)
 
 
 def halves(x: Tensor, dims: int) -> Tensor:
@@ -129,9 +129,8 @@ def sinusoids(n: int, d_model: int) -> Tensor:
     Rounded to float32, which is how the architecture keeps its table.
     """
     pairs = torch.arange(d_model, dtype=torch.float64, device="cpu") // 2
-    angles = torch.arange(n, dtype=torch.float64, device="cpu")[:, None] / 10000 ** (
-        2 * pairs / d_model
-    )
+    positions = torch.arange(n, dtype=torch.float64, device="cpu")
+    angles = positions[:, None] / 10000 ** (2 * pairs / d_model)
     return torch.cat([angles[:, 0::2].sin(), angles[:, 1::2].cos()], dim=-1).float()
 
 
@@ -142,9 +141,8 @@ def relative_bias(table: Tensor, offsets: Tensor, *, furthest: int, both_ways: b
     `bucket head, query_pos key_pos -> head query_pos key_pos`; `offsets` is key position minus
     query position.
     """
-    return table[
-        relative_buckets(offsets, len(table), furthest=furthest, both_ways=both_ways)
-    ].movedim(-1, -3)
+    buckets = relative_buckets(offsets, len(table), furthest=furthest, both_ways=both_ways)
+    return table[buckets].movedim(-1, -3)
 
 
 def relative_buckets(offsets: Tensor, buckets: int, *, furthest: int, both_ways: bool) -> Tensor:
@@ -167,20 +165,19 @@ def relative_buckets(offsets: Tensor, buckets: int, *, furthest: int, both_ways:
 def mask(scores: Tensor) -> Tensor:
     """The causal mask: minus infinity wherever the key stands after the query. Shape unchanged."""
     query_pos, key_pos = scores.shape[-2:]
-    ahead = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device).triu(
-        key_pos - query_pos + 1
-    )
-    return scores.masked_fill(ahead, -math.inf)
+    every = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device)
+    # with fewer queries than keys, the queries are the last positions
+    later = every.triu(key_pos - query_pos + 1)
+    return scores.masked_fill(later, -math.inf)
 
 
 def sliding_window(scores: Tensor, window: int) -> Tensor:
     """A local layer's mask: minus infinity where a key is `window` or more tokens before the query.
     Shape unchanged."""
     query_pos, key_pos = scores.shape[-2:]
-    far = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device).tril(
-        key_pos - query_pos - window
-    )
-    return scores.masked_fill(far, -math.inf)
+    every = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device)
+    outside = every.tril(key_pos - query_pos - window)
+    return scores.masked_fill(outside, -math.inf)
 
 
 def softmax(scores: Tensor) -> Tensor:
@@ -191,8 +188,8 @@ def softmax(scores: Tensor) -> Tensor:
 
 
 def mix(pattern: Tensor, v: Tensor) -> Tensor:
-    """What each head carries: z = A V.  `head query_pos key_pos, head key_pos d_head -> head query_pos
-    d_head`"""
+    """What each head carries: z = A V. `head query_pos key_pos, head key_pos d_head -> head
+    query_pos d_head`"""
     return pattern @ v
 
 

@@ -21,9 +21,10 @@ from probe.errors import CrossCheckError
 from probe.model import forward
 from probe.model.architectures.family import Attention, Family
 from probe.model.bridge import plain_model
+from probe.model.hooks import HookedRun, read
+from probe.model.load import ModelSource, load
 from probe.model.model import Config, Model
 from probe.model.tokens import target_tokens, tokenize
-from probe.model.trace import HookedRun, read
 from probe.model.weights import Block, Weights
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -102,14 +103,19 @@ class Certificate:
         return self
 
 
-def certify(model: Model, texts: Sequence[str] = DEFAULT_TEXTS) -> Certificate:
+def certify(model: ModelSource, texts: Sequence[str] = DEFAULT_TEXTS) -> Certificate:
     """The hooked model against the from-scratch forward; the worst error per layer and quantity of
     all texts counts.
 
     An encoder-decoder reads each text as source and as target. Raises InputError for a text the
     model cannot take. Does not raise for a failing row: see `Certificate.require`.
+
+    Example:
+        >>> certificate = probe.certify("tiny-senses")
+        >>> certificate.ok, certificate.worst.tolerance
+        (True, 1e-05)
     """
-    return _certificate(model, texts, [(text, text) for text in texts])
+    return _certificate(load(model), texts, [(text, text) for text in texts])
 
 
 def certify_pair(model: Model, source: str, target: str) -> Certificate:
@@ -220,7 +226,9 @@ def _between(stacks: Mapping[str, Weights], reading: HookedRun) -> list[list[Row
     """What enters each cross-attention: the decoder's stream behind its self-attention, and the
     encoder's output."""
     seen, decoder = reading.tensors["cross"], reading.tensors["decoder"]["resid_mid"]
-    left = forward.finish(stacks["encoder"], reading.tensors["encoder"]["resid_post"][-1].to(EXACT))
+    left = forward.final_norm(
+        stacks["encoder"], reading.tensors["encoder"]["resid_post"][-1].to(EXACT)
+    )
     stream, memory = ("resid_pre", "the decoder's resid_mid"), ("memory", "what left the encoder")
 
     def rows(layer: int, before: Tensor) -> list[Row]:

@@ -3,7 +3,7 @@ difference of two.
 
 E after the first d blocks = token embedding + position embedding + Σ heads Σ sources A[t, j] V[j]
 W_O + Σ attention biases b_O + Σ MLPs. b_V stays inside V; an MLP's term holds its own bias. The sum
-is exact, so `close` measures only rounding.
+is exact, so `closing_error` measures only rounding.
 
 In a post-norm model (BERT) a block ends in E′ = LN(E + attn_out) and E″ = LN(E′ + mlp_out), and the
 embeddings pass through a norm, too: every term reaches the read-out through all norms behind it.
@@ -17,11 +17,11 @@ write and the read-out; in OLMo 2 and Gemma each write passes a norm of its own,
 the same way, and no other.
 
 Projected on a sense axis there are two readings. `shares`: each component's part of the difference
-of the two sense means over many sentences; they sum to 1. `decompose_resid`: one sentence, each component's
-part of its own sense coordinate M, counted from what the component writes on average halfway
-between the senses (`average`), because M is counted from the midpoint: what is the same in every
-sentence, such as the word's own embedding and the biases, is then exactly 0, and the terms sum to
-M.
+of the two sense means over many sentences; they sum to 1. `decompose_resid`: one sentence, each
+component's part of its own sense coordinate M, counted from what the component writes on average
+halfway between the senses (`average`), because M is counted from the midpoint: what is the same in
+every sentence, such as the word's own embedding and the biases, is then exactly 0, and the terms
+sum to M.
 
 What this is: direct attribution at the read-out, everything downstream of a term as it was. What it
 is not: the effect of changing the term (that is a swap, `probe.patching.heads`). A source is a
@@ -46,16 +46,20 @@ from torch.nn.functional import normalize
 
 from probe.errors import CrossCheckError, InputError
 from probe.model import attention, forward
-from probe.model.model import Model
+from probe.model.load import ModelSource, load
 from probe.model.records import TargetStates, Trace
 from probe.model.tokens import position
 from probe.model.trace import at_position, with_embeddings
-from probe.model.weights import Weights
+from probe.model.weights import Block, Weights
 from probe.stats.axes import Axis
+
+WeightAndBias = tuple[Tensor | None, Tensor | None]
 
 __all__ = ["logit_lens", "nearest_tokens", "residual_stream"]
 
-CLOSES = 1e-4
+# How far the terms may miss the hooked stream, as a share of its size: rounding of float32 comes to
+# about 1e-7, a forgotten term to far more.
+LARGEST_ERROR = 1e-4
 
 
 @dataclass(frozen=True)
@@ -75,19 +79,19 @@ class Norms:
 
     Norm 0 stands behind the embeddings, norm 1 + 2 layer behind the attention of a layer, norm 2 +
     2 layer behind its MLP. Where norms are of the sum a write passes every one behind it; where
-    they are of what is `written` (no norm 0, no biases) only its own.
+    they are `of_writes` (no norm 0, no biases) only its own.
     """
 
     gains: Tensor
     biases: Tensor
     scales: Tensor
-    written: bool = False
+    of_writes: bool = False
     centred: bool = True
 
     def behind(self, number: int) -> slice:
         """The norms that what stands in front of norm `number` meets on its way: 0 for the
         embeddings."""
-        if self.written:
+        if self.of_writes:
             return slice(number - 1, number) if number else slice(0)
         return slice(number, None)
 
@@ -95,59 +99,82 @@ class Norms:
         """The norms that meet what the heads of this layer write."""
         return self.behind(1 + 2 * layer)
 
-    def arriving(self, vectors: Tensor, met: slice) -> Tensor:
-        """What is left of the vectors at the read-out behind the norms met. `row ... d_model -> row
-        ... d_model`"""
-        for gain, scale in zip(self.gains[met], self.scales[:, met].unbind(1), strict=True):
-            vectors = vectors - vectors.mean(-1, keepdim=True) if self.centred else vectors
+    def arriving(self, vectors: Tensor, passed: slice) -> Tensor:
+        """What is left of the vectors at the read-out behind the norms passed. `row ... d_model ->
+        row ... d_model`"""
+        for gain, scale in zip(self.gains[passed], self.scales[:, passed].unbind(1), strict=True):
+            if self.centred:
+                vectors = vectors - vectors.mean(-1, keepdim=True)
             vectors = vectors / scale.view(-1, *[1] * (vectors.ndim - 1)) * gain
         return vectors
 
 
 def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
     """The norms of every text in `states` up to the read-out after `depth` blocks, in float64."""
-    none, ones = (
-        torch.zeros(0, weights.shape[2], dtype=torch.float64),
-        torch.ones(len(states), 0, dtype=torch.float64),
-    )
-    config, written = weights.config, weights.config.family.norm_after_write
-    if config.family.adds_plainly or (written and not depth):
-        return Norms(none, none, ones)
-    normed = [] if written else [forward.sum_of(embeddings(weights, states)).double()]
-    norms = [] if written else [weights.norm(config.family.embedding_norm, torch.float64)]
-    for layer, held in enumerate(weights.blocks[:depth]):
-        block, mlp_out = held.to(torch.float64, "cpu"), states.mlp_out[:, layer].double()
-        attn_out = torch.einsum("rhe,hed->rd", states.z[:, layer].double(), block.w_o)
-        attn_out = attn_out if block.b_o is None else attn_out + block.b_o
-        if written:
-            normed += [attn_out, mlp_out]
-            norms += [(block.norm_out, None), (block.norm_mlp_out, None)]
-        else:
-            normed.append(states.resid[:, layer].double() + attn_out)
-            normed.append(forward.norm(normed[-1], block.norm, block.norm_bias, config) + mlp_out)
-            norms += [(block.norm, block.norm_bias), (block.norm_mlp, block.norm_mlp_bias)]
+    config = weights.config
+    of_writes = config.family.norm_after_write
+    no_vectors = torch.zeros(0, weights.shape[2], dtype=torch.float64)
+    if config.family.adds_plainly or (of_writes and not depth):
+        no_scales = torch.ones(len(states), 0, dtype=torch.float64)
+        return Norms(no_vectors, no_vectors, no_scales)
+    passed = _norms_of_writes if of_writes else _norms_of_sums
+    inputs, norms = passed(weights, states, depth)
     centred = config.family.norm == "LayerNorm"
-    squares = [one.var(-1, unbiased=False) if centred else one.square().mean(-1) for one in normed]
+    squares = [x.var(-1, unbiased=False) if centred else x.square().mean(-1) for x in inputs]
     gains = [forward.gain_of(weight, config).cpu().double() for weight, _ in norms]
     biases = [bias.cpu().double() for _, bias in norms if bias is not None]
-    scales = torch.stack([(square + config.epsilon).sqrt() for square in squares], dim=1)
     return Norms(
         torch.stack(gains),
-        torch.stack(biases) if biases else none,
-        scales,
-        written=written,
+        torch.stack(biases) if biases else no_vectors,
+        torch.stack([(square + config.epsilon).sqrt() for square in squares], dim=1),
+        of_writes=of_writes,
         centred=centred,
     )
+
+
+def _norms_of_sums(
+    weights: Weights, states: TargetStates, depth: int
+) -> tuple[list[Tensor], list[WeightAndBias]]:
+    """What every norm of the sum reads, and its weight and bias, in the order of the forward
+    pass."""
+    config = weights.config
+    inputs = [forward.sum_embeddings(embeddings(weights, states)).double()]
+    norms = [weights.norm(config.family.embedding_norm, torch.float64)]
+    for layer, stored in enumerate(weights.blocks[:depth]):
+        block = stored.to(torch.float64, "cpu")
+        resid_sum = states.resid[:, layer].double() + _attn_out(block, states, layer)
+        resid_mid = forward.norm(resid_sum, block.norm, block.norm_bias, config)
+        inputs += [resid_sum, resid_mid + states.mlp_out[:, layer].double()]
+        norms += [(block.norm, block.norm_bias), (block.norm_mlp, block.norm_mlp_bias)]
+    return inputs, norms
+
+
+def _norms_of_writes(
+    weights: Weights, states: TargetStates, depth: int
+) -> tuple[list[Tensor], list[WeightAndBias]]:
+    """The same of norms that each read one write."""
+    inputs: list[Tensor] = []
+    norms: list[WeightAndBias] = []
+    for layer, stored in enumerate(weights.blocks[:depth]):
+        block = stored.to(torch.float64, "cpu")
+        inputs += [_attn_out(block, states, layer), states.mlp_out[:, layer].double()]
+        norms += [(block.norm_out, None), (block.norm_mlp_out, None)]
+    return inputs, norms
+
+
+def _attn_out(block: Block, states: TargetStates, layer: int) -> Tensor:
+    """What the attention of a layer writes at every target. `-> row d_model`"""
+    attn_out = torch.einsum("rhe,hed->rd", states.z[:, layer].double(), block.w_o)
+    return attn_out if block.b_o is None else attn_out + block.b_o
 
 
 def embeddings(weights: Weights, states: TargetStates) -> dict[str, Tensor]:
     """What is added before the first block at every target, by name, on the CPU. `-> row d_model`,
     types `d_model`"""
-    ids, places = states.ids.to(weights.device), states.target.to(weights.device)
-    return {
-        name: vectors.cpu()
-        for name, vectors in forward.embedding_parts(weights, ids, places).items()
-    }
+    ids = states.ids.to(weights.device)
+    positions = states.target.to(weights.device)
+    parts = forward.embedding_parts(weights, ids, positions)
+    return {name: vectors.cpu() for name, vectors in parts.items()}
 
 
 def head_contributions(
@@ -163,17 +190,19 @@ def head_contributions(
     `directions: row layer d_model`, `depths: layer`, behind the layer. What is written is taken as
     it arrives there, everything between frozen.
     """
-    norms, chosen = norms_of(weights, states, max(depths)), list(rows)
+    chosen = list(rows)
+    norms = norms_of(weights, states, max(depths))
     norms = replace(norms, scales=norms.scales[chosen])
-    along = []
+    contributions = []
     for layer, (block, depth) in enumerate(zip(weights.blocks, depths, strict=True)):
-        written = torch.einsum(
-            "rhe,hed->rhd", states.z[chosen, layer].double(), block.w_o.cpu().double()
-        )
-        met = norms.behind_attention(layer)
-        until = slice(met.start, 1 + 2 * depth if met.stop is None else met.stop)
-        along.append((norms.arriving(written, until) * directions[:, layer, None]).sum(-1))
-    return torch.stack(along, dim=1)
+        z = states.z[chosen, layer].double()
+        delta_e = torch.einsum("rhe,hed->rhd", z, block.w_o.cpu().double())
+        passed = norms.behind_attention(layer)
+        # a norm of the sum counts up to the depth at which this layer is read
+        until = slice(passed.start, 1 + 2 * depth if passed.stop is None else passed.stop)
+        arrived = norms.arriving(delta_e, until)
+        contributions.append((arrived * directions[:, layer, None]).sum(-1))
+    return torch.stack(contributions, dim=1)
 
 
 def shares(
@@ -198,9 +227,10 @@ def shares(
         along = ((vectors[rows] - vectors[:1]).double() * directions).sum(-1)
         return float(along[: len(a)].mean() - along[len(a) :].mean())
 
-    whole, every = difference(states.resid[:, depth]), parts(weights, states, depth)
+    gap = difference(states.resid[:, depth])
     return [
-        Share(one.component, one.layer, one.head, difference(one.vectors) / whole) for one in every
+        Share(part.component, part.layer, part.head, difference(part.vectors) / gap)
+        for part in components(weights, states, depth)
     ]
 
 
@@ -220,7 +250,7 @@ class Component:
     attention: Tensor = field(default_factory=lambda: torch.ones(1))
 
 
-def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Component]:
+def components(weights: Weights, states: TargetStates, depth: int) -> Iterator[Component]:
     """Every component's part of the stream at the target after `depth` blocks, in the order of the
     forward pass."""
     norms = norms_of(weights, states, depth)
@@ -228,31 +258,33 @@ def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Compon
     def arriving(
         component: str,
         vectors: Tensor,
-        met: slice,
+        passed: slice,
         layer: int | None = None,
         head: int | None = None,
     ) -> Component:
-        every = vectors.double().expand(len(states), vectors.shape[-1])
-        return Component(component, layer, head, norms.arriving(every, met))
+        # a bias is one vector for all texts
+        of_texts = vectors.double().expand(len(states), vectors.shape[-1])
+        return Component(component, layer, head, norms.arriving(of_texts, passed))
 
-    def biases(behind: str, number: int, layer: int | None = None) -> list[Component]:
-        met, name = norms.behind(number + 1), f"norm bias behind {behind}"
-        return [arriving(name, norms.biases[number], met, layer)] if len(norms.biases) else []
+    def norm_bias(behind: str, number: int, layer: int | None = None) -> list[Component]:
+        if not len(norms.biases):
+            return []
+        passed = norms.behind(number + 1)
+        return [arriving(f"norm bias behind {behind}", norms.biases[number], passed, layer)]
 
     for name, vectors in embeddings(weights, states).items():
         yield arriving(name, vectors, norms.behind(0))
-    yield from biases("embedding", 0)
+    yield from norm_bias("embedding", 0)
     for layer, block in enumerate(weights.blocks[:depth]):
-        met = norms.behind_attention(layer)
+        passed = norms.behind_attention(layer)
         for head, w_o in enumerate(block.w_o.cpu().double()):
-            yield arriving(
-                f"L{layer}H{head}", states.z[:, layer, head].double() @ w_o, met, layer, head
-            )
+            delta_e = states.z[:, layer, head].double() @ w_o
+            yield arriving(f"L{layer}H{head}", delta_e, passed, layer, head)
         if block.b_o is not None:
-            yield arriving(f"attention bias {layer}", block.b_o.cpu(), met, layer)
-        yield from biases(f"attention {layer}", 1 + 2 * layer, layer)
+            yield arriving(f"attention bias {layer}", block.b_o.cpu(), passed, layer)
+        yield from norm_bias(f"attention {layer}", 1 + 2 * layer, layer)
         yield arriving(f"MLP {layer}", states.mlp_out[:, layer], norms.behind(2 + 2 * layer), layer)
-        yield from biases(f"MLP {layer}", 2 + 2 * layer, layer)
+        yield from norm_bias(f"MLP {layer}", 2 + 2 * layer, layer)
 
 
 @dataclass(frozen=True)
@@ -273,35 +305,43 @@ class DecompositionEntry:
     contribution: float | None
 
 
-def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Component]:
-    """Every component's term of the stream at position `at` after `depth` blocks, in the order of
-    the forward pass.
+def components_by_source(trace: Trace, depth: int, *, at: int) -> Iterator[Component]:
+    """Every component's part of the stream at position `at` of one text after `depth` blocks, a
+    head's by source, in the order of the forward pass.
 
     Raises InputError for a depth or a position that the trace does not have.
     """
-    weights, n = trace.weights, len(trace.tokens)
-    layers = len(weights.blocks)
-    if not (0 <= depth <= layers and 0 <= at < n):
-        raise InputError(
-            f"Decomposing the residual stream after {depth} blocks at position {at}: {trace.model_name} has {layers} blocks and the "
-            f"text {n} tokens; give a depth from 0 to {layers} and a position from 0 to {n - 1}."
-        )
+    _require_inside(trace, depth, at)
+    weights = trace.weights
     states = with_embeddings(weights, at_position(vars(trace), at), [trace.tokens.ids[at]], [at])
-    norms, sources = norms_of(weights, states, depth), at + 1 if weights.causal else n
-    for part in parts(weights, states, depth):
+    norms = norms_of(weights, states, depth)
+    sources = at + 1 if weights.causal else len(trace.tokens)
+    for part in components(weights, states, depth):
         if part.layer is not None and part.head is not None:
-            written = trace.delta_e_by_source(part.layer, part.head, at)[:sources]
-            arrived = norms.arriving(written.double()[None], norms.behind_attention(part.layer))[0]
-            part = replace(
-                part, vectors=arrived, attention=trace.pattern[part.layer, part.head, at, :sources]
-            )
+            delta_e = trace.delta_e_by_source(part.layer, part.head, at)[:sources].double()
+            passed = norms.behind_attention(part.layer)
+            pattern_row = trace.pattern[part.layer, part.head, at, :sources]
+            vectors = norms.arriving(delta_e[None], passed)[0]
+            part = replace(part, vectors=vectors, attention=pattern_row)
         yield part
 
 
-def close(trace: Trace, depth: int, *, at: int) -> float:
-    """How far the terms are from the hooked residual stream: max |Σ terms - E| / max |E|, about
-    1e-7 in float32."""
-    total = sum(term.vectors.double().sum(0) for term in terms(trace, depth, at=at))
+def _require_inside(trace: Trace, depth: int, at: int) -> None:
+    layers = len(trace.weights.blocks)
+    n = len(trace.tokens)
+    if not (0 <= depth <= layers and 0 <= at < n):
+        raise InputError(
+            f"Decomposing the residual stream after {depth} blocks at position {at}: "
+            f"{trace.model_name} has {layers} blocks and the text {n} tokens; give a depth from 0 "
+            f"to {layers} and a position from 0 to {n - 1}."
+        )
+
+
+def closing_error(trace: Trace, depth: int, *, at: int) -> float:
+    """How far the components are from the hooked residual stream: max |Σ components - E| / max |E|,
+    about 1e-7 in float32."""
+    parts = components_by_source(trace, depth, at=at)
+    total = sum(part.vectors.double().sum(0) for part in parts)
     hooked = (trace.resid_post[depth - 1, at] if depth else trace.resid_pre[0, at]).double()
     return float((total - hooked).abs().max() / hooked.abs().max())
 
@@ -321,30 +361,38 @@ def decompose_resid(
     gap for anything else, with the means of `average`; without `average`, <vector, u> / gap.
     Attention sums to 1, so the sources of a head sum to <ΔE - mean ΔE, u> / gap whatever constant
     b_V adds to V, and all entries to M, the axis's coordinate. Raises CrossCheckError where the
-    terms miss the hooked residual stream by more than CLOSES, InputError as `terms`.
+    components miss the hooked residual stream by more than LARGEST_ERROR, InputError as
+    `components_by_source`.
     """
-    error = close(trace, depth, at=at)
-    if not error <= CLOSES:
+    error = closing_error(trace, depth, at=at)
+    if not error <= LARGEST_ERROR:
         raise CrossCheckError(
-            f"Adding up the residual stream of {trace.model_name} after {depth} blocks at position {at}: the terms "
-            f"miss it by {error:.1e} of its size, expected at most {CLOSES:.0e}; run `probe check` to see which "
-            "quantity disagrees."
+            f"Adding up the residual stream of {trace.model_name} after {depth} blocks at position "
+            f"{at}: the terms miss it by {error:.1e} of its size, expected at most "
+            f"{LARGEST_ERROR:.0e}; run `probe check` to see which quantity disagrees."
         )
-    tokens, entries = trace.tokens.labels, []
-    for term in terms(trace, depth, at=at):
-        mean = average[term.component] if average else torch.zeros(())
-        along = (
-            axis.effect(term.vectors.double() - term.attention.double()[:, None] * mean).tolist()
-            if axis
-            else None
-        )
-        for source, norm in enumerate(term.vectors.norm(dim=-1).tolist()):
-            pos, token = (None, None) if term.head is None else (source, tokens[source])
-            written = None if along is None else along[source]
-            entries.append(
-                DecompositionEntry(term.component, term.layer, term.head, pos, token, norm, written)
-            )
+    entries: list[DecompositionEntry] = []
+    for part in components_by_source(trace, depth, at=at):
+        mean = average[part.component] if average else torch.zeros(())
+        entries += _entries(trace, part, mean, axis)
     return entries
+
+
+def _entries(
+    trace: Trace, part: Component, mean: Tensor, axis: Axis | None
+) -> Iterator[DecompositionEntry]:
+    """One component's entries, one for each of its sources."""
+    contributions: list[float | None] = [None] * len(part.vectors)
+    if axis is not None:
+        off_mean = part.vectors.double() - part.attention.double()[:, None] * mean
+        contributions = axis.effect(off_mean).tolist()
+    norms = part.vectors.norm(dim=-1).tolist()
+    for source, (norm, contribution) in enumerate(zip(norms, contributions, strict=True)):
+        pos = None if part.head is None else source
+        token = None if part.head is None else trace.tokens.labels[source]
+        yield DecompositionEntry(
+            part.component, part.layer, part.head, pos, token, norm, contribution
+        )
 
 
 def average(
@@ -360,7 +408,7 @@ def average(
         offsets = vectors - vectors[:1]  # identical vectors are their own mean, exactly
         return vectors[0] + (offsets[list(a)].mean(0) + offsets[list(b)].mean(0)) / 2
 
-    return {part.component: halfway(part.vectors) for part in parts(weights, states, depth)}
+    return {part.component: halfway(part.vectors) for part in components(weights, states, depth)}
 
 
 def write_coordinates(z: Tensor, weights: Weights) -> Tensor:
@@ -376,36 +424,58 @@ def write_coordinates(z: Tensor, weights: Weights) -> Tensor:
 def write_basis(weights: Weights) -> Tensor:
     """R of W_Oᵀ = Q R of every head, which takes z to its write's coordinates. `-> layer head
     d_head d_head`"""
-    w_o = (
-        torch.stack([block.w_o for block in weights.blocks]).cpu().double()
-    )  # layer head d_head d_model
+    # layer head d_head d_model
+    w_o = torch.stack([block.w_o for block in weights.blocks]).cpu().double()
     return torch.linalg.qr(w_o.transpose(-1, -2)).R
 
 
 def residual_stream(trace: Trace, at: int | str) -> Tensor:
     """The vector at position `at`, or at a word, at every depth. `-> depth d_model`, layers + 1 of
-    them"""
+    them
+
+    Example:
+        >>> trace = probe.trace("tiny-senses", "a loan from the bank")
+        >>> probe.decomposition.residual_stream(trace, "bank").shape
+        torch.Size([5, 128])
+    """
     at = position(trace.tokens, at)
     return torch.cat([trace.resid_pre[:, at], trace.resid_post[-1:, at]])
 
 
 def logit_lens(trace: Trace, at: int | str) -> Tensor:
     """Probability of every next token, read from each depth: softmax(LN_f(E) W_Uᵀ). `-> depth
-    d_vocab`"""
+    d_vocab`
+
+    Example:
+        >>> trace = probe.trace("tiny-senses", "a loan from the bank")
+        >>> lens = probe.decomposition.logit_lens(trace, "bank")
+        >>> lens.shape[0], round(float(lens[-1].sum()), 2)  # depths, and what a row sums to
+        (5, 1.0)
+    """
     stream = residual_stream(trace, at).to(trace.weights.device)
-    trace.logits  # noqa: B018 (raises where there is no language-model head)
+    # asked for alone: it raises where there is no language-model head, which no lens can do without
+    trace.logits  # noqa: B018
     return attention.softmax(forward.unembed(trace.weights, stream)).cpu()
 
 
 def nearest_tokens(
-    model: Model, vector: Tensor, *, count: int = 5, without: Collection[int] = ()
+    model: ModelSource, vector: Tensor, *, count: int = 5, without: Collection[int] = ()
 ) -> tuple[tuple[int, float], ...]:
     """The ids of the tokens whose embeddings are nearest to `vector` by cosine, with the cosines,
     nearest first.
 
     `d_model -> count (id, cosine)`. `without` are ids left out, such as the word that one started
     from.
+
+    Example:
+        >>> model = probe.load("tiny-senses")
+        >>> trace = probe.trace(model, "a loan from the bank")
+        >>> embedding = probe.decomposition.residual_stream(trace, "bank")[0]
+        >>> ((token, cosine),) = probe.decomposition.nearest_tokens(model, embedding, count=1)
+        >>> model.tokenizer.decode(token)
+        ' bank'
     """
+    model = load(model)
     table = model.weights[model.config.family.embed + ".weight"]
     cosines = normalize(table, dim=-1) @ normalize(vector.to(table), dim=-1)
     cosines[list(without)] = -torch.inf

@@ -25,33 +25,35 @@ Norm = Callable[[Tensor, Tensor | None, Tensor | None, Config], Tensor]
 def embed(weights: Weights, ids: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """E before the first block: tokens with the family's scale, positions, types, norm. `... pos ->
     ... pos d_model`"""
-    places = torch.arange(ids.shape[-1], device=ids.device)
-    return embedding_norm(weights, sum_of(embedding_parts(weights, ids, places, dtype=dtype)))
+    positions = torch.arange(ids.shape[-1], device=ids.device)
+    parts = embedding_parts(weights, ids, positions, dtype=dtype)
+    return embedding_norm(weights, sum_embeddings(parts))
 
 
 def embedding_parts(
-    weights: Weights, ids: Tensor, places: Tensor, *, dtype: torch.dtype | None = None
+    weights: Weights, ids: Tensor, positions: Tensor, *, dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """The vectors that are added for tokens at `places`, by name, as the family has them. `..., ...
-    -> ... d_model`"""
-    config, family, dtype = weights.config, weights.config.family, dtype or weights.dtype
-    parts = {
-        "token embedding": weights.raw[family.embed + ".weight"][ids].to(dtype) * config.embed_scale
-    }
+    """The vectors that are added for tokens at `positions`, by name, as the family has them. `...,
+    ... -> ... d_model`"""
+    config = weights.config
+    family = config.family
+    dtype = dtype or weights.dtype
+    tokens = weights.raw[family.embed + ".weight"][ids]
+    parts = {"token embedding": tokens.to(dtype) * config.embed_scale}
     if config.positions.kind == "learned":
         table = weights.raw[family.position_table.format(weights.attention.name) + ".weight"]
-        parts["position embedding"] = table[config.positions.first + places].to(dtype)
+        parts["position embedding"] = table[config.positions.first + positions].to(dtype)
     if config.positions.kind == "sinusoidal":
-        rows = int(places.max()) + 1 if places.numel() else 0
-        parts["position embedding"] = formulas.sinusoids(rows, config.d_model).to(
-            parts["token embedding"]
-        )[places]
+        rows = int(positions.max()) + 1 if positions.numel() else 0
+        sinusoids = formulas.sinusoids(rows, config.d_model).to(parts["token embedding"])
+        parts["position embedding"] = sinusoids[positions]
     if config.n_token_types:
+        # one text is all of the first type
         parts["token type embedding"] = weights.raw[family.type_table + ".weight"][0].to(dtype)
     return parts
 
 
-def sum_of(parts: Mapping[str, Tensor]) -> Tensor:
+def sum_embeddings(parts: Mapping[str, Tensor]) -> Tensor:
     """The sum of the embeddings, in the order of the names."""
     first, *others = parts.values()
     return sum(others, start=first)
@@ -75,14 +77,18 @@ def gain_of(weight: Tensor | None, config: Config) -> Tensor:
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:
     """The family's norm: LayerNorm, or RMSNorm in the precision in which its own code takes it.
     Shape unchanged."""
-    family, gain = config.family, gain_of(weight, config)
+    family = config.family
+    gain = gain_of(weight, config)
     if family.norm == "LayerNorm" and bias is not None:
         return formulas.layer_norm(x, gain, bias, config.epsilon)
     if "variance" in family.in_float32:
         return x * formulas.inverse_rms(x.float(), config.epsilon) * gain
-    seen = x.float()
-    normed = seen * formulas.inverse_rms(seen, config.epsilon)
-    return (normed * gain).to(x.dtype) if "gain" in family.in_float32 else normed.to(x.dtype) * gain
+    single = x.float()
+    normed = single * formulas.inverse_rms(single, config.epsilon)
+    # where it rounds back to the model's type, in front of the gain or behind it, is the family's
+    if "gain" in family.in_float32:
+        return (normed * gain).to(x.dtype)
+    return normed.to(x.dtype) * gain
 
 
 def norm_heads(x: Tensor, weight: Tensor | None, config: Config, norm: Norm = norm) -> Tensor:
@@ -92,12 +98,9 @@ def norm_heads(x: Tensor, weight: Tensor | None, config: Config, norm: Norm = no
         return x
     if len(weight) == x.shape[-1]:
         return norm(x, weight, None, config)
-    together = x.transpose(-3, -2)
-    return (
-        norm(together.flatten(-2), weight, None, config)
-        .unflatten(-1, together.shape[-2:])
-        .transpose(-3, -2)
-    )
+    heads_last = x.transpose(-3, -2)  # ... pos head d_head
+    normed = norm(heads_last.flatten(-2), weight, None, config)
+    return normed.unflatten(-1, heads_last.shape[-2:]).transpose(-3, -2)
 
 
 def _named_norm(weights: Weights, x: Tensor, name: str) -> Tensor:
@@ -108,12 +111,13 @@ def _named_norm(weights: Weights, x: Tensor, name: str) -> Tensor:
 def position_bias(weights: Weights, n: int) -> Tensor | None:
     """T5's addition to self-attention's scores, from its first layer's table, or None. `-> head
     query_pos key_pos`"""
-    config, name = weights.config, weights.attention.name
-    if config.positions.kind != "relative bias" or name == "cross":
+    config = weights.config
+    stack = weights.attention.name
+    if config.positions.kind != "relative bias" or stack == "cross":
         return None
-    table = weights.raw[config.family.position_table.format(name) + ".weight"]
-    places = torch.arange(n, device=table.device)
-    offsets = places[None] - places[:, None]
+    table = weights.raw[config.family.position_table.format(stack) + ".weight"]
+    positions = torch.arange(n, device=table.device)
+    offsets = positions[None] - positions[:, None]
     furthest = config.positions.furthest
     return formulas.relative_bias(table, offsets, furthest=furthest, both_ways=not weights.causal)
 
@@ -126,47 +130,51 @@ def score(weights: Weights, block: Block, q: Tensor, k: Tensor, bias: Tensor | N
     config = weights.config
     q, k = apply_rotary(block, q, k, config)
     if "scores" in config.family.in_float32:
-        q, k = q.float(), k.float()
+        q = q.float()
+        k = k.float()
     if config.query_scalar:  # stands under the root in place of d_head
         q = q * (config.d_head / config.query_scalar) ** 0.5
-    matched = formulas.scores(q, k) if config.family.scaled else formulas.matches(q, k)
+    scores = formulas.scores(q, k) if config.family.scaled else formulas.matches(q, k)
     if config.attn_logit_softcapping:
-        matched = formulas.softcap(matched, config.attn_logit_softcapping)
+        scores = formulas.softcap(scores, config.attn_logit_softcapping)
     if bias is not None:
-        matched = matched + bias.to(matched)
-    matched = formulas.sliding_window(matched, config.window) if block.local else matched
-    return formulas.mask(matched) if weights.causal else matched
+        scores = scores + bias.to(scores)
+    if block.local:
+        scores = formulas.sliding_window(scores, config.window)
+    return formulas.mask(scores) if weights.causal else scores
 
 
 def apply_rotary(block: Block, q: Tensor, k: Tensor, config: Config) -> tuple[Tensor, Tensor]:
-    """Queries and keys as they meet: normed and turned by their positions, where there are any.
-    Shapes unchanged."""
-    own = config.n_heads // config.n_kv_heads  # keys stand repeated, and are normed once
-    q, keys = (
-        norm_heads(q, block.norm_q, config),
-        norm_heads(k[..., ::own, :, :], block.norm_k, config),
-    )
+    """Queries and keys as they meet: normed and rotated by their positions, where the family does
+    so. Shapes unchanged."""
+    # keys come repeated for the heads that share them: each is normed and rotated once
+    group = config.n_heads // config.n_kv_heads
+    k = k[..., ::group, :, :]
+    q = norm_heads(q, block.norm_q, config)
+    k = norm_heads(k, block.norm_k, config)
     if config.positions.kind == "rotary":
-        angles = formulas.rotary_angles(
-            torch.arange(q.shape[-2]), rotary(config.positions, local=block.local)
-        )
-        pair = (
-            formulas.halves(x, angles.shape[-1]) if config.family.interleaved else x
-            for x in (q, keys)
-        )
-        q, keys = (formulas.rotate(x, angles.to(x.device)) for x in pair)
-    return q, formulas.repeat_kv(keys, config.n_heads)
+        frequencies = rotary(config.positions, local=block.local)
+        angles = formulas.rotary_angles(torch.arange(q.shape[-2]), frequencies)
+        q = _rotate(q, angles, config)
+        k = _rotate(k, angles, config)
+    return q, formulas.repeat_kv(k, config.n_heads)
 
 
-def rotary(places: Positions, *, local: bool) -> Tensor:
-    """Rotary frequencies, stretched where the config says so; local layers may have a base of their
+def _rotate(x: Tensor, angles: Tensor, config: Config) -> Tensor:
+    if config.family.interleaved:
+        x = formulas.halves(x, angles.shape[-1])
+    return formulas.rotate(x, angles.to(x.device))
+
+
+def rotary(positions: Positions, *, local: bool) -> Tensor:
+    """Rotary frequencies, scaled where the config says so; local layers may have a base of their
     own. `-> pair`"""
-    if local and places.local_base:
-        return formulas.rotary_frequencies(places.dims, places.local_base)
-    frequencies = formulas.rotary_frequencies(places.dims, places.base)
-    if places.rope_scaling is None:
+    if local and positions.local_base:
+        return formulas.rotary_frequencies(positions.dims, positions.local_base)
+    frequencies = formulas.rotary_frequencies(positions.dims, positions.base)
+    if positions.rope_scaling is None:
         return frequencies
-    factor, low, high, length = places.rope_scaling
+    factor, low, high, length = positions.rope_scaling
     return formulas.rope_scaling(frequencies, factor=factor, low=low, high=high, length=length)
 
 
@@ -180,8 +188,9 @@ def softmax(scores: Tensor, config: Config) -> Tensor:
 def project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Queries, keys or values of every head; a family without biases adds none. `pos d_model ->
     head pos d_head`"""
-    none = weight.new_zeros(weight.shape[0], weight.shape[-1]) if bias is None else bias
-    return formulas.project(x, weight, none)
+    if bias is None:
+        bias = weight.new_zeros(weight.shape[0], weight.shape[-1])
+    return formulas.project(x, weight, bias)
 
 
 def attend(
@@ -201,16 +210,16 @@ def attend(
     given: one that was rounded, so that its rounding ends there.
     """
     config = weights.config
-    x = enter(block, resid_pre, config)
-    q, k, v = ask(block, x, x if memory is None else memory, config)
+    x = attention_input(block, resid_pre, config)
+    q, k, v = project_qkv(block, x, x if memory is None else memory, config)
     scores = score(weights, block, q, k, bias)
-    own = softmax(scores, config).to(v)
-    z = formulas.mix(own if pattern is None else pattern.to(own), v)
-    steps = {"x": x, "q": q, "k": k, "v": v, "scores": scores, "pattern": own, "z": z}
-    return steps | leave(block, resid_pre, z, config)
+    computed = softmax(scores, config).to(v)
+    z = formulas.mix(computed if pattern is None else pattern.to(computed), v)
+    steps = {"x": x, "q": q, "k": k, "v": v, "scores": scores, "pattern": computed, "z": z}
+    return steps | attention_output(block, resid_pre, z, config)
 
 
-def enter(block: Block, resid_pre: Tensor, config: Config) -> Tensor:
+def attention_input(block: Block, resid_pre: Tensor, config: Config) -> Tensor:
     """x, what attention reads of the stream: through the norm where the family has it in front.
     Shape unchanged."""
     if not config.family.norm_first:
@@ -218,16 +227,16 @@ def enter(block: Block, resid_pre: Tensor, config: Config) -> Tensor:
     return norm(resid_pre, block.norm, block.norm_bias, config)
 
 
-def ask(block: Block, x: Tensor, source: Tensor, config: Config) -> tuple[Tensor, Tensor, Tensor]:
+def project_qkv(
+    block: Block, x: Tensor, source: Tensor, config: Config
+) -> tuple[Tensor, Tensor, Tensor]:
     """Queries of `x`, keys and values of `source`, repeated for the heads that share them: `...
     head pos d_head`."""
-    k, v = project(source, block.w_k, block.b_k), project(source, block.w_v, block.b_v)
+    q = project(x, block.w_q, block.b_q)
+    k = project(source, block.w_k, block.b_k)
+    v = project(source, block.w_v, block.b_v)
     heads = config.n_heads
-    return (
-        project(x, block.w_q, block.b_q),
-        formulas.repeat_kv(k, heads),
-        formulas.repeat_kv(v, heads),
-    )
+    return q, formulas.repeat_kv(k, heads), formulas.repeat_kv(v, heads)
 
 
 def merge_heads(block: Block, z: Tensor) -> Tensor:
@@ -237,14 +246,17 @@ def merge_heads(block: Block, z: Tensor) -> Tensor:
     return merged if block.b_o is None else merged + block.b_o
 
 
-def leave(block: Block, resid_pre: Tensor, z: Tensor, config: Config) -> dict[str, Tensor]:
+def attention_output(
+    block: Block, resid_pre: Tensor, z: Tensor, config: Config
+) -> dict[str, Tensor]:
     """What the heads write and the stream behind it. `... pos d_model, ... head pos d_head -> ...
     pos d_model`"""
     delta_e = formulas.write(z, block.w_o)
     attn_out = delta_e.sum(-3) if block.b_o is None else delta_e.sum(-3) + block.b_o
-    resid_mid = resid_pre + (
-        norm(attn_out, block.norm_out, None, config) if config.family.norm_after_write else attn_out
-    )
+    added = attn_out
+    if config.family.norm_after_write:
+        added = norm(attn_out, block.norm_out, None, config)
+    resid_mid = resid_pre + added
     if config.family.norm_after_sum:
         resid_mid = norm(resid_mid, block.norm, block.norm_bias, config)
     return {"delta_e": delta_e, "attn_out": attn_out, "resid_mid": resid_mid}
@@ -253,13 +265,17 @@ def leave(block: Block, resid_pre: Tensor, z: Tensor, config: Config) -> dict[st
 def mlp(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config) -> dict[str, Tensor]:
     """The block's second half: mlp_out and resid_post. `pos d_model -> pos d_model`"""
     family = config.family
-    seen = resid_pre if family.parallel else resid_mid
     assert block.w_out is not None
-    x = norm(seen, block.norm_mlp, block.norm_mlp_bias, config) if family.norm_first else seen
-    mlp_out = activate(block, x, config) @ block.w_out + (0 if block.b_out is None else block.b_out)
-    resid_post = resid_mid + (
-        norm(mlp_out, block.norm_mlp_out, None, config) if family.norm_after_write else mlp_out
-    )
+    x = resid_pre if family.parallel else resid_mid
+    if family.norm_first:
+        x = norm(x, block.norm_mlp, block.norm_mlp_bias, config)
+    mlp_out = activate(block, x, config) @ block.w_out
+    if block.b_out is not None:
+        mlp_out = mlp_out + block.b_out
+    added = mlp_out
+    if family.norm_after_write:
+        added = norm(mlp_out, block.norm_mlp_out, None, config)
+    resid_post = resid_mid + added
     if family.norm_after_sum:
         resid_post = norm(resid_post, block.norm_mlp, block.norm_mlp_bias, config)
     return {"mlp_out": mlp_out, "resid_post": resid_post}
@@ -272,7 +288,8 @@ def activate(block: Block, x: Tensor, config: Config) -> Tensor:
     if block.w_gate is not None and block.w_up is not None:
         return activation(x @ block.w_gate) * (x @ block.w_up)
     assert block.w_in is not None
-    return activation(x @ block.w_in + (0 if block.b_in is None else block.b_in))
+    hidden = x @ block.w_in
+    return activation(hidden if block.b_in is None else hidden + block.b_in)
 
 
 def run(weights: Weights, ids: Tensor, dtype: torch.dtype) -> Iterator[dict[str, Tensor]]:
@@ -282,16 +299,17 @@ def run(weights: Weights, ids: Tensor, dtype: torch.dtype) -> Iterator[dict[str,
     `ids: ... pos`. Names: resid_pre x q k v scores pattern z delta_e attn_out resid_mid mlp_out
     resid_post.
     """
-    resid, bias = embed(weights, ids, dtype), position_bias(weights, ids.shape[-1])
-    for held in weights.blocks:
-        block = held.to(dtype, weights.device)
+    resid = embed(weights, ids, dtype)
+    bias = position_bias(weights, ids.shape[-1])
+    for stored in weights.blocks:
+        block = stored.to(dtype, weights.device)
         step = {"resid_pre": resid} | attend(weights, block, resid, bias=bias)
         step |= mlp(block, step["resid_mid"], resid, weights.config)
         resid = step["resid_post"]
         yield step
 
 
-def finish(weights: Weights, resid_post: Tensor) -> Tensor:
+def final_norm(weights: Weights, resid_post: Tensor) -> Tensor:
     """What leaves a stack: its last resid_post through the final norm, where the family has one.
     Shape unchanged."""
     return _named_norm(weights, resid_post, weights.config.family.final_norm)
@@ -299,37 +317,29 @@ def finish(weights: Weights, resid_post: Tensor) -> Tensor:
 
 def logits(weights: Weights, final: Tensor) -> Tensor:
     """Scores over the vocabulary from what left the last stack: `pos d_model -> pos d_vocab`"""
-    family = weights.config.family
-    bias = (
-        weights.raw.get(family.head_bias or "final_logits_bias", final.new_zeros(1))
-        .to(final)
-        .flatten()
-    )
-    uncapped = transformed(weights, final) @ unembedding(weights, final.dtype).T + bias
-    return (
-        formulas.softcap(uncapped, weights.config.final_logit_softcapping)
-        if weights.config.final_logit_softcapping
-        else uncapped
-    )
+    bias_name = weights.config.family.head_bias or "final_logits_bias"
+    bias = weights.raw.get(bias_name, final.new_zeros(1)).to(final).flatten()
+    scores = transformed(weights, final) @ unembedding(weights, final.dtype).T + bias
+    bound = weights.config.final_logit_softcapping
+    return formulas.softcap(scores, bound) if bound else scores
 
 
 def transformed(weights: Weights, final: Tensor) -> Tensor:
     """BERT's head before its last product: norm(activation(x W + b)), where the family has it.
     Shape unchanged."""
-    dense, last, activation = weights.config.family.transform
+    dense, last_norm, activation = weights.config.family.transform
     if not dense:
         return final
-    inner = final @ weights.raw[dense + ".weight"].to(final).T + weights.raw[dense + ".bias"].to(
-        final
-    )
-    return _named_norm(
-        weights, getattr(formulas, activation or weights.config.activation)(inner), last
-    )
+    weight = weights.raw[dense + ".weight"].to(final)
+    bias = weights.raw[dense + ".bias"].to(final)
+    activate = getattr(formulas, activation or weights.config.activation)
+    return _named_norm(weights, activate(final @ weight.T + bias), last_norm)
 
 
 def unembedding(weights: Weights, dtype: torch.dtype) -> Tensor:
     """W_U, what the last vectors are multiplied with, T5's scale in it: `d_vocab d_model`."""
-    config, family = weights.config, weights.config.family
+    config = weights.config
+    family = config.family
     table = weights.raw[(family.embed if config.tied else family.unembed) + ".weight"].to(dtype)
     return table * config.d_model**-0.5 if family.unembed_scaled and config.tied else table
 
@@ -337,7 +347,7 @@ def unembedding(weights: Weights, dtype: torch.dtype) -> Tensor:
 def unembed(weights: Weights, resid_post: Tensor) -> Tensor:
     """Logits over the vocabulary from the last resid_post: the final norm, then W_U. `... d_model
     -> ... d_vocab`"""
-    return logits(weights, finish(weights, resid_post))
+    return logits(weights, final_norm(weights, resid_post))
 
 
 @dataclass(frozen=True, eq=False)
@@ -361,20 +371,25 @@ def encode(stacks: Stacks, ids: Sequence[int]) -> Tensor:
     """What the decoder reads of a source. `-> key_pos d_model`"""
     encoder = stacks["encoder"]
     for step in run(encoder, torch.tensor(ids, device=encoder.device), encoder.dtype):
-        left = step["resid_post"]
-    return finish(encoder, left)
+        last = step["resid_post"]
+    return final_norm(encoder, last)
 
 
 def decode(stacks: Stacks, ids: Sequence[int], memory: Tensor) -> Decoded:
-    """The decoder over `ids`, reading `memory: ... key_pos d_model`; its leading axes lead
-    everything kept."""
-    decoder, cross = stacks["decoder"], stacks["cross"]
+    """The decoder over `ids`, reading `memory: ... key_pos d_model`; its leading axes lead every
+    tensor of the result."""
+    decoder = stacks["decoder"]
+    cross = stacks["cross"]
     resid = embed(decoder, torch.tensor(ids, device=decoder.device))
-    entering, bias, own, read, z = resid[-1:], position_bias(decoder, len(ids)), [], [], []
-    for block, crossing in zip(decoder.blocks, cross.blocks, strict=True):
-        itself = attend(decoder, block, resid, bias=bias)
-        across = attend(cross, crossing, itself["resid_mid"], memory=memory)
-        own.append((itself["k"][..., :-1, :], itself["v"][..., :-1, :]))
+    bias = position_bias(decoder, len(ids))
+    entering = resid[-1:]
+    own = []
+    read = []
+    z = []
+    for block, cross_block in zip(decoder.blocks, cross.blocks, strict=True):
+        self_attention = attend(decoder, block, resid, bias=bias)
+        across = attend(cross, cross_block, self_attention["resid_mid"], memory=memory)
+        own.append((self_attention["k"][..., :-1, :], self_attention["v"][..., :-1, :]))
         read.append((across["k"], across["v"]))
         z.append(across["z"][..., -1, :])
         resid = mlp(block, across["resid_mid"], resid, decoder.config)["resid_post"]

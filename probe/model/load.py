@@ -1,5 +1,8 @@
 """One door for every model: a name, a folder, a GGUF file or an existing TransformerBridge ->
-Model.
+Model; and the weights of a model's one stack.
+
+Every public function that takes a model begins with `model = load(model)`, so it takes what `load`
+takes, and a Model passes through as it is. What `load` can be asked for stands in `ModelSource`.
 
 Decisions that stand here: raw weights (compatibility mode changes every head's contribution), eager
 attention, no remote code, safetensors or GGUF only, and a self-check of the hooks on one short text
@@ -17,13 +20,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from probe.errors import InputError
-from probe.model.architectures import FAMILIES
+from probe.model.architectures import FAMILIES, require_single
 from probe.model.bridge import (
     LOCAL,
     boot,
@@ -35,9 +38,9 @@ from probe.model.bridge import (
     read_bridge,
 )
 from probe.model.find import INDEX, SINGLE, find, has_tokenizer, name_of, weight_files, weight_map
+from probe.model.hooks import check_hooks
 from probe.model.model import RESAVE, Config, Model, read_config, read_json, refuse
-from probe.model.trace import check_hooks
-from probe.model.weights import check_finite, expected_shapes, stored_types
+from probe.model.weights import Weights, check_finite, expected_shapes, read_stacks, stored_types
 from probe.provenance import Origin
 
 if TYPE_CHECKING:
@@ -56,8 +59,13 @@ GIVE_TOKENIZER = "put the tokenizer.json of this model beside the file"
 SHORT_TEXT = "The mole dug under the river bank."
 
 
+# Whatever a public function takes as its model. A Union, because TransformerLens is imported for
+# types only and `|` cannot hold a name in quotes.
+ModelSource: TypeAlias = Union[Model, "TransformerBridge", str, os.PathLike[str]]
+
+
 def load(
-    source: "str | os.PathLike[str] | TransformerBridge",
+    source: ModelSource,
     *,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | str = torch.float32,
@@ -69,22 +77,52 @@ def load(
     folder or file or anything that looks like a path ("./gpt2", "~/gpt2", "a/b/c", "model.gguf"),
     then a hub name ("gpt2", "owner/name"). Weights stored in another type, float16 or quantised,
     are computed with in `dtype`, torch.float32 or torch.float64 or the name of one. A bridge keeps
-    its own device and dtype and must be in raw mode. Raises ModelError or UnsupportedModel with one
-    sentence that names the file and the next step.
+    its own device and dtype and must be in raw mode; a Model comes back as it is. Raises ModelError
+    or UnsupportedModel with one sentence that names the file and the next step.
+
+    Example:
+        >>> model = probe.load("tiny-senses")
+        >>> model
+        <Model tiny-senses: 4 layers x 4 heads, d_model 128, embedded>
+        >>> probe.load(model) is model
+        True
     """
+    if isinstance(source, Model):
+        return source
     if not isinstance(source, str | os.PathLike):
         return _checked(_from_bridge(source, prepend_bos))
-    kind = next(
-        (known for known in DTYPES if dtype in (known, str(known).removeprefix("torch."))), None
+    loaded_dtype = _dtype(dtype, source)
+    loaded_device = _device(device)
+    path, origin = find(source)
+    read = _from_folder if path.is_dir() else _from_gguf
+    model = read(path, origin, device=loaded_device, dtype=loaded_dtype, prepend_bos=prepend_bos)
+    return _checked(model)
+
+
+def read_weights(model: ModelSource) -> Weights:
+    """The weights of a model's one stack, in its own type, layer by layer and head by head.
+
+    The tensors are views of the model's own. Raises UnsupportedModel for an encoder-decoder, which
+    has several stacks.
+
+    Example:
+        >>> probe.read_weights("tiny-senses").blocks[0].w_q.shape  # head d_model d_head
+        torch.Size([4, 128, 32])
+    """
+    model = load(model)
+    require_single(model.config.architecture, "the reading of a word")
+    (weights,) = read_stacks(model.weights, model.config).values()
+    return weights
+
+
+def _dtype(dtype: torch.dtype | str, source: object) -> torch.dtype:
+    for known in DTYPES:
+        if dtype in (known, str(known).removeprefix("torch.")):
+            return known
+    raise InputError(
+        f"Cannot load {source} in {dtype}: the certificate holds for torch.float32 and "
+        "torch.float64."
     )
-    if kind is None:
-        raise InputError(
-            f"Cannot load {source} in {dtype}: the certificate holds for torch.float32 and torch.float64."
-        )
-    where = _device(device)
-    place, origin = find(source)
-    read = _from_folder if place.is_dir() else _from_gguf
-    return _checked(read(place, origin, device=where, dtype=kind, prepend_bos=prepend_bos))
 
 
 def untrained(model: Model, *, seed: int) -> Model:

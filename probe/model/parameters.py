@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from probe.errors import CrossCheckError, InputError
+from probe.errors import CrossCheckError
 from probe.stats.numbers import percent
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from probe.model.load import ModelSource
     from probe.model.model import Config, Model
 HEAD_PARTS = ("query", "key", "value down", "value up")
 NOT_MATRICES = ("position embedding", "attention biases", "MLP biases", "norms")
@@ -111,20 +112,24 @@ class Count:
 PUBLISHED = {"gpt3": Sizes("gpt3", 96, 96, 12288, 128, 4 * 12288, 50257, 2048, tied=False)}
 
 
-def count_parameters(of: "Model | str") -> Count:
-    """The parameters of a loaded model from its tensors (see `count_tensors`), or of a name in
-    PUBLISHED by formula.
+def count_parameters(model: "ModelSource") -> Count:
+    """How many parameters a model has, by part: of a name in PUBLISHED by formula, of any other
+    model from its tensors (see `count_tensors`).
 
-    Raises InputError for another name, CrossCheckError as `count_tensors`.
+    Raises ModelError for what cannot be loaded, CrossCheckError as `count_tensors`.
+
+    Example:
+        >>> probe.count_parameters("gpt3").total  # weight matrices only
+        175181291520
+        >>> probe.count_parameters("tiny-senses").per_head  # query, key, value down, value up
+        16384
     """
-    if not isinstance(of, str):
-        return count_tensors(of)
-    if of not in PUBLISHED:
-        raise InputError(
-            f"Counting the parameters of {of!r}: expected a loaded model or one of {', '.join(PUBLISHED)}; load the "
-            "model first with probe.load."
-        )
-    return published(of)
+    if isinstance(model, str) and model in PUBLISHED:
+        return published(model)
+    # imported here: a published table needs no torch
+    from probe.model.load import load
+
+    return count_tensors(load(model))
 
 
 def published(name: str) -> Count:

@@ -7,29 +7,17 @@ source token A[t, j] V[j] W_O, both computed on demand from the hooked z, patter
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from importlib import import_module
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from probe.display import Displayed
 from probe.errors import InputError, UnsupportedModel
 from probe.model import attention
 from probe.model.tokens import Tokens, position
 from probe.model.weights import Weights
-
-
-class Shown:
-    """A result that a notebook shows as HTML without scripts, pictures included, which stays in the
-    saved file.
-
-    The page room draws it. It comes after this one, so it is named here and loaded when something
-    is shown.
-    """
-
-    def _repr_html_(self) -> str:
-        return str(import_module("probe.pages.report").html_of(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +93,7 @@ class AttentionTrace:
 
 
 @dataclass(frozen=True, eq=False)
-class Trace(Shown, AttentionTrace):
+class Trace(Displayed, AttentionTrace):
     """One text through one model: every tensor of attention at every layer, on the CPU, without a
     batch axis.
 

@@ -14,6 +14,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from probe.errors import InputError
+from probe.model.load import ModelSource, load
 from probe.model.model import Model
 
 BATCH_TOKENS = 1024
@@ -62,12 +63,17 @@ class TargetText(NamedTuple):
     at: int
 
 
-def tokenize(model: Model, text: str) -> Tokens:
+def tokenize(model: ModelSource, text: str) -> Tokens:
     """Cut `text` into the model's tokens, with BOS in front where the model wants it.
 
     Raises InputError for an empty text and for one beyond the context window; nothing is ever cut
     off.
+
+    Example:
+        >>> probe.tokenize("tiny-senses", "a loan from the bank").pieces
+        ('<|endoftext|>', 'a', ' loan', ' from', ' the', ' bank')
     """
+    model = load(model)
     if not isinstance(text, str):
         raise InputError(
             f"Reading the text: got {type(text).__name__}, expected one text as str; give one at a time, or many and "

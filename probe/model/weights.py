@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probe.model.architectures import require_single
 from probe.model.architectures.family import Attention
-from probe.model.model import Config, Model, refuse
+from probe.model.model import Config, refuse
 
 NORMS = ("norm", "norm_q", "norm_k", "norm_out", "norm_mlp", "norm_mlp_out")
 
@@ -62,11 +61,9 @@ class Block:
     def fused(self) -> tuple[Tensor, Tensor | None]:
         """W_Q, W_K, W_V of all heads side by side, and biases. `d_model (head d_head)`, `(head
         d_head)`"""
-        parts, biases = (self.w_q, self.w_k, self.w_v), (self.b_q, self.b_k, self.b_v)
-        biased = [bias.flatten() for bias in biases if bias is not None]
-        return torch.cat([_side_by_side(part) for part in parts], dim=1), torch.cat(
-            biased
-        ) if biased else None
+        parts = [_side_by_side(part) for part in (self.w_q, self.w_k, self.w_v)]
+        biases = [bias.flatten() for bias in (self.b_q, self.b_k, self.b_v) if bias is not None]
+        return torch.cat(parts, dim=1), torch.cat(biases) if biases else None
 
     @cached_property
     def queries(self) -> tuple[Tensor, Tensor | None]:
@@ -79,11 +76,13 @@ class Block:
         return 0 if self.w_out is None else self.w_out.shape[0]
 
     def to(self, dtype: torch.dtype, device: str | torch.device) -> "Block":
-        held = ((field.name, getattr(self, field.name)) for field in fields(self))
-        moved: dict[str, Any] = {
-            name: part.to(device, dtype) for name, part in held if isinstance(part, Tensor)
-        }
-        return replace(self, **moved)
+        """The same weights in another type and on another device."""
+        tensors: dict[str, Any] = {}
+        for field in fields(self):
+            weight = getattr(self, field.name)
+            if isinstance(weight, Tensor):
+                tensors[field.name] = weight.to(device, dtype)
+        return replace(self, **tensors)
 
 
 def _side_by_side(part: Tensor) -> Tensor:
@@ -102,7 +101,8 @@ class Weights:
 
     def __repr__(self) -> str:
         layers, heads, d_model, _ = self.shape
-        return f"<Weights of {layers} layers x {heads} heads, d_model {d_model}, {self.dtype} on {self.device}>"
+        size = f"{layers} layers x {heads} heads, d_model {d_model}"
+        return f"<Weights of {size}, {self.dtype} on {self.device}>"
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -127,57 +127,48 @@ class Weights:
         """Weight and bias of the norm `name`, None for what is not there; "{}" stands for this
         stack. `d_model`"""
         name = name.format(self.attention.name)
-        weight, bias = self.raw.get(f"{name}.weight"), self.raw.get(f"{name}.bias")
-        return None if weight is None else weight.to(dtype), None if bias is None else bias.to(
-            dtype
+        weight = self.raw.get(f"{name}.weight")
+        bias = self.raw.get(f"{name}.bias")
+        return (
+            None if weight is None else weight.to(dtype),
+            None if bias is None else bias.to(dtype),
         )
 
     def on(self, device: str | torch.device) -> "Weights":
         """The same weights on another device."""
         blocks = tuple(block.to(self.dtype, device) for block in self.blocks)
-        return replace(
-            self, blocks=blocks, raw={name: tensor.to(device) for name, tensor in self.raw.items()}
-        )
+        raw = {name: tensor.to(device) for name, tensor in self.raw.items()}
+        return replace(self, blocks=blocks, raw=raw)
 
 
 def stored_types(kinds: Iterable[str], called: Mapping[str, str]) -> str:
     """The element types of some tensors as they are `called`, that of most tensors first: "Q4_1,
     float32, Q8_0"."""
-    often = Counter(kinds)
-    return ", ".join(
-        called.get(kind, kind) for kind in sorted(often, key=lambda kind: (-often[kind], kind))
-    )
+    counts = Counter(kinds)
+    by_count = sorted(counts, key=lambda kind: (-counts[kind], kind))
+    return ", ".join(called.get(kind, kind) for kind in by_count)
 
 
 def check_finite(values: torch.Tensor, name: str, *, where: object) -> None:
     """Raises ModelError when any number in a weight is NaN or infinite: it would spread into every
     result."""
-    extremes = torch.stack(
-        torch.aminmax(values)
-    )  # one pass and no mask as large as the tensor; NaN wins
+    # one pass and no mask as large as the tensor; NaN wins
+    extremes = torch.stack(torch.aminmax(values))
     if not bool(torch.isfinite(extremes).all()):
         kind = "NaN" if bool(torch.isnan(extremes).any()) else "an infinite number"
         raise refuse(where, f"{name} contains {kind}", "take an undamaged copy of the weights")
-
-
-def read_weights(model: Model) -> Weights:
-    """The weights of a model's one stack, in its own type, where it has them; UnsupportedModel
-    where it has more."""
-    require_single(model.config.architecture, "the reading of a word")
-    (weights,) = read_stacks(model.weights, model.config).values()
-    return weights
 
 
 def read_stacks(raw: Mapping[str, Tensor], config: Config) -> Mapping[str, Weights]:
     """The weights of every attention by its name in the table: one of "", or of "encoder",
     "decoder" and "cross"."""
 
-    def blocks(attention: Attention) -> tuple[Block, ...]:
-        return tuple(
-            _block(raw, attention, layer, config) for layer in range(layers_of(attention, config))
-        )
-
-    return {one.name: Weights(blocks(one), raw, config, one) for one in config.family.attentions}
+    stacks: dict[str, Weights] = {}
+    for attention in config.family.attentions:
+        layers = range(layers_of(attention, config))
+        blocks = tuple(_block(raw, attention, layer, config) for layer in layers)
+        stacks[attention.name] = Weights(blocks, raw, config, attention)
+    return stacks
 
 
 def layers_of(attention: Attention, config: Config) -> int:
@@ -186,36 +177,37 @@ def layers_of(attention: Attention, config: Config) -> int:
 
 
 def expected_shapes(
-    config: Config, held: Container[str] = ()
+    config: Config, stored: Container[str] = ()
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Name (without the family's prefix) and shape of every tensor that must be there, and of the
-    optional ones `held`.
+    optional ones that are `stored`.
 
     Lazily: an absurd number of layers costs nothing.
     """
-    for name, shape in _named_shapes(config, held):
+    for name, shape in _named_shapes(config, stored):
         yield from _sized(name, shape, config)
 
 
-def _named_shapes(config: Config, held: Container[str]) -> Iterator[tuple[str, str]]:
+def _named_shapes(config: Config, stored: Container[str]) -> Iterator[tuple[str, str]]:
     """The same by raw name, without its ending, and words of shape."""
     family = config.family
     yield from family.outside.items()
     for attention in family.attentions:
-        both = {
-            "in",
-            "gate",
-        } <= attention.parts.keys()  # forms of MLP: the config says which one the model has
-        left_out = () if not both else ("in",) if config.gated else ("gate", "up")
+        absent: tuple[str, ...] = ()
+        if {"in", "gate"} <= attention.parts.keys():
+            # the row lists both forms of MLP (T5): the config says which one the model has
+            absent = ("in",) if config.gated else ("gate", "up")
         for layer in range(layers_of(attention, config)):
             for role, (name, shape) in attention.parts.items():
-                if role not in left_out:
+                if role not in absent:
                     yield attention.layers.format(layer) + name, shape
     if config.has_head:
         yield from family.head.items()
         if not config.tied:
             yield family.unembed, "v d"
-    yield from ((name, shape) for name, shape in family.optional.items() if name in held)
+    for name, shape in family.optional.items():
+        if name in stored:
+            yield name, shape
 
 
 def _sized(name: str, shape: str, config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -228,34 +220,46 @@ def _sized(name: str, shape: str, config: Config) -> Iterator[tuple[str, tuple[i
 
 
 def _size(word: str, config: Config) -> int:
-    c, heads, groups = config, config.n_heads * config.d_head, config.n_kv_heads * config.d_head
+    """The number behind a word of the table's shapes, as `architectures.family` lists them."""
+    heads = config.n_heads * config.d_head
+    groups = config.n_kv_heads * config.d_head
     sizes = {
         "1": 1,
-        "d": c.d_model,
-        "e": c.d_head,
+        "d": config.d_model,
+        "e": config.d_head,
         "h": heads,
         "g": groups,
         "hgg": heads + 2 * groups,
-        "n": c.n_heads,
+        "n": config.n_heads,
+        "m": config.d_mlp,
+        "2m": 2 * config.d_mlp,
+        "v": config.d_vocab,
+        "t": config.n_token_types,
+        "p": config.positions.rows,
+        "b": config.positions.buckets,
     }
-    sizes |= {"m": c.d_mlp, "2m": 2 * c.d_mlp, "v": c.d_vocab, "t": c.n_token_types}
-    return (sizes | {"p": c.positions.rows, "b": c.positions.buckets})[word]
+    return sizes[word]
 
 
 def _block(
     weights: Mapping[str, Tensor], attention: Attention, layer: int, config: Config
 ) -> Block:
     def raw(role: str, kind: str = "weight") -> Any:
-        one_norm = config.family.parallel and role == "norm_mlp" and role not in attention.parts
-        name, _ = attention.parts.get("norm" if one_norm else role, ("", ""))
+        # in a parallel block of GPT-J one norm serves attention and MLP
+        shares_norm = config.family.parallel and role == "norm_mlp" and role not in attention.parts
+        name, _ = attention.parts.get("norm" if shares_norm else role, ("", ""))
         return weights.get(f"{attention.layers.format(layer)}{name}.{kind}")
 
     def matrix(role: str) -> Any:  # formulas are input x output
-        held = raw(role)
-        return held if held is None or config.family.transposed else held.T
+        stored = raw(role)
+        return stored if stored is None or config.family.transposed else stored.T
 
     joined = matrix("gate_up")
-    gate, up = (matrix("gate"), matrix("up")) if joined is None else joined.chunk(2, dim=-1)
+    if joined is None:
+        gate = matrix("gate")
+        up = matrix("up")
+    else:
+        gate, up = joined.chunk(2, dim=-1)
     return Block(
         **{role: raw(role) for role in NORMS},
         norm_bias=raw("norm", "bias"),
@@ -278,27 +282,30 @@ def _projections(
 ) -> dict[str, Any]:
     """Queries, keys and values, from one tensor or three. `-> head d_model d_head`, biases `head
     d_head`"""
+    if fused == "by head":
+        return _split_by_head(matrix("qkv"), raw("qkv", "bias"), config)
     counts = (config.n_heads, config.n_kv_heads, config.n_kv_heads)
-    if fused == "by head":  # (head 3 d_head) side by side
-        whole, bias = (
-            part.unflatten(-1, (config.n_heads, 3, -1))
-            for part in (matrix("qkv"), raw("qkv", "bias"))
-        )
-        parts = {
-            f"w_{role}": whole[:, :, place].transpose(0, 1) for place, role in enumerate("qkv")
-        }
-        return parts | {f"b_{role}": bias[:, place] for place, role in enumerate("qkv")}
     if fused:  # all heads of q, then of k, then of v
         widths = [heads * config.d_head for heads in counts]
-        bias = raw("qkv", "bias")
+        joined_bias = raw("qkv", "bias")
         wholes = matrix("qkv").split(widths, dim=-1)
-        biases = (None,) * 3 if bias is None else bias.split(widths)
+        biases = (None,) * 3 if joined_bias is None else joined_bias.split(widths)
     else:
-        wholes, biases = (
-            [part(role) for role in "qkv"] for part in (matrix, lambda role: raw(role, "bias"))
-        )
+        wholes = [matrix(role) for role in "qkv"]
+        biases = [raw(role, "bias") for role in "qkv"]
     projections: dict[str, Any] = {}
     for role, whole, bias, heads in zip("qkv", wholes, biases, counts, strict=True):
         projections[f"w_{role}"] = whole.unflatten(1, (heads, -1)).transpose(0, 1)
         projections[f"b_{role}"] = None if bias is None else bias.unflatten(0, (heads, -1))
+    return projections
+
+
+def _split_by_head(joined: Tensor, joined_bias: Tensor, config: Config) -> dict[str, Tensor]:
+    """The same from one tensor in which the three of each head stand side by side."""
+    weight = joined.unflatten(-1, (config.n_heads, 3, -1))  # d_model head 3 d_head
+    bias = joined_bias.unflatten(-1, (config.n_heads, 3, -1))  # head 3 d_head
+    projections = {}
+    for index, role in enumerate("qkv"):
+        projections[f"w_{role}"] = weight[:, :, index].transpose(0, 1)
+        projections[f"b_{role}"] = bias[:, index]
     return projections

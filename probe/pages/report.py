@@ -18,6 +18,7 @@ from markupsafe import Markup
 from probe import charts
 from probe.charts import grid, heads
 from probe.charts.palette import image
+from probe.display import html_of
 from probe.evidence.columns import LEADERS, dictionary
 from probe.evidence.evaluation import Evaluation
 from probe.evidence.study import Study
@@ -25,7 +26,7 @@ from probe.model.records import Trace
 from probe.pages import excerpts, output, remarks, sections, ways
 from probe.pages.output import REPORT
 from probe.pages.rows import Frames
-from probe.pages.walk import write_walk
+from probe.pages.walk import notebook_html, write_walk
 from probe.stats.verdicts import ORDER
 from probe.walkthrough.walk import Walk
 
@@ -39,6 +40,11 @@ def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Pat
     named as what made it. The same result gives the same bytes; times of day live only in the
     manifest. Raises InputError when the folder cannot be written, TypeError for any other kind of
     result.
+
+    Example:
+        >>> walk = probe.walk("tiny-senses", "The old tree by the bank", word="bank")
+        >>> probe.write(walk, "out").name
+        'walk.html'
     """
     raise TypeError(
         f"write: got a {type(result).__name__}, expected what probe.study, walk or evaluate returns"
@@ -89,10 +95,7 @@ def render(frames: Frames, made: Mapping[str, Any]) -> str:
     )
 
 
-@singledispatch
-def html_of(result: object) -> str:
-    """The HTML of a result; TypeError for what has none."""
-    raise TypeError(f"no picture of a {type(result).__name__}")
+html_of.register(Walk, notebook_html)
 
 
 @html_of.register

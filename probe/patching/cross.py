@@ -39,6 +39,7 @@ from probe.errors import InputError, UnsupportedModel
 from probe.model import attention as formulas
 from probe.model import forward, fused
 from probe.model.forward import Decoded, Stacks
+from probe.model.load import ModelSource, load
 from probe.model.model import Config, Model
 from probe.model.records import PairTrace
 from probe.model.tokens import target_tokens, tokenize
@@ -110,7 +111,7 @@ class CrossSwaps:
         return float((self.together[:, 1] - self.together[:, 0]).sum() / 2 / self.gap.sum())
 
 
-def swap_heads(model: Model, choices: Sequence[WordChoice]) -> CrossSwaps:
+def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
     """How far the margin between the two words moves when one head of cross-attention has the other
     run's z.
 
@@ -118,7 +119,18 @@ def swap_heads(model: Model, choices: Sequence[WordChoice]) -> CrossSwaps:
     less that of word B's. Raises UnsupportedModel for a model without cross-attention; InputError
     for an empty or over-long text, and for words that do not follow the target or begin with the
     same token.
+
+    Example:
+        >>> model = probe.load("tiny-translator")
+        >>> river = "He sat near the river by the bank"
+        >>> money = "He sat near the money by the bank"
+        >>> target = "Il était assis près de la"
+        >>> choice = probe.cross.WordChoice(river, money, target, "rive", "banque")
+        >>> swaps = probe.cross.swap_heads(model, [choice])
+        >>> swaps.moved.shape  # choice recipient layer head
+        torch.Size([1, 2, 2, 4])
     """
+    model = load(model)
     stacks = _stacks_of(model)
     layers, heads = stacks["cross"].shape[:2]
     one = torch.eye(layers * heads, dtype=torch.bool, device=model.device).unflatten(
@@ -169,7 +181,7 @@ def _swapped(
 
 
 def swap_source_words(
-    model: Model, choices: Sequence[WordChoice], places: Sequence[Sequence[Sequence[int]]]
+    model: ModelSource, choices: Sequence[WordChoice], places: Sequence[Sequence[Sequence[int]]]
 ) -> Tensor:
     """How far the margin (see `swap_heads`) moves with the other run's encoder output at some
     source positions.
@@ -177,7 +189,18 @@ def swap_source_words(
     `places` holds, for every choice, as many sets of source positions. `-> choice recipient set`.
     Raises as `swap_heads`, and InputError where the two sources are not equally long or a position
     is not in them.
+
+    Example:
+        >>> model = probe.load("tiny-translator")
+        >>> river = "He sat near the river by the bank"
+        >>> money = "He sat near the money by the bank"
+        >>> target = "Il était assis près de la"
+        >>> choice = probe.cross.WordChoice(river, money, target, "rive", "banque")
+        >>> moved = probe.cross.swap_source_words(model, [choice], [[[5], [5, 8]]])
+        >>> moved.shape  # choice recipient set
+        torch.Size([1, 2, 2])
     """
+    model = load(model)
     stacks = _stacks_of(model)
     moved = []
     with torch.inference_mode():
@@ -263,7 +286,7 @@ class Directions:
 
 
 def direct_logits(
-    model: Model, pair: PairTrace, word: str, *, against: str | None = None
+    model: ModelSource, pair: PairTrace, word: str, *, against: str | None = None
 ) -> Tensor:
     """What each cross-attention head adds, by source token, to the logit of `word` less that of
     `against`, at every target position.
@@ -271,7 +294,17 @@ def direct_logits(
     `-> layer head query_pos key_pos`, in logits; both words by their first token behind the target,
     without `against` less the mean of the vocabulary. Raises InputError for a word that does not
     follow the target.
+
+    Example:
+        >>> model = probe.load("tiny-translator")
+        >>> river = "He sat near the river by the bank"
+        >>> target = "Il était assis près de la"
+        >>> pair = probe.trace(model, river, target)
+        >>> adds = probe.cross.direct_logits(model, pair, "rive", against="banque")
+        >>> adds.shape == pair.cross.pattern.shape  # layer head query_pos key_pos
+        True
     """
+    model = load(model)
     target = pair.target.text
     tokens = [first_token(model, target, one) for one in (word, against) if one is not None]
     return by_source(pair, directions(model, pair, toward(model, *tokens)))

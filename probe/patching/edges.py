@@ -147,6 +147,17 @@ def edges(
     that an edge must be able to reach for its total to be run · `most`: of how many it is run at
     most, those that could reach most · `sample`: of how many others it is run, drawn with the seed.
     Raises InputError as `trace_positions`.
+
+    Example:
+        >>> weights = probe.read_weights("tiny-senses")
+        >>> texts = [probe.tokenize("tiny-senses", f"The {cue} bank") for cue in ("river", "money")]
+        >>> rows = [tokens.ids for tokens in texts]
+        >>> last = [len(row) - 1 for row in rows]
+        >>> states = probe.target_states("tiny-senses", texts, last)
+        >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
+        >>> found = probe.edges(weights, rows[:1], rows[1:], direction, depth=4)
+        >>> found.direct.shape == (1, 2, len(found.edges), 1)  # pair recipient edge direction
+        True
     """
     pairs = token_pairs(weights, a, b, depth)
     sending = positions_from_word(pairs, positions)

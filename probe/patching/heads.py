@@ -68,6 +68,17 @@ def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
     before the read-out · `directions: direction d_model` -> `row layer head direction`: the change
     of <resid, direction>, 0 when the donor is the sentence itself. With directions of each row's
     own, `row stage d_model`, `-> row layer head stage` (see `swap_sets`).
+
+    Example:
+        >>> weights = probe.read_weights("tiny-senses")
+        >>> texts = [probe.tokenize("tiny-senses", f"The {cue} bank") for cue in ("river", "money")]
+        >>> rows = [tokens.ids for tokens in texts]
+        >>> last = [len(row) - 1 for row in rows]
+        >>> states = probe.target_states("tiny-senses", texts, last)
+        >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
+        >>> donor_z = states.z.flip(0)  # each sentence gets the other's
+        >>> probe.swap_heads(weights, rows, donor_z, direction).shape  # row layer head direction
+        torch.Size([2, 4, 4, 1])
     """
     kept = _all_but_one(weights, donor_z.shape[1])
     return swap_sets(weights, rows, donor_z, kept, directions).unflatten(1, donor_z.shape[1:3])
@@ -77,6 +88,17 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
     """`swap_heads` of pairs of equal length in both directions, each the other's donor, in the runs
     that swaps need anyway. `-> pair recipient layer head direction`: recipient 0 is `a` with z of
     `b`, 1 the other way round.
+
+    Example:
+        >>> weights = probe.read_weights("tiny-senses")
+        >>> texts = [probe.tokenize("tiny-senses", f"The {cue} bank") for cue in ("river", "money")]
+        >>> rows = [tokens.ids for tokens in texts]
+        >>> last = [len(row) - 1 for row in rows]
+        >>> states = probe.target_states("tiny-senses", texts, last)
+        >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
+        >>> moved = probe.swap_pairs(weights, rows[:1], rows[1:], direction, depth=4)
+        >>> moved.shape  # pair recipient layer head direction
+        torch.Size([1, 2, 4, 4, 1])
     """
     tree, variant_of = branches(_all_but_one(weights, depth))
     others = target_texts(weights, b)
@@ -105,6 +127,19 @@ def swap_sets(
     `row set direction`: <resid - unchanged resid, direction>. Directions of each row's own, `row
     stage d_model`, are read behind every block and, where there is one more, behind the final norm:
     `-> row set stage`.
+
+    Example:
+        >>> import torch
+        >>> weights = probe.read_weights("tiny-senses")
+        >>> texts = [probe.tokenize("tiny-senses", f"The {cue} bank") for cue in ("river", "money")]
+        >>> rows = [tokens.ids for tokens in texts]
+        >>> last = [len(row) - 1 for row in rows]
+        >>> states = probe.target_states("tiny-senses", texts, last)
+        >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
+        >>> none_kept = torch.zeros(1, 4, 4, dtype=torch.bool)  # set layer head
+        >>> moved = probe.swap_sets(weights, rows, states.z.flip(0), none_kept, direction)
+        >>> moved.shape  # row set direction
+        torch.Size([2, 1, 1])
     """
     if not weights.causal and len(kept) > SETS_AT_ONCE:
         parts = [
@@ -155,7 +190,7 @@ def _swap_batch(
     ids = torch.tensor([text.ids for text in texts], device=weights.device)
     untouched = ids.shape[1] - 1 if weights.causal else 0  # positions that no swap can touch
     pos = torch.arange(untouched, ids.shape[1], device=weights.device)
-    embedded = forward.sum_of(forward.embedding_parts(weights, ids[:, untouched:], pos))
+    embedded = forward.sum_embeddings(forward.embedding_parts(weights, ids[:, untouched:], pos))
     entering = forward.embedding_norm(weights, embedded)
     before: Iterable[KeysValues | None] = [None] * len(tree)
     if weights.causal:
@@ -263,7 +298,7 @@ def run_variants(
     final = resid[row, :, at]
     if stages:
         for along in stages[len(tree) :]:
-            moved_by_stage.append(_moved(forward.finish(weights, final), along))
+            moved_by_stage.append(_moved(forward.final_norm(weights, final), along))
         return torch.stack(moved_by_stage, dim=-1)
     return final if directions is None else (final - final[:, :1]) @ directions.T
 

@@ -483,4 +483,4 @@ def _embedding_at(weights: Weights, token: int, pos: int) -> Tensor:
     ids = torch.tensor([[token]], device=weights.device)
     positions = torch.tensor([pos], device=weights.device)
     parts = forward.embedding_parts(weights, ids, positions)
-    return forward.embedding_norm(weights, forward.sum_of(parts))
+    return forward.embedding_norm(weights, forward.sum_embeddings(parts))

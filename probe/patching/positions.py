@@ -105,6 +105,19 @@ def trace_positions(
     stand before the read-out · `positions`: counted from the word; those from the first difference
     to the word by default. Raises InputError for pairs of unequal length or layout, and
     for a depth that the model does not have.
+
+    Example:
+        >>> weights = probe.read_weights("tiny-senses")
+        >>> texts = [probe.tokenize("tiny-senses", f"The {cue} bank") for cue in ("river", "money")]
+        >>> rows = [tokens.ids for tokens in texts]
+        >>> last = [len(row) - 1 for row in rows]
+        >>> states = probe.target_states("tiny-senses", texts, last)
+        >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
+        >>> traced = probe.trace_positions(weights, rows[:1], rows[1:], direction, depth=4)
+        >>> traced.positions  # the cue stands one token before the word
+        (-1, 0)
+        >>> traced.heads.shape  # pair recipient layer head position direction
+        torch.Size([1, 2, 4, 4, 2, 1])
     """
     pairs = token_pairs(weights, a, b, depth)
     offsets = positions_from_word(pairs, positions)

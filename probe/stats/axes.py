@@ -21,6 +21,8 @@ from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.text.splits import FOLDS, CrossFit, Holdout
 
+PROFILE_QUANTILES = (0.1, 0.9)  # of the sentences of one sense
+
 
 @dataclass(frozen=True, eq=False)
 class Axis:
@@ -38,7 +40,8 @@ class Axis:
     gap: float
 
     def coordinate(self, resid: Tensor) -> Tensor:
-        """M, the calibrated sense coordinate, in fractions of the sense gap. `... d_model -> ...`"""
+        """M, the calibrated sense coordinate, in fractions of the sense gap.
+        `... d_model -> ...`"""
         return (resid - self.midpoint).to(self.u.dtype) @ self.u / self.gap
 
     def effect(self, change: Tensor) -> Tensor:
@@ -47,8 +50,12 @@ class Axis:
 
 
 def fit_axis(resid_a: Tensor, resid_b: Tensor, senses: tuple[str, str], depth: int) -> Axis:
-    """u = (mean_a - mean_b) / gap with gap = |mean_a - mean_b|, in float64. `n d_model, m d_model`"""
-    mean_a, mean_b = resid_a.double().mean(0), resid_b.double().mean(0)
+    """The sense axis through two means: u = (mean_a - mean_b) / gap with gap = |mean_a - mean_b|.
+
+    `n d_model, m d_model`, in float64.
+    """
+    mean_a = resid_a.double().mean(0)
+    mean_b = resid_b.double().mean(0)
     gap = (mean_a - mean_b).norm().item()
     direction = (mean_a - mean_b) / gap if gap else torch.zeros_like(mean_a)
     return Axis(*senses, depth, direction, (mean_a + mean_b) / 2, gap or 1.0)
@@ -112,15 +119,20 @@ def hold_out(
     metric measures; and behind that, with a direction `toward: d_model` that is known beforehand, u
     = toward / |toward|.
     """
-    rows, of_a = np.asarray(split.rows), np.asarray(split.is_a)
-    origin = resid[0].double()  # means around it: those of identical vectors are exactly the same
-    cell, means = np.full(len(resid), -1), []
+    rows = np.asarray(split.rows)
+    is_a = np.asarray(split.is_a)
+    cell = np.full(len(resid), -1)
     cell[rows] = split.cells
-    for train in (np.asarray(holdout.train) for holdout in split.holdouts):
-        means.append(
-            [(resid[rows[train[side]]] - origin).mean(0) for side in (of_a[train], ~of_a[train])]
-        )
-    mean_a, mean_b = (torch.stack(side) for side in zip(*means, strict=True))  # cell stage d_model
+    # Means around one vector, so that those of identical vectors are exactly the same.
+    origin = resid[0].double()
+    means_a = []
+    means_b = []
+    for holdout in split.holdouts:
+        train = np.asarray(holdout.train)
+        means_a.append((resid[rows[train[is_a[train]]]] - origin).mean(0))
+        means_b.append((resid[rows[train[~is_a[train]]]] - origin).mean(0))
+    mean_a = torch.stack(means_a)  # cell stage d_model
+    mean_b = torch.stack(means_b)
     difference = mean_a - mean_b
     along = difference.clone()
     if root is not None:
@@ -130,10 +142,9 @@ def hold_out(
         along[:, -1] = toward
     length = along.norm(dim=-1)
     u = along / torch.where(length > 0, length, 1.0)[..., None]
+    midpoint = origin + (mean_a + mean_b) / 2
     gap = (difference * u).sum(-1)
-    return HeldOutAxes(
-        senses, u, origin + (mean_a + mean_b) / 2, torch.where(gap > 0, gap, 1.0), cell
-    )
+    return HeldOutAxes(senses, u, midpoint, torch.where(gap > 0, gap, 1.0), cell)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,20 +167,22 @@ def separation_by_holdout(axes: HeldOutAxes, resid: Tensor, split: CrossFit) -> 
 
     One half and 0 where vectors are identical and where no holdout tests both senses.
     """
-    of_a, sides = np.asarray(split.is_a), []
-    for test in (np.array(holdout.test) for holdout in split.holdouts):
-        rows = [split.rows[place] for place in test]
-        along = axes.coordinates(resid[rows], rows)
-        sides.append((along[of_a[test]], along[~of_a[test]]))
-    aurocs = [resampling.auroc(a, b) for a, b in sides if len(a) and len(b)]
-    if not aurocs or min(sum(map(len, side)) for side in zip(*sides, strict=True)) < 2:
-        return _not_told_apart(resid.shape[1])
-    a, b = (np.concatenate(side) for side in zip(*sides, strict=True))
-    g = resampling.hedges_g(a, b)
-    n = min(
-        len({split.units[place] for place in split.tested if of_a[place] == side})
-        for side in (True, False)
-    )
+    is_a = np.asarray(split.is_a)
+    of_a = []  # coordinates of the tested rows of the first sense, by holdout: row depth
+    of_b = []
+    for holdout in split.holdouts:
+        test = np.array(holdout.test)
+        rows = [split.rows[position] for position in test]
+        coordinates = axes.coordinates(resid[rows], rows)
+        of_a.append(coordinates[is_a[test]])
+        of_b.append(coordinates[~is_a[test]])
+    aurocs = [resampling.auroc(a, b) for a, b in zip(of_a, of_b, strict=True) if len(a) and len(b)]
+    if not aurocs or min(sum(map(len, of_a)), sum(map(len, of_b))) < 2:
+        return _chance_separation(resid.shape[1])
+    g = resampling.hedges_g(np.concatenate(of_a), np.concatenate(of_b))
+    units_a = {split.units[position] for position in split.tested if is_a[position]}
+    units_b = {split.units[position] for position in split.tested if not is_a[position]}
+    n = min(len(units_a), len(units_b))
     return DepthSeparation(np.mean(aurocs, axis=0), g, np.sqrt(2 / n + g**2 / (4 * n)))
 
 
@@ -183,22 +196,23 @@ def separation_by_depth(
         rows = tuple(row for row, label in enumerate(labels) if label in senses)
         is_a = tuple(labels[row] == senses[0] for row in rows)
         units = tuple(resampling.as_numbers([groups[row] for row in rows])[0].tolist())
-        folds = (
-            Holdout(tuple(train), tuple(test))
-            for train, test in resampling.folds(units, FOLDS, seed=seed)
-        )
-        learned = tuple(fold for fold in folds if len({is_a[place] for place in fold.train}) == 2)
-        split = CrossFit(rows, is_a, units, units, learned)
-        told = (
-            separation_by_holdout(hold_out(resid, split, senses), resid, split) if learned else None
-        )
-        separations.append(told or _not_told_apart(resid.shape[1]))
+        holdouts = []
+        for train, test in resampling.folds(units, FOLDS, seed=seed):
+            if len({is_a[position] for position in train}) == 2:
+                holdouts.append(Holdout(tuple(train), tuple(test)))
+        if not holdouts:
+            separations.append(_chance_separation(resid.shape[1]))
+            continue
+        split = CrossFit(rows, is_a, units, units, tuple(holdouts))
+        axes = hold_out(resid, split, senses)
+        separations.append(separation_by_holdout(axes, resid, split))
     return separations
 
 
-def _not_told_apart(depths: int) -> DepthSeparation:
-    nothing = np.zeros(depths)
-    return DepthSeparation(nothing + 0.5, nothing, nothing + 1)
+def _chance_separation(depths: int) -> DepthSeparation:
+    """AUROC one half, g 0 and its error 1: what separates nothing."""
+    zero = np.zeros(depths)
+    return DepthSeparation(auroc=zero + 0.5, g=zero, error=zero + 1)
 
 
 def choose_depth(separations: Sequence[DepthSeparation]) -> int:
@@ -210,9 +224,8 @@ def choose_depth(separations: Sequence[DepthSeparation]) -> int:
     the meaning into the next word. AUROC cannot choose: it is 1 as soon as the first of several
     heads has written.
     """
-    g, error = (
-        np.mean([getattr(one, name)[1:] for one in separations], axis=0) for name in ("g", "error")
-    )
+    g = np.mean([separation.g[1:] for separation in separations], axis=0)
+    error = np.mean([separation.error[1:] for separation in separations], axis=0)
     best = int(g.argmax())
     if not np.isfinite(g[best]):  # perfectly apart
         return best + 1
@@ -269,18 +282,20 @@ def profile(
     then depths 0, 1, ... · `auroc: depth`. Identical vectors give exactly 0 and exactly 0.5.
     """
     rows = np.asarray(split.rows)[split.tested]
-    of_a = np.asarray(split.is_a)[split.tested]
-    along, coordinates = axes.directions(rows.tolist()), []
+    is_a = np.asarray(split.is_a)[split.tested]
+    directions = axes.directions(rows.tolist())
+    coordinates = []
     for stage in range(stages.shape[1]):
-        first = stages[:1, stage].double()
-        midpoint = axes.midpoint[axes.cell[rows], stage - 1] - first if stage else 0.0
-        here = along[:, max(stage - 1, depth)]
-        values = ((stages[rows, stage].double() - first - midpoint) * here).sum(-1).numpy()
-        for sense, side in zip(axes.senses, (of_a, ~of_a), strict=True):
-            numbers = (
-                values[side].mean(),
-                *np.quantile(values[side], [0.1, 0.9]),
-                auroc[stage - 1] if stage else 0.5,
-            )
-            coordinates.append(SenseAtDepth(stage - 1, sense, *map(float, numbers)))
+        # Offsets from one vector: identical vectors give exactly 0.
+        origin = stages[:1, stage].double()
+        offsets = stages[rows, stage].double() - origin
+        if stage > 0:  # the token embedding alone has no axis, and no midpoint of its own
+            offsets = offsets - (axes.midpoint[axes.cell[rows], stage - 1] - origin)
+        values = (offsets * directions[:, max(stage - 1, depth)]).sum(-1).numpy()
+        separation = float(auroc[stage - 1]) if stage > 0 else 0.5
+        for sense, of_sense in zip(axes.senses, (is_a, ~is_a), strict=True):
+            low, high = np.quantile(values[of_sense], PROFILE_QUANTILES)
+            mean = float(values[of_sense].mean())
+            at_depth = SenseAtDepth(stage - 1, sense, mean, float(low), float(high), separation)
+            coordinates.append(at_depth)
     return coordinates

@@ -6,17 +6,17 @@ All functions take and return numpy arrays; the first axis is sentences (or pair
 
 What is permuted is the assignment of senses to cue words: every frame reuses the same few cue
 words, so shuffling sentences, or flipping frames, would only ask whether these words differ, which
-they do in any model. Where sentences come in pairs whole pairs of cue words are turned round, which
-keeps what the pairing took out; where they do not, cue words are dealt out one by one. With u pairs
-of cue words no p is below 2^-u (2^(1-u) for a gap, which has no sign), and the page says so. The
-direction of every head is fitted again under every relabelling, and the largest statistic over all
-heads is what each head has to beat, which holds the chance of even one false claim at the level of
-the test.
+they do in any model. Where sentences come in pairs, the two senses of a whole pair of cue words are
+exchanged, which keeps what the pairing took out; where they do not, senses are reassigned to single
+cue words. With u pairs of cue words no p is below 2^-u (2^(1-u) for a gap, which has no sign), and
+the page says so. The direction of every head is fitted again under every relabelling, and the
+largest statistic over all heads is what each head has to beat, which holds the chance of even one
+false claim at the level of the test.
 
 Sources: Hanley & McNeil 1982 (AUROC as a rank statistic); Hedges 1981 (g); Efron & Tibshirani 1993
 (bootstrap); Owen 2007 (bootstrap of crossed factors); Hesterberg 2015 (few units); Westfall & Young
 1993 (max-T); Winkler et al. 2014 (exchangeable groups); Benjamini & Hochberg 1995; Tusher et al.
-2001 (a floor under standard errors).
+2001 (a lower bound of standard errors).
 """
 
 from collections.abc import Hashable, Sequence
@@ -31,7 +31,12 @@ from probe.text.splits import CrossFit
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.bool_]
-DRAWS = 2000
+DRAWS = 2000  # of the bootstrap
+# Of the gate: p as small as .0002, for it asks for .01 after correction over pairs of senses.
+GATE_DRAWS = 4999
+# Decimals to which means of positions and lengths are compared: equal means of different sums
+# differ in the last digit of float64.
+MEAN_DECIMALS = 9
 # Values this close, relative to the scale of what they are compared with, are equal: float32 says
 # no more, and which of two sums is larger would be decided by their last digit, which differs from
 # one processor to the next.
@@ -46,15 +51,13 @@ def folds(
     order = sorted(set(groups), key=str)
     shuffled = [order[index] for index in np.random.default_rng(seed).permutation(len(order))]
     fold_of = {group: rank % count for rank, group in enumerate(shuffled)}
-    of_row = [fold_of[group] for group in groups]
-    pairs = [
-        (
-            [r for r, f in enumerate(of_row) if f != fold],
-            [r for r, f in enumerate(of_row) if f == fold],
-        )
-        for fold in range(min(count, len(order)))
-    ]
-    return [(train, test) for train, test in pairs if train and test]
+    parts = []
+    for fold in range(min(count, len(order))):
+        train = [row for row, group in enumerate(groups) if fold_of[group] != fold]
+        test = [row for row, group in enumerate(groups) if fold_of[group] == fold]
+        if train and test:
+            parts.append((train, test))
+    return parts
 
 
 def auroc(a: Array, b: Array) -> Array:
@@ -63,7 +66,8 @@ def auroc(a: Array, b: Array) -> Array:
     0.5 stays under 0.5.
     """
     ranks = rankdata(np.concatenate([a, b]), axis=0)
-    n, m = len(a), len(b)
+    n = len(a)
+    m = len(b)
     return np.asarray((ranks[:n].sum(0) - n * (n + 1) / 2) / (n * m))
 
 
@@ -72,9 +76,9 @@ def order(values: Array) -> NDArray[np.intp]:
     for a flattened `layer head` the lower layer, then the lower head. `... n -> ... n`
     """
     falling = (-values).argsort(-1, kind="stable")
-    steps = -np.diff(np.take_along_axis(values, falling, -1), axis=-1) > TIE * np.abs(values).max(
-        initial=0
-    )
+    margin = TIE * np.abs(values).max(initial=0)
+    steps = -np.diff(np.take_along_axis(values, falling, -1), axis=-1) > margin
+    # Values that follow each other within the margin have one number, and keep their order.
     tied = np.zeros(values.shape, dtype=np.intp)
     np.put_along_axis(tied, falling[..., 1:], steps.cumsum(-1), -1)
     return tied.argsort(-1, kind="stable")
@@ -91,13 +95,13 @@ def hedges_g(a: Array, b: Array) -> Array:
     infinity where nothing varies within and the means differ, 0 where nothing differs at all. `n
     ..., m ... -> ...`
     """
-    n, m = len(a), len(b)
-    a, b = (
-        a - a[:1],
-        b - a[:1],
-    )  # equal numbers become exactly 0: the mean of n equal floats need not equal that of m
-    pooled = ((n - 1) * a.var(0, ddof=1) + (m - 1) * b.var(0, ddof=1)) / (n + m - 2)
-    difference = a.mean(0) - b.mean(0)
+    n = len(a)
+    m = len(b)
+    # Equal numbers become exactly 0: the mean of n equal floats need not equal that of m.
+    offset_a = a - a[:1]
+    offset_b = b - a[:1]
+    pooled = ((n - 1) * offset_a.var(0, ddof=1) + (m - 1) * offset_b.var(0, ddof=1)) / (n + m - 2)
+    difference = offset_a.mean(0) - offset_b.mean(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         raw = np.where(difference == 0, 0.0, difference / np.sqrt(pooled))
     return np.asarray(raw * (1 - 3 / (4 * (n + m) - 9)))
@@ -105,8 +109,8 @@ def hedges_g(a: Array, b: Array) -> Array:
 
 def as_numbers(names: Sequence[Hashable]) -> tuple[NDArray[np.intp], int]:
     """Names as numbers in order of first appearance, and how many there are. `-> n, ()`"""
-    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    return np.array([places[name] for name in names], dtype=np.intp), len(places)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return np.array([numbers[name] for name in names], dtype=np.intp), len(numbers)
 
 
 def bootstrap_weights(
@@ -125,10 +129,9 @@ def bootstrap_weights(
     for labels in crossed:
         member, number = as_numbers(labels)
         weights *= rng.multinomial(number, np.full(number, 1 / number), size=draws)[:, member]
+    # A draw in which no frame met its cues says nothing: it counts as the data themselves.
     empty = weights.sum(1) == 0
-    weights[empty] = (
-        1.0  # a draw in which no frame met its cues says nothing: it counts as the data themselves
-    )
+    weights[empty] = 1.0
     return weights
 
 
@@ -137,15 +140,20 @@ def crossed_factors(
 ) -> list[list[Hashable]]:
     """What is resampled: frames and cue words where frames are known, else the units alone; a label
     per row in each."""
-    named: list[Hashable] = [frame or f"row {row}" for row, frame in enumerate(frames)]
-    return [named, list(units)] if any(frames) else [list(units)]
+    if not any(frames):
+        return [list(units)]
+    # A sentence without a frame is a frame of its own.
+    names: list[Hashable] = [frame or f"row {row}" for row, frame in enumerate(frames)]
+    return [names, list(units)]
 
 
 def bootstrap_ratio(numerator: Array, denominator: Array, weights: Array) -> Array:
     """Ratio of sums in every bootstrap draw. `n ..., n ..., draws n -> draws ...`, the
     denominator's axes broadcast"""
-    top, bottom = (np.tensordot(weights, values, axes=1) for values in (numerator, denominator))
-    return np.asarray(top / bottom.reshape(*bottom.shape, *[1] * (top.ndim - bottom.ndim)))
+    top = np.tensordot(weights, numerator, axes=1)
+    bottom = np.tensordot(weights, denominator, axes=1)
+    missing_axes = [1] * (top.ndim - bottom.ndim)
+    return np.asarray(top / bottom.reshape(*bottom.shape, *missing_axes))
 
 
 def interval(
@@ -175,11 +183,6 @@ class Gap(NamedTuple):
     t: Array
 
 
-GATE_DRAWS = (
-    4999  # p as small as .0002: the gate asks for .01 after correction over pairs of senses
-)
-
-
 class MaxT(NamedTuple):
     """A family of tests: `t` the statistics, `p` corrected for the whole family, `q` the false
     discovery rate."""
@@ -192,18 +195,19 @@ class MaxT(NamedTuple):
 def relabel(
     is_a: Sequence[bool], units: Sequence[Hashable], *, draws: int, rng: np.random.Generator
 ) -> Labels:
-    """Sense labels as given (first) and reassigned `draws` times, whole units at a time: units that
-    hold both senses are flipped; senses are shuffled among the units that hold one. `-> 1 + draws,
-    n`
+    """Sense labels as observed (first) and reassigned `draws` times, whole units at a time: units
+    that hold both senses are flipped; senses are shuffled among the units that hold one. `-> 1 +
+    draws, n`
     """
-    given = np.asarray(is_a, dtype=bool)
+    observed = np.asarray(is_a, dtype=bool)
     member, number = as_numbers(units)
-    count_a, count_b = (np.bincount(member, side, minlength=number) for side in (given, ~given))
+    count_a = np.bincount(member, observed, minlength=number)
+    count_b = np.bincount(member, ~observed, minlength=number)
     turned = rng.random((draws, number)) < 0.5
     single = (count_a == 0) | (count_b == 0)
-    own = count_a[single] > 0
-    turned[:, single] = rng.permuted(np.tile(own, (draws, 1)), axis=1) != own
-    return np.vstack([given, given ^ turned[:, member]])
+    senses = count_a[single] > 0
+    turned[:, single] = rng.permuted(np.tile(senses, (draws, 1)), axis=1) != senses
+    return np.vstack([observed, observed ^ turned[:, member]])
 
 
 def reached(drawn: Array, observed: Array) -> Labels:
@@ -229,11 +233,11 @@ def max_t(observed: Array, null: Array) -> MaxT:
     it for the heads behind it (Westfall & Young's step-down), without which the relabelled leader
     would hide every true but smaller head.
     """
-    t, flat = observed.ravel(), null.reshape(len(null), -1)
+    t = observed.ravel()
+    flat = null.reshape(len(null), -1)
     order = (-t).argsort(kind="stable")
-    bar = np.maximum.accumulate(flat[:, order[::-1]], axis=1)[
-        :, ::-1
-    ]  # the largest of this head and those behind it
+    # The largest of each head and those behind it.
+    bar = np.maximum.accumulate(flat[:, order[::-1]], axis=1)[:, ::-1]
     corrected = (1 + reached(bar, t[order]).sum(0)) / (1 + len(null))
     p = np.empty_like(t)
     p[order] = np.maximum.accumulate(corrected)
@@ -248,20 +252,20 @@ def gap_test(resid: Array, split: CrossFit, *, seed: int) -> Gap:
     `resid: row stage d`, the split's rows. The statistic of a stage is Σ <D_test, D_train> over the
     holdouts, D a difference of sense means: the gap times the length of the fitted axis. (Divided
     by |D_train|² it would be the gap itself, and have no power: relabelling most of the rows that
-    are fitted on makes the divisor tiny.) Every relabelling turns units that hold both senses
-    round, or deals senses out among units that hold one, and fits every axis again. Each stage is
+    are fitted on makes the divisor tiny.) Every relabelling exchanges the senses of units that
+    hold both, or reassigns them to units that hold one, and fits every axis again. Each stage is
     divided by its standard deviation under relabelling.
     """
     member, number = as_numbers(
         list(zip(split.exchanged, split.is_a, split.cells.tolist(), strict=True))
     )
-    first = np.unique(member, return_index=True)[
-        1
-    ]  # a row of every group that changes its sense as a whole
-    rng, count = np.random.default_rng(seed), np.bincount(member, minlength=number)
+    # A row of every group that changes its sense as a whole.
+    first = np.unique(member, return_index=True)[1]
+    rng = np.random.default_rng(seed)
+    count = np.bincount(member, minlength=number)
     labels = relabel(split.is_a, split.exchanged, draws=GATE_DRAWS, rng=rng)[:, first].astype(float)
     learned = np.array(
-        [np.bincount(member[[*one.train]], minlength=number) > 0 for one in split.holdouts],
+        [np.bincount(member[[*holdout.train]], minlength=number) > 0 for holdout in split.holdouts],
         dtype=float,
     )
     tested = [np.flatnonzero(split.cells[first] == part) for part in range(len(learned))]
@@ -295,16 +299,18 @@ def _agreement(
     group is fitted on · `tested`: the groups that each holdout tests. D_test has the divisors of
     all rows, so that its parts add up to the whole difference.
     """
-    every, total = _signed(labels, count), np.zeros((len(labels), len(grams)))
+    signed = _signed(labels, count)
+    total = np.zeros((len(labels), len(grams)))
     for mask, groups in zip(learned, tested, strict=True):
         fitted = _signed(labels, count * mask) * mask
         for stage, gram in enumerate(grams):
-            total[:, stage] += ((fitted @ gram[:, groups]) * every[:, groups]).sum(1)
+            total[:, stage] += ((fitted @ gram[:, groups]) * signed[:, groups]).sum(1)
     return total
 
 
 def _signed(labels: Array, count: Any) -> Array:
-    """What each group's sum is multiplied with in a difference of sense means: 1 / n_A or -1 / n_B."""
+    """What each group's sum is multiplied with in a difference of sense means: 1 / n_A or
+    -1 / n_B."""
     of_a = labels @ count
     of_b = count.sum() - of_a
     return labels / np.maximum(of_a, 1)[:, None] - (1 - labels) / np.maximum(of_b, 1)[:, None]
@@ -313,19 +319,16 @@ def _signed(labels: Array, count: Any) -> Array:
 def difference_p(
     values: Array, is_a: Sequence[bool], units: Sequence[Hashable], *, seed: int
 ) -> float:
-    """Two-sided p that the means of two senses differ in one of several numbers, such as the word's
-    place in the text. `n k`: max-T over the k. 1 where no number differs at all.
+    """Two-sided p that the means of two senses differ in one of several numbers, such as the
+    position of the word in the text. `n k`: max-T over the k. 1 where no number differs at all.
     """
     offset = values - values[:1]
     labels = relabel(is_a, units, draws=GATE_DRAWS, rng=np.random.default_rng(seed)).astype(float)
     signed = _signed(labels, np.ones(len(values), dtype=np.intp))
     spread = offset.std(0)
-    drawn = np.abs(
-        signed @ np.divide(offset, spread, out=np.zeros_like(offset), where=spread > 0)
-    ).max(1)
-    return permutation_p(
-        drawn.round(9)
-    )  # means that are equal differ in the last digit, which is no difference
+    scaled = np.divide(offset, spread, out=np.zeros_like(offset), where=spread > 0)
+    largest = np.abs(signed @ scaled).max(1)
+    return permutation_p(largest.round(MEAN_DECIMALS))
 
 
 def permutation_p(statistic: Array) -> float:
@@ -342,8 +345,8 @@ def flip_null(
     -> 1 + draws, ...`
 
     Under the null a head's effect is as likely to point one way as the other for every cue word. t
-    = mean / (se + floor), the floor being the median standard error over heads: a head that hardly
-    does anything must not win by having hardly any noise (Tusher et al. 2001).
+    = mean / (se + s0), s0 being the median standard error over heads: a head that hardly does
+    anything must not win by having hardly any noise (Tusher et al. 2001).
     """
     member, number = as_numbers(units)
     flat = effects.reshape(len(effects), -1)
@@ -357,7 +360,8 @@ def flipped(
 ) -> Array:
     """`flip_null` from sums by unit of `number` effects and of their squares. `unit head, head -> 1
     + draws, head`"""
-    signs = np.vstack([np.ones(len(by_unit)), rng.choice([-1.0, 1.0], size=(draws, len(by_unit)))])
+    flips = rng.choice([-1.0, 1.0], size=(draws, len(by_unit)))
+    signs = np.vstack([np.ones(len(by_unit)), flips])
     mean = signs @ by_unit / number
     error = np.sqrt(np.maximum(squares / number - mean**2, 0) / max(number - 1, 1))
     return np.asarray(mean / (error + max(float(np.median(error[0])), 1e-12)))
@@ -371,6 +375,13 @@ def sign_flip_test(
 
     One-sided; for the other side give `-effects`. Pairs that share a unit (a cue word, a noun)
     change their sign together.
+
+    Example:
+        >>> import numpy as np
+        >>> effects = np.array([[1.0, 0.1], [0.9, -0.2], [1.1, 0.0], [1.2, 0.1], [0.8, -0.1], [1.0, 0.1]])
+        >>> test = probe.sign_flip_test(effects, ["mud", "boat", "lake", "loan", "cash", "debt"], seed=0)
+        >>> test.p[0] < 0.05 < test.p[1]  # the first column is above 0 in every pair
+        np.True_
     """
     null = flip_null(effects, units, draws=draws, rng=np.random.default_rng(seed))
     return max_t(null[0], null[1:])

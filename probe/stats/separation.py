@@ -22,11 +22,15 @@ from probe.stats.resampling import Array, Labels, MaxT
 from probe.text.splits import CrossFit
 
 MANY = 100  # sentences per sense: with fewer, a direction of d_head numbers (64, say) fits noise
-COMPONENTS = 16  # fewer numbers than the fifty sentences per sense from which a result is not called exploratory
-CHUNK = 64
-# Chunks of relabellings that are worked on at once; each holds three arrays of draw x head x
-# sentence.
+# Fewer numbers than the fifty sentences per sense from which a result is not called exploratory.
+COMPONENTS = 16
+CHUNK = 64  # relabellings that are worked on together
+# Chunks that are worked on at once; each holds three arrays of draw x head x sentence.
 THREADS = min(4, os.cpu_count() or 1)
+# What is added to the variance within senses, so that a direction in which nothing varies does not
+# decide by itself: relative to the largest variance, and to the largest squared difference.
+LEAST_VARIANCE = 1e-9
+LEAST_DIFFERENCE = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +47,9 @@ class Separation:
 
 @dataclass(frozen=True, eq=False)
 class Tests:
-    """Corrected tests of one pair of senses, `layer head` each: separation, swap, the wrong way;
-    what is said next, None for a model that predicts no tokens, and the logits of continuations,
-    None where none are known.
+    """Corrected tests of one pair of senses, `layer head` each: separation, swap, swap the wrong
+    way; next token, None for a model that predicts no tokens, and the logits of continuations, None
+    where the lexicon has none.
     """
 
     separation: MaxT
@@ -79,49 +83,82 @@ def measure_separation(
     direction fitted on the sentences that its holdout learns from, and compared with those of the
     other sense in its holdout.
     """
-    is_a, heads = np.array(split.is_a), int(np.prod(writes.shape[:2]))
+    shape = writes.shape[:2]
+    is_a = np.array(split.is_a)
     rng = np.random.default_rng(seed)
     labels = resampling.relabel(split.is_a, split.exchanged, draws=permutations, rng=rng)
-    together, _ = resampling.as_numbers(list(zip(split.exchanged, split.is_a, strict=True)))
-    weights = resampling.bootstrap_weights(
-        resampling.crossed_factors(split.frames, split.units), seed=seed
-    )
-    wins, compared = np.zeros((1 + permutations, heads)), np.zeros(1 + permutations)
-    drawn, drawn_compared = np.zeros((len(weights), heads)), np.zeros(len(weights))
-    scores = np.full((heads, len(is_a)), np.nan)
-    for train, test in ((list(holdout.train), list(holdout.test)) for holdout in split.holdouts):
-        per_sense = int(min(is_a[train].sum(), (~is_a[train]).sum()))
-        few = reduced(writes[:, :, train], writes[:, :, test], per_sense=per_sense)
-        fit, new = (part.flatten(0, 1).numpy() for part in few)
-        first, group = np.unique(together[train], return_index=True, return_inverse=True)[1:]
-        sums, learned = sums_of(fit, group), labels[:, train][:, first]
-        wins += separation_null(sums, learned, new, labels[:, test])
+    factors = resampling.crossed_factors(split.frames, split.units)
+    weights = resampling.bootstrap_weights(factors, seed=seed)
+    exchanged, _ = resampling.as_numbers(list(zip(split.exchanged, split.is_a, strict=True)))
+
+    # A first axis of all labellings, the observed one first, and of all bootstrap draws.
+    under_labels = _Comparisons.none(len(labels), shape.numel())
+    in_draws = _Comparisons.none(len(weights), shape.numel())
+    scores = np.full((shape.numel(), len(is_a)), np.nan)
+    for holdout in split.holdouts:
+        train = list(holdout.train)
+        test = list(holdout.test)
+        fit, new = _reduced_heads(writes[:, :, train], writes[:, :, test], is_a[train])
+        # Rows that change their sense together enter every labelling as one sum.
+        first, group = np.unique(exchanged[train], return_index=True, return_inverse=True)[1:]
+        sums = sums_of(fit, group)
+        learned = labels[:, train][:, first]
         of_a = labels[:, test].sum(1)
-        compared += of_a * (len(test) - of_a)
+        wins = separation_null(sums, learned, new, labels[:, test])
+        under_labels += _Comparisons(wins, of_a * (len(test) - of_a))
+
         own = own_scores(sums, learned[:1], np.concatenate([fit, new], axis=1))[0]
         scores[:, test] = _calibrated(own, is_a[train])
-        here, pairs = won_draws(scores[:, test], list(is_a[test]), weights[:, test])
-        drawn, drawn_compared = drawn + here, drawn_compared + pairs
-    null, draws = _auroc(wins, compared), _auroc(drawn, drawn_compared)
-    low, high = resampling.interval(draws, null[0], units=len(set(split.units)))
+        in_draws += _Comparisons(*won_draws(scores[:, test], list(is_a[test]), weights[:, test]))
+
+    null = under_labels.auroc()
+    low, high = resampling.interval(in_draws.auroc(), null[0], units=len(set(split.units)))
     tested = ~np.isnan(scores[0])
     g = resampling.hedges_g(scores[:, tested & is_a].T, scores[:, tested & ~is_a].T)
-    auroc, low, high, g = (
-        values.reshape(writes.shape[:2]) for values in (null[0], low.clip(0), high.clip(max=1), g)
+    return Separation(
+        auroc=null[0].reshape(shape),
+        auroc_low=low.clip(0).reshape(shape),
+        auroc_high=high.clip(max=1).reshape(shape),
+        hedges_g=g.reshape(shape),
+        null=null.reshape(-1, *shape),
     )
-    return Separation(auroc, low, high, g, null.reshape(-1, *writes.shape[:2]))
 
 
-def _auroc(won: Array, of: Array) -> Array:
-    """The share of comparisons won, one half where there are none. `draw head, draw -> draw head`"""
-    return np.divide(won, of[:, None], out=np.full_like(won, 0.5), where=of[:, None] > 0)
+@dataclass(frozen=True, eq=False)
+class _Comparisons:
+    """Comparisons of a sentence of A with one of B: how many A won, and how many there were.
+    `draw head, draw`"""
+
+    won: Array
+    number: Array
+
+    @classmethod
+    def none(cls, draws: int, heads: int) -> "_Comparisons":
+        return cls(np.zeros((draws, heads)), np.zeros(draws))
+
+    def __add__(self, more: "_Comparisons") -> "_Comparisons":
+        return _Comparisons(self.won + more.won, self.number + more.number)
+
+    def auroc(self) -> Array:
+        """The share of comparisons that A won, one half where there are none. `draw head`"""
+        number = self.number[:, None]
+        return np.divide(self.won, number, out=np.full_like(self.won, 0.5), where=number > 0)
+
+
+def _reduced_heads(fit: Tensor, new: Tensor, is_a: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """`reduced`, with the layers and heads in one axis.
+    `layer head n d, layer head m d -> head n k, head m k`"""
+    per_sense = int(min(is_a.sum(), (~is_a).sum()))
+    fit, new = reduced(fit, new, per_sense=per_sense)
+    return fit.flatten(0, 1).numpy(), new.flatten(0, 1).numpy()
 
 
 def _calibrated(scores: Array, is_a: NDArray[np.bool_]) -> Array:
     """New scores, about +1/2 for A and -1/2 for B, as the fitted ones in front of them say. `head n
     + m -> head m`"""
     fitted, new = np.split(scores, [len(is_a)], axis=1)
-    mean_a, mean_b = (fitted[:, side].mean(1, keepdims=True) for side in (is_a, ~is_a))
+    mean_a = fitted[:, is_a].mean(1, keepdims=True)
+    mean_b = fitted[:, ~is_a].mean(1, keepdims=True)
     gap = mean_a - mean_b
     return (new - (mean_a + mean_b) / 2) / np.where(gap > 0, gap, 1.0)
 
@@ -133,14 +170,14 @@ def reduced(fit: Tensor, new: Tensor, *, per_sense: int) -> tuple[Tensor, Tensor
     k, ... m k`
     """
     centre = fit.mean(-2, keepdim=True)
-    fit, new = fit - centre, new - centre
+    centred = fit - centre
+    new_centred = new - centre
     if per_sense >= MANY:
-        return fit, new
-    basis = torch.linalg.eigh(fit.transpose(-1, -2) @ fit).eigenvectors.flip(
-        -1
-    )  # the largest variance first
-    basis = basis[..., : min(COMPONENTS, fit.shape[-2] - 1)]
-    return fit @ basis, new @ basis
+        return centred, new_centred
+    by_variance = torch.linalg.eigh(centred.transpose(-1, -2) @ centred).eigenvectors
+    largest_first = by_variance.flip(-1)
+    basis = largest_first[..., : min(COMPONENTS, fit.shape[-2] - 1)]
+    return centred @ basis, new_centred @ basis
 
 
 def own_direction_scores(fit_a: Tensor, fit_b: Tensor, new: Tensor) -> Tensor:
@@ -149,7 +186,8 @@ def own_direction_scores(fit_a: Tensor, fit_b: Tensor, new: Tensor) -> Tensor:
     fit, new = reduced(
         torch.cat([fit_a, fit_b], dim=-2), new, per_sense=min(fit_a.shape[-2], fit_b.shape[-2])
     )
-    flat_fit, flat_new = (part.reshape(-1, *part.shape[-2:]).numpy() for part in (fit, new))
+    flat_fit = fit.reshape(-1, *fit.shape[-2:]).numpy()
+    flat_new = new.reshape(-1, *new.shape[-2:]).numpy()
     of_a = (np.arange(fit.shape[-2]) < fit_a.shape[-2])[None]
     scores = own_scores(sums_of(flat_fit, np.arange(fit.shape[-2])), of_a, flat_new)[0]
     return torch.from_numpy(scores).reshape(new.shape[:-1])
@@ -174,23 +212,26 @@ def own_scores(fit: Sums, labels: Labels, new: Array) -> Array:
     """New writes along each head's own direction, mean difference / pooled variance.
     `draw group, head m d -> draw head m`
     """
-    sums, squared, size = fit
-    weights, total, squares = labels.astype(float), sums.sum(1), squared.sum(1)
-    n_a = (weights @ size)[:, None, None]
-    n_b = size.sum() - n_a
-    sum_a = np.einsum("bn,hnd->bhd", weights, sums, optimize=True)
-    square_a = np.einsum("bn,hnd->bhd", weights, squared, optimize=True)
-    mean_a, mean_b = sum_a / np.maximum(n_a, 1), (total - sum_a) / np.maximum(n_b, 1)
-    within = np.maximum(square_a - n_a * mean_a**2 + squares - square_a - n_b * mean_b**2, 0) / (
-        size.sum() - 2
-    )
+    total = fit.rows.sum(1)
+    total_squares = fit.squares.sum(1)
+    of_a = labels.astype(float)
+    n_a = (of_a @ fit.size)[:, None, None]
+    n_b = fit.size.sum() - n_a
+    sum_a = np.einsum("bn,hnd->bhd", of_a, fit.rows, optimize=True)
+    square_a = np.einsum("bn,hnd->bhd", of_a, fit.squares, optimize=True)
+    mean_a = sum_a / np.maximum(n_a, 1)
+    mean_b = (total - sum_a) / np.maximum(n_b, 1)
+    # Sums of squares around the means of the two senses, taken from sums around 0.
+    around = square_a - n_a * mean_a**2 + total_squares - square_a - n_b * mean_b**2
+    within = np.maximum(around, 0) / (fit.size.sum() - 2)
     difference = mean_a - mean_b
-    floor = (
-        1e-9 * within.max(-1, keepdims=True)
-        + 1e-12 * (difference**2).max(-1, keepdims=True)
+    least = (
+        LEAST_VARIANCE * within.max(-1, keepdims=True)
+        + LEAST_DIFFERENCE * (difference**2).max(-1, keepdims=True)
         + np.finfo(float).tiny
     )
-    return np.asarray(np.einsum("bhd,hmd->bhm", difference / (within + floor), new, optimize=True))
+    direction = difference / (within + least)
+    return np.asarray(np.einsum("bhd,hmd->bhm", direction, new, optimize=True))
 
 
 def won(scores: Array, labels: Labels) -> Array:
@@ -225,15 +266,15 @@ def won_draws(scores: Array, is_a: Sequence[bool], weights: Array) -> tuple[Arra
     it, and half of those that tie with it. `head m`, m labels, `draw m -> draw head, draw`
     """
     of_a = np.asarray(is_a)
-    weight_a, weight_b = weights[:, of_a], weights[:, ~of_a]
+    weight_a = weights[:, of_a]
+    weight_b = weights[:, ~of_a]
     wins = np.empty((len(weights), len(scores)))
     for head, (score_a, score_b) in enumerate(zip(scores[:, of_a], scores[:, ~of_a], strict=True)):
         order = score_b.argsort()
         up_to = np.insert(weight_b[:, order].cumsum(1), 0, 0, axis=1)
-        below, with_ties = (
-            up_to[:, np.searchsorted(score_b[order], score_a, side)] for side in ("left", "right")
-        )
-        wins[:, head] = (weight_a * (below + with_ties)).sum(1) / 2
+        below = up_to[:, np.searchsorted(score_b[order], score_a, "left")]
+        below_or_tied = up_to[:, np.searchsorted(score_b[order], score_a, "right")]
+        wins[:, head] = (weight_a * (below + below_or_tied)).sum(1) / 2
     return wins, weight_a.sum(1) * weight_b.sum(1)
 
 
@@ -249,22 +290,28 @@ def corrected_tests(
 ) -> list[Tests]:
     """Corrected tests of all pairs of senses of one word together, a result per pair.
 
-    `swaps`, `next_token`, `continuation`: net swap effects of each pair of senses on the sense coordinate,
-    on what is said next (empty for a model that predicts no tokens) and on known continuations
-    (empty without any), `pair layer head` each · `units`: the cue words of each pair.
+    `swaps`, `next_token`, `continuation`: net swap effects of each pair of senses on the sense
+    coordinate, on the next token (empty for a model that predicts no tokens) and on the lexicon's
+    continuations (empty without any), `pair layer head` each · `units`: the cue words of each pair.
     """
-    given = {"swap": swaps, "next_token": next_token, "continuation": continuation}
+    effects = {"swap": swaps, "next_token": next_token, "continuation": continuation}
     flips = {
-        name: _flipped(kind, units, permutations, seed) for name, kind in given.items() if kind
+        name: _flipped(of_pairs, units, permutations, seed)
+        for name, of_pairs in effects.items()
+        if of_pairs
     }
     separation = np.stack([each.null for each in separations], axis=1)  # draw pair layer head
     nulls = {"separation": separation, **flips, "opposes": -flips["swap"]}
-    families = [resampling.max_t(null[0], null[1:]) for null in nulls.values()]
-    tested = zip(
-        *([MaxT(*values) for values in zip(*family, strict=True)] for family in families),
-        strict=True,
-    )
-    return [Tests(**dict(zip(nulls, pair, strict=True))) for pair in tested]
+    # All pairs of senses are one family of each test; afterwards every pair has its own part.
+    families = {name: resampling.max_t(null[0], null[1:]) for name, null in nulls.items()}
+    tests = []
+    for pair in range(len(separations)):
+        of_pair = {
+            name: MaxT(family.t[pair], family.p[pair], family.q[pair])
+            for name, family in families.items()
+        }
+        tests.append(Tests(**of_pair))
+    return tests
 
 
 def _flipped(
@@ -273,7 +320,8 @@ def _flipped(
     """Studentised mean effects under sign flips of whole units, all pairs of senses. `-> draw pair
     layer head`"""
     rng = np.random.default_rng(seed)
-    both = zip(effects, units, strict=True)
-    return np.stack(
-        [resampling.flip_null(*one, draws=permutations, rng=rng) for one in both], axis=1
-    )
+    nulls = [
+        resampling.flip_null(of_pair, units_of_pair, draws=permutations, rng=rng)
+        for of_pair, units_of_pair in zip(effects, units, strict=True)
+    ]
+    return np.stack(nulls, axis=1)

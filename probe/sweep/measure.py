@@ -29,10 +29,11 @@ from torch import Tensor
 
 from probe.evidence.material import Material, prepare_usable
 from probe.model import decomposition
+from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.trace import target_states
-from probe.model.weights import Weights, read_weights
+from probe.model.weights import Weights
 from probe.patching import heads as patching
 from probe.stats.axes import Axis, choose_depth, fit_axis, sense_pairs, separation_by_depth
 from probe.stats.separation import own_direction_scores
@@ -391,7 +392,7 @@ def _swapped(weights: Weights, reading: Reading, axes: WordAxes, donors: Sequenc
     `donors`: one per row, turn after turn; the turns go together, because what stands before the
     word is then run once.
     """
-    rows = reading.material.placed * (len(donors) // len(reading.records))
+    rows = reading.material.texts * (len(donors) // len(reading.records))
     moved = patching.swap_heads(weights, rows, axes.donor_z[donors, : axes.depth], axes.directions)
     above = moved.new_zeros(len(moved), len(weights.blocks) - axes.depth, *moved.shape[2:])
     return torch.cat([moved, above], dim=1).double()

@@ -1,4 +1,4 @@
-"""What is read: sentences and their files, the lexicon that ships, how sentences are dealt out.
+"""What is read: sentences and their files, the lexicon that ships, how sentences are split.
 
 files       rows of JSONL, CSV, TSV, Parquet and word folders, streamed
 sentences   a row as a checked sentence, a file as a corpus

@@ -35,12 +35,13 @@ COLUMNS = (
     "split",
 )
 FORMS = "a JSONL, CSV, TSV or Parquet file, or a CoarseWSD-20 word folder"
-LONGEST_LINE = (
-    1_000_000  # ten times the longest text that is taken: no line of a sentence comes near it
-)
-BATCH = 1024
-NAMES_SHOWN = 50
-CHUNK = 1 << 14
+# Characters, ten times the longest text that is taken: no line of a sentence comes near it.
+LONGEST_LINE = 1_000_000
+BATCH = 1024  # rows of a Parquet file that are held at once
+COLUMNS_NAMED = 50  # other columns of a JSONL file that an error may name
+CHUNK = 1 << 14  # bytes that are read at once to see whether a file holds anything
+SHOWN = 40  # characters of a bad line in its flaw
+INDEX_DIGITS = 9  # of a word folder: a number with more is no word's
 NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what `surrogateescape` makes of bytes that are not UTF-8
 
 
@@ -79,7 +80,8 @@ def sources(paths: Sequence[Path]) -> list[Source]:
     for source in behind:
         if not source.place.is_dir() and source.place.exists() and not source.place.is_file():
             raise InputError(
-                f"Reading sentences from {source.place}: it is no regular file, expected {FORMS}; give one of these."
+                f"Reading sentences from {source.place}: it is no regular file, expected {FORMS}; "
+                "give one of these."
             )
     return behind
 
@@ -94,13 +96,13 @@ def _behind(path: Path) -> Iterator[Source]:
     files = [] if words else sorted(file for file in inside if file.suffix.lower() in READERS)
     if not words and not files:
         raise InputError(
-            f"Reading sentences from the folder {path}: no file in it ends in {', '.join(READERS)}, and no folder in "
-            f"it is a CoarseWSD-20 word folder; give {FORMS}, or a folder of these."
+            f"Reading sentences from the folder {path}: no file in it ends in {', '.join(READERS)},"
+            f" and no folder in it is a CoarseWSD-20 word folder; give {FORMS}, or a folder of "
+            "these."
         )
     for place in words or files:
-        yield Source(
-            place, last_name(place) if place == path else place.relative_to(path).as_posix()
-        )
+        name = last_name(place) if place == path else place.relative_to(path).as_posix()
+        yield Source(place, name)
 
 
 def last_name(place: Path) -> str:
@@ -153,9 +155,7 @@ def stream(source: Source) -> Iterator[FileRow]:
     rows = read(place)
     first = next(rows, None)
     if first is None:
-        raise InputError(
-            f"Reading sentences from {place}: it holds no rows, expected one sentence per row; add some."
-        )
+        raise InputError(_no_rows(place))
     yield first
     yield from rows
 
@@ -172,13 +172,11 @@ def read_table(name: str, given: object) -> list[FileRow]:
         table = pd.DataFrame(given, dtype=object)  # type: ignore[call-overload]
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"Reading sentences from {name}: got {type(given).__name__} ({error}), expected a path, a DataFrame, a "
-            "list of dicts or of sentences; give one of these."
+            f"Reading sentences from {name}: got {type(given).__name__} ({error}), expected a path,"
+            " a DataFrame, a list of dicts or of sentences; give one of these."
         ) from error
     if table.empty:
-        raise InputError(
-            f"Reading sentences from {name}: it holds no rows, expected one sentence per row; add some."
-        )
+        raise InputError(_no_rows(name))
     _require_columns(name, [str(column) for column in table.columns])
     rows = table.where(table.notna(), None).to_dict("records")
     return [
@@ -187,15 +185,24 @@ def read_table(name: str, given: object) -> list[FileRow]:
     ]
 
 
+def _no_rows(source: Path | str) -> str:
+    return (
+        f"Reading sentences from {source}: it holds no rows, expected one sentence per row; "
+        "add some."
+    )
+
+
 def _require_columns(place: Path | str, columns: Sequence[str]) -> None:
     """Raises InputError where a table lacks a required column."""
     absent = [column for column in REQUIRED if column not in columns]
-    if absent:
-        raise InputError(
-            f"Reading sentences from {place}: the column{'s' * (len(absent) > 1)} {', '.join(absent)} "
-            f"{'is' if len(absent) == 1 else 'are'} missing, got {', '.join(columns)}, "
-            f"expected at least {' and '.join(REQUIRED)}; rename or add what is missing and read it again."
-        )
+    if not absent:
+        return
+    names = ", ".join(absent)
+    missing = f"the column {names} is" if len(absent) == 1 else f"the columns {names} are"
+    raise InputError(
+        f"Reading sentences from {place}: {missing} missing, got {', '.join(columns)}, expected at "
+        f"least {' and '.join(REQUIRED)}; rename or add what is missing and read it again."
+    )
 
 
 def _require_content(place: Path) -> None:
@@ -219,8 +226,8 @@ def _unreadable(place: Path, error: OSError) -> InputError:
             f"Reading sentences from {place}: there is no such file; give the path of {FORMS}."
         )
     return InputError(
-        f"Reading sentences from {place}: it cannot be opened ({error.strerror or error}); make it readable or "
-        "give another."
+        f"Reading sentences from {place}: it cannot be opened ({error.strerror or error}); make it "
+        "readable or give another."
     )
 
 
@@ -240,8 +247,9 @@ def _lines(place: Path, newline: str) -> Iterator[str]:
                     )
                 if len(line) > LONGEST_LINE:
                     raise InputError(
-                        f"Reading {place}, line {number}: it is longer than {LONGEST_LINE:,} characters, expected one "
-                        "sentence per line; split the line and read it again."
+                        f"Reading {place}, line {number}: it is longer than {LONGEST_LINE:,} "
+                        "characters, expected one sentence per line; split the line and read it "
+                        "again."
                     )
                 yield line
     except OSError as error:
@@ -253,9 +261,8 @@ def _read_jsonl(place: Path) -> Iterator[FileRow]:
     for number, line in enumerate(_lines(place, "\n"), 1):
         if line.strip():
             row = _json_row(f"line {number}", line.removesuffix("\n"))
-            columns |= {
-                name: None for name in row.fields if name in REQUIRED or len(columns) < NAMES_SHOWN
-            }
+            may_name_more = len(columns) < COLUMNS_NAMED
+            columns |= {name: None for name in row.fields if name in REQUIRED or may_name_more}
             yield row
     if columns:
         _require_columns(place, list(columns))
@@ -265,25 +272,26 @@ def _json_row(where: str, line: str) -> FileRow:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return FileRow(
-            where,
-            flaw=f"it is not JSON ({getattr(error, 'msg', error)}), expected an object on one line",
-        )
+        reason = getattr(error, "msg", error)
+        flaw = f"it is not JSON ({reason}), expected an object on one line"
+        return FileRow(where, flaw=flaw)
     if not isinstance(value, dict):
-        return FileRow(where, flaw=f"got {line.strip()[:40]!r}, expected a JSON object")
+        return FileRow(where, flaw=f"got {line.strip()[:SHOWN]!r}, expected a JSON object")
     return FileRow(where, value)
 
 
 def _read_delimited(place: Path, *, usual: str) -> Iterator[FileRow]:
-    """Cut at what cuts the header most often of a comma, a semicolon and a tab; at the ending's own
-    where none is."""
-    lines, head = _lines(place, ""), [""]
+    """The rows of a table in text, cut at what the header has most of: commas, semicolons or tabs;
+    at the `usual` one of the file's ending where it has none."""
+    lines = _lines(place, "")
+    head = [""]
     while not head[-1].strip() and (line := next(lines, None)) is not None:
         head.append(line)
     delimiter = max((usual, *",;\t"), key=head[-1].count)
     reader = csv.reader(chain(head[1:], lines), delimiter=delimiter, strict=True)
     columns: list[str] = []
-    where, rows = "line 1", 0
+    rows = 0
+    where = "line 1"
     try:
         for cells in reader:
             if cells and not columns:
@@ -293,26 +301,26 @@ def _read_delimited(place: Path, *, usual: str) -> Iterator[FileRow]:
                 rows += 1
                 if rows == 1:  # a table without any row says so, whatever its columns are
                     _require_columns(place, columns)
-                if len(cells) == len(columns):
-                    yield FileRow(where, dict(zip(columns, cells, strict=True)))
-                else:
-                    yield FileRow(
-                        where,
-                        flaw=f"got {len(cells)} fields, expected the {len(columns)} of the header",
-                    )
+                yield _delimited_row(where, columns, cells)
             where = f"line {reader.line_num + 1}"
     except csv.Error as error:
-        yield FileRow(
-            where,
-            flaw=f"the quotes or the fields cannot be read ({error}), expected a closed field",
-        )
+        flaw = f"the quotes or the fields cannot be read ({error}), expected a closed field"
+        yield FileRow(where, flaw=flaw)
+
+
+def _delimited_row(where: str, columns: Sequence[str], cells: Sequence[str]) -> FileRow:
+    if len(cells) == len(columns):
+        return FileRow(where, dict(zip(columns, cells, strict=True)))
+    flaw = f"got {len(cells)} fields, expected the {len(columns)} of the header"
+    return FileRow(where, flaw=flaw)
 
 
 def _require_once(place: Path, columns: Sequence[str]) -> None:
     for name in sorted(REQUIRED):
         if columns.count(name) > 1:
             raise InputError(
-                f"Reading sentences from {place}: the header has {name!r} twice, expected it once; rename one of them."
+                f"Reading sentences from {place}: the header has {name!r} twice, expected it once; "
+                "rename one of them."
             )
 
 
@@ -335,7 +343,8 @@ def _read_parquet(place: Path) -> Iterator[FileRow]:
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise InputError(
-            f"Reading sentences from {place}: it is not a readable Parquet file ({reason}); write it again."
+            f"Reading sentences from {place}: it is not a readable Parquet file ({reason}); write "
+            "it again."
         ) from error
 
 
@@ -355,14 +364,15 @@ def _read_word_folder(folder: Path) -> Iterator[FileRow]:
         files = [folder / f"{split}.{kind}.txt" for kind in ("data", "gold")]
         for number, (line, label) in enumerate(zip_longest(*map(_bare_lines, files)), 1):
             if line is None or label is None:
-                data, gold = (sum(1 for _ in _bare_lines(file)) for file in files)
+                sentences, labels = [sum(1 for _ in _bare_lines(file)) for file in files]
                 raise InputError(
-                    f"Reading the word folder {folder}: {split}.data.txt has {data} lines and {split}.gold.txt {gold}, "
-                    "expected one class per sentence; restore both files."
+                    f"Reading the word folder {folder}: {split}.data.txt has {sentences} lines and "
+                    f"{split}.gold.txt {labels}, expected one class per sentence; restore both "
+                    "files."
                 )
             if label in senses:
-                given = {"word": folder.resolve().name, "sense": senses[label], "split": split}
-                yield _folder_row(f"{split}.data.txt line {number}", line, given)
+                fields = {"word": folder.resolve().name, "sense": senses[label], "split": split}
+                yield _folder_row(f"{split}.data.txt line {number}", line, fields)
             else:
                 flaw = f"the class is {label!r}, expected one of {', '.join(senses)}"
                 yield FileRow(f"{split}.gold.txt line {number}", flaw=flaw)
@@ -373,8 +383,8 @@ def _splits(folder: Path) -> list[str]:
     splits = [split for split in ("train", "test") if (folder / f"{split}.data.txt").exists()]
     if not splits:
         raise InputError(
-            f"Reading the word folder {folder}: neither train.data.txt nor test.data.txt is there, expected at least "
-            "one; give a complete CoarseWSD-20 word folder."
+            f"Reading the word folder {folder}: neither train.data.txt nor test.data.txt is there, "
+            "expected at least one; give a complete CoarseWSD-20 word folder."
         )
     return splits
 
@@ -387,8 +397,8 @@ def _class_map(folder: Path) -> dict[str, str]:
     place = folder / "classes_map.txt"
     if not place.exists():
         raise InputError(
-            f"Reading the folder {folder}: classes_map.txt is not there, expected a CoarseWSD-20 word folder; "
-            "give such a folder, or a JSONL, CSV, TSV or Parquet file."
+            f"Reading the folder {folder}: classes_map.txt is not there, expected a CoarseWSD-20 "
+            "word folder; give such a folder, or a JSONL, CSV, TSV or Parquet file."
         )
     try:
         senses = json.loads("".join(_lines(place, "\n")))
@@ -396,23 +406,26 @@ def _class_map(folder: Path) -> dict[str, str]:
         senses = None
     if not isinstance(senses, dict) or not all(isinstance(sense, str) for sense in senses.values()):
         raise InputError(
-            f'Reading {place}: got no class map, expected a JSON object such as {{"0": "bank_bank"}}; restore the file.'
+            f'Reading {place}: got no class map, expected a JSON object such as {{"0": '
+            '"bank_bank"}; restore the file.'
         )
     return senses
 
 
-def _folder_row(where: str, line: str, given: Mapping[str, object]) -> FileRow:
+def _folder_row(where: str, line: str, fields: Mapping[str, object]) -> FileRow:
+    """A line with the number of a word, a tab and the sentence, its words divided by one space."""
     index, tab, text = line.partition("\t")
-    if not tab or not index.isdecimal() or len(index) > 9:
-        return FileRow(
-            where, flaw=f"got {line[:40]!r}, expected the number of a word, a tab and the sentence"
-        )
+    if not tab or not index.isdecimal() or len(index) > INDEX_DIGITS:
+        flaw = f"got {line[:SHOWN]!r}, expected the number of a word, a tab and the sentence"
+        return FileRow(where, flaw=flaw)
     words = text.split(" ")
-    at = int(index)
-    if at >= len(words):
-        return FileRow(
-            where,
-            flaw=f"the word is number {at} counted from 0, expected one of the {len(words)} words of the sentence",
+    number = int(index)
+    if number >= len(words):
+        flaw = (
+            f"the word is number {number} counted from 0, expected one of the {len(words)} words "
+            "of the sentence"
         )
-    start = sum(len(word) + 1 for word in words[:at])
-    return FileRow(where, {**given, "text": text, "start": start, "end": start + len(words[at])})
+        return FileRow(where, flaw=flaw)
+    start = sum(len(word) + 1 for word in words[:number])
+    end = start + len(words[number])
+    return FileRow(where, {**fields, "text": text, "start": start, "end": end})

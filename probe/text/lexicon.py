@@ -1,11 +1,11 @@
 """The words, senses, frames and cues that ship, one TOML file per word, and the sentences made of
 them.
 
-A frame is a sentence with a place for a cue and one for the word, in versions that hold the cue 1,
+A frame is a sentence with a slot for a cue and one for the word, in versions that hold the cue 1,
 2, 3 and 4 to 6 tokens before the word. The frame says nothing about the sense, so the sentences of
-two senses with the same frame, version and place in the list of cues differ in the cue alone: that
-makes them aligned pairs by construction. For models that read both ways there are frames with the
-cue behind the word as well, the same for all words (`behind.toml`).
+two senses with the same frame, version and number of the cue differ in the cue alone: that makes
+them aligned pairs by construction. For models that read both ways there are frames with the cue
+behind the word as well, the same for all words (`behind.toml`).
 
 These frames serve a small vocabulary. Beside them stand natural sentences of eight words
 (`natural/*.toml`), for models that learned from ordinary English.
@@ -26,7 +26,9 @@ from probe.text.sentences import LEXICON, NATURAL, Corpus, LeftOut, Sentence
 __all__ = ["entry", "expand", "expand_natural", "natural_words", "showcase", "words"]
 
 _FOLDER = Path(__file__).with_name("lexicon")
-_SHOWCASE, _BEHIND = _FOLDER / "showcase.toml", _FOLDER / "behind.toml"
+_SHOWCASE = _FOLDER / "showcase.toml"
+_BEHIND = _FOLDER / "behind.toml"
+_SLOT = re.compile(r"\{\w+\}")  # {cue} or {word}
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,13 @@ class Frame:
     behind: bool = False
 
     def __post_init__(self) -> None:
-        first, then = ("{word}", "{cue}") if self.behind else ("{cue}", "{word}")
+        slots = ["{word}", "{cue}"] if self.behind else ["{cue}", "{word}"]
         for distance, text in self.versions.items():
-            if (
-                re.findall(r"\{\w+\}", text) != [first, then]
-                or text.count("{") + text.count("}") != 4
-            ):
+            braces = text.count("{") + text.count("}")
+            if _SLOT.findall(text) != slots or braces != 2 * len(slots):
                 raise InputError(
                     f"Reading frame {self.name!r} at distance {distance}: got {text!r}, "
-                    f"expected {first} once and then {then} once; correct the frame."
+                    f"expected {slots[0]} once and then {slots[1]} once; correct the frame."
                 )
 
 
@@ -72,16 +72,13 @@ class Entry:
     frames: tuple[Frame, ...]
 
     def __post_init__(self) -> None:
-        cues = [cue for sense in self.senses for cue in sense.cues]
-        if (
-            len(self.senses) < 2
-            or len({len(sense.cues) for sense in self.senses}) > 1
-            or len(set(cues)) < len(cues)
-        ):
+        counts = [len(sense.cues) for sense in self.senses]
+        different = {cue for sense in self.senses for cue in sense.cues}
+        if len(counts) < 2 or len(set(counts)) > 1 or len(different) < sum(counts):
             raise InputError(
-                f"Reading the lexicon's word {self.word!r}: got senses with "
-                f"{[len(sense.cues) for sense in self.senses]} cues, {len(set(cues))} of them different, expected two "
-                "or more senses with equally many cues and none in common; correct its file."
+                f"Reading the lexicon's word {self.word!r}: got senses with {counts} cues, "
+                f"{len(different)} of them different, expected two or more senses with equally "
+                "many cues and none in common; correct its file."
             )
 
 
@@ -94,13 +91,23 @@ class Showcase(Sentence):
 
 @cache
 def words() -> tuple[str, ...]:
-    """The words that ship, in alphabetical order."""
+    """The words that ship, in alphabetical order.
+
+    Example:
+        >>> probe.lexicon.words()[:3]
+        ('apple', 'bank', 'bark')
+    """
     return tuple(sorted(file.stem for file in {*_FOLDER.glob("*.toml")} - {_SHOWCASE, _BEHIND}))
 
 
 @cache
 def entry(word: str) -> Entry:
-    """The senses and frames of one word; raises InputError for a word that is not there."""
+    """The senses and frames of one word; raises InputError for a word that is not there.
+
+    Example:
+        >>> [sense.name for sense in probe.lexicon.entry("bank").senses]
+        ['river', 'money']
+    """
     file = tomllib.loads(_file_of(word).read_text("utf-8"))
     senses = tuple(
         Sense(name, sense["gloss"], tuple(sense["cues"]), tuple(sense["continuations"]))
@@ -133,8 +140,8 @@ def sha256(chosen: Sequence[str], *, both_sides: bool = False) -> str:
 def _file_of(word: str) -> Path:
     if word not in words():
         raise InputError(
-            f"Looking up {word!r} in the lexicon: it is not there, the lexicon has {', '.join(words())}; "
-            "give one of these, or a file of your own sentences."
+            f"Looking up {word!r} in the lexicon: it is not there, the lexicon has "
+            f"{', '.join(words())}; give one of these, or a file of your own sentences."
         )
     return _FOLDER / f"{word}.toml"
 
@@ -142,36 +149,48 @@ def _file_of(word: str) -> Path:
 @cache
 def expand(word: str, *, both_sides: bool = False) -> Corpus:
     """Every sentence of a word: frames x versions x cues x senses, with the pair
-    "word/frame/distance/place".
+    "word/frame/distance/number of the cue".
 
     With `both_sides` also those with the cue behind the word, which a causal model cannot be asked
     about.
+
+    Example:
+        >>> len(probe.lexicon.expand("bank").sentences)
+        864
     """
-    about = entry(word)
+    of_word = entry(word)
+    frames = of_word.frames
+    if both_sides:
+        frames += frames_behind()
     sentences = tuple(
         _filled(
-            *(text, word, cue),
+            text,
+            word,
+            cue,
             sense=sense.name,
             frame=frame.name,
-            pair=f"{word}/{frame.name}/{distance}/{place}",
+            pair=f"{word}/{frame.name}/{distance}/{number}",
             distance=distance,
         )
-        for frame in (*about.frames, *(frames_behind() if both_sides else ()))
+        for frame in frames
         for distance, text in frame.versions.items()
-        for sense in about.senses
-        for place, cue in enumerate(sense.cues)
+        for sense in of_word.senses
+        for number, cue in enumerate(sense.cues)
     )
     return Corpus(sentences, (), LEXICON, sha256([word], both_sides=both_sides))
 
 
 def _filled(text: str, word: str, cue: str, **more: Any) -> Sentence:
     """The sentence of a frame with {word} and {cue} filled in; `more` are its other fields."""
-    written, spans = {"{word}": word, "{cue}": cue}, {}
+    written = {"{word}": word, "{cue}": cue}
+    spans = {}
+    # The first slot first: what is filled in there moves the second.
     for slot in sorted(written, key=text.index):
         start = text.index(slot)
         text = text.replace(slot, written[slot], 1)
         spans[slot] = (start, start + len(written[slot]))
-    (start, end), (cue_start, cue_end) = spans["{word}"], spans["{cue}"]
+    start, end = spans["{word}"]
+    cue_start, cue_end = spans["{cue}"]
     return Sentence(
         text=text, word=word, start=start, end=end, cue_start=cue_start, cue_end=cue_end, **more
     )
@@ -179,7 +198,12 @@ def _filled(text: str, word: str, cue: str, **more: Any) -> Sentence:
 
 @cache
 def natural_words() -> tuple[str, ...]:
-    """The words that have natural sentences, in alphabetical order."""
+    """The words that have natural sentences, in alphabetical order.
+
+    Example:
+        >>> "seal" in probe.lexicon.natural_words()
+        True
+    """
     return tuple(sorted(file.stem for file in (_FOLDER / "natural").glob("*.toml")))
 
 
@@ -191,27 +215,34 @@ def expand_natural(word: str, *, both_sides: bool = False) -> Corpus:
     Two sentences of a pair differ in the cue alone, and a cue of one sense has the same partner
     wherever it stands. With `both_sides` also those with the cue behind the word. Raises InputError
     for a word that has none.
+
+    Example:
+        >>> len(probe.lexicon.expand_natural("bank").sentences)
+        152
     """
     if word not in natural_words():
         raise InputError(
-            f"Looking up natural sentences with {word!r}: there are none, the words that have some are "
-            f"{', '.join(natural_words())}; give one of these, or a file of your own sentences."
+            f"Looking up natural sentences with {word!r}: there are none, the words that have some "
+            f"are {', '.join(natural_words())}; give one of these, or a file of your own sentences."
         )
     content = (_FOLDER / "natural" / f"{word}.toml").read_bytes()
     file = tomllib.loads(content.decode("utf-8"))
-    rows = {row[0]: row for row in file["cues"]}
+    cues = {row[0]: row for row in file["cues"]}  # one of each sense, by that of the first sense
+    sides = ("before", "behind") if both_sides else ("before",)
     sentences = tuple(
         _filled(
-            *(frame["text"], file["word"], rows[first][place]),
+            frame["text"],
+            file["word"],
+            cues[first][number],
             sense=sense,
-            frame=f"{side} {number}",
-            pair=f"{file['word']}/{side} {number}/{first}",
+            frame=f"{side} {frame_number}",
+            pair=f"{file['word']}/{side} {frame_number}/{first}",
             distance=_words_from_cue(frame["text"]),
         )
-        for side in ("before", "behind")[: 1 + both_sides]
-        for number, frame in enumerate(file[side])
+        for side in sides
+        for frame_number, frame in enumerate(file[side])
         for first in frame["cues"]
-        for place, sense in enumerate(file["senses"])
+        for number, sense in enumerate(file["senses"])
     )
     return Corpus(sentences, (), NATURAL, hashlib.sha256(content).hexdigest())
 
@@ -229,31 +260,46 @@ def keep_one_token_cues(corpus: Corpus, is_one_token: Callable[[str], bool]) -> 
     The others are counted as left out: a longer cue would shift the word to another position than
     in the other sentence of its pair.
     """
-    kept, left_out = [], list(corpus.left_out)
+    sentences = []
+    left_out = list(corpus.left_out)
     for sentence in corpus.sentences:
         if sentence.cue is None or is_one_token(f" {sentence.cue}"):
-            kept.append(sentence)
+            sentences.append(sentence)
         else:
             where = f"{sentence.pair} ({sentence.sense})" if sentence.pair else sentence.text
             left_out.append(LeftOut(where, f"the cue {sentence.cue!r} is more than one token here"))
-    return Corpus(tuple(kept), tuple(left_out), corpus.source, corpus.sha256)
+    return Corpus(tuple(sentences), tuple(left_out), corpus.source, corpus.sha256)
 
 
 @cache
 def showcase() -> tuple[Showcase, ...]:
     """The sentences that introductions to attention use; `cue_after` says where the cue comes after
-    the word."""
-    shown = []
+    the word.
+
+    Example:
+        >>> probe.lexicon.showcase()[0].text
+        'Make a deposit at the bank'
+    """
+    sentences = []
     for row in tomllib.loads(_SHOWCASE.read_text("utf-8"))["sentences"]:
         # The word is read as it stands, with its capital letter or its plural ending.
-        places = (
-            (rf"\b{row['word']}\w*", row["occurrence"]),
-            (rf"\b{row['cue']}\b", row["cue_occurrence"]),
+        start, end = _span(rf"\b{row['word']}\w*", row["text"], row["occurrence"])
+        cue_start, cue_end = _span(rf"\b{row['cue']}\b", row["text"], row["cue_occurrence"])
+        sentences.append(
+            Showcase(
+                word=row["word"],
+                sense=row["sense"],
+                text=row["text"],
+                start=start,
+                end=end,
+                cue_start=cue_start,
+                cue_end=cue_end,
+                note=row["note"],
+            )
         )
-        (start, end), (cue_start, cue_end) = (
-            list(re.finditer(pattern, row["text"], re.IGNORECASE))[number - 1].span()
-            for pattern, number in places
-        )
-        given = {name: row[name] for name in ("text", "word", "sense", "note")}
-        shown.append(Showcase(**given, start=start, end=end, cue_start=cue_start, cue_end=cue_end))
-    return tuple(shown)
+    return tuple(sentences)
+
+
+def _span(pattern: str, text: str, occurrence: int) -> tuple[int, int]:
+    """The characters of the first, second, ... match of a pattern in a text."""
+    return list(re.finditer(pattern, text, re.IGNORECASE))[occurrence - 1].span()

@@ -37,6 +37,7 @@ REPEATS = "repeats the sentence, span and sense of"
 # Longer than any window that is read here, and cheap to refuse before the text is cut into tokens.
 LONGEST_TEXT = 100_000
 
+WORDS_NAMED = 3  # in the name of a corpus
 _WHOLE_NUMBER = re.compile(r"[+-]?\d{1,15}(\.0+)?")
 _WHOLE_NUMBERS = ("start", "end", "cue_start", "cue_end", "distance")
 _NAMES = ("frame", "pair")
@@ -44,7 +45,7 @@ _NAMES = ("frame", "pair")
 
 @dataclass(frozen=True)
 class Sentence:
-    """One sentence and the place of the ambiguous word in it.
+    """One sentence and the position of the ambiguous word in it.
 
     `start` and `end` are the characters of the word in `text`, which may be a form that contains
     `word` (apples); `cue_start` and `cue_end` those of the word that tells the sense, where it is
@@ -114,14 +115,18 @@ class Corpus:
 
     def __repr__(self) -> str:
         words = list(dict.fromkeys(sentence.word for sentence in self.sentences))
-        named = ", ".join(words[:3]) + (
-            f" and {len(words) - 3} more words" if len(words) > 3 else ""
+        names = ", ".join(words[:WORDS_NAMED])
+        if len(words) > WORDS_NAMED:
+            names += f" and {len(words) - WORDS_NAMED} more words"
+        return (
+            f"<Corpus {self.source}: {len(self.sentences)} sentences of {names}, "
+            f"{len(self.left_out)} left out>"
         )
-        return f"<Corpus {self.source}: {len(self.sentences)} sentences of {named}, {len(self.left_out)} left out>"
 
     @property
     def is_lexicon(self) -> bool:
-        """Whether these are the sentences that ship, whose cues are single words before the target."""
+        """Whether these are the sentences that ship, whose cues are single words before the
+        target."""
         return self.source == LEXICON
 
 
@@ -138,6 +143,15 @@ def read_sentences(given: Any, *, word: str | None = None) -> Corpus:
     start, end (characters; without them the word is found, where it stands in the text once),
     frame, pair, cue_start, cue_end, distance, split; others are ignored. Raises InputError, naming
     the file, the place and the reason, when anything cannot be read as it stands.
+
+    Example:
+        >>> rows = [
+        ...     {"word": "bank", "sense": "river", "text": "The old tree by the bank"},
+        ...     {"word": "bank", "sense": "money", "text": "A loan from the bank"},
+        ... ]
+        >>> corpus = probe.read_sentences(rows)
+        >>> len(corpus.sentences), corpus.sentences[0].start  # the character at which the word begins
+        (2, 20)
     """
     return _read(given, word, only=word)
 
@@ -147,10 +161,10 @@ def as_corpus(given: Any, words: Sequence[str] | str | None = None) -> Corpus:
 
     Rows that name no word are about the word of `words`, where that is one.
     """
-    named = (words,) if isinstance(words, str) else tuple(words or ())
-    return (
-        given if isinstance(given, Corpus) else _read(given, named[0] if len(named) == 1 else None)
-    )
+    if isinstance(given, Corpus):
+        return given
+    names = (words,) if isinstance(words, str) else tuple(words or ())
+    return _read(given, names[0] if len(names) == 1 else None)
 
 
 def _read(given: Any, word: str | None, *, only: str | None = None) -> Corpus:
@@ -159,24 +173,28 @@ def _read(given: Any, word: str | None, *, only: str | None = None) -> Corpus:
     if isinstance(given, str | Path):
         place = Path(given)
         files = sources([place])
-        kept, left_out = _kept(stream_sentences(files, word), place, only, several=len(files) > 1)
-        return Corpus(kept, left_out, last_name(place), sha256_of_all(files))
-    rows = read_table(TABLE.name, given)
-    kept, left_out = _kept(_checked(((TABLE, row) for row in rows), word), TABLE.place, only)
-    content = json.dumps([dict(row.fields) for row in rows], default=str).encode()
-    return Corpus(kept, left_out, TABLE.name, hashlib.sha256(content).hexdigest())
+        rows = stream_sentences(files, word)
+        sentences, left_out = _select(rows, place, only, several=len(files) > 1)
+        return Corpus(sentences, left_out, last_name(place), sha256_of_all(files))
+    table = read_table(TABLE.name, given)
+    checked = _checked(((TABLE, row) for row in table), word)
+    sentences, left_out = _select(checked, TABLE.place, only)
+    content = json.dumps([dict(row.fields) for row in table], default=str).encode()
+    return Corpus(sentences, left_out, TABLE.name, hashlib.sha256(content).hexdigest())
 
 
 Rows = Iterator[tuple[Source, str, Sentence]]  # source, place and sentence
 
 
-def _kept(
+def _select(
     rows: Rows, place: Path, word: str | None, *, several: bool = False
 ) -> tuple[tuple[Sentence, ...], tuple[LeftOut, ...]]:
-    """The sentences of `word` (None: of all), each once, and those left out; InputError where none
-    is kept."""
-    first: dict[tuple[object, ...], str] = {}
-    kept, left_out, words = [], [], set()
+    """The sentences of `word` (None: of all), each once, and those left out; InputError where there
+    is none."""
+    first: dict[tuple[object, ...], str] = {}  # where a sentence stood first
+    sentences = []
+    left_out = []
+    words = set()
     for source, where, sentence in rows:
         where = source.label(where) if several else where
         words.add(sentence.word)
@@ -187,13 +205,13 @@ def _kept(
             left_out.append(LeftOut(where, f"{REPEATS} {first[identity]}"))
         else:
             first[identity] = where
-            kept.append(sentence)
-    if not kept:
+            sentences.append(sentence)
+    if not sentences:
         raise InputError(
-            f"Reading sentences with {word!r} from {place}: none of the {len(left_out)} sentences has it, "
-            f"the words there are {', '.join(sorted(words))}; ask for one of these."
+            f"Reading sentences with {word!r} from {place}: none of the {len(left_out)} sentences "
+            f"has it, the words there are {', '.join(sorted(words))}; ask for one of these."
         )
-    return tuple(kept), tuple(left_out)
+    return tuple(sentences), tuple(left_out)
 
 
 def stream_sentences(files: Sequence[Source], word: str | None = None) -> Rows:
@@ -203,17 +221,23 @@ def stream_sentences(files: Sequence[Source], word: str | None = None) -> Rows:
 
 
 def _checked(given: Iterable[tuple[Source, FileRow]], word: str | None) -> Rows:
-    first, bad, rows = None, 0, 0
+    """The rows as sentences up to the first bad one; all rows are read, to count the bad ones."""
+    first_flaw = None
+    bad = 0
+    rows = 0
     for source, row in given:
         rows += 1
         values, flaw = check_row(row, word)
         if flaw:
-            first, bad = first or f"Reading {source.place}, {row.where}: {flaw}", bad + 1
+            bad += 1
+            first_flaw = first_flaw or f"Reading {source.place}, {row.where}: {flaw}"
         elif not bad:
             yield source, row.where, Sentence(**values, where=f"{source.place}, {row.where}")
-    if first:
-        count = f"{bad} of {rows} rows {'is' if bad == 1 else 'are'} bad"
-        raise InputError(f"{first} ({count}); correct the file and read it again.")
+    if first_flaw:
+        verb = "is" if bad == 1 else "are"
+        raise InputError(
+            f"{first_flaw} ({bad} of {rows} rows {verb} bad); correct the file and read it again."
+        )
 
 
 def check_row(row: FileRow, word: str | None = None) -> tuple[dict[str, Any], str | None]:
@@ -226,13 +250,14 @@ def check_row(row: FileRow, word: str | None = None) -> tuple[dict[str, Any], st
     values["word"] = word if values["word"] is None else values["word"]
     flaw = row.flaw or _text_flaw(values)
     if not flaw and values["start"] is None and values["end"] is None:
-        places = forms_of(values["word"], values["text"])
-        if len(places) == 1:
-            values["start"], values["end"] = places[0]
+        spans = forms_of(values["word"], values["text"])
+        if len(spans) == 1:
+            values["start"], values["end"] = spans[0]
         else:
             flaw = (
-                f"{values['word']!r} stands in the text {len(places)} times (whole, with capital letters or without, "
-                "with -s, -es or 's), expected it once, or start and end to say where"
+                f"{values['word']!r} stands in the text {len(spans)} times (whole, with capital "
+                "letters or without, with -s, -es or 's), expected it once, or start and end to "
+                "say where"
             )
     return values, flaw or _number_flaw(values) or _span_flaw(values)
 
@@ -253,14 +278,12 @@ def _normal(values: Mapping[str, object]) -> dict[str, Any]:
         missing = value is None or (isinstance(value, float) and math.isnan(value))
         if missing or (value == "" and column not in REQUIRED):
             normal[column] = None
+        elif column in _WHOLE_NUMBERS:
+            normal[column] = _number(value)
+        elif column in _NAMES:
+            normal[column] = _name(value)
         else:
-            normal[column] = (
-                _number(value)
-                if column in _WHOLE_NUMBERS
-                else _name(value)
-                if column in _NAMES
-                else value
-            )
+            normal[column] = value
     return normal
 
 
@@ -288,9 +311,8 @@ def _text_flaw(values: Mapping[str, Any]) -> str | None:
             if column in REQUIRED:
                 return f"{column} is missing, expected text"
         elif not isinstance(value, str):
-            return (
-                f"{column} is {value!r}, expected text{' or a whole number' * (column in _NAMES)}"
-            )
+            expected = "text or a whole number" if column in _NAMES else "text"
+            return f"{column} is {value!r}, expected {expected}"
         elif not value.strip():
             return f"{column} is empty, expected text"
         elif any("\ud800" <= character <= "\udfff" for character in value):
@@ -307,34 +329,32 @@ def _number_flaw(values: Mapping[str, Any]) -> str | None:
             return f"{column} is {value!r}, expected a whole number"
     for start, end in (("start", "end"), ("cue_start", "cue_end")):
         if (values[start] is None) != (values[end] is None):
-            given, absent = (end, start) if values[start] is None else (start, end)
-            return f"{given} is given without {absent}, expected both or neither"
-    if values["distance"] is not None and not 1 <= values["distance"] <= LONGEST_TEXT:
-        more = (
-            "1 or more"
-            if values["distance"] < 1
-            else "the number of tokens from the cue to the word"
-        )
-        return f"distance is {values['distance']}, expected {more}"
-    return None
+            present, absent = (end, start) if values[start] is None else (start, end)
+            return f"{present} is given without {absent}, expected both or neither"
+    distance = values["distance"]
+    if distance is None or 1 <= distance <= LONGEST_TEXT:
+        return None
+    expected = "1 or more" if distance < 1 else "the number of tokens from the cue to the word"
+    return f"distance is {distance}, expected {expected}"
 
 
 def _span_flaw(values: Mapping[str, Any]) -> str | None:
-    text, start, end = values["text"], values["start"], values["end"]
+    text = values["text"]
+    start = values["start"]
+    end = values["end"]
+    cue_start = values["cue_start"]
+    cue_end = values["cue_end"]
     if start is None:
         return "start and end are missing, expected the characters of the word"
-    for name, low, high in (
-        ("the word", start, end),
-        ("the cue", values["cue_start"], values["cue_end"]),
-    ):
+    for name, low, high in (("the word", start, end), ("the cue", cue_start, cue_end)):
         if low is None:
             continue
-        placed = f"{name} is at characters {low} to {high}"
+        span = f"{name} is at characters {low} to {high}"
         if not 0 <= low < high <= len(text):
-            return f"{placed}, expected a span within the {len(text)} characters of the text"
+            return f"{span}, expected a span within the {len(text)} characters of the text"
         if not text[low:high].strip():
-            return f"{placed}, which are blank, expected the characters of a word"
-    if values["cue_start"] is not None and values["cue_start"] < end and start < values["cue_end"]:
-        cue = f"the cue at characters {values['cue_start']} to {values['cue_end']}"
+            return f"{span}, which are blank, expected the characters of a word"
+    if cue_start is not None and cue_start < end and start < cue_end:
+        cue = f"the cue at characters {cue_start} to {cue_end}"
         return f"{cue} overlaps the word, expected another word"
     return None

@@ -1,5 +1,5 @@
-"""Which sentences are fitted on and which are tested, so that nothing is known by its frame or its
-cue word.
+"""Which sentences are fitted on and which are tested: never sentences that share a frame or a cue
+word.
 
 Whatever is fitted (an axis, a direction, an order of heads) is fitted on other sentences than those
 it is tested on, without any of their frames and cue words; a split that the file gives is kept.
@@ -22,17 +22,30 @@ from scipy.sparse.csgraph import connected_components
 from probe.errors import InputError
 from probe.text.sentences import Sentence
 
-FIT, REPORT = "fit", "report"
+FIT = "fit"
+REPORT = "report"
+# Names of parts in files, and the part that is meant.
 GIVEN_PARTS = {"fit": FIT, "train": FIT, "select": FIT, "report": REPORT, "test": REPORT}
 GIVEN = "the split given in the file"
 MIN_PER_SENSE = 4  # to fit a mean on: one sentence fewer and a single odd one is a third of it
 MIN_UNITS = 4  # groups of cue words: every fold then leaves three to fit on
 MIN_PAIRS = 4  # aligned pairs, from which on donors are not drawn
 FOLDS = 5  # crossed in frames and cues that is 25 cells, each learned on 16/25 of the sentences
-ALIGNED, DRAWN = "aligned pairs", "donors drawn at random"
+# Designs of pairs.
+ALIGNED = "aligned pairs"
+DRAWN = "donors drawn at random"
+# Reasons why a sentence is left out of a study.
 CROSSED = "its cue word is paired with several of the other sense, of which one was drawn"
 ELSEWHERE = "no sentence of the other sense has the word at the same place"
 UNPAIRED = "no sentence of the other sense is paired with it"
+# Reasons why one is left out of an evaluation.
+NO_PART = "its split is neither train nor test"
+NOT_LEARNED = "its sense does not occur in the training part"
+TOO_FEW = (
+    "its sense has too few sentences (or frames, or cue words) to be learned without those that "
+    "are tested"
+)
+ONE_SENSE = "no second sense of the word is left to tell it from"
 
 
 def cue_words(sentences: Sequence[Sentence]) -> list[Hashable]:
@@ -54,7 +67,8 @@ class Holdout:
     def __post_init__(self) -> None:
         if not self.train or not self.test or set(self.train) & set(self.test):
             raise ValueError(
-                f"holdout: {len(self.train)} rows to learn from and {len(self.test)} to test, some in both"
+                f"holdout: {len(self.train)} rows to learn from and {len(self.test)} to test, "
+                "some in both"
             )
 
 
@@ -120,47 +134,61 @@ def cross_fit(
     rng = np.random.default_rng(seed)
     aligned = _aligned(sentences, of_sense)
     paired = len(aligned) >= MIN_PAIRS and 2 * len(aligned) >= min(map(len, of_sense))
-    if positions is not None and not paired:
-        of_sense = _matched(of_sense, positions, rng)
-    unit_of, pairs = (
-        _nested(sentences, aligned, rng) if paired else _drawn(sentences, of_sense, rng)
-    )
+    if paired:
+        unit_of, pairs = _nested(sentences, aligned, rng)
+    else:
+        if positions is not None:
+            of_sense = _matched(of_sense, positions, rng)
+        unit_of, pairs = _drawn(sentences, of_sense, rng)
     rows = sorted(unit_of)
-    place = {row: number for number, row in enumerate(rows)}
-    used, units = [sentences[row] for row in rows], [unit_of[row] for row in rows]
+    used = [sentences[row] for row in rows]
+    units = [unit_of[row] for row in rows]
     holdouts, design = _held_out(used, units, seed)
     _require_enough(used, units, holdouts, senses)
-    in_pairs = {row for pair in aligned for row in pair}
-    other = [
+    index_of = {row: index for index, row in enumerate(rows)}
+    unused = [
         row
         for row, sentence in enumerate(sentences)
-        if sentence.sense in senses and row not in place
+        if sentence.sense in senses and row not in index_of
     ]
-    left_out = {
-        row: ELSEWHERE if not paired else CROSSED if row in in_pairs else UNPAIRED for row in other
-    }
-    for row in set(other) - set(usable):
-        left_out[row] = (
-            f"its split is {sentences[row].split!r}, expected one of {', '.join(GIVEN_PARTS)}"
-        )
-    kept = tuple((place[a], place[b]) for a, b in pairs)
-    words = cue_words(used)
     return CrossFit(
         rows=tuple(rows),
         is_a=tuple(sentence.sense == senses[0] for sentence in used),
         units=tuple(units),
-        exchanged=tuple(units if paired else words),
+        exchanged=tuple(units if paired else cue_words(used)),
         holdouts=holdouts,
         frames=tuple(sentence.frame for sentence in used),
-        pairs=kept,
+        pairs=tuple((index_of[a], index_of[b]) for a, b in pairs),
         pair_design=ALIGNED if paired else DRAWN,
         design=design,
-        left_out=left_out,
+        left_out=_reasons(sentences, unused, usable, aligned if paired else None),
     )
 
 
-Side = Sequence[Sequence[int]]
+def _reasons(
+    sentences: Sequence[Sentence],
+    unused: Sequence[int],
+    usable: Sequence[int],
+    aligned: Sequence[tuple[int, int]] | None,
+) -> dict[int, str]:
+    """Why each of the unused rows is left out; `aligned`: the rows in pairs, None where pairs are
+    drawn at random."""
+    in_pairs = {row for pair in aligned or () for row in pair}
+    reasons = {}
+    for row in unused:
+        if aligned is None:
+            reasons[row] = ELSEWHERE
+        else:
+            reasons[row] = CROSSED if row in in_pairs else UNPAIRED
+    for row in set(unused) - set(usable):
+        parts = ", ".join(GIVEN_PARTS)
+        reasons[row] = f"its split is {sentences[row].split!r}, expected one of {parts}"
+    return reasons
+
+
+Side = Sequence[Sequence[int]]  # rows of sense A, rows of sense B
 Groups = Sequence[Hashable]
+Link = tuple[Hashable, Hashable]
 
 
 def _given_parts(sentences: Sequence[Sentence]) -> list[str | None] | None:
@@ -172,9 +200,9 @@ def _given_parts(sentences: Sequence[Sentence]) -> list[str | None] | None:
 
 def _given_holdout(parts: Sequence[str | None]) -> Holdout:
     """The given parts as one holdout."""
-    return Holdout(
-        *(tuple(row for row, part in enumerate(parts) if part == name) for name in (FIT, REPORT))
-    )
+    train = tuple(row for row, part in enumerate(parts) if part == FIT)
+    test = tuple(row for row, part in enumerate(parts) if part == REPORT)
+    return Holdout(train, test)
 
 
 def _aligned(sentences: Sequence[Sentence], of_sense: Side) -> list[tuple[int, int]]:
@@ -192,32 +220,37 @@ def _nested(
     and the pairs."""
     words = cue_words(sentences)
     links = [(words[a], words[b]) for a, b in aligned]
-    first, second = (sorted(set(side), key=str) for side in zip(*links, strict=True))
+    first = sorted({a for a, _ in links}, key=str)
+    second = sorted({b for _, b in links}, key=str)
     counts = Counter(links)
-    weight = (
-        np.array([[counts[a, b] for b in second] for a in first])
-        + rng.random((len(first), len(second))) / 2
-    )
+    number_of_pairs = np.array([[counts[a, b] for b in second] for a in first])
+    # Less than one pair each, so that the seed decides between equals only.
+    weight = number_of_pairs + rng.random((len(first), len(second))) / 2
     chosen = zip(*linear_sum_assignment(weight, maximize=True), strict=True)
-    matched = [(first[a], second[b]) for a, b in chosen if counts[first[a], second[b]]]
-    number = _joined(matched)
-    pairs = [pair for pair, link in zip(aligned, links, strict=True) if link in number]
-    return {row: number[words[a], words[b]] for a, b in pairs for row in (a, b)}, pairs
+    partners = [(first[a], second[b]) for a, b in chosen if counts[first[a], second[b]]]
+    unit_of_link = _joined(partners)
+    pairs = [pair for pair, link in zip(aligned, links, strict=True) if link in unit_of_link]
+    unit_of = {}
+    for a, b in pairs:
+        unit = unit_of_link[words[a], words[b]]
+        unit_of[a] = unit
+        unit_of[b] = unit
+    return unit_of, pairs
 
 
 def _matched(of_sense: Side, positions: Sequence[int], rng: np.random.Generator) -> Side:
     """As many rows of either sense at every position of the word."""
     counts = [Counter(positions[row] for row in rows) for rows in of_sense]
-    kept = []
+    matched = []
     for rows in of_sense:
-        left = counts[0] & counts[1]
+        wanted = counts[0] & counts[1]
         chosen = []
         for row in rng.permutation(rows).tolist():
-            if left[positions[row]] > 0:
-                left[positions[row]] -= 1
+            if wanted[positions[row]] > 0:
+                wanted[positions[row]] -= 1
                 chosen.append(row)
-        kept.append(sorted(chosen))
-    return kept
+        matched.append(sorted(chosen))
+    return matched
 
 
 def _drawn(
@@ -226,38 +259,39 @@ def _drawn(
     """Cue words of the two senses put together at random, and within each such unit their
     sentences."""
     words = cue_words(sentences)
-    names = [sorted({words[row] for row in rows}, key=str) for rows in of_sense]
-    shuffled = [[side[index] for index in rng.permutation(len(side))] for side in names]
+    shuffled = []
+    for rows in of_sense:
+        names = sorted({words[row] for row in rows}, key=str)
+        shuffled.append([names[index] for index in rng.permutation(len(names))])
     fewest = min(map(len, shuffled))
-    sides = [{name: place % fewest for place, name in enumerate(side)} for side in shuffled]
-    number = _joined(
-        [(a, b) for a, at in sides[0].items() for b, to in sides[1].items() if at == to]
-    )
-    joined = {name: unit for link, unit in number.items() for name in link}
-    unit_of = {row: joined[words[row]] for rows in of_sense for row in rows}
-    members: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for which, rows in enumerate(of_sense):
-        for row in rng.permutation(rows).tolist():
-            members[unit_of[row], which].append(row)
-    units = sorted(set(unit_of.values()))
-    return unit_of, [
-        pair for unit in units for pair in zip(members[unit, 0], members[unit, 1], strict=False)
+    links = [
+        (a, b)
+        for index_a, a in enumerate(shuffled[0])
+        for index_b, b in enumerate(shuffled[1])
+        if index_a % fewest == index_b % fewest
     ]
+    unit_of_word = {word: unit for link, unit in _joined(links).items() for word in link}
+    unit_of = {row: unit_of_word[words[row]] for rows in of_sense for row in rows}
+    members: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for side, rows in enumerate(of_sense):
+        for row in rng.permutation(rows).tolist():
+            members[unit_of[row], side].append(row)
+    pairs: list[tuple[int, int]] = []
+    for unit in sorted(set(unit_of.values())):
+        pairs += zip(members[unit, 0], members[unit, 1], strict=False)
+    return unit_of, pairs
 
 
-def _joined(links: Sequence[tuple[Hashable, Hashable]]) -> dict[tuple[Hashable, Hashable], int]:
+def _joined(links: Sequence[Link]) -> dict[Link, int]:
     """A number for each link, the same for links that hang together: a cue word may stand in both
     senses."""
-    names = {
-        name: place
-        for place, name in enumerate(dict.fromkeys(name for link in links for name in link))
-    }
-    ends = np.array([[names[name] for name in link] for link in links], dtype=int).reshape(-1, 2)
-    graph = coo_array(
-        (np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(len(names), len(names))
-    )
+    names = dict.fromkeys(name for link in links for name in link)
+    index_of = {name: index for index, name in enumerate(names)}
+    ends = np.array([[index_of[name] for name in link] for link in links], dtype=int)
+    starts, stops = ends.reshape(-1, 2).T
+    graph = coo_array((np.ones(len(links)), (starts, stops)), shape=(len(names), len(names)))
     component = connected_components(graph, directed=False)[1]
-    return {link: int(component[start]) for link, start in zip(links, ends[:, 0], strict=True)}
+    return {link: int(component[start]) for link, start in zip(links, starts, strict=True)}
 
 
 def _held_out(
@@ -272,28 +306,31 @@ def _held_out(
         sentence.frame if sentence.frame is not None else row
         for row, sentence in enumerate(sentences)
     ]
-    known = {sentence.cue_word is not None for sentence in sentences} == {True}
-    name = (
-        "cue word"
-        if known
-        else "pair"
-        if any(sentence.pair for sentence in sentences)
-        else "sentence"
-    )
-    choices: list[tuple[list[Groups], str]] = [([units], f"{FOLDS} folds by {name}")]
+    name = _unit_name(sentences)
+    choices: list[tuple[list[Groups], str]] = []
     if any(sentence.frame is not None for sentence in sentences) and len(set(frames)) > 1:
-        links = [
+        links: list[Link] = [
             (("unit", unit), ("frame", frame)) for unit, frame in zip(units, frames, strict=True)
         ]
         joined = _joined(links)
-        whole = [joined[link] for link in links]
-        apart: list[Groups] = [whole] if len(set(whole)) >= 2 * FOLDS else [units, frames]
-        choices.insert(0, (apart, f"{FOLDS} folds by {name} and frame"))
+        together = [joined[link] for link in links]
+        # Where units and frames fall into many groups of their own, nothing needs to be crossed.
+        crossed = len(set(together)) < 2 * FOLDS
+        factors: list[Groups] = [units, frames] if crossed else [together]
+        choices.append((factors, f"{FOLDS} folds by {name} and frame"))
+    choices.append(([units], f"{FOLDS} folds by {name}"))
     for factors, design in choices:
         cells = _cells(factors, labels, seed, FOLDS)
         if all(_fewest(labels, train) >= MIN_PER_SENSE for train, _ in cells):
             return tuple(Holdout(*cell) for cell in cells), design
     return (), choices[-1][1]
+
+
+def _unit_name(sentences: Sequence[Sentence]) -> str:
+    """What is kept apart, by its name in the design of a split."""
+    if sentences and all(sentence.cue_word is not None for sentence in sentences):
+        return "cue word"
+    return "pair" if any(sentence.pair for sentence in sentences) else "sentence"
 
 
 def _fewest(labels: Sequence[str], rows: Sequence[int]) -> int:
@@ -307,23 +344,20 @@ def _require_enough(
     holdouts: Sequence[Holdout],
     senses: tuple[str, str],
 ) -> None:
+    """Raises InputError for too few groups of cue words, or too few sentences of a sense to fit
+    on."""
     labels = [sentence.sense for sentence in sentences]
     enough = holdouts and _fewest(labels, holdouts[0].train) >= MIN_PER_SENSE
     if enough and len(set(units)) >= MIN_UNITS and len(set(labels)) == 2:
         return
-    each = " and ".join(f"{labels.count(sense)} sentences of {sense!r}" for sense in senses)
+    counts = " and ".join(f"{labels.count(sense)} sentences of {sense!r}" for sense in senses)
     word = sentences[0].word if sentences else ""
     raise InputError(
-        f"Holding out the sentences of {word!r}: got {each} with {len(set(units))} groups of cue words to keep apart, "
-        f"expected at least {MIN_UNITS} groups and {MIN_PER_SENSE} sentences of each sense to fit on in every fold; "
-        "give eight or more of every sense, with four or more different cue words."
+        f"Holding out the sentences of {word!r}: got {counts} with {len(set(units))} groups of cue "
+        f"words to keep apart, expected at least {MIN_UNITS} groups and {MIN_PER_SENSE} sentences "
+        "of each sense to fit on in every fold; give eight or more of every sense, with four or "
+        "more different cue words."
     )
-
-
-NO_PART = "its split is neither train nor test"
-NOT_LEARNED = "its sense does not occur in the training part"
-TOO_FEW = "its sense has too few sentences (or frames, or cue words) to be learned without those that are tested"
-ONE_SENSE = "no second sense of the word is left to tell it from"
 
 
 @dataclass(frozen=True)
@@ -357,10 +391,13 @@ def _given(sentences: Sequence[Sentence], parts: Sequence[str | None]) -> Plan:
     }
     left_out = {}
     for row, (sentence, part) in enumerate(zip(sentences, parts, strict=True)):
-        if part is None or sentence.sense not in learned:
-            left_out[row] = NO_PART if part is None else NOT_LEARNED
+        if part is None:
+            left_out[row] = NO_PART
+        elif sentence.sense not in learned:
+            left_out[row] = NOT_LEARNED
     rows = [row for row in range(len(sentences)) if row not in left_out]
-    design, used = "train and test as the file gives them", [parts[row] for row in rows]
+    used = [parts[row] for row in rows]
+    design = "train and test as the file gives them"
     if len(learned) < 2 or REPORT not in used:
         return _nothing(len(sentences), left_out, design)
     return Plan(tuple(rows), (_given_holdout(used),), design, left_out)
@@ -370,6 +407,7 @@ def _crossed(sentences: Sequence[Sentence], seed: int, folds: int) -> Plan:
     """Folds over what is kept, leaving out senses that some fold could not learn, until there are
     none."""
     left_out: dict[int, str] = {}
+    # Leaving out a sense takes sentences away, which may leave another sense with too few.
     while True:
         rows = [row for row in range(len(sentences)) if row not in left_out]
         labels = [sentences[row].sense for row in rows]
@@ -378,14 +416,12 @@ def _crossed(sentences: Sequence[Sentence], seed: int, folds: int) -> Plan:
         if len(set(labels)) < 2:
             return _nothing(len(sentences), left_out, design)
         cells = _cells(list(factors.values()), labels, seed, folds)
-        poor = {
-            sense
-            for train, _ in cells
-            for sense in set(labels) - {labels[place] for place in train}
-        }
-        if not poor:
+        not_learned = set()
+        for train, _ in cells:
+            not_learned |= set(labels) - {labels[index] for index in train}
+        if not not_learned:
             return Plan(tuple(rows), tuple(Holdout(*cell) for cell in cells), design, left_out)
-        left_out |= {row: TOO_FEW for row in rows if sentences[row].sense in poor}
+        left_out |= {row: TOO_FEW for row in rows if sentences[row].sense in not_learned}
 
 
 def _nothing(count: int, left_out: Mapping[int, str], design: str) -> Plan:
@@ -398,15 +434,15 @@ def _factors(sentences: Sequence[Sentence]) -> dict[str, list[Hashable]]:
     frames = [sentence.frame or sentence.pair for sentence in sentences]
     cues = [sentence.cue_word for sentence in sentences]
     texts = [("text", sentence.text) for sentence in sentences]
-    given: dict[str, list[Hashable]] = {}
+    factors: dict[str, list[Hashable]] = {}
     for name, values in (("frame", frames), ("cue word", cues)):
-        groups = [
+        groups: list[Hashable] = [
             text if value is None else (name, value)
             for value, text in zip(values, texts, strict=True)
         ]
         if set(values) != {None} and len(set(groups)) > 1:
-            given[name] = list(groups)
-    return given or {"sentence": list(texts)}
+            factors[name] = groups
+    return factors or {"sentence": list(texts)}
 
 
 def _cells(
@@ -415,18 +451,18 @@ def _cells(
     """(train, test) for every combination of the factors' folds that has sentences; train differs
     in all factors."""
     rng = np.random.default_rng(seed)
+    # The fold of every row, in every factor.
     keys = list(zip(*(_fold_of(groups, labels, folds, rng) for groups in factors), strict=True))
-    return [
-        (
-            tuple(
-                row
-                for row, key in enumerate(keys)
-                if all(a != b for a, b in zip(key, tested, strict=True))
-            ),
-            tuple(row for row, key in enumerate(keys) if key == tested),
+    cells = []
+    for tested in sorted(set(keys)):
+        train = tuple(
+            row
+            for row, key in enumerate(keys)
+            if all(a != b for a, b in zip(key, tested, strict=True))
         )
-        for tested in sorted(set(keys))
-    ]
+        test = tuple(row for row, key in enumerate(keys) if key == tested)
+        cells.append((train, test))
+    return cells
 
 
 def _fold_of(
@@ -437,9 +473,9 @@ def _fold_of(
     order = sorted(set(groups), key=str)
     senses = sorted(set(labels))
     counts = np.zeros((len(order), len(senses)))
-    place = {group: index for index, group in enumerate(order)}
+    index_of = {group: index for index, group in enumerate(order)}
     for group, label in zip(groups, labels, strict=True):
-        counts[place[group], senses.index(label)] += 1
+        counts[index_of[group], senses.index(label)] += 1
     shares = counts / counts.sum(0)  # a rare sense weighs as much as a frequent one
     shuffled = rng.permutation(len(order))
     tally = np.zeros((folds, len(senses)))
@@ -447,4 +483,4 @@ def _fold_of(
     for index in shuffled[np.argsort(-counts.sum(1)[shuffled], kind="stable")]:
         fold[index] = np.lexsort((tally.sum(1), tally @ shares[index]))[0]
         tally[fold[index]] += shares[index]
-    return [int(fold[place[group]]) for group in groups]
+    return [int(fold[index_of[group]]) for group in groups]

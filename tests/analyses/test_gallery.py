@@ -79,14 +79,3 @@ def test_pictures_and_small_tables_are_kept_and_pages_are_not():
         command, cwd=REPORTS, capture_output=True, text=True, check=False
     ).stdout.split()
     assert ignored == made
-
-
-@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-def test_make_gallery_writes_the_report_a_walk_the_notebook_and_every_analysis(tmp_path):
-    (tmp_path / "ready").touch()
-    given = [f"READY={tmp_path / 'ready'}", "-W", "analyses/investigation.py"]
-    command = ["make", "--dry-run", "--no-print-directory", *given, "gallery"]
-    planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    steps = ["jupytext", "probe report --out reports\n", "--out reports/walk", "reports/gallery.py"]
-    places = [planned.index(step) for step in steps]
-    assert places == sorted(places) and "pip install" not in planned

@@ -12,8 +12,8 @@ import pytest
 import timing
 import torch
 
+from probe.model.load import read_weights
 from probe.model.trace import target_states
-from probe.model.weights import read_weights
 from probe.patching import heads as swaps
 from probe.patching.edges import edges
 

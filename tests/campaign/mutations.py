@@ -115,21 +115,21 @@ FAULTS = (
     Fault(
         "model/forward.py",
         "positions from the first row",
-        "config.positions.first + places",
-        "places",
+        "config.positions.first + positions",
+        "positions",
     ),
     Fault("model/forward.py", "b_O left away", "delta_e.sum(-3) + block.b_o", "delta_e.sum(-3)"),
     Fault(
         "model/weights.py",
         "a matrix not transposed",
-        "family.transposed else held.T",
-        "family.transposed else held",
+        "family.transposed else stored.T",
+        "family.transposed else stored",
     ),
     Fault(
         "model/weights.py",
         "queries and keys swapped",
-        'transpose(0, 1) for place, role in enumerate("qkv")',
-        'transpose(0, 1) for place, role in enumerate("kqv")',
+        'for index, role in enumerate("qkv")',
+        'for index, role in enumerate("kqv")',
     ),
     Fault(
         "model/model.py",
@@ -260,8 +260,8 @@ FAULTS = (
     Fault(
         "stats/axes.py",
         "axes fitted on what they are tested on",
-        "for train in (np.asarray(holdout.train) for",
-        "for train in (np.asarray(holdout.test) for",
+        "train = np.asarray(holdout.train)",
+        "train = np.asarray(holdout.test)",
     ),
     Fault("stats/axes.py", "a depth too early", "abs(least))[0]) + 1", "abs(least))[0])"),
     Fault(
@@ -279,8 +279,8 @@ FAULTS = (
     Fault(
         "stats/resampling.py",
         "units not turned as a whole",
-        "given ^ turned[:, member]",
-        "given ^ (rng.random((draws, len(given))) < 0.5)",
+        "observed ^ turned[:, member]",
+        "observed ^ (rng.random((draws, len(observed))) < 0.5)",
     ),
     Fault(
         "stats/resampling.py",
@@ -322,8 +322,8 @@ FAULTS = (
     Fault(
         "evidence/tables.py",
         "near and far swapped",
-        "(lambda d: d == 1, lambda d: d > 1)",
-        "(lambda d: d > 1, lambda d: d == 1)",
+        '"net_near": _net_where(pair, lambda distance: distance == 1),\n        "net_far"',
+        '"net_far": _net_where(pair, lambda distance: distance == 1),\n        "net_near"',
     ),
     Fault(
         "evidence/evaluation.py",

@@ -19,7 +19,7 @@ from probe.evidence import circuit, tables
 from probe.evidence.columns import about
 from probe.evidence.material import prepare
 from probe.evidence.word import StudyOptions, study_word
-from probe.model.weights import read_weights
+from probe.model.load import read_weights
 from probe.pages import answers
 from probe.pages import ways as pages
 from probe.patching.edges import edges_of
@@ -46,7 +46,7 @@ def studied(kind, seed, sentences):
         "heads": shown[list(tables.HEADS)],
         "word_heads": heads,
     }
-    about |= {"depth": tables.depth_profile([result]), "head_parts": tables.routes([result])}
+    about |= {"depth": tables.depth_profile([result]), "head_parts": tables.head_parts([result])}
     about |= {"curves": tables.curves([result]), "sentences": tables.sentences([result])}
     return result, about | frames
 
@@ -224,7 +224,7 @@ def test_donors_are_of_the_same_sense_and_layout():
     read = circuit._PairRuns(read_weights(planted_model("two_step", 0)[0]), result, result.pairs[0])
     assert set(read.donors) == {*read.pair.pairs.a, *read.pair.pairs.b}
     for row, donor in read.donors.items():
-        mine, theirs = (result.placed[number] for number in (row, donor))
+        mine, theirs = (result.texts[number] for number in (row, donor))
         assert (len(mine.ids), mine.at) == (len(theirs.ids), theirs.at) and mine.ids != theirs.ids
         mine, theirs = (result.material.sentences[number] for number in (row, donor))
         assert (mine.sense, mine.frame) == (

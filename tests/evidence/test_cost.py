@@ -10,7 +10,7 @@ from probe.errors import InputError
 from probe.evidence import cost, material, word
 from probe.evidence.cost import StudyCost, parse_memory
 from probe.evidence.study import study
-from probe.model import trace as hooks
+from probe.model import hooks
 from probe.model.load import load
 from probe.pages.terminal import cost_sentence, sentences_suffice
 from probe.patching import edges, heads, positions

@@ -11,7 +11,7 @@ from hooked_runs import target_z
 from probe.evidence.curves import Curves, _moved_from_all, joint_swaps, measure_curves
 from probe.evidence.design import Pairs, Ranked
 from probe.model import forward
-from probe.model.weights import read_weights
+from probe.model.load import read_weights
 from probe.patching import heads as patching
 from probe.patching import sets
 from probe.stats.axes import HeldOutAxes, fit_axis

@@ -15,9 +15,9 @@ from probe.evidence.design import Pairs
 from probe.evidence.effects import Effects
 from probe.model import forward
 from probe.model.decomposition import parts
+from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
-from probe.model.weights import read_weights
 from probe.stats.axes import HeldOutAxes
 from probe.text.splits import ALIGNED, DRAWN, cross_fit
 
@@ -166,7 +166,11 @@ def coordinates(setting, recipient, donor):
     text = TargetText(tuple(ids[recipient]), len(ids[recipient]) - 1)
     given = [{head: states.z[donor][head]} for head in np.ndindex(LAYERS, HEADS)]
     stream, _ = swapped(model, text, [{}, *given])
-    stages = [states.resid[recipient, :1], *stream, forward.finish(read_weights(model), stream[-1])]
+    stages = [
+        states.resid[recipient, :1],
+        *stream,
+        forward.final_norm(read_weights(model), stream[-1]),
+    ]
     along = [axes.at(recipient, stage).coordinate(resid) for stage, resid in enumerate(stages)]
     return torch.stack([part.expand(1 + len(given)) for part in along], dim=-1).numpy()
 

@@ -40,7 +40,7 @@ from probe.evidence.material import prepare
 from probe.evidence.tables import evidence
 from probe.evidence.word import StudyOptions, study_word
 from probe.model import forward
-from probe.model.weights import read_weights
+from probe.model.load import read_weights
 from probe.pages import answers, remarks
 from probe.text import lexicon
 from probe.text.sentences import Sentence
@@ -225,7 +225,7 @@ def test_two_heads_combined_show_how_in_denoising_and_noising(kind, expected, se
     [pair] = result.pairs
     behind = Readings((LAYERS,) * LAYERS, (LAYERS,) * LAYERS, None)
     found = effects.measure(
-        read_weights(model), result.placed, result.states, pair.axes, pair.pairs, behind
+        read_weights(model), result.texts, result.states, pair.axes, pair.pairs, behind
     ).word
     for place in circuit.places:
         ratios = (found.ratio("denoise")[place], found.ratio("noise")[place])

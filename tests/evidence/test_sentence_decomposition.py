@@ -21,10 +21,9 @@ from probe.errors import CrossCheckError, InputError
 from probe.evidence import examples
 from probe.evidence.columns import COLUMNS
 from probe.model import decomposition
-from probe.model.load import load
+from probe.model.load import load, read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
-from probe.model.weights import read_weights
 from probe.pages import sources
 from probe.stats import axes
 
@@ -54,7 +53,11 @@ def referred(model, depth, texts=TEXTS):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_sources_add_up_to_the_write_of_their_head(dtype):
     shown = trace(random_model(dtype), TEXT)
-    heads = [term for term in decomposition.terms(shown, LAYERS, at=7) if term.head is not None]
+    heads = [
+        term
+        for term in decomposition.components_by_source(shown, LAYERS, at=7)
+        if term.head is not None
+    ]
     assert [(term.layer, term.head) for term in heads] == [
         (la, he) for la in range(LAYERS) for he in range(HEADS)
     ]
@@ -76,7 +79,9 @@ def test_entries_name_every_term_once_with_its_length():
         wanted += [(f"L{layer}H{head}", pos) for head in range(HEADS) for pos in range(4)]
         wanted += [(f"attention bias {layer}", None), (f"MLP {layer}", None)]
     assert named == wanted
-    lengths = torch.cat([term.vectors for term in decomposition.terms(shown, 2, at=3)]).norm(dim=-1)
+    lengths = torch.cat(
+        [term.vectors for term in decomposition.components_by_source(shown, 2, at=3)]
+    ).norm(dim=-1)
     assert [entry.norm for entry in entries] == pytest.approx(lengths.tolist())
     assert {entry.token for entry in entries if entry.pos == 2} == {shown.tokens.labels[2]}
     assert all(entry.contribution is None for entry in entries)
@@ -132,7 +137,7 @@ def test_a_ledger_that_does_not_close_is_refused():
     wrong = dataclasses.replace(shown, mlp_out=shown.mlp_out * 1.01)
     with pytest.raises(CrossCheckError) as caught:
         decomposition.decompose_resid(wrong, 2, at=3)
-    error = decomposition.close(wrong, 2, at=3)
+    error = decomposition.closing_error(wrong, 2, at=3)
     assert error > 1e-4
     assert str(caught.value) == (
         f"Adding up the residual stream of odd after 2 blocks at position 3: the terms miss it by {error:.1e} of its "

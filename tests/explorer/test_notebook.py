@@ -124,7 +124,7 @@ class TestMessages:
 
     def test_a_word_without_an_axis_is_shown_all_the_same(self, tiny):
         alone = probe.explore(tiny, "He walked to the garden")
-        assert set(alone.results) == {"sentence"} and "garden" in alone._still().data
+        assert set(alone.results) == {"sentence"} and "garden" in alone._picture().data
 
     def test_without_anywidget_it_says_what_to_install(self, tiny, monkeypatch):
         monkeypatch.delitem(sys.modules, "probe.explorer.widget")
@@ -307,7 +307,7 @@ class TestInChromium:
         )
         assert frame.locator('[name="text"]').input_value() == THIS
         assert frame.locator('[data-map="toward"] .cell').count() >= 16
-        assert page.locator("[id^=still-]").is_hidden()  # as long as the explorer stands there
+        assert page.locator("[id^=picture-]").is_hidden()  # as long as the explorer stands there
         frame.locator('[name="map-toward"][value="0.0"]').check(force=True)
         frame.locator('[name="swap"][value="other"]').check(force=True)
         shown.settle("With L0H0 swapped, “bank” stands at ")
@@ -327,4 +327,4 @@ class TestInChromium:
         assert shown.opened.trouble == []
         page.evaluate("end()")
         page.evaluate("document.querySelector('iframe').remove()")
-        assert page.locator("[id^=still-]").is_visible()
+        assert page.locator("[id^=picture-]").is_visible()

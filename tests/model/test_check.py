@@ -31,11 +31,10 @@ from probe.model.check import (
     Row,
     certify,
 )
-from probe.model.load import load
+from probe.model.load import load, read_weights
 from probe.model.model import Model
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states
-from probe.model.weights import read_weights
 from probe.patching import heads as swaps
 
 TEXT = "The mole dug a tunnel under the muddy bank"

@@ -9,9 +9,9 @@ from hooked_runs import BOUND, ROUNDED
 
 from probe.model import decomposition, forward
 from probe.model.architectures import FAMILIES
+from probe.model.load import read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
-from probe.model.weights import read_weights
 from probe.stats import axes
 
 TEXTS = (
@@ -74,13 +74,18 @@ def test_the_decomposition_closes(kind, dtype):
     for depth in range(LAYERS + 1):
         for at in (1, len(shown.tokens) - 1):
             total = (
-                torch.cat([term.vectors for term in decomposition.terms(shown, depth, at=at)])
+                torch.cat(
+                    [
+                        term.vectors
+                        for term in decomposition.components_by_source(shown, depth, at=at)
+                    ]
+                )
                 .double()
                 .sum(0)
             )
             hooked = (shown.resid_post[depth - 1, at] if depth else shown.resid_pre[0, at]).double()
             error = float((total - hooked).abs().max() / hooked.abs().max())
-            assert error <= bound(kind, dtype) and decomposition.close(
+            assert error <= bound(kind, dtype) and decomposition.closing_error(
                 shown, depth, at=at
             ) == pytest.approx(error, abs=1e-12)
 
@@ -226,7 +231,7 @@ def test_every_row_and_layer_is_read_along_its_own_direction_at_its_own_depth(ki
         for layer, depth in enumerate(depths):
             parts = {
                 (part.layer, part.head): part.vectors[row]
-                for part in decomposition.parts(weights, states, depth)
+                for part in decomposition.components(weights, states, depth)
             }
             for head in range(model.config.n_heads):
                 expected = parts[layer, head] @ directions[place, layer]
@@ -249,7 +254,7 @@ def test_shares_along_directions_of_every_row_are_of_the_same_whole(kind):
         return along[: len(A)].mean() - along[len(A) :].mean()
 
     whole = difference(states.resid[:, 2], origin)
-    for share, part in zip(found, decomposition.parts(weights, states, 2), strict=True):
+    for share, part in zip(found, decomposition.components(weights, states, 2), strict=True):
         expected = difference(part.vectors, part.vectors[:1]) / whole
         assert share.share == pytest.approx(expected.item(), abs=1e-12)
     assert sum(share.share for share in found) == pytest.approx(1, abs=bound(kind, torch.float64))

@@ -18,9 +18,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import probe
 from probe.model.architectures import FAMILIES, SUPPORTED
+from probe.model.load import read_weights
 from probe.model.tokens import find_word, positions_of_span, tokenize
 from probe.model.trace import target_states, trace_target
-from probe.model.weights import read_weights
 from probe.text.sentences import Corpus
 
 WEIGHTS = "model.safetensors"

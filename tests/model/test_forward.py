@@ -26,11 +26,11 @@ from transformers import AutoTokenizer
 from probe.model import forward
 from probe.model.architectures import FAMILIES
 from probe.model.check import certify
-from probe.model.load import untrained
+from probe.model.load import read_weights, untrained
 from probe.model.model import Model
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
-from probe.model.weights import read_stacks, read_weights
+from probe.model.weights import read_stacks
 
 TEXT, TARGET = "The mole dug a tunnel under the muddy bank", "A red apple fell"
 STEPS = (

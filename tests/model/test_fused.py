@@ -11,8 +11,9 @@ from probe.evidence import head_parts
 from probe.model import forward, fused
 from probe.model.architectures import FAMILIES
 from probe.model.attention import repeat_kv
+from probe.model.load import read_weights
 from probe.model.tokens import TargetText
-from probe.model.weights import read_stacks, read_weights
+from probe.model.weights import read_stacks
 from probe.patching import edges, paths, positions
 from probe.patching import heads as swaps
 

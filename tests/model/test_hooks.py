@@ -9,13 +9,12 @@ from families import LAYERS, MADE, PAIRED, REPRESENTATIVES, SINGLE, each_family,
 from torch import Tensor
 
 from probe.errors import ModelError
-from probe.model import forward
-from probe.model import trace as hooks
+from probe.model import forward, hooks
 from probe.model.architectures import FAMILIES
+from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
-from probe.model.weights import read_weights
 
 TEXTS = (
     "The mole dug under the river bank.",
@@ -77,10 +76,10 @@ def test_without_logits_the_same_hooks_see_the_same_tensors(kind: str) -> None:
     model = family_model(kind, torch.float64)
     ids, last, seen = tokenize(model, TEXTS[0]).ids, {}, {}
     for head in (True, False):
-        with hooks._kept(model, lambda name, tensor: tensor, hooks.AT_ONE_PLACE) as kept:
+        with hooks.recording(model, lambda name, tensor: tensor, hooks.AT_ONE_POSITION) as kept:
             last[head] = hooks.run(model, [ids], head=head)[0]
         seen[head] = kept[""]
-    for name in hooks.AT_ONE_PLACE:
+    for name in hooks.AT_ONE_POSITION:
         assert len(seen[True][name]) == LAYERS
         torch.testing.assert_close(seen[True][name], seen[False][name], rtol=0, atol=1e-12)
     logits = forward.logits(read_weights(model), last[False])
@@ -110,7 +109,10 @@ def test_no_hook_is_left_behind(kind: str, monkeypatch: pytest.MonkeyPatch) -> N
         def fail_to_keep(name: str, tensor: Tensor) -> Tensor:
             raise RuntimeError("while reading")
 
-        with pytest.raises(RuntimeError, match="while reading"), hooks._kept(model, fail_to_keep):
+        with (
+            pytest.raises(RuntimeError, match="while reading"),
+            hooks.recording(model, fail_to_keep),
+        ):
             hooks.run(model, [ids])
     assert carried(model) == before
 

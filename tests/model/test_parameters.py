@@ -158,9 +158,9 @@ def test_json_holds_the_same_numbers(run, checkpoint):
     assert found["per_block"] == 4 * found["per_head"] == 4 * 4 * 32 * 8 and found["tensors"] == 28
 
 
-def test_the_public_function_takes_a_model_or_a_published_name(model):
+def test_the_public_function_takes_a_model_or_a_published_name(model, tiny):
     assert probe.count_parameters(model) == count_tensors(model)
+    assert probe.count_parameters("tiny-senses") == count_tensors(tiny)
     assert probe.count_parameters("gpt3") == published("gpt3")
-    said = r"^Counting the parameters of 'gpt5': expected a loaded model or one of gpt3; load"
-    with pytest.raises(probe.InputError, match=said):
-        probe.count_parameters("gpt5")
+    with pytest.raises(probe.ModelError, match=r"^Cannot load \./gpt5: there is no such folder"):
+        probe.count_parameters("./gpt5")

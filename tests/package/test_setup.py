@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import os
 import re
 import shutil
 import subprocess
@@ -181,48 +180,3 @@ def test_the_version_is_that_of_the_installed_distribution(monkeypatch: pytest.M
 
     monkeypatch.setattr("importlib.metadata.version", missing)
     assert probe.__version__ == "not installed"
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A copy of what make reads, with the stamp of a finished installation."""
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, tmp_path / name)
-        os.utime(tmp_path / name, (1, 1))
-    (tmp_path / ".venv").mkdir()
-    (tmp_path / ".venv" / "ready").touch()
-    return tmp_path
-
-
-def plan(checkout: Path, target: str) -> str:
-    command = ["make", "--dry-run", "--no-print-directory", target]
-    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True).stdout
-
-
-@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-@pytest.mark.parametrize(
-    ("target", "last"),
-    [("report", "probe report --out reports"), ("test", "-m pytest"), ("check", "mypy")],
-)
-def test_make_installs_once_and_again_when_a_pin_changes(
-    checkout: Path, target: str, last: str
-) -> None:
-    assert last in plan(checkout, target)
-    assert "pip install" not in plan(checkout, target)
-    os.utime(checkout / "constraints.txt")
-    os.utime(checkout / ".venv" / "ready", (1, 1))
-    again = plan(checkout, target)
-    assert again.index("pip install") < again.index("touch .venv/ready") < again.index(last)
-    assert "-c constraints.txt -e '.[dev]'" in again
-
-
-def test_the_licence_is_mit() -> None:
-    text = (ROOT / "LICENSE").read_text()
-    assert text.startswith("MIT License\n") and "the probe developers" in text
-
-
-def test_the_ci_script_is_valid_and_runs_check_then_test() -> None:
-    subprocess.run(["bash", "-n", ROOT / ".ci/run"], check=True)
-    script = (ROOT / ".ci/run").read_text()
-    assert "set -eu" in script and script.index("make check") < script.index("make test")
-    assert os.access(ROOT / ".ci/run", os.X_OK)

@@ -8,7 +8,7 @@ from families import SINGLE, each_family, family_model
 from handmade import HEADS
 from planted import way_model
 
-from probe.model.weights import read_weights
+from probe.model.load import read_weights
 from probe.patching.edges import CHANNELS, EDGE_DTYPE, edges_of
 from probe.patching.paths import composition
 

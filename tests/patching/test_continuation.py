@@ -5,9 +5,8 @@ import pytest
 import torch
 from hooked_runs import EACH, KINDS, bound, drawn_pair, every_direction, made, put, read_all
 
-from probe.model import forward
-from probe.model import trace as hooks
-from probe.model.weights import read_weights
+from probe.model import forward, hooks
+from probe.model.load import read_weights
 from probe.patching import heads as swaps
 from probe.patching.pair import HeadPatch, cache_pair, generate, run_with_patch
 

@@ -10,7 +10,7 @@ from families import PAIRED, each_family, family_model
 
 import probe
 from probe.errors import InputError, UnsupportedModel
-from probe.model import trace as hooked
+from probe.model import hooks as hooked
 from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
 from probe.patching.cross import CrossSwaps, directions, first_token, toward

@@ -22,8 +22,8 @@ from hooked_runs import (
 
 from probe.evidence import effects
 from probe.model import forward
+from probe.model.load import read_weights
 from probe.model.tokens import TargetText
-from probe.model.weights import read_weights
 from probe.patching import heads as patching
 
 
@@ -172,7 +172,7 @@ def test_a_swap_at_the_last_block_before_the_read_out_is_its_write_and_what_the_
         step = forward.attend(weights, block, resid)
 
         def after(z, resid=resid, at=text.at):
-            resid_mid = forward.leave(block, resid, z, config)["resid_mid"]
+            resid_mid = forward.attention_output(block, resid, z, config)["resid_mid"]
             return forward.mlp(block, resid_mid, resid, config)["resid_post"][at]
 
         unchanged = after(step["z"])

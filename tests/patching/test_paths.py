@@ -20,7 +20,7 @@ from hooked_runs import (
 from planted import AXIS, CUE, WAYS, flat, way_pairs
 from seeds import mostly_campaign
 
-from probe.model.weights import read_weights
+from probe.model.load import read_weights
 from probe.patching import edges, paths
 from probe.patching.edges import EDGE_DTYPE
 from probe.patching.pair import cache_pair

@@ -19,7 +19,7 @@ from hooked_runs import (
 )
 
 from probe.errors import InputError
-from probe.model.weights import read_weights
+from probe.model.load import read_weights
 from probe.patching import heads as swaps
 from probe.patching import positions
 

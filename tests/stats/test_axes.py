@@ -10,8 +10,8 @@ from handmade import SENSES, make_sentences, random_model, tokens_of
 from scipy.stats import norm
 
 from probe.model import decomposition
+from probe.model.load import read_weights
 from probe.model.trace import target_states
-from probe.model.weights import read_weights
 from probe.stats import axes, resampling
 from probe.text.splits import Holdout, cross_fit
 

@@ -31,8 +31,8 @@ from sweeping import (
 
 import probe
 from probe.errors import InputError
+from probe.model.load import read_weights
 from probe.model.tokens import TargetText, positions_of_span
-from probe.model.weights import read_weights
 from probe.sweep import measure, shards, work
 from probe.sweep.deal import deal, read_rows
 from probe.sweep.measure import fit_word, from_file, to_bytes

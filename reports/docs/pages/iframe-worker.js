@@ -1,2 +1,63 @@
-/* iframe-worker 1.0.4, MIT, (c) 2020-2022 Martin Donath: what lets the search of pages opened as files run without a network. */
-"use strict";(()=>{function c(s,n){parent.postMessage(s,n||"*")}function d(...s){return s.reduce((n,e)=>n.then(()=>new Promise(r=>{let t=document.createElement("script");t.src=e,t.onload=r,document.body.appendChild(t)})),Promise.resolve())}var o=class extends EventTarget{constructor(e){super();this.url=e;this.m=e=>{e.source===this.w&&(this.dispatchEvent(new MessageEvent("message",{data:e.data})),this.onmessage&&this.onmessage(e))};this.e=(e,r,t,i,m)=>{if(r===`${this.url}`){let a=new ErrorEvent("error",{message:e,filename:r,lineno:t,colno:i,error:m});this.dispatchEvent(a),this.onerror&&this.onerror(a)}};let r=document.createElement("iframe");r.hidden=!0,document.body.appendChild(this.iframe=r),this.w.document.open(),this.w.document.write(`<html><body><script>postMessage=${c};importScripts=${d};addEventListener("error",({error})=>{parent.dispatchEvent(new ErrorEvent("error",{filename:"${e}",error}))})<\/script><script src=${e}?${+Date.now()}><\/script></body></html>`),this.w.document.close(),onmessage=this.m,onerror=this.e,this.r=new Promise((t,i)=>{this.w.onload=t,this.w.onerror=i})}terminate(){this.iframe.remove(),onmessage=onerror=null}postMessage(e){this.r.catch().then(()=>{this.w.dispatchEvent(new MessageEvent("message",structuredClone({data:e})))})}get w(){return this.iframe.contentWindow}};window.IFrameWorker=o;location.protocol==="file:"&&(window.Worker=o);})();
+// The site's search runs in a web worker, which browsers refuse to pages that are opened as files.
+// There, this stands in for one: the worker's script runs in a hidden frame that offers what the
+// script uses of a worker: `postMessage`, `importScripts`, and events named "message".
+//
+// The name of the file and that of the class are those by which the theme recognises such a
+// stand-in; without one it would ask the network for its own.
+"use strict";
+
+class IFrameWorker extends EventTarget {
+  constructor(url) {
+    super();
+    this.onmessage = null;
+    this.onerror = null;
+    this.frame = document.createElement("iframe");
+    this.frame.hidden = true;
+    this.frame.srcdoc = "<!doctype html><title>search</title>";
+    // A message that is sent while the script loads waits for it.
+    this.ready = new Promise((resolve) => {
+      this.frame.addEventListener("load", resolve, { once: true });
+    }).then(() => this.start(url));
+    document.body.append(this.frame);
+  }
+
+  start(url) {
+    const inside = this.frame.contentWindow;
+    inside.postMessage = (data) => this.tell(new MessageEvent("message", { data }));
+    inside.importScripts = async (...urls) => {
+      for (const each of urls) await this.load(each);
+    };
+    inside.addEventListener("error", ({ message, filename, lineno, error }) =>
+      this.tell(new ErrorEvent("error", { message, filename, lineno, error })));
+    return this.load(url);
+  }
+
+  load(url) {
+    const script = this.frame.contentDocument.createElement("script");
+    script.src = new URL(url, document.baseURI);
+    return new Promise((resolve, reject) => {
+      script.addEventListener("load", resolve);
+      script.addEventListener("error", () => reject(new Error(`${script.src} cannot be loaded`)));
+      this.frame.contentDocument.body.append(script);
+    });
+  }
+
+  tell(event) {
+    this.dispatchEvent(event);
+    this[`on${event.type}`]?.(event);
+  }
+
+  async postMessage(message) {
+    const data = structuredClone(message);
+    await this.ready;
+    const inside = this.frame.contentWindow;
+    inside.dispatchEvent(new inside.MessageEvent("message", { data }));
+  }
+
+  terminate() {
+    this.frame.remove();
+  }
+}
+
+window.IFrameWorker = IFrameWorker;
+if (location.protocol === "file:") window.Worker = IFrameWorker;

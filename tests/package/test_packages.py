@@ -1,5 +1,5 @@
-"""The house: a module imports only from its own room and rooms before it, and no files do so in a
-circle."""
+"""The packages: a module imports only from its own package and from those before it, whatever way
+the import is written, and no files do so in a circle."""
 
 import ast
 from pathlib import Path
@@ -9,9 +9,22 @@ import pytest
 from probe.model.architectures import FAMILIES
 
 PROBE = Path(__file__).parents[2] / "probe"
-ROOMS = (
-    *("errors", "provenance", "text", "stats", "model", "patching"),
-    *("evidence", "walkthrough", "charts", "sweep", "pages", "explorer", "cli", "__main__"),
+PACKAGES = (
+    "errors",
+    "provenance",
+    "display",
+    "text",
+    "stats",
+    "model",
+    "patching",
+    "evidence",
+    "walkthrough",
+    "charts",
+    "sweep",
+    "pages",
+    "explorer",
+    "cli",
+    "__main__",
 )
 FILES = {
     ".".join(path.relative_to(PROBE).with_suffix("").parts): path for path in PROBE.rglob("*.py")
@@ -47,36 +60,55 @@ def own(names: set[str]) -> set[str]:
     return found
 
 
-GRAPH = {name: own(imports_of(path)) - {name} for name, path in MODULES.items()}
+def named_in_strings(path: Path) -> set[str]:
+    """Every string of the file that is nothing but the dotted name of a module of the project, as
+    `import_module` would take it."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    strings = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    dotted = {text for text in strings if isinstance(text, str) and text.startswith("probe.")}
+    return {text for text in dotted if text.removeprefix("probe.") in MODULES}
 
 
-def room(name: str) -> str:
+GRAPH = {
+    name: own(imports_of(path) | named_in_strings(path)) - {name} for name, path in MODULES.items()
+}
+
+
+def package_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def test_every_file_stands_in_a_room() -> None:
-    assert {room(name) for name in MODULES} == set(ROOMS)
+def test_every_file_stands_in_a_package() -> None:
+    assert {package_of(name) for name in MODULES} == set(PACKAGES)
 
 
 @pytest.mark.parametrize("name", sorted(GRAPH))
-def test_imports_point_to_rooms_before(name: str) -> None:
-    later = ROOMS[ROOMS.index(room(name)) + 1 :]
-    back_up = sorted(other for other in GRAPH[name] if room(other) in later)
-    assert back_up == [], f"{name} imports from a later room"
+def test_imports_point_to_packages_before(name: str) -> None:
+    later = PACKAGES[PACKAGES.index(package_of(name)) + 1 :]
+    upwards = sorted(other for other in GRAPH[name] if package_of(other) in later)
+    assert upwards == [], f"{name} imports from a later package"
+
+
+def test_a_module_named_in_a_string_counts_as_imported(tmp_path: Path) -> None:
+    file = tmp_path / "lower.py"
+    file.write_text(
+        'import_module("probe.pages.report")\n"""See `probe.pages.report`."""\nUSED = "probe.nothing"\n'
+    )
+    assert named_in_strings(file) == {"probe.pages.report"}
 
 
 def circle_from(name: str, graph: dict[str, set[str]]) -> list[str]:
-    """A way from the module back to itself, empty where there is none."""
-    ways = [[name]]
+    """A chain of imports from the module back to itself, empty where there is none."""
+    chains = [[name]]
     seen = set()
-    while ways:
-        way = ways.pop()
-        for other in graph[way[-1]]:
+    while chains:
+        chain = chains.pop()
+        for other in graph[chain[-1]]:
             if other == name:
-                return [*way, name]
+                return [*chain, name]
             if other not in seen:
                 seen.add(other)
-                ways.append([*way, other])
+                chains.append([*chain, other])
     return []
 
 
@@ -85,11 +117,11 @@ def test_no_files_import_each_other_in_a_circle_and_one_would_be_found() -> None
     assert circle_from("a", {"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
 
 
-@pytest.mark.parametrize(("rooms", "packages"), HEAVY.items(), ids=HEAVY)
-def test_what_a_room_never_imports(rooms: str, packages: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("package", "libraries"), HEAVY.items(), ids=HEAVY)
+def test_what_a_package_never_imports(package: str, libraries: tuple[str, ...]) -> None:
     for name, path in MODULES.items():
-        if room(name) == rooms:
-            heavy = sorted(other for other in imports_of(path) if other.split(".")[0] in packages)
+        if package_of(name) == package:
+            heavy = sorted(other for other in imports_of(path) if other.split(".")[0] in libraries)
             assert heavy == [], f"{name} imports {heavy}"
 
 

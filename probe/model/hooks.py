@@ -1,0 +1,270 @@
+"""One run of TransformerLens's bridge, read through its hooks: the tensors of every attention of a
+text, or of one position of many texts.
+
+The bridge is in raw mode (Hugging Face's own numbers). The table of architectures says which hook
+holds which quantity; hooks that hold something else are replaced. `check_hooks` asks a freshly
+loaded model three questions before anybody sees it. `probe.model.trace` makes records of what is
+read here.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from probe.model import attention as formulas
+from probe.model import forward
+from probe.model.architectures.family import Attention
+from probe.model.model import Model, refuse
+from probe.model.weights import Weights, layers_of, read_stacks
+
+if TYPE_CHECKING:
+    from transformers import Cache
+
+# Vectors by position and head in a hook, by head and position in a trace.
+HEAD_VECTORS = ("q", "k", "v", "z")
+SHARED = ("k", "v")
+AT_ONE_POSITION = (*HEAD_VECTORS, "pattern", "mlp_out", "resid_pre", "resid_post")
+
+
+@dataclass(frozen=True)
+class HookedRun:
+    """One run: the tensors of each attention by its name in the table, stacked over layers; its
+    weights; the logits.
+
+    `logits: pos d_vocab` are those of the head in the bridge, which is a random one when the
+    checkpoint has none.
+    """
+
+    tensors: Mapping[str, Mapping[str, Tensor]]
+    stacks: Mapping[str, Weights]
+    logits: Tensor
+
+
+def read(model: Model, ids: Sequence[int], target: Sequence[int] | None = None) -> HookedRun:
+    """Every tensor of every attention, on the CPU, of one run of `ids` (and of `target` through a
+    decoder)."""
+    targets = None if target is None else [target]
+    with recording(model, lambda name, tensor: tensor[0].cpu()) as recorded:
+        logits = run(model, [ids], targets)
+    stacks = read_stacks(model.weights, model.config)
+    tensors = {name: _stack_text(stack, recorded[name]) for name, stack in stacks.items()}
+    return HookedRun(tensors, stacks, logits[0].detach().cpu())
+
+
+def run(
+    model: Model,
+    rows: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]] | None = None,
+    *,
+    head: bool = True,
+) -> Tensor:
+    """Logits of one forward of the bridge on texts padded on the right. `-> row pos d_vocab`
+
+    Behind a text's end the numbers mean nothing. Without `head` the unembedding, a good part of the
+    work for many sentences, is left out, and the last vectors come back: `row pos d_model`.
+    """
+    ids = pad_rows(model, rows)
+    # The mask is made from lengths: one made from ids would drop a padding token that is part of a
+    # text. A causal model needs none, for padding comes after everything that is read; and with
+    # one, where layers have a sliding window, a padded position would see nothing and become NaN.
+    lengths = [ids.shape[1] if model.config.causal else len(row) for row in rows]
+    ends = torch.tensor(lengths, device=model.device)
+    mask = (torch.arange(ids.shape[1], device=model.device) < ends[:, None]).long()
+    if targets is not None:
+        return model.bridge(ids, attention_mask=mask, decoder_input=pad_rows(model, targets))
+    if head:
+        return model.bridge(ids, attention_mask=mask)
+    base = model.bridge.original_model.base_model
+    return base(ids, attention_mask=mask, use_cache=False).last_hidden_state
+
+
+def pad_rows(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
+    """Rows of ids as one tensor, the shorter ones padded on the right. `-> row pos`"""
+    width = max(map(len, rows))
+    pad = model.tokenizer.pad_token_id or 0
+    padded = [[*row, *[pad] * (width - len(row))] for row in rows]
+    return torch.tensor(padded, device=model.device)
+
+
+def read_at(model: Model, rows: Sequence[Sequence[int]], at: Sequence[int]) -> dict[str, Tensor]:
+    """What `TargetStates` holds of one position of each text, read in one run of a model with one
+    stack.
+
+    `resid: row depth d_model` · `mlp_out: row layer d_model` · `q k v z: row layer head d_head` ·
+    `pattern: row layer head key_pos`.
+    """
+    row = torch.arange(len(rows), device=model.device)
+    pos = torch.tensor(at, device=model.device)
+
+    def select(name: str, tensor: Tensor) -> Tensor:
+        # a pattern is `row head query_pos key_pos`, everything else `row pos ...`
+        return tensor[row, :, pos] if name == "pattern" else tensor[row, pos]
+
+    with recording(model, select, AT_ONE_POSITION) as recorded:
+        run(model, rows, head=False)
+    return _stack_layers(model, recorded[""])
+
+
+def read_last(
+    model: Model, ids: Sequence[int], cache: "Cache", values: Tensor
+) -> dict[str, Tensor]:
+    """`read_at` of the last of some tokens of one text in a causal model, which follow those in
+    `cache`.
+
+    The keys and values of these tokens are added to the cache; V of all of them goes into `values:
+    layer head pos d_head`.
+    """
+    layers = iter(values)
+
+    def select(name: str, tensor: Tensor) -> Tensor:
+        if name == "v":
+            heads_first = tensor[0].transpose(0, 1)
+            next(layers)[:] = formulas.repeat_kv(heads_first, model.config.n_heads)
+        return tensor[:, :, -1] if name == "pattern" else tensor[:, -1]
+
+    with recording(model, select, AT_ONE_POSITION) as recorded:
+        rows = torch.tensor([list(ids)], device=model.device)
+        model.bridge.original_model.base_model(rows, past_key_values=cache, use_cache=True)
+    return _stack_layers(model, recorded[""])
+
+
+@contextmanager
+def recording(
+    model: Model, select: Callable[[str, Tensor], Tensor], names: Collection[str] | None = None
+) -> Iterator[dict[str, dict[str, list[Tensor]]]]:
+    """Inference that records what `select` takes of every tensor, or of those of these names, of
+    every layer: by attention and name. The hooks are removed again whatever happens.
+    """
+    recorded: dict[str, dict[str, list[Tensor]]] = {}
+    hooks = []
+
+    def record(attention: str, name: str, tensor: Tensor, hook: object) -> None:
+        recorded[attention][name].append(select(name, tensor).clone())
+
+    for attention in model.config.family.attentions:
+        wanted = [name for name in attention.hooks if names is None or name in names]
+        recorded[attention.name] = {name: [] for name in wanted}
+        for name in wanted:
+            for layer in range(layers_of(attention, model.config)):
+                point = f"{attention.blocks}.{layer}.{attention.hooks[name]}"
+                hooks.append((point, partial(record, attention.name, name)))
+    with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
+        yield recorded
+
+
+def _stack_layers(model: Model, recorded: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+    """Layers side by side, the stream in one piece, keys and values repeated for the heads that
+    share them."""
+    recorded["resid"] = [*recorded.pop("resid_pre"), recorded.pop("resid_post")[-1]]
+    states = {name: torch.stack(layers, dim=1).cpu() for name, layers in recorded.items()}
+    for name in SHARED:
+        one_position = states[name].unsqueeze(-2)
+        states[name] = formulas.repeat_kv(one_position, model.config.n_heads).squeeze(-2)
+    return states
+
+
+def _stack_text(stack: Weights, recorded: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
+    """Stacked over layers, heads first, keys and values repeated for the heads that share them,
+    unreliable hooks replaced."""
+    tensors = {name: torch.stack(list(layers)) for name, layers in recorded.items()}
+    for name in HEAD_VECTORS:
+        tensors[name] = tensors[name].transpose(1, 2)
+    for name in SHARED:
+        tensors[name] = formulas.repeat_kv(tensors[name], stack.config.n_heads)
+    if "scores" in stack.attention.unreliable_hooks:
+        bias = forward.position_bias(stack, tensors["q"].shape[-2])
+        layers = zip(stack.blocks, tensors["q"], tensors["k"], strict=True)
+        scores = [forward.score(stack, block, q, k, bias) for block, q, k in layers]
+        tensors["scores"] = torch.stack(scores)
+    if "resid_mid" not in tensors:
+        tensors["resid_mid"] = tensors["resid_pre"] + tensors["attn_out"]
+    return tensors
+
+
+def check_hooks(model: Model, ids: Sequence[int]) -> None:
+    """Pattern rows sum to 1; a causal attention does not look ahead; an edit of one head's z
+    reaches the logits.
+
+    Asked of every attention on one short text. Raises ModelError naming the property that fails.
+    """
+    family = model.config.family
+    target = None
+    if family.kind == "encoder-decoder":
+        target = [model.config.start_token or 0, *ids[:-1]]
+    whole = read(model, ids, target)
+    for attention in family.attentions:
+        if problem := _problem_of(model, attention, ids, target, whole):
+            problem = f"its hooks fail the self-check: {problem}"
+            raise refuse(model.origin.location, problem, f"load an unmodified {family.name}")
+
+
+def _problem_of(
+    model: Model,
+    attention: Attention,
+    ids: Sequence[int],
+    target: Sequence[int] | None,
+    whole: HookedRun,
+) -> str:
+    """The property of the self-check that this attention lacks; empty where it has all three."""
+    pattern = whole.tensors[attention.name]["pattern"]
+    sums = pattern.sum(-1)
+    if not torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-5):
+        return "the rows of its attention pattern do not sum to 1"
+    if attention.causal:
+        ahead = bool((pattern.triu(1) != 0).any())
+        if ahead or not _looks_back_only(model, ids, target, whole.logits):
+            return "a position looks ahead at a later token"
+    if not _edit_is_felt(model, attention, ids, target, whole):
+        return "an edit of a head's z does not change its logits"
+    return ""
+
+
+def _looks_back_only(
+    model: Model, ids: Sequence[int], target: Sequence[int] | None, logits: Tensor
+) -> bool:
+    """True when another last token changes nothing before it."""
+    changed = [*(target or ids)]
+    changed[-1] = (changed[-1] + 1) % model.config.d_vocab
+    with torch.inference_mode():
+        other = run(model, [changed]) if target is None else run(model, [ids], [changed])
+    earlier = other[0, :-1].cpu()
+    as_before = logits[:-1]
+    scale = float(as_before.abs().max()) if as_before.numel() else 1.0
+    return bool(torch.allclose(earlier, as_before, rtol=0, atol=1e-5 * max(scale, 1e-30)))
+
+
+def _edit_is_felt(
+    model: Model,
+    attention: Attention,
+    ids: Sequence[int],
+    target: Sequence[int] | None,
+    whole: HookedRun,
+) -> bool:
+    """True when moving the z of one head moves the logits; heads whose W_O writes nothing cannot
+    tell."""
+    writers = [
+        (layer, head)
+        for layer, block in enumerate(whole.stacks[attention.name].blocks)
+        for head, w_o in enumerate(block.w_o)
+        if (w_o != 0).any()
+    ]
+
+    def edit(head: int, z: Tensor, hook: object) -> Tensor:
+        edited = z.clone()
+        # no two coordinates alike: W_O could send a constant to nothing
+        push = torch.linspace(1.0, 2.0, z.shape[-1], dtype=z.dtype, device=z.device)
+        edited[:, :, head] += push * (1 + z.abs().max())
+        return edited
+
+    targets = None if target is None else [target]
+    for layer, head in reversed(writers):
+        point = f"{attention.blocks}.{layer}.{attention.hooks['z']}"
+        with torch.inference_mode(), model.bridge.hooks(fwd_hooks=[(point, partial(edit, head))]):
+            if not torch.equal(run(model, [ids], targets)[0].cpu(), whole.logits):
+                return True
+    return not writers

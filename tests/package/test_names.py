@@ -1,0 +1,73 @@
+"""Names that were promised and are renamed stand nowhere any more, but in the changelog, which says
+what they are called now."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CHANGELOG = ROOT / "reports" / "docs" / "pages" / "changelog.md"
+TREES = ("probe", "tests", "analyses", "reports/docs")
+FILES = ("README.md", "reports/README.md", "reports/gallery.py", "Makefile", "pyproject.toml")
+ENDINGS = {".py", ".pyi", ".toml", ".j2", ".js", ".css", ".md", ".ipynb", ".html", ".yml"}
+
+# An old name as a pattern, and a line in which it is found. A word that is also English, as `said`
+# is, counts where it can only be the name of a column.
+OLD = {
+    r"\bp_said\b": 'heads["p_said"]',
+    r"\bsaid_p\b": 'words["said_p"]',
+    r"\bp_continued\b": "p_continued = {",
+    r"\bcontinued_p\b": "pair.continued_p",
+    r"\bways\.(csv|parquet)\b": "ways.csv",
+    r"\broutes\.(csv|parquet)\b": "out / 'routes.parquet'",
+    r"\bledger\.(csv|parquet)\b": "ledger.csv",
+    r"\bframes\[.(ways|routes|ledger).\]": 'frames["ways"]',
+    r"\bstud(y|ied)\.(ways|routes|ledger)\b": "study.ledger",
+    r"\bprobe[./](model[./])?ledger\b": "probe.ledger.logit_lens",
+    r"\bprobe\.paths\b": "probe.paths(weights)",
+    r"\b(probe[./]|from \.)study[./](study|columns|evaluation|examples|circuit|word)\b": (
+        "from probe.study.columns import"
+    ),
+    r"\b(probe[./]|from \.)explore[./](notebook|server|session|page|desk|templates)\b": (
+        "probe/explore/templates"
+    ),
+    r"\bpages[./]walk[./](choose|scene|numbers|frames|walk)\b": "probe.pages.walk.scene",
+    r"\bpatching[./](engine|live|swaps|ways|routes)\b": "probe.patching.live",
+    r"\b(cue_ledger|ledger_bars|ledger_in_words|route_bars|route_table)\b": "charts.cue_ledger(",
+    r"\b(share_heads|look_back)\b": "attention.share_heads",
+}
+
+
+def sources() -> list[Path]:
+    """Every text of the project that names something, without this file and the changelog."""
+    found = [ROOT / name for name in FILES]
+    for tree in TREES:
+        found += [path for path in (ROOT / tree).rglob("*") if path.suffix in ENDINGS]
+    return [path for path in found if path not in (CHANGELOG, Path(__file__))]
+
+
+TEXTS = {path: path.read_text(encoding="utf-8") for path in sources()}
+
+
+@pytest.mark.parametrize(("pattern", "example"), OLD.items(), ids=OLD.values())
+def test_an_old_name_stands_nowhere(pattern: str, example: str) -> None:
+    assert re.search(pattern, example), "the pattern does not find its own example"
+    found = []
+    for path, text in TEXTS.items():
+        for number, line in enumerate(text.splitlines(), 1):
+            if re.search(pattern, line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
+    assert found == []
+
+
+def test_the_search_reads_code_tests_chapters_templates_and_analyses() -> None:
+    names = {str(path.relative_to(ROOT)) for path in TEXTS}
+    assert {
+        "probe/evidence/columns.toml",
+        "probe/pages/templates/report/ambiguity.html.j2",
+        "tests/conftest.py",
+        "analyses/investigation.ipynb",
+        "reports/docs/pages/methods.md",
+    } <= names
+    assert len(names) > 250

@@ -379,7 +379,8 @@ def curves(results: Sequence[WordResult]) -> pd.DataFrame:
 
 
 def random_sets(results: Sequence[WordResult]) -> pd.DataFrame:
-    """Faithfulness of every random set, matched per layer to the first `size` heads of the order."""
+    """Faithfulness of every random set, matched per layer to the first `size` heads of the
+    order."""
     parts = []
     for result in results:
         curve = result.curves

@@ -328,8 +328,8 @@ FAULTS = (
     Fault(
         "evidence/evaluation.py",
         "tested on what it learned",
-        "train, test = list(holdout.train), list(holdout.test)",
-        "train, test = list(holdout.test), list(holdout.test)",
+        "train = list(holdout.train)\n        test = list(holdout.test)\n        depth",
+        "train = list(holdout.test)\n        test = list(holdout.test)\n        depth",
     ),
     Fault(
         "sweep/measure.py",

@@ -121,7 +121,8 @@ def test_more_than_is_free_or_allowed_is_refused(monkeypatch):
         with pytest.raises(InputError) as refused:
             planned.require(limit)
         assert str(refused.value) == (
-            f"Planning the study of bank: it would take about {needs} of memory and {there}, or take fewer words, "
+            f"Planning the study of bank: it would take about {needs} of memory and {there}, or "
+            "take fewer words, "
             "fewer sentences or a smaller model."
         )
     assert planned.require() is planned is planned.require(1_750_000_000)
@@ -149,7 +150,8 @@ def test_another_text_is_no_amount(text):
     with pytest.raises(InputError) as refused:
         parse_memory(text)
     assert str(refused.value) == (
-        f"Reading --max-memory: got {text!r}, expected an amount of memory; give one such as 4GB or 500MB."
+        f"Reading --max-memory: got {text!r}, expected an amount of memory; give one such as 4GB "
+        "or 500MB."
     )
 
 

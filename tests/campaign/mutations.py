@@ -192,8 +192,8 @@ FAULTS = (
     Fault(
         "patching/pair.py",
         "a change at the next position",
-        "variants[:, :, place] =",
-        "variants[:, :, place - 1] =",
+        "variants[:, :, index] =",
+        "variants[:, :, index - 1] =",
     ),
     # effects
     Fault("evidence/effects.py", "noising of the wrong sign", "into_b, -into_a", "into_b, into_a"),
@@ -232,7 +232,10 @@ FAULTS = (
         "z + _mix",
     ),
     Fault(
-        "patching/pair.py", "a change misses the norms", "family.adds_plainly or layer < 0", "True"
+        "patching/pair.py",
+        "a change misses the norms",
+        "family.adds_plainly or site == EMBEDDINGS",
+        "True",
     ),
     Fault("patching/pair.py", "a key too few", "slice(pos + 1 if", "slice(pos if"),
     Fault(
@@ -244,8 +247,8 @@ FAULTS = (
     Fault(
         "patching/paths.py",
         "query and key swapped",
-        '"query": ("w_q", "w_k"), "key": ("w_k", "w_q")',
-        '"query": ("w_k", "w_q"), "key": ("w_q", "w_k")',
+        '"query": ("w_q", "w_k"),\n    "key": ("w_k", "w_q")',
+        '"query": ("w_k", "w_q"),\n    "key": ("w_q", "w_k")',
     ),
     # statistics
     Fault(

@@ -67,7 +67,7 @@ def note(quantity, published, measured):
 
 
 try:
-    model = probe.load(os.environ.get("PROBE_MODEL", "gpt2"))
+    model = probe.load(os.environ.get("PROBE_MODEL") or "gpt2")
 except probe.ProbeError as error:
     stop(error)
 if model.config.architecture != "gpt2":

@@ -21,6 +21,7 @@ from probe.errors import InputError, ProbeError
 from probe.pages.terminal import (
     cost_sentence,
     print_certificate,
+    print_evaluation,
     print_parameters,
     print_table,
     progress_bar,
@@ -230,12 +231,12 @@ def explore(
     """Your own sentences live: type, swap heads, see what changes; a server on this machine, until
     Ctrl-C."""
     try:
-        from probe.explorer.server import NAMES, serve
+        from probe.explorer.server import LOCAL_NAMES, serve
     except ModuleNotFoundError as error:
         raise InputError(
             f"Exploring: the package {error.name} is missing; install it with pip install starlette uvicorn."
         ) from error
-    if host not in NAMES:
+    if host not in LOCAL_NAMES:
         typer.echo(
             f"probe: listening on {host}: whoever reaches this machine and has the address can use the model.",
             err=True,
@@ -299,11 +300,7 @@ def evaluate(
     if as_json:
         typer.echo(result.to_json())
         return
-    for header, rows in result.text_tables():
-        print_table(header, rows)
-        typer.echo()
-    for line in result.reasons():
-        typer.echo(line)
+    print_evaluation(result)
 
 
 @app.command()

@@ -1,4 +1,5 @@
-# The pictures and what draws them, each name once; `probe/charts/__init__.py` imports each when it is first asked for.
+# The pictures and what draws them, each name once; `probe/charts/__init__.py` imports each when it
+# is first asked for.
 from .circuit import circuit as circuit
 from .circuit import in_order as in_order
 from .circuit import position_limit as position_limit

@@ -41,13 +41,16 @@ def depth_profile(
 
     `read_at`, the read-out depth of the word, is drawn as a line.
     """
-    first, last = (gap_at(depth, word, pair, depth=at) for at in (-1, None))
     description = (
         f"Depth profile of {word}: the mean sense coordinates of {pair[0]} and {pair[1]} are "
-        f"{'exactly 0' if first == 0 else decimal(first)} apart at the token embedding and "
-        f"{'exactly 0' if last == 0 else decimal(last)} of the gap apart after the last layer."
+        f"{_distance(gap_at(depth, word, pair, depth=-1))} apart at the token embedding and "
+        f"{_distance(gap_at(depth, word, pair))} of the gap apart after the last layer."
     )
     return finish(_depth(depth, word, pair, read_at, legend), description, height=170)
+
+
+def _distance(gap: float) -> str:
+    return "exactly 0" if gap == 0 else decimal(gap)
 
 
 def depth_profiles(depth: pd.DataFrame, word: str, *, columns: int = 3) -> Any:
@@ -57,10 +60,12 @@ def depth_profiles(depth: pd.DataFrame, word: str, *, columns: int = 3) -> Any:
         _depth(depth, word, (a, b)).properties(width=220, height=150)
         for a, b in pairs.to_numpy().tolist()
     ]
-    description = f"Depth profiles of the {len(charts)} pairs of senses of {word}, from the token embedding to the last layer."
-    return finish(
-        alt.concat(*charts, columns=columns).resolve_scale(color="independent"), description
+    picture = alt.concat(*charts, columns=columns).resolve_scale(color="independent")
+    description = (
+        f"Depth profiles of the {len(charts)} pairs of senses of {word}, from the token embedding "
+        "to the last layer."
     )
+    return finish(picture, description)
 
 
 def gap_at(
@@ -69,10 +74,9 @@ def gap_at(
     """Difference of two senses' mean coordinates at a depth, by default the last; exactly 0 for
     identical vectors."""
     rows = _of_pair(frame, word, pair)
-    here = rows[rows["depth"] == (rows["depth"].max() if depth is None else depth)].set_index(
-        "sense"
-    )["coordinate"]
-    return float(here[pair[0]] - here[pair[1]])
+    depth = rows["depth"].max() if depth is None else depth
+    coordinate = rows[rows["depth"] == depth].set_index("sense")["coordinate"]
+    return float(coordinate[pair[0]] - coordinate[pair[1]])
 
 
 def _of_pair(frame: pd.DataFrame, word: str, pair: tuple[str, str]) -> pd.DataFrame:
@@ -87,22 +91,26 @@ def _depth(
     read_at: int | None = None,
     legend: bool = True,
 ) -> alt.LayerChart:
-    rows, every = _of_pair(depth, word, pair), of_word(depth, word)
+    rows = _of_pair(depth, word, pair)
+    all_pairs = of_word(depth, word)
     x = by_depth(rows["depth"], padding=alt.Undefined, labelFlush=False)
-    key = (
-        alt.Legend(orient="top", symbolType="circle", symbolOpacity=1, offset=4) if legend else None
-    )
-    hues = [sense_colour(senses_of(every), sense) for sense in pair]
+    key = None
+    if legend:
+        key = alt.Legend(orient="top", symbolType="circle", symbolOpacity=1, offset=4)
+    hues = [sense_colour(senses_of(all_pairs), sense) for sense in pair]
     base = alt.Chart(rows).encode(x=x, color=by_value(alt.Color, "sense:N", pair, hues, key))
-    reach = alt.Scale(domain=[float(every["low"].min()), float(every["high"].max())])
-    y = alt.Y("low:Q", title="sense coordinate (1 = gap)", axis=alt.Axis(tickCount=5), scale=reach)
+    # One scale for every pair of senses of the word
+    domain = [float(all_pairs["low"].min()), float(all_pairs["high"].max())]
+    y = alt.Y(
+        "low:Q",
+        title="sense coordinate (1 = gap)",
+        axis=alt.Axis(tickCount=5),
+        scale=alt.Scale(domain=domain),
+    )
     band = base.mark_area(opacity=0.22).encode(y, alt.Y2("high"))
     mean = {"y": "coordinate:Q"}
-    layers = [
-        reference_line("y", 0.0),
-        band,
-        *lines_with_dots(base, 28, line=mean, **mean, tooltip=DEPTH_TIPS),
-    ]
-    return alt.layer(
-        *([] if read_at is None else [reference_line("x", read_at, dash=False)]), *layers
-    )
+    lines = lines_with_dots(base, 28, line=mean, **mean, tooltip=DEPTH_TIPS)
+    picture = [reference_line("y", 0.0), band, *lines]
+    if read_at is not None:
+        picture.insert(0, reference_line("x", read_at, dash=False))
+    return alt.layer(*picture)

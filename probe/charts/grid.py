@@ -38,14 +38,17 @@ from probe.stats.numbers import decimal, percent
 Orientation = Literal["rows", "columns"]
 NAMES = {"query": "query: the token that looks", "key": "key: the token looked at"}
 KINDS = {"dot": "Q·K", "pattern": "attention weight", "open": "weight without the mask"}
-MOST_WEIGHTS, FAINT = 20_000, 0.02
-ROOM = (0.24, 0.07)  # of the plane's width and height: how much a name takes
+MOST_WEIGHTS = 20_000  # cells of small squares; more make a page slow to open
+FAINT = 0.02  # a weight below it is not seen
+NAME_WIDTH = 0.24  # of a name in a plane of vectors, as a part of the plane's width
+NAME_HEIGHT = 0.07  # and of its height
 LOOKS = {
     "query": (WITH, "M-0.9,-0.7L0.9,-0.7L0,0.9Z"),
     "key": (SENSES[2], "circle"),
     "value": (SENSES[0], "square"),
 }
-DIVIDED, UNDIVIDED = "divided by √d_head", "not divided"
+DIVIDED = "divided by √d_head"
+UNDIVIDED = "not divided"
 LENGTHS = {"the vector": INK, "attention writes": WITH, "MLP writes": MUTED}
 TURNS = {"its own token vector": INK, "the same word in the other sentence": SENSES[1]}
 
@@ -67,8 +70,9 @@ def token_grid(
     """
     labels = {name: cells[name].drop_duplicates().tolist() for name in ("query", "key")}
     count = max(map(len, labels.values()))
-    step = 30 if count <= 14 else 22 if count <= 20 else 15  # pixels from a token to the next
-    down, across = ("query", "key") if queries == "rows" else ("key", "query")
+    step = _token_step(count)
+    down = "query" if queries == "rows" else "key"
+    across = "key" if queries == "rows" else "query"
     axis = {"grid": False, "labelLimit": 90}
     y = alt.Y(f"{down}:N", title=named[down], sort=None, axis=token_axis(**axis))
     x = alt.X(
@@ -77,9 +81,8 @@ def token_grid(
     rows = cells.assign(size=cells[kind].abs(), positive=cells[kind] >= 0)
     base = alt.Chart().encode(x=x, y=y)
     ground = base.mark_rect(fill="transparent", stroke=LINE, strokeOpacity=0.5)
-    closed = base.transform_filter("!datum.allowed").mark_rect(
-        fill=LINE, fillOpacity=0.45 if kind != "dot" else 0
-    )
+    grey = 0.45 if kind != "dot" else 0
+    closed = base.transform_filter("!datum.allowed").mark_rect(fill=LINE, fillOpacity=grey)
     row = base.transform_filter("datum.chosen").mark_rect(fill=WITH, fillOpacity=0.09)
     dots = base.transform_filter("datum.size > 0").mark_circle(opacity=0.9)
     tip = tips("query:N", "key:N", f"{kind}:Q | {KINDS[kind]} | .6g")
@@ -89,18 +92,24 @@ def token_grid(
     mine = cells[cells["chosen"] & (cells["allowed"] | (kind != "pattern"))]
     best = mine.nlargest(1, kind).iloc[0]
     tokens = " by ".join(str(size) for size in dict.fromkeys(map(len, labels.values())))
-    said = (
-        f"Grid of {KINDS[kind]}, queries as {queries}, {tokens} tokens. In the row of {best['query']} the largest "
-        f"is that of {best['key']}: {(decimal if kind == 'dot' else percent)(float(best[kind]))}."
+    written = decimal if kind == "dot" else percent
+    description = (
+        f"Grid of {KINDS[kind]}, queries as {queries}, {tokens} tokens. In the row of "
+        f"{best['query']} the largest is that of {best['key']}: {written(float(best[kind]))}."
     )
-    return finish(_tall(picture, len(labels[down]), step, by=down), said)
+    return finish(_tall(picture, len(labels[down]), step, by=down), description)
+
+
+def _token_step(count: int) -> int:
+    """Pixels from a token to the next, where there are so many."""
+    if count <= 14:
+        return 30
+    return 22 if count <= 20 else 15
 
 
 def _area(kind: str, step: int) -> alt.Size:
-    look, areas = (
-        {"orient": "bottom", "symbolFillColor": MUTED, "symbolStrokeWidth": 0},
-        [0, 0.62 * step * step],
-    )
+    look = {"orient": "bottom", "symbolFillColor": MUTED, "symbolStrokeWidth": 0}
+    areas = [0, 0.62 * step * step]  # square pixels; the largest dot nearly fills its cell
     if kind == "dot":
         key = alt.Legend(title=f"size of {KINDS[kind]}", tickCount=3, **look)
         return alt.Size("size:Q", scale=alt.Scale(range=areas), legend=key)
@@ -132,14 +141,11 @@ def head_grids(weights: pd.DataFrame, *, tokens: int) -> Any:
     `weights`: `layer head query_pos key_pos weight`; weights below FAINT and all but the
     MOST_WEIGHTS largest are left blank.
     """
-    layers, heads = (int(weights[name].max()) + 1 for name in ("layer", "head"))
+    layers = int(weights["layer"].max()) + 1
+    heads = int(weights["head"].max()) + 1
     side = max(160 // max(layers, heads), 26) if layers * heads > 16 else 84
-    shown = weights[weights["weight"] >= FAINT].nlargest(MOST_WEIGHTS, "weight")
-    places = alt.Scale(domain=list(range(tokens)))
-    x, y = (
-        alt.X("key_pos:O", axis=None, scale=places),
-        alt.Y("query_pos:O", axis=None, scale=places),
-    )
+    drawn = weights[weights["weight"] >= FAINT].nlargest(MOST_WEIGHTS, "weight")
+    positions = alt.Scale(domain=list(range(tokens)))
     key = alt.Legend(
         title="attention weight",
         orient="bottom",
@@ -147,10 +153,11 @@ def head_grids(weights: pd.DataFrame, *, tokens: int) -> Any:
         values=[0, 0.5, 1],
         gradientLength=160,
     )
-    cells = (
-        alt.Chart(shown)
-        .mark_rect()
-        .encode(x=x, y=y, color=alt.Color("weight:Q", scale=WEIGHTS, legend=key))
+    cells = alt.Chart(drawn).mark_rect()
+    cells = cells.encode(
+        x=alt.X("key_pos:O", axis=None, scale=positions),
+        y=alt.Y("query_pos:O", axis=None, scale=positions),
+        color=alt.Color("weight:Q", scale=WEIGHTS, legend=key),
     )
     names = {
         "titleFontSize": 11,
@@ -165,8 +172,11 @@ def head_grids(weights: pd.DataFrame, *, tokens: int) -> Any:
     across = alt.Column("head:O", title="head", header=alt.Header(**names))
     picture = cells.properties(width=side, height=side).facet(row=row, column=across, spacing=4)
     largest = percent(float(weights["weight"].max()))
-    said = f"Attention of {layers * heads} heads over {tokens} tokens; the largest weight is {largest}."
-    return finish(picture, said).configure_view(stroke=LINE)
+    description = (
+        f"Attention of {layers * heads} heads over {tokens} tokens; the largest weight is "
+        f"{largest}."
+    )
+    return finish(picture, description).configure_view(stroke=LINE)
 
 
 def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
@@ -183,14 +193,13 @@ def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
         "plane_x:Q", title="first direction of the plane", axis=axis, scale=alt.Scale(padding=24)
     )
     y = alt.Y("plane_y:Q", title="second direction", axis=axis, scale=alt.Scale(padding=14))
-    names = list(LOOKS)
-    key = (
-        alt.Legend(orient="top", title=None, values=kinds, symbolStrokeWidth=0)
-        if len(kinds) > 1
-        else None
-    )
-    kinds_of = zip((alt.Color, alt.Shape), zip(*LOOKS.values(), strict=True), strict=True)
-    colour, shape = (by_value(channel, "kind:N", names, looks, key) for channel, looks in kinds_of)
+    key = None
+    if len(kinds) > 1:
+        key = alt.Legend(orient="top", title=None, values=kinds, symbolStrokeWidth=0)
+    colours = [colour for colour, _ in LOOKS.values()]
+    shapes = [shape for _, shape in LOOKS.values()]
+    colour = by_value(alt.Color, "kind:N", list(LOOKS), colours, key)
+    shape = by_value(alt.Shape, "kind:N", list(LOOKS), shapes, key)
     tip = tips("kind:N", "label:N | token", "norm:Q | length | .6g")
     base = alt.Chart().encode(x=x, y=y)
     strong = alt.condition("datum.chosen", alt.value(150), alt.value(50))
@@ -199,27 +208,26 @@ def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
     )
     texts = base.mark_text(dy=-10, fontSize=11, color=INK).encode(text="name:N")
     picture = alt.layer(dots, texts, data=live(rows, "points"))
-    held, told = (
-        percent(float(rows["explained"].iloc[0])),
-        " and ".join(f"{kind}s" for kind in kinds),
+    variance = percent(float(rows["explained"].iloc[0]))
+    vectors = " and ".join(f"{kind}s" for kind in kinds)
+    description = (
+        f"The {vectors} of {rows['label'].nunique()} tokens in a plane that holds {variance} of "
+        "their variance."
     )
-    said = f"The {told} of {rows['label'].nunique()} tokens in a plane that holds {held} of their variance."
-    return finish(picture, said, height=280)
+    return finish(picture, description, height=280)
 
 
 def _names(rows: pd.DataFrame) -> list[str]:
     """The names that are written: of what is followed first, then in order, each unless it would
     stand on another."""
-    width, height = (float(rows[axis].max() - rows[axis].min()) for axis in ("plane_x", "plane_y"))
-    named = rows[(rows["kind"] != "query") | rows["chosen"]].sort_values(
-        "chosen", ascending=False, kind="stable"
-    )
+    width = NAME_WIDTH * float(rows["plane_x"].max() - rows["plane_x"].min())
+    height = NAME_HEIGHT * float(rows["plane_y"].max() - rows["plane_y"].min())
+    wanted = rows[(rows["kind"] != "query") | rows["chosen"]]
+    wanted = wanted.sort_values("chosen", ascending=False, kind="stable")
     written: dict[Hashable, tuple[float, float]] = {}
-    for row, x, y in zip(named.index, named["plane_x"], named["plane_y"], strict=True):
-        if all(
-            abs(x - a) > ROOM[0] * width or abs(y - b) > ROOM[1] * height
-            for a, b in written.values()
-        ):
+    for row, x, y in zip(wanted.index, wanted["plane_x"], wanted["plane_y"], strict=True):
+        apart = (abs(x - a) > width or abs(y - b) > height for a, b in written.values())
+        if all(apart):
             written[row] = (x, y)
     return [label if row in written else "" for row, label in rows["label"].items()]
 
@@ -227,22 +235,28 @@ def _names(rows: pd.DataFrame) -> list[str]:
 def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
     """Length of each token's vector before and after the `norm`, logarithmic. `norms`: a walk's
     `layer_norm` frame."""
-    scale, axis = alt.Scale(type="log", nice=False, padding=14), alt.Axis(tickCount=5, format="~g")
-    x = alt.X("before:Q", title="length of the vector (logarithmic)", scale=scale, axis=axis)
+    x = alt.X(
+        "before:Q",
+        title="length of the vector (logarithmic)",
+        scale=alt.Scale(type="log", nice=False, padding=14),
+        axis=alt.Axis(tickCount=5, format="~g"),
+    )
     tip = tips(
         "label:N | token", *(f"{name}:Q | length {name} | .6g" for name in ("before", "after"))
     )
     base = _by_token("token", tip)
     rules = base.mark_rule(color=MUTED, opacity=0.5).encode(x=x, x2="after:Q")
     look = {"filled": True, "size": 70, "opacity": 1}
-    before, after = (
-        base.mark_point(color=MUTED, **look).encode(x=x),
-        base.mark_point(color=WITH, **look),
+    before = base.mark_point(color=MUTED, **look).encode(x=x)
+    after = base.mark_point(color=WITH, **look).encode(x="after:Q")
+    picture = alt.layer(rules, before, after, data=live(norms, "norms"))
+    low = float(norms["after"].min())
+    high = float(norms["after"].max())
+    description = (
+        f"Lengths of {len(norms)} vectors before and after {norm}; after it they lie between "
+        f"{low:.3g} and {high:.3g}."
     )
-    picture = alt.layer(rules, before, after.encode(x="after:Q"), data=live(norms, "norms"))
-    low, high = float(norms["after"].min()), float(norms["after"].max())
-    said = f"Lengths of {len(norms)} vectors before and after {norm}; after it they lie between {low:.3g} and {high:.3g}."
-    return finish(_tall(picture, len(norms), 20), said)
+    return finish(_tall(picture, len(norms), 20), description)
 
 
 def _by_token(title: str, tip: list[alt.Tooltip]) -> alt.Chart:
@@ -272,8 +286,9 @@ def softmax_bars(row: pd.DataFrame) -> Any:
     bars = alt.Chart().mark_bar().encode(x=x, xOffset=side, y=y, color=colour, tooltip=tip)
     most = row.groupby("variant")["weight"].max()
     description = (
-        f"Attention weights over {row['key'].nunique()} tokens: the largest is {percent(float(most[DIVIDED]))} with "
-        f"the division and {percent(float(most[UNDIVIDED]))} without it."
+        f"Attention weights over {row['key'].nunique()} tokens: the largest is "
+        f"{percent(float(most[DIVIDED]))} with the division and "
+        f"{percent(float(most[UNDIVIDED]))} without it."
     )
     return finish(alt.layer(bars, data=live(row, "shares")), description, height=200)
 
@@ -294,8 +309,9 @@ def source_bars(values: pd.DataFrame) -> Any:
     )
     largest = values.iloc[values["share"].abs().argmax()]
     description = (
-        f"Shares of ΔE by source token: {largest['label']} supplies {percent(float(largest['share']))} of it with a "
-        f"weight of {percent(float(largest['weight']))}."
+        f"Shares of ΔE by source token: {largest['label']} supplies "
+        f"{percent(float(largest['share']))} of it with a weight of "
+        f"{percent(float(largest['weight']))}."
     )
     picture = alt.layer(bars, ticks, data=live(values, "values")) + reference_line("x", 0.0)
     return finish(_tall(picture, len(values), 22), description)
@@ -307,9 +323,12 @@ def logit_bars(values: pd.DataFrame, word: str) -> Any:
     x = alt.X("logit:Q", title=f"added to the logit of “{word}”", axis=alt.Axis(tickCount=5))
     _, bars = _source_bars("logit", x, tips("label:N | source", "logit:Q | added | +.6g"))
     largest = values.iloc[values["logit"].abs().argmax()]
-    said = f"What each source token adds to the logit of {word}: {largest['label']} {decimal(float(largest['logit']))}."
+    description = (
+        f"What each source token adds to the logit of {word}: {largest['label']} "
+        f"{decimal(float(largest['logit']))}."
+    )
     picture = alt.layer(bars, data=live(values, "logits")) + reference_line("x", 0.0)
-    return finish(_tall(picture, len(values), 22), said)
+    return finish(_tall(picture, len(values), 22), description)
 
 
 def _source_bars(column: str, x: alt.X, tip: list[alt.Tooltip]) -> tuple[alt.Chart, alt.Chart]:
@@ -323,26 +342,28 @@ def _source_bars(column: str, x: alt.X, tip: list[alt.Tooltip]) -> tuple[alt.Cha
 def stream_lengths(rows: pd.DataFrame) -> Any:
     """Length of the vector entering each layer, and of what attention and MLP wrote. `rows`: `depth
     what value`."""
-    return _stream(rows, LENGTHS, "lengths", said="Lengths", title="length")
+    return _stream(rows, LENGTHS, "lengths", what="Lengths", title="length")
 
 
 def stream_turns(rows: pd.DataFrame) -> Any:
     """Cosine of the vector with its token's embedding, and with the same word's vector in another
     sentence."""
-    return _stream(rows, TURNS, "turns", said="Cosines", title="cosine with")
+    return _stream(rows, TURNS, "turns", what="Cosines", title="cosine with")
 
 
 def _stream(
-    rows: pd.DataFrame, colours: dict[str, str], name: str, *, said: str, title: str
+    rows: pd.DataFrame, colours: dict[str, str], name: str, *, what: str, title: str
 ) -> Any:
-    """Lines by depth, the rows named `name`; the ends of the first line are `said`."""
-    shown = [what for what in colours if what in set(rows["what"])]
+    """Lines by depth, the rows named `name`; `what` they are begins the description, with the ends
+    of the first line."""
+    kinds = [kind for kind in colours if kind in set(rows["what"])]
     key = line_legend(orient="top", columns=1, labelLimit=300)
-    colour = by_value(alt.Color, "what:N", shown, [colours[what] for what in shown], key)
+    colour = by_value(alt.Color, "what:N", kinds, [colours[kind] for kind in kinds], key)
     x = by_depth(rows["depth"], entering=True)
     y = alt.Y("value:Q", title=title, axis=alt.Axis(tickCount=5))
     tip = tips("what:N", "depth:Q | blocks passed", "value:Q | | .6g")
     lines = lines_with_dots(alt.Chart().encode(x=x, y=y, color=colour), 36, tooltip=tip)
-    ends = ends_of_lines(rows[rows["what"] == next(iter(colours))], "depth", "what", decimal)
-    told = f"{said} by depth: {ends.replace(' from ', ' goes from ')}."
-    return finish(alt.layer(*lines, data=live(rows, name)), told, height=200)
+    first = rows[rows["what"] == next(iter(colours))]
+    ends = ends_of_lines(first, "depth", "what", decimal).replace(" from ", " goes from ")
+    picture = alt.layer(*lines, data=live(rows, name))
+    return finish(picture, f"{what} by depth: {ends}.", height=200)

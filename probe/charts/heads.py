@@ -48,7 +48,9 @@ MARKS = {
 COLOURS = dict.fromkeys(ORDER, MUTED) | {"resolver": WITH, "opposes": AGAINST}
 MEANINGS = {
     "resolver": "moves the word, and what is said next, beyond chance for every head tested",
-    "position-explained": "moves the word by the token next to it, whatever that is, or cannot be told from this",
+    "position-explained": (
+        "moves the word by the token next to it, whatever that is, or cannot be told from this"
+    ),
     "confounded": "would be a resolver, but what has no meaning tells the senses apart as well",
     "opposes": "moves the word the wrong way",
     "backup": "stands in for another head: swapping both moves the word further",
@@ -57,7 +59,10 @@ MEANINGS = {
     "carrier": "carries the meaning at the word; that anything reads it there was not shown",
     "none": "nothing was shown",
 }
-MANY_HEADS, FEW_LAYERS = 16, 6
+MANY_HEADS = 16  # in a wider map a cell has no space for a number beside the verdict's mark
+FEW_LAYERS = 6  # a higher map has numbers on all four sides
+NOTHING = 0.005  # of the gap: an effect that rounds to 0 %
+STRONG = 0.55  # of the scale: from here on white is read better on a cell than ink
 MLP = "MLP"  # the column of the map that is no head
 MLP_TIPS = tips(
     "name:N | part",
@@ -78,9 +83,11 @@ HEAD_TIPS = tips(
     "attention_cue:Q | attention to the cue | .0%",
     "attention_previous:Q | attention to the previous token | .0%",
 )
-NAMED = 6
+NAMED = 6  # heads with their name beside the point
+NAME_HEIGHT = 0.055  # of a name, as a part of the axis of effects
 EFFECT_TITLE = "net swap effect (share of gap)"
 CHANCE = 0.5
+LEVEL_LABELS = {"labelAngle": 0, "labelOverlap": True}
 CONDITIONS = ("as measured", "labels permuted", "later token", "untrained model")
 
 
@@ -91,11 +98,9 @@ def marked(rows: pd.DataFrame) -> list[str]:
 
 def verdict_shape(names: list[str], *, legend: bool) -> Any:
     """The shape channel for these verdicts."""
-    key = (
-        alt.Legend(orient="bottom", symbolFillColor=INK, symbolStrokeWidth=0, symbolSize=90)
-        if legend
-        else None
-    )
+    key = None
+    if legend:
+        key = alt.Legend(orient="bottom", symbolFillColor=INK, symbolStrokeWidth=0, symbolSize=90)
     return by_value(alt.Shape, "verdict:N", names, [MARKS[name] for name in names], key, "verdict")
 
 
@@ -124,9 +129,9 @@ def mlps_at_word(positions: pd.DataFrame) -> pd.DataFrame:
 def named(word_heads: pd.DataFrame) -> pd.DataFrame:
     """The heads that have a rank, each with its `name` (L0H2) and whether its interval excludes
     zero (`clear`)."""
-    seen = word_heads.dropna(subset="rank")
-    clear = (seen["net_low"] > 0) | (seen["net_high"] < 0)
-    return seen.assign(name=head_names(seen), clear=clear)
+    ranked = word_heads.dropna(subset="rank")
+    clear = (ranked["net_low"] > 0) | (ranked["net_high"] < 0)
+    return ranked.assign(name=head_names(ranked), clear=clear)
 
 
 def head_map(
@@ -143,8 +148,8 @@ def head_map(
     resolvers = ", ".join(rows.loc[rows["verdict"] == "resolver", "name"]) or "none"
     description = (
         f"Map of {word}: net swap effects of {len(rows)} heads by layer and head. The largest is "
-        f"{percent(best['net'])} of the sense gap, by {best['name']}; the intervals of {int(rows['clear'].sum())} "
-        f"heads exclude zero. Shown to resolve the word: {resolvers}."
+        f"{percent(best['net'])} of the sense gap, by {best['name']}; the intervals of "
+        f"{int(rows['clear'].sum())} heads exclude zero. Shown to resolve the word: {resolvers}."
     )
     return finish(_map(word_heads, word, legend, mlps).properties(width="container"), description)
 
@@ -153,9 +158,9 @@ def head_maps(word_heads: pd.DataFrame) -> Any:
     """The maps of all words side by side, on one scale."""
     words = word_heads["word"].unique()
     if not len(words):
-        said = "No word was shown to have a gap between its senses: there is nothing to map."
-        chart = alt.Chart(pd.DataFrame({"note": [said]})).mark_text(color=MUTED, align="left")
-        return finish(chart.encode(text="note:N", x=alt.value(0)).properties(height=30), said)
+        note = "No word was shown to have a gap between its senses: there is nothing to map."
+        chart = alt.Chart(pd.DataFrame({"note": [note]})).mark_text(color=MUTED, align="left")
+        return finish(chart.encode(text="note:N", x=alt.value(0)).properties(height=30), note)
     charts = [
         _map(word_heads, word, word == words[0]).properties(width=260, title=word) for word in words
     ]
@@ -170,89 +175,100 @@ def _map(
     beside = of_word(mlps, word) if mlps is not None else word_heads[:0]
     rows = named(of_word(word_heads, word))
     rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
-    layers, heads = (sorted(word_heads[name].unique().tolist()) for name in ("layer", "head"))
-    names = {"labelAngle": 0, "labelOverlap": True}
-    x_scale = alt.Scale(domain=[*heads, MLP] if len(beside) else heads)
-    x, bare_x = (
-        alt.X("head:O", title="head", scale=x_scale, axis=axis)
-        for axis in (alt.Axis(**names), None)
+    layers = sorted(word_heads["layer"].unique().tolist())
+    heads = sorted(word_heads["head"].unique().tolist())
+    across = alt.Scale(domain=[*heads, MLP] if len(beside) else heads)
+    down = alt.Scale(domain=layers)
+    # Only the cells draw axes; what lies on them would draw them again.
+    on_cells = {"x": _heads_along(across, None), "y": _layers_down(down, None)}
+    colour = alt.Color(
+        "net:Q", scale=effect_scale(limit), legend=_effect_legend(limit) if legend else None
     )
-    y_scale = alt.Scale(domain=layers)
-    y, bare_y = (
-        alt.Y("layer:O", title="layer", scale=y_scale, axis=axis)
-        for axis in (alt.Axis(**names), None)
-    )
-    look = {
-        "format": ".0%",
-        "orient": "bottom",
-        "gradientLength": 260,
-        "values": [-limit, 0, limit],
-    }
-    key = alt.Legend(title="net swap effect (share of the sense gap)", **look) if legend else None
-    colour = alt.Color("net:Q", scale=effect_scale(limit), legend=key)
-    base = alt.Chart(rows).encode(x=bare_x, y=bare_y, tooltip=HEAD_TIPS)
-    layered = [base.mark_rect(stroke=LINE, strokeWidth=1).encode(x=x, y=y, color=colour)]
-    strong = alt.condition(abs(alt.datum.net) > 0.55 * limit, alt.value("#ffffff"), alt.value(INK))
-    corner, corners = (
-        len(heads) <= MANY_HEADS,
-        dict[str, Any](),
-    )  # verdicts stand where a number leaves room
-    if corner:
+    text = alt.condition(abs(alt.datum.net) > STRONG * limit, alt.value("#ffffff"), alt.value(INK))
+    base = alt.Chart(rows).encode(**on_cells, tooltip=HEAD_TIPS)
+    cells = base.mark_rect(stroke=LINE, strokeWidth=1)
+    x = _heads_along(across, alt.Axis(**LEVEL_LABELS))
+    y = _layers_down(down, alt.Axis(**LEVEL_LABELS))
+    layered = [cells.encode(x=x, y=y, color=colour)]
+    if len(heads) <= MANY_HEADS:
         numbers = base.transform_filter(alt.datum.clear).mark_text(fontSize=11)
-        layered.append(numbers.encode(text="mark:N", color=strong))
-        corners["x"] = alt.X("head:O", bandPosition=0.87, axis=None)
-        corners["y"] = alt.Y("layer:O", bandPosition=0.26, axis=None)
+        layered.append(numbers.encode(text="mark:N", color=text))
     if kinds := marked(word_heads):
-        points = base.transform_filter(alt.FieldOneOfPredicate(field="verdict", oneOf=kinds))
-        points = points.mark_point(filled=True, size=60 if corner else 40, opacity=1, strokeWidth=0)
-        layered.append(
-            points.encode(shape=verdict_shape(kinds, legend=legend), color=strong, **corners)
-        )
-    layered += _beyond(layers[int(rows["layer"].max()) + 1 :], heads, bare_y)
-    if len(layers) > FEW_LAYERS:  # numbers on the other two sides as well
-        x = alt.X(
-            "head:O", title="head", scale=x_scale, axis=alt.Axis(orient="top", title=None, **names)
-        )
-        y = alt.Y(
-            "layer:O",
-            title="layer",
-            scale=y_scale,
-            axis=alt.Axis(orient="right", title=None, **names),
-        )
-        layered.append(base.mark_rect(opacity=0).encode(x=x, y=y))
+        shape = verdict_shape(kinds, legend=legend)
+        layered.append(_verdict_marks(base, kinds, shape, text, corner=len(heads) <= MANY_HEADS))
+    layered += _beyond(layers[int(rows["layer"].max()) + 1 :], heads, on_cells["y"])
+    if len(layers) > FEW_LAYERS:
+        opposite = base.mark_rect(opacity=0)
+        x = _heads_along(across, alt.Axis(orient="top", title=None, **LEVEL_LABELS))
+        y = _layers_down(down, alt.Axis(orient="right", title=None, **LEVEL_LABELS))
+        layered.append(opposite.encode(x=x, y=y))
     if len(beside):
-        layered += _mlp_column(beside, {"x": bare_x, "y": bare_y}, fill=colour, text=strong)
+        layered += _mlp_column(beside, on_cells, fill=colour, text=text)
     picture = alt.layer(*layered).properties(height=layer_height(len(layers)))
     return picture.resolve_axis(x="independent", y="independent")
 
 
+def _heads_along(scale: alt.Scale, axis: alt.Axis | None) -> alt.X:
+    return alt.X("head:O", title="head", scale=scale, axis=axis)
+
+
+def _layers_down(scale: alt.Scale, axis: alt.Axis | None) -> alt.Y:
+    return alt.Y("layer:O", title="layer", scale=scale, axis=axis)
+
+
+def _effect_legend(limit: float) -> alt.Legend:
+    return alt.Legend(
+        title="net swap effect (share of the sense gap)",
+        format=".0%",
+        orient="bottom",
+        gradientLength=260,
+        values=[-limit, 0, limit],
+    )
+
+
+def _verdict_marks(
+    base: alt.Chart, kinds: list[str], shape: Any, colour: Any, *, corner: bool
+) -> alt.Chart:
+    """The marks of verdicts: in the cells' corners, where numbers leave space, or in their
+    middle."""
+    points = base.transform_filter(alt.FieldOneOfPredicate(field="verdict", oneOf=kinds))
+    size = 60 if corner else 40
+    points = points.mark_point(filled=True, size=size, opacity=1, strokeWidth=0)
+    points = points.encode(shape=shape, color=colour)
+    if not corner:
+        return points
+    return points.encode(
+        x=alt.X("head:O", bandPosition=0.87, axis=None),
+        y=alt.Y("layer:O", bandPosition=0.26, axis=None),
+    )
+
+
 def _mlp_column(
-    mlps: pd.DataFrame, place: dict[str, Any], *, fill: alt.Color, text: Any
+    mlps: pd.DataFrame, on_cells: dict[str, Any], *, fill: alt.Color, text: Any
 ) -> list[alt.Chart]:
     """The cells of the MLPs, framed, with their numbers."""
-    base = alt.Chart(mlps.assign(mark=[_mark(net) for net in mlps["net"]])).encode(
-        **place, tooltip=MLP_TIPS
-    )
-    numbers = base.transform_filter(abs(alt.datum.net) >= 0.005).mark_text(fontSize=11)
+    rows = mlps.assign(mark=[_mark(net) for net in mlps["net"]])
+    base = alt.Chart(rows).encode(**on_cells, tooltip=MLP_TIPS)
+    numbers = base.transform_filter(abs(alt.datum.net) >= NOTHING).mark_text(fontSize=11)
     cells = base.mark_rect(stroke=MUTED, strokeWidth=1).encode(color=fill)
     return [cells, numbers.encode(text="mark:N", color=text)]
 
 
 def _mark(net: float) -> str:
     """The effect in percent; a dot where it rounds to nothing."""
-    return percent(net).split(NARROW)[0] if abs(net) >= 0.005 else "•"
+    return percent(net).split(NARROW)[0] if abs(net) >= NOTHING else "•"
 
 
 def _beyond(layers: list[int], heads: list[int], y: alt.Y) -> list[alt.Chart]:
     """What to read in the middle of the layers that have no cells."""
     if not layers:
         return []
-    place = {"layer": layers[(len(layers) - 1) // 2], "head": heads[(len(heads) - 1) // 2]}
-    said = pd.DataFrame([place | {"note": "after the read-out: no effect possible"}])
+    cell = {"layer": layers[(len(layers) - 1) // 2], "head": heads[(len(heads) - 1) // 2]}
+    note = pd.DataFrame([cell | {"note": "after the read-out: no effect possible"}])
+    # Of an even number of heads the middle is the border between two cells.
     middle = alt.X("head:O", bandPosition=0.5 if len(heads) % 2 else 1, axis=None)
-    return [
-        alt.Chart(said).mark_text(color=MUTED, fontSize=11).encode(x=middle, y=y, text="note:N")
-    ]
+    text = alt.Chart(note).mark_text(color=MUTED, fontSize=11)
+    return [text.encode(x=middle, y=y, text="note:N")]
 
 
 def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
@@ -262,16 +278,18 @@ def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
     Heads with an effect that stands out of the frame's range are named.
     """
     rows = named(of_word(word_heads, word))
-    scale = alt.Scale(
-        domain=[min(0.4, float(word_heads["auroc"].min()) - 0.05), 1.02], nice=False, zero=False
-    )
-    axis = alt.Axis(tickCount=6, format=".1f")
+    leftmost = min(0.4, float(word_heads["auroc"].min()) - 0.05)
     x = alt.X(
-        "auroc:Q", title="held-out AUROC of the head's write (0.5 = chance)", scale=scale, axis=axis
+        "auroc:Q",
+        title="held-out AUROC of the head's write (0.5 = chance)",
+        scale=alt.Scale(domain=[leftmost, 1.02], nice=False, zero=False),
+        axis=alt.Axis(tickCount=6, format=".1f"),
     )
-    low, high = float(word_heads["net_low"].min()), float(word_heads["net_high"].max())
-    room = 0.06 * (high - low)
-    scale = alt.Scale(domain=[min(low, 0.0) - room, max(high, 0.0) + room], nice=False, zero=False)
+    low = float(word_heads["net_low"].min())
+    high = float(word_heads["net_high"].max())
+    margin = 0.06 * (high - low)
+    domain = [min(low, 0.0) - margin, max(high, 0.0) + margin]
+    scale = alt.Scale(domain=domain, nice=False, zero=False)
     y = alt.Y("net:Q", title=EFFECT_TITLE, axis=alt.Axis(format=".0%", tickCount=6), scale=scale)
     base = alt.Chart(rows).encode(x=x)
     bars = base.mark_rule(color=MUTED, opacity=0.5).encode(
@@ -283,27 +301,28 @@ def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
     dots = dots.encode(
         y=y, shape=verdict_shape(kinds, legend=False), color=colour, tooltip=HEAD_TIPS
     )
-    line = 0.055 * (high - low)  # the height of a name
-    labels = _spread(
-        rows[rows["clear"] & (rows["net"].abs() > line / 2)].nlargest(NAMED, "net"), room=line
+    line = NAME_HEIGHT * (high - low)
+    outstanding = rows[rows["clear"] & (rows["net"].abs() > line / 2)].nlargest(NAMED, "net")
+    names = alt.Chart(_spread(outstanding, line=line)).mark_text(
+        **TEXT | {"align": "right", "dx": -8}
     )
-    names = alt.Chart(labels).mark_text(**TEXT | {"align": "right", "dx": -8})
     names = names.encode(x="auroc:Q", y="height:Q", text="name:N")
     inert = int(((rows["auroc"] > 0.75) & ~rows["clear"]).sum())
     description = (
-        f"Separation against effect of {word}: {len(rows)} heads. {inert} of them separate the senses with an AUROC "
-        "above 0.75 while the interval of their effect includes zero."
+        f"Separation against effect of {word}: {len(rows)} heads. {inert} of them separate the "
+        "senses with an AUROC above 0.75 while the interval of their effect includes zero."
     )
-    picture = alt.layer(reference_line("y", 0.0), reference_line("x", 0.5), bars, dots, names)
+    picture = alt.layer(reference_line("y", 0.0), reference_line("x", CHANCE), bars, dots, names)
     return finish(picture, description, height=250)
 
 
-def _spread(labels: pd.DataFrame, *, room: float) -> pd.DataFrame:
+def _spread(labels: pd.DataFrame, *, line: float) -> pd.DataFrame:
     """The rows, smallest effect first; `height` is that of the point, or higher where its name
-    would meet another."""
-    rows, heights = labels.sort_values("net"), list[float]()
+    would meet another, which is `line` high."""
+    rows = labels.sort_values("net")
+    heights: list[float] = []
     for net in rows["net"]:
-        heights.append(max(net, heights[-1] + room) if heights else net)
+        heights.append(max(net, heights[-1] + line) if heights else net)
     return rows.assign(height=heights)
 
 
@@ -316,15 +335,11 @@ def control_strips(controls: pd.DataFrame, word: str, *, shown: list[str] | None
     not be measured has no strip.
     """
     rows = of_word(controls, word)
-    rows = rows.assign(name=head_names(rows)).assign(
-        stands_out=lambda made: made["name"].isin(shown or [])
-    )
+    rows = rows.assign(name=head_names(rows))
+    rows = rows.assign(stands_out=rows["name"].isin(shown or []))
     conditions = [name for name in CONDITIONS if name in set(rows["condition"])]
-    ends = (
-        controls.dropna(subset="low")
-        .groupby(["word", "condition"], as_index=False)[["low", "high"]]
-        .median()
-    )
+    permuted = controls.dropna(subset="low").groupby(["word", "condition"], as_index=False)
+    ends = permuted[["low", "high"]].median()
     lowest = min(0.34, float(controls["auroc"].min()), *ends["low"])
     scale = alt.Scale(domain=[lowest - 0.04, 1.03], nice=False, zero=False)
     axis = alt.Axis(values=[0.25, 0.5, 0.75, 1], format=".2f")
@@ -342,14 +357,14 @@ def control_strips(controls: pd.DataFrame, word: str, *, shown: list[str] | None
     leaders = base.transform_filter(alt.datum.stands_out)
     diamonds = leaders.mark_point(shape="diamond", filled=True, size=80, color=WITH, opacity=1)
     medians = rows.groupby("condition")["auroc"].median()
-    middle = (
-        alt.Chart(medians.reset_index())
-        .mark_tick(color=INK, thickness=2.5, size=22)
-        .encode(x=x, y=y)
-    )
+    middle = alt.Chart(medians.reset_index()).mark_tick(color=INK, thickness=2.5, size=22)
+    middle = middle.encode(x=x, y=y)
     band = alt.Chart(of_word(ends, word)).mark_bar(color=MUTED, opacity=0.25, height=22)
     band = band.encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y)
     picture = alt.layer(reference_line("x", CHANCE), band, ticks, middle, diamonds)
-    told = ", ".join(f"{name} {decimal(float(medians[name]))}" for name in conditions)
-    said = f"Controls for {word}: median held-out AUROC over all heads by condition: {told}; 0.5 is chance."
-    return finish(picture, said, height=34 * len(conditions))
+    in_words = ", ".join(f"{name} {decimal(float(medians[name]))}" for name in conditions)
+    description = (
+        f"Controls for {word}: median held-out AUROC over all heads by condition: {in_words}; 0.5 "
+        "is chance."
+    )
+    return finish(picture, description, height=34 * len(conditions))

@@ -204,7 +204,7 @@ class _PairRuns:
     ) -> Any:
         """A measurement of `probe.patching` on rows side by side, read along the axes that were
         fitted without `a`."""
-        texts = [[self.word.placed[row] for row in rows] for rows in (a, b)]
+        texts = [[self.word.texts[row] for row in rows] for rows in (a, b)]
         along: Tensor = self.pair.axes.directions(a)[:, [self.word.depth]]  # pair direction d_model
         return measure(self.weights, *texts, along, *more, depth=self.word.depth, **options)
 
@@ -219,7 +219,7 @@ class _PairRuns:
         """A donor of the same sense and of the same layout, for every row of a pair that has one."""
         given, placed = (
             (self.word.material.sentences, self.word.material.distances),
-            self.word.placed,
+            self.word.texts,
         )
         rng, chosen = np.random.default_rng(self.pair.pairs.seed), dict[int, int]()
         for sense, rows in zip(
@@ -300,7 +300,7 @@ def _layout(result: WordResult, a: int, b: int) -> Layout | None:
     """Where a pair's members begin to differ before the word, and where the cue ends; None where
     they do not, or where they are not equally long up to the word.
     """
-    one, other = (result.placed[row] for row in (a, b))
+    one, other = (result.texts[row] for row in (a, b))
     apart = [
         pos - one.at
         for pos, ids in enumerate(zip(one.ids, other.ids, strict=False))

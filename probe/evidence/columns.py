@@ -20,59 +20,73 @@ from probe.stats.resampling import Array
 KEYS = ("word", "sense_a", "sense_b")
 RANKS = dict.fromkeys(("rank", "rank_low", "rank_high"), "Int64")
 CAUSAL = (
-    *(
-        "direct",
-        "direct_low",
-        "direct_high",
-        "denoise",
-        "noise",
-        "swap",
-        "swap_low",
-        "swap_high",
-        "same_sense",
-    ),
-    *("self_repair", "net", "net_low", "net_high", *RANKS),
+    "direct",
+    "direct_low",
+    "direct_high",
+    "denoise",
+    "noise",
+    "swap",
+    "swap_low",
+    "swap_high",
+    "same_sense",
+    "self_repair",
+    "net",
+    "net_low",
+    "net_high",
+    *RANKS,
 )
+# A contract: columns may be added.
 HEADS = (
-    *(*KEYS, "layer", "head", "auroc", "auroc_low", "auroc_high", "hedges_g"),
-    *("direct", "denoise", "noise", "swap", "swap_low", "swap_high", "same_sense", "self_repair"),
-    *(
-        "p_auroc",
-        "q_auroc",
-        "p_swap",
-        "q_swap",
-        "attention_cue",
-        "attention_previous",
-        "verdict",
-        *RANKS,
-    ),
-    *(
-        "net",
-        "net_low",
-        "net_high",
-        "next_token",
-        "p_next_token",
-        "continuation",
-        "p_continuation",
-        "read_depth",
-    ),
+    *KEYS,
+    "layer",
+    "head",
+    "auroc",
+    "auroc_low",
+    "auroc_high",
+    "hedges_g",
+    "direct",
+    "denoise",
+    "noise",
+    "swap",
+    "swap_low",
+    "swap_high",
+    "same_sense",
+    "self_repair",
+    "p_auroc",
+    "q_auroc",
+    "p_swap",
+    "q_swap",
+    "attention_cue",
+    "attention_previous",
+    "verdict",
+    *RANKS,
+    "net",
+    "net_low",
+    "net_high",
+    "next_token",
+    "p_next_token",
+    "continuation",
+    "p_continuation",
+    "read_depth",
 )
 ATTENTION = ("attention_cue", "attention_previous", "attention_itself")
 CURVES = (
-    *(
-        "word",
-        "area",
-        "smallest",
-        "pairs",
-        "size",
-        "added",
-        "faithfulness",
-        "faithfulness_low",
-        "faithfulness_high",
-    ),
-    *("necessity", "necessity_low", "necessity_high"),
+    "word",
+    "area",
+    "smallest",
+    "pairs",
+    "size",
+    "added",
+    "faithfulness",
+    "faithfulness_low",
+    "faithfulness_high",
+    "necessity",
+    "necessity_low",
+    "necessity_high",
 )
-ROUTES = tuple(f"{kind}{end}" for kind in KINDS for end in ("", "_low", "_high"))
+HEAD_PARTS = tuple(f"{kind}{end}" for kind in KINDS for end in ("", "_low", "_high"))
+DIGITS = 6  # significant ones of a float, far below its uncertainty
+LEADERS = 3  # heads of a word that are looked at closely
 METHODS = {
     "nearest": "nearest sense centroid",
     "frequent": "most frequent sense",
@@ -84,7 +98,8 @@ METHODS = {
 
 
 def read_descriptions(path: Path) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """What each table holds, by name; what is said of each column, by "column" or "table.column"."""
+    """What each table holds, by name; the description of each column, by "column" or
+    "table.column"."""
     columns: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     return columns.pop("tables"), columns
 
@@ -99,38 +114,34 @@ def dictionary(
     *,
     name: str = "columns",
 ) -> pd.DataFrame:
-    """Every column of every table with what is said of it, part by part, and those of this table,
-    `name`, too."""
-    own = ["table", "column", *parts]
-    tables = {table: list(map(str, frame)) for table, frame in frames.items()} | {name: own}
-    rows = [
-        [table, column, *(about(table, column, described).get(part, "") for part in parts)]
-        for table, columns in tables.items()
-        for column in columns
-    ]
-    return pd.DataFrame(rows, columns=own)
+    """Every column of every table with its description, part by part, and the columns of this
+    table, `name`, too."""
+    header = ["table", "column", *parts]
+    tables = {table: [str(column) for column in frame] for table, frame in frames.items()}
+    tables[name] = header
+    rows = []
+    for table, columns in tables.items():
+        for column in columns:
+            description = about(table, column, described)
+            rows.append([table, column, *(description.get(part, "") for part in parts)])
+    return pd.DataFrame(rows, columns=header)
 
 
 def about(
     table: str, column: str, described: Mapping[str, Mapping[str, str]] = COLUMNS
 ) -> dict[str, str]:
-    """What is said of a column: the entry of its name, and over it, part by part, that of
+    """The description of a column: the entry of its name, and over it, part by part, that of
     "table.column".
 
     An entry "e#" is of e0, e1, ... KeyError for a column without an entry.
     """
-    keys = [
-        f"{place}{name}"
-        for place in ("", f"{table}.")
-        for name in (column, re.sub(r"\d+$", "#", column))
-    ]
-    said = {part: text for key in keys for part, text in described.get(key, {}).items()}
-    if not said:
+    numbered = re.sub(r"\d+$", "#", column)
+    description: dict[str, str] = {}
+    for key in (column, numbered, f"{table}.{column}", f"{table}.{numbered}"):
+        description |= described.get(key, {})
+    if not description:
         raise KeyError(f"{table}.{column}")
-    return said
-
-
-DIGITS = 6
+    return description
 
 
 def rounded(frame: pd.DataFrame) -> pd.DataFrame:
@@ -158,9 +169,8 @@ def key_of(result: WordResult, pair: PairResult) -> dict[str, object]:
 
 def with_key(frame: pd.DataFrame, key: dict[str, object]) -> pd.DataFrame:
     """The frame with columns of one value each in front."""
-    return pd.concat(
-        [pd.DataFrame({name: [value] * len(frame) for name, value in key.items()}), frame], axis=1
-    )
+    columns = pd.DataFrame({name: [value] * len(frame) for name, value in key.items()})
+    return pd.concat([columns, frame], axis=1)
 
 
 def by_head(arrays: dict[str, Array]) -> pd.DataFrame:
@@ -170,9 +180,6 @@ def by_head(arrays: dict[str, Array]) -> pd.DataFrame:
     return pd.DataFrame(
         {"layer": layer, "head": head} | {name: values.ravel() for name, values in arrays.items()}
     )
-
-
-LEADERS = 3  # heads of a word that are looked at closely
 
 
 def leading_heads(word_heads: pd.DataFrame, word: str) -> list[tuple[int, int]]:

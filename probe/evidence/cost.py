@@ -64,9 +64,10 @@ class StudyCost:
     """The most that a study of these words takes.
 
     `held` and `extra`: bytes of memory that the process holds now, and that will come on top ·
-    `seconds`: processor time as a study usually goes, from a measured batch of forward passes and of
-    swaps · `sizes`: how many sentences each pair of senses has · `without_cues`: words of which no
-    sentence marks its cue · `left_out`: word, reason and number of the sentences that are not used.
+    `seconds`: processor time as a study usually goes, from a measured batch of forward passes and
+    of swaps · `sizes`: how many sentences each pair of senses has · `without_cues`: words of which
+    no sentence marks its cue · `left_out`: word, reason and number of the sentences that are not
+    used.
     """
 
     words: tuple[str, ...]
@@ -96,10 +97,10 @@ class StudyCost:
             reason = f"{memory_size(free)} are free; close other programs"
         else:
             return self
+        words = ", ".join(self.words)
         raise InputError(
-            f"Planning the study of {', '.join(self.words)}: it would take about "
-            f"{memory_size(needed)} of memory and {reason}, or take fewer words, fewer sentences or "
-            "a smaller model."
+            f"Planning the study of {words}: it would take about {memory_size(needed)} of memory "
+            f"and {reason}, or take fewer words, fewer sentences or a smaller model."
         )
 
 
@@ -250,8 +251,8 @@ def _bytes_per_number(model: Model) -> int:
 
 
 def _seconds(model: Model, material: Material, forwards: int, swaps: int) -> float:
-    """How long so many forward passes and swaps take, from a few of each, in batches as a study runs
-    them.
+    """How long so many forward passes and swaps take, from a few of each, in batches as a study
+    runs them.
 
     A sentence that is read alone takes several times as long as one of a batch. Processor seconds
     of one thread, shared out to all that torch uses: by the clock, and with several threads, a busy
@@ -277,7 +278,7 @@ def _seconds_each(model: Model, material: Material) -> tuple[float, float]:
     targets = [material.targets[row] for row in rows]
     swapped = min(TIMED_SENTENCES, max(1, TIMED_SWAPS // heads))
     middle = slice((TIMED_SENTENCES - swapped) // 2, (TIMED_SENTENCES + swapped) // 2)
-    texts = [material.placed[row] for row in rows[middle]]
+    texts = [material.texts[row] for row in rows[middle]]
     weights = read_weights(model)
     direction = torch.zeros(1, model.config.d_model)  # any will do: only the time counts
     started = thread_time()
@@ -313,7 +314,8 @@ def _count_left_out(
 
 
 def parse_memory(text: str) -> int:
-    """Bytes from "4GB", "500 MB" or a plain number of bytes; raises InputError for anything else."""
+    """Bytes from "4GB", "500 MB" or a plain number of bytes; raises InputError for anything
+    else."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text, re.IGNORECASE)
     if not match or float(match[1]) == 0:
         raise InputError(

@@ -1,8 +1,8 @@
 """The sentences of a study in tokens: which words, the positions of word and cue, and what is left
 out.
 
-What a causal model cannot know is left out with the reason instead of being ranked: a sentence whose
-cue follows the word, and sentences of different senses that are identical up to the word.
+What a causal model cannot know is left out with the reason instead of being ranked: a sentence
+whose cue follows the word, and sentences of different senses that are identical up to the word.
 
 A study refuses a sentence that the model cannot read or whose marked characters are another word,
 with its file and row. An evaluation and a sweep, which take sentences by the ten thousand, leave it
@@ -67,7 +67,7 @@ class Material:
         return tuple(sentence.sense for sentence in self.sentences)
 
     @cached_property
-    def placed(self) -> tuple[TargetText, ...]:
+    def texts(self) -> tuple[TargetText, ...]:
         """The token ids of every sentence and where its word is read."""
         return tuple(
             TargetText(cut.ids, at) for cut, at in zip(self.tokens, self.targets, strict=True)
@@ -273,7 +273,7 @@ def cue_positions(tokens: Tokens, sentence: Sentence) -> range | None:
 
 def _without_late_cues(material: Material) -> Material:
     """The sentences that a causal model can be asked about, the reasons of the others added."""
-    beginnings = [ids[: at + 1] for ids, at in material.placed]
+    beginnings = [ids[: at + 1] for ids, at in material.texts]
     senses_of: defaultdict[tuple[int, ...], set[str]] = defaultdict(set)
     for beginning, sense in zip(beginnings, material.labels, strict=True):
         senses_of[beginning].add(sense)

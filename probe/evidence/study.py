@@ -1,4 +1,5 @@
-"""The study of ambiguous words: a model and sentences in, frames of numbers with their evidence out.
+"""The study of ambiguous words: a model and sentences in, frames of numbers with their evidence
+out.
 
 It chooses the words, says what they will cost (`probe.evidence.cost`), certifies the model before
 anything else, measures word by word (`probe.evidence.word`) and collects one tidy frame per
@@ -9,6 +10,7 @@ what the user holds: frames, never tensors.
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -17,6 +19,7 @@ from probe.display import Displayed
 from probe.errors import InputError
 from probe.evidence import circuit, examples, tables
 from probe.evidence.cost import StudyCost, cost_of
+from probe.evidence.findings import WordFindings, findings
 from probe.evidence.material import (
     SecondModel,
     choose_words,
@@ -48,6 +51,11 @@ class Study(Displayed):
     certificate: Certificate
     frames: dict[str, pd.DataFrame]
     data_sha256: str
+
+    @cached_property
+    def findings(self) -> dict[str, WordFindings]:
+        """What was found for each word, by word: built once, from the frames as they are then."""
+        return findings(self.frames)
 
     def __getattr__(self, name: str) -> pd.DataFrame:
         try:
@@ -87,6 +95,11 @@ def study(
     reads both ways, for the lesson's sentences whose cue comes after the word. What it says is the
     frame `beside` (and its option `--beside`), for it stands beside what the studied model says.
     `planned` is called with the cost before the work, and may raise.
+
+    Example:
+        >>> study = probe.study("tiny-senses", "bank", permutations=99, max_pairs=8)
+        >>> len(study.frames["heads"])  # one row a head: 4 layers x 4 heads
+        16
     """
     model = load(model)
     second = load(second) if second else None
@@ -129,8 +142,8 @@ def study(
 
 
 def _require_can_study(model: Model, permutations: int, second: Model | None) -> None:
-    """Raises InputError for too few permutations or a second model that does not read beyond a word,
-    UnsupportedModel for one with an encoder and a decoder."""
+    """Raises InputError for too few permutations or a second model that does not read beyond a
+    word, UnsupportedModel for one with an encoder and a decoder."""
     if second is not None:
         require_single(second.config.architecture, "a study")
         if second.config.causal:
@@ -150,7 +163,7 @@ def _require_can_study(model: Model, permutations: int, second: Model | None) ->
 def _read_second_model(second: SecondModel | None, options: StudyOptions) -> pd.DataFrame:
     """The sentences with a late cue in the second model, which is certified first."""
     if second is None or not second.materials:
-        return pd.DataFrame(columns=examples.SECOND_MODEL)
+        return pd.DataFrame(columns=list(examples.SECOND_MODEL))
     texts = [material.sentences[0].text for material in second.materials]
     certify(second.model, texts).require()
     results = [observe_word(second.model, material, options) for material in second.materials]

@@ -22,10 +22,10 @@ from probe.evidence.columns import (
     ATTENTION,
     CAUSAL,
     CURVES,
+    HEAD_PARTS,
     HEADS,
     KEYS,
     RANKS,
-    ROUTES,
     by_head,
     key_of,
     rounded,
@@ -46,8 +46,32 @@ from probe.stats.verdicts import GATE, LEVEL, best_verdicts, verdicts
 from probe.text.sentences import LeftOut
 
 FEW = 50  # sentences per sense: with fewer, a result is called exploratory
-FEW_CUES = (
-    12  # pairs of cue words: with fewer, no p of a swap comes below 2^-12 however clear the effect
+# Pairs of cue words: with fewer, no p of a swap comes below 2^-12 however clear the effect.
+FEW_CUES = 12
+TESTED = (
+    "p_auroc",
+    "q_auroc",
+    "p_swap",
+    "q_swap",
+    "p_opposes",
+    "next_token",
+    "p_next_token",
+    "continuation",
+    "p_continuation",
+)
+STAND_IN = ("stands_in", "p_stands_in", "stands_in_layer", "stands_in_head")
+# The fields of a sentence that its table shows.
+SENTENCE = (
+    "word",
+    "sense",
+    "text",
+    "start",
+    "end",
+    "frame",
+    "pair",
+    "cue_start",
+    "cue_end",
+    "distance",
 )
 
 
@@ -58,46 +82,46 @@ def frames(
     measured: Sequence[Controls],
     unread: Sequence[LeftOut] = (),
 ) -> dict[str, pd.DataFrame]:
-    """Every frame that is made from the measurements alone, rounded."""
+    """Every frame that is made from the measurements alone, rounded.
+
+    `unread`: what was left out while the file was read.
+    """
     untrained = p_in_untrained(measured)
-    shown = evidence(results, untrained)
-    made = {
+    all_heads = evidence(results, untrained)
+    unused_of_words = [
+        (result.material.word, unused(result.material, [pair.split for pair in result.pairs]))
+        for result in results
+    ]
+    tables = {
         "words": words(results, untrained),
-        "heads": shown[list(HEADS)],
-        "verdicts": shown[[*KEYS, "layer", "head", "verdict", "because"]],
-        "word_heads": word_heads(results, shown),
+        "heads": all_heads[list(HEADS)],
+        "verdicts": all_heads[[*KEYS, "layer", "head", "verdict", "because"]],
+        "word_heads": word_heads(results, all_heads),
         "distances": distances(results),
-        "head_parts": routes(results),
+        "head_parts": head_parts(results),
         "by_depth": by_depth(results),
         "curves": curves(results),
         "random_sets": random_sets(results),
         "depth": depth_profile(results),
         "shares": shares(model, results),
         "sentences": sentences(results),
-        "left_out": left_out(
-            unread,
-            [
-                (r.material.word, unused(r.material, [pair.split for pair in r.pairs]))
-                for r in results
-            ],
-        ),
+        "left_out": left_out(unread, unused_of_words),
         "controls": controls(measured),
         "certificate": certificate_rows(certificate),
     }
-    return {name: rounded(frame) for name, frame in made.items()}
+    return {name: rounded(frame) for name, frame in tables.items()}
 
 
-Untrained = Mapping[
-    tuple[str, ...], float
-]  # p of the gap in a model of random weights, by word and senses
+# p of the gap in a model of random weights, by word and senses.
+Untrained = Mapping[tuple[str, ...], float]
 
 
 def p_in_untrained(measured: Sequence[Controls]) -> Untrained:
     """p of the gap in a model of random weights, by word and senses."""
     return {
-        (one.word.material.word, *senses): p
-        for one in measured
-        for senses, p in one.untrained_p.items()
+        (control.word.material.word, *senses): p
+        for control in measured
+        for senses, p in control.untrained_p.items()
     }
 
 
@@ -106,7 +130,8 @@ def words(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFrame:
     there."""
     rows = []
     for result, pair in sense_pairs_of(results):
-        weights, units = pair.pairs.bootstrap(), len(set(pair.pairs.units))
+        weights = pair.pairs.bootstrap()
+        units = len(set(pair.pairs.units))
         gap = pair.gap[:, result.depth]
         low, high = resampling.interval(
             weights @ gap / weights.sum(1), float(gap.mean()), units=units
@@ -152,13 +177,11 @@ def evidence(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFram
             name: getattr(pair.separation, name)
             for name in ("auroc", "auroc_low", "auroc_high", "hedges_g")
         }
-        arrays |= (
-            _causal([pair])
-            | _tested(pair)
-            | _attention(result, pair)
-            | _near_and_far(pair)
-            | _stands_in(pair)
-        )
+        arrays |= _causal([pair])
+        arrays |= _tested(pair)
+        arrays |= _attention(result, pair)
+        arrays |= _near_and_far(pair)
+        arrays |= _stands_in(pair)
         frame = by_head(arrays).astype(RANKS)
         frame["read_depth"] = [pair.reading.at[layer] for layer in frame["layer"]]
         untrained_p = untrained.get((result.material.word, *pair.senses), 1.0)
@@ -168,46 +191,41 @@ def evidence(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFram
 
 
 def _tested(pair: PairResult) -> dict[str, Array]:
-    """Corrected p and false discovery rate of separation, swap, what is said next and known
-    continuations; missing where not swapped, and where what is measured was not shown to differ
-    between the senses.
+    """Corrected p and false discovery rate of separation, swap, next token and continuations;
+    missing where not swapped, and where what is measured was not shown to differ between the
+    senses.
     """
-    blank = np.full(pair.separation.auroc.shape, np.nan)
-    names = (
-        "p_auroc",
-        "q_auroc",
-        "p_swap",
-        "q_swap",
-        "p_opposes",
-        "next_token",
-        "p_next_token",
-        "continuation",
-        "p_continuation",
-    )
-    tested = dict.fromkeys(names, blank)
+    tested = dict.fromkeys(TESTED, _missing(pair))
     if pair.tests is None or pair.measured is None:
         return tested
-    separation, swap = pair.tests.separation, pair.tests.swap
+    separation = pair.tests.separation
+    swap = pair.tests.swap
     tested |= {"p_auroc": separation.p, "q_auroc": separation.q, "p_swap": swap.p, "q_swap": swap.q}
     tested["p_opposes"] = pair.tests.opposes.p
-    for name, shown in (("next_token", pair.next_token_p), ("continuation", pair.continuation_p)):
-        test, effect = getattr(pair.tests, name), getattr(pair.measured, name)
-        if (
-            test is not None and shown < GATE
-        ):  # a share of a difference that is not there is noise over noise
+    for name, p in (("next_token", pair.next_token_p), ("continuation", pair.continuation_p)):
+        test = getattr(pair.tests, name)
+        effect = getattr(pair.measured, name)
+        # A share of a difference that is not there is noise over noise.
+        if test is not None and p < GATE:
             tested |= {name: effect.net.mean(0), f"p_{name}": test.p}
     return tested
+
+
+def _missing(pair: PairResult) -> Array:
+    """NaN for every head. `layer head`"""
+    return np.full(pair.separation.auroc.shape, np.nan)
 
 
 def _stands_in(pair: PairResult) -> dict[str, Array]:
     """The head that each one stands in for, with how much further swapping both moves the word;
     missing without one."""
-    names = ("stands_in", "p_stands_in", "stands_in_layer", "stands_in_head")
-    arrays = {name: np.full(pair.separation.auroc.shape, np.nan) for name in names}
+    arrays = {name: _missing(pair) for name in STAND_IN}
     arrays["backed_up"] = np.zeros(pair.separation.auroc.shape)
-    for stand_in in sorted(pair.stand_ins, key=lambda one: one.extra):
+    # The one that moves the word furthest last: where a head stands in for two, it stays.
+    for stand_in in sorted(pair.stand_ins, key=lambda each: each.extra):
         arrays["backed_up"][stand_in.first] = 1
-        for name, value in zip(names, (stand_in.extra, stand_in.p, *stand_in.first), strict=True):
+        values = (stand_in.extra, stand_in.p, *stand_in.first)
+        for name, value in zip(STAND_IN, values, strict=True):
             arrays[name][stand_in.head] = value
     return arrays
 
@@ -215,14 +233,18 @@ def _stands_in(pair: PairResult) -> dict[str, Array]:
 def _near_and_far(pair: PairResult) -> dict[str, Array]:
     """The net effect with the cue next to the word, and further away; missing where distances are
     not known."""
-    near, far = (_net_where(pair, keep) for keep in (lambda d: d == 1, lambda d: d > 1))
-    return {"net_near": near, "net_far": far}
+    return {
+        "net_near": _net_where(pair, lambda distance: distance == 1),
+        "net_far": _net_where(pair, lambda distance: distance > 1),
+    }
 
 
 def _net_where(pair: PairResult, keep: Callable[[int], bool]) -> Array:
     """`by_distance`; missing where nothing was swapped or no pair has such a distance."""
-    net = None if pair.effects is None else by_distance(pair.effects, pair.pairs.distances, keep)
-    return np.full(pair.separation.auroc.shape, np.nan) if net is None else net
+    if pair.effects is None:
+        return _missing(pair)
+    net = by_distance(pair.effects, pair.pairs.distances, keep)
+    return _missing(pair) if net is None else net
 
 
 def _causal(pairs: Sequence[PairResult]) -> dict[str, Array]:
@@ -230,7 +252,7 @@ def _causal(pairs: Sequence[PairResult]) -> dict[str, Array]:
     there is no gap."""
     swapped = [(pair.measured, pair.pairs) for pair in pairs if pair.measured is not None]
     if not swapped:
-        return dict.fromkeys(CAUSAL, np.full(pairs[0].separation.auroc.shape, np.nan))
+        return dict.fromkeys(CAUSAL, _missing(pairs[0]))
 
     def mean(values: Iterable[Array]) -> Array:
         return np.asarray(np.mean(list(values), axis=0))
@@ -240,16 +262,17 @@ def _causal(pairs: Sequence[PairResult]) -> dict[str, Array]:
     columns["direct"] = mean(measured.written for measured, _ in swapped)
     columns["swap"] = (columns["denoise"] + columns["noise"]) / 2
     columns["self_repair"] = columns["swap"] - columns["direct"]
-    net = columns["net"] = columns["swap"] - columns["same_sense"]
-    drawn = [measured.draws(chosen.bootstrap()) for measured, chosen in swapped]
+    net = columns["swap"] - columns["same_sense"]
+    columns["net"] = net
+    drawn = [measured.draws(swapped_pairs.bootstrap()) for measured, swapped_pairs in swapped]
     draws = {name: mean(each[name] for each in drawn) for name in drawn[0]}
-    units = sum(len(set(chosen.units)) for _, chosen in swapped)
+    units = sum(len(set(swapped_pairs.units)) for _, swapped_pairs in swapped)
     for name, values in draws.items():
-        columns[f"{name}_low"], columns[f"{name}_high"] = resampling.interval(
-            values, columns[name], units=units
-        )
-    ranks = resampling.ranks(net.ravel()).reshape(net.shape).astype(float)
-    columns |= dict(zip(RANKS, (ranks, *effects.rank_intervals(draws["net"])), strict=True))
+        low, high = resampling.interval(values, columns[name], units=units)
+        columns[f"{name}_low"] = low
+        columns[f"{name}_high"] = high
+    columns["rank"] = resampling.ranks(net.ravel()).reshape(net.shape).astype(float)
+    columns["rank_low"], columns["rank_high"] = effects.rank_intervals(draws["net"])
     return {name: columns[name] for name in CAUSAL}
 
 
@@ -262,16 +285,16 @@ def word_heads(results: Sequence[WordResult], evidence: pd.DataFrame) -> pd.Data
     parts = []
     for result in results:
         passed = [pair for pair in result.pairs if pair.effects is not None]
-        if passed:
-            looks = [_attention(result, pair) for pair in passed]
-            arrays = {
-                "auroc": np.mean([pair.separation.auroc for pair in passed], axis=0)
-            } | _causal(passed)
-            arrays |= {name: np.mean([look[name] for look in looks], axis=0) for name in ATTENTION}
-            frame = by_head(arrays).astype(RANKS)
-            rows = evidence[(evidence["word"] == result.material.word) & evidence["net"].notna()]
-            frame = frame.merge(best_verdicts(rows), on=["layer", "head"])
-            parts.append(with_key(frame, {"word": result.material.word}))
+        if not passed:
+            continue
+        looks = [_attention(result, pair) for pair in passed]
+        arrays = {"auroc": np.mean([pair.separation.auroc for pair in passed], axis=0)}
+        arrays |= _causal(passed)
+        arrays |= {name: np.mean([look[name] for look in looks], axis=0) for name in ATTENTION}
+        frame = by_head(arrays).astype(RANKS)
+        rows = evidence[(evidence["word"] == result.material.word) & evidence["net"].notna()]
+        frame = frame.merge(best_verdicts(rows), on=["layer", "head"])
+        parts.append(with_key(frame, {"word": result.material.word}))
     columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, "verdict", "resolves", "of"]
     return stacked(parts, columns).astype(RANKS)
 
@@ -290,36 +313,29 @@ def distances(results: Sequence[WordResult]) -> pd.DataFrame:
     """The net effect of every head by the distance from cue to word in tokens (4: four or more)."""
     parts = []
     for result, pair in sense_pairs_of(results):
+        if pair.effects is None:
+            continue
         known = {distance for distance in pair.pairs.distances if distance is not None}
-        for distance in sorted(known) if pair.effects else ():
-            nets = _net_where(pair, distance.__eq__)
-            parts.append(
-                with_key(by_head({"net": nets}), key_of(result, pair) | {"distance": distance})
-            )
+        for distance in sorted(known):
+            frame = by_head({"net": _net_where(pair, distance.__eq__)})
+            parts.append(with_key(frame, key_of(result, pair) | {"distance": distance}))
     return stacked(parts, [*KEYS, "distance", "layer", "head", "net"])
 
 
-def routes(results: Sequence[WordResult]) -> pd.DataFrame:
-    """Every head's routes: where it looks, what it carries, from the cue, ablation; see
-    `probe.evidence.head_parts`."""
-    parts = []
+def head_parts(results: Sequence[WordResult]) -> pd.DataFrame:
+    """Every head in parts: where it looks, what it carries, what it takes from the cue, ablation;
+    see `probe.evidence.head_parts`."""
+    frames = []
     for result, pair in sense_pairs_of(results):
-        if pair.head_parts is not None:
-            arrays = (
-                dict.fromkeys(ROUTES, np.full(pair.separation.auroc.shape, np.nan))
-                | pair.head_parts.shares
-            )
-            for name, ends in pair.head_parts.intervals().items():
-                arrays |= {
-                    f"{name}_{end}": values
-                    for end, values in zip(("low", "high"), ends, strict=True)
-                }
-            parts.append(
-                with_key(
-                    by_head(arrays).assign(pairs=len(pair.head_parts.pairs)), key_of(result, pair)
-                )
-            )
-    return stacked(parts, [*KEYS, "layer", "head", *ROUTES, "pairs"])
+        parts = pair.head_parts
+        if parts is None:
+            continue
+        arrays = dict.fromkeys(HEAD_PARTS, _missing(pair)) | parts.shares
+        for name, (low, high) in parts.intervals().items():
+            arrays |= {f"{name}_low": low, f"{name}_high": high}
+        frame = by_head(arrays).assign(pairs=len(parts.pairs))
+        frames.append(with_key(frame, key_of(result, pair)))
+    return stacked(frames, [*KEYS, "layer", "head", *HEAD_PARTS, "pairs"])
 
 
 def by_depth(results: Sequence[WordResult]) -> pd.DataFrame:
@@ -327,11 +343,12 @@ def by_depth(results: Sequence[WordResult]) -> pd.DataFrame:
     told apart."""
     parts = []
     for result, pair in sense_pairs_of(results):
-        if pair.measured is not None:
-            for depth in range(min(pair.reading.direct), pair.measured.profile.shape[-1] + 1):
-                frame = by_head({"net": pair.measured.profile[..., depth - 1]})
-                here = key_of(result, pair) | {"depth": depth}
-                parts.append(with_key(frame[frame["layer"] < depth].reset_index(drop=True), here))
+        if pair.measured is None:
+            continue
+        for depth in range(min(pair.reading.direct), pair.measured.profile.shape[-1] + 1):
+            frame = by_head({"net": pair.measured.profile[..., depth - 1]})
+            written = frame[frame["layer"] < depth].reset_index(drop=True)
+            parts.append(with_key(written, key_of(result, pair) | {"depth": depth}))
     return stacked(parts, [*KEYS, "depth", "layer", "head", "net"])
 
 
@@ -341,29 +358,35 @@ def curves(results: Sequence[WordResult]) -> pd.DataFrame:
     parts = []
     for result in results:
         curve = result.curves
-        if curve is not None:
-            joined = [curve.order[less:size] for less, size in pairwise((0, *curve.sizes))]
-            added = [
-                ", ".join("L{}H{}".format(*head) for head in heads) or None for heads in joined
-            ]
-            columns = {"size": curve.sizes, "added": added}
-            for name in ("faithfulness", "necessity"):
-                low, high = getattr(curve, f"{name}_interval")
-                columns |= {name: getattr(curve, name), f"{name}_low": low, f"{name}_high": high}
-            about = {name: getattr(curve, name) for name in ("area", "smallest", "pairs")}
-            parts.append(with_key(pd.DataFrame(columns), {"word": result.material.word} | about))
+        if curve is None:
+            continue
+        added = []
+        for smaller, size in pairwise((0, *curve.sizes)):
+            joined = curve.order[smaller:size]
+            added.append(", ".join(f"L{layer}H{head}" for layer, head in joined) or None)
+        columns = {"size": curve.sizes, "added": added}
+        for name in ("faithfulness", "necessity"):
+            low, high = getattr(curve, f"{name}_interval")
+            columns |= {name: getattr(curve, name), f"{name}_low": low, f"{name}_high": high}
+        key = {
+            "word": result.material.word,
+            "area": curve.area,
+            "smallest": curve.smallest,
+            "pairs": curve.pairs,
+        }
+        parts.append(with_key(pd.DataFrame(columns), key))
     return stacked(parts, list(CURVES))
 
 
 def random_sets(results: Sequence[WordResult]) -> pd.DataFrame:
-    """Faithfulness of every random set, matched per layer to the first `size` heads of the order."""
+    """Faithfulness of every random set, matched per layer to the first `size` heads of the
+    order."""
     parts = []
     for result in results:
-        for size, values in (
-            zip(result.curves.random_sizes, result.curves.random, strict=True)
-            if result.curves
-            else ()
-        ):
+        curve = result.curves
+        if curve is None:
+            continue
+        for size, values in zip(curve.random_sizes, curve.random, strict=True):
             rows = {"size": size, "faithfulness": values[~np.isnan(values)]}
             parts.append(with_key(pd.DataFrame(rows), {"word": result.material.word}))
     return stacked(parts, ["word", "size", "faithfulness"])
@@ -389,7 +412,8 @@ def controls(measured: Sequence[Controls]) -> pd.DataFrame:
     for control in measured:
         key = key_of(control.word, control.pair)
         for name, auroc in control.auroc.items():
-            low, _, high = control.band if name == PERMUTED else (np.full_like(auroc, np.nan),) * 3
+            missing = np.full_like(auroc, np.nan)
+            low, _, high = control.band if name == PERMUTED else (missing, missing, missing)
             about = key | {
                 "condition": name,
                 "untrained_p": control.untrained_p[control.pair.senses],
@@ -399,6 +423,7 @@ def controls(measured: Sequence[Controls]) -> pd.DataFrame:
 
 
 def depth_label(depth: int) -> str:
+    """What has been added to the residual stream at a depth; -1 is the token embedding alone."""
     return {-1: "token", 0: "token + position"}.get(depth, f"after layer {depth - 1}")
 
 
@@ -407,7 +432,8 @@ def shares(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
     shares sum to 1."""
     rows = []
     for result, pair in sense_pairs_of(results):
-        a, b = (pair.rows(sense) for sense in pair.senses)
+        a = pair.rows(pair.senses[0])
+        b = pair.rows(pair.senses[1])
         directions = pair.axes.directions([*a, *b])[:, result.depth]
         parts = decomposition.shares(
             read_weights(model), result.states, directions, result.depth, a, b
@@ -421,34 +447,18 @@ def sentences(results: Sequence[WordResult]) -> pd.DataFrame:
     read."""
     rows = []
     for result in results:
-        material, tested = result.material, {row for pair in result.pairs for row in pair.rows()}
+        tested = {row for pair in result.pairs for row in pair.rows()}
         learned = {row for pair in result.pairs for row in pair.split.rows}
-        for row, sentence in enumerate(material.sentences):
-            positions = material.words[row]
-            read = {"position": positions[-1], "tokens_of_word": len(positions)}
-            used = {
-                "part": "tested"
-                if row in tested
-                else "learned from"
-                if row in learned
-                else "neither"
-            }
-            rows.append({name: getattr(sentence, name) for name in _SENTENCE} | read | used)
+        for row, sentence in enumerate(result.material.sentences):
+            positions = result.material.words[row]
+            if row in tested:
+                part = "tested"
+            else:
+                part = "learned from" if row in learned else "neither"
+            fields = {name: getattr(sentence, name) for name in SENTENCE}
+            fields |= {"position": positions[-1], "tokens_of_word": len(positions), "part": part}
+            rows.append(fields)
     return pd.DataFrame(rows).astype(dict.fromkeys(("cue_start", "cue_end", "distance"), "Int64"))
-
-
-_SENTENCE = (
-    "word",
-    "sense",
-    "text",
-    "start",
-    "end",
-    "frame",
-    "pair",
-    "cue_start",
-    "cue_end",
-    "distance",
-)
 
 
 def left_out(

@@ -4,13 +4,13 @@ its cue word and frame.
 For each pair of senses the sentences are held out in folds of cue words and frames
 (`splits.cross_fit`), and sense axes are fitted at every depth. Before anything is swapped the gap
 itself must be there, at some depth (`resampling.gap_test`, p below `verdicts.GATE`). Then every
-head is swapped at the word, exactly, and read at every depth behind it and in what the model says
-next. The read-out L* of a word is the first depth that separates its senses as well as any
+head is swapped at the word, exactly, and read at every depth behind it and in the logits of the
+next token. The read-out L* of a word is the first depth that separates its senses as well as any
 (`axes.choose_depth`); it is chosen from held-out separations, never from an effect.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -46,12 +46,17 @@ from probe.stats.separation import Separation, Tests, corrected_tests, measure_s
 from probe.stats.verdicts import GATE, LARGE, LEVEL, SMALLEST
 from probe.text.splits import DRAWN, CrossFit, cross_fit
 
-CURVE_PAIRS = 12
-HALF_APART = (
-    0.5  # of the separation at the read-out: a share of a smaller gap would be mostly noise
-)
-JOINT_PAIRS = 8
+CURVE_PAIRS = 12  # of sentences, that the sets of a word's curve are run on
+# Of the separation at the read-out: a share of a smaller gap would be mostly noise.
+HALF_APART = 0.5
+JOINT_PAIRS = 8  # of sentences, in which two heads are swapped together
 JOINT_HEADS = 2  # heads whose effect is lost again, for which a stand-in is looked for
+# The conditions of the controls.
+MEASURED = "as measured"
+PERMUTED = "labels permuted"
+LATER = "later token"
+UNTRAINED = "untrained model"
+BAND = (0.05, 0.5, 0.95)  # quantiles of the permutations
 
 
 @dataclass(frozen=True)
@@ -81,13 +86,13 @@ class StandIn:
 class PairResult:
     """Everything measured for one pair of senses.
 
-    `gap: pair stage` · `gate_p`: of the gap, corrected over depths and pairs of senses · `next_token_p`:
-    of the gap in what is said next, 1 for a model that predicts nothing · `continuation_p`: that after
-    the word the lexicon's continuations of its sense have the larger logits, NaN without any ·
-    `nuisance_p`: that the word's place or the text's length differs between the senses · `by_depth:
-    depth`, held-out AUROC · `axis`: fitted on all sentences, for others than these. `measured` and
-    what follows are None where the gap is not there: a ratio over it would be noise over noise, so
-    nothing is swapped or ranked.
+    `gap: pair stage` · `gate_p`: of the gap, corrected over depths and pairs of senses ·
+    `next_token_p`: of the gap in the logits of the next token, 1 for a model that predicts nothing
+    · `continuation_p`: that after the word the lexicon's continuations of its sense have the larger
+    logits, NaN without any · `nuisance_p`: that the position of the word or the length of the text
+    differs between the senses · `by_depth: depth`, held-out AUROC · `axis`: fitted on all
+    sentences, for others than these. `measured` and what follows are None where the gap is not
+    there: a ratio over it would be noise over noise, so nothing is swapped or ranked.
     """
 
     split: CrossFit
@@ -119,14 +124,14 @@ class PairResult:
         return None if self.measured is None else self.measured.word
 
     def rows(self, sense: str | None = None, *, tested: bool = True) -> list[int]:
-        """The sentences that are held out once, of one sense where given; all that are used without
+        """The sentences that are held out once, of `sense` or of both; all that are used without
         `tested`."""
-        places = self.split.tested if tested else range(len(self.split.rows))
-        return [
-            self.split.rows[n]
-            for n in places
-            if sense is None or self.split.is_a[n] == (sense == self.senses[0])
-        ]
+        split = self.split
+        positions = split.tested if tested else range(len(split.rows))
+        if sense is not None:
+            is_a = sense == self.senses[0]
+            positions = [position for position in positions if split.is_a[position] == is_a]
+        return [split.rows[position] for position in positions]
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,15 +147,14 @@ class WordResult:
     curves: Curves | None = None
 
     @cached_property
-    def placed(self) -> list[TargetText]:
+    def texts(self) -> list[TargetText]:
         """The token ids of every sentence and where its word is read, row by row.
 
         Without what comes after the word if the model cannot see it.
         """
-        placed = self.material.placed
-        return (
-            [TargetText(ids[: at + 1], at) for ids, at in placed] if self.causal else list(placed)
-        )
+        if not self.causal:
+            return list(self.material.texts)
+        return [TargetText(ids[: at + 1], at) for ids, at in self.material.texts]
 
     @property
     def resid(self) -> torch.Tensor:
@@ -190,52 +194,69 @@ def observe_word(
     """The study of a word without any swap: states, read-out and axes; gate and separation of every
     pair of senses."""
     splits = splits or split_senses(material, seed=options.seed)
-    weights, pairs = read_weights(model), axes.sense_pairs(material.labels)
-    parted = {
-        pair: _hold_out(material, pair, splits[pair], options.seed, causal=model.config.causal)
-        for pair in pairs
-    }
+    weights = read_weights(model)
     states = target_states(model, material.tokens, material.targets)
-    unread = states.z[
-        ..., :0
-    ]  # queries, keys and values, 0.1 GB of GPT-2 small that nothing in a study reads
+    # Nothing in a study reads queries, keys and values: 0.1 GB of GPT-2 small.
+    unread = states.z[..., :0]
     states = replace(states, q=unread, k=unread, v=unread)
-    unembed = forward.unembedding(weights, weights.dtype) if effects.predicts(weights) else None
-    root = None if unembed is None else axes.next_token_root(unembed)
-    following = None if unembed is None else continuations(model, material.word, material.labels)
-    stages = effects.stages_of(weights, states, (root is not None) + (following is not None))
-    toward: dict[
-        tuple[str, str], torch.Tensor
-    ] = {}  # of the first sense's continuations less that of the second's
-    if unembed is not None and following is not None:
-        logit = {sense: unembed[ids].double().mean(0).cpu() for sense, ids in following.items()}
-        toward = {(a, b): logit[a] - logit[b] for a, b in pairs}
-    held_out = {
-        pair: axes.hold_out(stages, split, pair, root, toward.get(pair))
-        for pair, (split, _) in parted.items()
-    }
-    separations = {
-        pair: axes.separation_by_holdout(held_out[pair], states.resid, split)
-        for pair, (split, _) in parted.items()
-    }
-    depth = axes.choose_depth(list(separations.values()))
-    writes = decomposition.write_coordinates(states.z, weights)
-    word = WordResult(material, states, depth, model.config.causal)
-    results = [
-        _observed(
-            word, stages, root, writes, held_out[pair], *parted[pair], separations[pair], options
+    stages = _stages(model, material, states)
+    observed = []
+    for senses, split in splits.items():
+        split, nuisance_p = _hold_out(
+            material, senses, split, options.seed, causal=model.config.causal
         )
-        for pair in pairs
-    ]
+        toward = stages.toward.get(senses)
+        held_out = axes.hold_out(stages.vectors, split, senses, stages.root, toward)
+        separation = axes.separation_by_holdout(held_out, states.resid, split)
+        observed.append(_Observed(split, nuisance_p, held_out, separation))
+    depth = axes.choose_depth([each.separation for each in observed])
+    word = WordResult(material, states, depth, model.config.causal)
+    writes = decomposition.write_coordinates(states.z, weights)
+    results = [_test_pair(word, stages, writes, each, options) for each in observed]
     # Over how many pairs of senses the word has, too: otherwise one of many would pass by chance,
     # and be ranked.
     adjusted = false_discovery_control([pair.gate_p for pair in results])
-    return replace(
-        word,
-        pairs=tuple(
-            replace(pair, gate_p=float(p)) for pair, p in zip(results, adjusted, strict=True)
-        ),
-    )
+    pairs = [replace(pair, gate_p=float(p)) for pair, p in zip(results, adjusted, strict=True)]
+    return replace(word, pairs=tuple(pairs))
+
+
+@dataclass(frozen=True, eq=False)
+class _Stages:
+    """The vectors that sense axes are fitted on, `row stage d_model`, and how those behind the last
+    depth are read.
+
+    `root: d_model d_model`, the metric of the next token's logits, None for a model that predicts
+    none · `toward: d_model`, by pair of senses: the mean logits of the first sense's continuations
+    less those of the second's; empty where the lexicon has none.
+    """
+
+    vectors: torch.Tensor
+    root: torch.Tensor | None = None
+    toward: Mapping[tuple[str, str], torch.Tensor] = field(default_factory=dict)
+
+
+def _stages(model: Model, material: Material, states: TargetStates) -> _Stages:
+    weights = read_weights(model)
+    if not effects.predicts(weights):
+        return _Stages(effects.stages_of(weights, states, 0))
+    unembedding = forward.unembedding(weights, weights.dtype)
+    root = axes.next_token_root(unembedding)
+    token_ids = continuations(model, material.word, material.labels)
+    if token_ids is None:
+        return _Stages(effects.stages_of(weights, states, 1), root)
+    logits = {sense: unembedding[ids].double().mean(0).cpu() for sense, ids in token_ids.items()}
+    toward = {(a, b): logits[a] - logits[b] for a, b in axes.sense_pairs(material.labels)}
+    return _Stages(effects.stages_of(weights, states, 2), root, toward)
+
+
+@dataclass(frozen=True, eq=False)
+class _Observed:
+    """One pair of senses before its tests: how it is held out, its axes, how far it is apart."""
+
+    split: CrossFit
+    nuisance_p: float
+    axes: HeldOutAxes
+    separation: DepthSeparation
 
 
 def _hold_out(
@@ -260,67 +281,70 @@ def _hold_out(
 
 
 def _nuisance_p(material: Material, split: CrossFit, seed: int, *, causal: bool) -> float:
-    """p that the senses differ in the word's place or, for a model that sees beyond the word, in
-    the text's length."""
-    known = [
-        [material.targets[row]] + ([] if causal else [len(material.tokens[row])])
-        for row in split.rows
-    ]
-    return resampling.difference_p(
-        np.array(known, dtype=float), split.is_a, split.exchanged, seed=seed
-    )
+    """p that the senses differ in the position of the word or, for a model that sees beyond it, in
+    the length of the text."""
+    numbers = []
+    for row in split.rows:
+        position = material.targets[row]
+        numbers.append([position] if causal else [position, len(material.tokens[row])])
+    values = np.array(numbers, dtype=float)
+    return resampling.difference_p(values, split.is_a, split.exchanged, seed=seed)
 
 
-def _observed(
+def _test_pair(
     word: WordResult,
-    stages: torch.Tensor,
-    root: torch.Tensor | None,
+    stages: _Stages,
     writes: torch.Tensor,
-    held_out: HeldOutAxes,
-    split: CrossFit,
-    nuisance_p: float,
-    separation: DepthSeparation,
+    observed: _Observed,
     options: StudyOptions,
 ) -> PairResult:
-    """Pairs, gate and held-out separation of one pair of senses."""
-    rows, layers = list(split.rows), word.states.resid.shape[1] - 1
+    """Pairs, gate and held-out separation of one pair of senses. `writes: layer head row d_head`"""
+    split = observed.split
+    rows = list(split.rows)
+    layers = word.states.resid.shape[1] - 1
     pairs = _pairs(word, split, options)
+    gap = effects.gaps(observed.axes, stages.vectors, pairs)
 
     def test(vectors: torch.Tensor) -> Gap:
         return resampling.gap_test(vectors.double().numpy(), split, seed=options.seed)
 
-    gate, gap = test(stages[rows, 1 : 1 + layers]), effects.gaps(held_out, stages, pairs)
-    continues = stages.shape[1] > layers + 2
-    continued = (
-        resampling.sign_flip_test(gap[:, -1:], pairs.units, seed=options.seed)
-        if continues
-        else None
-    )
-    apart = np.flatnonzero(separation.g[1:] >= HALF_APART * separation.g[word.depth])
-    first = 1 + int(apart[0]) if len(apart) else word.depth
-    a, b = (
-        word.resid[[row for row in rows if word.material.labels[row] == sense]]
-        for sense in held_out.senses
-    )
+    gate = test(stages.vectors[rows, 1 : 1 + layers])
+    next_token_p = 1.0
+    if stages.root is not None:
+        final = stages.vectors[rows, layers + 1 : layers + 2].double()
+        next_token_p = test(final @ stages.root).p
+    continuation_p = float("nan")
+    if stages.toward:
+        tested = resampling.sign_flip_test(gap[:, -1:], pairs.units, seed=options.seed)
+        continuation_p = float(tested.p[0])
+
+    separation = observed.separation
+    far_enough = separation.g[1:] >= HALF_APART * separation.g[word.depth]
+    first = 1 + int(far_enough.argmax()) if far_enough.any() else word.depth
+    senses = observed.axes.senses
+    rows_a = [row for row in rows if word.material.labels[row] == senses[0]]
+    rows_b = [row for row in rows if word.material.labels[row] == senses[1]]
     return PairResult(
         split=split,
-        axes=held_out,
-        axis=axes.fit_axis(a, b, held_out.senses, word.depth),
+        axes=observed.axes,
+        axis=axes.fit_axis(word.resid[rows_a], word.resid[rows_b], senses, word.depth),
         pairs=pairs,
         gap=gap,
         gate=gate,
         gate_p=gate.p,
-        next_token_p=1.0
-        if root is None
-        else test(stages[rows, layers + 1 : layers + 2].double() @ root).p,
-        continuation_p=float("nan") if continued is None else float(continued.p[0]),
-        nuisance_p=nuisance_p,
+        next_token_p=next_token_p,
+        continuation_p=continuation_p,
+        nuisance_p=observed.nuisance_p,
         by_depth=separation.auroc,
         separation=measure_separation(
             writes[:, :, rows], split, permutations=options.permutations, seed=options.seed
         ),
         reading=design.readings(
-            layers, word.depth, first, predicts=root is not None, continues=continues
+            layers,
+            word.depth,
+            first,
+            predicts=stages.root is not None,
+            continues=bool(stages.toward),
         ),
     )
 
@@ -328,24 +352,30 @@ def _observed(
 def _pairs(
     word: WordResult, split: CrossFit, options: StudyOptions, *, learned: bool = False
 ) -> Pairs:
-    given = (word.material.sentences, word.material.distances, split)
-    return design.make_pairs(*given, most=options.max_pairs, seed=options.seed, learned=learned)
+    return design.make_pairs(
+        word.material.sentences,
+        word.material.distances,
+        split,
+        most=options.max_pairs,
+        seed=options.seed,
+        learned=learned,
+    )
 
 
 def _swapped(
     weights: Weights, word: WordResult, passed: Sequence[PairResult], options: StudyOptions
 ) -> dict[tuple[str, str], PairResult]:
-    """Effects, routes and corrected tests of the pairs of senses whose gap is there; one family of
-    tests per word."""
+    """Effects, parts of heads and corrected tests of the pairs of senses whose gap is there; one
+    family of tests per word."""
     swaps = [
-        effects.measure(weights, word.placed, word.states, one.axes, one.pairs, one.reading)
-        for one in passed
+        effects.measure(weights, word.texts, word.states, pair.axes, pair.pairs, pair.reading)
+        for pair in passed
     ]
     family = corrected_tests(
         [pair.separation for pair in passed],
-        [one.word.net for one in swaps],
-        [one.next_token.net for one in swaps if one.next_token is not None],
-        [one.continuation.net for one in swaps if one.continuation is not None],
+        [measured.word.net for measured in swaps],
+        [measured.next_token.net for measured in swaps if measured.next_token is not None],
+        [measured.continuation.net for measured in swaps if measured.continuation is not None],
         [pair.pairs.units for pair in passed],
         permutations=options.permutations,
         seed=options.seed,
@@ -353,12 +383,14 @@ def _swapped(
     results = {}
     for pair, measured, tests in zip(passed, swaps, family, strict=True):
         along = (pair.axes, pair.pairs, pair.reading)
-        head_parts = measure_head_parts(
-            weights, word.placed, word.states.z, word.material.cues, measured.word, along
-        )
-        stand_ins = _stand_ins(weights, word, pair, measured, options)
         results[pair.senses] = replace(
-            pair, measured=measured, head_parts=head_parts, tests=tests, stand_ins=stand_ins
+            pair,
+            measured=measured,
+            tests=tests,
+            head_parts=measure_head_parts(
+                weights, word.texts, word.states.z, word.material.cues, measured.word, along
+            ),
+            stand_ins=_stand_ins(weights, word, pair, measured, options),
         )
     return results
 
@@ -402,44 +434,28 @@ def _stand_ins(
     the first alone, in more pairs than chance allows, corrected over all later heads.
     """
     last = measured.profile[..., -1]
-    lost = (
-        np.maximum(measured.written, measured.profile[..., min(pair.reading.direct) - 1 :].max(-1))
-        - last
-    )
-    stand_ins = []
-    few = pair.pairs.take(
-        design.spread(pair.pairs.units, JOINT_PAIRS, np.random.default_rng(options.seed))
-    )
+    layers, heads = last.shape
+    from_direct = measured.profile[..., min(pair.reading.direct) - 1 :]
+    lost = np.maximum(measured.written, from_direct.max(-1)) - last
+    rng = np.random.default_rng(options.seed)
+    pairs = pair.pairs.take(design.spread(pair.pairs.units, JOINT_PAIRS, rng))
     gap = pair.gap[:, len(weights.blocks)].mean()
-    for place in resampling.order(lost.ravel())[:JOINT_HEADS]:
-        layer, head = divmod(int(place), last.shape[1])
-        later = [
-            (above, other)
-            for above in range(layer + 1, last.shape[0])
-            for other in range(last.shape[1])
-        ]
-        if lost[layer, head] < LARGE or lost[layer, head] < abs(last[layer, head]) or not later:
+    stand_ins = []
+    for index in resampling.order(lost.ravel())[:JOINT_HEADS]:
+        first = divmod(int(index), heads)
+        later = [(layer, head) for layer in range(first[0] + 1, layers) for head in range(heads)]
+        if not later or lost[first] < max(LARGE, abs(last[first])):
             continue
-        moved = (
-            joint_swaps(
-                weights,
-                word.placed,
-                word.states.z,
-                pair.axes,
-                few,
-                first=(layer, head),
-                others=later,
-            )
-            / gap
+        moved = joint_swaps(
+            weights, word.texts, word.states.z, pair.axes, pairs, first=first, others=later
         )
+        of_gap = moved / gap
         alone = np.array([last[other] for other in later])
-        extra = moved[:, 1:] - moved[:, :1] - alone  # beyond what either does by itself
-        tested = resampling.sign_flip_test(extra, few.units, seed=options.seed)
-        stand_ins += [
-            StandIn((layer, head), other, float(more), float(p))
-            for other, more, p in zip(later, extra.mean(0), tested.p, strict=True)
-            if p < LEVEL and more >= SMALLEST
-        ]
+        extra = of_gap[:, 1:] - of_gap[:, :1] - alone  # beyond what either does by itself
+        tested = resampling.sign_flip_test(extra, pairs.units, seed=options.seed)
+        for other, effect, p in zip(later, extra.mean(0), tested.p, strict=True):
+            if p < LEVEL and effect >= SMALLEST:
+                stand_ins.append(StandIn(first, other, float(effect), float(p)))
     return tuple(stand_ins)
 
 
@@ -448,45 +464,50 @@ def _curves(
 ) -> Curves:
     """Faithfulness on pairs whose order of heads comes from the pairs that their holdout learns
     from."""
-    most, rng = max(2, CURVE_PAIRS // len(passed)), np.random.default_rng(options.seed)
+    most = max(2, CURVE_PAIRS // len(passed))
+    rng = np.random.default_rng(options.seed)
     groups: list[Ranked] = []
     for pair in passed:
-        learned, net = _ranking(weights, word, pair, options)
-        few = design.spread(pair.pairs.units, most, rng)
+        ranking, net = _ranking(weights, word, pair, options)
+        measured_on = design.spread(pair.pairs.units, most, rng)
         for number, holdout in enumerate(pair.split.holdouts):
-            mine = [place for place in few if pair.axes.cell[pair.pairs.a[place]] == number]
-            train = {pair.split.rows[place] for place in holdout.train}
-            known = [
-                place
-                for place, (a, b) in enumerate(zip(learned.a, learned.b, strict=True))
-                if {a, b} <= train
+            tested = [
+                index for index in measured_on if pair.axes.cell[pair.pairs.a[index]] == number
             ]
-            if mine:
-                order = _order(net[known or slice(None)].mean(0), word.depth)
-                groups.append(Ranked(pair.axes, pair.pairs.take(mine), order))
-    shown = _order(
-        np.mean([pair.effects.net.mean(0) for pair in passed if pair.effects], axis=0), word.depth
-    )
+            if not tested:
+                continue
+            train = {pair.split.rows[position] for position in holdout.train}
+            learned = [
+                index
+                for index, (a, b) in enumerate(zip(ranking.a, ranking.b, strict=True))
+                if a in train and b in train
+            ]
+            order = _order(net[learned or slice(None)].mean(0), word.depth)
+            groups.append(Ranked(pair.axes, pair.pairs.take(tested), order))
+    nets = [pair.effects.net.mean(0) for pair in passed if pair.effects is not None]
+    order = _order(np.mean(nets, axis=0), word.depth)
     return measure_curves(
-        weights, word.placed, word.states.z, groups, shown, word.depth, seed=options.seed
+        weights, word.texts, word.states.z, groups, order, word.depth, seed=options.seed
     )
 
 
 def _ranking(
     weights: Weights, word: WordResult, pair: PairResult, options: StudyOptions
 ) -> tuple[Pairs, Array]:
-    """The pairs that heads are ordered on, and their net effects: those swapped anyway, or of a
-    given fit part."""
+    """The pairs that heads are ordered on, and their net effects `pair layer head`.
+
+    Those that are swapped anyway where there are folds; where the file gives its own split, pairs
+    of the part that is fitted on.
+    """
     assert pair.effects is not None
     if len(pair.split.holdouts) > 1:
         return pair.pairs, pair.effects.net
     learned = _pairs(word, pair.split, options, learned=True)
-    inside = replace(
-        pair.axes, cell=np.zeros_like(pair.axes.cell)
-    )  # read along the axis that they were fitted on
-    if not len(learned):
+    if len(learned) == 0:
         return pair.pairs, pair.effects.net
-    measured = effects.measure(weights, word.placed, word.states, inside, learned, pair.reading)
+    # Read along the axis that they were fitted on.
+    fitted = replace(pair.axes, cell=np.zeros_like(pair.axes.cell))
+    measured = effects.measure(weights, word.texts, word.states, fitted, learned, pair.reading)
     return learned, measured.word.net
 
 
@@ -496,23 +517,14 @@ def _order(net: Array, depth: int) -> tuple[HeadIndex, ...]:
     return tuple(zip(layers.tolist(), heads.tolist(), strict=True))
 
 
-MEASURED, PERMUTED, LATER, UNTRAINED = (
-    "as measured",
-    "labels permuted",
-    "later token",
-    "untrained model",
-)
-BAND = (0.05, 0.5, 0.95)  # quantiles of the permutations
-
-
 @dataclass(frozen=True, eq=False)
 class Controls:
     """Held-out AUROC of every head where there is nothing to find, to hold every ranking against.
     `layer head` each
 
         labels permuted   the senses reassigned to cue words, many times: the band of chance, below
-                          one half where
-                          held-out folds of a balanced set lean away from the fitted ones
+                          one half where held-out folds of a balanced set lean away from the
+                          fitted ones
         later token       the token after the word, if every text has one: a head that carries the
                           topic separates it
         untrained model   random weights of the same shape: what the architecture and the sentences
@@ -544,21 +556,18 @@ def measure_controls(
 
     null = pair.separation.null[1:]
     auroc = {MEASURED: pair.separation.auroc, PERMUTED: null.mean(0)}
-    tokens, after = zip(
-        *((word.material.tokens[row], word.material.targets[row] + 1) for row in rows), strict=True
-    )
-    if all(position < len(text) for position, text in zip(after, tokens, strict=True)):
-        auroc[LATER] = separation(model, target_states(model, tokens, after), range(len(rows)))
+    tokens = [word.material.tokens[row] for row in rows]
+    next_positions = [word.material.targets[row] + 1 for row in rows]
+    if all(after < len(text) for after, text in zip(next_positions, tokens, strict=True)):
+        later = target_states(model, tokens, next_positions)
+        auroc[LATER] = separation(model, later, range(len(rows)))
     untrained = target_states(random_model, word.material.tokens, word.material.targets)
     auroc[UNTRAINED] = separation(random_model, untrained, rows)
-    untrained_p = {
-        each.senses: resampling.gap_test(
-            untrained.resid[list(each.split.rows), 1:].double().numpy(),
-            each.split,
-            seed=options.seed,
-        ).p
-        for each in word.pairs
-    }
+    untrained_p = {}
+    for each in word.pairs:
+        resid = untrained.resid[list(each.split.rows), 1:].double().numpy()
+        gate = resampling.gap_test(resid, each.split, seed=options.seed)
+        untrained_p[each.senses] = gate.p
     return Controls(word, pair, auroc, np.quantile(null, BAND, axis=0), untrained_p)
 
 

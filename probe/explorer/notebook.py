@@ -10,12 +10,12 @@ from probe.explorer.session import Explorer
 from probe.model.load import ModelSource, load
 
 if TYPE_CHECKING:
-    from probe.explorer.widget import Explored
+    from probe.explorer.widget import ExplorerWidget
 
 
 def explore(
     model: ModelSource, text: str, *, against: str | None = None, word: str | None = None
-) -> "Explored":
+) -> "ExplorerWidget":
     """The explorer of `probe explore` in a notebook: a sentence to retype, heads to swap, what
     becomes of the word.
 
@@ -23,27 +23,29 @@ def explore(
     followed, chosen where none is given. The saved notebook keeps a picture of what was looked at
     last. Needs the package anywidget. Raises InputError for a text that cannot be read,
     UnsupportedModel for an encoder-decoder.
+
+    Example:
+        >>> explorer = probe.explore("tiny-senses", "The old tree by the bank", word="bank")
     """
     try:
-        from probe.explorer.widget import Explored
+        from probe.explorer.widget import ExplorerWidget
     except ModuleNotFoundError as error:
         raise InputError(
-            f"Exploring in a notebook: the package {error.name} is missing; install it with pip install anywidget, or "
-            f"use `probe explore`."
+            f"Exploring in a notebook: the package {error.name} is missing; install it with pip "
+            "install anywidget, or use `probe explore`."
         ) from error
     model = load(model)
     explorer = Explorer(model)
-    first = {}
+    results = {}
     for what in ("sentence", "along"):
         try:
             *_, last = explorer.answer(Question(what, text, against, word))
         except InputError:
-            if what == "sentence":  # no axis is no reason to show nothing
+            # A word without an axis is no reason to show nothing.
+            if what == "sentence":
                 raise
         else:
-            first[what] = last["result"]
-    html, _ = page.render(page.opened(model), host="notebook")
-    given = {"text": text, "other": against or "", "word": word or ""}
-    return Explored(
-        explorer, page=html, state=f"#{urlencode(given, quote_via=quote)}", results=first
-    )
+            results[what] = last["result"]
+    html, _ = page.render(page.opening_walk(model), transport="notebook")
+    address = urlencode({"text": text, "other": against or "", "word": word or ""}, quote_via=quote)
+    return ExplorerWidget(explorer, page=html, state=f"#{address}", results=results)

@@ -2,13 +2,13 @@
 
 The page is the walk's template with its own sentences typed, so that steps, scripts and charts are
 shared. It is rendered once per model, from the walk of a pair of sentences that ship; every other
-text comes as an answer to a question. `what` is asked, the `text`, perhaps an `other` one with the
-same word (this meaning, that meaning), the `word`, the head that is followed, the heads that are
-swapped at the word and by what.
+text comes as an answer to a question. A question names `what` it asks, the `text`, perhaps an
+`other` one with the same word (this meaning, that meaning), the `word`, the head that is followed,
+the heads that are swapped at the word and by what.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,32 +24,39 @@ from probe.pages import walk as walk_page
 from probe.walkthrough.walk import Walk, walk
 
 TEMPLATES = Path(__file__).parent / "templates"
-HOSTS = {"server": "; connect-src 'self'", "notebook": ""}  # what else the page of each may reach
+# By what carries questions and answers: which addresses the page may reach beyond its own file.
+TRANSPORTS = {"server": "; connect-src 'self'", "notebook": ""}
 EXAMPLES = (  # a word in two meanings, with as many tokens before it in both
     ("The river rose, so he went to the bank", "The money came, so he went to the bank"),
     ("They saw the river from the bank", "They took the money from the bank"),
     ("In the garden they found a mole", "In the agency they found a mole"),
     ("She baked a pie with the apple", "She sold the shares of the apple"),
 )
+WHAT = ("sentence", "along", "swap", "write", "effects", "trace", "trace_heads", "save")
+# What a swapped head gets: z of the other sentence's word, z halfway between both meanings, zero.
+KINDS = ("other", "mean", "off")
+AXES = ("lexicon", "sentences")
+MAX_NUMBER = 1e6  # layers, heads and positions beyond it are no numbers of a model
 
 
-def opened(model: Model) -> Walk:
+def opening_walk(model: Model) -> Walk:
     """The walk that the page opens with. Raises as `probe.walk`."""
     text, other = EXAMPLES[0]
-    return walk(model, text, against=other, traced=False)
+    # The page asks for the causal trace when it is looked at.
+    return walk(model, text, against=other, causal_trace=False)
 
 
-def render(opened: Walk, *, host: str = "server") -> tuple[str, str]:
-    """The page for a host of HOSTS and its content security policy, which lets it ask its host and
-    nobody else."""
+def render(opening: Walk, *, transport: str = "server") -> tuple[str, str]:
+    """The page for one of TRANSPORTS and its content security policy, which lets it reach what
+    answers it and nobody else.
+    """
     templates = _templates()
     assets = output.assets(templates, "explore.css.j2", "explore.js")
-    assets["policy"] = f"{assets['policy']}{HOSTS[host]}"
-    values = walk_page.values(replace(opened, later=None, caution=None))
-    page = templates.get_template("explore.html.j2").render(
-        values, examples=EXAMPLES, host=host, **assets
-    )
-    return page, str(assets["policy"])
+    policy = f"{assets['policy']}{TRANSPORTS[transport]}"
+    # Both are about the opening sentences, and the page is about whatever is typed.
+    values = walk_page.values(opening) | {"truncation_change": None, "caution": None}
+    values |= assets | {"policy": policy, "examples": EXAMPLES, "transport": transport}
+    return templates.get_template("explore.html.j2").render(values), policy
 
 
 def choices(tokens: pd.DataFrame) -> Markup:
@@ -63,18 +70,9 @@ def _templates() -> Environment:
     return walk_page.environment(TEMPLATES)
 
 
-WHAT = ("sentence", "along", "swap", "write", "effects", "trace", "trace_heads", "save")
-KINDS = (
-    "other",
-    "mean",
-    "off",
-)  # z of the other sentence's word, halfway between both meanings, zero
-AXES = ("lexicon", "sentences")
-
-
 @dataclass(frozen=True)
-class Swapped:
-    """A head and what it gets at the word: z of the other sentence, its mean, or nothing."""
+class HeadSwap:
+    """A head and what it gets at the word: one of KINDS."""
 
     layer: int
     head: int
@@ -93,51 +91,49 @@ class Question:
     follow: tuple[int, int] | None = None
     pos: int = 0
     kind: str = "other"
-    swaps: tuple[Swapped, ...] = ()
+    swaps: tuple[HeadSwap, ...] = ()
 
 
-def parse(asked: object) -> Question:
+def parse(record: object) -> Question:
     """The question in a record of JSON. Raises InputError for anything that is not one."""
-    if not isinstance(asked, Mapping):
+    if not isinstance(record, Mapping):
         raise InputError(
-            f"Reading a question: got {type(asked).__name__}, expected a record with `what` and `text`."
+            f"Reading a question: got {type(record).__name__}, expected a record with `what` and "
+            "`text`."
         )
-    what, text = _string(asked, "what"), _string(asked, "text")
-    if what not in WHAT:
+    what = _string(record, "what")
+    text = _string(record, "text")
+    if what is None or what not in WHAT:
         raise InputError(
             f"Reading a question: got what = {what!r}, expected one of {', '.join(WHAT)}."
         )
     if text is None:
         raise InputError("Reading a question: got no text, expected a sentence.")
-    axis, kind = _string(asked, "axis"), _string(asked, "kind") or "other"
+    axis = _string(record, "axis")
+    kind = _string(record, "kind") or "other"
     if axis not in (None, *AXES) or kind not in KINDS:
         raise InputError(
-            f"Reading a question: got axis = {axis!r} and kind = {kind!r}, expected {' or '.join(AXES)}, and "
-            f"{', '.join(KINDS)}."
+            f"Reading a question: got axis = {axis!r} and kind = {kind!r}, expected "
+            f"{' or '.join(AXES)}, and {', '.join(KINDS)}."
         )
-    follow, swapped = asked.get("follow"), asked.get("swaps") or []
-    if not isinstance(swapped, list) or not all(map(_is_swap, swapped)):
-        raise InputError(
-            "Reading a question: got swaps that are not [layer, head, kind] each; choose heads on the map."
-        )
-    given = _string(asked, "other"), _string(asked, "word")
-    other, word = (part if part is not None and part.strip() else None for part in given)
-    (pos,) = _numbers([asked.get("pos", 0)])
+    swaps = _swaps(record.get("swaps") or [])
+    follow = record.get("follow")
+    (pos,) = _whole_numbers([record.get("pos", 0)])
     return Question(
-        what=str(what),
+        what=what,
         text=text,
-        other=other,
-        word=word,
+        other=_not_blank(_string(record, "other")),
+        word=_not_blank(_string(record, "word")),
         axis=axis,
         follow=None if follow is None else _head(follow),
         pos=pos,
         kind=kind,
-        swaps=tuple(Swapped(*_head(one[:2]), one[2]) for one in swapped),
+        swaps=swaps,
     )
 
 
-def _string(asked: Mapping[Any, Any], name: str) -> str | None:
-    value = asked.get(name)
+def _string(record: Mapping[Any, Any], name: str) -> str | None:
+    value = record.get(name)
     if value is not None and not isinstance(value, str):
         raise InputError(
             f"Reading a question: got {name} as {type(value).__name__}, expected a string."
@@ -145,21 +141,39 @@ def _string(asked: Mapping[Any, Any], name: str) -> str | None:
     return value
 
 
-def _is_swap(one: object) -> bool:
-    return isinstance(one, list) and len(one) == 3 and isinstance(one[2], str) and one[2] in KINDS
+def _not_blank(text: str | None) -> str | None:
+    """The text, None where it is only white space: an empty field of the page."""
+    return text if text is not None and text.strip() else None
+
+
+def _swaps(swaps: object) -> tuple[HeadSwap, ...]:
+    if not isinstance(swaps, list) or not all(map(_is_swap, swaps)):
+        raise InputError(
+            "Reading a question: got swaps that are not [layer, head, kind] each; choose heads on "
+            "the map."
+        )
+    return tuple(HeadSwap(*_head(swap[:2]), swap[2]) for swap in swaps)
+
+
+def _is_swap(swap: object) -> bool:
+    return (
+        isinstance(swap, list) and len(swap) == 3 and isinstance(swap[2], str) and swap[2] in KINDS
+    )
 
 
 def _head(pair: object) -> tuple[int, int]:
-    layer, head = _numbers(pair if isinstance(pair, list) and len(pair) == 2 else [None, None])
+    is_pair = isinstance(pair, list) and len(pair) == 2
+    layer, head = _whole_numbers(pair if is_pair else [None, None])
     return layer, head
 
 
-def _numbers(given: list[Any]) -> list[int]:
-    if not all(
-        isinstance(number, int) and not isinstance(number, bool) and abs(number) < 1e6
-        for number in given
-    ):
-        raise InputError(
-            "Reading a question: got a head or a position that is no number; choose one on the page."
-        )
-    return given
+def _whole_numbers(values: Any) -> list[int]:
+    for value in values:
+        # JSON's true is an int of Python.
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if not is_whole or abs(value) >= MAX_NUMBER:
+            raise InputError(
+                "Reading a question: got a head or a position that is no number; choose one on the "
+                "page."
+            )
+    return list(values)

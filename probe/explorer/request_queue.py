@@ -16,74 +16,84 @@ from typing import Any
 from probe.errors import InputError
 from probe.explorer.session import Explorer, Message, messages
 
-WAITING = 64  # questions that wait for their turn
-PAGES = 256  # pages that are remembered
+MAX_WAITING = 64  # questions that wait for their turn: what a class of students types at once
+MAX_PAGES = 256  # pages whose newest questions are remembered
+MAX_PAGE_NAME = 64  # characters: a page names itself, and may send anything
+FAILED = "Answering the question failed; the explorer goes on. Its terminal says what happened."
 log = logging.getLogger(__name__)
+
+Send = Callable[[Message], object]  # hands a message to whoever asked
 
 
 class Job:
-    """A question on its way: who hears its messages, and whether it is still wanted."""
+    """A question on its way: where its messages go, and whether it is still wanted."""
 
-    def __init__(self, what: str, say: Callable[[Message], object]) -> None:
-        self.what, self.say, self.wanted = what, say, True
+    def __init__(self, kind: str, send: Send) -> None:
+        self.kind = kind
+        self.send = send
+        self.wanted = True
+        # The event loop keeps no reference of its own: without this one the task could vanish.
         self.task: asyncio.Task[None] | None = None
 
 
-class Desk:
+class RequestQueue:
     """The questions in line. `run(function, *arguments)` performs a step of an answer."""
 
     def __init__(self, explorer: Explorer, run: Callable[..., Awaitable[Any]]) -> None:
-        self.explorer, self.run, self.turn = explorer, run, asyncio.Lock()
+        self.explorer = explorer
+        self.run = run
+        self.turn = asyncio.Lock()
         self.jobs: set[Job] = set()
+        # By page, the newest question of every kind and its number.
         self.pages: OrderedDict[str, dict[str, tuple[int, Job]]] = OrderedDict()
 
-    def take(self, asked: dict[str, Any], say: Callable[[Message], object]) -> Job:
-        """Puts a question in line; `say` gets its messages, the last one a result, an error or
+    def put(self, question: dict[str, Any], send: Send) -> Job:
+        """Puts a question in line; `send` gets its messages, the last one a result, an error or
         {"superseded": True}.
 
         Raises InputError where too many wait.
         """
-        if len(self.jobs) >= WAITING:
+        if len(self.jobs) >= MAX_WAITING:
             raise InputError(
                 f"Answering a question: {len(self.jobs)} others are waiting; ask again in a moment."
             )
-        job = Job(str(asked.get("what")), say)
-        self._supersede(str(asked.get("page"))[:64], asked.get("number"), job)
+        job = Job(str(question.get("what")), send)
+        page = str(question.get("page"))[:MAX_PAGE_NAME]
+        self._supersede(page, question.get("number"), job)
         self.jobs.add(job)
-        job.task = asyncio.get_running_loop().create_task(self._answer(job, asked))
+        job.task = asyncio.get_running_loop().create_task(self._answer(job, question))
         return job
 
-    def _supersede(self, name: str, number: object, job: Job) -> None:
+    def _supersede(self, page: str, number: object, job: Job) -> None:
         """Ends what this question makes unwanted; itself where a newer one of its page has come
-        before it."""
-        mine, order = self.pages.setdefault(name, {}), number if isinstance(number, int) else 0
-        self.pages.move_to_end(name)
-        for what, (known, older) in list(mine.items()):
-            if what == job.what and known > order:
+        before it.
+        """
+        newest = self.pages.setdefault(page, {})
+        self.pages.move_to_end(page)
+        order = number if isinstance(number, int) else 0
+        for kind, (newest_order, older) in list(newest.items()):
+            if kind == job.kind and newest_order > order:
                 job.wanted = False
                 return
-            if what == job.what or job.what == "sentence":
+            if kind == job.kind or job.kind == "sentence":
                 older.wanted = False
-                del mine[what]
-        mine[job.what] = order, job
-        while len(self.pages) > PAGES:
+                del newest[kind]
+        newest[job.kind] = (order, job)
+        while len(self.pages) > MAX_PAGES:
             self.pages.popitem(last=False)
 
-    async def _answer(self, job: Job, asked: dict[str, Any]) -> None:
+    async def _answer(self, job: Job, question: dict[str, Any]) -> None:
         try:
             async with self.turn:
-                steps = messages(self.explorer, asked)
+                steps = messages(self.explorer, question)
                 while job.wanted and (message := await self.run(next, steps, None)) is not None:
-                    job.say(message)
+                    job.send(message)
             if not job.wanted:
-                job.say({"superseded": True})
-        except Exception:  # whatever a model's code throws: one question fails, the others in line are still answered
+                job.send({"superseded": True})
+        except Exception:
+            # Whatever a model's code raises: one question fails, the others are still answered.
             log.exception("a question could not be answered")
-            job.say(
-                {
-                    "error": "Answering the question failed; the explorer goes on. Its terminal says what happened."
-                }
-            )
+            job.send({"error": FAILED})
         finally:
             self.jobs.discard(job)
 

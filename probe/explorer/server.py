@@ -1,9 +1,9 @@
-"""The explorer over HTTP, on this machine: one page, one place to ask questions, one worker that
-answers them.
+"""The explorer over HTTP, on this machine: one page, one address to ask questions at, one worker
+that answers them.
 
 Who may ask: whoever has the token of the address, from a page of this very server (Host and Origin
 are checked, so that no other site's script and no name that was rebound to this machine gets in).
-What may be asked is bounded: the size of a question, and by the desk how many wait. A client that
+What may be asked is bounded: the size of a question, and by the queue how many wait. A client that
 goes away ends the work on its question.
 """
 
@@ -29,13 +29,17 @@ from starlette.routing import Route
 
 from probe.errors import InputError
 from probe.explorer import page
-from probe.explorer.request_queue import WAITING, Desk, Job
+from probe.explorer.request_queue import MAX_WAITING, Job, RequestQueue
 from probe.explorer.session import Explorer, Message
 from probe.model.model import Model
 
-LARGEST = 64 * 1024  # bytes of a question: some thousand tokens, far more than are read
+MAX_QUESTION = 64 * 1024  # bytes: some thousand tokens, far more than are read
+TOKEN_BYTES = 18  # of the address's token, which nobody guesses
+GRACE = 2  # seconds that open connections get when the server is interrupted
+KEEP_ALIVE = 15  # seconds that an idle connection stays open between questions
+CONNECTIONS_PER_QUESTION = 4  # a waiting question, and its page's other requests
 LOCAL = "127.0.0.1"
-NAMES = ("127.0.0.1", "localhost", "[::1]")
+LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -46,11 +50,11 @@ HEADERS = {
 
 
 def application(
-    model: Model, *, token: str, host: str = LOCAL, begun: Callable[[], object] = lambda: None
+    model: Model, *, token: str, host: str = LOCAL, on_start: Callable[[], object] = lambda: None
 ) -> Starlette:
     """The server's two routes: the page, which is made when it is first asked for, and /ask.
 
-    `begun` is called when questions can be asked and an interrupt ends it cleanly. Raises as
+    `on_start` is called when questions can be asked and an interrupt ends it cleanly. Raises as
     `Explorer`.
     """
     worker = ThreadPoolExecutor(1, thread_name_prefix="explorer")
@@ -58,40 +62,38 @@ def application(
     async def run(function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(worker, function, *arguments)
 
-    desk = Desk(Explorer(model), run)
+    queue = RequestQueue(Explorer(model), run)
 
     @cache
     def rendered() -> Response:
-        html, policy = page.render(page.opened(model))
-        return HTMLResponse(
-            html, headers=HEADERS | {"Content-Security-Policy": f"{policy}; frame-ancestors 'none'"}
-        )
+        html, policy = page.render(page.opening_walk(model))
+        policy_header = {"Content-Security-Policy": f"{policy}; frame-ancestors 'none'"}
+        return HTMLResponse(html, headers=HEADERS | policy_header)
 
     async def show(request: Request) -> Response:
         _admit(request, request.query_params.get("token", ""), token, host)
         return await run(rendered)
 
     async def ask(request: Request) -> Response:
-        _admit(
-            request, request.headers.get("authorization", "").removeprefix("Bearer "), token, host
-        )
-        asked = await _question(request)
-        said: asyncio.Queue[Message] = asyncio.Queue()
+        authorization = request.headers.get("authorization", "")
+        _admit(request, authorization.removeprefix("Bearer "), token, host)
+        question = await _question(request)
+        messages: asyncio.Queue[Message] = asyncio.Queue()
         try:
-            job = desk.take(asked, said.put_nowait)
+            job = queue.put(question, messages.put_nowait)
         except InputError as error:
             raise Refused(503, str(error)) from error
         return StreamingResponse(
-            _lines(job, said), media_type="application/x-ndjson", headers=HEADERS
+            _lines(job, messages), media_type="application/x-ndjson", headers=HEADERS
         )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        begun()
+        on_start()
         try:
             yield
         finally:
-            await desk.close()
+            await queue.close()
             worker.shutdown()
 
     async def icon(_: Request) -> Response:
@@ -109,12 +111,15 @@ async def _refusal(_: Request, refused: Any) -> Response:
     return JSONResponse({"error": refused.detail}, status_code=refused.status_code, headers=HEADERS)
 
 
-def _admit(request: Request, given: str, token: str, host: str) -> None:
+def _admit(request: Request, sent_token: str, token: str, host: str) -> None:
     """Raises Refused for a request to another host, from another page, or with another token than
-    `token`."""
+    `token`.
+    """
     address = request.headers.get("host", "")
-    name = address.rpartition(":")[0] if not address.endswith("]") and ":" in address else address
-    if not _is_ours(name, host):
+    # An IPv6 address without a port ends with its bracket and holds colons of its own.
+    has_port = ":" in address and not address.endswith("]")
+    name = address.rpartition(":")[0] if has_port else address
+    if not _is_own_name(name, host):
         raise Refused(
             403, f"The explorer answers to {host} only; open the address that it printed."
         )
@@ -123,17 +128,17 @@ def _admit(request: Request, given: str, token: str, host: str) -> None:
         raise Refused(
             403, "The explorer answers its own page only; open the address that it printed."
         )
-    if not secrets.compare_digest(given.encode(), token.encode()):
+    if not secrets.compare_digest(sent_token.encode(), token.encode()):
         raise Refused(
             403, "The token is missing or another one; open the address that the explorer printed."
         )
 
 
-def _is_ours(name: str, host: str) -> bool:
+def _is_own_name(name: str, host: str) -> bool:
     """Whether a Host is this server's: a name can be rebound to this machine, a number cannot."""
-    if name in (*NAMES, host):
+    if name in (*LOCAL_NAMES, host):
         return True
-    if host in NAMES:
+    if host in LOCAL_NAMES:
         return False
     try:
         ipaddress.ip_address(name.strip("[]"))
@@ -148,32 +153,27 @@ async def _question(request: Request) -> dict[str, Any]:
     try:
         async for part in request.stream():
             body += part
-            if len(body) > LARGEST:
-                raise Refused(
-                    413,
-                    f"The question is larger than {LARGEST // 1024} kB; give a shorter sentence.",
-                )
-        asked = json.loads(body.decode())
+            if len(body) > MAX_QUESTION:
+                limit = f"{MAX_QUESTION // 1024} kB"
+                raise Refused(413, f"The question is larger than {limit}; give a shorter sentence.")
+        question = json.loads(body.decode())
     except ClientDisconnect as error:
         raise Refused(400, "The client went away.") from error
     except (ValueError, RecursionError) as error:
         raise Refused(400, "The question is no JSON; ask from the explorer's page.") from error
-    if not isinstance(asked, dict):
+    if not isinstance(question, dict):
         raise Refused(400, "The question is no record; ask from the explorer's page.")
-    return asked
+    return question
 
 
-async def _lines(job: Job, said: asyncio.Queue[Message]) -> AsyncIterator[bytes]:
+async def _lines(job: Job, messages: asyncio.Queue[Message]) -> AsyncIterator[bytes]:
     """The messages as lines of JSON; whoever goes away ends the work."""
     try:
         while True:
-            message = await said.get()
-            yield (
-                json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode(
-                    "utf-8", "replace"
-                )
-                + b"\n"
-            )
+            message = await messages.get()
+            line = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+            # A token may decode to half of a surrogate pair, which UTF-8 has no bytes for.
+            yield line.encode("utf-8", "replace") + b"\n"
             if "doing" not in message:
                 return
     finally:
@@ -187,9 +187,10 @@ def listening(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"Listening on {host}, port {port}: {getattr(error, 'strerror', None) or error}; choose another --port, or "
-            f"leave it away for a free one."
+            f"Listening on {host}, port {port}: {reason}; choose another --port, or leave it away "
+            "for a free one."
         ) from error
 
 
@@ -205,26 +206,27 @@ def serve(
 
     Raises InputError for an address that cannot be had; KeyboardInterrupt when interrupted.
     """
-    door = listening(host, port)
-    token = secrets.token_urlsafe(18)
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{door.getsockname()[1]}/?token={token}"
+    listener = listening(host, port)
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    url_host = f"[{host}]" if ":" in host else host
+    address = f"http://{url_host}:{listener.getsockname()[1]}/?token={token}"
 
-    def begun() -> None:
+    def announce() -> None:
         say(address)
         if browser:
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-    with door:
-        app = application(load(), token=token, host=host, begun=begun)
+    with listener:
+        app = application(load(), token=token, host=host, on_start=announce)
         config = uvicorn.Config(
             app,
             log_level="warning",
             access_log=False,
-            limit_concurrency=4 * WAITING,
-            timeout_graceful_shutdown=2,
-            timeout_keep_alive=15,
+            limit_concurrency=CONNECTIONS_PER_QUESTION * MAX_WAITING,
+            timeout_graceful_shutdown=GRACE,
+            timeout_keep_alive=KEEP_ALIVE,
             server_header=False,
         )
-        uvicorn.Server(config).run(sockets=[door])
-    raise KeyboardInterrupt  # nothing else ends it; where a shell has interrupts ignored, uvicorn does not say so
+        uvicorn.Server(config).run(sockets=[listener])
+    # Nothing else ends it; where a shell ignores interrupts, uvicorn does not say so.
+    raise KeyboardInterrupt

@@ -19,89 +19,92 @@ from IPython.display import HTML, DisplayHandle, display
 from probe.charts.palette import AGAINST, WITH
 from probe.errors import InputError
 from probe.explorer.page import TEMPLATES
-from probe.explorer.request_queue import Desk
+from probe.explorer.request_queue import RequestQueue
 from probe.explorer.session import Explorer, Message
 from probe.pages.output import environment, rgb
 
-PAUSE = 0.002  # seconds in which a notebook hears of a newer question
+PAUSE = 0.002  # seconds between two steps of an answer: the notebook hears of a newer question
+KEY_BYTES = 8  # of a frame's id, so that two explorers of a notebook do not share one
+MIN_LIMIT = 1e-9  # of the tints' scale, so that a map of zeros divides by no zero
 
 
-async def between(function: Callable[..., Any], *arguments: Any) -> Any:
+async def run_between_cells(function: Callable[..., Any], *arguments: Any) -> Any:
     """Runs it in the notebook's own thread, so never beside a cell, behind whatever waits there."""
     await asyncio.sleep(PAUSE)
     return function(*arguments)
 
 
-class Explored(anywidget.AnyWidget):
+class ExplorerWidget(anywidget.AnyWidget):
     """The explorer's page in a frame, which asks its questions by the widget's messages.
 
-    `page`: its HTML · `state`: what stands in the address elsewhere · `said`: the sentence on what
-    came out · `key`: the frame's own id.
+    `page`: its HTML · `state`: what stands in the address elsewhere · `outcome`: the sentence on
+    what came out · `key`: the frame's own id.
     """
 
     _esm = TEMPLATES / "widget.js"
     page = traitlets.Unicode().tag(sync=True)
     state = traitlets.Unicode().tag(sync=True)
-    said = traitlets.Unicode().tag(sync=True)
+    outcome = traitlets.Unicode().tag(sync=True)
     key = traitlets.Unicode().tag(sync=True)
 
     def __init__(
         self, explorer: Explorer, *, page: str, state: str, results: dict[str, Message]
     ) -> None:
-        super().__init__(page=page, state=state, key=token_hex(8))
-        self.desk, self.results = Desk(explorer, between), results
-        self.kept: DisplayHandle | None = None
-        self.on_msg(self._asked)
-        self.observe(self._keep, "said")
+        super().__init__(page=page, state=state, key=token_hex(KEY_BYTES))
+        self.queue = RequestQueue(explorer, run_between_cells)
+        self.results = results
+        self.picture: DisplayHandle | None = None
+        self.on_msg(self._on_question)
+        self.observe(self._update_picture, "outcome")
 
-    def _asked(self, _: object, asked: dict[str, Any], __: object) -> None:
-        tell = partial(self._tell, str(asked.get("what")), asked.get("number"))
+    def _on_question(self, _: object, question: dict[str, Any], __: object) -> None:
+        send = partial(self._send_answer, str(question.get("what")), question.get("number"))
         try:
-            self.desk.take(asked, tell)
+            self.queue.put(question, send)
         except InputError as error:
-            tell({"error": str(error)})
+            send({"error": str(error)})
 
-    def _tell(self, what: str, number: object, message: Message) -> None:
+    def _send_answer(self, what: str, number: object, message: Message) -> None:
         if "result" in message:
             self.results[what] = message["result"]
         self.send({"number": number} | message)
 
-    def _keep(self, _: object) -> None:
-        if self.kept is not None:
-            self.kept.update(self._still())
+    def _update_picture(self, _: object) -> None:
+        if self.picture is not None:
+            self.picture.update(self._picture())
 
-    def _still(self) -> HTML:
-        return HTML(still(self.key, self.said, self.results))
+    def _picture(self) -> HTML:
+        return HTML(picture(self.key, self.outcome, self.results))
 
     def _ipython_display_(self) -> None:
         """The page, and behind it the picture that a saved notebook shows."""
         bundle, metadata = self._repr_mimebundle_() or ({}, {})
         display(bundle | {"text/plain": "The explorer"}, metadata=metadata, raw=True)
-        self.kept = display(self._still(), display_id=True)
+        self.picture = display(self._picture(), display_id=True)
 
 
-def still(key: str, said: str, results: Mapping[str, Any]) -> str:
+def picture(key: str, outcome: str, results: Mapping[str, Any]) -> str:
     """The sentences, what came out, and what each head adds to the word's coordinate, layers down
     and heads across.
 
-    `key`: the id of the frame in whose presence this is hidden · `said`: the outcome as the page
-    says it, the first answer where it has said none · `results`: the last ones of "sentence" and
-    "along".
+    `key`: the id of the frame in whose presence this is hidden · `outcome`: as the page says it;
+    empty before it has said one, and the walk's answer stands there · `results`: the last ones of
+    "sentence" and "along".
     """
-    sentence, along = results["sentence"], results.get("along")
-    shown: dict[str, Any] = {
+    sentence = results["sentence"]
+    values: dict[str, Any] = {
         "key": key,
-        "said": said or sentence["block"]["answer"],
-        "moved": None,
+        "outcome": outcome or sentence["block"]["answer"],
+        "texts": [("This meaning", sentence["text"]), ("That meaning", sentence["other"])],
+        "toward": None,
     }
-    shown["texts"] = [("This meaning", sentence["text"]), ("That meaning", sentence["other"])]
+    along = results.get("along")
     if along is not None:
         packed = along["arrays"]["toward"]
-        moved = np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"])
-        shown |= {
-            "moved": moved.tolist(),
-            "limit": max(float(np.abs(moved).max()), 1e-9),
-            "senses": along["senses"],
-        }
-        shown |= {"towards": ",".join(rgb(WITH)), "away": ",".join(rgb(AGAINST))}
-    return environment(TEMPLATES).get_template("still.html.j2").render(shown)
+        toward = np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"])
+        values["toward"] = toward.tolist()
+        values["limit"] = max(float(np.abs(toward).max()), MIN_LIMIT)
+        values["senses"] = along["senses"]
+        values["positive_rgb"] = ",".join(rgb(WITH))
+        values["negative_rgb"] = ",".join(rgb(AGAINST))
+    return environment(TEMPLATES).get_template("picture.html.j2").render(values)

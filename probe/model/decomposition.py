@@ -436,7 +436,7 @@ def residual_stream(trace: Trace, at: int | str) -> Tensor:
     Example:
         >>> trace = probe.trace("tiny-senses", "a loan from the bank")
         >>> probe.decomposition.residual_stream(trace, "bank").shape
-        torch.Size([5, 96])
+        torch.Size([5, 128])
     """
     at = position(trace.tokens, at)
     return torch.cat([trace.resid_pre[:, at], trace.resid_post[-1:, at]])

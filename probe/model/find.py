@@ -328,7 +328,12 @@ def cached_models() -> tuple[tuple[str, Path], ...]:
 
 def available() -> tuple[Available, ...]:
     """What `load` takes here: embedded and packaged models, those in the local hub cache, any
-    other, any folder."""
+    other, any folder.
+
+    Example:
+        >>> [row.name for row in probe.available() if row.kind == "embedded"]
+        ['tiny-senses', 'tiny-senses-bidirectional', 'tiny-translator']
+    """
     packaged = []
     for name, row in PACKAGED.items():
         where = f"in the package {row.distribution}" if row.installed() else row.install

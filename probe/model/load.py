@@ -83,7 +83,7 @@ def load(
     Example:
         >>> model = probe.load("tiny-senses")
         >>> model
-        <Model tiny-senses: 4 layers x 4 heads, d_model 96, embedded>
+        <Model tiny-senses: 4 layers x 4 heads, d_model 128, embedded>
         >>> probe.load(model) is model
         True
     """
@@ -107,7 +107,7 @@ def read_weights(model: ModelSource) -> Weights:
 
     Example:
         >>> probe.read_weights("tiny-senses").blocks[0].w_q.shape  # head d_model d_head
-        torch.Size([4, 96, 24])
+        torch.Size([4, 128, 32])
     """
     model = load(model)
     require_single(model.config.architecture, "the reading of a word")

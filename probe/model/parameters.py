@@ -122,7 +122,7 @@ def count_parameters(model: "ModelSource") -> Count:
         >>> probe.count_parameters("gpt3").total  # weight matrices only
         175181291520
         >>> probe.count_parameters("tiny-senses").per_head  # query, key, value down, value up
-        9216
+        16384
     """
     if isinstance(model, str) and model in PUBLISHED:
         return published(model)

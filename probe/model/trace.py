@@ -43,11 +43,11 @@ def trace(model: ModelSource, text: str, target: str | None = None) -> Trace | P
     used.
 
     Example:
-        >>> trace = probe.trace("tiny-senses", "the old tree by the bank")
+        >>> trace = probe.trace("tiny-senses", "The old tree by the bank")
         >>> trace.pattern.shape  # layer head query_pos key_pos
         torch.Size([4, 4, 7, 7])
         >>> trace.delta_e(layer=2, head=1, at="bank").shape  # d_model
-        torch.Size([96])
+        torch.Size([128])
     """
     model = load(model)
     _require_target(model, target)
@@ -137,7 +137,7 @@ def target_states(
         >>> sentences = [probe.tokenize(model, text) for text in texts]
         >>> targets = [tokens.positions_of("bank")[-1] for tokens in sentences]
         >>> probe.target_states(model, sentences, targets).resid.shape  # sentence depth d_model
-        torch.Size([2, 5, 96])
+        torch.Size([2, 5, 128])
     """
     model = load(model)
     weights = read_weights(model)

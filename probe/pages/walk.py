@@ -2,8 +2,8 @@
 and the numbers; and as a folder.
 
 The script of the page fills pictures and tables for the head and token that are followed, at first
-those of the walk's frames, from the arrays of `probe.walkthrough.frames.carried`. A step that the
-family or the walk does not have is left out, or says so: by the facts of the table of
+those of the walk's frames, from the arrays of `probe.walkthrough.frames.page_block`. A step that
+the family or the walk does not have is left out, or says so: by the facts of the table of
 architectures, never by a family's name. What keeps the file by itself is in `probe.pages.output`.
 """
 
@@ -23,16 +23,18 @@ from jinja2 import Environment
 from probe.charts import grid
 from probe.model import attention, forward
 from probe.model.parameters import published, told
-from probe.pages import excerpts, output, sections
+from probe.pages import checks, output, sentences, walk_sentences
 from probe.pages.output import WALK
 from probe.patching import pair, positions
 from probe.stats.axes import Axis
 from probe.walkthrough.frames import TABLES
-from probe.walkthrough.numbers import named
+from probe.walkthrough.numbers import function_name
 from probe.walkthrough.scene import HEAD_NUMBERS, STREAM_NUMBERS
 
 if TYPE_CHECKING:
     from probe.walkthrough.walk import Walk
+
+# Modules and classes whose functions the page shows as formulas.
 FORMULAS = {
     "attention": attention,
     "forward": forward,
@@ -41,16 +43,20 @@ FORMULAS = {
     "axes": Axis,
 }
 VARIANTS = {"pattern": grid.DIVIDED, "steep": grid.UNDIVIDED}
+N_HUES = 6  # of tokens: classes of the style sheet
+# Characters of a text in the page's head: up to MAX_TEXT whole, else its beginning and its end.
+MAX_TEXT = 240
+BEGINNING = 160
+END = 60
 ACROSS = {"query": "query: the target token that looks", "key": "key: the source token looked at"}
 
 
 def write_walk(walk: "Walk", out: str | os.PathLike[str], *, command: str = "") -> Path:
     """The page and tables of a walk, as `probe.write` has them."""
     output.check_folder(out)
-    made = output.made_by(walk, command)
-    return (
-        output.write_folder(out, {WALK: render(walk, made)}, frames=walk.frames, made=made) / WALK
-    )
+    manifest = output.made_by(walk, command)
+    files = {WALK: render(walk, manifest)}
+    return output.write_folder(out, files, frames=walk.frames, made=manifest) / WALK
 
 
 def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
@@ -60,44 +66,58 @@ def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
     return templates.get_template("walk.html.j2").render(values(walk), manifest=manifest, **assets)
 
 
+def notebook_html(walk: "Walk") -> str:
+    """What a notebook shows of a walk, without scripts: the answer, the head, the tables."""
+    return (
+        environment()
+        .get_template("notebook.html.j2")
+        .render(
+            walk=walk,
+            answer=walk_sentences.answer(walk.findings),
+            because=walk_sentences.because(walk.findings),
+            n_rows={name: len(frame) for name, frame in walk.frames.items()},
+        )
+    )
+
+
 def environment(*folders: str | Path) -> Environment:
-    """The walk's templates, behind those of the folders given, with the filters that they use."""
+    """The walk's templates, behind those of these folders, with the filters that they use."""
     templates = output.environment(*folders, "walk", "report")
-    templates.filters |= {
-        "thin": thin,
-        "shortened": shortened,
-        "formula": lambda name: formula(_function(name)),
-    }
+    templates.filters |= {"thin": thin, "shortened": shortened, "formula": _named_formula}
     return templates
 
 
-def _function(name: str) -> Callable[..., Any]:
-    """The function that a template names: attention.scores."""
-    home, _, function = name.partition(".")
-    found: Callable[..., Any] = getattr(FORMULAS[home], function)
-    return found
+def _named_formula(name: str) -> tuple[str, str]:
+    """The formula of a function that a template names, such as attention.scores."""
+    module, _, function = name.partition(".")
+    return formula(getattr(FORMULAS[module], function))
 
 
 def values(walk: "Walk") -> dict[str, Any]:
     """What the walk's template shows, but for what made the page."""
     frames = walk.frames
     embedding = frames["embedding"].to_dict("records") if "embedding" in frames else []
+    notes = {note.removeprefix("replaced: ") for note in frames["certificate"]["note"]}
+    answer = walk_sentences.answer(walk.findings)
+    because = walk_sentences.because(walk.findings)
     return {
         "walk": walk,
+        "answer": answer,
+        "caution": walk_sentences.caution(walk.findings),
+        "travels": walk_sentences.travels(walk),
+        "truncation_change": walk.truncation_change,
         "sizes": walk.block["sizes"],
         "numbers": {"head": HEAD_NUMBERS, "stream": STREAM_NUMBERS},
         "texts": {side: chips(part) for side, part in frames["tokens"].groupby("text", sort=False)},
         "embedding": embedding,
-        "apart": {row["part"]: row["difference"] for row in embedding},
-        "pictures": {name: _emptied(chart) for name, chart in pictures(walk).items()},
-        "told": told(walk.parameters),
+        "embedding_differences": {row["part"]: row["difference"] for row in embedding},
+        "pictures": {name: _without_rows(chart) for name, chart in pictures(walk).items()},
+        "parameter_sentences": told(walk.parameters),
         "gpt3": published("gpt3"),
-        "certificate": sections.certificate(frames["certificate"]),
-        "replaced": sorted(
-            {note.removeprefix("replaced: ") for note in frames["certificate"]["note"]} - {""}
-        ),
-        "downloads": sections.downloads(frames, TABLES),
-        "data": output.as_json(walk.block),
+        "certificate": checks.certificate(frames["certificate"]),
+        "replaced": sorted(notes - {""}),
+        "downloads": checks.downloads(frames, TABLES),
+        "data": output.as_json(walk.block | {"answer": answer, "because": because}),
     }
 
 
@@ -107,40 +127,47 @@ def pictures(walk: "Walk") -> dict[str, Any]:
     drawn = [
         tokens.query("drawn")["pos"] for _, tokens in frames["tokens"].groupby("text", sort=False)
     ]
-    looking, looked_at = drawn[-1], drawn[0]
+    # One text is both what looks and what is looked at; of two, the source comes first.
+    queries = drawn[-1]
+    keys = drawn[0]
     cells = frames["attention"].assign(chosen=frames["attention"]["query_pos"] == walk.at)
-    titles = grid.NAMES if walk.target is None else ACROSS
-    made = {
-        f"{kind}_{queries}": grid.token_grid(cells, kind, queries=queries, named=titles)
-        for kind in grid.KINDS
-        if kind in cells
-        for queries in ("rows", "columns")
-    }
-    values = frames["values"][frames["values"]["pos"].isin(looked_at)]
-    made["sources"] = grid.source_bars(values)
+    charts = _token_grids(cells, grid.NAMES if walk.target is None else ACROSS)
+    values = frames["values"][frames["values"]["pos"].isin(keys)]
+    charts["sources"] = grid.source_bars(values)
     if "logit" in values:
-        made["logits"] = grid.logit_bars(values, str(walk.word))
+        charts["logits"] = grid.logit_bars(values, str(walk.word))
     if "layer_norm" in frames:
-        norms = frames["layer_norm"][frames["layer_norm"]["pos"].isin(looking)]
-        made["lengths"] = grid.lengths(norms, norm=walk.block["norm"])
+        norms = frames["layer_norm"][frames["layer_norm"]["pos"].isin(queries)]
+        charts["lengths"] = grid.lengths(norms, norm=walk.block["norm"])
     if "steep" in cells:
-        made["softmax"] = grid.softmax_bars(
-            _long(cells[cells["chosen"]], "key", VARIANTS, "variant", "weight")
-        )
-    return (
-        made | _planes(frames["vectors"], walk.at, looking, looked_at) | _by_depth(frames["layers"])
-    )
+        rows = _long(cells[cells["chosen"]], "key", VARIANTS, "variant", "weight")
+        charts["softmax"] = grid.softmax_bars(rows)
+    charts |= _planes(frames["vectors"], walk.at, queries, keys)
+    return charts | _by_depth(frames["layers"])
+
+
+def _token_grids(cells: pd.DataFrame, titles: Mapping[str, str]) -> dict[str, Any]:
+    """A grid of every kind that the walk has, with queries as rows and as columns."""
+    charts = {}
+    for kind in grid.KINDS:
+        if kind in cells:
+            for queries in ("rows", "columns"):
+                chart = grid.token_grid(cells, kind, queries=queries, named=titles)
+                charts[f"{kind}_{queries}"] = chart
+    return charts
 
 
 def _planes(
-    vectors: pd.DataFrame, at: int, looking: "pd.Series[int]", looked_at: "pd.Series[int]"
+    vectors: pd.DataFrame, at: int, queries: "pd.Series[int]", keys: "pd.Series[int]"
 ) -> dict[str, Any]:
-    query = vectors["kind"] == "query"
-    points = vectors[
-        (query & vectors["pos"].isin(looking)) | (~query & vectors["pos"].isin(looked_at))
-    ]
-    alone = looking.equals(looked_at)
-    points = points.assign(chosen=(points["pos"] == at) & (alone | (points["kind"] == "query")))
+    """The drawn tokens in the plane of queries and keys, and in that of values."""
+    is_query = vectors["kind"] == "query"
+    is_drawn = vectors["pos"].isin(queries).where(is_query, vectors["pos"].isin(keys))
+    points = vectors[is_drawn]
+    one_text = queries.equals(keys)
+    # In two texts the key at position `at` is another token than the one that is followed.
+    is_followed = (points["pos"] == at) & (one_text | (points["kind"] == "query"))
+    points = points.assign(chosen=is_followed)
     return {
         "match_plane": grid.vector_plane(points, ["query", "key"]),
         "value_plane": grid.vector_plane(points, ["value"]),
@@ -148,28 +175,29 @@ def _planes(
 
 
 def _by_depth(layers: pd.DataFrame) -> dict[str, Any]:
+    """The length of the word's vector and its cosines, by depth."""
     lengths = dict(zip(("norm", "attention", "mlp"), grid.LENGTHS, strict=True))
     turns = dict(zip(("token_cosine", "beside_cosine"), grid.TURNS, strict=True))
+    length_rows = _long(layers, "depth", lengths, "what", "value").dropna()
+    turn_rows = _long(layers, "depth", turns, "what", "value").dropna()
     return {
-        "stream_lengths": grid.stream_lengths(
-            _long(layers, "depth", lengths, "what", "value").dropna()
-        ),
-        "stream_turns": grid.stream_turns(_long(layers, "depth", turns, "what", "value").dropna()),
+        "stream_lengths": grid.stream_lengths(length_rows),
+        "stream_turns": grid.stream_turns(turn_rows),
     }
 
 
 def _long(
-    frame: pd.DataFrame, key: str, names: Mapping[str, str], what: str, value: str
+    frame: pd.DataFrame, key: str, titles: Mapping[str, str], what: str, value: str
 ) -> pd.DataFrame:
-    """The columns of `names` that are there, below each other, each by its name."""
-    return frame.rename(columns=names).melt(
-        key, [names[column] for column in names if column in frame], what, value
-    )
+    """The columns of `titles` that are there, below each other, each by its title."""
+    present = [title for column, title in titles.items() if column in frame]
+    return frame.rename(columns=titles).melt(key, present, what, value)
 
 
-def _emptied(chart: Any) -> Any:
+def _without_rows(chart: Any) -> Any:
     """The chart without its rows, which the script of the page makes from the tensors that the page
-    carries anyway."""
+    carries anyway.
+    """
     bare = chart.copy(deep=False)
     bare.data = alt.InlineData(values=[], name=chart.data.name)
     return bare
@@ -181,23 +209,28 @@ def thin(text: str) -> str:
 
 
 def formula(function: Callable[..., Any]) -> tuple[str, str]:
-    """A function's name and its lines as they were run, without the docstring."""
+    """A function's name and arguments, and its lines as they were run, without the docstring."""
     tree = ast.parse(dedent(inspect.getsource(function))).body[0]
     assert isinstance(tree, ast.FunctionDef)
     lines = [ast.unparse(line) for line in tree.body[1:]]
     arguments = ", ".join(argument.arg for argument in tree.args.args)
-    return f"{named(function)}({arguments})", "\n".join(lines)
+    return f"{function_name(function)}({arguments})", "\n".join(lines)
 
 
 def chips(frame: pd.DataFrame) -> list[dict[Any, Any]]:
     """The tokens as a page shows them: a leading space apart from the text, white space made
-    visible, a hue."""
-    rows = enumerate(frame.to_dict("records"))
-    return [row | excerpts.visible(str(row["piece"])) | {"hue": place % 6} for place, row in rows]
+    visible, a hue.
+    """
+    return [
+        row | sentences.visible(str(row["piece"])) | {"hue": index % N_HUES}
+        for index, row in enumerate(frame.to_dict("records"))
+    ]
 
 
 def shortened(text: str) -> str:
     """A long text's beginning and end, cut between words."""
-    if len(text) <= 240:
+    if len(text) <= MAX_TEXT:
         return text
-    return f"{text[:160].rsplit(' ', 1)[0]} … {text[-60:].split(' ', 1)[-1]}"
+    beginning = text[:BEGINNING].rsplit(" ", 1)[0]
+    end = text[-END:].split(" ", 1)[-1]
+    return f"{beginning} … {end}"

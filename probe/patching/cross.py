@@ -44,7 +44,7 @@ from probe.model.model import Config, Model
 from probe.model.records import PairTrace
 from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
-from probe.patching import heads as swaps
+from probe.patching.heads import Branch, branches, run_variants
 
 __all__ = ["WordChoice", "direct_logits", "swap_heads", "swap_source_words"]
 
@@ -119,6 +119,16 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
     less that of word B's. Raises UnsupportedModel for a model without cross-attention; InputError
     for an empty or over-long text, and for words that do not follow the target or begin with the
     same token.
+
+    Example:
+        >>> model = probe.load("tiny-translator")
+        >>> river = "He sat near the river by the bank"
+        >>> money = "He sat near the money by the bank"
+        >>> target = "Il était assis près de la"
+        >>> choice = probe.cross.WordChoice(river, money, target, "rive", "banque")
+        >>> swaps = probe.cross.swap_heads(model, [choice])
+        >>> swaps.moved.shape  # choice recipient layer head
+        torch.Size([1, 2, 2, 4])
     """
     model = load(model)
     stacks = _stacks_of(model)
@@ -126,7 +136,7 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
     one = torch.eye(layers * heads, dtype=torch.bool, device=model.device).unflatten(
         1, (layers, heads)
     )
-    tree, variant_of = swaps.branches(~torch.cat([one, one.new_ones(1, layers, heads)]))
+    tree, variant_of = branches(~torch.cat([one, one.new_ones(1, layers, heads)]))
     margins, moved = [], []
     with torch.inference_mode():
         for choice in choices:
@@ -152,19 +162,19 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
 
 
 def _swapped(
-    stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[swaps.Branch], n: int
+    stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[Branch], n: int
 ) -> Tensor:
     """Logits of every variant at the last of `n` target positions, with z of the donor. `-> variant
     d_vocab`"""
     decoder = stacks["decoder"]
-    last = swaps.carry(
+    last = run_variants(
         decoder,
         recipient.entering[None, None],
         [(k[None], v[None]) for k, v in recipient.own],
         tree,
         lambda layer, own: donor.z[layer, None],
         at=torch.zeros(1, dtype=torch.long, device=decoder.device),
-        places=fused.position_tables(decoder, n),
+        tables=fused.position_tables(decoder, n),
         cross=(stacks["cross"], [(k[None], v[None]) for k, v in recipient.read]),
     )
     return forward.unembed(decoder, last[0])
@@ -179,6 +189,16 @@ def swap_source_words(
     `places` holds, for every choice, as many sets of source positions. `-> choice recipient set`.
     Raises as `swap_heads`, and InputError where the two sources are not equally long or a position
     is not in them.
+
+    Example:
+        >>> model = probe.load("tiny-translator")
+        >>> river = "He sat near the river by the bank"
+        >>> money = "He sat near the money by the bank"
+        >>> target = "Il était assis près de la"
+        >>> choice = probe.cross.WordChoice(river, money, target, "rive", "banque")
+        >>> moved = probe.cross.swap_source_words(model, [choice], [[[5], [5, 8]]])
+        >>> moved.shape  # choice recipient set
+        torch.Size([1, 2, 2])
     """
     model = load(model)
     stacks = _stacks_of(model)
@@ -274,6 +294,15 @@ def direct_logits(
     `-> layer head query_pos key_pos`, in logits; both words by their first token behind the target,
     without `against` less the mean of the vocabulary. Raises InputError for a word that does not
     follow the target.
+
+    Example:
+        >>> model = probe.load("tiny-translator")
+        >>> river = "He sat near the river by the bank"
+        >>> target = "Il était assis près de la"
+        >>> pair = probe.trace(model, river, target)
+        >>> adds = probe.cross.direct_logits(model, pair, "rive", against="banque")
+        >>> adds.shape == pair.cross.pattern.shape  # layer head query_pos key_pos
+        True
     """
     model = load(model)
     target = pair.target.text

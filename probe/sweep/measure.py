@@ -392,7 +392,7 @@ def _swapped(weights: Weights, reading: Reading, axes: WordAxes, donors: Sequenc
     `donors`: one per row, turn after turn; the turns go together, because what stands before the
     word is then run once.
     """
-    rows = reading.material.placed * (len(donors) // len(reading.records))
+    rows = reading.material.texts * (len(donors) // len(reading.records))
     moved = patching.swap_heads(weights, rows, axes.donor_z[donors, : axes.depth], axes.directions)
     above = moved.new_zeros(len(moved), len(weights.blocks) - axes.depth, *moved.shape[2:])
     return torch.cat([moved, above], dim=1).double()

@@ -101,15 +101,24 @@ class Showcase(Sentence):
 
 @cache
 def words() -> tuple[str, ...]:
-    """The words that ship, in alphabetical order."""
-    return tuple(
-        sorted(file.stem for file in {*_FOLDER.glob("*.toml")} - {_SHOWCASE, _BEHIND, _ONE_MEANING})
-    )
+    """The words that ship, in alphabetical order.
+
+    Example:
+        >>> probe.lexicon.words()[:3]
+        ('apple', 'bank', 'bark')
+    """
+    others = {_SHOWCASE, _BEHIND, _ONE_MEANING}
+    return tuple(sorted(file.stem for file in {*_FOLDER.glob("*.toml")} - others))
 
 
 @cache
 def entry(word: str) -> Entry:
-    """The senses and frames of one word; raises InputError for a word that is not there."""
+    """The senses and frames of one word; raises InputError for a word that is not there.
+
+    Example:
+        >>> [sense.name for sense in probe.lexicon.entry("bank").senses]
+        ['river', 'money']
+    """
     file = tomllib.loads(_file_of(word).read_text("utf-8"))
     senses = tuple(
         Sense(name, sense["gloss"], tuple(sense["cues"]), tuple(sense["continuations"]))
@@ -155,6 +164,10 @@ def expand(word: str, *, both_sides: bool = False) -> Corpus:
 
     With `both_sides` also those with the cue behind the word, which a causal model cannot be asked
     about.
+
+    Example:
+        >>> len(probe.lexicon.expand("bank").sentences)
+        864
     """
     of_word = entry(word)
     frames = of_word.frames
@@ -197,7 +210,12 @@ def _filled(text: str, word: str, cue: str, **more: Any) -> Sentence:
 @cache
 def one_meaning_nouns() -> tuple[str, ...]:
     """Count nouns with one meaning, to stand in an ambiguous word's place; those with "a" and those
-    with "an" in turn, so that any first ones of them hold both."""
+    with "an" in turn, so that any first ones of them hold both.
+
+    Example:
+        >>> probe.lexicon.one_meaning_nouns()[:2]
+        ('ladder', 'umbrella')
+    """
     lists = tomllib.loads(_ONE_MEANING.read_text("utf-8"))
     in_turn = zip_longest(lists["a"], lists["an"])
     return tuple(noun for both in in_turn for noun in both if noun is not None)
@@ -214,7 +232,12 @@ def article_of(noun: str) -> str:
 
 @cache
 def natural_words() -> tuple[str, ...]:
-    """The words that have natural sentences, in alphabetical order."""
+    """The words that have natural sentences, in alphabetical order.
+
+    Example:
+        >>> "seal" in probe.lexicon.natural_words()
+        True
+    """
     return tuple(sorted(file.stem for file in (_FOLDER / "natural").glob("*.toml")))
 
 
@@ -226,6 +249,10 @@ def expand_natural(word: str, *, both_sides: bool = False) -> Corpus:
     Two sentences of a pair differ in the cue alone, and a cue of one sense has the same partner
     wherever it stands. With `both_sides` also those with the cue behind the word. Raises InputError
     for a word that has none.
+
+    Example:
+        >>> len(probe.lexicon.expand_natural("bank").sentences)
+        152
     """
     if word not in natural_words():
         raise InputError(
@@ -281,7 +308,12 @@ def keep_one_token_cues(corpus: Corpus, is_one_token: Callable[[str], bool]) -> 
 @cache
 def showcase() -> tuple[Showcase, ...]:
     """The sentences that introductions to attention use; `cue_after` says where the cue comes after
-    the word."""
+    the word.
+
+    Example:
+        >>> probe.lexicon.showcase()[0].text
+        'Make a deposit at the bank'
+    """
     sentences = []
     for row in tomllib.loads(_SHOWCASE.read_text("utf-8"))["sentences"]:
         # The word is read as it stands, with its capital letter or its plural ending.

@@ -143,6 +143,15 @@ def read_sentences(given: Any, *, word: str | None = None) -> Corpus:
     start, end (characters; without them the word is found, where it stands in the text once),
     frame, pair, cue_start, cue_end, distance, split; others are ignored. Raises InputError, naming
     the file, the place and the reason, when anything cannot be read as it stands.
+
+    Example:
+        >>> rows = [
+        ...     {"word": "bank", "sense": "river", "text": "The old tree by the bank"},
+        ...     {"word": "bank", "sense": "money", "text": "A loan from the bank"},
+        ... ]
+        >>> corpus = probe.read_sentences(rows)
+        >>> len(corpus.sentences), corpus.sentences[0].start  # the character at which the word begins
+        (2, 20)
     """
     return _read(given, word, only=word)
 

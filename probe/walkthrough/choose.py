@@ -1,19 +1,20 @@
-"""What a walk follows: the word and its tokens, the same word in another sentence, the head.
+"""What a walk follows: the word and its tokens, the same word in a second sentence, the head.
 
-Without a head given, it is the one that carries most from the other content words into the word.
-For a word of the lexicon that is measured along the axis of its senses, fitted on a few of the
-lexicon's sentences at the read-out depth that a study would choose; for others by length: ‖Σ_j A[t,
-j] V[j] W_O‖ / ‖E + Σ ΔE + b_O‖ over those tokens j that the word may look at. Marks such as [CLS],
-the word itself and function words ("the", "of") are left out of the sum, because many heads rest
-there and write the same whatever the text says; divided by the length of the stream after that
-layer's attention, because the stream grows with depth. Heads that give most of their attention to
-the first token or to marks are passed over. It is a choice of where to look first, not a finding
-about the head.
+Without a head requested, it is the one that carries most from the other content words into the
+word. For a word of the lexicon that is measured along the axis of its senses, fitted on a few of
+the lexicon's sentences at the read-out depth that a study would choose; for others by length:
+‖Σ_j A[t, j] V[j] W_O‖ / ‖E + Σ ΔE + b_O‖ over those tokens j that the word may look at. Special
+tokens such as [CLS], the word itself and function words ("the", "of") are left out of the sum,
+because many heads rest there and write the same whatever the text says; divided by the length of
+the stream after that layer's attention, because the stream grows with depth. Heads that give most
+of their attention to the first token or to special tokens are passed over. It is a choice of where
+to look first, not a finding about the head.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import torch
 from torch import Tensor
@@ -27,12 +28,52 @@ from probe.model.records import TargetStates
 from probe.model.tokens import Tokens, find_word, positions_of_span, tokenize
 from probe.model.trace import target_states
 from probe.stats.axes import Axis, choose_depth, fit_axis, nearest_sense, separation_by_depth
-from probe.stats.numbers import percent
 from probe.text import lexicon
 from probe.text.sentences import Sentence, forms_of
-from probe.walkthrough.scene import Elsewhere, Place, Seen
+from probe.walkthrough.scene import AttentionView, SecondSentence, WordInText
 
-PER_SENSE = 16  # sentences that an axis is fitted on, one batch for all senses
+SENTENCES_PER_SENSE = 16  # that an axis is fitted on: one batch for all senses
+# Fraction of a head's attention: one that gives more to the first token and to special tokens
+# shows little else.
+MAX_RESTING = 0.5
+# Fraction of a vector's length below which two are the same: the order of a sum's terms in float32
+# makes as much.
+SAME_VECTOR = 1e-5
+# Fraction of the way from one sense to another: less is no reason to follow a head.
+MIN_SENSE_EFFECT = 0.02
+# Second sentences for a word that no shipped sentence has: with little before the word, and a
+# quotation mark for words that stand at the start of a text.
+NEUTRAL_FRAMES = ("They had told us nothing about the {}", 'They had told us: "{}')
+FUNCTION_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        """a an the this that these those and or but nor if than as of in on at by to from with
+        without for into onto over under near after before about between through is was were are am
+        be been being do does did has have had having can could will would shall should may might
+        must not no it its he him his she her hers they them their theirs we us our you your i me
+        my who whom which what there here so very too also""",
+    )
+)
+
+RequestedHead = tuple[int | None, int | None]  # layer and head, None where it is to be chosen
+
+
+class Criterion(StrEnum):
+    """By what a head is chosen."""
+
+    REQUESTED = "requested"
+    DIFFERENCE = "difference"  # what it adds to the word differs most between two sentences
+    LOGIT = "logit"  # it adds most to the logit of a word
+    SENSE = "sense"  # it moves the word furthest towards its sense
+    LENGTH = "length"  # the vector that it takes from other words is the longest
+
+
+class Sources(StrEnum):
+    """Which tokens a head is judged by what it takes from."""
+
+    CONTENT_WORDS = "content_words"
+    WORDS = "words"
+    ALL = "all"  # where the word may look at no other
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,429 +82,470 @@ class SenseAxis:
 
     `axis`: sense_a is the meaning that the word is nearest to · `average`: by component, `d_model`
     each (`probe.model.decomposition.average`) · `z: layer head d_head`, of every head at the word,
-    halfway · `fitted`: on how many sentences.
+    halfway · `n_sentences`: on how many it is fitted.
     """
 
     axis: Axis
     average: Mapping[str, Tensor]
     z: Tensor
-    fitted: int
+    n_sentences: int
 
 
 @dataclass(frozen=True, eq=False)
-class Toward:
-    """What each head writes towards the sense that the word is nearest to, from `other`, the next
-    nearest.
+class SenseEffects:
+    """What each head writes towards the sense that the word is nearest to, away from
+    `other_sense`, the next nearest.
 
-    `moved: layer head`, in fractions of the gap between the two, of what is taken from chosen
-    tokens: Σ_j <A[t, j] (V[j] W_O - mean ΔE), u> / gap, as in a study's ledger. `fitted`: on how
-    many sentences of the lexicon.
+    `fractions: layer head`, of the gap between the two, of what is taken from chosen tokens:
+    Σ_j <A[t, j] (V[j] W_O - mean ΔE), u> / gap, as in a study's decomposition. `n_sentences`: of
+    the lexicon, on which the axis is fitted.
     """
 
     sense: str
-    other: str
-    fitted: int
-    moved: Tensor
+    other_sense: str
+    n_sentences: int
+    fractions: Tensor
 
 
-def ambiguous(text: str) -> list[tuple[int, int, str]]:
-    """Where words of the lexicon stand in the text, in any of the forms that are found, in reading
-    order."""
-    known = dict.fromkeys((*lexicon.words(), *lexicon.natural_words()))
-    return sorted((*place, word) for word in known for place in forms_of(word, text))
+@dataclass(frozen=True, eq=False)
+class HeadChoice:
+    """The layer and head to follow, and the facts that chose it.
+
+    `n_heads`: how many heads it is the first of, all of `layer` where `one_layer` · `size`: by
+    which it is the first (a fraction of a length or of the way between senses) · `sources`: the
+    tokens that counted · `n_resting`: how many heads were passed over, because they give most of
+    their attention to `resting_tokens` · `senses`: only by Criterion.SENSE.
+    """
+
+    layer: int
+    head: int
+    criterion: Criterion
+    n_heads: int = 1
+    one_layer: bool = False
+    size: float = 0.0
+    sources: Sources = Sources.ALL
+    n_resting: int = 0
+    resting_tokens: tuple[str, ...] = ()
+    senses: SenseEffects | None = None
 
 
-def toward(model: Model, seen: Seen, here: Place, sources: Tensor) -> Toward | None:
+@dataclass(frozen=True)
+class Caution:
+    """Why nothing at the word can tell its sense in a model that reads left to right: its `cue`
+    comes after it, or, without a cue, no content word comes before it (`only_function_words`, or
+    nothing at all).
+    """
+
+    cue: str | None
+    only_function_words: bool
+
+
+def lexicon_words_in(text: str) -> list[tuple[int, int, str]]:
+    """Start, end and entry of the words of the lexicon in the text, in any of their forms, in
+    reading order.
+    """
+    entries = dict.fromkeys((*lexicon.words(), *lexicon.natural_words()))
+    return sorted((*span, entry) for entry in entries for span in forms_of(entry, text))
+
+
+def sense_effects(
+    model: Model, view: AttentionView, word: WordInText, sources: Tensor
+) -> SenseEffects | None:
     """How far each head moves the word towards its sense by what it takes from `sources: key_pos`.
 
     None where the lexicon does not have the word, or the model cannot read its sentences.
     """
-    known = axis_of(model, seen, here)
-    if known is None:
+    sense_axis = lexicon_axis(model, view, word)
+    if sense_axis is None:
         return None
-    moved = torch.zeros(seen.weights.shape[:2], dtype=torch.float64)
-    for entry in decomposition.decompose_resid(
-        seen.stream, known.axis.depth, at=here.at, axis=known.axis, average=known.average
-    ):
-        if (
-            entry.layer is not None
-            and entry.head is not None
-            and entry.pos is not None
-            and sources[entry.pos]
-        ):
-            moved[entry.layer, entry.head] += entry.contribution or 0.0
-    return Toward(known.axis.sense_a, known.axis.sense_b, known.fitted, moved)
+    axis = sense_axis.axis
+    fractions = torch.zeros(view.weights.shape[:2], dtype=torch.float64)
+    terms = decomposition.decompose_resid(
+        view.stream, axis.depth, at=word.at, axis=axis, average=sense_axis.average
+    )
+    for term in terms:
+        # MLPs, embeddings and biases are no head's, and have no source token.
+        if term.layer is None or term.head is None or term.pos is None:
+            continue
+        if sources[term.pos]:
+            fractions[term.layer, term.head] += term.contribution or 0.0
+    return SenseEffects(axis.sense_a, axis.sense_b, sense_axis.n_sentences, fractions)
 
 
-def axis_of(model: Model, seen: Seen, here: Place, other: Tensor | None = None) -> SenseAxis | None:
+def lexicon_axis(
+    model: Model, view: AttentionView, word: WordInText, second: Tensor | None = None
+) -> SenseAxis | None:
     """The axis of the word's senses in the lexicon, from the sense that the word is nearest to, at
     the read-out depth.
 
-    The second sense is that of the word's stream in another sentence, `other: depth d_model`, where
-    it is given and another one; else the next nearest. None where the lexicon does not have the
+    The second sense is that of the word's stream in a second sentence, `second: depth d_model`,
+    where that is another one; else the next nearest. None where the lexicon does not have the
     word, or the model cannot read its sentences.
     """
-    words = [word for *_, word in ambiguous(here.word)]
-    material, _ = (
-        prepare_usable(model, words[0], _few(words[0], seen, here)) if words else (None, {})
-    )
+    lexicon_words = lexicon_words_in(word.text)
+    if not lexicon_words:
+        return None
+    entry = lexicon_words[0][-1]
+    material, _ = prepare_usable(model, entry, _sentences_to_fit(entry, view, word))
     if material is None or len(set(material.labels)) < 2:
         return None
-    states, labels = target_states(model, material.tokens, material.targets), material.labels
-    groups = [sentence.cue_word or sentence.text for sentence in material.sentences]
-    depth = choose_depth(separation_by_depth(states.resid, labels, groups, seed=0))
-    at_depth, vector = states.resid[:, depth], seen.stream.resid_post[depth - 1, here.at][None]
+    states = target_states(model, material.tokens, material.targets)
+    labels = material.labels
+    cue_words = [sentence.cue_word or sentence.text for sentence in material.sentences]
+    depth = choose_depth(separation_by_depth(states.resid, labels, cue_words, seed=0))
+
+    at_depth = states.resid[:, depth]
+    vector = view.stream.resid_post[depth - 1, word.at][None]
     (sense,) = nearest_sense(at_depth, labels, vector)
-    (there,) = (sense,) if other is None else nearest_sense(at_depth, labels, other[depth][None])
-    rest = [row for row, label in enumerate(labels) if label != sense]
-    (second,) = (
-        nearest_sense(at_depth[rest], [labels[row] for row in rest], vector)
-        if there == sense
-        else (there,)
-    )
-    both = [[row for row, label in enumerate(labels) if label == name] for name in (sense, second)]
-    return _between(model, states, both, (sense, second), depth, fitted=len(material))
+    second_sense = sense
+    if second is not None:
+        (second_sense,) = nearest_sense(at_depth, labels, second[depth][None])
+    if second_sense == sense:
+        rows = [row for row, label in enumerate(labels) if label != sense]
+        (second_sense,) = nearest_sense(at_depth[rows], [labels[row] for row in rows], vector)
+
+    rows_by_sense = [
+        [row for row, label in enumerate(labels) if label == name] for name in (sense, second_sense)
+    ]
+    return _axis_between(model, states, rows_by_sense, (sense, second_sense), depth)
 
 
-def axis_between(
-    model: Model, here: Place, there: Place, names: tuple[str, str], depth: int
+def sentence_axis(
+    model: Model, word: WordInText, second: WordInText, names: tuple[str, str], depth: int
 ) -> SenseAxis:
-    """The axis from the word in one sentence to the word in another at a depth: M is +1/2 here and
-    -1/2 there."""
-    states = target_states(model, [here.tokens, there.tokens], [here.at, there.at])
-    return _between(model, states, [[0], [1]], names, depth, fitted=2)
+    """The axis from the word in one sentence to the word in a second one at a depth: M is +1/2 in
+    the first and -1/2 in the second.
+    """
+    states = target_states(model, [word.tokens, second.tokens], [word.at, second.at])
+    return _axis_between(model, states, [[0], [1]], names, depth)
 
 
-def _between(
+def _axis_between(
     model: Model,
     states: TargetStates,
-    both: list[list[int]],
+    rows_by_sense: list[list[int]],
     names: tuple[str, str],
     depth: int,
-    *,
-    fitted: int,
 ) -> SenseAxis:
+    first, second = rows_by_sense
     at_depth = states.resid[:, depth]
-    axis = fit_axis(at_depth[both[0]], at_depth[both[1]], names, depth)
-    average = decomposition.average(read_weights(model), states, *both, depth=depth)
-    z = (states.z[both[0]].mean(0) + states.z[both[1]].mean(0)) / 2
-    return SenseAxis(axis, average, z, fitted)
+    return SenseAxis(
+        axis=fit_axis(at_depth[first], at_depth[second], names, depth),
+        average=decomposition.average(read_weights(model), states, first, second, depth=depth),
+        z=(states.z[first].mean(0) + states.z[second].mean(0)) / 2,
+        n_sentences=len(states),
+    )
 
 
-def _few(word: str, seen: Seen, here: Place) -> Sequence[Sentence]:
-    """Up to PER_SENSE sentences of each sense, spread over the lexicon's frames and cues; never the
-    one that is walked.
+def _sentences_to_fit(entry: str, view: AttentionView, word: WordInText) -> Sequence[Sentence]:
+    """Up to SENTENCES_PER_SENSE sentences of each sense, spread over the lexicon's frames and cues;
+    never the one that is walked.
 
     Those of a study; natural ones of a word that has no others.
     """
-    expand = lexicon.expand if word in lexicon.words() else lexicon.expand_natural
-    known = [
-        row
-        for row in expand(word, both_sides=not seen.causal).sentences
-        if row.text != here.tokens.text
-    ]
-    by_sense = [
-        [row for row in known if row.sense == sense]
-        for sense in dict.fromkeys(row.sense for row in known)
-    ]
-    return [row for rows in by_sense for row in rows[:: -(-len(rows) // PER_SENSE)]]
+    expand = lexicon.expand if entry in lexicon.words() else lexicon.expand_natural
+    by_sense: dict[str, list[Sentence]] = {}
+    for sentence in expand(entry, both_sides=not view.causal).sentences:
+        if sentence.text != word.tokens.text:
+            by_sense.setdefault(sentence.sense, []).append(sentence)
+    chosen: list[Sentence] = []
+    for sentences in by_sense.values():
+        step = -(-len(sentences) // SENTENCES_PER_SENSE)  # rounded up
+        chosen += sentences[::step]
+    return chosen
 
 
-def late_cue(here: Place) -> str | None:
-    """What tells the sense of the word in a sentence that ships, where it comes after the word;
-    None elsewhere."""
-    behind = [(row.text, row.cue) for row in lexicon.showcase() if row.cue_after]
-    for word in {word for *_, word in ambiguous(here.word)}:
-        shipped = [
-            *(lexicon.expand(word, both_sides=True).sentences if word in lexicon.words() else ()),
-            *(
-                lexicon.expand_natural(word, both_sides=True).sentences
-                if word in lexicon.natural_words()
-                else ()
-            ),
-        ]
-        behind += [(row.text, row.cue) for row in shipped if row.cue_after]
-    return dict(behind).get(here.tokens.text)
+def late_cue(word: WordInText) -> str | None:
+    """The cue that tells the sense of the word in a shipped sentence, where it comes after the
+    word; None elsewhere.
+    """
+    cues = {row.text: row.cue for row in lexicon.showcase() if row.cue_after}
+    for entry in {entry for *_, entry in lexicon_words_in(word.text)}:
+        sentences: list[Sentence] = []
+        if entry in lexicon.words():
+            sentences += lexicon.expand(entry, both_sides=True).sentences
+        if entry in lexicon.natural_words():
+            sentences += lexicon.expand_natural(entry, both_sides=True).sentences
+        cues |= {sentence.text: sentence.cue for sentence in sentences if sentence.cue_after}
+    return cues.get(word.tokens.text)
 
 
-Head = tuple[int | None, int | None]
-FRAMES = ("They had told us nothing about the {}", 'They had told us: "{}')
-RESTING = (
-    0.5  # a head that gives more of its attention to the first token and to marks shows little else
-)
-ALIKE = 1e-5  # of a vector's length: the order of a sum's terms in float32 makes as much
-WORTH_SEEING = (
-    0.02  # of the way from one sense to another: what is less is no reason to follow a head
-)
-FUNCTION_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        """a an the this that these those and or but nor if than as of in on at by to from with without for into onto
-        over under near after before about between through is was were are am be been being do does did has have had
-        having can could will would shall should may might must not no it its he him his she her hers they them
-        their theirs we us our you your i me my who whom which what there here so very too also""",
-    )
-)
-
-
-def require_word(word: str | None, whose: str, such: str) -> None:
+def require_word(word: str | None, whose: str, example: str) -> None:
     """Raises InputError for a word that is given and empty."""
     if word is not None and not word.strip():
         raise InputError(
-            f"Choosing a word to follow: got an empty one, expected a word of the {whose}; give --word {such}, say."
+            f"Choosing a word to follow: got an empty one, expected a word of the {whose}; give "
+            f"--word {example}, say."
         )
 
 
-def place(model: Model, text: str, word: str | None, *, also_in: str | None = None) -> Place:
-    """Where `word` stands in `text`; by default the last that the lexicon has, or else the last
+def word_in_text(
+    model: Model, text: str, word: str | None, *, also_in: str | None = None
+) -> WordInText:
+    """Where `word` stands in `text`; by default the last one that the lexicon has, or else the last
     word of the text.
 
-    `also_in`: another text that the default has to stand in, too. Raises InputError where the word
-    is not there.
+    `also_in`: another text in which the default has to stand, too. Raises InputError where the
+    word is not there.
     """
     tokens = tokenize(model, text)
     require_word(word, "text", "bank")
-    if word is None:
-        written = [found.span() for found in re.finditer(r"\w+", text)]
-        if not written:
-            raise InputError(
-                f"Choosing a word of {text!r}: got no letters or digits; give a text with a word in it."
-            )
-        choices = [*written, *(span[:2] for span in ambiguous(text))]
-        both = [span for span in choices if also_in is None or stands(text[slice(*span)], also_in)]
-        start, end = (both or choices)[-1]
-    else:
-        start, end = find_word(text, word)
-    return Place(tokens, text[start:end], positions_of_span(tokens, start, end))
+    start, end = _default_span(text, also_in) if word is None else find_word(text, word)
+    return WordInText(tokens, text[start:end], positions_of_span(tokens, start, end))
 
 
-def stands(word: str, text: str) -> int:
+def _default_span(text: str, also_in: str | None) -> tuple[int, int]:
+    """Start and end of the word to follow where none is requested."""
+    words = [match.span() for match in re.finditer(r"\w+", text)]
+    if not words:
+        raise InputError(
+            f"Choosing a word of {text!r}: got no letters or digits; give a text with a word in it."
+        )
+    candidates = words + [(start, end) for start, end, _ in lexicon_words_in(text)]
+    in_both = [
+        (start, end)
+        for start, end in candidates
+        if also_in is None or count_word(text[start:end], also_in)
+    ]
+    return (in_both or candidates)[-1]
+
+
+def count_word(word: str, text: str) -> int:
     """How often a word stands in a text, as a whole word in any case."""
     return len(re.findall(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE))
 
 
-def other_sentence(model: Model, here: Place, text: str | None) -> Place:
-    """The same word in another sentence: in `text`, or in one that ships, as the same tokens where
+def second_word(model: Model, word: WordInText, text: str | None) -> WordInText:
+    """The same word in a second sentence: in `text`, or in one that ships, as the same tokens where
     that can be had.
 
     Raises InputError when the word does not stand in `text`.
     """
     if text is not None:
-        return place(model, text, here.word)
-    known = [row.text for row in lexicon.showcase() if row.text != here.tokens.text]
-    texts = [*known, *(frame.format(here.word) for frame in FRAMES)]
-    places = [place(model, other, here.word) for other in texts if _usable(model, other, here.word)]
-    return next(
-        (one for one in places if one.ids == here.ids and _differs(model, one, here)), places[-1]
-    )
+        return word_in_text(model, text, word.text)
+    texts = [row.text for row in lexicon.showcase() if row.text != word.tokens.text]
+    texts += [frame.format(word.text) for frame in NEUTRAL_FRAMES]
+    candidates = [
+        word_in_text(model, candidate, word.text)
+        for candidate in texts
+        if _is_usable(model, candidate, word.text)
+    ]
+    for candidate in candidates:
+        if candidate.ids == word.ids and _has_another_context(model, candidate, word):
+            return candidate
+    return candidates[-1]
 
 
-def _differs(model: Model, one: Place, here: Place) -> bool:
+def _has_another_context(model: Model, candidate: WordInText, word: WordInText) -> bool:
     """Whether at most half of what the model can read around the word is the same in both."""
-    around, known = (place.around(causal=model.config.causal) for place in (one, here))
-    return around != known and 2 * len(around & known) <= len(around)
+    causal = model.config.causal
+    context = candidate.context_ids(causal=causal)
+    walked_context = word.context_ids(causal=causal)
+    return context != walked_context and 2 * len(context & walked_context) <= len(context)
 
 
-def _usable(model: Model, text: str, word: str) -> bool:
-    """Whether the word stands in the text, and the text in the context window with the marks that
-    go around it."""
-    fits = (
-        len(model.tokenizer(text, add_special_tokens=model.config.special_tokens)["input_ids"])
-        < model.config.n_ctx
-    )
-    return fits and stands(word, text) > 0
+def _is_usable(model: Model, text: str, word: str) -> bool:
+    """Whether the word stands in the text, and the text in the context window with the special
+    tokens that go around it.
+    """
+    encoded = model.tokenizer(text, add_special_tokens=model.config.special_tokens)
+    return len(encoded["input_ids"]) < model.config.n_ctx and count_word(word, text) > 0
 
 
 def content_words(tokens: Tokens) -> Tensor:
-    """Which tokens are part of a word that is no English function word; punctuation and marks are
-    of none. `pos`"""
-    written = re.finditer(r"\w+", tokens.text)
-    words = [found.span() for found in written if found.group().casefold() not in FUNCTION_WORDS]
-    content = [
-        any(low < end and high > start for start, end in words) for low, high in tokens.spans
+    """Which tokens are part of a word that is no English function word; punctuation and special
+    tokens are of none. `pos`
+    """
+    words = [
+        match.span()
+        for match in re.finditer(r"\w+", tokens.text)
+        if match.group().casefold() not in FUNCTION_WORDS
     ]
-    return torch.tensor(content, dtype=torch.bool)
+    overlaps = [
+        any(token_start < end and token_end > start for start, end in words)
+        for token_start, token_end in tokens.spans
+    ]
+    return torch.tensor(overlaps, dtype=torch.bool)
 
 
-def moved(seen: Seen, layer: int, sources: Tensor) -> Tensor:
+def relative_writes(view: AttentionView, layer: int, sources: Tensor) -> Tensor:
     """How far each head moves each token by what it takes from `sources: query_pos key_pos`.
 
     ‖Σ A V W_O‖ / ‖E + Σ ΔE + b_O‖, both as they are added. `-> head query_pos`
     """
-    trace = seen.attention
-    after = trace.resid_pre[layer] + seen.added(layer, trace.attn_out[layer])
-    taken = attention.mix(trace.pattern[layer] * sources, trace.v[layer])
-    written = attention.write(taken, seen.weights.blocks[layer].w_o)
-    return seen.added(layer, written).norm(dim=-1) / after.norm(dim=-1)
+    trace = view.attention
+    after = trace.resid_pre[layer] + view.as_added(layer, trace.attn_out[layer])
+    mixed = attention.mix(trace.pattern[layer] * sources, trace.v[layer])
+    written = attention.write(mixed, view.weights.blocks[layer].w_o)
+    return view.as_added(layer, written).norm(dim=-1) / after.norm(dim=-1)
 
 
-def apart(seen: Seen, here: Place, other: Elsewhere) -> Tensor:
+def write_differences(view: AttentionView, word: WordInText, second: SecondSentence) -> Tensor:
     """How far each head's ΔE at the word differs between two sentences.
 
     ‖ΔE - ΔE'‖ / half of ‖E + Σ ΔE + b_O‖ of both, all as they are added. `-> layer head`
     """
     differences = []
-    for layer, block in enumerate(seen.weights.blocks):
-        writes, lengths = [], []
-        for side, at in ((seen, here.at), (other.seen, other.place.at)):
-            trace = side.attention
-            writes.append(
-                side.added(layer, attention.write(trace.z[layer][:, [at]], block.w_o)[:, 0], at)
-            )
-            lengths.append(
-                (
-                    trace.resid_pre[layer, at] + side.added(layer, trace.attn_out[layer, at], at)
-                ).norm()
-            )
-        differences.append((writes[0] - writes[1]).norm(dim=-1) / (sum(lengths) / 2))
+    for layer in range(len(view.weights.blocks)):
+        write, length = _writes_at(view, word, layer)
+        second_write, second_length = _writes_at(second.view, second.word, layer)
+        mean_length = (length + second_length) / 2
+        differences.append((write - second_write).norm(dim=-1) / mean_length)
     return torch.stack(differences)
 
 
-def differs_most(
-    seen: Seen, here: Place, head: Head, other: Elsewhere | None
-) -> tuple[int, int, str] | None:
+def _writes_at(view: AttentionView, word: WordInText, layer: int) -> tuple[Tensor, Tensor]:
+    """Every head's ΔE at the word as it is added, `head d_model`, and the length of the stream
+    after the layer's attention.
+    """
+    trace = view.attention
+    w_o = view.weights.blocks[layer].w_o
+    written = attention.write(trace.z[layer][:, [word.at]], w_o)[:, 0]
+    attn_out = view.as_added(layer, trace.attn_out[layer, word.at], word.at)
+    length = (trace.resid_pre[layer, word.at] + attn_out).norm()
+    return view.as_added(layer, written, word.at), length
+
+
+def choose_by_difference(
+    view: AttentionView,
+    word: WordInText,
+    requested: RequestedHead,
+    second: SecondSentence | None,
+) -> HeadChoice | None:
     """The head whose ΔE at the word differs most between two sentences; None where none does, or
-    one is asked for."""
-    if other is None or head[1] is not None:
+    one is requested.
+    """
+    layer, head = requested
+    if second is None or head is not None:
         return None
-    differs = apart(seen, here, other)
-    layers: Sequence[int] = range(len(differs)) if head[0] is None else [head[0]]
-    layer, number = _peak(differs, layers)
-    size = float(differs[layer, number])
-    if size <= ALIKE:
-        return None
-    why = (
-        f"L{layer}H{number} is followed because, {_among(layers, differs.shape[1])}, what it adds to "
-        f"“{here.word}” differs most between the two sentences: by {percent(size)} of the length of the vector there."
-    )
-    return layer, number, why
-
-
-def _peak(values: Tensor, layers: Sequence[int]) -> tuple[int, int]:
-    """Layer and head of the largest value in these layers. `layer head`"""
-    place, head = divmod(int(values[list(layers)].argmax()), values.shape[1])
-    return layers[place], head
+    differences = write_differences(view, word, second)
+    layers = range(len(differences)) if layer is None else [layer]
+    choice = _first_head(differences, layers, Criterion.DIFFERENCE)
+    return choice if choice.size > SAME_VECTOR else None
 
 
 def choose_head(
-    seen: Seen, here: Place, head: Head, added: Tensor | None = None, toward: Toward | None = None
-) -> tuple[int, int, str]:
-    """The layer and head to follow, and why in a sentence; what was asked for is known to be there.
+    view: AttentionView,
+    word: WordInText,
+    requested: RequestedHead,
+    *,
+    logits: Tensor | None = None,
+    senses: SenseEffects | None = None,
+) -> HeadChoice:
+    """The head to follow; a requested one is known to be there.
 
-    With `added: layer head`, what each head adds to the logit of a word, it is the one that adds
-    most; with `toward`, the one that moves the word furthest towards its sense, where any does.
+    With `logits: layer head`, what each head adds to the logit of a word, it is the one that adds
+    most; with `senses`, the one that moves the word furthest towards its sense, where any does.
     """
-    layer, number = head
-    if layer is not None and number is not None:
-        return layer, number, f"L{layer}H{number} was asked for."
-    layers: Sequence[int] = range(len(seen.attention.pattern)) if layer is None else [layer]
-    if added is not None:
-        best, most = _peak(added, layers)
-        among = _among(layers, added.shape[1])
-        return best, most, f"L{best}H{most} is followed because, {among}, it adds most to the logit"
-    furthest = None if toward is None else _furthest(seen, here, layers, toward)
-    return furthest or _largest(seen, here, layers)
+    layer, head = requested
+    if layer is not None and head is not None:
+        return HeadChoice(layer, head, Criterion.REQUESTED)
+    layers = range(len(view.attention.pattern)) if layer is None else [layer]
+    if logits is not None:
+        return _first_head(logits, layers, Criterion.LOGIT)
+    by_sense = None if senses is None else _choose_by_sense(view, word, layers, senses)
+    return by_sense or _choose_by_length(view, word, layers)
 
 
-def sources_of(seen: Seen, here: Place) -> Tensor:
-    """The tokens that a head is chosen by at the word: `key_pos`."""
-    return _to_take_from(seen, here)[0][here.at]
-
-
-def _furthest(
-    seen: Seen, here: Place, layers: Sequence[int], toward: Toward
-) -> tuple[int, int, str] | None:
-    """By the axis of the word's senses; None where no head moves it by what is WORTH_SEEING."""
-    moved = toward.moved.masked_fill(rest(seen, here.at) > RESTING, 0.0)
-    layer, head = _peak(moved, layers)
-    if moved[layer, head] < WORTH_SEEING:
-        return None
-    way = percent(float(moved[layer, head]))
-    why = (
-        f"L{layer}H{head} is followed because, {_among(layers, toward.moved.shape[1])}, it moves “{here.word}” "
-        f"furthest towards its sense “{toward.sense}”{_to_take_from(seen, here)[1]}: {way} of the way from "
-        f"“{toward.other}”. Where the two senses lie was measured in {toward.fitted} sentences of the lexicon."
+def _first_head(
+    values: Tensor,
+    layers: Sequence[int],
+    criterion: Criterion,
+    *,
+    sources: Sources = Sources.ALL,
+    senses: SenseEffects | None = None,
+) -> HeadChoice:
+    """The head of the largest value in these layers. `layer head`"""
+    n_heads = values.shape[1]
+    index, head = divmod(int(values[list(layers)].argmax()), n_heads)
+    layer = layers[index]
+    return HeadChoice(
+        layer=layer,
+        head=head,
+        criterion=criterion,
+        n_heads=n_heads * len(layers),
+        one_layer=len(layers) == 1,
+        size=float(values[layer, head]),
+        sources=sources,
+        senses=senses,
     )
-    return layer, head, why
 
 
-def caution(seen: Seen, here: Place) -> str | None:
+def source_tokens(view: AttentionView, word: WordInText) -> Tensor:
+    """The tokens that a head is chosen by at the word. `key_pos`"""
+    return _sources(view, word)[0][word.at]
+
+
+def _sources(view: AttentionView, word: WordInText) -> tuple[Tensor, Sources]:
+    """The tokens that count, `query_pos key_pos`: the other content words, else all other words,
+    else all tokens.
+    """
+    others = view.other_words(word)
+    content = others & content_words(view.source)
+    if content[word.at].any():
+        return content, Sources.CONTENT_WORDS
+    if others[word.at].any():
+        return others, Sources.WORDS
+    return view.allowed, Sources.ALL
+
+
+def _choose_by_sense(
+    view: AttentionView, word: WordInText, layers: Sequence[int], senses: SenseEffects
+) -> HeadChoice | None:
+    """By the axis of the word's senses; None where no head moves it by MIN_SENSE_EFFECT."""
+    is_resting = resting_attention(view, word.at) > MAX_RESTING
+    fractions = senses.fractions.masked_fill(is_resting, 0.0)
+    _, sources = _sources(view, word)
+    choice = _first_head(fractions, layers, Criterion.SENSE, sources=sources, senses=senses)
+    return choice if choice.size >= MIN_SENSE_EFFECT else None
+
+
+def _choose_by_length(view: AttentionView, word: WordInText, layers: Sequence[int]) -> HeadChoice:
+    """By the length of what is taken from other words, relative to the stream."""
+    tokens, sources = _sources(view, word)
+    all_layers = range(len(view.attention.pattern))
+    sizes = torch.stack([relative_writes(view, layer, tokens)[:, word.at] for layer in all_layers])
+    is_resting = resting_attention(view, word.at) > MAX_RESTING
+    n_resting = int(is_resting[list(layers)].sum())
+    # Where every head rests, or there is nothing else to take from, the rule would leave none.
+    every_head_rests = bool(is_resting[list(layers)].all())
+    if sources is Sources.ALL or every_head_rests or n_resting == 0:
+        return _first_head(sizes, layers, Criterion.LENGTH, sources=sources)
+    choice = _first_head(
+        sizes.masked_fill(is_resting, -1.0), layers, Criterion.LENGTH, sources=sources
+    )
+    return replace(choice, n_resting=n_resting, resting_tokens=_resting_tokens(view, word.at))
+
+
+def resting_attention(view: AttentionView, at: int) -> Tensor:
+    """How much of its attention each head gives to the first token of the same text and to special
+    tokens. `-> layer head`
+    """
+    return view.attention.pattern[:, :, at, _is_resting_token(view, at)].sum(-1)
+
+
+def _is_resting_token(view: AttentionView, at: int) -> Tensor:
+    """`key_pos`: the special tokens, and the first token of the same text for a later one."""
+    is_resting = view.special_tokens.clone()
+    is_resting[0] |= view.one_text and at > 0
+    return is_resting
+
+
+def _resting_tokens(view: AttentionView, at: int) -> tuple[str, ...]:
+    """The texts of the tokens that heads rest on, each once."""
+    positions = _is_resting_token(view, at).nonzero()[:, 0].tolist()
+    return tuple(dict.fromkeys(view.source.pieces[pos].strip() for pos in positions))
+
+
+def caution(view: AttentionView, word: WordInText) -> Caution | None:
     """Why nothing at the word can tell its sense in a model that reads left to right; None where
-    something may."""
-    if not seen.causal:
+    something may.
+    """
+    if not view.causal:
         return None
-    reads = f"{seen.attention.model_name} reads left to right"
-    cue = late_cue(here)
+    cue = late_cue(word)
     if cue is not None:
-        return (
-            f"What tells the sense of “{here.word}” here, “{cue}”, comes after it, and {reads}: nothing at "
-            f"“{here.word}” can depend on it. A model that reads both ways can use it, as tiny-senses-bidirectional."
-        )
-    if content_words(here.tokens)[: here.positions[0]].any():
+        return Caution(cue, only_function_words=False)
+    if content_words(word.tokens)[: word.positions[0]].any():
         return None
-    what = "Only function words stand" if any(here.around(causal=True)) else "Nothing stands"
-    return f"{what} before “{here.word}”, and {reads}: what comes after it cannot change anything at “{here.word}”."
-
-
-def _among(layers: Sequence[int], heads: int) -> str:
-    return (
-        f"of {heads * len(layers)} heads"
-        if len(layers) > 1
-        else f"of {heads} heads of layer {layers[0]}"
-    )
-
-
-def _largest(seen: Seen, here: Place, layers: Sequence[int]) -> tuple[int, int, str]:
-    sources, by = _to_take_from(seen, here)
-    sizes = torch.stack(
-        [moved(seen, layer, sources)[:, here.at] for layer in range(len(seen.attention.pattern))]
-    )
-    resting = rest(seen, here.at) > RESTING
-    here_resting = resting[list(layers)]
-    passed = int(here_resting.sum()) if by and not here_resting.all() else 0
-    layer, head = _peak(sizes.masked_fill(resting, -1.0) if passed else sizes, layers)
-    why = (
-        f"L{layer}H{head} is followed because, {_among(layers, sizes.shape[1])}, it moves “{here.word}” most{by}: with "
-        f"a vector {percent(float(sizes[layer, head]))} as long as that of “{here.word}” after the attention of that "
-        f"layer."
-    )
-    return layer, head, why + _passed_over(seen, here, passed)
-
-
-def _passed_over(seen: Seen, here: Place, count: int) -> str:
-    if not count:
-        return ""
-    pieces = [
-        seen.source.pieces[pos] for pos in _resting_places(seen, here.at).nonzero()[:, 0].tolist()
-    ]
-    where = " or ".join(f"“{piece.strip()}”" for piece in dict.fromkeys(pieces))
-    one = ("One head that gives", "its", "was")
-    told, whose, were = one if count == 1 else (f"{count} heads that give", "their", "were")
-    return (
-        f" {told} more than {percent(RESTING)} of {whose} attention to {where} {were} passed over."
-    )
-
-
-def rest(seen: Seen, at: int) -> Tensor:
-    """How much of its attention each head gives to the first token of the same text and to marks.
-    `-> layer head`"""
-    return seen.attention.pattern[:, :, at, _resting_places(seen, at)].sum(-1)
-
-
-def _resting_places(seen: Seen, at: int) -> Tensor:
-    places = seen.marks.clone()
-    places[0] |= seen.alone and at > 0
-    return places
-
-
-def _to_take_from(seen: Seen, here: Place) -> tuple[Tensor, str]:
-    """The tokens that count, and in words: the other content words, else all others, else all."""
-    others = seen.others(here)
-    where = "before it" if seen.causal else "around it" if seen.alone else "of the source"
-    for sources, which in (
-        (others & content_words(seen.source), "content words"),
-        (others, "words"),
-    ):
-        if sources[here.at].any():
-            return sources, f" by what it takes from the {which} {where}"
-    return seen.allowed, ""
+    return Caution(None, only_function_words=bool(word.context_ids(causal=True)))

@@ -3,7 +3,7 @@ follows the rest.
 
 `attention` holds the tokens that are drawn, all of a short text; every other table holds all
 tokens. Numbers are rounded as in every table of probe (`probe.evidence.columns`); the page's are
-float32 as measured. To the right of here there is no torch.
+float32 as measured. Behind this module there is no torch.
 """
 
 import base64
@@ -25,27 +25,43 @@ from probe.model.parameters import Count
 from probe.model.tokens import Tokens
 from probe.walkthrough import numbers
 from probe.walkthrough.numbers import AXES, Measured, Quantities
-from probe.walkthrough.scene import STREAM_NUMBERS, Scene, Seen, TwoTraced
+from probe.walkthrough.scene import STREAM_NUMBERS, AttentionView, CausalTrace, Scene
 
 TABLES, DESCRIBED = read_descriptions(Path(__file__).with_name("columns.toml"))
-GRIDS = ("dot", "score", "pattern", "open", "steep")
+GRIDS = ("dot", "score", "pattern", "open", "steep")  # columns of `attention` that are quantities
+# Quantities that the page gets summed over the tokens that are not drawn, for its totals.
+SUMMED_UNDRAWN = ("pattern", "share", "logit")
+# Terms of E′ in the order of the sum: the quantity that is the vector, and the one that is its
+# length.
+TERMS = {
+    "E": ("e", "before"),
+    "ΔE": ("delta", "delta_norm"),
+    "other heads": ("others", "others_norm"),
+    "b_O": ("b_o", "b_o_norm"),
+    "sum": ("total", "total_norm"),
+    "norm of the sum": ("normed", "normed_norm"),
+    "E′ hooked": ("e_after", "e_after_norm"),
+}
 Rows = list[dict[str, object]]
-Block = dict[str, Any]
+Block = dict[str, Any]  # plain JSON
+Decode = Callable[[list[int]], str]
 
 
 def frames(
     model: Model,
     scene: Scene,
     measured: Measured,
-    traced: TwoTraced | None,
+    causal_trace: CausalTrace | None,
     *,
-    counted: Count,
+    parameters: Count,
     certificate: Certificate,
 ) -> dict[str, pd.DataFrame]:
     """Every table of a walk by name, rounded; a step that the family or the walk does not have has
-    no table."""
-    decode, quantities = model.tokenizer.decode, measured.quantities
-    made = {
+    no table.
+    """
+    decode = model.tokenizer.decode
+    quantities = measured.quantities
+    by_name = {
         "tokens": tokens(scene),
         "embedding": embedding(scene),
         "layer_norm": layer_norm(scene, quantities),
@@ -54,7 +70,7 @@ def frames(
         "softmax": softmax(scene, quantities),
         "values": values(scene, quantities),
         "contrast": contrast(scene, quantities),
-        "trace": None if traced is None else traced.frame(),
+        "trace": None if causal_trace is None else causal_trace.frame(),
         "sums": sums(scene, quantities),
         "heads": heads(scene, quantities),
         "layers": layers(scene, quantities),
@@ -62,279 +78,285 @@ def frames(
         "nearest": neighbours(scene, quantities, "nearest", "cosine", decode),
         "agreement": pd.DataFrame([asdict(row) for row in measured.agreement]),
         "parameters": pd.DataFrame(
-            [asdict(part) | {"total": part.total} for part in counted.parts]
+            [asdict(part) | {"total": part.total} for part in parameters.parts]
         ),
         "certificate": certificate_rows(certificate).assign(
             where=[row.where for row in certificate.rows],
             note=[row.note for row in certificate.rows],
         ),
     }
-    tables = {name: rounded(frame) for name, frame in made.items() if frame is not None}
+    tables = {name: rounded(frame) for name, frame in by_name.items() if frame is not None}
     return tables | {"columns": dictionary(tables, DESCRIBED, ("meaning", "formula", "unit"))}
 
 
 def tokens(scene: Scene) -> pd.DataFrame:
     """One row per token: its id and text, whether it is the word, whether it is drawn, and which
-    text it is in."""
-    seen = scene.seen
-    sides = [
-        ("source", seen.source, scene.drawn_keys),
-        ("target", seen.tokens, scene.drawn_queries),
-    ]
-    sides = [("text", seen.tokens, scene.drawn_queries)] if seen.alone else sides
-    return pd.DataFrame(
-        [
-            {"pos": pos, "id": side.ids[pos], "piece": side.pieces[pos], "label": side.labels[pos]}
-            | {
-                "word": name != "source" and pos in scene.here.positions,
-                "drawn": pos in drawn,
-                "text": name,
-            }
-            for name, side, drawn in sides
-            for pos in range(len(side))
+    text it is in.
+    """
+    view = scene.view
+    if view.one_text:
+        sides = [("text", view.tokens, scene.drawn_queries)]
+    else:
+        sides = [
+            ("source", view.source, scene.drawn_keys),
+            ("target", view.tokens, scene.drawn_queries),
         ]
-    )
+    rows: Rows = []
+    for name, side, drawn in sides:
+        for pos in range(len(side)):
+            row = {"pos": pos, "id": side.ids[pos], "piece": side.pieces[pos]}
+            row |= {"label": side.labels[pos]}
+            # The word that is followed is one of the tokens that look.
+            row |= {"word": name != "source" and pos in scene.word.positions}
+            rows.append(row | {"drawn": pos in drawn, "text": name})
+    return pd.DataFrame(rows)
 
 
 def embedding(scene: Scene) -> pd.DataFrame | None:
     """The vectors that are added for the word in both sentences, their sum, and the norm of it
     where there is one.
 
-    `difference` is the largest of a coordinate. None where no other sentence is compared.
+    `difference` is the largest of a coordinate. None where no second sentence is compared.
     """
-    if scene.other is None:
+    if scene.second is None:
         return None
-    places = ((scene.seen, scene.at), (scene.other.seen, scene.other.place.at))
-    both = [_entering(seen, at) for seen, at in places]
+    second_at = scene.second.word.at
+    vectors = _entering(scene.view, scene.at)
+    second_vectors = _entering(scene.second.view, second_at)
     rows: Rows = []
-    for part in both[0]:
-        difference = (both[0][part] - both[1][part]).abs().max().item()
-        for where, (_, at), found in zip(("here", "beside"), places, both, strict=True):
-            row = {
-                "part": part,
-                "where": where,
-                "pos": at,
-                "norm": found[part].norm().item(),
-                "difference": difference,
-            }
-            rows.append(row | _coordinates("e", found[part][:STREAM_NUMBERS]))
+    for part, vector in vectors.items():
+        second_vector = second_vectors[part]
+        difference = (vector - second_vector).abs().max().item()
+        sides = (("here", scene.at, vector), ("beside", second_at, second_vector))
+        for where, at, side in sides:
+            row = {"part": part, "where": where, "pos": at, "norm": side.norm().item()}
+            row |= {"difference": difference}
+            rows.append(row | _coordinates("e", side[:STREAM_NUMBERS]))
     return pd.DataFrame(rows)
 
 
-def _entering(seen: Seen, at: int) -> dict[str, Tensor]:
+def _entering(view: AttentionView, at: int) -> dict[str, Tensor]:
     """What enters the first block at a token, by part; the last one is as hooked."""
-    added = numbers.token_vectors(seen, [at])
-    parts = {name.removesuffix(" embedding"): part.reshape(-1) for name, part in added.items()}
-    entering = seen.stream.resid_pre[0, at]
-    if not seen.family.embedding_norm:
+    parts = {
+        name.removesuffix(" embedding"): vector.reshape(-1)
+        for name, vector in numbers.token_vectors(view, [at]).items()
+    }
+    entering = view.stream.resid_pre[0, at]
+    if not view.family.embedding_norm:
         return parts | {"sum": entering}
     return parts | {"sum": forward.sum_embeddings(parts), "norm of the sum": entering}
 
 
-def layer_norm(scene: Scene, measured: Quantities) -> pd.DataFrame | None:
+def layer_norm(scene: Scene, quantities: Quantities) -> pd.DataFrame | None:
     """What entering the block's norm does to every token: mean, standard deviation and length
-    before, length after."""
-    if "after" not in measured:
+    before, length after. None in a family whose norm is not in front.
+    """
+    if "after" not in quantities:
         return None
-    columns = {name: measured[name][scene.layer] for name in ("mean", "std", "before", "after")}
-    return _by_token(scene.seen.tokens, columns)
+    columns = {name: quantities[name][scene.layer] for name in ("mean", "std", "before", "after")}
+    return _by_token(scene.view.tokens, columns)
 
 
-def vectors(scene: Scene, measured: Quantities) -> pd.DataFrame:
-    """Query, key and value of every token in the head: length, place in the plane, first
+def vectors(scene: Scene, quantities: Quantities) -> pd.DataFrame:
+    """Query, key and value of every token in the head: length, coordinates in the plane, first
     coordinates.
 
-    Queries and keys share a plane, values have their own; `explained` is the share of the variance
-    that the plane holds.
+    Queries and keys share a plane, values have their own; `explained` is the fraction of the
+    variance that the plane holds.
     """
-    explained = measured["explained"][scene.carried].tolist()
+    index = scene.head_index
+    match_explained, value_explained = quantities["explained"][index].tolist()
+    kinds = (
+        ("query", "q", scene.view.tokens, match_explained),
+        ("key", "k", scene.view.source, match_explained),
+        ("value", "v", scene.view.source, value_explained),
+    )
     parts = []
-    for kind, side in (
-        ("query", scene.seen.tokens),
-        ("key", scene.seen.source),
-        ("value", scene.seen.source),
-    ):
-        vector, norm, place = (
-            measured[kind[0] + what][scene.carried] for what in ("", "_norm", "_plane")
-        )
-        columns = {"norm": norm, "plane_x": place[:, 0], "plane_y": place[:, 1]}
-        frame = _by_token(side, columns | _coordinates("d", vector.T)).assign(
-            explained=explained[kind == "value"]
-        )
+    for kind, letter, side, explained in kinds:
+        plane = quantities[f"{letter}_plane"][index]
+        columns = {"norm": quantities[f"{letter}_norm"][index]}
+        columns |= {"plane_x": plane[:, 0], "plane_y": plane[:, 1]}
+        columns |= _coordinates("d", quantities[letter][index].T)
+        frame = _by_token(side, columns).assign(explained=explained)
         frame.insert(0, "kind", kind)
         parts.append(frame)
     return pd.concat(parts, ignore_index=True)
 
 
-def attention_cells(scene: Scene, measured: Quantities) -> pd.DataFrame:
-    """Every pair of drawn tokens: Q Kᵀ, the score, whether the mask allows it, and the softmaxes."""
-    found = {name: measured[name][scene.carried].tolist() for name in GRIDS if name in measured}
-    queries, keys, allowed = (
-        scene.seen.tokens.labels,
-        scene.seen.source.labels,
-        scene.seen.allowed.tolist(),
-    )
-    return pd.DataFrame(
-        [
-            {"query_pos": query, "key_pos": key, "query": queries[query], "key": keys[key]}
-            | {"allowed": allowed[query][key]}
-            | {name: grid[query][key] for name, grid in found.items()}
-            for query in scene.drawn_queries
-            for key in scene.drawn_keys
-        ]
-    )
-
-
-def softmax(scene: Scene, measured: Quantities) -> pd.DataFrame:
-    """The word's row of the pattern with and without dividing by sqrt(d_head): entropy, response,
-    largest share."""
-    named = {
-        "pattern": "divided" if scene.seen.family.scaled else "not divided",
-        "steep": "not divided",
+def attention_cells(scene: Scene, quantities: Quantities) -> pd.DataFrame:
+    """Every pair of drawn tokens: Q Kᵀ, the score, whether the mask allows it, the softmaxes."""
+    grids = {
+        name: quantities[name][scene.head_index].tolist() for name in GRIDS if name in quantities
     }
-    place = scene.carried, scene.at
-    rows = [
-        {
-            what: measured[f"{name}_{what}"][place].item()
-            for what in ("entropy", "response", "largest")
-        }
-        | {"variant": variant}
-        for name, variant in named.items()
-        if name in measured
-    ]
-    return pd.DataFrame(rows, columns=["variant", "entropy", "response", "largest"])
-
-
-def values(scene: Scene, measured: Quantities) -> pd.DataFrame:
-    """One row per source token: weight, its value written out, weight x value, and the share of ΔE
-    along ΔE."""
-    keys = scene.seen.allowed[scene.at].nonzero()[:, 0].tolist()
-    weight, share = (measured[name][scene.carried, scene.at][keys] for name in ("pattern", "share"))
-    out, norm = (measured[name][scene.carried][keys] for name in ("out", "out_norm"))
-    columns = {"weight": weight, "value_norm": norm} | _coordinates("v", out.T)
-    columns |= {"norm": weight * norm, "share": share} | _coordinates(
-        "p", (weight[:, None] * out).T
-    )
-    if "logit" in measured:
-        columns["logit"] = measured["logit"][scene.carried, scene.at][keys]
-    return _by_token(scene.seen.source, columns, keys)
-
-
-def contrast(scene: Scene, measured: Quantities) -> pd.DataFrame | None:
-    """Both sentences, token by token: how much the head attends to it from the word, and its share
-    of ΔE."""
-    if scene.other is None or not scene.contrast:
-        return None
-    c, at, there = scene.carried, scene.at, scene.other.place.tokens
-    names = {"weight": "pattern", "share": "share"}
-    sides = [
-        ("this", scene.seen.source, {name: measured[key][c, at] for name, key in names.items()}),
-        ("the other", there, {name: measured[f"there_{key}"][c] for name, key in names.items()}),
-    ]
-    parts = [
-        _by_token(side, columns).assign(sentence=name, text=side.text)
-        for name, side, columns in sides
-    ]
-    return pd.concat(parts, ignore_index=True)
-
-
-def sums(scene: Scene, measured: Quantities) -> pd.DataFrame:
-    """From E to E′ at the word: the head's ΔE, the other heads', b_O; E′ as hooked, and what the
-    sum misses it by."""
-    layer, at, c = scene.layer, scene.at, scene.carried
-    named = {
-        "E": ("e", "before"),
-        "ΔE": ("delta", ""),
-        "other heads": ("others", ""),
-        "b_O": ("b_o", ""),
-    }
-    named |= {"sum": ("total", ""), "norm of the sum": ("normed", ""), "E′ hooked": ("e_after", "")}
+    query_labels = scene.view.tokens.labels
+    key_labels = scene.view.source.labels
+    allowed = scene.view.allowed.tolist()
     rows: Rows = []
-    for term, (name, norm) in named.items():
-        if name in measured:
-            place = (
-                (c, at)
-                if AXES[name][0] == "carried"
-                else (layer, at)
-                if "query" in AXES[name]
-                else (layer,)
-            )
-            vector, size = measured[name][place], measured[norm or f"{name}_norm"][place]
-            rows.append({"term": term, "norm": size.item()} | _coordinates("e", vector))
-    last = measured.get("normed", measured["total"])[layer, at] - measured["e_after"][layer, at]
-    last = last + measured["e"][layer, at] if scene.seen.family.norm_after_write else last
-    rows.append(
-        {"term": "difference", "norm": measured["missed_norm"][layer, at].item()}
-        | _coordinates("e", last)
-    )
+    for query in scene.drawn_queries:
+        for key in scene.drawn_keys:
+            row: dict[str, object] = {"query_pos": query, "key_pos": key}
+            row |= {"query": query_labels[query], "key": key_labels[key]}
+            row |= {"allowed": allowed[query][key]}
+            rows.append(row | {name: grid[query][key] for name, grid in grids.items()})
     return pd.DataFrame(rows)
 
 
-def heads(scene: Scene, measured: Quantities) -> pd.DataFrame:
-    """Every head at the word: length of ΔE, how far it moves the word by what it takes from others,
-    where it looks."""
-    weight, key = scene.seen.attention.pattern[:, :, scene.at].max(-1)
-    norm, moved, from_content = (
-        measured[name][..., scene.at] for name in ("write_norm", "moved", "from_content")
+def softmax(scene: Scene, quantities: Quantities) -> pd.DataFrame:
+    """The word's row of the pattern with and without dividing by sqrt(d_head): entropy, response,
+    largest weight.
+    """
+    variants = {
+        "pattern": "divided" if scene.view.family.scaled else "not divided",
+        "steep": "not divided",
+    }
+    statistics = ("entropy", "response", "largest")
+    rows: Rows = []
+    for name, variant in variants.items():
+        if name in quantities:
+            row: dict[str, object] = {"variant": variant}
+            for statistic in statistics:
+                value = quantities[f"{name}_{statistic}"][scene.head_index, scene.at]
+                row[statistic] = value.item()
+            rows.append(row)
+    return pd.DataFrame(rows, columns=["variant", *statistics])
+
+
+def values(scene: Scene, quantities: Quantities) -> pd.DataFrame:
+    """One row per source token: weight, its value written out, weight x value, and the share of ΔE
+    along ΔE.
+    """
+    index = scene.head_index
+    keys = scene.view.allowed[scene.at].nonzero()[:, 0].tolist()
+    weight = quantities["pattern"][index, scene.at][keys]
+    share = quantities["share"][index, scene.at][keys]
+    out = quantities["out"][index][keys]
+    out_norm = quantities["out_norm"][index][keys]
+    columns = {"weight": weight, "value_norm": out_norm} | _coordinates("v", out.T)
+    columns |= {"norm": weight * out_norm, "share": share}
+    columns |= _coordinates("p", (weight[:, None] * out).T)
+    if "logit" in quantities:
+        columns["logit"] = quantities["logit"][index, scene.at][keys]
+    return _by_token(scene.view.source, columns, keys)
+
+
+def contrast(scene: Scene, quantities: Quantities) -> pd.DataFrame | None:
+    """Both sentences, token by token: how much the head attends to it from the word, and its share
+    of ΔE. None where they are not compared head by head.
+    """
+    if scene.second is None or not scene.contrast:
+        return None
+    index = scene.head_index
+    weights = quantities["pattern"][index, scene.at]
+    shares = quantities["share"][index, scene.at]
+    second_weights = quantities["second_pattern"][index]
+    second_shares = quantities["second_share"][index]
+    sides = (
+        ("this", scene.view.source, weights, shares),
+        ("the other", scene.second.word.tokens, second_weights, second_shares),
     )
+    parts = []
+    for name, side, weight, share in sides:
+        frame = _by_token(side, {"weight": weight, "share": share})
+        parts.append(frame.assign(sentence=name, text=side.text))
+    return pd.concat(parts, ignore_index=True)
+
+
+def sums(scene: Scene, quantities: Quantities) -> pd.DataFrame:
+    """From E to E′ at the word: the head's ΔE, the other heads', b_O; E′ as hooked, and what the
+    sum misses it by.
+    """
+    rows: Rows = []
+    for term, (name, norm_name) in TERMS.items():
+        if name in quantities:
+            index = _index_at_word(scene, name)
+            size = quantities[norm_name][index].item()
+            rows.append({"term": term, "norm": size} | _coordinates("e", quantities[name][index]))
+    at_word = (scene.layer, scene.at)
+    summed = quantities.get("normed", quantities["total"])[at_word]
+    difference = summed - quantities["e_after"][at_word]
+    if scene.view.family.norm_after_write:
+        # There the norm is of the heads' writes alone, and E is added to it.
+        difference = difference + quantities["e"][at_word]
+    size = quantities["missed_norm"][at_word].item()
+    rows.append({"term": "difference", "norm": size} | _coordinates("e", difference))
+    return pd.DataFrame(rows)
+
+
+def _index_at_word(scene: Scene, name: str) -> tuple[int, ...]:
+    """Where a quantity of the sum stands for the head and the word that are followed first."""
+    if AXES[name][0] == "page_head":
+        return (scene.head_index, scene.at)
+    if "query" in AXES[name]:
+        return (scene.layer, scene.at)
+    return (scene.layer,)
+
+
+def heads(scene: Scene, quantities: Quantities) -> pd.DataFrame:
+    """Every head at the word: length of ΔE, how far it moves the word by what it takes from others,
+    where it looks.
+    """
+    weight, key = scene.view.attention.pattern[:, :, scene.at].max(-1)
     columns = {
-        "norm": norm,
-        "moved": moved,
+        "norm": quantities["write_norm"][..., scene.at],
+        "moved": quantities["moved"][..., scene.at],
         "looks_at": key,
         "weight": weight,
-        "from_content": from_content,
+        "from_content": quantities["from_content"][..., scene.at],
     }
-    if "delta_apart" in measured:
-        columns["apart"] = measured["delta_apart"]
-    if "adds" in measured:
-        columns["logit"] = measured["adds"][..., scene.at]
+    if "delta_apart" in quantities:
+        columns["apart"] = quantities["delta_apart"]
+    if "adds" in quantities:
+        columns["logit"] = quantities["adds"][..., scene.at]
     rows = by_head({name: column.numpy() for name, column in columns.items()})
-    return rows.assign(looks_at=[scene.seen.source.labels[key] for key in rows["looks_at"]])
+    return rows.assign(looks_at=[scene.view.source.labels[key] for key in rows["looks_at"]])
 
 
-def layers(scene: Scene, measured: Quantities) -> pd.DataFrame:
+def layers(scene: Scene, quantities: Quantities) -> pd.DataFrame:
     """The word's vector at every depth: length, what the block wrote, cosines, distance to the
-    other sentence's."""
-    at, none = scene.at, [float("nan")] * 2
-    norms = [measured["token_norm"][at].item(), *measured["depth_norm"][:, at].tolist()]
-    wrote = {
-        what: [*none, *measured[f"{what}_norm"][:, at].tolist()] for what in ("attention", "mlp")
+    second sentence's.
+    """
+    at = scene.at
+    norms = [quantities["token_norm"][at].item(), *quantities["depth_norm"][:, at].tolist()]
+    # Before the token embedding and before the first block nothing was written.
+    nothing = [float("nan")] * 2
+    columns = {
+        "depth": list(range(-1, len(norms) - 1)),
+        "norm": norms,
+        "attention": [*nothing, *quantities["attention_norm"][:, at].tolist()],
+        "mlp": [*nothing, *quantities["mlp_norm"][:, at].tolist()],
+        "token_cosine": [1.0, *quantities["token_cosine"][:, at].tolist()],
     }
-    columns = {"depth": list(range(-1, len(norms) - 1)), "norm": norms} | wrote
-    columns |= {"token_cosine": [1.0, *measured["token_cosine"][:, at].tolist()]}
-    if "apart" in measured:
-        columns |= {
-            "apart": measured["apart"].tolist(),
-            "beside_cosine": measured["other_cosine"].tolist(),
-        }
+    if "apart" in quantities:
+        columns["apart"] = quantities["apart"].tolist()
+        columns["beside_cosine"] = quantities["second_cosine"].tolist()
     return pd.DataFrame(columns)
 
 
 def neighbours(
-    scene: Scene, measured: Quantities, name: str, value: str, decode: Callable[[list[int]], str]
+    scene: Scene, quantities: Quantities, name: str, column: str, decode: Decode
 ) -> pd.DataFrame | None:
     """The leading tokens at every depth; None where the model has no head to read them with."""
-    if name not in measured:
+    if name not in quantities:
         return None
-    place = scene.drawn_queries.index(scene.at)
-    ids, found = (measured[key][:, place].tolist() for key in (f"{name}_ids", name))
-    return pd.DataFrame(
-        [
-            {"depth": depth, "rank": rank + 1, "token": decode([token]), value: number}
-            for depth, (row, readings) in enumerate(zip(ids, found, strict=True))
-            for rank, (token, number) in enumerate(zip(row, readings, strict=True))
-        ]
-    )
+    drawn_index = scene.drawn_queries.index(scene.at)
+    ids_by_depth = quantities[f"{name}_ids"][:, drawn_index].tolist()
+    values_by_depth = quantities[name][:, drawn_index].tolist()
+    rows: Rows = []
+    for depth, (ids, values) in enumerate(zip(ids_by_depth, values_by_depth, strict=True)):
+        for rank, (token, value) in enumerate(zip(ids, values, strict=True), start=1):
+            row = {"depth": depth, "rank": rank, "token": decode([token]), column: value}
+            rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def _by_token(
     side: Tokens, columns: dict[str, Tensor], positions: Sequence[int] | None = None
 ) -> pd.DataFrame:
+    """One row per token at these positions, by default all of them."""
     positions = range(len(side)) if positions is None else positions
+    labels = [side.labels[pos] for pos in positions]
     plain = {name: column.tolist() for name, column in columns.items()}
-    return pd.DataFrame(
-        {"pos": list(positions), "label": [side.labels[pos] for pos in positions]} | plain
-    )
+    return pd.DataFrame({"pos": list(positions), "label": labels} | plain)
 
 
 def _coordinates(letter: str, rows: Tensor) -> dict[str, Any]:
@@ -344,71 +366,84 @@ def _coordinates(letter: str, rows: Tensor) -> dict[str, Any]:
     }
 
 
-def carried(
-    model: Model, scene: Scene, measured: Measured, traced: TwoTraced | None = None
+def page_block(
+    model: Model, scene: Scene, measured: Measured, causal_trace: CausalTrace | None = None
 ) -> Block:
     """Everything the page's script reads, ready for JSON: every quantity at the drawn tokens, the
     words of the neighbours, and the causal trace of two sentences.
     """
-    quantities, decode = measured.quantities, model.tokenizer.decode
+    quantities = measured.quantities
     arrays = {
-        name: _drawn(name, whole, scene)
-        for name, whole in quantities.items()
+        name: _at_drawn(name, quantity, scene)
+        for name, quantity in quantities.items()
         if not name.endswith("_ids")
     }
-    arrays |= _rest(scene, quantities)
-    arrays["agreement"] = torch.tensor([row.error for row in measured.agreement]).unflatten(
-        0, (scene.sizes[0], -1)
-    )
-    if traced is not None:
-        arrays["trace"] = traced.moved
-    return _facts(scene) | {
+    arrays |= _undrawn_sums(scene, quantities)
+    errors = torch.tensor([row.error for row in measured.agreement])
+    arrays["agreement"] = errors.unflatten(0, (scene.sizes[0], -1))
+    if causal_trace is not None:
+        arrays["trace"] = causal_trace.effects
+    words = {
+        name: decoded(quantities[f"{name}_ids"], model.tokenizer.decode)
+        for name in ("lens", "nearest")
+        if name in quantities
+    }
+    return _scene_facts(scene) | {
         "steps": [row.step for row in measured.agreement if row.layer == 0],
         "arrays": {name: packed(array) for name, array in arrays.items()},
-        "traced": None if traced is None else traced.columns(),
-        "words": {
-            name: decoded(quantities[f"{name}_ids"], decode)
-            for name in ("lens", "nearest")
-            if name in quantities
-        },
+        "trace_columns": None if causal_trace is None else causal_trace.columns(),
+        "words": words,
     }
 
 
-def _facts(scene: Scene) -> Block:
+def _scene_facts(scene: Scene) -> Block:
     """What is drawn, what is followed first, and what the family and the walk have."""
-    seen, (layers, heads, d_model, d_head) = scene.seen, scene.sizes
-    sizes = {"layers": layers, "heads": heads, "d_model": d_model, "d_head": d_head}
+    view = scene.view
+    n_layers, n_heads, d_model, d_head = scene.sizes
     return {
-        "tokens": _chips(seen.tokens, scene.drawn_queries),
-        "source": _chips(seen.source, scene.drawn_keys),
+        "word": scene.word.text,
+        "tokens": _token_facts(view.tokens, scene.drawn_queries),
+        "source": _token_facts(view.source, scene.drawn_keys),
         "first": {
             "at": scene.drawn_queries.index(scene.at),
             "layer": scene.layer,
             "head": scene.head,
         },
-        "sizes": sizes | {"tokens": len(seen.tokens), "source": len(seen.source)},
+        "sizes": {
+            "layers": n_layers,
+            "heads": n_heads,
+            "d_model": d_model,
+            "d_head": d_head,
+            "tokens": len(view.tokens),
+            "source": len(view.source),
+        },
         "heads": [list(head) for head in scene.heads],
-        "beyond": len(scene.undrawn),
-        "causal": seen.causal,
-        "alone": seen.alone,
-        "there": _there(scene),
-        "asked": None if scene.asked is None else scene.asked.word,
-        **_of_family(scene),
+        "n_undrawn": len(scene.undrawn_keys),
+        "causal": view.causal,
+        "one_text": view.one_text,
+        "second_tokens": _second_tokens(scene),
+        "logit_word": None if scene.logit is None else scene.logit.word,
+        **_family_facts(scene),
     }
 
 
-def _there(scene: Scene) -> list[dict[str, object]] | None:
-    """The tokens of the other sentence that its word may look at, where the two are shown side by
-    side."""
-    if scene.other is None or not scene.contrast:
+def _second_tokens(scene: Scene) -> list[dict[str, object]] | None:
+    """The tokens of the second sentence that its word may look at, where the two are compared side
+    by side.
+    """
+    if scene.second is None or not scene.contrast:
         return None
-    place = scene.other.place
-    return _chips(place.tokens, range(place.at + 1 if scene.seen.causal else len(place.tokens)))
+    word = scene.second.word
+    n_allowed = word.at + 1 if scene.view.causal else len(word.tokens)
+    return _token_facts(word.tokens, range(n_allowed))
 
 
-def _of_family(scene: Scene) -> Block:
+def _family_facts(scene: Scene) -> Block:
     """What the steps of the page depend on, from the table of architectures and the config."""
-    config, block = scene.seen.weights.config, scene.seen.weights.blocks[0]
+    config = scene.view.weights.config
+    block = scene.view.weights.blocks[0]
+    source = scene.view.source
+    special_positions = scene.view.special_tokens.nonzero()[:, 0].tolist()
     return {
         "norm": config.family.norm,
         "norm_first": config.family.norm_first,
@@ -420,35 +455,33 @@ def _of_family(scene: Scene) -> Block:
         "kv_heads": config.n_kv_heads,
         "norm_heads": block.norm_q is not None,
         "biased": {"q": block.b_q is not None, "o": block.b_o is not None},
-        "marks": [
-            piece
-            for piece, mark in zip(scene.seen.source.pieces, scene.seen.marks, strict=True)
-            if mark
-        ],
+        "special_tokens": [source.pieces[pos] for pos in special_positions],
     }
 
 
-def _drawn(name: str, whole: Tensor, scene: Scene) -> Tensor:
+def _at_drawn(name: str, quantity: Tensor, scene: Scene) -> Tensor:
     """A quantity at the tokens that are drawn."""
     drawn = {"query": scene.drawn_queries, "key": scene.drawn_keys}
-    for axis, what in enumerate(AXES[name]):
-        if what in drawn:
-            whole = whole.index_select(axis, torch.tensor(drawn[what]))
-    return whole
+    for axis, axis_name in enumerate(AXES[name]):
+        if axis_name in drawn:
+            quantity = quantity.index_select(axis, torch.tensor(drawn[axis_name]))
+    return quantity
 
 
-def _rest(scene: Scene, measured: Quantities) -> Quantities:
-    """What the tokens that are not drawn get and give together. `carried query`"""
-    beyond = scene.undrawn
-    names = [name for name in ("pattern", "share", "logit") if beyond and name in measured]
+def _undrawn_sums(scene: Scene, quantities: Quantities) -> Quantities:
+    """The sums over the tokens looked at that are not drawn. `page_head query`"""
+    undrawn = scene.undrawn_keys
+    if not undrawn:
+        return {}
     return {
-        f"{name}_rest": measured[name][:, scene.drawn_queries][..., beyond].sum(-1)
-        for name in names
+        f"{name}_rest": quantities[name][:, scene.drawn_queries][..., undrawn].sum(-1)
+        for name in SUMMED_UNDRAWN
+        if name in quantities
     }
 
 
-def _chips(side: Tokens, drawn: Sequence[int]) -> list[dict[str, object]]:
-    return [{"pos": pos, "label": side.labels[pos], "piece": side.pieces[pos]} for pos in drawn]
+def _token_facts(side: Tokens, positions: Sequence[int]) -> list[dict[str, object]]:
+    return [{"pos": pos, "label": side.labels[pos], "piece": side.pieces[pos]} for pos in positions]
 
 
 def packed(array: Tensor) -> Block:
@@ -457,7 +490,7 @@ def packed(array: Tensor) -> Block:
     return {"shape": list(array.shape), "data": base64.b64encode(raw).decode()}
 
 
-def decoded(ids: Tensor, decode: Callable[[list[int]], str]) -> Any:
+def decoded(ids: Tensor, decode: Decode) -> Any:
     """Token texts in the shape of the ids."""
     if ids.dim() == 0:
         return decode([int(ids)])

@@ -1,7 +1,7 @@
 """Every quantity of every step, computed once: what goes in is hooked, what comes out is by the
 functions of `probe.model.forward`.
 
-`measure` gives them by name with the axes of `AXES`. Tables take the word and the head that are
+`measure` returns them by name with the axes of `AXES`. Tables take the word and the head that are
 followed first out of them, the page takes what is drawn (`probe.walkthrough.frames`). What a family
 does not have (a mask, a norm in front, b_O, a division) is not among them.
 """
@@ -17,30 +17,40 @@ from torch import Tensor
 from probe.model import attention, forward
 from probe.model.decomposition import residual_stream
 from probe.walkthrough import choose
-from probe.walkthrough.scene import HEAD_NUMBERS, STREAM_NUMBERS, Scene, Seen
+from probe.walkthrough.scene import (
+    HEAD_NUMBERS,
+    STREAM_NUMBERS,
+    AttentionView,
+    Scene,
+    SecondSentence,
+)
 
 Quantities = dict[str, Tensor]
 Function = Callable[..., Any]
 NORMS: Mapping[str, Function] = {"LayerNorm": attention.layer_norm, "RMSNorm": attention.rms_norm}
-NEAREST = 5
-# Names by axes. `carried` is a head of `Scene.heads`, `number` a coordinate or a rank; `drawn`
-# holds only the tokens that are drawn.
-BY_AXES = {
-    "carried query key": ("dot", "score", "pattern", "open", "steep", "share", "logit"),
-    "carried query": (
+N_NEAREST = 5  # tokens: the nearest embeddings and the likeliest next tokens at each depth
+# Names by axes. `page_head` is a head of `Scene.heads`, `number` a coordinate or a rank;
+# `drawn_query` has only the tokens that are drawn, `second_key` the tokens of the second sentence.
+NAMES_BY_AXES = {
+    "page_head query key": ("dot", "score", "pattern", "open", "steep", "share", "logit"),
+    "page_head query": (
         "pattern_entropy",
         "pattern_response",
         "pattern_largest",
         "steep_entropy",
         "steep_response",
-    )
-    + ("steep_largest", "later", "q_norm", "delta_norm", "others_norm"),
-    "carried key": ("k_norm", "v_norm", "out_norm"),
-    "carried query number": ("q", "q_plane", "delta", "others"),
-    "carried key number": ("k", "k_plane", "v", "v_plane", "out"),
-    "carried number": ("explained",),
-    "carried there": ("there_pattern", "there_share"),
-    "carried": ("there_norm",),
+        "steep_largest",
+        "later",
+        "q_norm",
+        "delta_norm",
+        "others_norm",
+    ),
+    "page_head key": ("k_norm", "v_norm", "out_norm"),
+    "page_head query number": ("q", "q_plane", "delta", "others"),
+    "page_head key number": ("k", "k_plane", "v", "v_plane", "out"),
+    "page_head number": ("explained",),
+    "page_head second_key": ("second_pattern", "second_share"),
+    "page_head": ("second_norm",),
     "layer head": ("delta_apart",),
     "layer head query": ("write_norm", "moved", "from_content", "adds"),
     "layer query": (
@@ -52,22 +62,26 @@ BY_AXES = {
         "missed_norm",
         "attention_norm",
         "mlp_norm",
-    )
-    + ("total_norm", "normed_norm", "e_after_norm"),
+        "total_norm",
+        "normed_norm",
+        "e_after_norm",
+    ),
     "layer query number": ("e", "total", "normed", "e_after"),
     "layer number": ("b_o",),
     "layer": ("b_o_norm",),
     "depth query": ("depth_norm", "token_cosine"),
-    "depth drawn number": ("lens", "lens_ids", "nearest", "nearest_ids"),
-    "depth": ("apart", "other_cosine"),
+    "depth drawn_query number": ("lens", "lens_ids", "nearest", "nearest_ids"),
+    "depth": ("apart", "second_cosine"),
     "query": ("token_norm",),
 }
-AXES = {name: axes.split() for axes, names in BY_AXES.items() for name in names}
+AXES = {name: axes.split() for axes, names in NAMES_BY_AXES.items() for name in names}
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """One formula against the hook that it should equal: max |difference| relative to max |hooked|."""
+    """The difference of one formula from the hook that it should equal: max |difference| relative
+    to max |hooked|.
+    """
 
     layer: int
     step: str
@@ -78,66 +92,71 @@ class Agreement:
 @dataclass(frozen=True, eq=False)
 class Measured:
     """Every quantity by its name in `AXES`, and how each formula of each layer agrees with its
-    hook."""
+    hook.
+    """
 
     quantities: Quantities
     agreement: Sequence[Agreement]
 
 
 def measure(scene: Scene, *, neighbours: bool = True) -> Measured:
-    """All that the tables and the page show; `neighbours`: also the slowest, what depths are near
-    and would say."""
-    of_heads = [_of_layer(scene, layer) for layer in scene.layers]
-    of_layers = [_of_stream(scene, layer) for layer in range(scene.sizes[0])]
-    together = {name: torch.cat([part[name] for part in of_heads]) for name in of_heads[0]}
-    together |= {name: torch.stack([part[name] for part in of_layers]) for name in of_layers[0]}
-    agreed = [
-        row for layer in range(scene.sizes[0]) for row in agreement(scene.seen, layer, at=scene.at)
-    ]
-    return Measured(together | _of_depths(scene, neighbours=neighbours) | _contrast(scene), agreed)
+    """All that the tables and the page show; `neighbours`: also the slowest, which tokens each
+    depth is near to and would predict.
+    """
+    all_layers = range(scene.sizes[0])
+    of_heads = [_head_quantities(scene, layer) for layer in scene.layers]
+    of_layers = [_layer_quantities(scene, layer) for layer in all_layers]
+    quantities = {name: torch.cat([part[name] for part in of_heads]) for name in of_heads[0]}
+    for name in of_layers[0]:
+        quantities[name] = torch.stack([part[name] for part in of_layers])
+    quantities |= _depth_quantities(scene, neighbours=neighbours)
+    if scene.second is not None and scene.contrast:
+        quantities |= _second_sentence_quantities(scene, scene.second)
+    rows: list[Agreement] = []
+    for layer in all_layers:
+        rows += agreement(scene.view, layer, at=scene.at)
+    return Measured(quantities, rows)
 
 
-def _of_layer(scene: Scene, layer: int) -> Quantities:
-    """What a layer has per head; the first axis is the head."""
-    seen = scene.seen
-    made = grids(seen, layer)
+def _head_quantities(scene: Scene, layer: int) -> Quantities:
+    """The quantities of every head of a layer; the first axis is the head."""
+    view = scene.view
+    quantities = attention_grids(view, layer)
     for name in ("pattern", "steep"):
-        if name in made:
-            made |= {
-                f"{name}_entropy": entropy(made[name]),
-                f"{name}_response": response(made[name]),
-            }
-            made |= {f"{name}_largest": made[name].amax(-1)}
-    if "open" in made:
-        made["later"] = made["open"].masked_fill(seen.allowed, 0.0).sum(-1)
-    if scene.asked is not None:
-        made["logit"] = scene.asked.added[layer]
-    return made | _projections(seen, layer) | _writes(seen, layer)
+        if name in quantities:
+            weights = quantities[name]
+            quantities[f"{name}_entropy"] = entropy(weights)
+            quantities[f"{name}_response"] = response(weights)
+            quantities[f"{name}_largest"] = weights.amax(-1)
+    if "open" in quantities:
+        quantities["later"] = quantities["open"].masked_fill(view.allowed, 0.0).sum(-1)
+    if scene.logit is not None:
+        quantities["logit"] = scene.logit.contributions[layer]
+    return quantities | _projections(view, layer) | _writes(view, layer)
 
 
-def grids(seen: Seen, layer: int) -> Quantities:
-    """`head query_pos key_pos`, by name:
+def attention_grids(view: AttentionView, layer: int) -> Quantities:
+    """The grids of attention of every head by name. `head query_pos key_pos`
 
-    dot: Q Kᵀ, turned by rotary positions where there are any · score: divided by sqrt(d_head) and
+    dot: Q Kᵀ, rotated by rotary positions where there are any · score: divided by sqrt(d_head) and
     capped where the family caps, not yet masked · pattern: as hooked · open: softmax without the
     mask · steep: softmax without the division. The last two only where there is a mask, a division.
     """
-    trace, config = seen.attention, seen.weights.config
-    unmasked = replace(seen.weights, attention=replace(seen.weights.attention, causal=False))
-    bias = forward.position_bias(seen.weights, len(seen.tokens))
+    trace = view.attention
+    config = view.weights.config
+    block = view.weights.blocks[layer]
+    bias = forward.position_bias(view.weights, len(view.tokens))
+    unmasked = replace(view.weights, attention=replace(view.weights.attention, causal=False))
     uncapped = replace(unmasked, config=replace(config, attn_logit_softcapping=0.0))
-    score, dot = (
-        forward.score(weights, seen.weights.blocks[layer], trace.q[layer], trace.k[layer], bias)
-        for weights in (unmasked, uncapped)
-    )
-    made = {"dot": dot * seen.root, "score": score, "pattern": trace.pattern[layer]}
-    if seen.causal:
-        made["open"] = forward.softmax(score, config)
-    if seen.family.scaled:
-        made["steep"] = forward.softmax(
-            attention.mask(made["dot"]) if seen.causal else made["dot"], config
-        )
-    return made
+    score = forward.score(unmasked, block, trace.q[layer], trace.k[layer], bias)
+    divided = forward.score(uncapped, block, trace.q[layer], trace.k[layer], bias)
+    dot = divided * view.score_divisor
+    grids = {"dot": dot, "score": score, "pattern": trace.pattern[layer]}
+    if view.causal:
+        grids["open"] = forward.softmax(score, config)
+    if view.family.scaled:
+        grids["steep"] = forward.softmax(attention.mask(dot) if view.causal else dot, config)
+    return grids
 
 
 def entropy(pattern: Tensor) -> Tensor:
@@ -146,7 +165,7 @@ def entropy(pattern: Tensor) -> Tensor:
 
 
 def response(pattern: Tensor) -> Tensor:
-    """The trace of the softmax's Jacobian, Σ A (1 - A): how far the shares still answer to their
+    """The trace of the softmax's Jacobian, Σ A (1 - A): how far the weights still answer to their
     scores.
 
     0 when one token gets everything, so that no gradient comes back. `... key_pos -> ...`
@@ -154,49 +173,63 @@ def response(pattern: Tensor) -> Tensor:
     return (pattern * (1 - pattern)).sum(-1)
 
 
-def _projections(seen: Seen, layer: int) -> Quantities:
-    """Queries, keys and values: first coordinates, lengths, places in a plane; queries and keys
-    share one."""
-    vectors = {name: getattr(seen.attention, name)[layer] for name in ("q", "k", "v")}
-    made = {name: part[..., :HEAD_NUMBERS] for name, part in vectors.items()}
-    made |= {f"{name}_norm": part.norm(dim=-1) for name, part in vectors.items()}
-    both = [plane(torch.cat([q, k])) for q, k in zip(vectors["q"], vectors["k"], strict=True)]
-    alone, n = [plane(v) for v in vectors["v"]], len(seen.tokens)
-    made["q_plane"] = torch.stack([places[:n] for places, _ in both])
-    made["k_plane"] = torch.stack([places[n:] for places, _ in both])
-    made["v_plane"] = torch.stack([places for places, _ in alone])
-    return made | {
-        "explained": torch.tensor(
-            [[sum(a[1]), sum(b[1])] for a, b in zip(both, alone, strict=True)]
-        )
-    }
+def _projections(view: AttentionView, layer: int) -> Quantities:
+    """Queries, keys and values: first coordinates, lengths, coordinates in a plane; queries and
+    keys share one.
+    """
+    vectors = {name: getattr(view.attention, name)[layer] for name in ("q", "k", "v")}
+    quantities = {name: part[..., :HEAD_NUMBERS] for name, part in vectors.items()}
+    quantities |= {f"{name}_norm": part.norm(dim=-1) for name, part in vectors.items()}
+    n_queries = len(view.tokens)
+    q_planes = []
+    k_planes = []
+    v_planes = []
+    explained = []
+    for q, k, v in zip(vectors["q"], vectors["k"], vectors["v"], strict=True):
+        match_plane, match_explained = plane(torch.cat([q, k]))
+        value_plane, value_explained = plane(v)
+        q_planes.append(match_plane[:n_queries])
+        k_planes.append(match_plane[n_queries:])
+        v_planes.append(value_plane)
+        explained.append([sum(match_explained), sum(value_explained)])
+    quantities["q_plane"] = torch.stack(q_planes)
+    quantities["k_plane"] = torch.stack(k_planes)
+    quantities["v_plane"] = torch.stack(v_planes)
+    quantities["explained"] = torch.tensor(explained)
+    return quantities
 
 
 def plane(vectors: Tensor) -> tuple[Tensor, tuple[float, float]]:
-    """The plane in which vectors differ most (PCA): coordinates, and the share of the variance that
-    each axis explains.
+    """The plane in which vectors differ most (PCA): coordinates, and the fraction of the variance
+    that each axis explains.
 
     `point d -> point 2`. The sign of an axis is chosen so that its largest coordinate is positive.
     """
     centred = (vectors - vectors.mean(0)).double()
     u, s, _ = torch.linalg.svd(centred, full_matrices=False)
-    coordinates = torch.nn.functional.pad(u * s, (0, max(0, 2 - len(s))))[:, :2]
+    # A single point, or vectors of one coordinate, have fewer than two axes: the others are 0.
+    missing = (0, max(0, 2 - len(s)))
+    coordinates = torch.nn.functional.pad(u * s, missing)[:, :2]
     peak = coordinates.gather(0, coordinates.abs().argmax(0, keepdim=True))
     total = s.square().sum().clamp_min(torch.finfo(s.dtype).tiny)
-    shares = torch.nn.functional.pad(s.square() / total, (0, max(0, 2 - len(s))))[:2].tolist()
-    return (coordinates * peak.sign()).float(), (shares[0], shares[1])
+    fractions = torch.nn.functional.pad(s.square() / total, missing)[:2].tolist()
+    return (coordinates * peak.sign()).float(), (fractions[0], fractions[1])
 
 
-def _writes(seen: Seen, layer: int) -> Quantities:
-    """Values written out (what a head adds if it looks at that token alone), ΔE and its shares, the
-    other heads'."""
-    trace, w_o = seen.attention, seen.weights.blocks[layer].w_o
-    out, delta = attention.write(trace.v[layer], w_o), attention.write(trace.z[layer], w_o)
+def _writes(view: AttentionView, layer: int) -> Quantities:
+    """Values written out (what a head adds if it looks at that token alone), ΔE and its shares by
+    source, and the sum of the other heads' ΔE.
+    """
+    trace = view.attention
+    w_o = view.weights.blocks[layer].w_o
+    out = attention.write(trace.v[layer], w_o)
+    delta = attention.write(trace.z[layer], w_o)
     others = delta.sum(0, keepdim=True) - delta
-    made = {"out": out, "delta": delta, "others": others}
-    numbers = {name: vectors[..., :STREAM_NUMBERS] for name, vectors in made.items()}
-    lengths = {f"{name}_norm": vectors.norm(dim=-1) for name, vectors in made.items()}
-    return numbers | lengths | {"share": shares(trace.pattern[layer], out, delta)}
+    vectors = {"out": out, "delta": delta, "others": others}
+    quantities = {name: vector[..., :STREAM_NUMBERS] for name, vector in vectors.items()}
+    quantities |= {f"{name}_norm": vector.norm(dim=-1) for name, vector in vectors.items()}
+    quantities["share"] = shares(trace.pattern[layer], out, delta)
+    return quantities
 
 
 def shares(pattern: Tensor, out: Tensor, delta: Tensor) -> Tensor:
@@ -207,184 +240,248 @@ def shares(pattern: Tensor, out: Tensor, delta: Tensor) -> Tensor:
     return pattern * (delta @ out.transpose(-1, -2)) / delta.square().sum(-1, keepdim=True)
 
 
-def _of_stream(scene: Scene, layer: int) -> Quantities:
+def _layer_quantities(scene: Scene, layer: int) -> Quantities:
     """What a layer has per token that looks: from E to E′ at every token, lengths, and how far each
     head moves it.
 
     `total`: E + Σ ΔE + b_O, or Σ ΔE + b_O alone in a family that norms what its heads write;
     `normed`: the norm of it.
     """
-    seen = scene.seen
-    trace, block, config = seen.attention, seen.weights.blocks[layer], seen.weights.config
+    view = scene.view
+    trace = view.attention
+    block = view.weights.blocks[layer]
+    config = view.weights.config
+    norms_writes = view.family.norm_after_write
     delta = attention.write(trace.z[layer], block.w_o)
-    e, after = trace.resid_pre[layer], trace.resid_mid[layer]
-    total = (
-        delta.sum(0)
-        + (0 if block.b_o is None else block.b_o)
-        + (0 if seen.family.norm_after_write else e)
-    )
-    made = {"e": e, "total": total, "e_after": after}
-    if seen.family.norm_after_write:
-        made["normed"] = forward.norm(total, block.norm_out, None, config)
-    elif not seen.family.norm_first:
-        made["normed"] = forward.norm(total, block.norm, block.norm_bias, config)
+    e = trace.resid_pre[layer]
+    e_after = trace.resid_mid[layer]
+    bias = 0 if block.b_o is None else block.b_o
+    total = delta.sum(0) + bias + (0 if norms_writes else e)
+    vectors = {"e": e, "total": total, "e_after": e_after}
+    if norms_writes:
+        vectors["normed"] = forward.norm(total, block.norm_out, None, config)
+    elif not view.family.norm_first:
+        vectors["normed"] = forward.norm(total, block.norm, block.norm_bias, config)
     if block.b_o is not None:
-        made["b_o"] = block.b_o
-    numbers = {name: vectors[..., :STREAM_NUMBERS] for name, vectors in made.items()}
-    lengths = {
-        f"{name}_norm": vectors.norm(dim=-1) for name, vectors in made.items() if name != "e"
-    }
-    missed = made.get("normed", total) + (e if seen.family.norm_after_write else 0) - after
-    numbers |= {
-        "before": e.norm(dim=-1),
-        "missed": missed.abs().amax(-1),
-        "missed_norm": missed.norm(dim=-1),
-    }
-    if seen.family.norm_first:
-        numbers |= {
-            "mean": e.mean(-1),
-            "std": e.std(-1, correction=0),
-            "after": trace.x[layer].norm(dim=-1),
-        }
-    wrote = {"attention": trace.attn_out[layer], "mlp": seen.stream.mlp_out[layer]}
-    numbers |= {f"{name}_norm": vectors.norm(dim=-1) for name, vectors in wrote.items()}
-    return numbers | lengths | _moved(scene, layer, delta)
+        vectors["b_o"] = block.b_o
+    quantities = {name: vector[..., :STREAM_NUMBERS] for name, vector in vectors.items()}
+    quantities["before"] = e.norm(dim=-1)
+    missed = vectors.get("normed", total) + (e if norms_writes else 0) - e_after
+    quantities["missed"] = missed.abs().amax(-1)
+    quantities["missed_norm"] = missed.norm(dim=-1)
+    if view.family.norm_first:
+        quantities["mean"] = e.mean(-1)
+        quantities["std"] = e.std(-1, correction=0)
+        quantities["after"] = trace.x[layer].norm(dim=-1)
+    quantities["attention_norm"] = trace.attn_out[layer].norm(dim=-1)
+    quantities["mlp_norm"] = view.stream.mlp_out[layer].norm(dim=-1)
+    for name, vector in vectors.items():
+        if name != "e":  # whose length is `before`
+            quantities[f"{name}_norm"] = vector.norm(dim=-1)
+    return quantities | _moves(scene, layer, delta)
 
 
-def _moved(scene: Scene, layer: int, delta: Tensor) -> Quantities:
+def _moves(scene: Scene, layer: int, delta: Tensor) -> Quantities:
     """How long each head's ΔE is, how far it moves each token by what it takes from others, what it
-    adds to a logit."""
-    others = scene.seen.others(scene.here)
-    content = others & choose.content_words(scene.seen.source)
-    made = {"write_norm": delta.norm(dim=-1), "moved": choose.moved(scene.seen, layer, others)}
-    made |= {"from_content": choose.moved(scene.seen, layer, content)}
-    return made if scene.asked is None else made | {"adds": scene.asked.added[layer].sum(-1)}
+    adds to a logit.
+    """
+    others = scene.view.other_words(scene.word)
+    content = others & choose.content_words(scene.view.source)
+    quantities = {
+        "write_norm": delta.norm(dim=-1),
+        "moved": choose.relative_writes(scene.view, layer, others),
+        "from_content": choose.relative_writes(scene.view, layer, content),
+    }
+    if scene.logit is not None:
+        quantities["adds"] = scene.logit.contributions[layer].sum(-1)
+    return quantities
 
 
-def agreement(seen: Seen, layer: int, *, at: int) -> list[Agreement]:
-    """Each formula run on the hooked tensors of the step before, against the hook of its own step."""
-    trace, block, config = seen.attention, seen.weights.blocks[layer], seen.weights.config
-    e, x, v, z = trace.resid_pre[layer], trace.x[layer], trace.v[layer], trace.z[layer]
-    bias = forward.position_bias(seen.weights, len(seen.tokens))
-    score, hooked = (
-        forward.score(seen.weights, block, trace.q[layer], trace.k[layer], bias),
-        trace.scores[layer],
-    )
-    q, k, value = forward.project_qkv(block, x, seen.read(layer), config)
-    delta, by_source = (
-        attention.write(z, block.w_o),
-        attention.write_by_source(trace.pattern[layer][:, at], v, block.w_o),
-    )
-    biased = "" if block.b_o is None else " + b_O"
-    left, norm = forward.attention_output(block, e, z, config), seen.family.norm
-    scores = attention.scores if seen.family.scaled else attention.matches
-    normed = NORMS[norm]
-    rows: list[tuple[str, Function, Tensor, Tensor]] = [
-        (f"{norm}(E)", normed, forward.attention_input(block, e, config), x),
+def agreement(view: AttentionView, layer: int, *, at: int) -> list[Agreement]:
+    """How far each formula, run on the hooked tensors of the step before, is from the hook of its
+    own step.
+    """
+    steps = [
+        *_norm_step(view, layer),
+        *_projection_steps(view, layer),
+        *_pattern_steps(view, layer),
+        *_write_steps(view, layer, at),
+    ]
+    return [
+        Agreement(layer, step, function_name(function), _relative_error(computed, hooked))
+        for step, function, computed, hooked in steps
+    ]
+
+
+# Name of the step, the function that is the formula, what it computes, what was hooked.
+Step = tuple[str, Function, Tensor, Tensor]
+
+
+def _norm_step(view: AttentionView, layer: int) -> list[Step]:
+    """What attention reads: the norm of E, or E itself in a family whose norm is not in front."""
+    trace = view.attention
+    block = view.weights.blocks[layer]
+    x = forward.attention_input(block, trace.resid_pre[layer], view.weights.config)
+    if not view.family.norm_first:
+        return [("x = E", forward.attention_input, x, trace.x[layer])]
+    norm = view.family.norm
+    return [(f"{norm}(E)", NORMS[norm], x, trace.x[layer])]
+
+
+def _projection_steps(view: AttentionView, layer: int) -> list[Step]:
+    """Queries, keys and values."""
+    trace = view.attention
+    block = view.weights.blocks[layer]
+    q, k, v = forward.project_qkv(block, trace.x[layer], view.key_input(layer), view.weights.config)
+    return [
         ("Q", attention.project, q, trace.q[layer]),
         ("K", attention.project, k, trace.k[layer]),
-        ("V", attention.project, value, v),
-        (
-            "scores",
-            scores,
-            score.masked_fill(~seen.allowed, 0),
-            hooked.masked_fill(~seen.allowed, 0),
-        ),
-        ("pattern", attention.softmax, forward.softmax(score, config), trace.pattern[layer]),
-        ("z", attention.mix, attention.mix(trace.pattern[layer], v), z),
-        ("Σ over sources", attention.write_by_source, by_source.sum(-2), delta[:, at]),
-        (
-            f"Concat(z) W_O{biased}",
-            forward.merge_heads,
-            forward.merge_heads(block, z),
-            trace.attn_out[layer],
-        ),
-        (f"Σ ΔE{biased}", attention.write, left["attn_out"], trace.attn_out[layer]),
+        ("V", attention.project, v, trace.v[layer]),
     ]
-    if not seen.family.norm_first:
-        rows[0] = ("x = E", forward.attention_input, rows[0][2], x)
-    if not seen.family.adds_plainly:
-        step = (
-            f"E + {norm}(Σ ΔE{biased})"
-            if seen.family.norm_after_write
-            else f"{norm}(E + Σ ΔE{biased})"
-        )
-        rows.append((step, normed, left["resid_mid"], trace.resid_mid[layer]))
+
+
+def _pattern_steps(view: AttentionView, layer: int) -> list[Step]:
+    """Scores and weights; scores only where the mask allows them, since a hook may hold minus
+    infinity elsewhere.
+    """
+    trace = view.attention
+    block = view.weights.blocks[layer]
+    bias = forward.position_bias(view.weights, len(view.tokens))
+    score = forward.score(view.weights, block, trace.q[layer], trace.k[layer], bias)
+    formula = attention.scores if view.family.scaled else attention.matches
+    masked = ~view.allowed
+    computed = score.masked_fill(masked, 0)
+    hooked = trace.scores[layer].masked_fill(masked, 0)
+    pattern = forward.softmax(score, view.weights.config)
     return [
-        Agreement(layer, step, named(function), _error(got, seen))
-        for step, function, got, seen in rows
+        ("scores", formula, computed, hooked),
+        ("pattern", attention.softmax, pattern, trace.pattern[layer]),
     ]
 
 
-def named(function: Function) -> str:
-    """attention.scores"""
+def _write_steps(view: AttentionView, layer: int, at: int) -> list[Step]:
+    """From the weighted values to what is added to the stream; the sum over sources only at `at`,
+    since it holds a vector per pair of tokens.
+    """
+    trace = view.attention
+    block = view.weights.blocks[layer]
+    pattern = trace.pattern[layer]
+    v = trace.v[layer]
+    z = trace.z[layer]
+    delta = attention.write(z, block.w_o)
+    by_source = attention.write_by_source(pattern[:, at], v, block.w_o)
+    merged = forward.merge_heads(block, z)
+    left = forward.attention_output(block, trace.resid_pre[layer], z, view.weights.config)
+    bias = "" if block.b_o is None else " + b_O"
+    attn_out = trace.attn_out[layer]
+    steps: list[Step] = [
+        ("z", attention.mix, attention.mix(pattern, v), z),
+        ("Σ over sources", attention.write_by_source, by_source.sum(-2), delta[:, at]),
+        (f"Concat(z) W_O{bias}", forward.merge_heads, merged, attn_out),
+        (f"Σ ΔE{bias}", attention.write, left["attn_out"], attn_out),
+    ]
+    if view.family.adds_plainly:
+        return steps
+    norm = view.family.norm
+    summed = f"{norm}(E + Σ ΔE{bias})"
+    if view.family.norm_after_write:
+        summed = f"E + {norm}(Σ ΔE{bias})"
+    steps.append((summed, NORMS[norm], left["resid_mid"], trace.resid_mid[layer]))
+    return steps
+
+
+def function_name(function: Function) -> str:
+    """A function's module and name, such as attention.scores."""
     return f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
 
 
-def _error(got: Tensor, hooked: Tensor) -> float:
-    scale, gap = hooked.abs().max().item(), (got - hooked).abs().max().item()
-    return gap / scale if scale else gap
+def _relative_error(computed: Tensor, hooked: Tensor) -> float:
+    scale = hooked.abs().max().item()
+    difference = (computed - hooked).abs().max().item()
+    return difference / scale if scale else difference
 
 
-def token_vectors(seen: Seen, positions: Sequence[int]) -> dict[str, Tensor]:
+def token_vectors(view: AttentionView, positions: Sequence[int]) -> dict[str, Tensor]:
     """What is added for the tokens at these positions of those that look, by name. `-> position
-    d_model`"""
-    ids = torch.tensor([seen.tokens.ids[pos] for pos in positions])
-    return forward.embedding_parts(seen.stream.stack.on("cpu"), ids, torch.tensor(positions))
+    d_model`
+    """
+    ids = torch.tensor([view.tokens.ids[pos] for pos in positions])
+    return forward.embedding_parts(view.stream.stack.on("cpu"), ids, torch.tensor(positions))
 
 
-def _contrast(scene: Scene) -> Quantities:
-    """The word in the other sentence: what each head attends to and takes there, and how far its ΔE
-    differs."""
-    if scene.other is None or not scene.contrast:
-        return {}
-    there, at = scene.other.seen, slice(scene.other.place.at, scene.other.place.at + 1)
-    parts = []
+def _second_sentence_quantities(scene: Scene, second: SecondSentence) -> Quantities:
+    """The word in the second sentence: what each head attends to and takes there, and how far its
+    ΔE differs.
+    """
+    view = second.view
+    at = slice(second.word.at, second.word.at + 1)
+    patterns = []
+    key_shares = []
+    norms = []
     for layer in scene.layers:
-        trace, w_o = there.attention, there.weights.blocks[layer].w_o
-        row, delta = trace.pattern[layer][:, at], attention.write(trace.z[layer][:, at], w_o)
-        share = shares(row, attention.write(trace.v[layer], w_o), delta)
-        parts.append({"pattern": row[:, 0], "share": share[:, 0], "norm": delta[:, 0].norm(dim=-1)})
-    made = {f"there_{name}": torch.cat([part[name] for part in parts]) for name in parts[0]}
-    return made | {"delta_apart": choose.apart(scene.seen, scene.here, scene.other)}
+        trace = view.attention
+        w_o = view.weights.blocks[layer].w_o
+        pattern = trace.pattern[layer][:, at]
+        out = attention.write(trace.v[layer], w_o)
+        delta = attention.write(trace.z[layer][:, at], w_o)
+        patterns.append(pattern[:, 0])
+        key_shares.append(shares(pattern, out, delta)[:, 0])
+        norms.append(delta[:, 0].norm(dim=-1))
+    return {
+        "second_pattern": torch.cat(patterns),
+        "second_share": torch.cat(key_shares),
+        "second_norm": torch.cat(norms),
+        "delta_apart": choose.write_differences(scene.view, scene.word, second),
+    }
 
 
-def _of_depths(scene: Scene, *, neighbours: bool) -> Quantities:
+def _depth_quantities(scene: Scene, *, neighbours: bool) -> Quantities:
     """What every depth has per token that looks."""
-    seen = scene.seen
-    everywhere = list(range(len(seen.tokens)))
-    stream = torch.stack([residual_stream(seen.stream, at) for at in everywhere], dim=1)
-    token = token_vectors(seen, everywhere)["token embedding"]
+    view = scene.view
+    positions = list(range(len(view.tokens)))
+    stream = torch.stack([residual_stream(view.stream, pos) for pos in positions], dim=1)
+    token = token_vectors(view, positions)["token embedding"]
     cosine = torch.nn.functional.cosine_similarity
-    made = {"depth_norm": stream.norm(dim=-1), "token_norm": token.norm(dim=-1)}
-    made |= {"token_cosine": cosine(stream, token, dim=-1)}
-    made |= _neighbours(scene, stream[:, scene.drawn_queries]) if neighbours else {}
-    if scene.other is None:
-        return made
-    here, elsewhere = (
-        torch.cat([token_vectors(one, [at])["token embedding"], residual_stream(one.stream, at)])
-        for one, at in ((seen, scene.at), (scene.other.seen, scene.other.place.at))
-    )
-    distance = (here - elsewhere).norm(dim=-1) / (
-        0.5 * (here.norm(dim=-1) + elsewhere.norm(dim=-1))
-    )
-    return made | {"apart": distance, "other_cosine": cosine(here, elsewhere, dim=-1)}
+    quantities = {
+        "depth_norm": stream.norm(dim=-1),
+        "token_norm": token.norm(dim=-1),
+        "token_cosine": cosine(stream, token, dim=-1),
+    }
+    if neighbours:
+        quantities |= _neighbours(scene, stream[:, scene.drawn_queries])
+    if scene.second is None:
+        return quantities
+    word = _word_by_depth(view, scene.at)
+    second = _word_by_depth(scene.second.view, scene.second.word.at)
+    mean_norm = 0.5 * (word.norm(dim=-1) + second.norm(dim=-1))
+    quantities["apart"] = (word - second).norm(dim=-1) / mean_norm
+    quantities["second_cosine"] = cosine(word, second, dim=-1)
+    return quantities
+
+
+def _word_by_depth(view: AttentionView, at: int) -> Tensor:
+    """The token embedding at a position, then its stream at every depth. `depth d_model`"""
+    token = token_vectors(view, [at])["token embedding"]
+    return torch.cat([token, residual_stream(view.stream, at)])
 
 
 def _neighbours(scene: Scene, stream: Tensor) -> Quantities:
-    """The nearest token embeddings at each depth, and what the model would say there, where it has
-    a head for it."""
-    weights = scene.seen.stream.stack.on("cpu")
-    table = torch.nn.functional.normalize(
-        weights.raw[weights.config.family.embed + ".weight"].to(stream), dim=-1
-    )
-    near = (torch.nn.functional.normalize(stream, dim=-1) @ table.T).topk(NEAREST)
-    made = {"nearest": near.values, "nearest_ids": near.indices}
-    if scene.seen.stream.head_output is None:
-        return made
-    said = [
-        attention.softmax(forward.unembed(weights, vectors)).topk(NEAREST)
+    """The nearest token embeddings at each depth, and what the model would predict there, where it
+    has a head for it.
+    """
+    normalize = torch.nn.functional.normalize
+    weights = scene.view.stream.stack.on("cpu")
+    embedding = weights.raw[weights.config.family.embed + ".weight"].to(stream)
+    cosines = normalize(stream, dim=-1) @ normalize(embedding, dim=-1).T
+    nearest = cosines.topk(N_NEAREST)
+    quantities = {"nearest": nearest.values, "nearest_ids": nearest.indices}
+    if scene.view.stream.head_output is None:
+        return quantities
+    # Token by token: the vocabulary at every depth of all tokens at once would not fit.
+    likeliest = [
+        attention.softmax(forward.unembed(weights, vectors)).topk(N_NEAREST)
         for vectors in stream.unbind(1)
     ]
-    lens, lens_ids = (torch.stack(found, dim=1) for found in zip(*said, strict=True))
-    return made | {"lens": lens, "lens_ids": lens_ids}
+    quantities["lens"] = torch.stack([top.values for top in likeliest], dim=1)
+    quantities["lens_ids"] = torch.stack([top.indices for top in likeliest], dim=1)
+    return quantities

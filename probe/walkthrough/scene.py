@@ -1,10 +1,11 @@
-"""What every part of a walk looks at: an attention at work, the word in it, the same word
-elsewhere, the head, the tokens that are drawn; and the causal trace of two sentences, one part of
-this one at a time put into the other.
+"""What every part of a walk looks at: an attention at work, the word in it, the same word in a
+second sentence, the head, the tokens that are drawn; and the causal trace of two sentences, one
+part of the first put into the second at a time.
 
 Tokens that look (`query`) are those of the text, or of the target of a translation; tokens looked
-at (`key`) are those of the same text, or of the source. A trace is read along the line between the
-word's two vectors behind the last layer: 0 is where the other sentence's stands, 1 is this one's.
+at (`key`) are those of the same text, or of the source. A causal trace is read along the line
+between the word's two vectors behind the last layer: 0 is where the second sentence's stands, 1 is
+the first one's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,49 +26,56 @@ from probe.model.weights import Weights
 from probe.patching import positions
 from probe.patching.pair import PairReading, cache_pair, positions_from_word, token_pairs
 from probe.patching.positions import COMPONENTS, HEAD
-from probe.stats.numbers import percent
 
-HEAD_NUMBERS = 6  # first coordinates shown of vectors of a head (d_head)
-STREAM_NUMBERS = 4  # and of vectors of the stream (d_model)
-CELLS = 28_500  # head x query x key that a page carries, about 2 MB: all heads of GPT-2 small up to 14 tokens
-DRAWN = 32  # a text of up to this many tokens is drawn whole
-OF_LONG = 24  # and of a longer one so many
-TOGETHER = 6  # layers a step of a trace, so that work on a large model can be ended soon
-HALF = 0.5
+# Coordinates of a vector that tables and pages have room for.
+HEAD_NUMBERS = 6  # of vectors of a head (d_head)
+STREAM_NUMBERS = 4  # of vectors of the stream (d_model)
+# head x query x key that a page carries: about 2 MB, all heads of GPT-2 small up to 14 tokens.
+MAX_CELLS = 28_500
+MAX_DRAWN_WHOLE = 32  # tokens: a text of up to so many is drawn whole
+DRAWN_OF_LONG = 24  # tokens drawn of a longer text
+# Layers in one step of a causal trace: few, so that work on a large model can be ended soon.
+LAYERS_PER_STEP = 6
+HALF_WAY = 0.5  # fraction of the way between the two vectors at which the difference has arrived
 
 
 @dataclass(frozen=True)
-class Place:
-    """A word in a tokenised text: its positions; it is read at the last of them."""
+class WordInText:
+    """A word in a tokenised text: as it is written there, and its positions. It is read at the
+    last of them.
+    """
 
     tokens: Tokens
-    word: str
+    text: str
     positions: range
 
     @property
     def at(self) -> int:
+        """The position at which the word is read."""
         return self.positions[-1]
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The tokens of the word."""
+        """The token ids of the word."""
         return tuple(self.tokens.ids[pos] for pos in self.positions)
 
-    def around(self, *, causal: bool) -> frozenset[int]:
-        """The tokens of the text before the word, and those behind it where they are read."""
-        last = self.positions[0] if causal else len(self.tokens)
-        spans = enumerate(self.tokens.spans[:last])
-        return frozenset(
-            self.tokens.ids[pos]
-            for pos, (start, end) in spans
-            if start < end and pos not in self.positions
-        )
+    def context_ids(self, *, causal: bool) -> frozenset[int]:
+        """The token ids of the text before the word, and in a model that reads both ways also
+        those behind it; without special tokens.
+        """
+        end = self.positions[0] if causal else len(self.tokens)
+        ids = set()
+        for pos, (start, stop) in enumerate(self.tokens.spans[:end]):
+            # A special token such as [CLS] covers no character of the text.
+            if start < stop and pos not in self.positions:
+                ids.add(self.tokens.ids[pos])
+        return frozenset(ids)
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class AttentionView:
     """An attention at work: self-attention of a text, or cross-attention of a target; `stream` is
-    that of the tokens that look.
+    the trace of the tokens that look, `source` the tokens looked at.
     """
 
     attention: Trace | CrossTrace
@@ -75,12 +83,12 @@ class Seen:
     source: Tokens
 
     @classmethod
-    def within(cls, trace: Trace) -> "Seen":
+    def of_self_attention(cls, trace: Trace) -> "AttentionView":
         """The self-attention of a model with one stack."""
         return cls(trace, trace, trace.tokens)
 
     @classmethod
-    def across(cls, pair: PairTrace) -> "Seen":
+    def of_cross_attention(cls, pair: PairTrace) -> "AttentionView":
         """The cross-attention of an encoder-decoder, in the stream of its decoder."""
         return cls(pair.cross, pair.decoder, pair.source)
 
@@ -90,12 +98,13 @@ class Seen:
         return self.attention.tokens
 
     @property
-    def alone(self) -> bool:
+    def one_text(self) -> bool:
         """Whether there is one text, which looks at itself."""
         return self.tokens is self.source
 
     @property
     def causal(self) -> bool:
+        """Whether a token may look only at itself and at earlier ones."""
         return self.attention.stack.causal
 
     @cached_property
@@ -105,14 +114,18 @@ class Seen:
 
     @property
     def family(self) -> Family:
+        """The row of the table of architectures."""
         return self.weights.config.family
 
     @property
-    def root(self) -> float:
-        """What Q Kᵀ is divided by: sqrt(d_head) or the config's own number, 1 in a family that does
-        not divide."""
+    def score_divisor(self) -> float:
+        """What Q Kᵀ is divided by: sqrt(d_head) or the config's own number, 1 in a family that
+        does not divide.
+        """
+        if not self.family.scaled:
+            return 1.0
         config = self.weights.config
-        return float((config.query_scalar or config.d_head) ** 0.5) if self.family.scaled else 1.0
+        return float((config.query_scalar or config.d_head) ** 0.5)
 
     @cached_property
     def allowed(self) -> Tensor:
@@ -120,279 +133,302 @@ class Seen:
         whole = torch.ones(len(self.tokens), len(self.source), dtype=torch.bool)
         return whole.tril() if self.causal else whole
 
-    def read(self, layer: int) -> Tensor:
-        """What keys and values are made of: the stream as attention reads it, or what the encoder
-        hands over.
-
-        `key_pos d_model`
+    def key_input(self, layer: int) -> Tensor:
+        """What keys and values are computed from: the stream as attention reads it, or what the
+        encoder hands over. `key_pos d_model`
         """
-        return (
-            self.attention.memory[layer]
-            if isinstance(self.attention, CrossTrace)
-            else self.attention.x[layer]
-        )
+        if isinstance(self.attention, CrossTrace):
+            return self.attention.memory[layer]
+        return self.attention.x[layer]
 
-    def added(self, layer: int, written: Tensor, at: slice | int = slice(None)) -> Tensor:
-        """What is written, as it is added to the stream at `at`: itself; in a family that norms
-        what its heads write, times the gain over the root mean square of Σ ΔE in this run. `...
-        d_model -> ... d_model`
+    def as_added(self, layer: int, written: Tensor, at: slice | int = slice(None)) -> Tensor:
+        """What is written, as it is added to the stream at `at`. `... d_model -> ... d_model`
+
+        Itself; in a family that norms what its heads write, times the gain over the root mean
+        square of Σ ΔE in this run.
         """
-        gain, config = self.weights.blocks[layer].norm_out, self.weights.config
+        config = self.weights.config
+        gain = self.weights.blocks[layer].norm_out
         if gain is None:
             return written
         mean_square = self.attention.attn_out[layer, at].square().mean(-1, keepdim=True)
         return written / (mean_square + config.epsilon).sqrt() * forward.gain_of(gain, config)
 
     @cached_property
-    def marks(self) -> Tensor:
-        """Which tokens looked at are no part of the text, such as [CLS]: `key_pos`."""
+    def special_tokens(self) -> Tensor:
+        """Which tokens looked at are no part of the text, such as [CLS]. `key_pos`"""
         return torch.tensor([start == end for start, end in self.source.spans])
 
-    def others(self, here: Place) -> Tensor:
-        """Which tokens looked at are other words than the one that looks: no marks, not the word
-        itself.
-
-        `query_pos key_pos`
+    def other_words(self, word: WordInText) -> Tensor:
+        """Which tokens looked at belong to other words than the one that looks: no special tokens,
+        not the word itself. `query_pos key_pos`
         """
-        found = self.allowed & ~self.marks
-        if self.alone:
-            found = found & ~torch.eye(len(found), dtype=torch.bool)
-            word = torch.zeros(len(found), dtype=torch.bool)
-            word[list(here.positions)] = True
-            found = found & ~(word[:, None] & word)
-        return found
+        others = self.allowed & ~self.special_tokens
+        if not self.one_text:
+            return others
+        # The pieces of one word are no context of each other.
+        in_word = torch.zeros(len(others), dtype=torch.bool)
+        in_word[list(word.positions)] = True
+        itself = torch.eye(len(others), dtype=torch.bool)
+        return others & ~itself & ~(in_word[:, None] & in_word)
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """A word to come, its first token, what each head adds to its logit: `added: layer head
-    query_pos key_pos`."""
+class LogitTarget:
+    """A word to come, its first token, and what each head adds to that token's logit.
+    `contributions: layer head query_pos key_pos`
+    """
 
     word: str
     token: int
-    added: Tensor
+    contributions: Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Elsewhere:
+class SecondSentence:
     """The same word in another sentence, read by a model with one stack."""
 
-    seen: Seen
-    place: Place
+    view: AttentionView
+    word: WordInText
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
     """One attention, the word and the head that are followed first, and what they are compared
-    with.
-
-    With `contrast`, head by head: both sentences side by side.
+    with. With `contrast` the two sentences are compared head by head, side by side.
     """
 
-    seen: Seen
-    here: Place
+    view: AttentionView
+    word: WordInText
     layer: int
     head: int
-    other: Elsewhere | None = None
-    asked: Asked | None = None
+    second: SecondSentence | None = None
+    logit: LogitTarget | None = None
     contrast: bool = False
 
     @property
     def at(self) -> int:
-        return self.here.at
+        """The position that is followed first."""
+        return self.word.at
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
         """How many layers, heads, d_model, d_head."""
-        return self.seen.weights.shape
+        return self.view.weights.shape
 
     @cached_property
     def drawn_keys(self) -> list[int]:
-        """The tokens looked at that are drawn: all of a short text; of a long one those that get
-        most attention, and where it looks at itself the word, the first token and the next one.
+        """Positions of the tokens looked at that are drawn: all of a short text; of a long one
+        those that get most attention, and where it looks at itself the word, the first token and
+        the one behind the word.
         """
-        n = len(self.seen.source)
-        if n <= DRAWN:
-            return list(range(n))
-        row = self.seen.attention.pattern[
-            self.layer, self.head, self.at, : int(self.seen.allowed[self.at].sum())
-        ]
-        kept = (
-            {0, *self.here.positions[-OF_LONG // 2 :], min(self.at + 1, n - 1)}
-            if self.seen.alone
-            else set()
-        )
-        order = [
-            pos for pos in row.argsort(descending=True, stable=True).tolist() if pos not in kept
-        ]
-        return sorted(kept | set(order[: max(0, OF_LONG - len(kept))]))
+        n_keys = len(self.view.source)
+        if n_keys <= MAX_DRAWN_WHOLE:
+            return list(range(n_keys))
+        always: set[int] = set()
+        if self.view.one_text:
+            # A word of very many tokens must leave half of the picture to the others.
+            word_end = self.word.positions[-DRAWN_OF_LONG // 2 :]
+            always = {0, *word_end, min(self.at + 1, n_keys - 1)}
+        n_allowed = int(self.view.allowed[self.at].sum())
+        weights = self.view.attention.pattern[self.layer, self.head, self.at, :n_allowed]
+        by_weight = weights.argsort(descending=True, stable=True).tolist()
+        candidates = [pos for pos in by_weight if pos not in always]
+        return sorted(always | set(candidates[: max(0, DRAWN_OF_LONG - len(always))]))
 
     @cached_property
     def drawn_queries(self) -> list[int]:
-        """The tokens that look and are drawn: those of a single text; all of a short target, a part
-        of a long one."""
-        if self.seen.alone:
+        """Positions of the tokens that look and are drawn: those of a single text; all of a short
+        target, a stretch of a long one.
+        """
+        if self.view.one_text:
             return self.drawn_keys
-        n = len(self.seen.tokens)
-        first = max(0, min(self.at - OF_LONG // 2, n - OF_LONG))
-        return list(range(n)) if n <= DRAWN else list(range(first, first + OF_LONG))
+        n_queries = len(self.view.tokens)
+        if n_queries <= MAX_DRAWN_WHOLE:
+            return list(range(n_queries))
+        first = max(0, min(self.at - DRAWN_OF_LONG // 2, n_queries - DRAWN_OF_LONG))
+        return list(range(first, first + DRAWN_OF_LONG))
 
     @cached_property
     def layers(self) -> list[int]:
         """The layers whose heads can be followed on the page: as many around the chosen one as
-        CELLS allow."""
-        layers, heads = self.sizes[:2]
-        fit = min(layers, max(1, CELLS // (heads * len(self.drawn_keys) * len(self.drawn_queries))))
-        first = min(max(0, self.layer - fit // 2), layers - fit)
-        return list(range(first, first + fit))
+        MAX_CELLS allow.
+        """
+        n_layers, n_heads = self.sizes[:2]
+        cells_of_layer = n_heads * len(self.drawn_keys) * len(self.drawn_queries)
+        n_page_layers = min(n_layers, max(1, MAX_CELLS // cells_of_layer))
+        first = min(max(0, self.layer - n_page_layers // 2), n_layers - n_page_layers)
+        return list(range(first, first + n_page_layers))
 
     @cached_property
     def heads(self) -> list[tuple[int, int]]:
-        """Layer and number of every head that can be followed: the axis `carried` of the
-        quantities."""
+        """Layer and number of every head that can be followed: the axis `page_head` of the
+        quantities.
+        """
         return [(layer, head) for layer in self.layers for head in range(self.sizes[1])]
 
     @property
-    def carried(self) -> int:
-        """The place of the head that is followed first among these."""
+    def head_index(self) -> int:
+        """The index of the head that is followed first among these."""
         return self.heads.index((self.layer, self.head))
 
     @property
-    def undrawn(self) -> list[int]:
-        """The tokens looked at that are not drawn."""
-        return sorted(set(range(len(self.seen.source))) - set(self.drawn_keys))
+    def undrawn_keys(self) -> list[int]:
+        """Positions of the tokens looked at that are not drawn."""
+        return sorted(set(range(len(self.view.source))) - set(self.drawn_keys))
+
+
+@dataclass(frozen=True)
+class TraceSummary:
+    """What a causal trace says first: the token that makes most of the difference, in the first
+    sentence and in the second, how far along it brings the word, and from which layer on the
+    word's own stream brings it at least half of the way; `n_layers` where no layer's does.
+    """
+
+    token: str
+    second_token: str
+    fraction: float
+    arrival_layer: int
+    n_layers: int
 
 
 @dataclass(frozen=True, eq=False)
-class TwoTraced:
-    """The causal trace of two sentences: `moved: component layer pos`, by COMPONENTS and `pos`,
-    positions in the text.
+class CausalTrace:
+    """How far the second sentence's word moves when one part is the first sentence's.
 
-    `pieces`: the tokens of both sentences at each position.
+    `effects: component layer position`, by COMPONENTS and `pos`, positions in the text, in
+    fractions of the way between the two · `pieces`: the tokens of both sentences at each position.
     """
 
     word: str
     at: int
     pos: Sequence[int]
     pieces: Sequence[tuple[str, str]]
-    moved: Tensor
+    effects: Tensor
 
     def frame(self) -> pd.DataFrame:
         """One row a part, layer and position."""
-        values = self.moved.tolist()
-        return pd.DataFrame(
-            [
-                {"component": part, "layer": layer, "pos": pos, "piece": here, "piece_there": there}
-                | {"moved": values[number][layer][place]}
-                for number, part in enumerate(COMPONENTS)
-                for layer in range(self.moved.shape[1])
-                for place, (pos, (here, there)) in enumerate(
-                    zip(self.pos, self.pieces, strict=True)
-                )
-            ]
-        )
+        rows: list[dict[str, object]] = []
+        for component, by_layer in zip(COMPONENTS, self.effects.tolist(), strict=True):
+            for layer, by_position in enumerate(by_layer):
+                for pos, pieces, effect in zip(self.pos, self.pieces, by_position, strict=True):
+                    row = {"component": component, "layer": layer, "pos": pos}
+                    row |= {"piece": pieces[0], "piece_there": pieces[1], "moved": effect}
+                    rows.append(row)
+        return pd.DataFrame(rows)
 
     def columns(self) -> list[dict[str, object]]:
-        """What the page writes above each position."""
+        """Position and both tokens of each column of the page's table."""
         return [
-            {"pos": pos, "pieces": list(both)}
-            for pos, both in zip(self.pos, self.pieces, strict=True)
+            {"pos": pos, "pieces": list(pieces)}
+            for pos, pieces in zip(self.pos, self.pieces, strict=True)
         ]
 
-    def said(self) -> str:
+    def summary(self) -> TraceSummary:
         """Which token makes most of the difference, and from which layer on the word itself holds
-        half of it."""
-        entering, word = self.moved[0, 0], self.moved[0, :, self.pos.index(self.at)]
-        most = int(entering.abs().argmax())
-        here, there = (piece.strip() for piece in self.pieces[most])
-        first = max((word < HALF).nonzero().flatten().tolist(), default=-1) + 1
-        later = " and every later one" if first + 1 < len(word) else ", the last,"
-        alone = f"the vector of “{self.word}” alone brings it"
-        arrives = (
-            f"Where it enters layer {first}{later} {alone} at least half of the way: by then the difference has "
-            f"arrived there."
-            if first < len(word)
-            else f"Even where it enters the last layer {alone} less than half of the way."
+        half of it.
+        """
+        resid_pre = self.effects[0]
+        entering = resid_pre[0]
+        word = resid_pre[:, self.pos.index(self.at)]
+        largest = int(entering.abs().argmax())
+        token, second_token = self.pieces[largest]
+        layers_below_half = (word < HALF_WAY).nonzero().flatten().tolist()
+        return TraceSummary(
+            token=token.strip(),
+            second_token=second_token.strip(),
+            fraction=float(entering[largest]),
+            arrival_layer=max(layers_below_half, default=-1) + 1,
+            n_layers=len(word),
         )
-        put = f"Putting “{here}” in the place of “{there}” brings the other sentence"
-        return f"{put} {percent(float(entering[most]))} of the way to this one. {arrives}"
 
 
-def read_pair(weights: Weights, here: Place, there: Place) -> tuple[PairReading, tuple[int, ...]]:
-    """Both sentences kept up to the word, and the positions counted from it, from the first
-    difference to the last.
+def read_pair(
+    weights: Weights, word: WordInText, second: WordInText
+) -> tuple[PairReading, tuple[int, ...]]:
+    """The runs of both sentences up to the word, and the positions to trace, counted from the
+    word, from the first difference to the last.
 
     Raises InputError for sentences that have not as many tokens before the word, in a model that
     reads both ways also behind it, and for sentences that are the same to the word.
     """
-    sizes = [(place.at, 0 if weights.causal else len(place.tokens)) for place in (here, there)]
-    if sizes[0] != sizes[1]:
+    _require_same_length(weights, word, second)
+    texts = [TargetText(one.tokens.ids, one.at) for one in (word, second)]
+    n_layers = len(weights.blocks)
+    (pair,) = token_pairs(weights, texts[:1], texts[1:], n_layers)
+    if pair.ids[0] == pair.ids[1]:
         raise InputError(
-            f"Tracing two sentences: the word is token {sizes[0][0]} of this one and token {sizes[1][0]} of the "
-            f"other, and parts can be put only where they fit; write the two with as many tokens before the word."
+            f"Tracing two sentences: they are the same up to “{word.text}”, so nothing that it "
+            "reads differs; write them with another word before it."
         )
-    texts = [TargetText(place.tokens.ids, place.at) for place in (here, there)]
-    ((rows, at),) = token_pairs(weights, texts[:1], texts[1:], len(weights.blocks))
-    if rows[0] == rows[1]:
-        raise InputError(
-            f"Tracing two sentences: they are the same up to “{here.word}”, so nothing that it reads differs; write "
-            f"them with another word before it."
-        )
-    offsets = positions_from_word([(rows, at)], None)
+    offsets = positions_from_word([pair], None)
     with torch.inference_mode():
-        both = cache_pair(weights, rows, at, len(weights.blocks))
-        apart = both.final[0, at] - both.final[1, at]
-        gap = apart.norm()
-    if not gap > 0:
+        cache = cache_pair(weights, pair.ids, pair.at, n_layers)
+        line = cache.final[0, pair.at] - cache.final[1, pair.at]
+        length = line.norm()
+    if not length > 0:
         raise InputError(
-            f"Tracing two sentences: got the same vector of “{here.word}” behind the last layer of both, expected two; "
-            f"write them with another word before it."
+            f"Tracing two sentences: got the same vector of “{word.text}” behind the last layer of "
+            "both, expected two; write them with another word before it."
         )
-    return PairReading(both, (apart / gap)[None], gap[None]), offsets
+    return PairReading(cache, (line / length)[None], length[None]), offsets
+
+
+def _require_same_length(weights: Weights, word: WordInText, second: WordInText) -> None:
+    """Raises InputError where the parts of one sentence have no counterpart in the other."""
+    same = word.at == second.at
+    if not weights.causal:
+        same = same and len(word.tokens) == len(second.tokens)
+    if not same:
+        raise InputError(
+            f"Tracing two sentences: the word is token {word.at} of this one and token {second.at} "
+            "of the other, and parts can be put only where they fit; write the two with as many "
+            "tokens before the word."
+        )
 
 
 def trace_steps(
-    read: PairReading, offsets: Sequence[int], parts: Sequence[str]
+    reading: PairReading, offsets: Sequence[int], parts: Sequence[str]
 ) -> Iterator[tuple[float, dict[str, Tensor]]]:
-    """How far the word of the other sentence moves when a part at one layer and position is this
-    sentence's.
+    """How far the word of the second sentence moves when a part at one layer and position is the
+    first sentence's, some layers at a time.
 
-    Some layers at a time: the share that is done, and what is known by then, `part: layer variant
-    pos`, NaN elsewhere.
+    Yields the fraction of the work that is done and the effects up to then, `part: layer variant
+    position`, NaN where nothing was run yet.
     """
-    depth, heads = read.cache.weights.shape[:2]
-    moved = {
-        part: torch.full((depth, heads if part == HEAD else 1, len(offsets)), torch.nan)
-        for part in parts
-    }
-    some = [range(depth)[first : first + TOGETHER] for first in range(0, depth, TOGETHER)]
-    steps = [*product(range(len(offsets)), some)]
-    for done, (place, layers) in enumerate(steps, start=1):
+    n_layers, n_heads = reading.cache.weights.shape[:2]
+    effects = {}
+    for part in parts:
+        n_variants = n_heads if part == HEAD else 1
+        effects[part] = torch.full((n_layers, n_variants, len(offsets)), torch.nan)
+    starts = range(0, n_layers, LAYERS_PER_STEP)
+    layer_groups = [range(n_layers)[start : start + LAYERS_PER_STEP] for start in starts]
+    steps = list(product(range(len(offsets)), layer_groups))
+    for n_done, (index, layers) in enumerate(steps, start=1):
         with torch.inference_mode():
-            effects = positions.effects(
-                read.cache, [offsets[place]], read.directions, parts, layers=layers
+            measured = positions.effects(
+                reading.cache, [offsets[index]], reading.directions, parts, layers=layers
             )
-        for part, one in effects.items():
-            moved[part][layers.start : layers.stop, :, place] = (
-                one[1, ..., 0, 0] / read.gap[0]
-            ).cpu()
-        yield done / len(steps), moved
+        for part, effect in measured.items():
+            fraction = effect[1, ..., 0, 0] / reading.gap[0]
+            effects[part][layers.start : layers.stop, :, index] = fraction.cpu()
+        yield n_done / len(steps), effects
 
 
-def trace_two(weights: Weights, here: Place, there: Place) -> TwoTraced:
-    """The residual stream, all heads of a layer and the MLP, at every layer and position. Raises as
-    `read_pair`."""
-    read, offsets = read_pair(weights, here, there)
-    *_, (_, moved) = trace_steps(read, offsets, COMPONENTS)
-    return two_traced(here, there, offsets, moved)
+def trace_pair(weights: Weights, word: WordInText, second: WordInText) -> CausalTrace:
+    """The causal trace of the residual stream, all heads of a layer and the MLP, at every layer
+    and position. Raises as `read_pair`.
+    """
+    reading, offsets = read_pair(weights, word, second)
+    *_, (_, effects) = trace_steps(reading, offsets, COMPONENTS)
+    return causal_trace(word, second, offsets, effects)
 
 
-def two_traced(
-    here: Place, there: Place, offsets: Sequence[int], moved: Mapping[str, Tensor]
-) -> TwoTraced:
-    """The record of steps that are all done. `part: layer variant pos`"""
-    pos = [here.at + offset for offset in offsets]
-    pieces = [(here.tokens.pieces[one], there.tokens.pieces[one]) for one in pos]
-    return TwoTraced(
-        here.word, here.at, pos, pieces, torch.stack([moved[part][:, 0] for part in COMPONENTS])
-    )
+def causal_trace(
+    word: WordInText, second: WordInText, offsets: Sequence[int], effects: Mapping[str, Tensor]
+) -> CausalTrace:
+    """The record of steps that are all done. `part: layer variant position`"""
+    pos = [word.at + offset for offset in offsets]
+    pieces = [(word.tokens.pieces[one], second.tokens.pieces[one]) for one in pos]
+    stacked = torch.stack([effects[component][:, 0] for component in COMPONENTS])
+    return CausalTrace(word.text, word.at, pos, pieces, stacked)

@@ -9,11 +9,12 @@ swap shows (`probe.cross.swap_heads`, `probe.study`).
 """
 
 from dataclasses import dataclass
-from html import escape
 
 import pandas as pd
+import torch
 from torch import Tensor
 
+from probe.display import Displayed
 from probe.errors import InputError
 from probe.model.check import Certificate, certify, certify_pair
 from probe.model.load import ModelSource, load
@@ -23,27 +24,106 @@ from probe.model.tokens import Tokens, target_tokens
 from probe.model.trace import trace
 from probe.patching import cross
 from probe.provenance import Origin, content_key
-from probe.stats.numbers import decimal, percent
 from probe.walkthrough import choose
-from probe.walkthrough.choose import Head
-from probe.walkthrough.frames import Block, carried, frames
+from probe.walkthrough.choose import Caution, HeadChoice, RequestedHead
+from probe.walkthrough.frames import Block, frames, page_block
 from probe.walkthrough.numbers import Measured, measure
-from probe.walkthrough.scene import Asked, Elsewhere, Place, Scene, Seen, TwoTraced, trace_two
+from probe.walkthrough.scene import (
+    AttentionView,
+    CausalTrace,
+    LogitTarget,
+    Scene,
+    SecondSentence,
+    WordInText,
+    trace_pair,
+)
+
+
+@dataclass(frozen=True)
+class LargestPart:
+    """The source token from which most of a sum comes: its text, its part of the sum, and that part
+    in fractions of the sum (0 where the sum is 0).
+    """
+
+    piece: str
+    value: float
+    fraction: float
+
+
+@dataclass(frozen=True)
+class HeadWrite:
+    """What a head adds at a word: the length of ΔE, and the source token of its largest share."""
+
+    length: float
+    largest: LargestPart
+
+
+@dataclass(frozen=True)
+class Parting:
+    """The first depth at which the word's vectors of two sentences differ: -1 the token embedding,
+    l what enters layer l, `n_layers` what leaves the last; None where none does. And what the head
+    adds in the second sentence.
+    """
+
+    depth: int | None
+    n_layers: int
+    second_write: HeadWrite
+
+
+@dataclass(frozen=True)
+class LogitFindings:
+    """What is added to the logit of a word: by the head that is followed, and from which source
+    token; by all `n_heads` heads of cross-attention; the whole logit, against the mean of all
+    tokens; the likeliest other token and its logit; how many tokens are likelier.
+    """
+
+    word: str
+    first_token: str
+    of_head: float
+    largest: LargestPart
+    n_heads: int
+    of_all_heads: float
+    whole: float
+    rival: str
+    rival_logit: float
+    n_likelier: int
 
 
 @dataclass(frozen=True, eq=False)
-class Walk:
-    """One position and every step of one head at it: `answer` in a sentence, `frames` by name,
-    `because` says why that head.
+class WalkFindings:
+    """What is found at the position and in the head that are followed first: every fact that the
+    sentences about a walk tell (`probe.pages.walk_sentences`).
+
+    `n_occurrences`: how often the word stands in its text · `one_text`: whether the text looks at
+    itself · `parting`: only where two sentences are compared head by head · `logit`: only where the
+    logit of a word is looked at · `caution`: why nothing there can tell the word's sense, where
+    that is known.
+    """
+
+    model_name: str
+    word: str
+    n_occurrences: int
+    causal: bool
+    one_text: bool
+    choice: HeadChoice
+    write: HeadWrite
+    parting: Parting | None
+    logit: LogitFindings | None
+    caution: Caution | None
+
+
+@dataclass(frozen=True, eq=False)
+class Walk(Displayed):
+    """One position and every step of one head at it: `frames` by name, `findings` for what is said
+    first.
 
     `word` is a word of the text and `at` its last token; with a `target`, `word` is one whose logit
-    is looked at, if any was asked for, and `at` the position of the target that predicts it.
-    `other` is another text with the word, None with a target; with `contrast`, one that is shown
-    side by side. `later` is the largest change of the word's vector, at any depth, when everything
-    after it is cut off; None where nothing comes after it. `caution` says why nothing there can
-    tell the word's sense, where that is known. `travels`: with `contrast`, where the difference
-    stands, layer by layer, or why that cannot be traced; None where nobody asked. `block` is what
-    the page needs to follow the other heads and tokens.
+    is looked at, if any was requested, and `at` the position of the target that predicts it.
+    `second_text` is another text with the word, None with a target; with `contrast` the two are
+    compared side by side, and `causal_trace` is where their difference stands, layer by layer, or
+    `trace_refusal` why that cannot be traced. `truncation_change` is the largest change of the
+    word's vector, at any depth, when everything after it is cut off; None where nothing comes after
+    it. `block` is what the page needs to follow the other heads and tokens.
     """
 
     model_name: str
@@ -52,55 +132,43 @@ class Walk:
     parameters: Count
     text: str
     target: str | None
-    other: str | None
+    second_text: str | None
     word: str | None
     at: int
     layer: int
     head: int
-    because: str
-    answer: str
-    caution: str | None
     same_tokens: bool
     contrast: bool
-    later: float | None
-    travels: str | None
+    truncation_change: float | None
+    findings: WalkFindings
+    causal_trace: CausalTrace | None
+    trace_refusal: str | None
     frames: dict[str, pd.DataFrame]
     block: Block
 
     @property
     def data_sha256(self) -> str:
-        return content_key(
-            *(text for text in (self.text, self.target, self.other) if text is not None)
-        )
+        """The hash of the texts that were walked."""
+        texts = (self.text, self.target, self.second_text)
+        return content_key(*(text for text in texts if text is not None))
 
     @property
     def options(self) -> dict[str, object]:
-        """What was asked for, as the manifest keeps it."""
-        other = "against" if self.contrast else "beside"
-        asked: dict[str, object] = {
-            "text": self.text,
-            "target": self.target,
-            "word": self.word,
-            other: self.other,
-        }
-        asked = {
-            name: value for name, value in asked.items() if name == "word" or value is not None
-        }
-        return asked | {"layer": self.layer, "head": self.head}
+        """What was requested, as the manifest keeps it."""
+        options: dict[str, object] = {"text": self.text}
+        if self.target is not None:
+            options["target"] = self.target
+        options["word"] = self.word
+        if self.second_text is not None:
+            options["against" if self.contrast else "beside"] = self.second_text
+        return options | {"layer": self.layer, "head": self.head}
 
     def __repr__(self) -> str:
-        return f"<Walk at {self.word!r} through L{self.layer}H{self.head} of {self.model_name}: {len(self.frames)} frames>"
-
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{escape(name)}</td><td>{len(frame)} rows</td></tr>"
-            for name, frame in self.frames.items()
+        head = f"L{self.layer}H{self.head}"
+        return (
+            f"<Walk at {self.word!r} through {head} of {self.model_name}: "
+            f"{len(self.frames)} frames>"
         )
-        texts = f"“{escape(self.text)}”" + (
-            "" if self.target is None else f" into “{escape(self.target)}”"
-        )
-        told = f"{escape(self.answer)} {escape(self.because)}"
-        return f"<div><p><b>Walk</b> of {texts} through {escape(self.model_name)}. {told}</p><table>{rows}</table></div>"
 
 
 def walk(
@@ -109,21 +177,21 @@ def walk(
     target: str | None = None,
     *,
     word: str | None = None,
-    head: Head = (None, None),
+    head: RequestedHead = (None, None),
     beside: str | None = None,
     against: str | None = None,
-    traced: bool = True,
+    causal_trace: bool = True,
 ) -> Walk:
-    """Follow `word` of `text` through every step of attention in one head, with the real numbers.
+    """Every step of attention in one head at `word` of `text`, with the real numbers.
 
     `word` is by default one that the lexicon has, or else the last one. `head` is (layer, head);
     without them the head is chosen that moves the word most by what it takes from other content
     words (towards its sense, where the lexicon knows it), with a layer alone among the heads of
     that layer. `beside` is another text with the same word, by default one that ships. `against` is
-    one to compare with head by head: both are shown side by side, and the head is the one whose ΔE
-    at the word differs most. With it the residual stream, attention and MLP of that sentence are
-    also put into this one at every layer and position, to see where the difference stands;
-    `traced=False` leaves this out.
+    one to compare with head by head, side by side: the head is then the one whose ΔE at the word
+    differs most. With it the residual stream, attention and MLP of that sentence are also put into
+    this one at every layer and position, to see where the difference stands; `causal_trace=False`
+    leaves this out.
 
     For an encoder-decoder `text` is the source, `target` its translation so far, and `word`, if
     any, one that stands in the target or could follow it: followed is the position that predicts
@@ -132,13 +200,49 @@ def walk(
     Raises InputError for an empty or over-long text, a word that does not stand in a text or cannot
     follow the target, a layer or head that the model does not have, a head without its layer, a
     target that is missing or cannot be used; CrossCheckError when hooks and formulas disagree.
+
+    Example:
+        >>> walk = probe.walk("tiny-senses", "The old tree by the bank", word="bank")
+        >>> walk.word
+        'bank'
+        >>> len(walk.frames["attention"])  # one row a query and key: 7 x 7 tokens
+        49
     """
     model = load(model)
     check_texts(model, text, target, beside, against)
-    if target is not None:
-        return _walk_pair(model, text, target, word, head)
-    return _walk_text(
-        model, text, word, head, against or beside, contrast=against is not None, traced=traced
+    if target is None:
+        scene, choice, certificate = _text_scene(
+            model, text, word, head, second_text=against or beside, contrast=against is not None
+        )
+    else:
+        scene, choice, certificate = _translation_scene(model, text, target, word, head)
+    measured = measure(scene)
+    effects, refusal = _causal_trace(scene) if causal_trace else (None, None)
+    parameters = count_tensors(model)
+    second = scene.second.word if scene.second is not None else None
+    one_text = scene.view.one_text
+    return Walk(
+        model_name=model.name,
+        origin=model.origin,
+        certificate=certificate,
+        parameters=parameters,
+        text=scene.view.source.text,
+        target=None if one_text else scene.view.tokens.text,
+        second_text=None if second is None else second.tokens.text,
+        word=scene.word.text if one_text else word,
+        at=scene.at,
+        layer=scene.layer,
+        head=scene.head,
+        same_tokens=second is not None and second.ids == scene.word.ids,
+        contrast=scene.contrast,
+        truncation_change=_truncation_change(model, scene) if one_text else None,
+        findings=walk_findings(model, scene, measured, choice),
+        causal_trace=effects,
+        trace_refusal=refusal,
+        frames=frames(
+            model, scene, measured, effects, parameters=parameters, certificate=certificate
+        ),
+        block=page_block(model, scene, measured, effects),
     )
 
 
@@ -148,29 +252,39 @@ def check_texts(
     """Raises InputError for a target without a decoder, a decoder without a target, another text
     where none is compared, two of them, and the same text twice.
     """
-    two = model.config.start_token is not None
-    if two and target is None:
+    is_encoder_decoder = model.config.start_token is not None
+    if is_encoder_decoder and target is None:
         problem = "it is an encoder-decoder; give the translation so far with --target"
-    elif target is not None and not two:
-        problem = "it has no decoder for a target; leave --target away, or take an encoder-decoder, as tiny-translator"
+    elif target is not None and not is_encoder_decoder:
+        problem = (
+            "it has no decoder for a target; leave --target away, or take an encoder-decoder, as "
+            "tiny-translator"
+        )
     elif target is not None and (beside or against) is not None:
-        problem = "a walk through two texts compares no word with another sentence; leave --beside and --against away"
+        problem = (
+            "a walk through two texts compares no word with another sentence; leave --beside and "
+            "--against away"
+        )
     elif beside is not None and against is not None:
         problem = "got --beside and --against, expected one other sentence; give one of them"
     elif against is not None and against == text:
-        problem = "got the same sentence with --against, where nothing can differ; give another with the same word"
+        problem = (
+            "got the same sentence with --against, where nothing can differ; give another with the "
+            "same word"
+        )
     else:
         return
     raise InputError(f"Walking a text through {model.name}: {problem}.")
 
 
-def check_steps(model: Model, length: int) -> None:
-    """Raises InputError for a text that is longer than what local layers look back over."""
-    config, window = model.config, model.config.window
-    if any(config.local) and length > window:
+def check_length(model: Model, n_tokens: int) -> None:
+    """Raises InputError for a text that is longer than the window of the layers that have one."""
+    window = model.config.window
+    if any(model.config.local) and n_tokens > window:
         raise InputError(
-            f"Walking a text through {model.name}: it has {length} tokens, and some layers look back over {window} "
-            f"only, so that one mask would not do; give a text of at most {window} tokens."
+            f"Walking a text through {model.name}: it has {n_tokens} tokens, and some layers look "
+            f"back over {window} only, so that one mask would not do; give a text of at most "
+            f"{window} tokens."
         )
 
 
@@ -178,249 +292,218 @@ def check_head(model: Model, layer: int | None, head: int | None) -> None:
     """Raises InputError for a layer or head that the model (its decoder, if it has one) lacks, and
     for a head without its layer.
     """
-    layers, heads = model.config.n_decoder_layers or model.config.n_layers, model.config.n_heads
-    for name, got, number in (("layer", layer, layers), ("head", head, heads)):
-        if got is not None and not 0 <= got < number:
-            raise InputError(
-                f"Following {name} {got} of {model.name}: it has {number} {name}s{' per layer' * (name == 'head')}; "
-                f"give --{name} from 0 to {number - 1}."
-            )
+    n_layers = model.config.n_decoder_layers or model.config.n_layers
+    n_heads = model.config.n_heads
+    if layer is not None and not 0 <= layer < n_layers:
+        raise InputError(
+            f"Following layer {layer} of {model.name}: it has {n_layers} layers; give --layer from "
+            f"0 to {n_layers - 1}."
+        )
+    if head is not None and not 0 <= head < n_heads:
+        raise InputError(
+            f"Following head {head} of {model.name}: it has {n_heads} heads per layer; give --head "
+            f"from 0 to {n_heads - 1}."
+        )
     if head is not None and layer is None:
         raise InputError(
-            f"Following head {head}: got a head without its layer, expected both; give --layer from 0 to {layers - 1} "
-            f"too."
+            f"Following head {head}: got a head without its layer, expected both; give --layer "
+            f"from 0 to {n_layers - 1} too."
         )
 
 
-def _walk_text(
+def _text_scene(
     model: Model,
     text: str,
     word: str | None,
-    head: Head,
-    other: str | None,
+    requested: RequestedHead,
     *,
+    second_text: str | None,
     contrast: bool,
-    traced: bool,
-) -> Walk:
-    """A word of one text, through self-attention, with the same word in another sentence."""
-    here = choose.place(model, text, word, also_in=other)
-    check_steps(model, len(here.tokens))
-    there = choose.other_sentence(model, here, other)
-    check_head(model, *head)
-    certificate = certify(model, [text, there.tokens.text]).require()
-    seen, elsewhere = (
-        Seen.within(trace(model, text)),
-        Elsewhere(Seen.within(trace(model, there.tokens.text)), there),
-    )
-    layer, number, because = _choose(model, seen, here, head, elsewhere if contrast else None)
-    scene = Scene(seen, here, layer, number, elsewhere, contrast=contrast)
-    measured = measure(scene)
-    return _walk(
-        model, scene, measured, certificate, (because, answer(scene, measured)), traced=traced
-    )
-
-
-def answer(scene: Scene, measured: Measured) -> str:
-    """What a walk of one text says first: where the two sentences part, or how much the head adds
-    and from where."""
-    if scene.contrast:
-        return _parting(scene, measured)
-    times = choose.stands(scene.here.word, scene.here.tokens.text)
-    which = f" (the first of {times})" if times > 1 else ""
-    return f"At “{scene.here.word}”{which}, {_adds(scene, measured)}"
+) -> tuple[Scene, HeadChoice, Certificate]:
+    """A word of one text in self-attention, with the same word in a second sentence."""
+    followed = choose.word_in_text(model, text, word, also_in=second_text)
+    check_length(model, len(followed.tokens))
+    second_word = choose.second_word(model, followed, second_text)
+    check_head(model, *requested)
+    certificate = certify(model, [text, second_word.tokens.text]).require()
+    view = AttentionView.of_self_attention(trace(model, text))
+    second_view = AttentionView.of_self_attention(trace(model, second_word.tokens.text))
+    second = SecondSentence(second_view, second_word)
+    choice = _choose(model, view, followed, requested, second if contrast else None)
+    scene = Scene(view, followed, choice.layer, choice.head, second, contrast=contrast)
+    return scene, choice, certificate
 
 
 def _choose(
-    model: Model, seen: Seen, here: Place, head: Head, against: Elsewhere | None
-) -> tuple[int, int, str]:
-    """The head and why: by what differs, by the senses of the word, or by what it takes from
-    content words."""
-    found = choose.differs_most(seen, here, head, against)
-    if found is not None:
-        return found
-    by_sense = None in head and choose.caution(seen, here) is None
-    toward = choose.toward(model, seen, here, choose.sources_of(seen, here)) if by_sense else None
-    return choose.choose_head(seen, here, head, toward=toward)
+    model: Model,
+    view: AttentionView,
+    word: WordInText,
+    requested: RequestedHead,
+    contrasted: SecondSentence | None,
+) -> HeadChoice:
+    """The head by what differs, by the senses of the word, or by what it takes from content
+    words.
+    """
+    by_difference = choose.choose_by_difference(view, word, requested, contrasted)
+    if by_difference is not None:
+        return by_difference
+    # Fitting the axis reads dozens of sentences: only where a head is to be chosen by it.
+    if None not in requested or choose.caution(view, word) is not None:
+        return choose.choose_head(view, word, requested)
+    senses = choose.sense_effects(model, view, word, choose.source_tokens(view, word))
+    return choose.choose_head(view, word, requested, senses=senses)
 
 
-def _walk_pair(model: Model, source: str, target: str, word: str | None, head: Head) -> Walk:
-    """The position of a target that predicts a word, or its last one, through cross-attention."""
-    check_head(model, *head)
-    at, token = _predicting(model, target, word)
+def _translation_scene(
+    model: Model, source: str, target: str, word: str | None, requested: RequestedHead
+) -> tuple[Scene, HeadChoice, Certificate]:
+    """The position of a target that predicts a word, or its last one, in cross-attention."""
+    check_head(model, *requested)
+    at, token = _predicting_position(model, target, word)
     certificate = certify_pair(model, source, target).require()
     pair = trace(model, source, target)
-    here = Place(pair.target, _shown(pair.target.pieces[at]), range(at, at + 1))
-    seen, asked = Seen.across(pair), None
-    if token is not None:
+    followed = WordInText(pair.target, visible(pair.target.pieces[at]), range(at, at + 1))
+    view = AttentionView.of_cross_attention(pair)
+    logit = None
+    logits = None
+    if word is not None and token is not None:
         direction = cross.directions(model, pair, cross.toward(model, token))
-        asked = Asked(str(word), token, cross.by_source(pair, direction))
-    layer, number, because = choose.choose_head(
-        seen, here, head, None if asked is None else asked.added[:, :, at].sum(-1)
-    )
-    because = because if asked is None or "adds most" not in because else f"{because} of “{word}”."
-    scene = Scene(seen, here, layer, number, asked=asked)
-    measured = measure(scene)
-    told = f"After “{here.word}”, {_adds(scene, measured) if asked is None else _answer(model, scene, asked)}"
-    return _walk(model, scene, measured, certificate, (because, told))
+        logit = LogitTarget(word, token, cross.by_source(pair, direction))
+        logits = logit.contributions[:, :, at].sum(-1)
+    choice = choose.choose_head(view, followed, requested, logits=logits)
+    scene = Scene(view, followed, choice.layer, choice.head, logit=logit)
+    return scene, choice, certificate
 
 
-def _walk(
-    model: Model,
-    scene: Scene,
-    measured: Measured,
-    certificate: Certificate,
-    said: tuple[str, str],
-    *,
-    traced: bool = False,
-) -> Walk:
-    """The record; `said` is why this head, and what comes first."""
-    seen, counted, (because, told) = scene.seen, count_tensors(model), said
-    other = None if scene.other is None else scene.other.place
-    travels, two = _traced(scene) if traced else (None, None)
-    return Walk(
-        model_name=model.name,
-        origin=model.origin,
-        certificate=certificate,
-        parameters=counted,
-        text=seen.source.text,
-        target=None if seen.alone else seen.tokens.text,
-        other=None if other is None else other.tokens.text,
-        word=scene.here.word if seen.alone else None if scene.asked is None else scene.asked.word,
-        at=scene.at,
-        layer=scene.layer,
-        head=scene.head,
-        because=because,
-        answer=told,
-        caution=choose.caution(seen, scene.here) if seen.alone else None,
-        same_tokens=other is not None and other.ids == scene.here.ids,
-        contrast=scene.contrast,
-        later=_later(model, scene) if seen.alone else None,
-        travels=travels,
-        frames=frames(model, scene, measured, two, counted=counted, certificate=certificate),
-        block=carried(model, scene, measured, two)
-        | {"answer": told, "word": scene.here.word, "because": because},
-    )
-
-
-def _traced(scene: Scene) -> tuple[str | None, TwoTraced | None]:
-    """Where the difference of two sentences stands, layer by layer, or why that cannot be traced."""
-    if scene.other is None or not scene.contrast:
-        return None, None
-    try:
-        traced = trace_two(scene.seen.weights, scene.here, scene.other.place)
-    except InputError as error:
-        return str(error), None
-    return traced.said(), traced
-
-
-def _predicting(model: Model, target: str, word: str | None) -> tuple[int, int | None]:
+def _predicting_position(model: Model, target: str, word: str | None) -> tuple[int, int | None]:
     """The position that predicts the word, where it stands in the target or else behind it; the
-    word's first token."""
+    word's first token.
+    """
     tokens = target_tokens(model, target)
     choose.require_word(word, "translation", "rive")
     if word is None:
         return len(tokens) - 1, None
-    if choose.stands(word, target):
-        place = tokens.positions_of(word)[0]
-        return place - 1, tokens.ids[place]
+    if choose.count_word(word, target):
+        first = tokens.positions_of(word)[0]
+        return first - 1, tokens.ids[first]
     return len(tokens) - 1, cross.first_token(model, target, word)
 
 
-def _later(model: Model, scene: Scene) -> float | None:
-    """Largest change of the word's vector when all behind it is cut off, relative to its largest
-    coordinate."""
-    tokens, at = scene.here.tokens, scene.at
-    cut = tokens.text[: tokens.spans[at][1]]
-    if cut == tokens.text:
-        return None
-    short = trace(model, cut)
-    if (
-        short.tokens.ids[: at + 1] != tokens.ids[: at + 1]
-    ):  # cut inside a token: not the same text without its end
-        return None
-    whole, alone = scene.seen.stream.resid_post[:, at], short.resid_post[:, at]
-    return float((whole - alone).abs().max() / whole.abs().max())
-
-
-def _parting(scene: Scene, measured: Measured) -> str:
-    """Where the two sentences part at the word, and what the head adds in each."""
-    quantities, c, other, word = measured.quantities, scene.carried, scene.other, scene.here.word
-    assert other is not None
-    differs = [
-        depth
-        for depth, size in enumerate(quantities["apart"].tolist(), start=-1)
-        if size > choose.ALIKE
-    ]
-    if not differs:
-        return f"At “{word}” the two sentences are the same at every depth: nothing that it reads differs."
-    depth, here = (
-        differs[0],
-        _mostly(scene.seen.source, quantities["share"][c, scene.at], of_one=True),
-    )
-    later = f"where it enters layer {depth}" if depth < scene.sizes[0] else "behind the last layer"
-    where = f"is the same vector in both sentences where it enters layer {depth - 1}, and another {later}"
-    where = where if depth > 0 else "is the same token in both sentences, at another position"
-    where = where if depth >= 0 else "is another token in each sentence"
-    there = _mostly(other.place.tokens, quantities["there_share"][c], of_one=True)
-    return (
-        f"“{word}” {where}. L{scene.layer}H{scene.head} adds a vector of length "
-        f"{decimal(float(quantities['delta_norm'][c, scene.at]))} here, {here}, and of length "
-        f"{decimal(float(quantities['there_norm'][c]))} there, {there}."
-    )
-
-
-def _adds(scene: Scene, measured: Measured) -> str:
-    """How much the head adds at the position, and from where."""
-    c, at = scene.carried, scene.at
-    size = decimal(float(measured.quantities["delta_norm"][c, at]))
-    parts = _mostly(scene.seen.source, measured.quantities["share"][c, at], of_one=True)
-    return f"L{scene.layer}H{scene.head} adds a vector of length {size}, {parts}."
-
-
-def _answer(model: Model, scene: Scene, asked: Asked) -> str:
-    """What the head adds to the logit of the word, and from where; all heads; the whole logit."""
-    layer, head, at = scene.layer, scene.head, scene.at
-    parts, whole = asked.added[layer, head, at], float(asked.added[:, :, at].sum())
-    first = model.tokenizer.decode([asked.token]).strip()
-    cut = (
-        ""
-        if first.casefold() == asked.word.strip().casefold()
-        else f" (of its first token, “{first or '·'}”)"
-    )
-    return (
-        f"L{layer}H{head} by itself adds {decimal(float(parts.sum()))} to the logit of “{asked.word}”{cut}, "
-        f"{_mostly(scene.seen.source, parts)}; all {asked.added[:, :, 0, 0].numel()} heads of cross-attention together "
-        f"add {decimal(whole)}. {_whole(model, scene.seen.stream.logits[at], asked.token)}"
-    )
-
-
-def _whole(model: Model, logits: Tensor, token: int) -> str:
-    """The whole logit that heads add to, and the largest of any other token."""
-    above = logits - logits.mean()
-    others = above.clone()
-    others[token] = -float("inf")
-    rival = int(others.argmax())
-    name, ahead = model.tokenizer.decode([rival]).strip(), int((above > above[token]).sum())
-    rank = f"; {ahead} {'token is' if ahead == 1 else 'tokens are'} likelier there" if ahead else ""
-    return (
-        f"Against the mean of all tokens the whole logit is {decimal(float(above[token]))}; that of “{name}”, the "
-        f"likeliest other, is {decimal(float(above[rival]))}{rank}."
-    )
-
-
-def _mostly(source: Tokens, parts: Tensor, *, of_one: bool = False) -> str:
-    """From which source token most comes: as a share of the sum where that says something, else as
-    it is.
-
-    `of_one`: parts are shares.
+def _causal_trace(scene: Scene) -> tuple[CausalTrace | None, str | None]:
+    """Where the difference of two sentences stands, layer by layer, or why that cannot be traced;
+    neither where they are not compared head by head.
     """
-    best, whole = int(parts.abs().argmax()), float(parts.sum())
-    named, share = f"“{_shown(source.pieces[best])}”", float(parts[best]) / whole if whole else 0.0
-    if 0.5 <= share <= 1.05:
-        return f"{percent(min(share, 1.0))} of it from {named}"
-    return f"the largest part, {percent(share) if of_one else decimal(float(parts[best]))}, from {named}"
+    if scene.second is None or not scene.contrast:
+        return None, None
+    try:
+        return trace_pair(scene.view.weights, scene.word, scene.second.word), None
+    except InputError as error:
+        # All else of the walk can be read without it.
+        return None, str(error)
 
 
-def _shown(piece: str) -> str:
-    """A token's text; one that is only white space with its escapes."""
+def _truncation_change(model: Model, scene: Scene) -> float | None:
+    """Largest change of the word's vector when all behind it is cut off, relative to its largest
+    coordinate; None where nothing is behind it.
+    """
+    tokens = scene.word.tokens
+    at = scene.at
+    text = tokens.text[: tokens.spans[at][1]]
+    if text == tokens.text:
+        return None
+    truncated = trace(model, text)
+    # A cut inside a token leaves another text, not the same one without its end.
+    if truncated.tokens.ids[: at + 1] != tokens.ids[: at + 1]:
+        return None
+    whole = scene.view.stream.resid_post[:, at]
+    change = (whole - truncated.resid_post[:, at]).abs().max()
+    return float(change / whole.abs().max())
+
+
+def walk_findings(
+    model: Model, scene: Scene, measured: Measured, choice: HeadChoice
+) -> WalkFindings:
+    """The facts that the sentences about a walk tell."""
+    view = scene.view
+    quantities = measured.quantities
+    index = scene.head_index
+    one_text = view.one_text
+    return WalkFindings(
+        model_name=model.name,
+        word=scene.word.text,
+        n_occurrences=choose.count_word(scene.word.text, scene.word.tokens.text),
+        causal=view.causal,
+        one_text=one_text,
+        choice=choice,
+        write=_head_write(
+            view.source,
+            quantities["delta_norm"][index, scene.at],
+            quantities["share"][index, scene.at],
+        ),
+        parting=_parting(scene, measured),
+        logit=_logit_findings(model, scene),
+        caution=choose.caution(view, scene.word) if one_text else None,
+    )
+
+
+def _parting(scene: Scene, measured: Measured) -> Parting | None:
+    if scene.second is None or not scene.contrast:
+        return None
+    quantities = measured.quantities
+    first_depth = None
+    for depth, distance in enumerate(quantities["apart"].tolist(), start=-1):
+        if distance > choose.SAME_VECTOR:
+            first_depth = depth
+            break
+    second_write = _head_write(
+        scene.second.word.tokens,
+        quantities["second_norm"][scene.head_index],
+        quantities["second_share"][scene.head_index],
+    )
+    return Parting(first_depth, scene.sizes[0], second_write)
+
+
+def _logit_findings(model: Model, scene: Scene) -> LogitFindings | None:
+    """What heads add to the logit of a word, and the largest logit of any other token."""
+    target = scene.logit
+    if target is None:
+        return None
+    decode = model.tokenizer.decode
+    by_source = target.contributions[scene.layer, scene.head, scene.at]
+    logits = scene.view.stream.logits[scene.at]
+    centred = logits - logits.mean()
+    of_others = centred.clone()
+    of_others[target.token] = -torch.inf
+    rival = int(of_others.argmax())
+    return LogitFindings(
+        word=target.word,
+        first_token=decode([target.token]).strip(),
+        of_head=float(by_source.sum()),
+        largest=_largest_part(scene.view.source, by_source),
+        n_heads=target.contributions[:, :, 0, 0].numel(),
+        of_all_heads=float(target.contributions[:, :, scene.at].sum()),
+        whole=float(centred[target.token]),
+        rival=decode([rival]).strip(),
+        rival_logit=float(centred[rival]),
+        n_likelier=int((centred > centred[target.token]).sum()),
+    )
+
+
+def _head_write(source: Tokens, norm: Tensor, shares: Tensor) -> HeadWrite:
+    return HeadWrite(float(norm), _largest_part(source, shares))
+
+
+def _largest_part(source: Tokens, parts: Tensor) -> LargestPart:
+    """The token of the part that is largest, whatever its sign."""
+    largest = int(parts.abs().argmax())
+    whole = float(parts.sum())
+    value = float(parts[largest])
+    fraction = value / whole if whole else 0.0
+    return LargestPart(visible(source.pieces[largest]), value, fraction)
+
+
+def visible(piece: str) -> str:
+    """A token's text without the white space around it; a token that is only white space with its
+    escapes.
+    """
     return piece.strip() or repr(piece)

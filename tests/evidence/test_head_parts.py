@@ -73,7 +73,7 @@ def test_a_resolver_carries_the_sense_from_the_cue_looks_where_it_always_looks_a
 
 def measured(result, model, *, texts=None, cues=None):
     [pair], cues = result.pairs, cues or result.material.cues
-    given = read_weights(model), texts or result.placed, result.states.z, cues, pair.measured.word
+    given = read_weights(model), texts or result.texts, result.states.z, cues, pair.measured.word
     return head_parts.measure_head_parts(*given, (pair.axes, pair.pairs, pair.reading)).shares
 
 
@@ -94,7 +94,7 @@ def test_without_aligned_pairs_the_cue_and_the_ablation_are_measured():
 
 def test_pairs_of_unequal_length_have_no_routes_and_no_crash(studied):
     result, model, place = studied
-    longer = list(result.placed)
+    longer = list(result.texts)
     row = result.pairs[0].head_parts.pairs.a[0]
     longer[row] = TargetText((longer[row].ids[0], *longer[row].ids), longer[row].at + 1)
     even, uneven = measured(result, model), measured(result, model, texts=longer)
@@ -106,7 +106,7 @@ def test_what_the_marked_cue_does_not_give_the_tokens_that_differ_do(studied):
     """A cue marked on the first token of the text: the head reads the other token in which the pair
     differs."""
     result, model, place = studied
-    first = [range(1) for _ in result.placed]
+    first = [range(1) for _ in result.texts]
     wrong, unknown = (measured(result, model, cues=cues) for cues in (first, [None] * len(first)))
     assert wrong["cue_only"][place] == pytest.approx(0, abs=1e-6)
     assert wrong["other_only"][place] == unknown["other_only"][place] == pytest.approx(1, abs=0.02)

@@ -101,13 +101,13 @@ def test_every_other_head_is_alive(planted, measured):
 
 def test_a_sentence_that_gives_to_itself_changes_nothing(model, measured):
     [pair] = measured.pairs
-    weights, rows = read_weights(model), [text.ids for text in measured.placed]
+    weights, rows = read_weights(model), [text.ids for text in measured.texts]
     direction = (pair.axis.u / pair.axis.gap)[None]
     moved = swaps.swap_heads(weights, rows, measured.states.z[:, : measured.depth], direction)
     assert moved.abs().max() < 1e-6
     itself = replace(pair.pairs, b=pair.pairs.a, same_a=pair.pairs.a, same_b=pair.pairs.a)
     found = effects.measure(
-        weights, measured.placed, measured.states, pair.axes, itself, pair.reading
+        weights, measured.texts, measured.states, pair.axes, itself, pair.reading
     )
     for effect in (found.word, found.next_token):
         for name in ("gap", "denoise", "noise", "same_sense"):
@@ -135,7 +135,7 @@ def coordinate_with_all_heads(model, measured, *, recipient, donor):
     hooks = [(f"blocks.{layer}.attn.hook_z", edit(layer)) for layer in range(LAYERS)]
     hooks.append((f"blocks.{measured.depth - 1}.hook_resid_post", read))
     with torch.no_grad():
-        model.bridge.run_with_hooks(torch.tensor([measured.placed[recipient].ids]), fwd_hooks=hooks)
+        model.bridge.run_with_hooks(torch.tensor([measured.texts[recipient].ids]), fwd_hooks=hooks)
     return pair.axis.coordinate(seen["resid"]).item()
 
 
@@ -280,7 +280,8 @@ def test_the_planted_head_is_first_and_the_whole_gap_and_every_other_is_nothing(
 
 @pytest.mark.parametrize("seeds", mostly_campaign([range(2), range(6)]))
 def test_models_without_the_head_are_not_ranked(tmp_path, seeds):
-    """The gate lets one in a hundred pass by chance (two of six: once in seven hundred such tests)."""
+    """The gate lets one in a hundred pass by chance (two of six: once in seven hundred such
+    tests)."""
     passed = []
     for seed in seeds:
         bare = probe.load(make_handmade(tmp_path / f"none{seed}", [], seed=seed))

@@ -14,6 +14,7 @@ from probe.evidence.word import StudyOptions, observe_word
 from probe.model.check import certify
 from probe.model.find import PACKAGED, find_packaged
 from probe.model.load import read_weights
+from probe.pages.walk_sentences import because
 from probe.text import lexicon
 from probe.text.sentences import as_corpus
 
@@ -59,9 +60,9 @@ def test_the_heads_that_lead_in_the_report_lead_on_a_few_pairs(smollm2):
     result = observe_word(smollm2, material, StudyOptions(max_pairs=3, permutations=99))
     [pair] = result.pairs
     along = (pair.axes, pair.pairs, pair.reading)
-    net = effects.measure(
-        read_weights(smollm2), result.placed, result.states, *along
-    ).word.net.mean(0)
+    net = effects.measure(read_weights(smollm2), result.texts, result.states, *along).word.net.mean(
+        0
+    )
     assert {divmod(int(place), net.shape[1]) for place in (-net).ravel().argsort()[:4]} & set(
         LEADING
     )
@@ -70,6 +71,7 @@ def test_the_heads_that_lead_in_the_report_lead_on_a_few_pairs(smollm2):
 def test_the_walk_opens_at_a_head_that_moves_the_word_from_its_cue(smollm2):
     walked = probe.walk(smollm2, "The fisherman walked along to the bank", word="bank")
     assert walked.frames["agreement"]["error"].max() < 1e-4
-    assert (walked.layer, walked.head) in LEADING and "towards its sense “river”" in walked.because
+    assert (walked.layer, walked.head) in LEADING
+    assert "towards its sense “river”" in because(walked.findings)
     values = walked.frames["values"].set_index("pos")
     assert values.loc[[1, 3], "share"].sum() > 0.5  # "fisherman", "along"

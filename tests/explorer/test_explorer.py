@@ -11,11 +11,13 @@ from hooked_runs import put, read_all
 import probe
 from probe.errors import InputError, UnsupportedModel
 from probe.explorer.page import KINDS, WHAT, parse
-from probe.explorer.session import LONGEST, Explorer, messages
+from probe.explorer.session import MAX_TOKENS, Explorer, messages
 from probe.model import forward, hooks
+from probe.model.find import EMBEDDED
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText, tokenize
 from probe.model.trace import target_states
+from probe.pages.walk_sentences import answer
 from probe.patching.heads import swap_heads
 from probe.patching.positions import COMPONENTS, trace_positions
 from probe.walkthrough import scene
@@ -49,8 +51,8 @@ def unpacked(packed):
 
 
 def axis_of(explorer, axis="sentences"):
-    return explorer._axis(
-        explorer.stand(parse({"what": "along", "text": THIS, "other": THAT, "axis": axis}))
+    return explorer._sense_axis(
+        explorer.state(parse({"what": "along", "text": THIS, "other": THAT, "axis": axis}))
     )
 
 
@@ -83,7 +85,7 @@ def test_a_swap_moves_the_word_and_the_next_token_as_a_hooked_forward_does(
     runs = [changed(tiny, some, donors) for some in ([], swaps)]
     told = result(explorer, "swap", swaps=swaps, axis=axis)
     for stream, logits, coordinate, rows in zip(
-        *zip(*runs, strict=True), told["places"], told["next"], strict=True
+        *zip(*runs, strict=True), told["coordinates"], told["next"], strict=True
     ):
         assert coordinate == pytest.approx(
             float(known.axis.coordinate(stream[told["depth"]])) + 0.5, abs=1e-4
@@ -94,7 +96,7 @@ def test_a_swap_moves_the_word_and_the_next_token_as_a_hooked_forward_does(
             assert row["probability"] == pytest.approx(float(shares[row["id"]]), abs=1e-4)
             assert row["logit"] == pytest.approx(float(logits[-1, row["id"]]), abs=1e-3)
     if swaps != SWAPS[1:2] or axis == "sentences":
-        assert abs(told["places"][1] - told["places"][0]) > 0.01
+        assert abs(told["coordinates"][1] - told["coordinates"][0]) > 0.01
 
 
 def test_every_head_swapped_by_itself_is_the_engine_of_swaps(tiny, explorer):
@@ -123,14 +125,14 @@ def test_heads_behind_the_read_out_move_nothing(explorer):
 def test_what_moves_the_word_adds_up_to_its_coordinate(explorer):
     for axis in ("lexicon", "sentences"):
         told = result(explorer, "along", axis=axis)
-        assert told["sum"] == pytest.approx(told["places"]["here"] - 0.5, abs=1e-4)
+        assert told["sum"] == pytest.approx(told["coordinates"]["first"] - 0.5, abs=1e-4)
         heads, sources = (unpacked(told["arrays"][name]) for name in ("toward", "toward_source"))
         assert torch.allclose(heads, sources.sum(-1), atol=1e-6)
         first = next(row for row in told["leading"] if row["head"] is not None)
         assert sources[first["layer"], first["head"], first["pos"]] == pytest.approx(
             first["moved"], abs=1e-5
         )
-    assert told["places"] == pytest.approx({"here": 1.0, "there": 0.0}, abs=1e-5)
+    assert told["coordinates"] == pytest.approx({"first": 1.0, "second": 0.0}, abs=1e-5)
 
 
 def test_the_trace_is_that_of_both_sentences_along_their_axis(tiny, explorer):
@@ -159,7 +161,7 @@ def test_the_trace_can_be_stopped_inside_a_column(explorer, monkeypatch):
     whole, heads = (
         result(explorer, what, pos=3)["arrays"][what] for what in ("trace", "trace_heads")
     )
-    monkeypatch.setattr(scene, "TOGETHER", 1)
+    monkeypatch.setattr(scene, "LAYERS_PER_STEP", 1)
     told = said(explorer, "trace")
     steps = unpacked(whole)[0].numel()
     shares = [number / steps for number in range(1, steps + 1)]
@@ -190,9 +192,9 @@ def test_the_sentence_carries_the_walk_of_its_head(tiny, explorer):
     told = result(explorer, "sentence", follow=[1, 2])
     walked = probe.walk(tiny, THIS, head=(1, 2), against=THAT)
     block = told["block"]
-    assert block["first"] == walked.block["first"] and block["answer"] == walked.answer
+    assert block["first"] == walked.block["first"] and block["answer"] == answer(walked.findings)
     assert set(walked.block["arrays"]) - set(block["arrays"]) == {"lens", "nearest", "trace"}
-    for name in ("pattern", "share", "delta_norm", "there_pattern"):
+    for name in ("pattern", "share", "delta_norm", "second_pattern"):
         assert torch.allclose(
             unpacked(block["arrays"][name]), unpacked(walked.block["arrays"][name]), atol=1e-6
         )
@@ -204,8 +206,8 @@ def test_the_sentence_carries_the_walk_of_its_head(tiny, explorer):
 def test_one_sentence_alone_is_explored_too(explorer):
     alone = {"text": "The mole dug a tunnel.", "other": None}
     told = result(explorer, "sentence", **alone)
-    assert told["block"]["there"] is None and told["block"]["word"] == "mole"
-    assert result(explorer, "swap", **alone, swaps=[[0, 0, "mean"], [1, 1, "off"]])["places"]
+    assert told["block"]["second_tokens"] is None and told["block"]["word"] == "mole"
+    assert result(explorer, "swap", **alone, swaps=[[0, 0, "mean"], [1, 1, "off"]])["coordinates"]
     assert result(explorer, "effects", **alone, kind="mean")["kind"] == "mean"
 
 
@@ -213,33 +215,78 @@ def test_a_word_beyond_the_lexicon_has_next_tokens_and_no_axis(explorer):
     alone = {"text": "He walked to the garden", "other": None}
     (error,) = said(explorer, "along", **alone)[-1:]
     assert error["error"] == (
-        "Looking for an axis of “garden”: the lexicon does not have the word, so give a second sentence in which it "
+        "Looking for an axis of “garden”: the lexicon does not have the "
+        "word, so give a second sentence in which it "
         "means something else."
     )
     told = result(explorer, "swap", **alone, swaps=[[0, 0, "off"]])
-    assert "places" not in told and len(told["next"]) == 2
+    assert "coordinates" not in told and len(told["next"]) == 2
 
 
 REFUSED = {
-    "nul": ({"text": "a\x00b"}, "Reading the text: it holds a NUL character, which no tokenizer reads; take it out."),
-    "empty": ({"text": " "}, "Reading the text: got an empty text, expected at least one word; give a sentence."),
-    "long": ({"text": "bank " * LONGEST}, f"expected at most {LONGEST} here; shorten it, or use `probe walk`."),
-    "longer": ({"text": "bank " * 2000}, "the context window of tiny-senses; shorten the text or split it."),
-    "no word": ({"text": "...", "other": None}, "got no letters or digits; give a text with a word in it."),
-    "elsewhere": ({"other": "Nothing here."}, "found it 0 times; give a word that stands in the text."),
-    "no head": ({"follow": [9, 0]}, "Following layer 9 of tiny-senses: it has 4 layers; give --layer from 0 to 3."),
-    "odd head": ({"follow": [True, 0]}, "got a head or a position that is no number; choose one on the page."),
-    "odd swap": ({"swaps": [[0, 0, "melt"]]}, "are not [layer, head, kind] each; choose heads on the map."),
+    "nul": (
+        {"text": "a\x00b"},
+        ("Reading the text: it holds a NUL character, which no tokenizer reads; take it out."),
+    ),
+    "empty": (
+        {"text": " "},
+        ("Reading the text: got an empty text, expected at least one word; give a sentence."),
+    ),
+    "long": (
+        {"text": "bank " * MAX_TOKENS},
+        (f"expected at most {MAX_TOKENS} here; shorten it, or use `probe walk`."),
+    ),
+    "longer": (
+        {"text": "bank " * 2000},
+        ("the context window of tiny-senses; shorten the text or split it."),
+    ),
+    "no word": (
+        {"text": "...", "other": None},
+        ("got no letters or digits; give a text with a word in it."),
+    ),
+    "elsewhere": (
+        {"other": "Nothing here."},
+        ("found it 0 times; give a word that stands in the text."),
+    ),
+    "no head": (
+        {"follow": [9, 0]},
+        ("Following layer 9 of tiny-senses: it has 4 layers; give --layer from 0 to 3."),
+    ),
+    "odd head": (
+        {"follow": [True, 0]},
+        ("got a head or a position that is no number; choose one on the page."),
+    ),
+    "odd swap": (
+        {"swaps": [[0, 0, "melt"]]},
+        ("are not [layer, head, kind] each; choose heads on the map."),
+    ),
     "what": ({"what": "__init__"}, "got what = '__init__', expected one of sentence, along, swap,"),
     "no text": ({"text": None}, "Reading a question: got no text, expected a sentence."),
     "typed": ({"text": 5}, "Reading a question: got text as int, expected a string."),
-    "axis": ({"axis": "x"}, "got axis = 'x' and kind = 'other', expected lexicon or sentences, and other, mean, off."),
-    "alone": ({"what": "trace", "other": None}, "got one only; give a second one with the same word."),
-    "unequal": ({"what": "trace", "other": LONGER},
-     "the word is token 7 of this one and token 8 of the other, and parts can be put only where they fit"),
-    "where": ({"what": "trace_heads", "pos": 77}, "Tracing position 77: the word stands at 7; click on a cell."),
-    "other's": ({"what": "swap", "other": None, "swaps": SWAPS[:1]}, "got one sentence only; give a second one"),
-}  # fmt: skip
+    "axis": (
+        {"axis": "x"},
+        ("got axis = 'x' and kind = 'other', expected lexicon or sentences, and other, mean, off."),
+    ),
+    "alone": (
+        {"what": "trace", "other": None},
+        ("got one only; give a second one with the same word."),
+    ),
+    "unequal": (
+        {"what": "trace", "other": LONGER},
+        (
+            "the word is token 7 of this one and token 8 of the other, "
+            "and parts can be put only where they fit"
+        ),
+    ),
+    "where": (
+        {"what": "trace_heads", "pos": 77},
+        ("Tracing position 77: the word stands at 7; click on a cell."),
+    ),
+    "other's": (
+        {"what": "swap", "other": None, "swaps": SWAPS[:1]},
+        "got one sentence only; give a second one",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -265,15 +312,18 @@ def test_an_encoder_decoder_is_refused():
     with pytest.raises(
         UnsupportedModel,
         match="it is an encoder-decoder, whose heads read two texts; use `probe walk",
-    ):
+    ) as raised:
         Explorer(family_model("t5"))
+    # The model that it recommends is one that ships.
+    recommended = str(raised.value).rpartition(", as ")[2].removesuffix(".")
+    assert recommended in EMBEDDED
 
 
 def test_a_model_that_reads_both_ways_swaps_and_does_not_write():
     explorer = Explorer(probe.load("tiny-senses-bidirectional"))
     assert len(result(explorer, "sentence")["next"]) == 10
     told = result(explorer, "swap", swaps=[[0, 0, "other"]])
-    assert len(told["next"]) == 2 and told["places"][0] != told["places"][1]
+    assert len(told["next"]) == 2 and told["coordinates"][0] != told["coordinates"][1]
     assert result(explorer, "trace")["columns"]
     (error,) = said(explorer, "write")
     assert (
@@ -287,4 +337,4 @@ def test_what_is_kept_is_bounded(tiny):
         result(
             explorer, "sentence", text=f"They sat by the river bank on day {number}.", other=None
         )
-    assert explorer.traced.cache_info().currsize == explorer.traced.cache_info().maxsize == 8
+    assert explorer.trace_of.cache_info().currsize == explorer.trace_of.cache_info().maxsize == 8

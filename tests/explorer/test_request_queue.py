@@ -10,8 +10,8 @@ import pytest
 
 from probe.errors import InputError
 from probe.explorer import server
-from probe.explorer.request_queue import PAGES, WAITING, Desk, Job
-from probe.explorer.widget import between
+from probe.explorer.request_queue import MAX_PAGES, MAX_WAITING, Job, RequestQueue
+from probe.explorer.widget import run_between_cells
 
 STEPS = 40
 
@@ -43,47 +43,47 @@ async def in_a_worker(function, *arguments):
 in_a_worker.one = ThreadPoolExecutor(1)
 
 
-def at_desk(explorer, play, run=in_a_worker):
-    """What `play` makes of a desk with this explorer."""
+def with_queue(explorer, play, run=in_a_worker):
+    """What `play` makes of a queue with this explorer."""
 
     async def whole():
-        desk = Desk(explorer, run)
+        queue = RequestQueue(explorer, run)
         try:
-            return await play(desk)
+            return await play(queue)
         finally:
-            await asyncio.wait_for(desk.close(), 20)
+            await asyncio.wait_for(queue.close(), 20)
 
     return asyncio.run(whole())
 
 
-class Asked:
+class Queued:
     """A question put in line, and its messages."""
 
-    def __init__(self, desk, **question):
-        self.said = asyncio.Queue()
-        self.job = desk.take(question, self.said.put_nowait)
+    def __init__(self, queue, **question):
+        self.messages = asyncio.Queue()
+        self.job = queue.put(question, self.messages.put_nowait)
 
     async def last(self):
-        while "doing" in (message := await self.said.get()):
+        while "doing" in (message := await self.messages.get()):
             pass
         return message
 
 
-@pytest.mark.parametrize("run", [in_a_worker, between])
+@pytest.mark.parametrize("run", [in_a_worker, run_between_cells])
 def test_a_new_sentence_ends_the_work_on_the_older_one(run):
     slow = Slow()
 
-    async def play(desk):
-        first = Asked(desk, what="sentence", text="one", page="a", number=1)
-        await first.said.get()
-        second = Asked(desk, what="trace", text="two", page="a", number=2)
-        other = Asked(desk, what="sentence", text="three", page="b", number=1)
-        newest = Asked(desk, what="sentence", text="four", page="a", number=3)
-        late = Asked(desk, what="sentence", text="five", page="a", number=2)
+    async def play(queue):
+        first = Queued(queue, what="sentence", text="one", page="a", number=1)
+        await first.messages.get()
+        second = Queued(queue, what="trace", text="two", page="a", number=2)
+        other = Queued(queue, what="sentence", text="three", page="b", number=1)
+        newest = Queued(queue, what="sentence", text="four", page="a", number=3)
+        late = Queued(queue, what="sentence", text="five", page="a", number=2)
         return [await job.last() for job in (first, second, other, newest, late)]
 
     ended = {"superseded": True}
-    assert at_desk(slow, play, run) == [
+    assert with_queue(slow, play, run) == [
         ended,
         ended,
         {"result": "three"},
@@ -95,42 +95,42 @@ def test_a_new_sentence_ends_the_work_on_the_older_one(run):
 
 
 def test_only_so_many_questions_wait():
-    async def play(desk):
-        for number in range(WAITING):
-            Asked(desk, what="sentence", text="one", page=str(number))
+    async def play(queue):
+        for number in range(MAX_WAITING):
+            Queued(queue, what="sentence", text="one", page=str(number))
         with pytest.raises(
-            InputError, match=f"{WAITING} others are waiting; ask again in a moment"
+            InputError, match=f"{MAX_WAITING} others are waiting; ask again in a moment"
         ):
-            Asked(desk, what="sentence", text="one")
-        for number in range(3 * PAGES):
-            desk._supersede(str(number), 1, Job("swap", print))
-        return len(desk.pages)
+            Queued(queue, what="sentence", text="one")
+        for number in range(3 * MAX_PAGES):
+            queue._supersede(str(number), 1, Job("swap", print))
+        return len(queue.pages)
 
     slow = Slow()
-    assert at_desk(slow, play) == PAGES
+    assert with_queue(slow, play) == MAX_PAGES
     assert len(slow.steps) < STEPS / 2  # closing waits for a step, not for the line
 
 
 def test_whoever_goes_away_ends_the_work():
     slow = Slow()
 
-    async def play(desk):
-        asked = Asked(desk, what="sentence", text="one", page="a")
-        lines = server._lines(asked.job, asked.said)
+    async def play(queue):
+        queued = Queued(queue, what="sentence", text="one", page="a")
+        lines = server._lines(queued.job, queued.messages)
         assert json.loads(await anext(lines))["doing"] == "waiting"
         await lines.aclose()
-        return asked.job.wanted
+        return queued.job.wanted
 
-    assert at_desk(slow, play) is False
+    assert with_queue(slow, play) is False
     assert len(slow.steps) < STEPS / 2
 
 
 def test_a_failure_of_ours_is_a_sentence_and_the_next_question_is_answered():
-    async def play(desk):
-        failed = await Asked(desk, what="sentence", text="one").last()
-        desk.explorer = Slow()
-        return failed, await Asked(desk, what="sentence", text="two").last(), len(desk.jobs)
+    async def play(queue):
+        failed = await Queued(queue, what="sentence", text="one").last()
+        queue.explorer = Slow()
+        return failed, await Queued(queue, what="sentence", text="two").last(), len(queue.jobs)
 
-    failed, answered, waiting = at_desk(Broken(), play)
+    failed, answered, waiting = with_queue(Broken(), play)
     assert failed["error"].startswith("Answering the question failed; the explorer goes on.")
     assert answered == {"result": "two"} and waiting <= 1

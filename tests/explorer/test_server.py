@@ -111,7 +111,7 @@ def test_its_own_page_and_names_of_this_machine_are_let_in(client):
     ],
 )
 def test_a_server_for_others_takes_numbers_and_its_own_name(name, host, ours):
-    assert server._is_ours(name, host) is ours
+    assert server._is_own_name(name, host) is ours
 
 
 @pytest.mark.parametrize(

@@ -414,6 +414,42 @@ def bridge(checkpoint: Path) -> TransformerBridge:
     return probe.load(checkpoint).bridge
 
 
+# Each of them called with a model and nothing that depends on it.
+ASKED_OF_A_MODEL = {
+    "certify": lambda model: probe.certify(model, ["the river bank"]).ok,
+    "count_parameters": lambda model: probe.count_parameters(model).total,
+    "read_weights": lambda model: probe.read_weights(model).shape,
+    "tokenize": lambda model: probe.tokenize(model, "the river bank"),
+    "trace": lambda model: probe.trace(model, "the river bank").logits.argmax(-1).tolist(),
+    "nearest_tokens": lambda model: probe.decomposition.nearest_tokens(model, torch.ones(32)),
+}
+
+
+@pytest.mark.parametrize("name", ASKED_OF_A_MODEL)
+def test_a_public_function_takes_what_load_takes(name: str, checkpoint: Path, model: Model) -> None:
+    ask = ASKED_OF_A_MODEL[name]
+    expected = ask(model)
+    for source in (checkpoint, str(checkpoint), model.bridge):
+        assert ask(source) == expected
+
+
+def test_every_public_function_of_a_model_says_that_it_takes_what_load_takes() -> None:
+    functions = [getattr(probe, name) for name in probe.__all__]
+    for module in (probe.decomposition, probe.cross):
+        functions += [getattr(module, name) for name in module.__all__]
+    of_models = 0
+    for function in functions:
+        annotation = getattr(function, "__annotations__", {}).get("model")
+        if annotation is not None:
+            assert "Union" in str(annotation) or "ModelSource" in str(annotation), function
+            of_models += 1
+    assert of_models == 14
+
+
+def test_a_loaded_model_passes_through_as_it_is(model: Model) -> None:
+    assert probe.load(model) is model
+
+
 def test_training_mode_is_refused(bridge: TransformerBridge) -> None:
     bridge.train()
     assert (

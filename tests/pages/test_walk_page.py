@@ -7,6 +7,7 @@ from families import family_model
 from seeds import mostly_campaign
 
 import probe
+from probe.pages.walk_sentences import because
 from probe.walkthrough import scene
 
 pytestmark = MARKS
@@ -212,10 +213,10 @@ def test_heads_of_all_layers_and_tokens_are_reached_by_keyboard(page, walked):
 
 def test_a_token_is_followed_from_wherever_it_is_clicked_and_the_address_holds_it(page, walked):
     first, opened = page.inner_text(".note"), page.inner_text("h1")
-    assert walked.because in first
+    assert because(walked.findings) in first
     page.locator(".still [data-pos='4']").click()
     assert page.url.endswith("#L1H2@4") and page.inner_text("h1") == "What happens to “a”?"
-    assert walked.because not in page.inner_text(".note")
+    assert because(walked.findings) not in page.inner_text(".note")
     assert f"You follow L1H2 at “a”; the page opened at L1H2 at “{walked.word}”." not in first
     page.locator('[data-queries="rows"] [data-kind="pattern"] .mark-rect.role-mark path').nth(
         0
@@ -282,7 +283,7 @@ def test_a_long_text_is_usable(open_page, model, tmp_path):
     assert page.locator('.strip [name="at"]').count() == 24
     assert page.locator(".still .chip").count() == len(long.frames["tokens"])
     rows = cells(page, "values")
-    assert rows[-2][0][0] == f"{long.block['beyond']} other tokens" and rows[-1][1][0] == "1.000"
+    assert rows[-2][0][0] == f"{long.block['n_undrawn']} other tokens" and rows[-1][1][0] == "1.000"
     shares = [number(row[-1][1]) for row in rows[:-1]]
     assert sum(shares) == pytest.approx(1, abs=1e-3)
     assert "the pictures show the 24" in page.inner_text(".note")
@@ -290,7 +291,7 @@ def test_a_long_text_is_usable(open_page, model, tmp_path):
 
 
 def test_heads_that_are_not_carried_cannot_be_chosen(open_page, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(scene, "CELLS", 10)
+    monkeypatch.setattr(scene, "MAX_CELLS", 10)
     page = open_page(probe.write(probe.walk(model, TEXT, head=(1, 0)), tmp_path)).page
     assert page.locator('.strip [name="layer"] option').all_inner_texts() == ["1"]
     assert page.locator("[data-map] input:disabled").count() == 4
@@ -355,7 +356,7 @@ def test_attention_is_drawn_as_lines_when_the_reader_likes_and_every_line_can_be
     boxes = page.locator("[data-lines]")
     assert boxes.count() == 4 and page.locator(".square[data-queries]:visible").count() == 0
     bundle = page.locator("#softmax [data-lines]")
-    weights = page.evaluate("() => keys.map((key) => get('pattern', carried(), state.at, key))")
+    weights = page.evaluate("() => keys.map((key) => get('pattern', headIndex(), state.at, key))")
     drawn = bundle.locator("line").evaluate_all(
         "all => all.map(line => line.querySelector('title').textContent)"
     )

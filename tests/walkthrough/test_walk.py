@@ -13,7 +13,9 @@ from families import family_model
 
 import probe
 from probe.model import attention
+from probe.pages import walk_sentences
 from probe.pages.walk import formula, pictures
+from probe.pages.walk_sentences import answer, because
 from probe.walkthrough import choose, numbers, scene
 from probe.walkthrough.frames import DESCRIBED
 
@@ -42,7 +44,7 @@ def coordinates(frame, letter):
     ].to_numpy()
 
 
-def test_the_words_token_vector_is_exactly_the_same_in_both_sentences_and_its_position_vector_is_not(
+def test_the_words_token_vector_is_the_same_in_both_sentences_and_its_position_vector_is_not(
     walked,
 ):
     rows = walked.frames["embedding"].set_index(["part", "where"])
@@ -105,12 +107,18 @@ def test_the_plane_is_that_of_the_largest_variance():
 
 
 def test_a_head_that_rests_on_the_first_token_is_never_opened(model, monkeypatch):
-    monkeypatch.setattr(choose, "RESTING", 0.05)
-    seen, here = scene.Seen.within(probe.trace(model, TEXT)), choose.place(model, TEXT, "bank")
-    resting = choose.rest(seen, here.at)
+    monkeypatch.setattr(choose, "MAX_RESTING", 0.05)
+    view, here = (
+        scene.AttentionView.of_self_attention(probe.trace(model, TEXT)),
+        choose.word_in_text(model, TEXT, "bank"),
+    )
+    resting = choose.resting_attention(view, here.at)
     assert 0 < (resting > 0.05).sum() < resting.numel()
-    layer, head, because = choose.choose_head(seen, here, (None, None))
-    assert resting[layer, head] <= 0.05 and " attention to “<|endoftext|>” w" in because
+    choice = choose.choose_head(view, here, (None, None))
+    assert resting[choice.layer, choice.head] <= 0.05
+    assert choice.n_resting == (resting > 0.05).sum()
+    assert choice.resting_tokens == ("<|endoftext|>",)
+    assert " attention to “<|endoftext|>” w" in walk_sentences._passed_over(choice)
 
 
 def test_content_words_are_no_function_words_and_no_punctuation(model):
@@ -122,7 +130,7 @@ def test_content_words_are_no_function_words_and_no_punctuation(model):
 def test_a_layer_alone_chooses_among_its_heads(model):
     found = [probe.walk(model, TEXT, word="flood", head=(layer, None)) for layer in range(2)]
     assert [walk.layer for walk in found] == [0, 1]
-    assert "of 4 heads of layer 0" in found[0].because
+    assert "of 4 heads of layer 0" in because(found[0].findings)
     best = found[0].frames["heads"].nlargest(1, "from_content")
     assert (best["layer"].item(), best["head"].item()) in {
         (walk.layer, walk.head) for walk in found
@@ -130,9 +138,11 @@ def test_a_layer_alone_chooses_among_its_heads(model):
 
 
 def test_a_first_word_has_only_itself_and_bos_to_take_from_and_nothing_comes_after_the_last(model):
-    assert probe.walk(model, "The river bank").later is None
+    assert probe.walk(model, "The river bank").truncation_change is None
     found = probe.walk(model, "Bank")
-    assert "adds" not in found.because and "it moves “Bank” most:" in found.because
+    assert "adds" not in because(found.findings) and "it moves “Bank” most:" in because(
+        found.findings
+    )
     assert found.frames["heads"]["moved"].max() == 0
 
 
@@ -146,9 +156,10 @@ def test_the_last_word_is_followed_by_default_or_the_last_that_the_lexicon_has(m
 
 
 def test_a_word_of_several_tokens_is_read_at_its_last_and_its_pieces_are_no_context(model):
-    here = choose.place(model, "The mole wugged away", "wugged")
+    here = choose.word_in_text(model, "The mole wugged away", "wugged")
     assert len(here.positions) > 1 and here.at == here.positions[-1]
-    others = scene.Seen.within(probe.trace(model, "The mole wugged away")).others(here)
+    view = scene.AttentionView.of_self_attention(probe.trace(model, "The mole wugged away"))
+    others = view.other_words(here)
     for at in here.positions:
         assert others[at].nonzero()[:, 0].tolist() == list(range(1, here.positions[0]))
 
@@ -159,9 +170,11 @@ def test_the_other_sentence_has_the_same_tokens_at_the_word_and_others_before(mo
         ("Apple soared", "Apple"),
         ("A verdant wug", "wug"),
     ):
-        here = choose.place(model, text, word)
-        there = choose.other_sentence(model, here, None)
-        assert there.ids == here.ids and there.around(causal=True) != here.around(causal=True)
+        here = choose.word_in_text(model, text, word)
+        there = choose.second_word(model, here, None)
+        assert there.ids == here.ids and there.context_ids(causal=True) != here.context_ids(
+            causal=True
+        )
         assert there.tokens.text != text
 
 
@@ -254,7 +267,10 @@ def test_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
 
 
 TWO = {"against": "A bank", "beside": "My bank"}
-EMPTY = "Choosing a word to follow: got an empty one, expected a word of the text; give --word bank, say."
+EMPTY = (
+    "Choosing a word to follow: got an empty one, expected a "
+    "word of the text; give --word bank, say."
+)
 
 
 @pytest.mark.parametrize(
@@ -324,7 +340,10 @@ def test_the_command_writes_a_page_that_names_the_command(run, checkpoint, tmp_p
 def test_a_notebook_shows_what_was_walked(walked):
     shown = walked._repr_html_()
     assert (
-        walked.answer in shown and "L1H2" in shown and "values" in shown and "<script" not in shown
+        answer(walked.findings) in shown
+        and "L1H2" in shown
+        and "values" in shown
+        and "<script" not in shown
     )
 
 
@@ -333,6 +352,6 @@ def test_a_word_that_stands_twice_is_said_to_be_the_first(model):
         probe.walk(model, text, word="bank")
         for text in ("The bank near the river bank", "The river bank")
     )
-    assert twice.answer.startswith("At “bank” (the first of 2), L") and once.answer.startswith(
-        "At “bank”, L"
-    )
+    assert answer(twice.findings).startswith("At “bank” (the first of 2), L") and answer(
+        once.findings
+    ).startswith("At “bank”, L")

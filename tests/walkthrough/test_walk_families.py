@@ -17,6 +17,7 @@ import probe
 from probe.model import attention
 from probe.model.architectures import FAMILIES
 from probe.pages.walk import render
+from probe.pages.walk_sentences import answer, because
 from probe.walkthrough import choose, numbers, scene
 from probe.walkthrough.frames import TABLES
 
@@ -99,22 +100,22 @@ def test_every_formula_agrees_with_its_hook_in_every_layer(walked, kind):
 
 def test_a_formula_that_is_wrong_shows_in_its_own_row(kind, traced, monkeypatch):
     model = family_model(kind)
-    seen = (
-        scene.Seen.across(probe.trace(model, SOURCE, TARGET))
+    view = (
+        scene.AttentionView.of_cross_attention(probe.trace(model, SOURCE, TARGET))
         if kind in PAIRED
-        else scene.Seen.within(traced)
+        else scene.AttentionView.of_self_attention(traced)
     )
     project = attention.project
     monkeypatch.setattr(
         attention, "project", lambda x, weight, bias: project(x, weight, bias) * 1.01
     )
-    rows = {row.step: row.error for row in numbers.agreement(seen, 0, at=3)}
+    rows = {row.step: row.error for row in numbers.agreement(view, 0, at=3)}
     assert min(rows[step] for step in "QKV") > 5e-3 and rows["z"] < 1e-5 and rows["scores"] < 1e-5
     monkeypatch.setattr(attention, "project", project)
     for name in ("scores", "matches"):
         formula = getattr(attention, name)
         monkeypatch.setattr(attention, name, lambda q, k, formula=formula: formula(q, k) * 1.01)
-    rows = {row.step: row.error for row in numbers.agreement(seen, 0, at=3)}
+    rows = {row.step: row.error for row in numbers.agreement(view, 0, at=3)}
     assert (
         rows["scores"] > 1e-3 and rows["pattern"] > 1e-4 and rows["Q"] < 1e-5 and rows["z"] < 1e-5
     )
@@ -145,7 +146,7 @@ def test_the_steps_and_tables_are_those_of_the_family(walked, kind):
 
 
 @pytest.mark.parametrize("kind", each_family("olmo2", "gemma2", "gemma3_text"))
-def test_where_a_family_norms_what_its_heads_write_the_sum_shows_it_and_a_head_moves_by_what_is_added(
+def test_where_a_family_norms_its_writes_the_sum_shows_it_and_a_head_moves_by_what_is_added(
     kind,
 ):
     model = family_model(kind)
@@ -154,12 +155,12 @@ def test_where_a_family_norms_what_its_heads_write_the_sum_shows_it_and_a_head_m
         walked.frames["agreement"].query("step.str.startswith('E + RMSNorm')")["error"].max() < 1e-5
     )
     assert "E′ = E + RMSNorm(ΔE of this head + ΔE of the other 3)" in render(walked, MADE)
-    seen = scene.Seen.within(trace)
+    view = scene.AttentionView.of_self_attention(trace)
     for layer in range(model.config.n_layers):
-        written = attention.write(trace.z[layer], seen.weights.blocks[layer].w_o)
+        written = attention.write(trace.z[layer], view.weights.blocks[layer].w_o)
         added = trace.resid_mid[layer] - trace.resid_pre[layer]
         assert torch.allclose(
-            seen.added(layer, written).sum(0), added, atol=1e-5 * added.abs().max()
+            view.as_added(layer, written).sum(0), added, atol=1e-5 * added.abs().max()
         )
     assert (
         walked.frames["sums"].query("term == 'difference'")["norm"].item()
@@ -174,7 +175,8 @@ def test_a_text_longer_than_a_layer_looks_back_is_refused_and_a_shorter_one_walk
     with pytest.raises(probe.InputError) as refused:
         probe.walk(model, SOURCE)
     assert str(refused.value) == (
-        f"Walking a text through {kind}: it has {n} tokens, and some layers look back over 5 only, so that one mask "
+        f"Walking a text through {kind}: it has {n} tokens, and some "
+        "layers look back over 5 only, so that one mask "
         "would not do; give a text of at most 5 tokens."
     )
     assert probe.walk(model, "the bank").frames["agreement"]["error"].max() < 1e-5
@@ -260,13 +262,13 @@ def test_the_page_carries_every_head_at_every_token(walked, traced):
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
 def test_cutting_off_what_comes_later_changes_a_word_only_where_both_sides_are_read(walked, kind):
-    assert walked.later < 1e-5 if CAUSAL[kind] else walked.later > 1e-3
+    assert walked.truncation_change < 1e-5 if CAUSAL[kind] else walked.truncation_change > 1e-3
     shown = [
         probe.trace(family_model(kind), text)
         for text in (SOURCE, SOURCE[: SOURCE.index(WORD) + len(WORD)])
     ]
     whole, alone = (trace.resid_post[:, walked.at] for trace in shown)
-    assert walked.later == pytest.approx(
+    assert walked.truncation_change == pytest.approx(
         ((whole - alone).abs().max() / whole.abs().max()).item(), abs=1e-7
     )
 
@@ -276,7 +278,7 @@ def test_the_word_is_compared_with_another_sentence_in_every_model_with_one_stac
     other = "A muddy river roamed"
     found = walk_of(kind, head=(0, 0), beside=other)
     layers, model = found.frames["layers"], family_model(kind)
-    assert found.other == other and found.same_tokens and layers["apart"].iloc[0] == 0
+    assert found.second_text == other and found.same_tokens and layers["apart"].iloc[0] == 0
     here, there = (probe.trace(model, text) for text in (SOURCE, other))
     pair = [trace.resid_post[-1, trace.tokens.positions_of(WORD)[-1]] for trace in (here, there)]
     cosine = torch.cosine_similarity(*pair, dim=0).item()
@@ -302,27 +304,29 @@ def test_the_head_that_takes_most_from_the_content_words_it_may_see_is_followed(
     ]
     assert not word & set(sources)
     resting = [pos for pos, (start, end) in enumerate(tokens.spans) if start == end or pos == 0]
-    seen, layers = scene.Seen.within(traced), range(traced.z.shape[0])
+    view, layers = scene.AttentionView.of_self_attention(traced), range(traced.z.shape[0])
     after = [
-        traced.resid_pre[layer, at] + seen.added(layer, traced.attn_out[layer, at], at)
+        traced.resid_pre[layer, at] + view.as_added(layer, traced.attn_out[layer, at], at)
         for layer in layers
     ]
 
     def taken(layer, head):
         written = traced.delta_e_by_source(layer, head, at)[sources].sum(0)
-        return (seen.added(layer, written, at).norm() / after[layer].norm()).item()
+        return (view.as_added(layer, written, at).norm() / after[layer].norm()).item()
 
     moved = {
         (layer, head): taken(layer, head)
         for layer in layers
         for head in range(traced.z.shape[1])
-        if traced.pattern[layer, head, at, resting].sum() <= choose.RESTING
+        if traced.pattern[layer, head, at, resting].sum() <= choose.MAX_RESTING
     }
     assert (walked.layer, walked.head) == max(moved, key=moved.__getitem__)
     heads = walked.frames["heads"].set_index(["layer", "head"])["from_content"]
     assert heads[list(moved)].to_dict() == pytest.approx(moved, rel=1e-4)
-    assert f"{100 * max(moved.values()):.0f}" in walked.because
-    assert f"the content words {'before' if CAUSAL[kind] else 'around'} it" in walked.because
+    assert f"{100 * max(moved.values()):.0f}" in because(walked.findings)
+    assert f"the content words {'before' if CAUSAL[kind] else 'around'} it" in because(
+        walked.findings
+    )
 
 
 def test_a_long_text_is_drawn_in_part_and_counted_whole(kind):
@@ -331,8 +335,10 @@ def test_a_long_text_is_drawn_in_part_and_counted_whole(kind):
     weights = walked.frames["values"]["weight"]
     n = len(probe.tokenize(family_model(kind), long))
     drawn = [token["pos"] for token in walked.block["source"]]
-    assert n > scene.DRAWN and walked.block["beyond"] == n - len(drawn)
-    assert len(drawn) == (min(scene.OF_LONG, walked.at + 2) if CAUSAL.get(kind) else scene.OF_LONG)
+    assert n > scene.MAX_DRAWN_WHOLE and walked.block["n_undrawn"] == n - len(drawn)
+    assert len(drawn) == (
+        min(scene.DRAWN_OF_LONG, walked.at + 2) if CAUSAL.get(kind) else scene.DRAWN_OF_LONG
+    )
     assert len(walked.frames["attention"]) == len(drawn) * len(walked.block["tokens"])
     assert weights.sum() == pytest.approx(1, abs=1e-4)
     if kind in SINGLE:
@@ -345,7 +351,7 @@ def test_a_long_text_is_drawn_in_part_and_counted_whole(kind):
 
 
 def test_a_model_with_many_heads_carries_only_those_of_the_layer(kind, monkeypatch):
-    monkeypatch.setattr(scene, "CELLS", 10)
+    monkeypatch.setattr(scene, "MAX_CELLS", 10)
     walked = walk_of(kind, head=(1, 2))
     assert walked.block["heads"] == [[1, head] for head in range(4)]
     assert unpacked(walked, "moved").shape[:2] == (2, 4)
@@ -408,7 +414,7 @@ class TestPage:
         opened = open_page(probe.write(walked, tmp_path))
         page, n = opened.page, len(traced.tokens)
         assert page.locator("h1").inner_text() == "What happens to “river”?"
-        assert page.locator("h1 + p").inner_text() == walked.answer
+        assert page.locator("h1 + p").inner_text() == answer(walked.findings)
         assert len(dots(page, "pattern", "rows")) == (n * (n + 1) // 2 if CAUSAL[kind] else n * n)
         assert page.locator(".chart.drawn").count() == (11 if CAUSAL[kind] else 8)
         page.locator('[data-map="moved"] [value="0.1"]').check(force=True)

@@ -19,6 +19,7 @@ from probe.charts.grid import token_grid
 from probe.model import attention
 from probe.model.check import certify_pair
 from probe.pages.walk import ACROSS, pictures
+from probe.pages.walk_sentences import answer, because
 from probe.patching.cross import first_token
 from probe.walkthrough.frames import TABLES
 
@@ -62,7 +63,9 @@ def test_a_word_that_is_not_there_yet_is_followed_behind_the_last_token(model, p
         :, :, -1
     ].sum(-1)
     assert (walked.layer, walked.head) == divmod(int(added.argmax()), added.shape[1])
-    assert f"of {added.numel()} heads, it adds most to the logit of “bank”" in walked.because
+    assert f"of {added.numel()} heads, it adds most to the logit of “bank”" in because(
+        walked.findings
+    )
     best = (
         walked.frames["heads"]
         .query(f"layer == {walked.layer} and head == {walked.head}")["logit"]
@@ -71,15 +74,14 @@ def test_a_word_that_is_not_there_yet_is_followed_behind_the_last_token(model, p
     token = first_token(model, TARGET, "bank")
     first = model.tokenizer.decode([token]).strip()
     cut = "" if first == "bank" else f" (of its first token, “{first or '·'}”)"
-    assert (
-        f"by itself adds {best:.2f} to the logit of “bank”{cut}, ".replace("-", "−")
-        in walked.answer
+    assert f"by itself adds {best:.2f} to the logit of “bank”{cut}, ".replace("-", "−") in answer(
+        walked.findings
     )
-    assert f"together add {added.sum().item():.2f}.".replace("-", "−") in walked.answer
+    assert f"together add {added.sum().item():.2f}.".replace("-", "−") in answer(walked.findings)
     above = pair.logits[-1] - pair.logits[-1].mean()
-    assert f"the whole logit is {above[token]:.2f};".replace("-", "−") in walked.answer
+    assert f"the whole logit is {above[token]:.2f};".replace("-", "−") in answer(walked.findings)
     ahead = int((above > above[token]).sum())
-    assert (f"; {ahead} tokens are likelier there." in walked.answer) == (ahead > 1)
+    assert (f"; {ahead} tokens are likelier there." in answer(walked.findings)) == (ahead > 1)
 
 
 def test_without_a_word_the_head_that_takes_most_from_the_content_words_of_the_source_is_followed(
@@ -104,15 +106,15 @@ def test_without_a_word_the_head_that_takes_most_from_the_content_words_of_the_s
         [[part.norm() / after[layer].norm() for part in parts[layer]] for layer in range(2)]
     )
     assert (walked.layer, walked.head) == divmod(int(sizes.argmax()), 4) and walked.word is None
-    assert "by what it takes from the content words of the source" in walked.because
+    assert "by what it takes from the content words of the source" in because(walked.findings)
     whole = pair.cross.delta_e(walked.layer, walked.head, -1)
-    assert f"adds a vector of length {whole.norm().item():.2f}" in walked.answer
+    assert f"adds a vector of length {whole.norm().item():.2f}" in answer(walked.findings)
     assert "logit" not in walked.frames["values"] and "logit" not in walked.block["arrays"]
     alone = probe.walk(model, SOURCE, target=TARGET, head=(0, None))
     assert (alone.layer, alone.head) == (
         0,
         int(sizes[0].argmax()),
-    ) and "4 heads of layer 0" in alone.because
+    ) and "4 heads of layer 0" in because(alone.findings)
 
 
 def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, page_path):
@@ -131,17 +133,50 @@ def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, p
 @pytest.mark.parametrize(
     ("kind", "given", "said"),
     [
-        ("bart", {"target": None}, "{walking}: it is an encoder-decoder; give the translation so far with --target."),
-        ("llama", {}, ("{walking}: it has no decoder for a target; leave --target away, or take an encoder-decoder, "
-         "as tiny-translator.")),
-        ("bart", {"beside": SOURCE}, ("{walking}: a walk through two texts compares no word with another sentence; "
-         "leave --beside and --against away.")),
-        ("bart", {"word": " "}, ("Choosing a word to follow: got an empty one, expected a word of the translation; "
-         "give --word rive, say.")),
-        ("bart", {"head": (2, 0)}, "Following layer 2 of bart: it has 2 layers; give --layer from 0 to 1."),
-        ("bart", {"target": " "}, "Reading the text: got an empty text, expected at least one word; give a sentence."),
+        (
+            "bart",
+            {"target": None},
+            ("{walking}: it is an encoder-decoder; give the translation so far with --target."),
+        ),
+        (
+            "llama",
+            {},
+            (
+                "{walking}: it has no decoder for a target; leave "
+                "--target away, or take an encoder-decoder, "
+                "as tiny-translator."
+            ),
+        ),
+        (
+            "bart",
+            {"beside": SOURCE},
+            (
+                "{walking}: a walk through two texts compares "
+                "no word with another sentence; "
+                "leave --beside and --against away."
+            ),
+        ),
+        (
+            "bart",
+            {"word": " "},
+            (
+                "Choosing a word to follow: got an empty one, "
+                "expected a word of the translation; "
+                "give --word rive, say."
+            ),
+        ),
+        (
+            "bart",
+            {"head": (2, 0)},
+            ("Following layer 2 of bart: it has 2 layers; give --layer from 0 to 1."),
+        ),
+        (
+            "bart",
+            {"target": " "},
+            ("Reading the text: got an empty text, expected at least one word; give a sentence."),
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_walked_is_one_sentence(kind, given, said):
     with pytest.raises(probe.InputError) as raised:
         probe.walk(family_model(kind), SOURCE, **({"target": TARGET} | given))
@@ -216,7 +251,7 @@ class TestPage:
         self, shared_page, page_path, walked, pair
     ):
         page = shared_page(page_path).page
-        assert page.locator("h1 + p").inner_text() == walked.answer
+        assert page.locator("h1 + p").inner_text() == answer(walked.findings)
         sizes = len(pair.target), len(pair.source)
         shown = dots(page, "pattern", "rows")
         assert len(shown) == sizes[0] * sizes[1]

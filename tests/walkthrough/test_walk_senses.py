@@ -10,10 +10,11 @@ from test_walk_families import MADE
 import probe
 from probe.model.tokens import TargetText
 from probe.pages.walk import render
+from probe.pages.walk_sentences import answer, because, caution, travels
 from probe.patching.positions import trace_positions
 from probe.stats.axes import fit_axis
 from probe.walkthrough import choose
-from probe.walkthrough.scene import Seen
+from probe.walkthrough.scene import AttentionView
 
 RIVER, MONEY = (
     "The fisherman walked along the river to the bank.",
@@ -27,64 +28,74 @@ def against(model):
 
 
 def seen_at(model, text, word=None):
-    return Seen.within(probe.trace(model, text)), choose.place(model, text, word)
+    return AttentionView.of_self_attention(probe.trace(model, text)), choose.word_in_text(
+        model, text, word
+    )
 
 
 @pytest.mark.real_model
 def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny):
     text = "The river bank was muddy"
-    seen, here = seen_at(tiny, text)
+    view, here = seen_at(tiny, text)
     found = probe.walk(tiny, text)
-    few = choose._few("bank", seen, here)
+    few = choose._sentences_to_fit("bank", view, here)
     tokens = [probe.tokenize(tiny, row.text) for row in few]
     states = probe.target_states(tiny, tokens, [cut.positions_of("bank")[-1] for cut in tokens])
     rows = {
         sense: [place for place, row in enumerate(few) if row.sense == sense]
         for sense in ("river", "money")
     }
-    assert all(len(mine) == choose.PER_SENSE for mine in rows.values())
+    assert all(len(mine) == choose.SENTENCES_PER_SENSE for mine in rows.values())
     # At the first depth the senses are apart: only the heads of layer 0 have written there.
     axis = fit_axis(*(states.resid[mine, 1] for mine in rows.values()), ("river", "money"), 1)
     river, moved = here.at - 1, []
     for head in range(4):
         w_o = probe.read_weights(tiny).blocks[0].w_o[head].double()
         mean = sum(states.z[mine, 0, head].double().mean(0) for mine in rows.values()) / 2 @ w_o
-        written = seen.attention.delta_e_by_source(0, head, here.at)[river].double()
+        written = view.attention.delta_e_by_source(0, head, here.at)[river].double()
         moved.append(
             axis.effect(
-                written - seen.attention.pattern[0, head, here.at, river].double() * mean
+                written - view.attention.pattern[0, head, here.at, river].double() * mean
             ).item()
         )
-    toward = choose.toward(tiny, seen, here, choose.sources_of(seen, here))
-    assert (toward.sense, toward.other, toward.fitted) == ("river", "money", 2 * choose.PER_SENSE)
-    assert toward.moved[0].tolist() == pytest.approx(moved, abs=1e-6) and not toward.moved[1:].any()
+    toward = choose.sense_effects(tiny, view, here, choose.source_tokens(view, here))
+    assert (toward.sense, toward.other_sense, toward.n_sentences) == (
+        "river",
+        "money",
+        2 * choose.SENTENCES_PER_SENSE,
+    )
+    assert (
+        toward.fractions[0].tolist() == pytest.approx(moved, abs=1e-6)
+        and not toward.fractions[1:].any()
+    )
     assert (found.layer, found.head) == (0, moved.index(max(moved)))
     most = f"by what it takes from the content words before it: {100 * max(moved):.0f}"
-    assert f"furthest towards its sense “river” {most}" in found.because
-    rest = "of the way from “money”. Where the two senses lie was measured in 32 sentences of the lexicon."
-    assert rest in found.because
+    assert f"furthest towards its sense “river” {most}" in because(found.findings)
+    rest = (
+        "of the way from “money”. Where the two senses lie was "
+        "measured in 32 sentences of the lexicon."
+    )
+    assert rest in because(found.findings)
 
 
 @pytest.mark.real_model
 def test_a_head_that_moves_the_word_little_along_the_axis_is_chosen_by_length(tiny, monkeypatch):
-    monkeypatch.setattr(choose, "WORTH_SEEING", 5.0)
-    assert (
-        "it moves “bank” most by what it takes"
-        in probe.walk(tiny, "The river bank was muddy").because
-    )
+    monkeypatch.setattr(choose, "MIN_SENSE_EFFECT", 5.0)
+    walked = probe.walk(tiny, "The river bank was muddy")
+    assert "it moves “bank” most by what it takes" in because(walked.findings)
 
 
 def test_words_of_the_lexicon_are_known_in_their_forms_and_others_are_not(model):
-    known = choose.ambiguous("Two Banks, a plant's mole and a tunnel")
+    known = choose.lexicon_words_in("Two Banks, a plant's mole and a tunnel")
     assert [word for *_, word in known] == ["bank", "plant", "mole"]
-    seen, here = seen_at(model, "The mole dug a tunnel", "tunnel")
-    assert choose.toward(model, seen, here, choose.sources_of(seen, here)) is None
+    view, here = seen_at(model, "The mole dug a tunnel", "tunnel")
+    assert choose.sense_effects(model, view, here, choose.source_tokens(view, here)) is None
 
 
 def test_the_sentence_that_is_walked_is_not_fitted_on(model):
     text = probe.lexicon.expand("bank").sentences[0].text
-    seen, here = seen_at(model, text, "bank")
-    assert text not in {row.text for row in choose._few("bank", seen, here)}
+    view, here = seen_at(model, text, "bank")
+    assert text not in {row.text for row in choose._sentences_to_fit("bank", view, here)}
 
 
 BEHIND = next(
@@ -93,11 +104,14 @@ BEHIND = next(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "start"),
     [
         (
             "Bank",
-            "Nothing stands before “Bank”, and {} reads left to right: what comes after it cannot change",
+            (
+                "Nothing stands before “Bank”, and {} reads left to "
+                "right: what comes after it cannot change"
+            ),
         ),
         (
             "The bank was muddy",
@@ -105,26 +119,29 @@ BEHIND = next(
         ),
         (
             BEHIND.text,
-            f"What tells the sense of “bank” here, “{BEHIND.cue}”, comes after it, and {{}} reads left to",
+            (
+                f"What tells the sense of “bank” here, “{BEHIND.cue}”, "
+                f"comes after it, and {{}} reads left to"
+            ),
         ),
         ("The river bank", None),
     ],
 )
-def test_what_cannot_be_known_yet_is_said_at_the_top(model, text, said):
+def test_what_cannot_be_known_yet_is_said_at_the_top(model, text, start):
     found = probe.walk(model, text, word="bank", head=(0, 0))
-    assert (
-        found.caution is None if said is None else found.caution.startswith(said.format(model.name))
-    )
-    assert (
-        said is None
-        or f'caution">{found.caution}<' in render(found, MADE).partition("</header>")[0]
-    )
+    sentence = caution(found.findings)
+    if start is None:
+        assert sentence is None
+    else:
+        assert sentence.startswith(start.format(model.name))
+        assert f'caution">{sentence}<' in render(found, MADE).partition("</header>")[0]
 
 
 @pytest.mark.real_model
 def test_a_model_that_reads_both_ways_is_not_cautioned():
     both = probe.load("tiny-senses-bidirectional")
-    assert probe.walk(both, "Apple unveiled a new smartphone", word="Apple").caution is None
+    walked = probe.walk(both, "Apple unveiled a new smartphone", word="Apple")
+    assert walked.findings.caution is None
 
 
 def test_the_head_followed_is_the_one_whose_write_differs_most(model, against):
@@ -144,11 +161,10 @@ def test_the_head_followed_is_the_one_whose_write_differs_most(model, against):
     assert (against.layer, against.head) == max(differs, key=differs.get)
     found = against.frames["heads"].set_index(["layer", "head"])["apart"]
     assert found.to_dict() == {key: pytest.approx(size, rel=1e-4) for key, size in differs.items()}
-    assert (
-        f"by {100 * max(differs.values()):.0f}" in against.because
-        and "differs most" in against.because
-    )
-    assert against.word == "bank" and against.other == MONEY
+    assert f"by {100 * max(differs.values()):.0f}" in because(
+        against.findings
+    ) and "differs most" in because(against.findings)
+    assert against.word == "bank" and against.second_text == MONEY
 
 
 def test_both_sentences_stand_side_by_side_token_by_token(model, against):
@@ -160,7 +176,7 @@ def test_both_sentences_stand_side_by_side_token_by_token(model, against):
         assert rows["share"].sum() == pytest.approx(1, abs=1e-3) and set(rows["text"]) == {text}
     for place, (layer, head) in enumerate(against.block["heads"]):
         size = probe.trace(model, MONEY).delta_e(layer, head, "bank").norm().item()
-        assert unpacked(against, "there_norm")[place] == pytest.approx(size, rel=1e-4)
+        assert unpacked(against, "second_norm")[place] == pytest.approx(size, rel=1e-4)
 
 
 def test_where_nothing_before_the_word_differs_nothing_differs(model):
@@ -168,21 +184,26 @@ def test_where_nothing_before_the_word_differs_nothing_differs(model):
         model, "The river bank was muddy", against="The river bank is old", word="bank"
     )
     assert (
-        found.answer
+        answer(found.findings)
         == "At “bank” the two sentences are the same at every depth: nothing that it reads differs."
     )
     assert found.frames["layers"]["apart"].max() < 1e-5
-    assert "differs most" not in found.because
+    assert "differs most" not in because(found.findings)
 
 
 def test_the_depth_at_which_the_sentences_part_is_told(model):
-    told = probe.walk(model, "The river bank", against="The mole bank", word="bank").answer
-    same = "“bank” is the same vector in both sentences where it enters layer 0, and another where it enters layer 1. L"
+    walked = probe.walk(model, "The river bank", against="The mole bank", word="bank")
+    told = answer(walked.findings)
+    same = (
+        "“bank” is the same vector in both sentences where it enters "
+        "layer 0, and another where it enters layer 1. L"
+    )
     assert told.startswith(same)
     assert " long here, " not in told and " here, " in told and " there, " in told
-    elsewhere = probe.walk(
+    walked = probe.walk(
         model, "The river bank", against="The mole under the river bank", word="bank"
-    ).answer
+    )
+    elsewhere = answer(walked.findings)
     assert elsewhere.startswith(
         "“bank” is the same token in both sentences, at another position. L"
     )
@@ -212,25 +233,38 @@ def test_the_trace_of_two_sentences_is_that_of_a_pair_along_the_line_between_the
     stream = table.query("component == 'resid_pre'").set_index(["layer", "pos"])["moved"]
     assert stream[0].abs().idxmax() == table["pos"].min()
     share = f"brings the other sentence {100 * stream[0].iloc[0]:.0f}"
-    assert share in walked.travels and "the vector of “bank” alone brings it" in walked.travels
+    assert share in travels(walked) and "the vector of “bank” alone brings it" in travels(walked)
     reached = [stream[layer, rows[0].at] >= 0.5 for layer in range(2)]
     first = {(True, True): "Where it enters layer 0 and every later one the vector"}
     first |= {(False, True): "layer 1, the last, the"}
-    assert first.get(tuple(reached), "Even where it enters the last layer") in walked.travels
+    assert first.get(tuple(reached), "Even where it enters the last layer") in travels(walked)
 
 
 @pytest.mark.parametrize(
     ("text", "other", "said"),
     [
-        ("The river bank", "The mole under the river bank",
-         "of the other, and parts can be put only where they fit; write the two with as many tokens before the word."),
-        ("The river bank was muddy", "The river bank is old", ("Tracing two sentences: they are the same up to “bank”, "
-         "so nothing that it reads differs; write them with another word before it.")),
+        (
+            "The river bank",
+            "The mole under the river bank",
+            (
+                "of the other, and parts can be put only where they fit; write "
+                "the two with as many tokens before the word."
+            ),
+        ),
+        (
+            "The river bank was muddy",
+            "The river bank is old",
+            (
+                "Tracing two sentences: they are "
+                "the same up to “bank”, "
+                "so nothing that it reads differs; write them with another word before it."
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_sentences_that_cannot_be_traced_say_why(model, text, other, said):
     walked = probe.walk(model, text, against=other, word="bank")
-    assert walked.travels.startswith("Tracing two sentences: ") and walked.travels.endswith(said)
+    assert travels(walked).startswith("Tracing two sentences: ") and travels(walked).endswith(said)
     assert "trace" not in walked.frames
     page = render(walked, MADE)
     assert said in page and 'data-rows="trace"' not in page
@@ -240,8 +274,8 @@ def test_a_head_that_was_asked_for_is_followed_in_both_and_a_word_that_stands_in
     model,
 ):
     found = probe.walk(model, RIVER, against=MONEY, head=(0, 2))
-    assert (found.layer, found.head, found.because) == (0, 2, "L0H2 was asked for.")
-    assert "L0H2 adds a vector" in found.answer
+    assert (found.layer, found.head, because(found.findings)) == (0, 2, "L0H2 was asked for.")
+    assert "L0H2 adds a vector" in answer(found.findings)
     assert (
         probe.walk(model, "The mole left the bank to the mole", against="A bank in town").word
         == "bank"

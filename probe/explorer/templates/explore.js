@@ -3,7 +3,7 @@
 // The explorer: sentences are typed, heads swapped. A question is asked of the model, its answer comes as messages.
 {% include "transport.js" %}
 const ask = document.querySelector(".ask");
-const host = hosts[ask.dataset.host];
+const transport = transports[ask.dataset.transport];
 const put = (within, hidden) => (document.querySelector(within).hidden = hidden);
 const write = (within, text) => {
   const box = document.querySelector(within);
@@ -13,21 +13,34 @@ const KINDS = { other: "the other sentence's", mean: "its mean", off: "nothing" 
 const own = crypto.getRandomValues(new Uint32Array(2)).join("-");
 let [swaps, turns, questions, along, outcome, chosen] = [[], 0, 0, null, null, null];
 
+// What the model is doing, by the keys of its messages.
+const DOING = {
+  wait: "waiting for the notebook",
+  read: "reading",
+  axis: "fitting the axis",
+  decompose: "adding up what moves the word",
+  cache: "keeping both runs",
+  swap: "swapping",
+  write: "writing",
+  effects: "swapping every head",
+  trace: "tracing",
+  save: "certifying and writing the page",
+};
 const doing = (message) => {
-  document.querySelector("[data-status]").textContent = message?.doing ? `${message.doing} …` : "";
+  document.querySelector("[data-status]").textContent = message?.doing ? `${DOING[message.doing]} …` : "";
   const bar = ask.querySelector("progress");
   [bar.hidden, bar.value] = [!(message?.progress < 1), message?.progress ?? 0];
 };
 // The result, or null where it was superseded or another sentence was typed meanwhile; what cannot be answered is thrown.
-const answered = async (what, more = {}, told = () => {}) => {
+const answered = async (what, more = {}, onMessage = () => {}) => {
   const turn = turns;
   const question = { ...asked(), ...more, what, page: own, number: ++questions };
-  for await (const message of host.ask(question)) {
+  for await (const message of transport.ask(question)) {
     if (turn !== turns || message.superseded) return null;
     if ("error" in message) throw new Error(message.error);
     if ("result" in message) return doing(), message.result;
     doing(message);
-    told(message);
+    onMessage(message);
   }
   throw new Error("The answer broke off: the explorer was stopped, or the connection was lost; start it again.");
 };
@@ -47,16 +60,16 @@ const typed = async ({ follow = chosen, at = null } = {}) => {
     const result = await answered("sentence", { follow });
     if (!result) return;
     write("[data-trouble]", null);
-    const kept = { effect: arrays.effect, toward: arrays.toward };
+    const previous = { effect: arrays.effect, toward: arrays.toward };
     take(result.block);
-    for (const [name, array] of Object.entries(kept)) if (array) arrays[name] = array;
+    for (const [name, array] of Object.entries(previous)) if (array) arrays[name] = array;
     form.querySelector(".chips").innerHTML = result.choices;
     if (at !== null) state.at = Math.max(0, tokens.findIndex((token) => token.pos === at));
     write("[data-caution]", result.caution);
-    put("[data-contrast]", !data.there);
-    ask.elements.axis.disabled = !(result.lexicon && data.there);
-    for (const input of form.elements.swap) input.disabled = input.value === "other" && !data.there;
-    swaps = swaps.filter(([, , kind]) => kind !== "other" || data.there);
+    put("[data-contrast]", !data.second_tokens);
+    ask.elements.axis.disabled = !(result.lexicon && data.second_tokens);
+    for (const input of form.elements.swap) input.disabled = input.value === "other" && !data.second_tokens;
+    swaps = swaps.filter(([, , kind]) => kind !== "other" || data.second_tokens);
     outcome = { next: result.next && [result.next] };
     say("word", data.word);
     await show({});
@@ -95,10 +108,10 @@ const swapped = async () => {
     } else outcome = { next: outcome?.next?.slice(0, 1) };
     drawOutcome();
     if (!document.querySelector(".written")) return;
-    const told = (said, blank = "…") => (say("own", said?.own || blank), say("swapped-text", said?.swapped || blank));
+    const showWritten = (texts, blank = "…") => (say("own", texts?.own || blank), say("swapped-text", texts?.swapped || blank));
     put("[data-with-swap]", !swaps.length);
-    const whole = await answered("write", {}, ({ written }) => told(written));
-    if (whole) told(whole, "(nothing: the model ends its text here)");
+    const whole = await answered("write", {}, ({ written }) => showWritten(written));
+    if (whole) showWritten(whole, "(nothing: the model ends its text here)");
   } catch (error) {
     doing();
     write("[data-trouble]", error.message);
@@ -115,30 +128,30 @@ const drawMoving = () => {
   const [a, b] = along.senses;
   say("sense-a", a);
   say("sense-b", b);
-  say("axis", `Read ${along.depth < sizes.layers ? `entering layer ${along.depth}` : "behind the last layer"}, on the axis from ${quoted(b)} (0\u202f%) to ${quoted(a)} (100\u202f%)${along.fitted > 2 ? `, which ${along.fitted} sentences of the lexicon give` : ", which these two sentences give"}.`);
+  say("axis", `Read ${along.depth < sizes.layers ? `entering layer ${along.depth}` : "behind the last layer"}, on the axis from ${quoted(b)} (0\u202f%) to ${quoted(a)} (100\u202f%)${along.n_sentences > 2 ? `, which ${along.n_sentences} sentences of the lexicon give` : ", which these two sentences give"}.`);
   say("sum", `All parts together are ${percent(along.sum)}: the coordinate less the 50\u202f% of the middle.`);
   const rows = along.leading.map(({ name, source, moved }) => row([name, source === null ? "" : quoted(source), number(moved, percent(moved))]));
   fill("leading", rows);
   drawOutcome();
 };
 const drawOutcome = () => {
-  const [next, places] = [outcome?.next, outcome?.places];
-  document.querySelector("[data-axis]").replaceChildren(...(along ? [line(places)] : []));
+  const [next, coordinates] = [outcome?.next, outcome?.coordinates];
+  document.querySelector("[data-axis]").replaceChildren(...(along ? [line(coordinates)] : []));
   const heads = swaps.map(([layer, head]) => `L${layer}H${head}`).join(", ");
-  const told = [];
+  const sentences = [];
   if (along) {
     const way = `of the way from ${quoted(along.senses[1])} to ${quoted(along.senses[0])}`;
-    told.push(places ? `With ${heads} swapped, “${data.word}” stands at ${percent(places[1])} ${way} instead of ${percent(places[0])}.` : `“${data.word}” stands at ${percent(along.places.here)} ${way}.`);
+    sentences.push(coordinates ? `With ${heads} swapped, “${data.word}” stands at ${percent(coordinates[1])} ${way} instead of ${percent(coordinates[0])}.` : `“${data.word}” stands at ${percent(along.coordinates.first)} ${way}.`);
   }
   if (next) {
     const best = next.map((side) => side.reduce((one, other) => (other.probability > one.probability ? other : one)));
     const [own, swapped] = best.map((one) => [quoted(one.piece), percent(one.probability)].join(", "));
     const moved = swapped === undefined ? "" : swapped === own ? ", with the swap and without it" : `; with the swap ${swapped}`;
-    told.push(`Likeliest ${data.causal ? "next" : "there"}: ${own}${moved}.`);
+    sentences.push(`Likeliest ${data.causal ? "next" : "there"}: ${own}${moved}.`);
     drawNext(next);
   } else fill("next", []);
-  say("outcome", told.join(" "));
-  host.told(told.join(" "));
+  say("outcome", sentences.join(" "));
+  transport.outcome(sentences.join(" "));
   say("next", next ? `${data.causal ? "After the last token of the sentence" : "What the model would put at the word"}: softmax over all tokens.${next.length > 1 ? " Last column: the change of the logit; what all logits have in common moves no probability." : ""}` : "The checkpoint holds no language-model head.");
 };
 const drawNext = ([before, after]) => {
@@ -154,30 +167,30 @@ const drawNext = ([before, after]) => {
 };
 const share = (value) => (value >= 0.0995 ? percent(value) : value < 0.0005 ? "< 0.1\u202f%" : `${decimal(100 * value, 1)}\u202f%`);
 // The axis: both meanings, both sentences, where the word goes.
-const line = (places) => {
-  const marks = [along.places.here, along.places.there, ...(places ?? []), 0, 1].filter((one) => one !== undefined);
+const line = (coordinates) => {
+  const marks = [along.coordinates.first, along.coordinates.second, ...(coordinates ?? []), 0, 1].filter((one) => one !== undefined);
   const [low, high] = [Math.min(...marks), Math.max(...marks)];
   const x = (value) => 24 + (352 * (value - low)) / (high - low);
   const text = (value, y, words, kind = "") => svg("text", { x: x(value), y, "text-anchor": x(value) < 90 ? "start" : x(value) > 310 ? "end" : "middle", class: kind }, [words]);
   const parts = [svg("line", { x1: 24, x2: 376, y1: 40, y2: 40 })];
   for (const [value, name] of [[0, along.senses[1]], [1, along.senses[0]]]) parts.push(svg("line", { x1: x(value), x2: x(value), y1: 33, y2: 47 }), text(value, 72, name, "quietly"));
-  if (along.places.there !== undefined) parts.push(svg("circle", { cx: x(along.places.there), cy: 40, r: 6, class: "there" }));
-  const [before, after] = places ?? [along.places.here];
-  if (places) parts.push(svg("line", { class: "moved", x1: x(before), x2: x(after), y1: 40, y2: 40 }));
+  if (along.coordinates.second !== undefined) parts.push(svg("circle", { cx: x(along.coordinates.second), cy: 40, r: 6, class: "second" }));
+  const [before, after] = coordinates ?? [along.coordinates.first];
+  if (coordinates) parts.push(svg("line", { class: "moved", x1: x(before), x2: x(after), y1: 40, y2: 40 }));
   parts.push(svg("circle", { cx: x(before), cy: 40, r: 7, class: "before" }));
-  if (places) parts.push(svg("circle", { cx: x(after), cy: 40, r: 7, class: "after" }), text(after, 22, percent(after)));
+  if (coordinates) parts.push(svg("circle", { cx: x(after), cy: 40, r: 7, class: "after" }), text(after, 22, percent(after)));
   else parts.push(text(before, 22, percent(before)));
-  const told = `${quoted(data.word)} at ${percent(before)}${places ? `, swapped at ${percent(after)}` : ""}; the other sentence's at ${along.places.there === undefined ? "none" : percent(along.places.there)}`;
-  return svg("svg", { viewBox: "0 0 400 80", class: "place-line", role: "img", "aria-label": told }, parts);
+  const description = `${quoted(data.word)} at ${percent(before)}${coordinates ? `, swapped at ${percent(after)}` : ""}; the other sentence's at ${along.coordinates.second === undefined ? "none" : percent(along.coordinates.second)}`;
+  return svg("svg", { viewBox: "0 0 400 80", class: "axis-line", role: "img", "aria-label": description }, parts);
 };
 
 // Swaps: of the followed head, several at once, undone one by one.
 const drawSwaps = () => {
   const box = document.querySelector("[data-swapped]");
-  const buttons = swaps.map(([layer, head, kind], place) => {
+  const buttons = swaps.map(([layer, head, kind], index) => {
     const button = make("button", { type: "button", textContent: `L${layer}H${head}: ${KINDS[kind]} ×` });
     button.setAttribute("aria-label", `Put L${layer}H${head} back`);
-    button.addEventListener("click", () => setSwaps(swaps.filter((_, other) => other !== place)));
+    button.addEventListener("click", () => setSwaps(swaps.filter((_, other) => other !== index)));
     return button;
   });
   if (swaps.length) {
@@ -203,7 +216,7 @@ const chooseSwap = (kind) => {
 // Every head swapped by itself, and the causal trace: asked when they are looked at.
 const mapShown = () => document.querySelector('[name="map"]:checked').value;
 const askEffects = async () => {
-  const kind = data.there ? "other" : "mean";
+  const kind = data.second_tokens ? "other" : "mean";
   if (mapShown() !== "effect") return;
   say("kind", KINDS[kind]);
   try {
@@ -223,7 +236,7 @@ const askTrace = async () => {
   try {
     const result = await answered("trace");
     if (!result) return;
-    data.traced = result.columns;
+    data.trace_columns = result.columns;
     hold("trace", result.arrays.trace);
     write("[data-trace-trouble]", null);
     put("[data-traced]", false);
@@ -240,11 +253,11 @@ const drawSources = () => {
   const word = data.first.at;
   const columns = openTo(word).map((key) => source[key]);
   const every = Array.from({ length: sizes.heads }, (_, head) => head);
-  const one = (layer, head, place) => get("toward_source", layer, head, columns[place].pos);
-  const rows = layered((layer, place) => sum(every.map((head) => one(layer, head, place))));
-  const limit = Math.max(1e-9, ...rows.flatMap(([, , value]) => columns.map((_, place) => Math.abs(value(place)))));
-  const own = [`L${state.layer}H${state.head}`, state.layer, (place) => one(state.layer, state.head, place)];
-  const open = (layer, place) => follow(layer, largest(every.map((head) => Math.abs(one(layer, head, place)))));
+  const one = (layer, head, index) => get("toward_source", layer, head, columns[index].pos);
+  const rows = layered((layer, index) => sum(every.map((head) => one(layer, head, index))));
+  const limit = Math.max(1e-9, ...rows.flatMap(([, , value]) => columns.map((_, index) => Math.abs(value(index)))));
+  const own = [`L${state.layer}H${state.head}`, state.layer, (index) => one(state.layer, state.head, index)];
+  const open = (layer, index) => follow(layer, largest(every.map((head) => Math.abs(one(layer, head, index)))));
   drawGrid("sources", columns.map(({ piece }) => written(piece)), [own, ...rows], limit, open);
 };
 
@@ -259,10 +272,10 @@ const addressOf = () => {
 };
 const remember = (step) => {
   const address = addressOf();
-  if (address !== host.state()) host.keep(address, step);
+  if (address !== transport.state()) transport.keep(address, step);
 };
 const restore = () => {
-  const parts = new URLSearchParams(host.state().slice(1));
+  const parts = new URLSearchParams(transport.state().slice(1));
   if (!parts.get("text")) return remember(false);
   for (const name of ["text", "other", "word"]) ask.elements[name].value = parts.get(name) ?? "";
   if (parts.get("axis")) ask.elements.axis.value = parts.get("axis");
@@ -286,17 +299,17 @@ page.restore = restore;
 page.remember = () => remember(true);
 page.follow = (layer, head, at = null) => {
   const known = data.heads.some((one) => one[0] === layer && one[1] === head);
-  const place = at === null ? state.at : tokens.findIndex((token) => token.pos === at);
+  const index = at === null ? state.at : tokens.findIndex((token) => token.pos === at);
   chosen = [layer, head];
-  if (known && place >= 0) return layer !== state.layer || head !== state.head || place !== state.at ? show({ layer, head, at: place }) : null;
+  if (known && index >= 0) return layer !== state.layer || head !== state.head || index !== state.at ? show({ layer, head, at: index }) : null;
   return typed({ follow: [layer, head], at: at ?? tokens[state.at].pos }).then(() => remember(true));
 };
 page.shown = () => {
-  const given = Object.fromEntries(swaps.map(([layer, head, kind]) => [`${layer}.${head}`, kind]));
-  for (const { cells } of maps) for (const [key, cell] of cells) cell.classList.toggle("swapped", key in given);
+  const kindOf = Object.fromEntries(swaps.map(([layer, head, kind]) => [`${layer}.${head}`, kind]));
+  for (const { cells } of maps) for (const [key, cell] of cells) cell.classList.toggle("swapped", key in kindOf);
   say("head", `L${state.layer}H${state.head}`);
   drawSources();
-  for (const input of form.elements.swap) input.checked = input.value === (given[`${state.layer}.${state.head}`] ?? "own");
+  for (const input of form.elements.swap) input.checked = input.value === (kindOf[`${state.layer}.${state.head}`] ?? "own");
 };
 
 ask.addEventListener("submit", (event) => event.preventDefault());

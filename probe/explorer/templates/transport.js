@@ -14,7 +14,7 @@ const linesOverHttp = async function* (question) {
   }
 };
 const messagesOfWidget = async function* (question) {
-  const [arrived, waiting] = [[], { doing: "waiting for the notebook", progress: 0 }];
+  const [arrived, waiting] = [[], { doing: "wait", progress: 0 }];
   let wake;
   const hear = (message) => (arrived.push(message), wake?.());
   const heard = ({ source, data }) => source === parent && data.number === question.number && hear(data);
@@ -34,18 +34,19 @@ const messagesOfWidget = async function* (question) {
     removeEventListener("message", heard);
   }
 };
-// ask: the messages of an answer · state: what is followed and swapped, as an address · keep: it changed; a step is one to go back from.
-const hosts = {
+// ask: the messages of an answer · state: what is followed and swapped, as an address · keep: it changed; a step is one to go back from ·
+// outcome: the sentence on what came out.
+const transports = {
   server: {
     ask: linesOverHttp,
     state: () => location.hash,
     keep: (address, step) => history[step ? "pushState" : "replaceState"](null, "", address),
-    told: () => {},
+    outcome: () => {},
   },
   notebook: {
     ask: messagesOfWidget,
     state: () => window.name,
     keep: (address) => parent.postMessage({ state: (window.name = address) }, "*"),
-    told: (said) => parent.postMessage({ said }, "*"),
+    outcome: (sentence) => parent.postMessage({ outcome: sentence }, "*"),
   },
 };

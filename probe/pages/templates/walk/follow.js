@@ -9,9 +9,9 @@ const page = {
   // A cell of the trace: the head of the layer that moves that token most, there where the token is drawn.
   open: (layer, pos) => {
     const at = tokens.findIndex((one) => one.pos === pos);
-    const place = at < 0 ? state.at : at;
-    const moves = Array.from({ length: sizes.heads }, (_, head) => get("moved", layer, head, place));
-    return show({ layer, head: largest(moves), at: place });
+    const index = at < 0 ? state.at : at;
+    const moves = Array.from({ length: sizes.heads }, (_, head) => get("moved", layer, head, index));
+    return show({ layer, head: largest(moves), at: index });
   },
   shown: () => {},
 };
@@ -40,10 +40,10 @@ const makeMap = ({ box, name, cells }) => {
   box.append(make("p", { className: "map-scale" }));
 };
 const drawMap = ({ box, name, cells }) => {
-  const places = [...cells.keys()].map((key) => key.split(".").map(Number));
-  const values = places.map(([layer, head]) => mapped(name, layer, head));
+  const heads = [...cells.keys()].map((key) => key.split(".").map(Number));
+  const values = heads.map(([layer, head]) => mapped(name, layer, head));
   const [limit, least] = [Math.max(1e-9, ...values.map(Math.abs)), Math.min(...values)];
-  places.forEach(([layer, head]) => {
+  heads.forEach(([layer, head]) => {
     const [value, cell] = [mapped(name, layer, head), cells.get(`${layer}.${head}`)];
     const [input, text] = cell.children;
     cell.className = tinted(value / limit);
@@ -69,7 +69,7 @@ const height = (rows, lines) => lines.step * new Set(rows.map((one) => one[lines
 const refresh = ({ view, name, kind, box, told, lines }) => {
   const where = `L${state.layer}H${state.head} at ${token()}`;
   box.setAttribute("aria-label", isFirst() ? told : `${told.split(/[.:]/)[0]}, now of ${where}; the numbers are in the tables of this step.`);
-  const rows = live[name](carried(), kind);
+  const rows = live[name](headIndex(), kind);
   if (lines) view.height(height(rows, lines));
   return view.data(name, rows).runAsync();
 };
@@ -77,7 +77,7 @@ const refresh = ({ view, name, kind, box, told, lines }) => {
 const refreshAll = () => Promise.all([...views.values()].filter(({ box }) => box.offsetParent).map(refresh));
 const save = (box, spec, ending) => {
   const { name, kind } = views.get(box.id);
-  const shown = { ...spec, data: { name, values: live[name](carried(), kind) }, width: drawnWidth(box) };
+  const shown = { ...spec, data: { name, values: live[name](headIndex(), kind) }, width: drawnWidth(box) };
   return saveAs(shown, `${name}-L${state.layer}H${state.head}`, ending);
 };
 const draw = (script) => {
@@ -85,12 +85,12 @@ const draw = (script) => {
   const box = document.getElementById(script.dataset.for);
   const spec = JSON.parse(script.textContent);
   const [name, kind] = [spec.data.name, box.closest("[data-kind]").dataset.kind];
-  spec.data.values = live[name](carried(), kind);
+  spec.data.values = live[name](headIndex(), kind);
   if (spec.usermeta) spec.height = height(spec.data.values, spec.usermeta);
   return vegaEmbed(box, spec, options).then(
     ({ view }) => {
       views.set(box.id, { view, name, kind, box, told: spec.description, lines: spec.usermeta });
-      view.addEventListener("click", (_, item) => goTo(({ label }) => label === item?.datum?.query || (data.alone && label === item?.datum?.label)));
+      view.addEventListener("click", (_, item) => goTo(({ label }) => label === item?.datum?.query || (data.one_text && label === item?.datum?.label)));
       box.classList.add("drawn");
       saving(box, (ending) => save(box, spec, ending));
     },
@@ -118,7 +118,7 @@ const goTo = (wanted) => {
 };
 const show = (change) => {
   Object.assign(state, change);
-  const c = carried();
+  const c = headIndex();
   drawForm();
   maps.filter(({ name }) => has(name)).forEach(drawMap);
   drawAll(c);
@@ -130,7 +130,7 @@ const show = (change) => {
 const turn = (queries) => {
   state.queries = queries;
   for (const part of document.querySelectorAll("[data-queries]")) part.hidden = part.dataset.queries !== queries;
-  drawSlots(carried());
+  drawSlots(headIndex());
   window.dispatchEvent(new Event("resize"));
   return drawWaiting().then(refreshAll);
 };

@@ -2,10 +2,10 @@
 const STEP = 28; // pixels from a token to the next
 const drawLines = (box, c) => {
   const kind = box.dataset.lines;
-  const pairs = places.flatMap((query) => keys.filter((key) => kind !== "pattern" || allowed(query, key)).map((key) => [query, key, get(kind, c, query, key)]));
+  const pairs = queries.flatMap((query) => keys.filter((key) => kind !== "pattern" || allowed(query, key)).map((key) => [query, key, get(kind, c, query, key)]));
   const most = kind === "dot" ? Math.max(1e-9, ...pairs.map(([, , value]) => Math.abs(value))) : 1;
   const lines = [];
-  const middle = (place) => STEP * (place + 0.5);
+  const middle = (query) => STEP * (query + 0.5);
   for (const [query, key, value] of [...pairs].sort((a, b) => (a[0] === state.at) - (b[0] === state.at))) {
     const strength = Math.abs(value) / most;
     if (strength < 0.005) continue;
@@ -17,14 +17,14 @@ const drawLines = (box, c) => {
     line.addEventListener("click", () => show({ at: query }));
     lines.push(line);
   }
-  const looks = places.map((place) => {
-    const button = make("button", { type: "button", className: place === state.at ? "followed" : "", textContent: label(place) });
-    button.setAttribute("aria-pressed", place === state.at);
-    button.addEventListener("click", () => show({ at: place }).then(() => box.querySelectorAll("button")[place].focus()));
+  const looks = queries.map((query) => {
+    const button = make("button", { type: "button", className: query === state.at ? "followed" : "", textContent: label(query) });
+    button.setAttribute("aria-pressed", query === state.at);
+    button.addEventListener("click", () => show({ at: query }).then(() => box.querySelectorAll("button")[query].focus()));
     return button;
   });
   const weights = keys.map((key) => (kind === "dot" || allowed(state.at, key) || kind === "open" ? get(kind, c, state.at, key) : 0));
   const seen = keys.map((key) => make("span", { className: kind === "dot" ? "" : shade(weights[key]), textContent: source[key].label }));
-  box.replaceChildren(make("div", {}, looks), svg("svg", { height: STEP * Math.max(places.length, keys.length), "aria-hidden": "true" }, lines), make("div", {}, seen));
+  box.replaceChildren(make("div", {}, looks), svg("svg", { height: STEP * Math.max(queries.length, keys.length), "aria-hidden": "true" }, lines), make("div", {}, seen));
 };
 const linesOf = (c) => document.querySelectorAll("[data-lines]").forEach((box) => drawLines(box, c));

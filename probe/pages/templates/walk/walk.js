@@ -1,15 +1,15 @@
-{% include "carried.js" %}
-let sizes, tokens, source, places, keys;
+{% include "arrays.js" %}
+let sizes, tokens, source, queries, keys;
 const state = { queries: "rows" };
 const take = (block) => {
   data = block;
   arrays = Object.fromEntries(Object.entries(data.arrays).map(([name, packed]) => [name, unpack(packed)]));
   ({ sizes, tokens, source } = data);
-  [places, keys] = [tokens, source].map((list) => list.map((_, place) => place));
+  [queries, keys] = [tokens, source].map((list) => list.map((_, index) => index));
   Object.assign(state, data.first);
 };
 take(JSON.parse(document.getElementById("walk-data").textContent));
-const label = (place) => tokens[place].label;
+const label = (index) => tokens[index].label;
 const written = (text) => text.trim() || text.replace(/[\n\r\t ]/g, (one) => ({ "\n": "⏎", "\r": "␍", "\t": "⇥", " ": "␣" })[one]);
 const quoted = (text) => `“${written(text)}”`;
 const piece = (key) => quoted(source[key].piece);
@@ -19,17 +19,17 @@ const has = (name) => name in arrays;
 const sum = (values) => values.reduce((whole, value) => whole + value, 0);
 const signed = (value) => (Math.round(100 * value) > 0 ? "+" : "") + decimal(value);
 const heading = document.title;
-const carried = () => data.heads.findIndex(([layer, head]) => layer === state.layer && head === state.head);
+const headIndex = () => data.heads.findIndex(([layer, head]) => layer === state.layer && head === state.head);
 
-const mark = (place) => (data.alone && place === state.at ? "followed" : "");
+const mark = (index) => (data.one_text && index === state.at ? "followed" : "");
 // All of a head at the followed token, with the tokens that are not drawn.
-const whole = (name, c) => sum(keys.map((key) => get(name, c, state.at, key))) + (data.beyond ? get(`${name}_rest`, c, state.at) : 0);
-const named = (letter, count) => Array.from({ length: count }, (_, place) => `${letter}${place}`);
+const whole = (name, c) => sum(keys.map((key) => get(name, c, state.at, key))) + (data.n_undrawn ? get(`${name}_rest`, c, state.at) : 0);
+const named = (letter, count) => Array.from({ length: count }, (_, index) => `${letter}${index}`);
 
 // What the pictures draw, by the name of their data.
 const live = {
   cells(c, kind) {
-    return places.flatMap((query) =>
+    return queries.flatMap((query) =>
       keys.map((key) => {
         const value = get(kind, c, query, key);
         const size = kind === "pattern" && !allowed(query, key) ? 0 : Math.abs(value);
@@ -39,9 +39,9 @@ const live = {
   },
   points(c, kinds) {
     const rows = kinds.split(" ").flatMap((kind) =>
-      (kind === "query" ? tokens : source).map((token, place) => {
-        const [plane_x, plane_y] = get(`${kind[0]}_plane`, c, place);
-        return { kind, label: token.label, name: "", chosen: place === state.at && (data.alone || kind === "query"), plane_x, plane_y, norm: get(`${kind[0]}_norm`, c, place) };
+      (kind === "query" ? tokens : source).map((token, index) => {
+        const [plane_x, plane_y] = get(`${kind[0]}_plane`, c, index);
+        return { kind, label: token.label, name: "", chosen: index === state.at && (data.one_text || kind === "query"), plane_x, plane_y, norm: get(`${kind[0]}_norm`, c, index) };
       }),
     );
     const reach = (axis) => Math.max(...rows.map((row) => row[axis])) - Math.min(...rows.map((row) => row[axis]));
@@ -55,7 +55,7 @@ const live = {
     }
     return rows;
   },
-  norms: () => places.map((place) => ({ label: label(place), before: get("before", state.layer, place), after: get("after", state.layer, place) })),
+  norms: () => queries.map((index) => ({ label: label(index), before: get("before", state.layer, index), after: get("after", state.layer, index) })),
   shares: (c) =>
     [["divided by √d_head", "pattern"], ["not divided", "steep"]].flatMap(([variant, name]) =>
       keys.map((key) => ({ key: source[key].label, variant, weight: get(name, c, state.at, key) })),
@@ -75,8 +75,8 @@ const live = {
   turns() {
     const rows = [{ depth: -1, what: "its own token vector", value: 1 }];
     for (let depth = 0; depth <= sizes.layers; depth++) rows.push({ depth, what: "its own token vector", value: get("token_cosine", depth, state.at) });
-    if (state.at !== data.first.at || !has("other_cosine")) return rows;
-    return [...rows, ...[...arrays.other_cosine.flat].map((value, place) => ({ depth: place - 1, what: "the same word in the other sentence", value }))];
+    if (state.at !== data.first.at || !has("second_cosine")) return rows;
+    return [...rows, ...[...arrays.second_cosine.flat].map((value, index) => ({ depth: index - 1, what: "the same word in the other sentence", value }))];
   },
 };
 
@@ -89,11 +89,11 @@ const drawTables = (c) => {
   drawSums(c);
   drawNumbers();
   if (has("nearest")) drawLens();
-  if (data.there) drawContrast(c);
-  fill("agreement", data.steps.map((step, place) => row([step, number(get("agreement", state.layer, place), small(get("agreement", state.layer, place)))])));
+  if (data.second_tokens) drawContrast(c);
+  fill("agreement", data.steps.map((step, index) => row([step, number(get("agreement", state.layer, index), small(get("agreement", state.layer, index)))])));
 };
 const drawNorms = () =>
-  fill("norms", places.map((place) => row([label(place), ...["mean", "std", "before", "after"].map((name) => number(get(name, state.layer, place), decimal(get(name, state.layer, place), 3)))], mark(place))));
+  fill("norms", queries.map((index) => row([label(index), ...["mean", "std", "before", "after"].map((name) => number(get(name, state.layer, index), decimal(get(name, state.layer, index), 3)))], mark(index))));
 const drawSoftmax = (c) => {
   const told = (kind, what) => number(get(`${kind}_${what}`, c, state.at), decimal(get(`${kind}_${what}`, c, state.at), 3));
   fill("softmax", [["Q·K ÷ √d_head", "pattern"], ["Q·K", "steep"]].map(([name, kind]) => row([name, ...["largest", "entropy", "response"].map((what) => told(kind, what))])));
@@ -108,13 +108,13 @@ const drawRow = (c) => {
 };
 const drawVectors = (c) => {
   const kinds = { query: ["q", tokens], key: ["k", source], value: ["v", source] };
-  const vector = (letter, place) => [...numbers(get(letter, c, place)), { text: "…", kind: "n" }, number(get(`${letter}_norm`, c, place))];
-  const header = [...Array.from({ length: arrays.q.shape.at(-1) }, (_, place) => String(place)), "", "length"];
+  const vector = (letter, index) => [...numbers(get(letter, c, index)), { text: "…", kind: "n" }, number(get(`${letter}_norm`, c, index))];
+  const header = [...Array.from({ length: arrays.q.shape.at(-1) }, (_, index) => String(index)), "", "length"];
   const weights = keys.map((key) => get("pattern", c, state.at, key));
-  const followed = { query: state.at, key: data.alone ? state.at : largest(weights), value: data.alone ? state.at : largest(weights) };
+  const followed = { query: state.at, key: data.one_text ? state.at : largest(weights), value: data.one_text ? state.at : largest(weights) };
   const named = Object.entries(kinds);
   fill("qkv", named.map(([name, [letter, side]]) => row([`${name} of ${side[followed[name]].label}`, ...vector(letter, followed[name])])), ["vector", ...header]);
-  const everyone = named.flatMap(([name, [letter, side]]) => side.map((token, place) => row([`${name} of ${token.label}`, ...vector(letter, place)], mark(place))));
+  const everyone = named.flatMap(([name, [letter, side]]) => side.map((token, index) => row([`${name} of ${token.label}`, ...vector(letter, index)], mark(index))));
   fill("vectors", everyone, ["token", ...header]);
 };
 const drawValues = (c) => {
@@ -125,23 +125,23 @@ const drawValues = (c) => {
   const outDigits = digitsFor(open.flatMap((key) => get("out", c, key)));
   const partDigits = digitsFor([...delta, ...open.flatMap(part)]);
   const sizeDigits = digitsFor([get("delta_norm", c, state.at)]);
-  const more = (value) => (data.asked ? [number(value, signed(value))] : []);
+  const more = (value) => (data.logit_word ? [number(value, signed(value))] : []);
   const blank = Array(count).fill("");
   const rows = open.map((key) => {
     const [weight, share] = ["pattern", "share"].map((name) => get(name, c, state.at, key));
     const size = weight * get("out_norm", c, key);
     const lengths = [number(size, decimal(size, sizeDigits)), number(share, percent(share))];
-    return row([source[key].label, number(weight, decimal(weight, 3)), "×", ...numbers(get("out", c, key), outDigits), { text: "=", kind: "n" }, ...numbers(part(key), partDigits), ...lengths, ...(data.asked ? more(get("logit", c, state.at, key)) : [])], mark(key));
+    return row([source[key].label, number(weight, decimal(weight, 3)), "×", ...numbers(get("out", c, key), outDigits), { text: "=", kind: "n" }, ...numbers(part(key), partDigits), ...lengths, ...(data.logit_word ? more(get("logit", c, state.at, key)) : [])], mark(key));
   });
-  if (data.beyond) {
+  if (data.n_undrawn) {
     const [weight, share] = ["pattern_rest", "share_rest"].map((name) => get(name, c, state.at));
-    const parts = delta.map((value, place) => value - sum(open.map((key) => part(key)[place])));
-    rows.push(row([`${data.beyond} other tokens`, number(weight, decimal(weight, 3)), "", ...blank, "", ...numbers(parts, partDigits), "", number(share, percent(share)), ...(data.asked ? more(get("logit_rest", c, state.at)) : [])]));
+    const parts = delta.map((value, index) => value - sum(open.map((key) => part(key)[index])));
+    rows.push(row([`${data.n_undrawn} other tokens`, number(weight, decimal(weight, 3)), "", ...blank, "", ...numbers(parts, partDigits), "", number(share, percent(share)), ...(data.logit_word ? more(get("logit_rest", c, state.at)) : [])]));
   }
   const [weight, size] = [whole("pattern", c), get("delta_norm", c, state.at)];
   const total = [...blank, { text: "ΔE =", kind: "n" }, ...numbers(delta, partDigits), number(size, decimal(size, sizeDigits)), { text: percent(1), kind: "n" }];
-  rows.push(row(["sum", number(weight, decimal(weight, 3)), "", ...total, ...(data.asked ? more(whole("logit", c)) : [])], "sum"));
-  fill("values", rows, ["source", "weight", "", ...named("v", count), "", ...named("w·v", count), "length", "of ΔE", ...(data.asked ? [`to ${quoted(data.asked)}`] : [])]);
+  rows.push(row(["sum", number(weight, decimal(weight, 3)), "", ...total, ...(data.logit_word ? more(whole("logit", c)) : [])], "sum"));
+  fill("values", rows, ["source", "weight", "", ...named("v", count), "", ...named("w·v", count), "length", "of ΔE", ...(data.logit_word ? [`to ${quoted(data.logit_word)}`] : [])]);
 };
 const drawNumbers = () => {
   const rows = data.heads.flatMap(([layer, head], c) => {
@@ -149,19 +149,19 @@ const drawNumbers = () => {
     const weights = keys.map((key) => get("pattern", c, state.at, key));
     const best = largest(weights);
     const [size, moved, adds] = ["write_norm", "moved", "adds"].map((name) => (has(name) ? get(name, layer, head, state.at) : 0));
-    return [row([`L${layer}H${head}`, number(size), number(moved, percent(moved)), { text: source[best].label, kind: "n" }, number(weights[best], percent(weights[best])), ...(data.asked ? [number(adds, signed(adds))] : [])], head === state.head ? "followed" : "")];
+    return [row([`L${layer}H${head}`, number(size), number(moved, percent(moved)), { text: source[best].label, kind: "n" }, number(weights[best], percent(weights[best])), ...(data.logit_word ? [number(adds, signed(adds))] : [])], head === state.head ? "followed" : "")];
   });
-  fill("heads", rows, ["head", "length of ΔE", "moves", "looks most at", "weight", ...(data.asked ? [`to ${quoted(data.asked)}`] : [])]);
+  fill("heads", rows, ["head", "length of ΔE", "moves", "looks most at", "weight", ...(data.logit_word ? [`to ${quoted(data.logit_word)}`] : [])]);
 };
 const drawSums = (c) => {
   const { layer, at } = state;
   const terms = [
-    [data.alone ? "E, entering the block" : "E, after self-attention", get("e", layer, at), get("before", layer, at)],
+    [data.one_text ? "E, entering the block" : "E, after self-attention", get("e", layer, at), get("before", layer, at)],
     [`+ ΔE of L${layer}H${state.head}`, get("delta", c, at), get("delta_norm", c, at)],
     [`+ ΔE of the other ${sizes.heads - 1}`, get("others", c, at), get("others_norm", c, at)],
     ...(has("b_o") ? [["+ b_O", get("b_o", layer), arrays.b_o_norm.flat[layer]]] : []),
-    [data.norm_written ? "= what the heads write" : "= their sum", get("total", layer, at), get("total_norm", layer, at)],
-    ...(has("normed") ? [[`${data.norm} of it${data.norm_written ? ", added to E" : ""}`, get("normed", layer, at), get("normed_norm", layer, at)]] : []),
+    [data.norm_after_write ? "= what the heads write" : "= their sum", get("total", layer, at), get("total_norm", layer, at)],
+    ...(has("normed") ? [[`${data.norm} of it${data.norm_after_write ? ", added to E" : ""}`, get("normed", layer, at), get("normed_norm", layer, at)]] : []),
     ["E′, hooked", get("e_after", layer, at), get("e_after_norm", layer, at)],
   ];
   const rows = terms.map(([name, vector, size]) => row([name, ...numbers(vector, 3), { text: "…", kind: "n" }, number(size)], name.startsWith("=") ? "sum" : ""));
@@ -182,11 +182,11 @@ const drawLens = () => {
 };
 
 const mixed = (c, open, weights) => {
-  const order = open.map((_, place) => place).sort((a, b) => weights[b] - weights[a]);
-  const shown = order.slice(0, 6).filter((place) => weights[place] >= 0.005);
-  const terms = shown.sort((a, b) => a - b).map((place) => `${decimal(weights[place])} V(${piece(open[place])})`);
+  const order = open.map((_, index) => index).sort((a, b) => weights[b] - weights[a]);
+  const shown = order.slice(0, 6).filter((index) => weights[index] >= 0.005);
+  const terms = shown.sort((a, b) => a - b).map((index) => `${decimal(weights[index])} V(${piece(open[index])})`);
   if (!terms.length) return "Σ weight × V, no weight above 0.005";
-  return terms.join(" + ") + (shown.length < open.length || data.beyond ? " + …" : "");
+  return terms.join(" + ") + (shown.length < open.length || data.n_undrawn ? " + …" : "");
 };
 // A share of a sum where that says something, else the largest part as it is.
 const mostlyFrom = (parts) => {
@@ -200,7 +200,7 @@ const drawContrast = (c) => {
   const { at } = data.first;
   const sides = {
     here: openTo(at).map((key) => ({ ...source[key], weight: get("pattern", c, at, key), share: get("share", c, at, key) })),
-    there: data.there.map((one, key) => ({ ...one, weight: get("there_pattern", c, key), share: get("there_share", c, key) })),
+    there: data.second_tokens.map((one, key) => ({ ...one, weight: get("second_pattern", c, key), share: get("second_share", c, key) })),
   };
   const told = ({ weight }) => ({ ...number(weight, percent(weight)), kind: `n ${shade(weight)}` });
   for (const [side, parts] of Object.entries(sides)) {
@@ -209,49 +209,49 @@ const drawContrast = (c) => {
     document.querySelector(`[data-reading="${side}"]`).replaceChildren(...chips);
   }
   const [differs, head] = [get("delta_apart", state.layer, state.head), `L${state.layer}H${state.head}`];
-  const lengths = [get("delta_norm", c, at), get("there_norm", c)].map(length);
+  const lengths = [get("delta_norm", c, at), get("second_norm", c)].map(length);
   say("contrast-head", head);
   say("contrast", `At ${quoted(data.word)} the ΔE of ${head} differs by ${percent(differs)} of the vector's length: ${lengths[0]} long here, ${mostlyFrom(sides.here)}; ${lengths[1]} long there, ${mostlyFrom(sides.there)}.`);
-  const [apart, named] = [[...arrays.apart.flat], (place) => (place ? entering(place - 1, "L") : "token")];
+  const [apart, named] = [[...arrays.apart.flat], (index) => (index ? entering(index - 1, "L") : "token")];
   const most = Math.max(...apart, 1e-9);
-  const cells = apart.map((value, place) => make("span", { className: `depth ${shade(value / most)}`, title: full(value) }, [make("small", { textContent: named(place) }), value < 1e-5 ? "0" : decimal(value)]));
+  const cells = apart.map((value, index) => make("span", { className: `depth ${shade(value / most)}`, title: full(value) }, [make("small", { textContent: named(index) }), value < 1e-5 ? "0" : decimal(value)]));
   document.querySelector("[data-depths]").replaceChildren(...cells);
 };
 const addsUp = (c) => {
   const parts = keys.map((key) => get("logit", c, state.at, key));
   const best = largest(parts.map(Math.abs));
-  const everyone = sum(Array.from({ length: sizes.layers * sizes.heads }, (_, place) => get("adds", Math.floor(place / sizes.heads), place % sizes.heads, state.at)));
+  const everyone = sum(Array.from({ length: sizes.layers * sizes.heads }, (_, index) => get("adds", Math.floor(index / sizes.heads), index % sizes.heads, state.at)));
   return `By itself this head adds ${signed(whole("logit", c))} to its logit, ${signed(parts[best])} of that from ${piece(best)}. All heads of cross-attention together add ${signed(everyone)} here.`;
 };
 const answer = (c, open) => {
   if (isFirst()) return data.answer;
-  const where = `${data.alone ? "At" : "After"} ${token()}`;
+  const where = `${data.one_text ? "At" : "After"} ${token()}`;
   return `${where}, L${state.layer}H${state.head} adds a vector of length ${decimal(get("delta_norm", c, state.at))}, ${mostly(c, open)}.`;
 };
 const isFirst = () => ["at", "layer", "head"].every((part) => state[part] === data.first[part]);
-const token = () => quoted(data.alone && state.at === data.first.at ? data.word : tokens[state.at].piece);
+const token = () => quoted(data.one_text && state.at === data.first.at ? data.word : tokens[state.at].piece);
 const drawSlots = (c) => {
   const { layer, head, at } = state;
   const open = openTo(at);
   const dots = keys.map((key) => get("dot", c, at, key));
   const weights = open.map((key) => get("pattern", c, at, key));
   const best = largest(dots);
-  const most = open.map((_, place) => place).sort((a, b) => weights[b] - weights[a]).filter((place) => weights[place] >= 0.05).slice(0, 3);
+  const most = open.map((_, index) => index).sort((a, b) => weights[b] - weights[a]).filter((index) => weights[index] >= 0.05).slice(0, 3);
   const step = (name) => small(get("agreement", layer, data.steps.findIndex((one) => one.startsWith(name))));
   const said = {
     token: token(),
     answer: answer(c, open),
     layer: String(layer),
     line: { rows: "row", columns: "column", lines: "bundle of lines" }[state.queries],
-    heading: at === data.first.at ? heading : data.alone ? `What happens to ${token()}?` : `What does the translation read at ${token()}?`,
+    heading: at === data.first.at ? heading : data.one_text ? `What happens to ${token()}?` : `What does the translation read at ${token()}?`,
     because: isFirst() ? data.because : `You follow L${layer}H${head} at ${token()}; the page opened at L${data.first.layer}H${data.first.head}.`,
     following: `L${layer}H${head} at ${token()}, token ${tokens[at].pos}`,
     before: length(get("before", layer, at)),
-    held: percent(get("explained", c, 0)),
-    "held-values": percent(get("explained", c, 1)),
+    explained: percent(get("explained", c, 0)),
+    "explained-values": percent(get("explained", c, 1)),
     "best-dot": `that of ${piece(best)}, ${decimal(dots[best])}${allowed(at, best) ? "" : " (which comes later, and is about to be masked)"}`,
     largest: percent(get("pattern_largest", c, at)),
-    "best-weight": most.map((place, rank) => `${percent(weights[place])} ${rank ? "" : "of its attention "}to ${piece(open[place])}`).join(", ") || "no token as much as 5 % of its attention",
+    "best-weight": most.map((index, rank) => `${percent(weights[index])} ${rank ? "" : "of its attention "}to ${piece(open[index])}`).join(", ") || "no token as much as 5 % of its attention",
     "weight-sum": decimal(whole("pattern", c), 3),
     "delta-length": length(get("delta_norm", c, at)),
     "best-share": mostly(c, open),
@@ -265,7 +265,7 @@ const drawSlots = (c) => {
   if (has("after")) said.after = length(get("after", layer, at));
   if (has("steep")) said["steep-largest"] = percent(get("steep_largest", c, at));
   if (has("later")) said.later = percent(get("later", c, at));
-  if (data.asked) said.adds = addsUp(c);
+  if (data.logit_word) said.adds = addsUp(c);
   for (const [name, text] of Object.entries(said)) say(name, text);
   document.title = said.heading;
 };
@@ -278,9 +278,9 @@ const svg = (name, attributes, children = []) => {
   return made;
 };
 const thumbnail = (c) => {
-  const [width, height] = [keys.length, places.length];
+  const [width, height] = [keys.length, queries.length];
   const shapes = [svg("rect", { class: "ground", width, height }), svg("rect", { class: "row", y: state.at, width, height: 1 })];
-  for (const query of places)
+  for (const query of queries)
     for (const key of openTo(query)) {
       const weight = get("pattern", c, query, key);
       if (weight > 0.005) shapes.push(svg("circle", { class: "dot", cx: key + 0.5, cy: query + 0.5, r: (0.48 * Math.sqrt(weight)).toFixed(3) }));
@@ -308,25 +308,25 @@ const drawGrid = (name, columns, rows, limit, open) => {
   const head = document.querySelector(`[data-rows="${name}"]`).parentElement.tHead.rows[0];
   head.replaceChildren(make("td"), ...columns.map((textContent) => make("th", { scope: "col", textContent })));
   const lines = rows.map(([title, layer, value]) => {
-    const cells = columns.map((column, place) => {
-      const [amount, token] = [value(place), quoted(column.split("\n")[0])];
+    const cells = columns.map((column, index) => {
+      const [amount, token] = [value(index), quoted(column.split("\n")[0])];
       const className = tinted(Math.max(-1, Math.min(1, amount / limit))).replace("cell ", "");
       const button = make("button", { type: "button", className, title: `${full(100 * amount)} %`, textContent: Math.abs(amount) >= 0.005 ? decimal(100 * amount, 0) : "" });
       button.setAttribute("aria-label", `${title}, ${token}: ${percent(amount)}`);
       button.disabled = !page.reaches(layer, 0);
-      button.addEventListener("click", () => open(layer, place));
+      button.addEventListener("click", () => open(layer, index));
       return make("td", {}, [button]);
     });
     return make("tr", {}, [make("th", { scope: "row", textContent: title }), ...cells]);
   });
   fill(name, lines);
 };
-const layered = (value) => Array.from({ length: sizes.layers }, (_, layer) => [`L${layer}`, layer, (place) => value(layer, place)]);
+const layered = (value) => Array.from({ length: sizes.layers }, (_, layer) => [`L${layer}`, layer, (index) => value(layer, index)]);
 const drawTrace = () => {
   const component = Number(document.querySelector('[name="component"]:checked').value);
-  const columns = data.traced.map(({ pieces: [one, other] }) => (one === other ? one.trim() : `${one.trim()}\n${other.trim()}`));
-  const rows = layered((layer, place) => get("trace", component, layer, place)).slice(0, arrays.trace.shape[1]);
-  drawGrid("trace", columns, rows, 1, (layer, place) => page.open(layer, data.traced[place].pos));
+  const columns = data.trace_columns.map(({ pieces: [one, other] }) => (one === other ? one.trim() : `${one.trim()}\n${other.trim()}`));
+  const rows = layered((layer, index) => get("trace", component, layer, index)).slice(0, arrays.trace.shape[1]);
+  drawGrid("trace", columns, rows, 1, (layer, index) => page.open(layer, data.trace_columns[index].pos));
 };
 for (const input of document.querySelectorAll('[name="component"]')) input.addEventListener("change", () => has("trace") && drawTrace());
 const drawAll = (c) => {

@@ -2,16 +2,16 @@
 const unpack = ({ shape, data: text }) => {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const whole = new DataView(bytes.buffer);
-  return { shape, flat: Float32Array.from({ length: bytes.length / 4 }, (_, place) => whole.getFloat32(4 * place, true)) };
+  return { shape, flat: Float32Array.from({ length: bytes.length / 4 }, (_, index) => whole.getFloat32(4 * index, true)) };
 };
 // What the page shows: a block of facts, and its arrays by name.
 let data, arrays;
 // The number at a full index; the row of numbers at one that leaves out the last axis.
 const get = (name, ...index) => {
   const { shape, flat } = arrays[name];
-  let place = 0;
-  shape.forEach((size, axis) => (place = place * size + (index[axis] ?? 0)));
-  return index.length === shape.length ? flat[place] : [...flat.subarray(place, place + shape.at(-1))];
+  let offset = 0;
+  shape.forEach((size, axis) => (offset = offset * size + (index[axis] ?? 0)));
+  return index.length === shape.length ? flat[offset] : [...flat.subarray(offset, offset + shape.at(-1))];
 };
 // Numbers: rounded for reading, all digits on hover.
 const full = (value) => String(Number(value.toPrecision(9))).replace("-", "−");
@@ -42,7 +42,7 @@ const fill = (name, rows, header) => {
   if (!body) return;
   body.replaceChildren(...rows);
   if (header) {
-    const cells = header.map((text, place) => (text ? make("th", { scope: "col", className: place ? "n" : "", textContent: text }) : make("td")));
+    const cells = header.map((text, index) => (text ? make("th", { scope: "col", className: index ? "n" : "", textContent: text }) : make("td")));
     body.parentElement.tHead.rows[0].replaceChildren(...cells);
   }
 };

@@ -1,0 +1,249 @@
+"""The sentences about a walk: why this head, what it adds and from where, what to be careful about,
+where the difference of two sentences stands. For the page, the explorer and a notebook alike.
+
+Each takes facts that `probe.walkthrough` found, and returns English.
+"""
+
+from probe.stats.numbers import decimal, percent
+from probe.walkthrough.choose import MAX_RESTING, Caution, Criterion, HeadChoice, Sources
+from probe.walkthrough.scene import CausalTrace
+from probe.walkthrough.walk import HeadWrite, LargestPart, LogitFindings, Walk, WalkFindings
+
+# A largest part is told as a fraction of its sum where it is most of it; 1.05, since float32 sums
+# of parts of both signs may pass 1 a little.
+MOST_OF_IT = 0.5
+ALL_OF_IT = 1.05
+SOURCE_WORDS = {Sources.CONTENT_WORDS: "content words", Sources.WORDS: "words"}
+
+
+def answer(findings: WalkFindings) -> str:
+    """What a walk says first: where two sentences part, or what the head adds and from where."""
+    if findings.parting is not None:
+        return _parting(findings)
+    if not findings.one_text:
+        added = _head_adds(findings) if findings.logit is None else _logit(findings)
+        return f"After “{findings.word}”, {added}"
+    occurrence = ""
+    if findings.n_occurrences > 1:
+        occurrence = f" (the first of {findings.n_occurrences})"
+    return f"At “{findings.word}”{occurrence}, {_head_adds(findings)}"
+
+
+def because(findings: WalkFindings) -> str:
+    """Why the head is followed."""
+    choice = findings.choice
+    head = _head(choice)
+    if choice.criterion is Criterion.REQUESTED:
+        return f"{head} was asked for."
+    reason = {
+        Criterion.DIFFERENCE: _by_difference,
+        Criterion.LOGIT: _by_logit,
+        Criterion.SENSE: _by_sense,
+        Criterion.LENGTH: _by_length,
+    }[choice.criterion]
+    return f"{head} is followed because, {_compared(choice)}, {reason(findings)}"
+
+
+def caution(findings: WalkFindings) -> str | None:
+    """Why nothing at the word can tell its sense; None where something may."""
+    if findings.caution is None:
+        return None
+    return _caution(findings.caution, findings.word, findings.model_name)
+
+
+def travels(walk: Walk) -> str | None:
+    """Where the difference of two sentences stands, layer by layer, or why that cannot be traced;
+    None where nobody asked.
+    """
+    if walk.causal_trace is None:
+        return walk.trace_refusal
+    return _travels(walk.causal_trace)
+
+
+def _head(choice: HeadChoice) -> str:
+    return f"L{choice.layer}H{choice.head}"
+
+
+def _compared(choice: HeadChoice) -> str:
+    """Of which heads it is the first."""
+    if choice.one_layer:
+        return f"of {choice.n_heads} heads of layer {choice.layer}"
+    return f"of {choice.n_heads} heads"
+
+
+def _by_difference(findings: WalkFindings) -> str:
+    size = percent(findings.choice.size)
+    return (
+        f"what it adds to “{findings.word}” differs most between the two sentences: by {size} of "
+        "the length of the vector there."
+    )
+
+
+def _by_logit(findings: WalkFindings) -> str:
+    assert findings.logit is not None
+    return f"it adds most to the logit of “{findings.logit.word}”."
+
+
+def _by_sense(findings: WalkFindings) -> str:
+    senses = findings.choice.senses
+    assert senses is not None
+    size = percent(findings.choice.size)
+    return (
+        f"it moves “{findings.word}” furthest towards its sense “{senses.sense}”"
+        f"{_by_what_it_takes(findings)}: {size} of the way from “{senses.other_sense}”. Where the "
+        f"two senses lie was measured in {senses.n_sentences} sentences of the lexicon."
+    )
+
+
+def _by_length(findings: WalkFindings) -> str:
+    size = percent(findings.choice.size)
+    return (
+        f"it moves “{findings.word}” most{_by_what_it_takes(findings)}: with a vector {size} as "
+        f"long as that of “{findings.word}” after the attention of that layer."
+        f"{_passed_over(findings.choice)}"
+    )
+
+
+def _by_what_it_takes(findings: WalkFindings) -> str:
+    """By what it takes from which tokens; nothing where it may look at itself alone."""
+    sources = SOURCE_WORDS.get(findings.choice.sources)
+    if sources is None:
+        return ""
+    side = "before it"
+    if not findings.causal:
+        side = "around it" if findings.one_text else "of the source"
+    return f" by what it takes from the {sources} {side}"
+
+
+def _passed_over(choice: HeadChoice) -> str:
+    """How many heads rest on which tokens, and were not chosen for it."""
+    if not choice.n_resting:
+        return ""
+    tokens = " or ".join(f"“{token}”" for token in choice.resting_tokens)
+    limit = percent(MAX_RESTING)
+    if choice.n_resting == 1:
+        return (
+            f" One head that gives more than {limit} of its attention to {tokens} was passed over."
+        )
+    return (
+        f" {choice.n_resting} heads that give more than {limit} of their attention to {tokens} "
+        "were passed over."
+    )
+
+
+def _caution(caution: Caution, word: str, model_name: str) -> str:
+    reads = f"{model_name} reads left to right"
+    if caution.cue is not None:
+        return (
+            f"What tells the sense of “{word}” here, “{caution.cue}”, comes after it, and {reads}: "
+            f"nothing at “{word}” can depend on it. A model that reads both ways can use it, as "
+            "tiny-senses-bidirectional."
+        )
+    before = "Only function words stand" if caution.only_function_words else "Nothing stands"
+    return (
+        f"{before} before “{word}”, and {reads}: what comes after it cannot change anything at "
+        f"“{word}”."
+    )
+
+
+def _head_adds(findings: WalkFindings) -> str:
+    """How much the head adds at the position, and from where."""
+    length = decimal(findings.write.length)
+    source = _mostly_from(findings.write)
+    return f"{_head(findings.choice)} adds a vector of length {length}, {source}."
+
+
+def _parting(findings: WalkFindings) -> str:
+    """Where the two sentences part at the word, and what the head adds in each."""
+    parting = findings.parting
+    assert parting is not None
+    word = findings.word
+    if parting.depth is None:
+        return (
+            f"At “{word}” the two sentences are the same at every depth: nothing that it reads "
+            "differs."
+        )
+    if parting.depth < 0:
+        where = "is another token in each sentence"
+    elif parting.depth == 0:
+        where = "is the same token in both sentences, at another position"
+    else:
+        differs = "behind the last layer"
+        if parting.depth < parting.n_layers:
+            differs = f"where it enters layer {parting.depth}"
+        where = (
+            "is the same vector in both sentences where it enters layer "
+            f"{parting.depth - 1}, and another {differs}"
+        )
+    length = decimal(findings.write.length)
+    second_length = decimal(parting.second_write.length)
+    return (
+        f"“{word}” {where}. {_head(findings.choice)} adds a vector of length {length} here, "
+        f"{_mostly_from(findings.write)}, and of length {second_length} there, "
+        f"{_mostly_from(parting.second_write)}."
+    )
+
+
+def _logit(findings: WalkFindings) -> str:
+    """What the head adds to the logit of the word, and from where; all heads; the whole logit."""
+    logit = findings.logit
+    assert logit is not None
+    first_token = ""
+    if logit.first_token.casefold() != logit.word.strip().casefold():
+        first_token = f" (of its first token, “{logit.first_token or '·'}”)"
+    source = _most_of(logit.largest) or (
+        f"the largest part, {decimal(logit.largest.value)}, from “{logit.largest.piece}”"
+    )
+    return (
+        f"{_head(findings.choice)} by itself adds {decimal(logit.of_head)} to the logit of "
+        f"“{logit.word}”{first_token}, {source}; all {logit.n_heads} heads of cross-attention "
+        f"together add {decimal(logit.of_all_heads)}. {_whole_logit(logit)}"
+    )
+
+
+def _whole_logit(logit: LogitFindings) -> str:
+    """The whole logit that heads add to, and the largest of any other token."""
+    likelier = ""
+    if logit.n_likelier:
+        tokens = "token is" if logit.n_likelier == 1 else "tokens are"
+        likelier = f"; {logit.n_likelier} {tokens} likelier there"
+    return (
+        f"Against the mean of all tokens the whole logit is {decimal(logit.whole)}; that of "
+        f"“{logit.rival}”, the likeliest other, is {decimal(logit.rival_logit)}{likelier}."
+    )
+
+
+def _mostly_from(write: HeadWrite) -> str:
+    """From which source token most of ΔE comes."""
+    largest = write.largest
+    return _most_of(largest) or (
+        f"the largest part, {percent(largest.fraction)}, from “{largest.piece}”"
+    )
+
+
+def _most_of(largest: LargestPart) -> str | None:
+    """The largest part as a fraction of the sum, where that says something: not where parts of
+    both signs are larger than their sum.
+    """
+    if not MOST_OF_IT <= largest.fraction <= ALL_OF_IT:
+        return None
+    return f"{percent(min(largest.fraction, 1.0))} of it from “{largest.piece}”"
+
+
+def _travels(trace: CausalTrace) -> str:
+    """Which token makes most of the difference, and from which layer on the word itself has it."""
+    summary = trace.summary()
+    alone = f"the vector of “{trace.word}” alone brings it"
+    if summary.arrival_layer < summary.n_layers:
+        is_last = summary.arrival_layer + 1 == summary.n_layers
+        later = ", the last," if is_last else " and every later one"
+        arrives = (
+            f"Where it enters layer {summary.arrival_layer}{later} {alone} at least half of the "
+            "way: by then the difference has arrived there."
+        )
+    else:
+        arrives = f"Even where it enters the last layer {alone} less than half of the way."
+    return (
+        f"Putting “{summary.token}” in the place of “{summary.second_token}” brings the other "
+        f"sentence {percent(summary.fraction)} of the way to this one. {arrives}"
+    )

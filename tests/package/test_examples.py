@@ -1,0 +1,55 @@
+"""The examples in the docstrings of public functions: every one has one, and it gives what it
+says."""
+
+import doctest
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import probe
+
+
+def public_functions() -> dict[str, Callable]:
+    """Every public function by its name, those of the public modules among them."""
+    functions = {}
+    for name in probe.__all__:
+        value = getattr(probe, name)
+        if isinstance(value, ModuleType):
+            functions |= {f"{name}.{inner}": getattr(value, inner) for inner in value.__all__}
+        else:
+            functions[name] = value
+    return {name: value for name, value in functions.items() if not isinstance(value, type)}
+
+
+FUNCTIONS = public_functions()
+
+
+def failures_of(docstring: str, name: str) -> tuple[int, str]:
+    """How many statements the examples of a docstring have, and what doctest says of those that
+    fail."""
+    example = doctest.DocTestParser().get_doctest(docstring, {"probe": probe}, name, None, None)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False)
+    lines: list[str] = []
+    runner.run(example, out=lines.append)
+    return len(example.examples), "".join(lines)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_public_function_has_an_example_that_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "explore":
+        pytest.importorskip("anywidget", reason="anywidget is not installed")
+    monkeypatch.chdir(tmp_path)
+    docstring = FUNCTIONS[name].__doc__ or ""
+    assert "\n    Example:\n" in docstring, f"probe.{name} has no example"
+    statements, failures = failures_of(docstring, name)
+    assert statements > 0 and failures == ""
+    assert f"probe.{name}(" in docstring, f"the example of probe.{name} does not call it"
+
+
+def test_an_example_that_is_wrong_would_be_found() -> None:
+    statements, failures = failures_of("Example:\n    >>> 1 + 1\n    3\n", "wrong")
+    assert statements == 1 and "Expected:\n    3\nGot:\n    2" in failures

@@ -160,7 +160,7 @@ def ways(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
     steps = rows[KEYS].rename(columns={"layer": "receiver_layer", "head": "receiver_head"})
     steps = steps.assign(**ends, receiver_pos="word", channel="value", p=0.01, pairs=8)
     steps = steps.assign(
-        way=steps.groupby("word").cumcount(), step=0, share=rows["net"], together=0.62
+        path=steps.groupby("word").cumcount(), step=0, share=rows["net"], together=0.62
     )
     steps = steps.assign(size=None, kept=0.62, random=0.0, random_high=0.02)
     edges = steps.assign(

@@ -128,7 +128,8 @@ def pictures(walk: "Walk") -> dict[str, Any]:
         tokens.query("drawn")["pos"] for _, tokens in frames["tokens"].groupby("text", sort=False)
     ]
     # One text is both what looks and what is looked at; of two, the source comes first.
-    queries, keys = drawn[-1], drawn[0]
+    queries = drawn[-1]
+    keys = drawn[0]
     cells = frames["attention"].assign(chosen=frames["attention"]["query_pos"] == walk.at)
     charts = _token_grids(cells, grid.NAMES if walk.target is None else ACROSS)
     values = frames["values"][frames["values"]["pos"].isin(keys)]

@@ -332,11 +332,11 @@ class CausalTrace:
         entering = resid_pre[0]
         word = resid_pre[:, self.pos.index(self.at)]
         largest = int(entering.abs().argmax())
-        token, second_token = (piece.strip() for piece in self.pieces[largest])
+        token, second_token = self.pieces[largest]
         layers_below_half = (word < HALF_WAY).nonzero().flatten().tolist()
         return TraceSummary(
-            token=token,
-            second_token=second_token,
+            token=token.strip(),
+            second_token=second_token.strip(),
             fraction=float(entering[largest]),
             arrival_layer=max(layers_below_half, default=-1) + 1,
             n_layers=len(word),

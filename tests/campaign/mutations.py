@@ -3,7 +3,7 @@
 
 Every row of FAULTS puts one fault into a copy of `probe/`: a sign, a mask, a scale, a position off
 by one, swapped labels, a bias left away, a wrong donor, a wrong fold. Against that copy run the
-tests of the fault's own file, which should notice first, then those of its room, then all fast
+tests of the fault's own file, which should notice first, then those of its package, then all fast
 ones, each up to the first failure. `mutations.csv` says of every fault by which test it was caught;
 the exit status is 1 where one was not, or where tests fail without a fault.
 """
@@ -420,7 +420,7 @@ def fast_marks() -> str:
 
 def try_out(faults: Sequence[Fault | None], workers: int) -> list[str]:
     """By which test each fault is caught, "" where it is not: by those of its own file, of its
-    room, or by any.
+    package, or by any.
 
     Every run is a process of its own, begun with the libraries loaded.
     """
@@ -442,12 +442,13 @@ def try_out(faults: Sequence[Fault | None], workers: int) -> list[str]:
 
 def places(fault: Fault | None) -> list[str]:
     """Which tests to run, the nearest first: those of the fault's own file, if it has any, of its
-    room, and all."""
+    package, and all."""
     if fault is None:
         return ["tests"]
-    room, name = Path(fault.file).parts[0], Path(fault.file).stem
-    own = f"tests/{room}/test_{name}.py"
-    return [*([own] if (ROOT / own).exists() else []), f"tests/{room}", "tests"]
+    package = Path(fault.file).parts[0]
+    name = Path(fault.file).stem
+    own = f"tests/{package}/test_{name}.py"
+    return [*([own] if (ROOT / own).exists() else []), f"tests/{package}", "tests"]
 
 
 def main() -> int:

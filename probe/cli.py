@@ -95,6 +95,13 @@ def report(
     permutations: Annotated[
         int, Option(min=99, help="How often senses are reassigned to cue words.")
     ] = PERMUTATIONS,
+    controls: Annotated[
+        str | None,
+        Option(
+            help="Nouns with one meaning to put in the word's place, as window,fence; those that ship "
+            "by default, 'none' for no comparison."
+        ),
+    ] = None,
     shards: Annotated[
         Path | None,
         Option(
@@ -152,12 +159,28 @@ def report(
         given, other = _load(model, device, dtype), _load(second, device, dtype) if second else None
         chosen = {"seed": seed, "permutations": permutations}
         result = study(
-            given, words, corpus=corpus, second=other, progress=progress, planned=planned, **chosen
+            given,
+            words,
+            corpus=corpus,
+            controls=_nouns(controls),
+            second=other,
+            progress=progress,
+            planned=planned,
+            **chosen,
         )
         progress("writing", 0.98)
         options = {"device": device, "dtype": dtype} | result.options
         page = write(result, out, command=_command(model, second, sentences, options))
     typer.echo(page)
+
+
+def _nouns(controls: str | None) -> tuple[str, ...] | None:
+    """The nouns of --controls: None for those that ship, () for none."""
+    if controls is None:
+        return None
+    if controls == "none":
+        return ()
+    return tuple(noun.strip() for noun in controls.split(",") if noun.strip())
 
 
 @app.command()

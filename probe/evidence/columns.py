@@ -35,6 +35,8 @@ CAUSAL = (
     "net_high",
     *RANKS,
 )
+# How an effect compares with that for one-meaning nouns in the word's place.
+PARTS = ("general", "specific", "specific_low", "specific_high", "p_specific")
 # A contract: columns may be added.
 HEADS = (
     *KEYS,
@@ -68,6 +70,8 @@ HEADS = (
     "continuation",
     "p_continuation",
     "read_depth",
+    *PARTS,
+    "comparison",
 )
 ATTENTION = ("attention_cue", "attention_previous", "attention_itself")
 CURVES = (

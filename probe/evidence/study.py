@@ -80,6 +80,7 @@ def study(
     seed: int = StudyOptions.seed,
     permutations: int = StudyOptions.permutations,
     max_pairs: int = StudyOptions.max_pairs,
+    controls: Sequence[str] | None = None,
     second: ModelSource | None = None,
     progress: Progress | None = None,
     planned: Callable[[StudyCost], None] | None = None,
@@ -94,7 +95,8 @@ def study(
     certificate fails: no number is reported from a model that disagrees. `second` is a model that
     reads both ways, for the lesson's sentences whose cue comes after the word. What it says is the
     frame `beside` (and its option `--beside`), for it stands beside what the studied model says.
-    `planned` is called with the cost before the work, and may raise.
+    `controls`: one-meaning nouns to put in the word's place, those that ship by default, none for
+    (). `planned` is called with the cost before the work, and may raise.
 
     Example:
         >>> study = probe.study("tiny-senses", "bank", permutations=99, max_pairs=8)
@@ -107,7 +109,8 @@ def study(
     _require_can_study(model, permutations, second)
     if corpus is not None and not isinstance(corpus, Corpus):
         corpus = as_corpus(corpus, words)
-    options = StudyOptions(seed, max_pairs, permutations)
+    nouns = None if controls is None else tuple(dict.fromkeys(controls))
+    options = StudyOptions(seed, max_pairs, permutations, nouns)
     chosen = choose_words(words, corpus)
     sources = [sentences_of(word, corpus, model) for word in chosen]
     materials = [

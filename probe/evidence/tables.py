@@ -12,6 +12,7 @@ differ.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,7 @@ from probe.evidence.columns import (
     HEAD_PARTS,
     HEADS,
     KEYS,
+    PARTS,
     RANKS,
     by_head,
     key_of,
@@ -33,6 +35,7 @@ from probe.evidence.columns import (
     stacked,
     with_key,
 )
+from probe.evidence.controls import joined
 from probe.evidence.head_parts import by_distance
 from probe.evidence.material import unused
 from probe.evidence.word import PERMUTED, Controls, PairResult, WordResult
@@ -42,7 +45,7 @@ from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.stats import axes, resampling
 from probe.stats.resampling import Array
-from probe.stats.verdicts import GATE, LEVEL, REASONS, best_verdicts, verdicts
+from probe.stats.verdicts import GATE, LEVEL, REASONS, best_verdicts, comparison, verdicts
 from probe.text.sentences import LeftOut
 
 FEW = 50  # sentences per sense: with fewer, a result is called exploratory
@@ -106,7 +109,9 @@ def frames(
         "shares": shares(model, results),
         "sentences": sentences(results),
         "left_out": left_out(unread, unused_of_words),
-        "controls": controls(measured),
+        "controls": controls(results),
+        "mlps": mlps(results),
+        "separation_controls": separation_controls(measured),
         "certificate": certificate_rows(certificate),
     }
     return {name: rounded(frame) for name, frame in tables.items()}
@@ -165,8 +170,22 @@ def words(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFrame:
                 "exploratory": min(per_sense) < FEW or units < FEW_CUES,
                 "ranked": pair.effects is not None,
             }
+            | _gate(pair)
         )
     return pd.DataFrame(rows)
+
+
+def _gate(pair: PairResult) -> dict[str, object]:
+    """How far one-meaning nouns change in the word's place, and whether the word changes further."""
+    if pair.nouns is None:
+        return {"general_share": np.nan, "largest_share": np.nan, "ambiguity_p": np.nan, "nouns": 0}
+    shares = pair.nouns.shares[:, pair.nouns.depth]
+    return {
+        "general_share": pair.nouns.general_share,
+        "largest_share": float(shares.max()) if len(shares) else np.nan,
+        "ambiguity_p": pair.nouns.p,
+        "nouns": len(shares),
+    }
 
 
 def evidence(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFrame:
@@ -182,10 +201,13 @@ def evidence(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFram
         arrays |= _attention(result, pair)
         arrays |= _near_and_far(pair)
         arrays |= _stands_in(pair)
+        arrays |= _beside_nouns([pair])
         frame = by_head(arrays).astype(RANKS)
         frame["read_depth"] = [pair.reading.at[layer] for layer in frame["layer"]]
+        frame["ambiguity_p"] = np.nan if pair.nouns is None else pair.nouns.p
         untrained_p = untrained.get((result.material.word, *pair.senses), 1.0)
         frame["confounded"] = float(untrained_p < GATE or pair.nuisance_p < LEVEL)
+        frame["comparison"] = _comparisons(frame)
         frame["verdict"] = verdicts(frame)
         parts.append(with_key(frame, key_of(result, pair)))
     return pd.concat(parts, ignore_index=True)
@@ -291,12 +313,15 @@ def word_heads(results: Sequence[WordResult], evidence: pd.DataFrame) -> pd.Data
         looks = [_attention(result, pair) for pair in passed]
         arrays = {"auroc": np.mean([pair.separation.auroc for pair in passed], axis=0)}
         arrays |= _causal(passed)
+        arrays |= _beside_nouns(passed)
         arrays |= {name: np.mean([look[name] for look in looks], axis=0) for name in ATTENTION}
         frame = by_head(arrays).astype(RANKS)
         rows = evidence[(evidence["word"] == result.material.word) & evidence["net"].notna()]
         frame = frame.merge(best_verdicts(rows), on=["layer", "head"])
+        frame["comparison"] = _comparisons(frame)
         parts.append(with_key(frame, {"word": result.material.word}))
-    columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, "verdict", "resolves", "of"]
+    columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, *PARTS, "comparison"]
+    columns += ["verdict", "resolves", "of"]
     return stacked(parts, columns).astype(RANKS)
 
 
@@ -308,6 +333,55 @@ def _attention(result: WordResult, pair: PairResult) -> dict[str, Array]:
     return {
         f"attention_{name}": mean[used].double().nanmean(0).numpy() for name, mean in looks.items()
     }
+
+
+def _beside_nouns(pairs: Sequence[PairResult]) -> dict[str, Array]:
+    """The general and the specific part of every head; missing where no noun was compared."""
+    parts = [pair.nouns.heads for pair in pairs if pair.nouns and pair.nouns.heads]
+    return joined(parts) if parts else dict.fromkeys(PARTS, _missing(pairs[0]))
+
+
+def _comparisons(frame: pd.DataFrame) -> list[str]:
+    """`verdicts.comparison` of every row."""
+    rows = frame.to_dict("records")
+    return [comparison({str(name): value for name, value in row.items()}) for row in rows]
+
+
+def controls(results: Sequence[WordResult]) -> pd.DataFrame:
+    """One-meaning nouns in the word's place, a row per noun and depth: the squared gap between the
+    senses, its share of the word's own, and how much of the word's axis the noun takes on. The rows
+    of the word itself stand first.
+    """
+    parts = []
+    for result, pair in sense_pairs_of(results):
+        if pair.nouns is None or not pair.nouns.nouns:
+            continue
+        nouns = pair.nouns
+        own = nouns.word_gap[int(np.argmax(nouns.sentences))]
+        rows = [(result.material.word, own, np.ones_like(own), max(nouns.sentences), own * np.nan)]
+        rows += zip(
+            nouns.nouns, nouns.gap, nouns.shares, nouns.sentences, nouns.axis, strict=True
+        )
+        for noun, gap, share, sentences, axis in rows:
+            columns = {"noun": noun, "depth": np.arange(len(gap)), "gap": gap}
+            columns |= {"general_share": share, "shared_axis": axis, "sentences": sentences}
+            parts.append(with_key(pd.DataFrame(columns), key_of(result, pair)))
+    names = [*KEYS, "noun", "depth", "gap", "general_share", "shared_axis", "sentences"]
+    return stacked(parts, names)
+
+
+def mlps(results: Sequence[WordResult]) -> pd.DataFrame:
+    """What every MLP does at the word, and the general and the specific part of it."""
+    parts = []
+    for result, pair in sense_pairs_of(results):
+        if pair.nouns is None or pair.nouns.mlps is None:
+            continue
+        part = pair.nouns.mlps
+        columns: dict[str, Any] = {"layer": np.arange(len(part.net)), "net": part.net}
+        frame = pd.DataFrame(columns | joined([part]))
+        frame["comparison"] = _comparisons(frame)
+        parts.append(with_key(frame, key_of(result, pair)))
+    return stacked(parts, [*KEYS, "layer", "net", *PARTS, "comparison"])
 
 
 def distances(results: Sequence[WordResult]) -> pd.DataFrame:
@@ -403,7 +477,7 @@ def depth_profile(results: Sequence[WordResult]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def controls(measured: Sequence[Controls]) -> pd.DataFrame:
+def separation_controls(measured: Sequence[Controls]) -> pd.DataFrame:
     """Held-out AUROC of every head under every condition, for the clearest pair of senses of each
     word.
 

@@ -3,20 +3,26 @@
     resolver            its swap moves the word, and what is said next, beyond a same-sense donor;
                         and its own write separates the senses held out, or the swap moves at least
                         LARGE of the gap: all corrected for every head tested, and not only from the
-                        token next to it
+                        token next to it; and the word changes with its context further than nouns
+                        of one meaning do in its place (the ambiguity gate)
+    context             all of that but the last: the head brings context to this noun, and no
+                        ambiguity was shown to be resolved
     position-explained  it moves the word, but from the token next to it alone, whatever stands
                         there; or no cue stands anywhere else, so that this cannot be told
     confounded          it would be a resolver, but something that is no meaning tells the senses
                         apart as well: where the word stands, the text's length, or an untrained
-                        model
+                        model; and the ambiguity gate was not passed, or could not be asked. Nouns in
+                        the same sentences stand at the same position among the same function words,
+                        so behind the gate such a head is a resolver where it does more for the word
+                        than for other nouns, and context where it does not
     opposes             its swap moves the word significantly the wrong way
     backup              stands in for another head: swapping both moves the word further than
                         swapping that one
     erased              writes much of the gap, and later layers take it away
     suggestive          the interval of its effect excludes 0, but the corrected p does not pass:
                         not confirmed
-    carrier             written, and not shown to be read: it moves the sense coordinate and not
-                        what is said next, or it separates and moves nothing
+    unread              it moves the sense coordinate, and not what is said next
+    separates           what it writes differs between the senses; no effect was shown
     none                nothing was shown
 
 A swap counts from SMALLEST of the gap on: an effect of a thousandth can be as certain as it is
@@ -45,15 +51,20 @@ WORTH_NAMING = 0.1
 MOSTLY = 0.5  # of the head's attention: more than on all other tokens together
 ORDER = (
     "resolver",
+    "context",
     "position-explained",
     "confounded",
     "opposes",
     "backup",
     "erased",
+    "unread",
     "suggestive",
-    "carrier",
+    "separates",
     "none",
 )
+# Of the effect on the word: a difference whose interval lies within a third of it either way is
+# none that matters.
+SAME = 1 / 3
 # What a verdict may rest on and no other table of heads holds; with the columns of that table, the
 # numbers that led to it.
 REASONS = (
@@ -65,6 +76,8 @@ REASONS = (
     "p_stands_in",
     "stands_in_layer",
     "stands_in_head",
+    "confounded",
+    "ambiguity_p",
 )
 Evidence = Mapping[str, float]
 
@@ -73,8 +86,8 @@ def verdicts(evidence: pd.DataFrame) -> pd.Series:
     """The verdict on every row of the evidence frame, which keeps its index.
 
     Reads p_auroc p_swap p_opposes p_next_token next_token auroc net net_low net_high direct
-    net_near net_far attention_previous attention_next p_stands_in backed_up confounded; a row
-    without a measured swap (no gap) gets none.
+    net_near net_far attention_previous attention_next p_stands_in backed_up confounded ambiguity_p
+    specific p_specific; a row without a measured swap (no gap) gets none.
     """
     rows = evidence.to_dict("records")
     names = [verdict({str(name): value for name, value in row.items()}) for row in rows]
@@ -101,16 +114,17 @@ def verdict(row: Evidence) -> str:
     rules = (
         ("opposes", row["p_opposes"] < LEVEL and row["net"] <= -SMALLEST),
         ("position-explained", moves and is_positional(row)),
-        ("confounded", reads and row["confounded"] > 0),
-        ("resolver", reads),
-        ("carrier", shown),
+        ("confounded", reads and row["confounded"] > 0 and not row["ambiguity_p"] <= LEVEL),
+        ("resolver", reads and is_for_this_word(row)),
+        ("context", reads),
+        ("unread", shown),
         ("backup", row["p_stands_in"] < LEVEL),
         (
             "erased",
             separates and row["direct"] >= LARGE and abs(row["net"]) < HIDDEN * row["direct"],
         ),
         ("suggestive", row["net_low"] > 0 and row["net"] >= SMALLEST),
-        ("carrier", separates),
+        ("separates", separates),
     )
     return next((name for name, holds in rules if holds), "none")
 
@@ -124,6 +138,33 @@ def is_read(row: Evidence) -> bool:
     if math.isnan(row["p_next_token"]) or row["backed_up"]:
         return True
     return row["p_next_token"] < LEVEL and row["next_token"] >= SMALLEST
+
+
+def is_for_this_word(row: Evidence) -> bool:
+    """Whether the word passed the ambiguity gate; where the senses can be told apart without
+    meaning, also whether the head does more for the word than for one-meaning nouns in its place.
+    """
+    if not row["ambiguity_p"] <= LEVEL:  # also where it was not asked
+        return False
+    if row["confounded"] > 0:
+        return row["specific"] > 0 and row["p_specific"] < LEVEL
+    return True
+
+
+def comparison(row: Evidence) -> str:
+    """How what a head or an MLP does for the word compares with what it does for one-meaning nouns:
+    "more", "less", "same" (the interval of the difference lies within SAME of the effect), or
+    "undecided"; "" where it was not compared. Reads net specific specific_low specific_high
+    p_specific.
+    """
+    if math.isnan(row["specific"]):
+        return ""
+    if row["p_specific"] < LEVEL:
+        return "more" if row["specific"] > 0 else "less"
+    within = SAME * abs(row["net"])
+    if -within <= row["specific_low"] and row["specific_high"] <= within:
+        return "same"
+    return "undecided"
 
 
 def is_positional(row: Evidence) -> bool:

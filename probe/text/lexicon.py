@@ -7,8 +7,8 @@ two senses with the same frame, version and number of the cue differ in the cue 
 them aligned pairs by construction. For models that read both ways there are frames with the cue
 behind the word as well, the same for all words (`behind.toml`).
 
-These frames serve a small vocabulary. Beside them stand natural sentences of eight words
-(`natural/*.toml`), for models that learned from ordinary English.
+These frames serve a small vocabulary. Beside them stand natural sentences (`natural/*.toml`) of 37
+words, homonyms and polysemes, for models that learned from ordinary English.
 """
 
 import hashlib

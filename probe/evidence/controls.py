@@ -33,7 +33,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probe.evidence.columns import PARTS
 from probe.evidence.design import UNKNOWN_FRAME, Pairs, Readings, spread
 from probe.evidence.effects import gaps, numerators
 from probe.evidence.material import Material
@@ -68,14 +67,13 @@ NO_NOUN = "the word is no noun here"
 class PartComparison:
     """What parts of the network do for the word and for one-meaning nouns in its place.
 
-    Heads are `layer head`, MLPs `layer`. `general`: mean over nouns of the effect in their own gaps
-    · `specific`: the word's effect less that · `drawn`: the same in every bootstrap draw, of `units`
-    pairs of cue words · `p`: that it is not 0, two-sided, corrected for all parts of the kind · `net`:
-    what the part does for the word, in the pairs that were compared.
+    Heads are `layer head`, MLPs `layer`. `net`: what the part does for the word, in the pairs that
+    were compared · `general`: mean over nouns of the effect in their own gaps · `specific`: net less
+    general · `drawn`: the same in every bootstrap draw, of `units` pairs of cue words · `p`: that
+    specific is not 0, two-sided, corrected for all parts of the kind.
     """
 
     net: Array
-
     general: Array
     specific: Array
     drawn: Array
@@ -431,16 +429,3 @@ def _compared(word: Array, noun: Array, pairs: Pairs, noun_of: Sequence[str]) ->
     p = np.minimum(1, 2 * np.minimum(above, below))
     units = len(set(pairs.units))
     return PartComparison(word.mean(0), noun.mean(0), more.mean(0), drawn, units, p)
-
-
-def joined(parts: Sequence[PartComparison]) -> dict[str, Array]:
-    """The means of comparisons of one word over its pairs of senses, by the names of columns, with
-    95 % intervals; p the smallest, times their number.
-    """
-    specific = np.mean([part.specific for part in parts], axis=0)
-    drawn = np.mean([part.drawn for part in parts], axis=0)
-    low, high = resampling.interval(drawn, specific, units=sum(part.units for part in parts))
-    p = np.minimum(1, len(parts) * np.min([part.p for part in parts], axis=0))
-    general = np.mean([part.general for part in parts], axis=0)
-    values = (general, specific, low, high, p)
-    return dict(zip(PARTS, values, strict=True))

@@ -129,11 +129,11 @@ def study(
         results.append(study_word(model, material, options, splits[material.word]))
     report("controls", 0.8)
     random_model = untrained(model, seed=seed)
-    controls = [measure_controls(model, random_model, result, options) for result in results]
+    chance = [measure_controls(model, random_model, result, options) for result in results]
 
     report("examples", 0.85)
     left_out = () if corpus is None else corpus.left_out
-    frames = tables.frames(model, results, certificate, controls, left_out)
+    frames = tables.frames(model, results, certificate, chance, left_out)
     frames |= examples.frames(model, results, frames["word_heads"], seed=seed)
     report("paths", 0.9)
     frames |= circuit.frames(model, results, frames["word_heads"], options)

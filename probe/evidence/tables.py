@@ -35,7 +35,7 @@ from probe.evidence.columns import (
     stacked,
     with_key,
 )
-from probe.evidence.controls import joined
+from probe.evidence.controls import PartComparison
 from probe.evidence.head_parts import by_distance
 from probe.evidence.material import unused
 from probe.evidence.word import PERMUTED, Controls, PairResult, WordResult
@@ -338,7 +338,20 @@ def _attention(result: WordResult, pair: PairResult) -> dict[str, Array]:
 def _beside_nouns(pairs: Sequence[PairResult]) -> dict[str, Array]:
     """The general and the specific part of every head; missing where no noun was compared."""
     parts = [pair.nouns.heads for pair in pairs if pair.nouns and pair.nouns.heads]
-    return joined(parts) if parts else dict.fromkeys(PARTS, _missing(pairs[0]))
+    return _joined(parts) if parts else dict.fromkeys(PARTS, _missing(pairs[0]))
+
+
+def _joined(parts: Sequence[PartComparison]) -> dict[str, Array]:
+    """The means of comparisons of one word over its pairs of senses, by the names of columns, with
+    95 % intervals; p the smallest, times their number.
+    """
+    specific = np.mean([part.specific for part in parts], axis=0)
+    drawn = np.mean([part.drawn for part in parts], axis=0)
+    low, high = resampling.interval(drawn, specific, units=sum(part.units for part in parts))
+    p = np.minimum(1, len(parts) * np.min([part.p for part in parts], axis=0))
+    general = np.mean([part.general for part in parts], axis=0)
+    values = (general, specific, low, high, p)
+    return dict(zip(PARTS, values, strict=True))
 
 
 def _comparisons(frame: pd.DataFrame) -> list[str]:
@@ -359,9 +372,7 @@ def controls(results: Sequence[WordResult]) -> pd.DataFrame:
         nouns = pair.nouns
         own = nouns.word_gap[int(np.argmax(nouns.sentences))]
         rows = [(result.material.word, own, np.ones_like(own), max(nouns.sentences), own * np.nan)]
-        rows += zip(
-            nouns.nouns, nouns.gap, nouns.shares, nouns.sentences, nouns.axis, strict=True
-        )
+        rows += zip(nouns.nouns, nouns.gap, nouns.shares, nouns.sentences, nouns.axis, strict=True)
         for noun, gap, share, sentences, axis in rows:
             columns = {"noun": noun, "depth": np.arange(len(gap)), "gap": gap}
             columns |= {"general_share": share, "shared_axis": axis, "sentences": sentences}
@@ -378,7 +389,7 @@ def mlps(results: Sequence[WordResult]) -> pd.DataFrame:
             continue
         part = pair.nouns.mlps
         columns: dict[str, Any] = {"layer": np.arange(len(part.net)), "net": part.net}
-        frame = pd.DataFrame(columns | joined([part]))
+        frame = pd.DataFrame(columns | _joined([part]))
         frame["comparison"] = _comparisons(frame)
         parts.append(with_key(frame, key_of(result, pair)))
     return stacked(parts, [*KEYS, "layer", "net", *PARTS, "comparison"])

@@ -34,9 +34,8 @@ class Tokens:
 
     def __post_init__(self) -> None:
         if not len(self.ids) == len(self.pieces) == len(self.spans):
-            raise ValueError(
-                f"tokens: {len(self.ids)} ids, {len(self.pieces)} pieces and {len(self.spans)} spans"
-            )
+            sizes = f"{len(self.ids)} ids, {len(self.pieces)} pieces and {len(self.spans)} spans"
+            raise ValueError(f"tokens: {sizes}")
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -21,6 +21,7 @@ from probe.errors import InputError, ProbeError
 from probe.pages.terminal import (
     cost_sentence,
     print_certificate,
+    print_evaluation,
     print_parameters,
     print_table,
     progress_bar,
@@ -310,11 +311,7 @@ def evaluate(
     if as_json:
         typer.echo(result.to_json())
         return
-    for header, rows in result.text_tables():
-        print_table(header, rows)
-        typer.echo()
-    for line in result.reasons():
-        typer.echo(line)
+    print_evaluation(result)
 
 
 @app.command()

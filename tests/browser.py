@@ -69,8 +69,11 @@ def until(page, condition):
 
 
 def settled(page):
-    """Waits until the pictures have followed the last change: two frames for the page to take it in,
-    then until every picture that is in sight is drawn and has run on its new rows."""
+    """Waits until the pictures have followed the last change.
+
+    Two frames for the page to take it in, then until every picture that is in sight is drawn and
+    has run on its new rows.
+    """
     page.evaluate(FRAMES)
     until(page, DRAWN)
     page.evaluate(RUN)

@@ -35,7 +35,7 @@ from kept import write_totals
 from probe.errors import ProbeError
 from probe.model.gguf import open_gguf, read_gguf_config, read_tensors
 from probe.model.load import check_tokenizer, locate, read_checkpoint, read_gguf_tokenizer
-from probe.model.model import read_config
+from probe.model.model import Model, read_config
 from probe.model.tokens import positions_of_span, tokenize
 from probe.pages import output
 from probe.pages.sweep import read_manifest
@@ -286,9 +286,10 @@ def read_folder(folder: Path, files: dict[str, bytes]) -> str:
 
 @cache
 def small_model() -> Any:
-    """Tokenizer and sizes of a model, which is all that tokens need."""
+    """Tokenizer and sizes of a model, which is all that tokens need, without the rest of it."""
     config = SimpleNamespace(prepend_bos=True, n_ctx=48, special_tokens=False, architecture="gpt2")
-    return SimpleNamespace(tokenizer=make_tokenizer(), config=config, name="small")
+    fields = dict.fromkeys(("bridge", "weights", "origin", "device", "dtype"))
+    return Model(name="small", tokenizer=make_tokenizer(), config=config, **fields)
 
 
 @st.composite

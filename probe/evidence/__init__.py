@@ -1,11 +1,13 @@
 """One word measured, a study of several, how well layers tell senses apart, and the border to
 pandas.
 
-material            the words of a study, their sentences placed in tokens
+material            the words of a study, their sentences in tokens
+design, effects     pairs, donors and readings; the effects of swaps
+curves, head_parts  how many heads are enough; what a head's effect is made of
 word                one word's results and controls
-study, evaluation   the front doors: a study with its cost; the evaluation by nearest sense
-                    centroids
+cost                what a study will take, before the work
+study, evaluation   the two public functions: a study; the evaluation by nearest sense centroids
 examples            single sentences to look at
-ways                where the sense travels, from the cue to the word
+circuit             edges and paths from the cue to the word
 columns, tables     results to frames, and what each column means
 """

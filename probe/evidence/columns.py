@@ -92,8 +92,8 @@ METHODS = {
     "frequent": "most frequent sense",
     "bag": "bag of words",
     "left": "bag of words left of the word",
-    "position": "position of the word alone",
-    "length": "length of the text alone",
+    "position": "the word's place alone",
+    "length": "the text's length alone",
 }
 
 

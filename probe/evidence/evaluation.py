@@ -8,12 +8,12 @@ rounding only, go to the sense that is more frequent in training. The depth to r
 the training sentences alone; the accuracy of every depth stands beside it.
 
 Baselines that need no model: the most frequent sense, the words of the sentence, the words left of
-the word, its place and the text's length. The words to the left are what a causal model has read
-when it reaches the word, without their order and without anything learned elsewhere; a model that
-does not beat them has not been shown to know more than which words stand there. A sentence whose
-cue follows the word stays in: neither can answer it. The word itself is in no bag. The classifier
-of bags is a logistic regression on TF-IDF with balanced classes, which on CoarseWSD-20 was the
-strongest of the plain ones (the bar should be high); nothing in it is random.
+the word, its position and the length of the text. The words to the left are what a causal model has
+read when it reaches the word, without their order and without anything learned elsewhere; a model
+that does not beat them has not been shown to know more than which words stand there. A sentence
+whose cue follows the word stays in: neither can answer it. The word itself is in no bag. The
+classifier of bags is a logistic regression on TF-IDF with balanced classes, which on CoarseWSD-20
+was the strongest of the plain ones (the bar should be high); nothing in it is random.
 
 Source: Loureiro et al. 2021.
 """
@@ -21,7 +21,7 @@ Source: Loureiro et al. 2021.
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -46,7 +46,6 @@ from probe.model.model import Model
 from probe.model.tokens import in_order
 from probe.model.trace import target_states
 from probe.provenance import manifest
-from probe.stats.numbers import counted
 from probe.stats.resampling import Array
 from probe.text import splits
 from probe.text.sentences import Corpus, LeftOut, Sentence, as_corpus
@@ -55,12 +54,14 @@ from probe.text.splits import Holdout, Plan
 Senses = NDArray[np.int64]  # by their numbers in alphabetical order
 Bag = tuple[str, ...]
 TIE_DECIMALS = 12  # of cosines in float64: what differs beyond is the order of the sums
-BLOCK = 512
+ROWS_PER_BLOCK = 512  # of angles: a word with thousands of sentences has millions of pairs
+SMALLEST_NORM = 1e-300  # so that a vector of zeros stays one
 INNER_FOLDS = 3  # two thirds of the training sentences to fit on
-INVERSE_PENALTY, STEPS = 10.0, 2000  # of the logistic regression
-REASONS = 5
+INVERSE_PENALTY = 10.0  # of the logistic regression
+STEPS = 2000  # of the logistic regression, at most
 CHUNK = 256  # sentences whose states are held at once: of each only the residual stream is kept
-LOAD = 1024  # sentences of several words that are read together, so that words with few fill the batches
+# Sentences of several words that are read together, so that words with few fill the batches.
+SENTENCES_PER_LOAD = 1024
 
 
 class Task(NamedTuple):
@@ -72,16 +73,16 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What was said of the tested sentences of one word, senses as numbers.
+    """The senses predicted for the tested sentences of one word, and their own, as numbers.
 
-    `gold: test` · `by_depth: depth test` · `said: test` by METHODS; of "position" and "length" the
-    nearest mean of the word's place and of the text's length, in tokens · `depth`: the one chosen
-    (most often, where there are folds).
+    `gold: test` · `by_depth: depth test` · `predicted: test` by METHODS; of "position" and "length"
+    the nearest mean of the position of the word and of the length of the text, in tokens ·
+    `depth`: the one chosen (most often, where there are folds).
     """
 
     gold: Senses
     by_depth: Senses
-    said: dict[str, Senses]
+    predicted: dict[str, Senses]
     depth: int
 
 
@@ -111,50 +112,6 @@ class Evaluation:
             "left_out": self.left_out,
         }
 
-    def text_tables(self) -> list[tuple[list[str], list[list[str]]]]:
-        """Header and rows of what a terminal shows: every word at its chosen depth, and the mean by
-        depth."""
-        counts, (_, *baselines) = ["senses", "sentences", "tested", "left_out"], METHODS
-        words = [
-            [
-                row["word"],
-                *(str(row[name]) for name in counts),
-                tables.depth_label(row["depth"]),
-                *_percent(row),
-            ]
-            + [" / ".join(_percent(row, f"{method}_")) for method in baselines]
-            for row in self.words.to_dict("records")
-        ]
-        header = [
-            "word",
-            "senses",
-            "sentences",
-            "tested",
-            "left out",
-            "read",
-            "accuracy",
-            "macro-F1",
-        ]
-        means = [
-            [row["method"], "" if pd.isna(row["label"]) else row["label"], *_percent(row)]
-            + ["" if pd.isna(row["angle"]) else f"{row['angle']:.2f}"]
-            for row in self.mean.to_dict("records")
-        ]
-        count = counted(len(self.words), "word")
-        return [
-            (header + [METHODS[method] for method in baselines], words),
-            ([f"mean over {count}", "read", "accuracy", "macro-F1", "angle"], means),
-        ]
-
-    def reasons(self) -> list[str]:
-        """How many sentences were left out and why, a line per reason, the rare reasons together."""
-        counts = self.left_out["reason"].value_counts()
-        lines = [f"{count} left out: {reason}" for reason, count in counts.head(REASONS).items()]
-        rest = counts.iloc[REASONS:]
-        return lines + (
-            [f"{rest.sum()} left out for {len(rest)} other reasons"] if len(rest) else []
-        )
-
     def to_json(self) -> str:
         """The frames as lists of rows, with the model and the seed."""
         frames = {
@@ -167,10 +124,6 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         return self.mean.to_html(index=False, float_format="{:.3f}".format, na_rep="")
-
-
-def _percent(row: Mapping[Any, float], prefix: str = "") -> list[str]:
-    return [f"{100 * row[f'{prefix}{score}']:.1f}" for score in ("accuracy", "macro_f1")]
 
 
 def evaluate(
@@ -192,7 +145,8 @@ def evaluate(
     """
     model = load(model)
     require_single(model.config.architecture, "an evaluation")
-    report, corpus = progress or (lambda stage, share: None), as_corpus(corpus)
+    report = progress or (lambda stage, share: None)
+    corpus = as_corpus(corpus)
     everything = prepare_tasks(model, corpus, seed=seed)
     left_out = tables.left_out(
         corpus.left_out, [(task.material.word, task.material.left_out) for task in everything]
@@ -201,25 +155,33 @@ def evaluate(
     if not tested:
         reason, count = Counter(left_out["reason"]).most_common(1)[0]
         raise InputError(
-            f"Evaluating the sentences of {corpus.source}: none of {len(corpus.sentences)} can be tested ({count} left "
-            f"out: {reason}), expected a word with two senses and at least two sentences of each; give more sentences."
+            f"Evaluating the sentences of {corpus.source}: none of {len(corpus.sentences)} can be "
+            f"tested ({count} left out: {reason}), expected a word with two senses and at least "
+            "two sentences of each; give more sentences."
         )
     report("certificate", 0.02)
     certify(model, [tested[0].material.sentences[0].text]).require()
     report("reading", 0.05)
-    word_rows, depth_rows = [], []
+    word_rows = []
+    depth_rows = []
     for count, (task, resid) in enumerate(read_tasks(model, tested), start=1):
         answers = answer(task, resid, seed=seed)
         word_rows.append(_word_row(task, answers))
         depth_rows += _depth_rows(task, answers, resid)
         report(task.material.word, 0.05 + 0.95 * count / len(tested))
-    words, depths = pd.DataFrame(word_rows), pd.DataFrame(depth_rows)
-    words, depths, mean = (rounded(frame) for frame in (words, depths, _mean(words, depths)))
-    about = {"dtype": str(model.dtype).removeprefix("torch."), "sentences": corpus.source}
-    made = manifest(
-        model.name, model.origin, seed=seed, command="", data_sha256=corpus.sha256, **about
+    words = pd.DataFrame(word_rows)
+    depths = pd.DataFrame(depth_rows)
+    mean = _mean(words, depths)
+    record = manifest(
+        model.name,
+        model.origin,
+        seed=seed,
+        command="",
+        data_sha256=corpus.sha256,
+        dtype=str(model.dtype).removeprefix("torch."),
+        sentences=corpus.source,
     )
-    return Evaluation(made, words, depths, mean, left_out)
+    return Evaluation(record, rounded(words), rounded(depths), rounded(mean), left_out)
 
 
 def prepare_tasks(model: Model, corpus: Corpus, *, seed: int) -> list[Task]:
@@ -243,14 +205,14 @@ def prepare_tasks(model: Model, corpus: Corpus, *, seed: int) -> list[Task]:
 def read_tasks(model: Model, tasks: Sequence[Task]) -> Iterator[tuple[Task, Tensor]]:
     """Residual streams at the word of every task's sentences, `sentence depth d_model`.
 
-    Words are read together until there are LOAD sentences, which fills the batches where each has
-    few; the next load is read when this one is used up.
+    Words are read together until there are SENTENCES_PER_LOAD sentences, which fills the batches
+    where each has few; the next load is read when this one is used up.
     """
     load: list[Task] = []
     for task in tasks:
         load.append(task)
         sizes = [len(waiting.material) for waiting in load]
-        if sum(sizes) >= LOAD or task is tasks[-1]:
+        if sum(sizes) >= SENTENCES_PER_LOAD or task is tasks[-1]:
             yield from zip(load, _resid(model, load).split(sizes), strict=True)
             load = []
 
@@ -270,8 +232,8 @@ def _resid(model: Model, load: Sequence[Task]) -> Tensor:
 
 
 def _word_row(task: Task, answers: Answers) -> dict[str, object]:
-    right = int((answers.gold == answers.said["nearest"]).sum())
-    sure = binomtest(right, len(answers.gold)).proportion_ci(method="wilson")
+    right = int((answers.gold == answers.predicted["nearest"]).sum())
+    interval = binomtest(right, len(answers.gold)).proportion_ci(method="wilson")
     row: dict[str, object] = {
         "word": task.material.word,
         "senses": len(set(task.material.labels)),
@@ -280,11 +242,11 @@ def _word_row(task: Task, answers: Answers) -> dict[str, object]:
         "left_out": len(task.material.left_out),
         "split_design": task.plan.design,
         "depth": answers.depth,
-        "accuracy_low": float(sure.low),
-        "accuracy_high": float(sure.high),
+        "accuracy_low": float(interval.low),
+        "accuracy_high": float(interval.high),
     }
     for method in METHODS:
-        row |= _scores(answers.gold, answers.said[method], _prefix(method))
+        row |= _scores(answers.gold, answers.predicted[method], _prefix(method))
     return row
 
 
@@ -292,9 +254,9 @@ def _depth_rows(task: Task, answers: Answers, resid: Tensor) -> list[dict[str, o
     angles = angle_gap(resid, numbered(task.material.sentences))
     return [
         {"word": task.material.word, "depth": depth, "label": tables.depth_label(depth)}
-        | _scores(answers.gold, said)
+        | _scores(answers.gold, predicted)
         | {"angle": float(angles[depth])}
-        for depth, said in enumerate(answers.by_depth)
+        for depth, predicted in enumerate(answers.by_depth)
     ]
 
 
@@ -302,10 +264,10 @@ def _prefix(method: str) -> str:
     return "" if method == "nearest" else f"{method}_"
 
 
-def _scores(gold: Senses, said: Senses, prefix: str = "") -> dict[str, object]:
+def _scores(gold: Senses, predicted: Senses, prefix: str = "") -> dict[str, object]:
     return {
-        f"{prefix}accuracy": float((gold == said).mean()),
-        f"{prefix}macro_f1": float(macro_f1(gold, said)),
+        f"{prefix}accuracy": float((gold == predicted).mean()),
+        f"{prefix}macro_f1": float(macro_f1(gold, predicted)),
     }
 
 
@@ -317,18 +279,17 @@ def _mean(words: pd.DataFrame, depths: pd.DataFrame) -> pd.DataFrame:
     ].mean()
     rows = []
     for method, name in METHODS.items():
-        means = {
-            score: words[f"{_prefix(method)}{score}"].mean() for score in ("accuracy", "macro_f1")
+        row: dict[str, object] = {
+            "method": name,
+            "label": "depth chosen in training" if method == "nearest" else None,
         }
-        rows.append(
-            {"method": name, "label": "depth chosen in training" if method == "nearest" else None}
-            | means
-        )
-    every = pd.concat(
-        [by_depth.assign(method=METHODS["nearest"]), pd.DataFrame(rows)], ignore_index=True
-    )
+        for score in ("accuracy", "macro_f1"):
+            row[score] = words[f"{_prefix(method)}{score}"].mean()
+        rows.append(row)
+    nearest = by_depth.assign(method=METHODS["nearest"])
+    means = pd.concat([nearest, pd.DataFrame(rows)], ignore_index=True)
     columns = ["method", "depth", "label", "words", "accuracy", "macro_f1", "angle"]
-    return every.assign(words=len(words)).astype({"depth": "Int64"})[columns]
+    return means.assign(words=len(words)).astype({"depth": "Int64"})[columns]
 
 
 def by_frequency(labels: Senses) -> Senses:
@@ -338,18 +299,19 @@ def by_frequency(labels: Senses) -> Senses:
 
 
 def predict(resid: Tensor, labels: Senses, holdout: Holdout) -> Senses:
-    """The sense whose training mean has the largest cosine. `sentence depth d_model -> depth test`"""
-    known = labels[list(holdout.train)]
-    senses = by_frequency(known)
-    member = torch.tensor(senses[:, None] == known, dtype=torch.float64)  # sense train
-    said = []
+    """The sense whose training mean has the largest cosine.
+    `sentence depth d_model -> depth test`"""
+    train = list(holdout.train)
+    test = list(holdout.test)
+    # The most frequent first: argmax takes the first of equals.
+    senses = by_frequency(labels[train])
+    member = torch.tensor(senses[:, None] == labels[train], dtype=torch.float64)  # sense train
+    nearest = []
     for depth in range(resid.shape[1]):
-        centroids = (
-            member @ resid[list(holdout.train), depth].double() / member.sum(1, keepdim=True)
-        )
-        cosines = _unit(resid[list(holdout.test), depth]) @ _unit(centroids).T
-        said.append(np.round(cosines.numpy(), TIE_DECIMALS).argmax(1))
-    return senses[np.stack(said)]
+        centroids = member @ resid[train, depth].double() / member.sum(1, keepdim=True)
+        cosines = _unit(resid[test, depth]) @ _unit(centroids).T
+        nearest.append(np.round(cosines.numpy(), TIE_DECIMALS).argmax(1))
+    return senses[np.stack(nearest)]
 
 
 def angle_gap(resid: Tensor, labels: Senses) -> Array:
@@ -366,58 +328,65 @@ def angle_gap(resid: Tensor, labels: Senses) -> Array:
 
 
 def _angle_gap_here(unit: Tensor, senses: Tensor) -> float:
-    total, count = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
-    for start in range(
-        0, len(unit), BLOCK
-    ):  # a word with thousands of sentences has millions of pairs
-        cosines = (unit[start : start + BLOCK] @ unit.T).clamp(-1, 1)
+    """`angle_gap` of one depth. `sentence d_model`, of length 1"""
+    # Sums and numbers of pairs of the same sense and of different senses.
+    total = torch.zeros(2, dtype=torch.float64)
+    count = torch.zeros(2, dtype=torch.float64)
+    for start in range(0, len(unit), ROWS_PER_BLOCK):
+        block = slice(start, start + ROWS_PER_BLOCK)
+        cosines = (unit[block] @ unit.T).clamp(-1, 1)
         angles = torch.rad2deg(torch.arccos(cosines))
-        once = torch.ones_like(angles, dtype=torch.bool).triu(start + 1)
-        here = senses[start : start + BLOCK, None] == senses
-        for kind, chosen in enumerate((once & here, once & ~here)):
-            total[kind] += angles[chosen].sum()
-            count[kind] += chosen.sum()
-    alike, different = (total / count).tolist()  # 0 / 0 is missing
-    return different - alike
+        counted_once = torch.ones_like(angles, dtype=torch.bool).triu(start + 1)
+        same = senses[block, None] == senses
+        for kind, pairs in enumerate((counted_once & same, counted_once & ~same)):
+            total[kind] += angles[pairs].sum()
+            count[kind] += pairs.sum()
+    same_sense, different = (total / count).tolist()  # 0 / 0 is missing
+    return float(different - same_sense)
 
 
 def _unit(vectors: Tensor) -> Tensor:
     """In float64, of length 1; a vector of zeros stays one."""
-    return torch.nn.functional.normalize(vectors.double(), dim=-1, eps=1e-300)
+    return torch.nn.functional.normalize(vectors.double(), dim=-1, eps=SMALLEST_NORM)
 
 
 def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
     """Test every sentence that the plan holds out, learning from its training part only. `sentence
     depth d_model`"""
-    given = task.material
-    labels, count = numbered(given.sentences), len(given)
-    by_depth = np.zeros((resid.shape[1], count), dtype=np.int64)
-    said = {method: np.zeros(count, dtype=np.int64) for method in METHODS}
-    places = [[at, len(text)] for at, text in zip(given.targets, given.tokens, strict=True)]
-    where = torch.tensor(places, dtype=resid.dtype)[..., None]  # sentence (position, length) 1
+    material = task.material
+    labels = numbered(material.sentences)
+    by_depth = np.zeros((resid.shape[1], len(material)), dtype=np.int64)
+    predicted = {method: np.zeros(len(material), dtype=np.int64) for method in METHODS}
+    positions = [
+        [target, len(tokens)]
+        for target, tokens in zip(material.targets, material.tokens, strict=True)
+    ]
+    # As if the position and the length were two depths of one number each.
+    numbers = torch.tensor(positions, dtype=resid.dtype)[..., None]
     bags = {
-        "bag": [whole_bag(one) for one in given.sentences],
-        "left": [left_bag(one) for one in given.sentences],
+        "bag": [whole_bag(sentence) for sentence in material.sentences],
+        "left": [left_bag(sentence) for sentence in material.sentences],
     }
-    chosen = []
+    depths = []
     for holdout in task.plan.holdouts:
-        train, test = list(holdout.train), list(holdout.test)
-        chosen.append(
-            choose_depth([given.sentences[row] for row in train], resid[train], seed=seed)
-        )
+        train = list(holdout.train)
+        test = list(holdout.test)
+        depth = choose_depth([material.sentences[row] for row in train], resid[train], seed=seed)
+        depths.append(depth)
         by_depth[:, test] = predict(resid, labels, holdout)
-        said["nearest"][test] = by_depth[chosen[-1], test]
-        said["frequent"][test] = by_frequency(labels[train])[0]
-        said["position"][test], said["length"][test] = predict(where, labels, holdout)
+        predicted["nearest"][test] = by_depth[depth, test]
+        predicted["frequent"][test] = by_frequency(labels[train])[0]
+        by_position, by_length = predict(numbers, labels, holdout)
+        predicted["position"][test] = by_position
+        predicted["length"][test] = by_length
         for method, words in bags.items():
-            said[method][test] = predict_by_bag(words, labels, holdout)
-    rows = sorted(row for holdout in task.plan.holdouts for row in holdout.test)
-    usual = min(chosen, key=lambda depth: (-chosen.count(depth), depth))
+            predicted[method][test] = predict_by_bag(words, labels, holdout)
+    tested = sorted(row for holdout in task.plan.holdouts for row in holdout.test)
     return Answers(
-        labels[rows],
-        by_depth[:, rows],
-        {method: answers[rows] for method, answers in said.items()},
-        usual,
+        gold=labels[tested],
+        by_depth=by_depth[:, tested],
+        predicted={method: senses[tested] for method, senses in predicted.items()},
+        depth=min(depths, key=lambda depth: (-depths.count(depth), depth)),
     )
 
 
@@ -438,10 +407,11 @@ def choose_depth(sentences: Sequence[Sentence], resid: Tensor, *, seed: int) -> 
     plan = splits.plan(sentences, seed=seed, folds=INNER_FOLDS)
     if not plan.holdouts:
         return resid.shape[1] - 1
-    labels, resid = numbered([sentences[row] for row in plan.rows]), resid[list(plan.rows)]
-    said = np.concatenate([predict(resid, labels, holdout) for holdout in plan.holdouts], axis=1)
+    labels = numbered([sentences[row] for row in plan.rows])
+    vectors = resid[list(plan.rows)]
+    predicted = [predict(vectors, labels, holdout) for holdout in plan.holdouts]
     gold = np.concatenate([labels[list(holdout.test)] for holdout in plan.holdouts])
-    return int(macro_f1(gold, said)[1:].argmax()) + 1
+    return int(macro_f1(gold, np.concatenate(predicted, axis=1))[1:].argmax()) + 1
 
 
 def macro_f1(gold: Senses, predicted: Senses) -> Array:
@@ -449,8 +419,10 @@ def macro_f1(gold: Senses, predicted: Senses) -> Array:
     `n, ... n -> ...`"""
     scores = []
     for sense in np.unique(gold):
-        is_sense, said = gold == sense, predicted == sense
-        scores.append(2 * (is_sense & said).sum(-1) / (is_sense.sum() + said.sum(-1)))
+        in_gold = gold == sense
+        in_predicted = predicted == sense
+        hits = (in_gold & in_predicted).sum(-1)
+        scores.append(2 * hits / (in_gold.sum() + in_predicted.sum(-1)))
     return np.asarray(np.mean(scores, axis=0))
 
 
@@ -468,18 +440,20 @@ def whole_bag(sentence: Sentence) -> Bag:
 def predict_by_bag(bags: Sequence[Bag], labels: Senses, holdout: Holdout) -> Senses:
     """The sense of each tested bag by a classifier of the training bags; without a known word the
     most frequent."""
-    train, test = ([bags[row] for row in rows] for rows in (holdout.train, holdout.test))
+    train = [bags[row] for row in holdout.train]
+    test = [bags[row] for row in holdout.test]
     learned = labels[list(holdout.train)]
     senses = by_frequency(learned)
-    answer, known = np.repeat(senses[:1], len(test)), set[str]().union(*train)
-    rows = [row for row, bag in enumerate(test) if known.intersection(bag)]
+    predicted = np.repeat(senses[:1], len(test))
+    vocabulary = set[str]().union(*train)
+    rows = [row for row, bag in enumerate(test) if vocabulary.intersection(bag)]
     if not rows:
-        return answer
+        return predicted
     vectorizer = TfidfVectorizer(analyzer=tuple, sublinear_tf=True)
     classifier = LogisticRegression(C=INVERSE_PENALTY, class_weight="balanced", max_iter=STEPS)
     # Numbered by frequency, so that a tie goes to the more frequent sense.
-    classifier.fit(
-        vectorizer.fit_transform(train), [list(senses).index(label) for label in learned]
-    )
-    answer[rows] = senses[classifier.predict(vectorizer.transform([test[row] for row in rows]))]
-    return answer
+    ranks = [list(senses).index(label) for label in learned]
+    classifier.fit(vectorizer.fit_transform(train), ranks)
+    tested = vectorizer.transform([test[row] for row in rows])
+    predicted[rows] = senses[classifier.predict(tested)]
+    return predicted

@@ -216,7 +216,8 @@ def prepare_usable(
 ) -> tuple[Material, dict[int, str]]:
     """The sentences of one word that the model can be asked about, and why each of the others
     cannot, by row."""
-    rows, reasons = [], {}
+    rows = []
+    reasons = {}
     for row, sentence in enumerate(sentences):
         try:
             rows.append((sentence, *place(model, sentence)))

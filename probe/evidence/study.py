@@ -10,6 +10,7 @@ what the user holds: frames, never tensors.
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -18,6 +19,7 @@ from probe.display import Displayed
 from probe.errors import InputError
 from probe.evidence import circuit, examples, tables
 from probe.evidence.cost import StudyCost, cost_of
+from probe.evidence.findings import WordFindings, findings
 from probe.evidence.material import (
     SecondModel,
     choose_words,
@@ -49,6 +51,11 @@ class Study(Displayed):
     certificate: Certificate
     frames: dict[str, pd.DataFrame]
     data_sha256: str
+
+    @cached_property
+    def findings(self) -> dict[str, WordFindings]:
+        """What was found for each word, by word: built once, from the frames as they are then."""
+        return findings(self.frames)
 
     def __getattr__(self, name: str) -> pd.DataFrame:
         try:
@@ -156,7 +163,7 @@ def _require_can_study(model: Model, permutations: int, second: Model | None) ->
 def _read_second_model(second: SecondModel | None, options: StudyOptions) -> pd.DataFrame:
     """The sentences with a late cue in the second model, which is certified first."""
     if second is None or not second.materials:
-        return pd.DataFrame(columns=examples.SECOND_MODEL)
+        return pd.DataFrame(columns=list(examples.SECOND_MODEL))
     texts = [material.sentences[0].text for material in second.materials]
     certify(second.model, texts).require()
     results = [observe_word(second.model, material, options) for material in second.materials]

@@ -1,16 +1,20 @@
-"""From frames to pages: what may be said of a result, its one HTML file, and the folder that is
+"""From what was found to pages: values for the templates, one HTML file, and the folder that is
 whole or absent.
 
-rows       what of a study's frames a page speaks of
-answers    the answer for each word; remarks: the sentences around it; what may be claimed is bound
-           in these two
-sections   the sections of a report as plain values; ways: the one from the cue to the word;
-           excerpts: single sentences
+A report goes one way: study -> findings (`probe.evidence.findings`) -> views -> templates. A view
+takes records and gives plain values and charts; the sentences of a section stand in its template.
+
+answer     the one sentence and the one table that answer, for page, terminal and notebook
+words      view: the first screen, and a card for each word
+heads      view: maps, leading heads, sets of heads, shares, the table of all heads
+paths      view: from the cue to the word; attribution_graph: its edges as a file for other viewers
+sentences  view: single sentences, token by token; sources: what supplies their sense, in words
+checks     view: controls, power, certificate, data, tables to download
 report     the report of a study, what a notebook shows of a result, the writer of every kind of
            result
+walk       the page of one sentence, step by step
 sweep      the page of a sweep, from its shards alone
-walk/      one sentence, step by step
-templates/ the pages themselves: headings, captions and the method in words
+templates/ the pages themselves: headings, sentences, captions and the method in words
 output     a self-contained HTML file; page, tables and manifest as files; whether a folder can be
            written
 terminal   what a command prints: tables, progress

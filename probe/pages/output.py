@@ -30,21 +30,39 @@ from markupsafe import Markup
 
 from probe.charts import palette, themed
 from probe.errors import InputError
-from probe.evidence.columns import dictionary
+from probe.evidence.columns import LEADERS, dictionary
+from probe.pages.sentences import BAR, TINTS
 from probe.provenance import manifest, sha256_of_bytes, write_atomically
-from probe.stats.numbers import decimal, grouped, p_value, percent, scientific
+from probe.stats.numbers import (
+    counted,
+    decimal,
+    grouped,
+    interval,
+    listed,
+    measured,
+    ordinal,
+    p_value,
+    percent,
+    scientific,
+)
+from probe.stats.verdicts import ORDER, SMALLEST
 
 if TYPE_CHECKING:
     from probe.evidence.evaluation import Evaluation
     from probe.evidence.study import Study
     from probe.walkthrough.walk import Walk
 TEMPLATES = Path(__file__).parent / "templates"
-TINTS, BAR = 20, 20  # steps of a token's tint, pixels of a full bar: classes of the style sheet
-REPORT, WALK, SWEEP = PAGES = ("ambiguity.html", "walk.html", "sweep.html")
+REPORT = "ambiguity.html"
+WALK = "walk.html"
+SWEEP = "sweep.html"
+PAGES = (REPORT, WALK, SWEEP)
 
 
 def environment(*folders: str | Path) -> Environment:
-    """The templates of these folders of `TEMPLATES`, earlier ones first; `chart` places a chart."""
+    """The templates of these folders of `TEMPLATES`, earlier ones first.
+
+    They have the numbers as text for filters; `chart` places a chart.
+    """
     made = Environment(
         loader=FileSystemLoader([TEMPLATES / folder for folder in folders]),
         autoescape=True,
@@ -52,17 +70,25 @@ def environment(*folders: str | Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
-        named.__name__: named
-        for named in (percent, decimal, grouped, scientific, p_value, together)
-    }
+    made.filters |= {function.__name__: function for function in FILTERS}
+    made.filters["listed"] = lambda items: listed(list(items))
+    made.tests["measured"] = pd.notna
+    made.globals |= {"LEADERS": LEADERS, "SMALLEST": SMALLEST, "VERDICTS": ORDER}
     made.globals["chart"] = partial(_placed, count(1))
     return made
 
 
+def with_interval(record: object, name: str) -> str:
+    """A share of the gap in per cent with the interval that stands beside it: 41 % [35, 47]."""
+    low = getattr(record, f"{name}_low")
+    high = getattr(record, f"{name}_high")
+    return measured(getattr(record, name), low, high)
+
+
 def _placed(numbers: "count[int]", chart: Any) -> Markup:
     """A chart of one page: a box to draw in, and the specification as JSON."""
-    spec, number = themed(chart.to_dict()), next(numbers)
+    spec = themed(chart.to_dict())
+    number = next(numbers)
     box = '<div class="chart" id="chart-{0}" role="img" aria-label="{1}"></div>'
     data = '<script type="application/json" data-for="chart-{0}">{2}</script>'
     return Markup(box + data).format(number, spec["description"], as_json(spec))
@@ -88,6 +114,20 @@ def together(tokens: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]
     return groups
 
 
+FILTERS = (
+    counted,
+    decimal,
+    grouped,
+    interval,
+    ordinal,
+    p_value,
+    percent,
+    scientific,
+    together,
+    with_interval,
+)
+
+
 def assets(
     templates: Environment,
     sheet: str,
@@ -109,10 +149,8 @@ def assets(
     }
     looks |= {"tint": " ".join(rgb(palette.WITH)), "against": " ".join(rgb(palette.AGAINST))}
     looks |= {"tints": tints, "bar": bar, "leaders": leaders}
-    style, code = (
-        Markup(templates.get_template(sheet).render(looks)),
-        Markup(templates.get_template(script).render()),
-    )
+    style = Markup(templates.get_template(sheet).render(looks))
+    code = Markup(templates.get_template(script).render())
     sources = (
         f"default-src 'none'; script-src {_hash(vega())} {_hash(code)}; style-src {_hash(style)}"
     )
@@ -214,7 +252,8 @@ def check_folder(out: str | os.PathLike[str]) -> None:
         reason = _trial(folder, existing)
     if reason:
         raise InputError(
-            f"Writing into {folder}: {reason}, expected a folder that can be written; choose another with --out."
+            f"Writing into {folder}: {reason}, expected a folder that can be written; choose "
+            "another with --out."
         )
 
 

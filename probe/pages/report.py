@@ -16,18 +16,21 @@ import pandas as pd
 from markupsafe import Markup
 
 from probe import charts
-from probe.charts import grid, heads
-from probe.charts.palette import image
+from probe.charts import head_maps
+from probe.charts.grid import head_grids
+from probe.charts.palette import SENSES, image
 from probe.display import html_of
 from probe.evidence.columns import LEADERS, dictionary
 from probe.evidence.evaluation import Evaluation
+from probe.evidence.findings import Frames, WordFindings
 from probe.evidence.study import Study
 from probe.model.records import Trace
-from probe.pages import excerpts, output, remarks, sections, ways
+from probe.pages import checks, heads, output, paths, sentences, words
+from probe.pages.answer import answer
+from probe.pages.attribution_graph import graphs
 from probe.pages.output import REPORT
-from probe.pages.rows import Frames
+from probe.pages.verdicts import MEANINGS, with_reasons
 from probe.pages.walk import notebook_html, write_walk
-from probe.stats.verdicts import ORDER
 from probe.walkthrough.walk import Walk
 
 
@@ -60,39 +63,63 @@ def write_report(study: Study, out: str | os.PathLike[str], *, command: str = ""
     """The page, tables and graphs of a study, as `write` has them."""
     output.check_folder(out)
     made = output.made_by(study, command)
-    frames = study.frames | {"columns": dictionary(study.frames)}
-    files = {REPORT: render(frames, made)} | ways.graphs(frames, study.model_name)
+    frames = dict(study.frames)
+    frames["verdicts"] = with_reasons(frames["verdicts"], frames["heads"])
+    frames["columns"] = dictionary(frames)
+    found = study.findings
+    files = {REPORT: render(found, frames, made)} | graphs(found, study.model_name)
     return output.write_folder(out, files, frames=frames, made=made) / REPORT
 
 
-def render(frames: Frames, made: Mapping[str, Any]) -> str:
-    """The page of a study's frames; `made` is the manifest (everything but the time is shown)."""
+def render(found: Mapping[str, WordFindings], frames: Frames, made: Mapping[str, Any]) -> str:
+    """The page of what was found for each word; `made` is the manifest (everything but the time is
+    on the page).
+
+    Each section is a view over the records, and over the study's frames where a chart or a table
+    has all words on it. The sentences of a section stand in its template.
+    """
+    values = {
+        "answer": answer(found),
+        "opening": words.opening(found),
+        "scope": words.scope(found),
+        "cards": words.cards(found),
+        "maps": heads.maps(found, frames),
+        "leading_heads": heads.leading_heads(found, frames["verdicts"]),
+        "shares": heads.shares(frames),
+        "every_head": heads.every_head(found, frames),
+        "together": heads.together(found, frames),
+        "paths": paths.section(found, frames),
+        "examples": sentences.examples(found),
+        "readings": sentences.readings(found),
+        "showcase": sentences.showcase(found, frames),
+        "supplied": sentences.supplied(found, frames),
+        "believe": checks.controls_and_power(found),
+        "certificate": checks.certificate(frames["certificate"]),
+        "data": checks.data_used(found, frames["left_out"]),
+        "downloads": checks.downloads(frames),
+        "dictionary": frames["columns"].to_dict("records"),
+    }
     templates = output.environment("report")
     return templates.get_template("ambiguity.html.j2").render(
-        all_verdicts=[(name, charts.MEANINGS[name]) for name in ORDER],
-        causal=bool(frames["words"]["causal"].all()),
+        values,
+        findings=found,
+        hues=hues(found),
+        marks=charts.MARKS,
+        meanings=MEANINGS,
+        causal=all(word.causal for word in found.values()),
         predicts=bool(frames["heads"]["p_next_token"].notna().any()),
         model_name=made["model"],
-        opening=excerpts.opening(frames, made["model"], made["origin"]["kind"]),
-        scope=remarks.scope(frames),
-        cards=sections.cards(frames),
-        maps=sections.maps(frames),
-        readings=excerpts.readings(frames),
-        shares=sections.shares(frames),
-        every_head=sections.every_head(frames),
-        showcase=excerpts.showcase(frames),
-        ways=ways.section(frames),
-        together=sections.together(frames),
-        believe=sections.controls_and_power(frames),
-        comes_about=sections.distances_and_routes(frames),
-        supplied=excerpts.ledgers(frames),
-        certificate=sections.certificate(frames["certificate"]),
-        data=sections.data_used(frames),
-        downloads=sections.downloads(frames),
-        dictionary=frames["columns"].to_dict("records"),
         manifest=made,
         **output.assets(templates, "style.css.j2", "page.js", leaders=LEADERS),
     )
+
+
+def hues(found: Mapping[str, WordFindings]) -> dict[str, dict[str, str]]:
+    """By word each of its senses with the name of its hue in the style sheet."""
+    return {
+        word: {sense: f"s{number % len(SENSES)}" for number, sense in enumerate(one.senses)}
+        for word, one in found.items()
+    }
 
 
 html_of.register(Walk, notebook_html)
@@ -106,26 +133,34 @@ def _trace(trace: Trace) -> str:
     weights = pd.Series(
         trace.pattern.flatten().double().numpy(), index, name="weight"
     ).reset_index()
-    picture = Markup(image(grid.head_grids(weights, tokens=len(trace.tokens))))
-    shown = {
-        "model_name": trace.model_name,
-        "labels": trace.tokens.labels,
-        "sizes": trace.stack.shape,
-    }
+    picture = Markup(image(head_grids(weights, tokens=len(trace.tokens))))
     return (
-        output.environment("notebook").get_template("trace.html.j2").render(shown, picture=picture)
+        output.environment("notebook")
+        .get_template("trace.html.j2")
+        .render(
+            model_name=trace.model_name,
+            labels=trace.tokens.labels,
+            sizes=trace.stack.shape,
+            picture=picture,
+        )
     )
 
 
 @html_of.register
 def _study(study: Study) -> str:
     """The first screen of its report: the answer, the maps, and a line for each word."""
-    frames = study.frames
-    opening = excerpts.opening(frames, study.model_name, study.origin.kind)
-    picture = (
-        Markup(image(heads.head_maps(frames["word_heads"]))) if len(frames["word_heads"]) else ""
-    )
-    shown = {"model_name": study.model_name, "opening": opening, "frames": frames}
+    found = study.findings
+    word_heads = study.frames["word_heads"]
+    picture = Markup(image(head_maps(word_heads))) if len(word_heads) else ""
     return (
-        output.environment("notebook").get_template("study.html.j2").render(shown, picture=picture)
+        output.environment("notebook", "report")
+        .get_template("study.html.j2")
+        .render(
+            model_name=study.model_name,
+            origin=study.origin.kind,
+            answer=answer(found),
+            findings=found,
+            frames=study.frames,
+            picture=picture,
+        )
     )

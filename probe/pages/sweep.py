@@ -17,10 +17,12 @@ from probe import charts
 from probe.charts import of_word
 from probe.errors import InputError
 from probe.evidence.columns import LEADERS, TABLES, dictionary
-from probe.pages import answers, output, sections
+from probe.evidence.findings import Frames, head_name
+from probe.pages import checks, output
+from probe.pages.heads import TABLE_ROWS, head_numbers
 from probe.pages.output import SWEEP
-from probe.pages.rows import Frames, head_name, sense_marks, with_interval, words_of
-from probe.stats.numbers import counted, decimal, grouped, listed, p_value, percent
+from probe.pages.words import gap_text, profiles
+from probe.stats.numbers import counted, decimal, grouped, listed, measured, p_value, percent
 from probe.stats.verdicts import LEVEL, SMALLEST
 from probe.sweep import summary
 from probe.sweep.work import SET
@@ -93,8 +95,18 @@ def write_page(
     )
 
 
+def _words_of(frames: Frames) -> list[str]:
+    """The words of the sweep in its order."""
+    return [str(word) for word in frames["words"]["word"].unique()]
+
+
+def _hues(pairs: pd.DataFrame) -> dict[str, str]:
+    """Each sense of a word with the name of its hue in the style sheet."""
+    return {sense: f"s{number % 6}" for number, sense in enumerate(charts.senses_of(pairs))}
+
+
 def _chosen(frames: Frames, words: Sequence[str] | None) -> list[str]:
-    known = words_of(frames)
+    known = _words_of(frames)
     for word in words or ():
         if word not in known:
             raise InputError(
@@ -120,10 +132,10 @@ def render(frames: Frames, made: Mapping[str, Any], words: Sequence[str]) -> str
         made=made,
         counts=made["counts"],
         cards=[_card(frames, maps, word) for word in words],
-        others=len(words_of(frames)) - len(words),
+        others=len(_words_of(frames)) - len(words),
         limit=percent(charts.effect_limit(maps)),
-        certificate=sections.certificate(frames["certificate"]),
-        downloads=sections.downloads(frames, HOLD),
+        certificate=checks.certificate(frames["certificate"]),
+        downloads=checks.downloads(frames, HOLD),
         dictionary=frames["columns"].to_dict("records"),
         level=LEVEL,
         smallest=percent(SMALLEST),
@@ -137,14 +149,19 @@ def _card(frames: Frames, maps: pd.DataFrame, word: str) -> dict[str, Any]:
     seen = rows.dropna(subset="rank")  # nothing above the read-out can move what is read there
     return {
         "word": word,
-        "senses": sense_marks(frames, word),
+        "senses": _hues(of_word(frames["words"], word)),
         "said": _said(pairs, rows, word),
         "facts": _facts(pairs),
-        "depth": sections.profiles(frames, pairs),
+        "depth": profiles(
+            frames["depth"],
+            word,
+            [(str(pair["sense_a"]), str(pair["sense_b"])) for pair in pairs],
+            read_at=int(pairs[0]["depth"]),
+        ),
         "map": _map(maps, word) if len(rows) else None,
         "rows": [
-            sections.head_numbers(row) | {"norm": decimal(row["norm"])}
-            for row in seen.sort_values("rank").head(sections.TABLE_ROWS).to_dict("records")
+            head_numbers(row) | {"norm": decimal(row["norm"])}
+            for row in seen.sort_values("rank").head(TABLE_ROWS).to_dict("records")
         ],
         "all": len(seen),
     }
@@ -176,7 +193,10 @@ def _said(pairs: Sequence[Mapping[Any, Any]], rows: pd.DataFrame, word: str) -> 
     if not moving:
         none = f"no single head's swap was shown to move it by {percent(SMALLEST)} or more"
         return f"{opening}, {which} at “{word}”; {none}."
-    told = [f"{head_name(head)} {with_interval(head, 'net')}" for head in moving]
+    told = [
+        f"{head_name(head)} {measured(head['net'], head['net_low'], head['net_high'])}"
+        for head in moving
+    ]
     rest = f", and {len(told) - 3} more" if len(told) > 3 else ""
     return (
         f"{opening}, {which} at “{word}”. Swapping the output of a head moves the word towards the other sense: "
@@ -191,6 +211,6 @@ def _facts(pairs: Sequence[Mapping[Any, Any]]) -> list[tuple[str, str]]:
         return [read, ("pairs of senses", str(len(pairs))), ("lowest AUROC at the word", lowest)]
     fitted, gap = (
         f"{grouped(first['sentences_fit'])} sentences",
-        f"{answers.gap_text(first)}, {p_value(first['gap_p'])}",
+        f"{gap_text(first['gap'], first['gap_low'], first['gap_high'])}, {p_value(first['gap_p'])}",
     )
     return [("fitted on", fitted), read, ("gap on the rest", gap), ("AUROC at the word", lowest)]

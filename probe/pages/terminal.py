@@ -1,19 +1,22 @@
 """What a terminal is shown: tables or JSON on standard output, progress on standard error."""
 
 import json
+import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-MINUTE = 60.0
+MINUTE = 60.0  # seconds
+REASONS = 5  # why sentences were left out, that are listed one by one
 
 if TYPE_CHECKING:
     from probe.evidence.cost import SensePairSize, StudyCost
+    from probe.evidence.evaluation import Evaluation
     from probe.model.check import Certificate
     from probe.model.parameters import Count
 
@@ -67,6 +70,60 @@ def print_parameters(counted: "Count", *, as_json: bool) -> None:
     print_table(["part", "shape", f"{'each':>11}", f"{'of them':>7}", f"{'in all':>14}"], rows)
     for line in parameter_sentences(counted):
         typer.echo(line)
+
+
+def print_evaluation(evaluation: "Evaluation") -> None:
+    """Every word at its chosen depth, the mean by depth, and why sentences were left out."""
+    for header, rows in (words_of(evaluation), means_of(evaluation)):
+        print_table(header, rows)
+        typer.echo()
+    for line in reasons_of(evaluation):
+        typer.echo(line)
+
+
+def words_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
+    """Header and rows: every word at its chosen depth, with the baselines."""
+    from probe.evidence.columns import METHODS
+    from probe.evidence.tables import depth_label
+
+    baselines = [method for method in METHODS if method != "nearest"]
+    header = ["word", "senses", "sentences", "tested", "left out", "read", "accuracy", "macro-F1"]
+    header += [METHODS[method] for method in baselines]
+    rows = []
+    for row in evaluation.words.to_dict("records"):
+        counts = [str(row[name]) for name in ("senses", "sentences", "tested", "left_out")]
+        cells = [row["word"], *counts, depth_label(row["depth"]), *_scores(row)]
+        cells += [" / ".join(_scores(row, f"{method}_")) for method in baselines]
+        rows.append(cells)
+    return header, rows
+
+
+def means_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
+    """Header and rows: the mean over the words, by depth, then of every baseline."""
+    from probe.stats.numbers import counted
+
+    rows = []
+    for row in evaluation.mean.to_dict("records"):
+        label = row["label"] if isinstance(row["label"], str) else ""
+        angle = "" if math.isnan(row["angle"]) else f"{row['angle']:.2f}"
+        rows.append([row["method"], label, *_scores(row), angle])
+    count = counted(len(evaluation.words), "word")
+    return [f"mean over {count}", "read", "accuracy", "macro-F1", "angle"], rows
+
+
+def _scores(row: Mapping[Any, float], prefix: str = "") -> list[str]:
+    """Accuracy and macro-F1 in per cent."""
+    return [f"{100 * row[f'{prefix}{score}']:.1f}" for score in ("accuracy", "macro_f1")]
+
+
+def reasons_of(evaluation: "Evaluation") -> list[str]:
+    """How many sentences were left out and why, a line per reason, the rare reasons together."""
+    counts = evaluation.left_out["reason"].value_counts()
+    lines = [f"{count} left out: {reason}" for reason, count in counts.head(REASONS).items()]
+    rest = counts.iloc[REASONS:]
+    if len(rest):
+        lines.append(f"{rest.sum()} left out for {len(rest)} other reasons")
+    return lines
 
 
 def cost_sentence(cost: "StudyCost") -> str:

@@ -23,7 +23,7 @@ from jinja2 import Environment
 from probe.charts import grid
 from probe.model import attention, forward
 from probe.model.parameters import published
-from probe.pages import excerpts, output, sections, walk_sentences
+from probe.pages import checks, output, sentences, walk_sentences
 from probe.pages.output import WALK
 from probe.pages.parameters import parameter_sentences
 from probe.patching import pair, positions
@@ -115,9 +115,9 @@ def values(walk: "Walk") -> dict[str, Any]:
         "pictures": {name: _without_rows(chart) for name, chart in pictures(walk).items()},
         "parameter_sentences": parameter_sentences(walk.parameters),
         "gpt3": published("gpt3"),
-        "certificate": sections.certificate(frames["certificate"]),
+        "certificate": checks.certificate(frames["certificate"]),
         "replaced": sorted(notes - {""}),
-        "downloads": sections.downloads(frames, TABLES),
+        "downloads": checks.downloads(frames, TABLES),
         "data": output.as_json(walk.block | {"answer": answer, "because": because}),
     }
 
@@ -129,7 +129,8 @@ def pictures(walk: "Walk") -> dict[str, Any]:
         tokens.query("drawn")["pos"] for _, tokens in frames["tokens"].groupby("text", sort=False)
     ]
     # One text is both what looks and what is looked at; of two, the source comes first.
-    queries, keys = drawn[-1], drawn[0]
+    queries = drawn[-1]
+    keys = drawn[0]
     cells = frames["attention"].assign(chosen=frames["attention"]["query_pos"] == walk.at)
     charts = _token_grids(cells, grid.NAMES if walk.target is None else ACROSS)
     values = frames["values"][frames["values"]["pos"].isin(keys)]
@@ -222,7 +223,7 @@ def chips(frame: pd.DataFrame) -> list[dict[Any, Any]]:
     visible, a hue.
     """
     return [
-        row | excerpts.visible(str(row["piece"])) | {"hue": index % N_HUES}
+        row | sentences.visible(str(row["piece"])) | {"hue": index % N_HUES}
         for index, row in enumerate(frame.to_dict("records"))
     ]
 

@@ -13,6 +13,7 @@ from probe.walkthrough.walk import HeadWrite, LargestPart, LogitFindings, Walk, 
 # of parts of both signs may pass 1 a little.
 MOST_OF_IT = 0.5
 ALL_OF_IT = 1.05
+SOURCE_WORDS = {Sources.CONTENT_WORDS: "content words", Sources.WORDS: "words"}
 
 
 def answer(findings: WalkFindings) -> str:
@@ -105,12 +106,13 @@ def _by_length(findings: WalkFindings) -> str:
 
 def _by_what_it_takes(findings: WalkFindings) -> str:
     """By what it takes from which tokens; nothing where it may look at itself alone."""
-    if findings.choice.sources is Sources.ALL:
+    sources = SOURCE_WORDS.get(findings.choice.sources)
+    if sources is None:
         return ""
     side = "before it"
     if not findings.causal:
         side = "around it" if findings.one_text else "of the source"
-    return f" by what it takes from the {findings.choice.sources} {side}"
+    return f" by what it takes from the {sources} {side}"
 
 
 def _passed_over(choice: HeadChoice) -> str:

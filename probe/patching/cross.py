@@ -44,7 +44,7 @@ from probe.model.model import Config, Model
 from probe.model.records import PairTrace
 from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
-from probe.patching import heads as swaps
+from probe.patching.heads import Branch, branches, run_variants
 
 __all__ = ["WordChoice", "direct_logits", "swap_heads", "swap_source_words"]
 
@@ -136,7 +136,7 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
     one = torch.eye(layers * heads, dtype=torch.bool, device=model.device).unflatten(
         1, (layers, heads)
     )
-    tree, variant_of = swaps.branches(~torch.cat([one, one.new_ones(1, layers, heads)]))
+    tree, variant_of = branches(~torch.cat([one, one.new_ones(1, layers, heads)]))
     margins, moved = [], []
     with torch.inference_mode():
         for choice in choices:
@@ -162,19 +162,19 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
 
 
 def _swapped(
-    stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[swaps.Branch], n: int
+    stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[Branch], n: int
 ) -> Tensor:
     """Logits of every variant at the last of `n` target positions, with z of the donor. `-> variant
     d_vocab`"""
     decoder = stacks["decoder"]
-    last = swaps.carry(
+    last = run_variants(
         decoder,
         recipient.entering[None, None],
         [(k[None], v[None]) for k, v in recipient.own],
         tree,
         lambda layer, own: donor.z[layer, None],
         at=torch.zeros(1, dtype=torch.long, device=decoder.device),
-        places=fused.position_tables(decoder, n),
+        tables=fused.position_tables(decoder, n),
         cross=(stacks["cross"], [(k[None], v[None]) for k, v in recipient.read]),
     )
     return forward.unembed(decoder, last[0])

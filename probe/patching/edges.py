@@ -1,4 +1,4 @@
-"""Every path from one part of the network to a head or an MLP that reads it: what a receiver makes
+"""Every edge from one part of the network to a head or an MLP that reads it: what a receiver makes
 of one sender alone.
 
 An edge leads from what a sender writes at one position to one head at the same or a later position
@@ -6,9 +6,8 @@ An edge leads from what a sender writes at one position to one head at the same 
 same position; positions are counted from the word, 0 the word and -1 the token before it. Along it
 the receiver's input at the sender's position is
 
-    the stream there, with the donor's write of the sender in place of its own,  through the
-                                                                                 receiver's own
-                                                                                 norm,
+    the stream there, with the donor's write of the sender in place of its own, through the
+    receiver's own norm,
 
 the query, key or value there and the receiver's z, or the MLP's output, are computed anew, and
 every other write is the recipient's. Where a family adds writes as they are, that is the stream +
@@ -18,11 +17,9 @@ behind the sum, what passes it is normed with the sender's write changed. Sender
 MLP's output, in front of any norm, where the receiver is one:
 
     fraction   <z along the edge - own z, z swapped - own z> / |z swapped - own z|²: how much of the
-               receiver's own swap
-               the edge alone brings about; 1 is all of it
+               receiver's own swap the edge alone brings about; 1 is all of it
     direct     how far the word's vector moves when every head and MLP behind the receiver writes
-               what it wrote; 0
-               where the receiver does not stand at the word
+               what it wrote; 0 where the receiver does not stand at the word
     total      the same with everything behind the receiver live
 
 Up to there this is arithmetic on what two runs computed, exact: no gradient, and no norm, softmax
@@ -34,13 +31,13 @@ Sources: Goldowsky-Dill et al. 2023 (path patching); Wang et al. 2022 (paths int
 values).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from probe.model import fused
@@ -49,11 +46,12 @@ from probe.model.weights import Weights
 from probe.patching.heads import BATCH_NUMBERS, Rows
 from probe.patching.pair import (
     PairCache,
-    Point,
+    PairReading,
+    Part,
+    Site,
     cache_pairs,
-    change_after,
+    change_behind,
     positions_from_word,
-    receiver_z,
     run_frozen,
     run_patched,
     token_pairs,
@@ -61,52 +59,25 @@ from probe.patching.pair import (
 from probe.patching.positions import HEAD, effects
 from probe.stats.resampling import Array, order
 
-REACH, SAMPLE = 0.005, 200
-CHANNELS = ("query", "key", "value", "input")  # the last is an MLP's
-EMBEDDING, MLP = -1, -1  # the layer of the embeddings as a sender, and the head of what is no head
-END_FIELDS = [
-    f"{end}_{part}" for end in ("sender", "receiver") for part in ("layer", "head", "pos")
-]
+REACH = 0.005  # of the gap: an edge that could not move the word as far is not run
+SAMPLE = 200  # edges that could not, and are run all the same, to see that they do not
+QUERY = "query"
+KEY = "key"
+VALUE = "value"
+INPUT = "input"  # an MLP's
+CHANNELS = (QUERY, KEY, VALUE, INPUT)
+EMBEDDING = -1  # the layer of the embeddings as a sender
+MLP = -1  # the head of what is no head
+END_FIELDS = (
+    "sender_layer",
+    "sender_head",
+    "sender_pos",
+    "receiver_layer",
+    "receiver_head",
+    "receiver_pos",
+)
 EDGE_DTYPE = np.dtype([*((name, np.int16) for name in END_FIELDS), ("channel", "U5")])
-EdgeArray = NDArray[np.void]
-
-
-def edges_of(
-    weights: Weights, depth: int, senders: Sequence[int], receivers: Sequence[int], *, mlps: bool
-) -> EdgeArray:
-    """Every edge, block after block, a block's heads before its MLP. `-> edge`"""
-    count, last = weights.shape[1], CHANNELS[-1]
-    every = [
-        (EMBEDDING, MLP),
-        *((layer, head) for layer in range(depth) for head in (*range(count), MLP)),
-    ]
-    writers, parts = np.array(every, dtype=np.int16).T, []
-    into = [
-        (channel, pos, receiver)
-        for pos in senders
-        for channel, receiver in channels_from(weights, pos, receivers)
-    ]
-    into += [(last, pos, pos) for pos in senders if mlps and pos in receivers]
-    for layer, (channel, pos, receiver) in product(range(depth), into):
-        heads = [MLP] if channel == last else [*range(count)]
-        behind_heads = channel == last and not weights.config.family.parallel
-        before = (
-            1 + layer * (count + 1) + (count if behind_heads else 0)
-        )  # how many senders write before it is read
-        block = np.empty((len(heads), before), dtype=EDGE_DTYPE)  # head sender
-        block["sender_layer"], block["sender_head"] = writers[:, :before]
-        block["receiver_layer"], block["receiver_head"] = layer, np.array(heads)[:, None]
-        block["sender_pos"], block["receiver_pos"], block["channel"] = pos, receiver, channel
-        parts.append(block.ravel())
-    return np.concatenate(parts)
-
-
-def channels_from(weights: Weights, pos: int, receivers: Sequence[int]) -> list[tuple[str, int]]:
-    """Through which channel a write at `pos` gets into a head at which position: no earlier one in
-    a causal model."""
-    reading = [receiver for receiver in receivers if receiver >= pos or not weights.causal]
-    query = [("query", pos)] if pos in receivers else []
-    return query + [(channel, receiver) for channel in ("key", "value") for receiver in reading]
+EdgeArray = NDArray[np.void]  # of EDGE_DTYPE
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,12 +85,12 @@ class Edges:
     """Every edge of several pairs of one layout; recipient 0 is `a` with writes of `b`, recipient 1
     the other way.
 
-    `edges: edge`, a structured array of EDGE_DTYPE: layers, heads (-1 the MLP of a layer, layer -1 the
-    embeddings), positions and one of CHANNELS · `gap: pair direction` · `fraction: pair recipient
-    edge` · `direct total: pair recipient edge direction`, how far the read-out moves; `total` is
-    NaN where it was not run · `sampled: edge`, those whose total was run though they could not
-    reach as much · `swapped: pair recipient layer head pos`, how far it moves along the first
-    direction when a receiver is the donor's, the MLPs behind the heads.
+    `edges: edge`, a structured array of EDGE_DTYPE: layers, heads (-1 the MLP of a layer, layer -1
+    the embeddings), positions and one of CHANNELS · `gap: pair direction` · `fraction: pair
+    recipient edge` · `direct total: pair recipient edge direction`, how far the read-out moves;
+    `total` is NaN where it was not run · `sampled: edge`, those whose total was run though they
+    could not reach as much · `swapped: pair recipient layer head pos`, how far it moves along the
+    first direction when a receiver is the donor's, the MLPs behind the heads.
     """
 
     edges: EdgeArray
@@ -131,7 +102,8 @@ class Edges:
     swapped: Tensor
 
     def share(self, name: str, direction: int = 0) -> Array:
-        """`direct` or `total` as a share of the gap, both ways averaged: a ratio of sums. `-> edge`"""
+        """`direct` or `total` as a share of the gap, both ways averaged: a ratio of sums. `->
+        edge`"""
         noise, denoise = getattr(self, name)[..., direction].double().sum(0)
         return np.asarray((denoise - noise) / 2 / self.gap[:, direction].double().sum())
 
@@ -139,15 +111,15 @@ class Edges:
         """One row an edge, over all pairs and both ways: `fraction` a mean, `direct` and `total`
         shares of the gap (ratios of sums), and `sampled`; those whose total was run, or all.
         """
-        columns: dict[str, NDArray[np.generic]] = {
-            name: self.edges[name] for name in EDGE_DTYPE.names or ()
-        }
-        columns |= {"fraction": self.fraction.mean((0, 1)).numpy()}
-        columns |= {name: self.share(name, direction) for name in ("direct", "total")} | {
-            "sampled": self.sampled
-        }
-        kept = ~np.isnan(columns["total"]) if only_run else slice(None)
-        rows = zip(*(values[kept].tolist() for values in columns.values()), strict=True)
+        columns: dict[str, NDArray[np.generic]] = {}
+        for name in EDGE_DTYPE.names or ():
+            columns[name] = self.edges[name]
+        columns["fraction"] = self.fraction.mean((0, 1)).numpy()
+        columns["direct"] = self.share("direct", direction)
+        columns["total"] = self.share("total", direction)
+        columns["sampled"] = self.sampled
+        listed = ~np.isnan(columns["total"]) if only_run else slice(None)
+        rows = zip(*(values[listed].tolist() for values in columns.values()), strict=True)
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
@@ -170,11 +142,11 @@ def edges(
     equal length.
 
     `directions`: as in `trace_positions` · `positions`: of senders; those from the first difference
-    to the word where none are given · `receivers`: of receivers, all of these where none are given
-    · `mlps`: whether MLPs are among the receivers · `reach`: the share of the gap along the first
-    direction that an edge must be able to reach for its total to be run · `most`: of how many it is
-    run at most, those that could reach most · `sample`: of how many others it is run, drawn with
-    the seed. Raises InputError as `trace_positions`.
+    to the word by default · `receivers`: of receivers, those of senders by default · `mlps`:
+    whether MLPs are among the receivers · `reach`: the share of the gap along the first direction
+    that an edge must be able to reach for its total to be run · `most`: of how many it is run at
+    most, those that could reach most · `sample`: of how many others it is run, drawn with the seed.
+    Raises InputError as `trace_positions`.
 
     Example:
         >>> weights = probe.read_weights("tiny-senses")
@@ -188,33 +160,43 @@ def edges(
         True
     """
     pairs = token_pairs(weights, a, b, depth)
-    senders = positions_from_word(pairs, positions)
-    receiving = senders if receivers is None else positions_from_word(pairs, receivers)
-    edges = edges_of(weights, depth, senders, receiving, mlps=mlps)
+    sending = positions_from_word(pairs, positions)
+    receiving = sending if receivers is None else positions_from_word(pairs, receivers)
+    array = edges_of(weights, depth, sending, receiving, mlps=mlps)
     with torch.inference_mode():
-        read = [*cache_pairs(weights, pairs, directions, depth)]
-        gaps = torch.stack([one.gap for one in read])
-        measured = [
-            _measure(one.cache, senders, receiving, one.directions, mlps=mlps) for one in read
+        readings = [*cache_pairs(weights, pairs, directions, depth)]
+        gap = torch.stack([reading.gap for reading in readings])
+        fractions = []
+        directs = []
+        swaps = []
+        for reading in readings:
+            fraction, direct = _measure(reading, sending, receiving, mlps=mlps)
+            fractions.append(fraction)
+            directs.append(direct)
+            swaps.append(_swapped(reading, receiving, mlps=mlps))
+        could_reach = _could_reach(array, fractions, swaps, receiving)
+        could = (could_reach / gap[:, 0].sum().abs()).cpu().numpy()
+        leading = np.isin(np.arange(len(could)), order(could)[:most]) & (could >= reach)
+        sampled = np.zeros_like(leading)
+        others = np.random.default_rng(seed).permutation(np.flatnonzero(~leading))
+        sampled[others[:sample]] = True
+        chosen = np.flatnonzero(leading | sampled)
+        total = torch.full_like(torch.stack(directs), torch.nan)
+        for number, reading in enumerate(readings):
+            total[number][:, chosen] = totals(reading.cache, array[chosen], reading.directions)
+        on_cpu = [
+            part.cpu()
+            for part in (
+                gap,
+                torch.stack(fractions),
+                torch.stack(directs),
+                total,
+                torch.stack(swaps),
+            )
         ]
-        fraction, direct = (torch.stack(part) for part in zip(*measured, strict=True))
-        parts = [HEAD, "mlp_out"] if mlps else [HEAD]
-        moved = [effects(one.cache, receiving, one.directions[:1], parts) for one in read]
-        swapped = [torch.cat([one[part][..., 0] for part in parts], dim=2) for one in moved]
-        could = (
-            (_could_reach(edges, fraction, swapped, receiving) / gaps[:, 0].sum().abs())
-            .cpu()
-            .numpy()
-        )
-        reached = np.isin(np.arange(len(could)), order(could)[:most]) & (could >= reach)
-        sampled = np.zeros_like(reached)
-        sampled[np.random.default_rng(seed).permutation(np.flatnonzero(~reached))[:sample]] = True
-        total, chosen = torch.full_like(direct, torch.nan), np.flatnonzero(reached | sampled)
-        for number, one in enumerate(read):
-            total[number][:, chosen] = totals(one.cache, edges[chosen], one.directions)
-        found = [part.cpu() for part in (gaps, fraction, direct, total, torch.stack(swapped))]
-    gap, fraction, direct, total, whole = (part.clone() for part in found)
-    return Edges(edges, gap, fraction, direct, total, sampled, whole)
+    # Outside inference mode, so that the caller gets ordinary tensors.
+    gap, fraction, direct, total, swapped = (part.clone() for part in on_cpu)
+    return Edges(array, gap, fraction, direct, total, sampled, swapped)
 
 
 def total_effects(
@@ -225,250 +207,459 @@ def total_effects(
     pairs = token_pairs(weights, a, b, depth)
     positions_from_word(pairs, np.union1d(edges["sender_pos"], edges["receiver_pos"]).tolist())
     with torch.inference_mode():
-        read = cache_pairs(weights, pairs, directions, depth)
-        return torch.stack([totals(one.cache, edges, one.directions) for one in read]).cpu().clone()
+        readings = cache_pairs(weights, pairs, directions, depth)
+        moved = [totals(reading.cache, edges, reading.directions) for reading in readings]
+        return torch.stack(moved).cpu().clone()
 
 
-def _arriving(cache: PairCache, pos: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Block by block how what the heads read at a position, and what the MLP reads there, changes
-    with the write of each sender before it alone: the embeddings, then heads and MLP of block after
-    block. `-> recipient sender d_model`, twice
+# --- which edges there are ------------------------------------------------------------------------
+
+
+def edges_of(
+    weights: Weights, depth: int, senders: Sequence[int], receivers: Sequence[int], *, mlps: bool
+) -> EdgeArray:
+    """Every edge, block after block, a block's heads before its MLP. `-> edge`"""
+    heads = [*range(weights.shape[1])]
+    writers = np.array(_writers(weights, depth), dtype=np.int16).T
+    blocks = []
+    for layer in range(depth):
+        for pos in senders:
+            before = _writers_before(weights, Site(layer, Part.ATTENTION))
+            for channel, receiver in channels_from(weights, pos, receivers):
+                ends = (layer, heads, pos, receiver, channel)
+                blocks.append(_edges_between(writers[:, :before], *ends))
+        for pos in senders:
+            if mlps and pos in receivers:
+                before = _writers_before(weights, Site(layer, Part.MLP))
+                blocks.append(_edges_between(writers[:, :before], layer, [MLP], pos, pos, INPUT))
+    return np.concatenate(blocks)
+
+
+def _writers(weights: Weights, depth: int) -> list[tuple[int, int]]:
+    """What writes, in order: the embeddings, then heads and MLP of block after block. `(layer,
+    head)`"""
+    writers = [(EMBEDDING, MLP)]
+    for layer in range(depth):
+        writers += [(layer, head) for head in range(weights.shape[1])]
+        writers.append((layer, MLP))
+    return writers
+
+
+def _writers_before(weights: Weights, site: Site) -> int:
+    """How many writers stand in front of what the part at a site reads."""
+    heads = weights.shape[1]
+    before = 1 + site.layer * (heads + 1)
+    if site.part is Part.MLP and not weights.config.family.parallel:
+        before += heads
+    return before
+
+
+def _edges_between(
+    writers: NDArray[np.int16], layer: int, heads: list[int], pos: int, receiver: int, channel: str
+) -> EdgeArray:
+    """The edges from some writers at one position to some heads of a layer at another. `-> (head
+    writer)`"""
+    block = np.empty((len(heads), writers.shape[1]), dtype=EDGE_DTYPE)
+    block["sender_layer"] = writers[0]
+    block["sender_head"] = writers[1]
+    block["sender_pos"] = pos
+    block["receiver_layer"] = layer
+    block["receiver_head"] = np.array(heads)[:, None]
+    block["receiver_pos"] = receiver
+    block["channel"] = channel
+    return block.ravel()
+
+
+def channels_from(weights: Weights, pos: int, receivers: Sequence[int]) -> list[tuple[str, int]]:
+    """Through which channel a write at `pos` gets into a head at which position: no earlier one in
+    a causal model."""
+    reading = [receiver for receiver in receivers if receiver >= pos or not weights.causal]
+    channels = [(QUERY, pos)] if pos in receivers else []
+    for channel in (KEY, VALUE):
+        channels += [(channel, receiver) for receiver in reading]
+    return channels
+
+
+# --- what arrives at a receiver -------------------------------------------------------------------
+
+
+class Arriving(NamedTuple):
+    """How what the heads of a block read at a position, and what its MLP reads there, changes with
+    the write of each sender before it alone, the senders in the order of `_writers`. `recipient
+    sender d_model`, twice
     """
-    entering = _other(cache.layers[0].resid_pre[:, pos, None])
-    for layer, (block, step) in enumerate(zip(cache.weights.blocks, cache.layers, strict=False)):
+
+    heads: Tensor
+    mlp: Tensor
+
+
+def _arriving(cache: PairCache, pos: int) -> Iterator[Arriving]:
+    """What arrives at a position, block by block."""
+    parallel = cache.weights.config.family.parallel
+    entering = _donor_less_own(cache.layers[0].resid_pre[:, pos, None])
+    for number, layer in enumerate(cache.layers):
+        block = cache.weights.blocks[number]
         assert block.w_out is not None
-        heads = torch.einsum("rhe,hed->rhd", _other(step.z[:, pos]), block.w_o)
-        middle = _passed_on(cache, 2 * layer, pos, entering, heads)
-        yield entering, entering if cache.weights.config.family.parallel else middle
-        mlp = _other(step.hidden[:, pos, None]) @ block.w_out
-        entering = _passed_on(cache, 2 * layer + 1, pos, middle, mlp)
+        heads = torch.einsum("rhe,hed->rhd", _donor_less_own(layer.z[:, pos]), block.w_o)
+        middle = _changes_behind(cache, Site(number, Part.ATTENTION), pos, entering, heads)
+        yield Arriving(entering, entering if parallel else middle)
+        mlp = _donor_less_own(layer.hidden[:, pos, None]) @ block.w_out
+        entering = _changes_behind(cache, Site(number, Part.MLP), pos, middle, mlp)
 
 
-def _passed_on(
-    cache: PairCache, point: Point, pos: int, entering: Tensor, writes: Tensor
+def _arriving_from(cache: PairCache, senders: Sequence[int]) -> Iterator[tuple[Arriving, ...]]:
+    """Block by block what arrives at each of some positions, counted from the word."""
+    return zip(*(_arriving(cache, cache.at + pos) for pos in senders), strict=True)
+
+
+def _changes_behind(
+    cache: PairCache, site: Site, pos: int, entering: Tensor, writes: Tensor
 ) -> Tensor:
-    """The changes of the stream behind a part: those in front of it, and one for each of its own
-    writes."""
-    own = change_after(cache, point, pos, torch.zeros_like(writes), writes)
-    return torch.cat([change_after(cache, point, pos, entering), own], dim=1)
+    """The changes of the stream behind a site: those in front of it, and one for each of the writes
+    there."""
+    passed_on = change_behind(cache, site, pos, entering)
+    written = change_behind(cache, site, pos, torch.zeros_like(writes), writes)
+    return torch.cat([passed_on, written], dim=1)
 
 
-def _other(own: Tensor) -> Tensor:
-    """Donor's less own."""
+def _donor_less_own(own: Tensor) -> Tensor:
+    """The two members of a pair are each other's donor."""
     return own.roll(1, 0) - own
 
 
-def _moved_heads(
-    cache: PairCache, layer: int, pos: int, changes: Tensor, into: Sequence[tuple[str, int]]
-) -> Iterator[tuple[int, Tensor]]:
-    """How z of every head of a block changes with each change of the stream at `pos` alone, by the
-    channel and the position of the receivers: that position, and `recipient head sender d_head`.
-    `changes: recipient sender d_model`
+# --- what a receiver makes of it ------------------------------------------------------------------
+
+
+class Inputs(NamedTuple):
+    """What some heads of a block read otherwise, one input after the other: the `variant` to which
+    it belongs, the `channel` that it enters, its position `pos` in the text, and how the stream
+    there changes, `change: recipient input d_model`.
     """
-    weights, step, heads = cache.weights, cache.layers[layer], cache.weights.shape[1]
-    block = weights.blocks[layer]
-    resid = step.resid_pre[:, pos, None]
-    resid = torch.cat(
-        [resid, resid + changes], dim=1
-    )  # as it was comes first, so that nothing but the change is left
-    here = torch.full((1, 1), pos, device=weights.device)
-    q, *shared = fused.project(weights, block, resid, cache.places, here)
-    # recipient head sender d_head
-    k, v, keys, values = (repeat_kv(part, heads) for part in (*shared, step.k, step.v))
-    for channel, receiver in into:
-        seen = cache.seen(receiver)
-        asking = q if channel == "query" else step.q[:, :, receiver, None]
-        matches = asking @ keys[:, :, seen].mT  # recipient head sender key_pos
-        if channel == "key":
-            matches = matches.repeat(1, 1, k.shape[2], 1)
-            matches[..., pos] = (asking * k).sum(-1)
-        pattern = fused.pattern(weights, matches, cache.places.row(block, receiver))
-        z = pattern[..., pos, None] * v if channel == "value" else pattern @ values[:, :, seen]
-        yield receiver, z[:, :, 1:] - z[:, :, :1]
+
+    variant: ArrayLike
+    channel: ArrayLike
+    pos: ArrayLike
+    change: Tensor
 
 
-def _moved_neurons(cache: PairCache, layer: int, pos: int, changes: Tensor) -> Tensor:
+def moved_heads(
+    cache: PairCache, layer: int, receiver: int, heads: ArrayLike, inputs: Inputs
+) -> Tensor:
+    """How z of one head of a block in each variant changes, at the position `receiver`, with what
+    it reads. `-> recipient variant d_head`"""
+    pos = _indices(inputs.pos, cache)
+    resid = cache.layers[layer].resid_pre[:, pos]
+    own = _receiver_z(cache, layer, receiver, heads, inputs, resid)
+    changed = _receiver_z(cache, layer, receiver, heads, inputs, resid + inputs.change)
+    # What was is computed alike, so that nothing but the change is left.
+    return changed - own
+
+
+def moved_mlp(cache: PairCache, layer: int, pos: int, changes: Tensor) -> Tensor:
     """What a block's MLP writes otherwise with each change of the stream at `pos` alone. `recipient
-    sender d_model`"""
-    weights, block = cache.weights, cache.weights.blocks[layer]
-    stream = cache.stream(2 * layer + (not weights.config.family.parallel))[:, pos, None]
-    hidden = fused.activate(weights, block, torch.cat([stream, stream + changes], dim=1))
+    variant d_model`"""
+    block = cache.weights.blocks[layer]
     assert block.w_out is not None
+    stream = cache.stream(cache.mlp_input(layer))[:, pos, None]
+    # As it was comes first, so that nothing but the change is left.
+    hidden = fused.activate(cache.weights, block, torch.cat([stream, stream + changes], dim=1))
     return (hidden[:, 1:] - hidden[:, :1]) @ block.w_out
 
 
-def _measure(
+def _indices(values: ArrayLike, cache: PairCache) -> Tensor:
+    return torch.from_numpy(np.array(values, dtype=np.int64)).to(cache.weights.device)
+
+
+def _receiver_z(
     cache: PairCache,
-    senders: Sequence[int],
-    receivers: Sequence[int],
-    directions: Tensor,
-    *,
-    mlps: bool,
+    layer: int,
+    receiver: int,
+    heads: ArrayLike,
+    inputs: Inputs,
+    streams: Tensor,
+) -> Tensor:
+    """z of one head of a block in each variant, at the position `receiver`, when the inputs are
+    projected from these streams and all else is read as it was. `streams: recipient input d_model
+    -> recipient variant d_head`
+    """
+    weights = cache.weights
+    layer_cache = cache.layers[layer]
+    block = weights.blocks[layer]
+    count = weights.shape[1]
+    head = _indices(heads, cache)
+    variant = _indices(inputs.variant, cache)
+    pos = _indices(inputs.pos, cache)
+    projected = fused.project(weights, block, streams, cache.tables, pos[None])
+    q, k, v = (
+        repeat_kv(part, count)[:, head[variant], range(len(pos))] for part in projected
+    )  # recipient input d_head
+    readable = cache.keys_read(receiver)
+    queries = layer_cache.q[:, head, receiver]  # recipient variant d_head
+    keys = repeat_kv(layer_cache.k[:, :, readable], count)[:, head]
+    values = repeat_kv(layer_cache.v[:, :, readable], count)[:, head]
+    channel = np.asarray(inputs.channel)
+    into_query, into_key, into_value = (
+        torch.from_numpy(channel == name).to(weights.device) for name in (QUERY, KEY, VALUE)
+    )
+    queries[:, variant[into_query]] = q[:, into_query]
+    keys[:, variant[into_key], pos[into_key]] = k[:, into_key]
+    values[:, variant[into_value], pos[into_value]] = v[:, into_value]
+    bias = cache.tables.row(block, receiver)
+    matches = (keys @ queries[..., None])[..., 0]
+    pattern = fused.pattern(weights, matches, None if bias is None else bias[head, 0])
+    return (pattern[:, :, None] @ values)[:, :, 0]
+
+
+def _moved_by_every_sender(
+    cache: PairCache, layer: int, pos: int, changes: Tensor, channels: Sequence[tuple[str, int]]
+) -> Iterator[tuple[int, Tensor]]:
+    """`moved_heads` for every head of a block and every change of the stream at `pos` alone, by the
+    channel and the position of the receivers: that position, and `recipient head sender d_head`.
+
+    `changes: recipient sender d_model`. All senders share a head's keys and values, which
+    `moved_heads` copies for every variant: with thousands of senders a head this form alone is
+    fast enough.
+    """
+    weights = cache.weights
+    layer_cache = cache.layers[layer]
+    heads = weights.shape[1]
+    block = weights.blocks[layer]
+    stream = layer_cache.resid_pre[:, pos, None]
+    # As it was comes first, so that nothing but the change is left.
+    resid = torch.cat([stream, stream + changes], dim=1)
+    here = torch.full((1, 1), pos, device=weights.device)
+    q, k, v = fused.project(weights, block, resid, cache.tables, here)
+    k = repeat_kv(k, heads)  # recipient head sender d_head
+    v = repeat_kv(v, heads)
+    keys = repeat_kv(layer_cache.k, heads)
+    values = repeat_kv(layer_cache.v, heads)
+    for channel, receiver in channels:
+        readable = cache.keys_read(receiver)
+        queries = q if channel == QUERY else layer_cache.q[:, :, receiver, None]
+        matches = queries @ keys[:, :, readable].mT  # recipient head sender key_pos
+        if channel == KEY:
+            matches = matches.repeat(1, 1, k.shape[2], 1)
+            matches[..., pos] = (queries * k).sum(-1)
+        pattern = fused.pattern(weights, matches, cache.tables.row(block, receiver))
+        # The rest of what is read does not change with one value, so it drops out.
+        z = pattern[..., pos, None] * v if channel == VALUE else pattern @ values[:, :, readable]
+        yield receiver, z[:, :, 1:] - z[:, :, :1]
+
+
+# --- fraction and direct effect -------------------------------------------------------------------
+
+
+def _measure(
+    reading: PairReading, senders: Sequence[int], receivers: Sequence[int], *, mlps: bool
 ) -> tuple[Tensor, Tensor]:
-    """Fraction and direct effect of every edge of a pair. `-> recipient edge, recipient edge
-    direction`"""
-    weights, at = cache.weights, cache.at
-    fractions, directs = [], []
-
-    def note(
-        point: Point, receiver: int, moved: Tensor, whole: Tensor, weight: Tensor | None = None
-    ) -> None:
-        size = whole.square().sum(
-            -1, keepdim=True
-        )  # moved: recipient head sender d, whole: recipient head d
-        toward = whole / size.where(size > 0, 1)
-        fractions.append((moved @ toward[..., None])[..., 0].flatten(1))
-        none = moved.new_zeros(*moved.shape[:-1], len(directions))
-        directs.append(
-            (_direct(cache, point, moved, weight, directions) if receiver == at else none).flatten(
-                1, 2
-            )
-        )
-
-    arriving = zip(*(_arriving(cache, at + pos) for pos in senders), strict=True)
-    for layer, (block, step, changes) in enumerate(
-        zip(weights.blocks, cache.layers, arriving, strict=False)
-    ):
-        for pos, (change, _) in zip(senders, changes, strict=True):
-            into = [
-                (channel, at + receiver)
-                for channel, receiver in channels_from(weights, pos, receivers)
-            ]
-            for receiver, z in _moved_heads(cache, layer, at + pos, change, into):
-                note(2 * layer, receiver, z, _other(step.z[:, receiver]), block.w_o)
-        for pos, (_, change) in zip(senders, changes, strict=True):
+    """Fraction and direct effect of every edge of a pair, in the order of `edges_of`. `-> recipient
+    edge, recipient edge direction`"""
+    cache = reading.cache
+    fractions = []
+    directs = []
+    for layer, arriving in enumerate(_arriving_from(cache, senders)):
+        for pos, here in zip(senders, arriving, strict=True):
+            for fraction, direct in _measure_heads(reading, layer, pos, here.heads, receivers):
+                fractions.append(fraction)
+                directs.append(direct)
+        for pos, here in zip(senders, arriving, strict=True):
             if mlps and pos in receivers:
-                assert block.w_out is not None
-                whole = _other(step.hidden[:, at + pos, None]) @ block.w_out
-                note(
-                    2 * layer + 1,
-                    at + pos,
-                    _moved_neurons(cache, layer, at + pos, change)[:, None],
-                    whole,
-                )
+                fraction, direct = _measure_mlp(reading, layer, pos, here.mlp)
+                fractions.append(fraction)
+                directs.append(direct)
     return torch.cat(fractions, dim=1), torch.cat(directs, dim=1)
 
 
+def _measure_heads(
+    reading: PairReading, layer: int, pos: int, changes: Tensor, receivers: Sequence[int]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Fraction and direct effect of the edges from one position into the heads of a block, by
+    channel and receiving position. `-> recipient (head sender), recipient (head sender) direction`
+    """
+    cache = reading.cache
+    site = Site(layer, Part.ATTENTION)
+    w_o = cache.weights.blocks[layer].w_o
+    channels = [
+        (channel, cache.at + receiver)
+        for channel, receiver in channels_from(cache.weights, pos, receivers)
+    ]
+    moved_by_channel = _moved_by_every_sender(cache, layer, cache.at + pos, changes, channels)
+    for receiver, moved in moved_by_channel:
+        fraction = _fraction(moved, _donor_less_own(cache.layers[layer].z[:, receiver]))
+        direct = moved.new_zeros(*moved.shape[:-1], len(reading.directions))
+        if receiver == cache.at:
+            direct = _direct(cache, site, moved, w_o, reading.directions)
+        yield fraction.flatten(1), direct.flatten(1, 2)
+
+
+def _measure_mlp(
+    reading: PairReading, layer: int, pos: int, changes: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Fraction and direct effect of the edges into the MLP of a block at one position. `->
+    recipient sender, recipient sender direction`"""
+    cache = reading.cache
+    w_out = cache.weights.blocks[layer].w_out
+    assert w_out is not None
+    here = cache.at + pos
+    swapped = _donor_less_own(cache.layers[layer].hidden[:, here, None]) @ w_out
+    moved = moved_mlp(cache, layer, here, changes)[:, None]
+    direct = moved.new_zeros(*moved.shape[:-1], len(reading.directions))
+    if pos == 0:
+        direct = _direct(cache, Site(layer, Part.MLP), moved, None, reading.directions)
+    return _fraction(moved, swapped).flatten(1), direct.flatten(1, 2)
+
+
+def _fraction(moved: Tensor, swapped: Tensor) -> Tensor:
+    """<moved, swapped> / |swapped|², 0 where a swap moves nothing. `recipient head sender d,
+    recipient head d -> recipient head sender`"""
+    size = swapped.square().sum(-1, keepdim=True)
+    toward = swapped / size.where(size > 0, 1)
+    return (moved @ toward[..., None])[..., 0]
+
+
 def _direct(
-    cache: PairCache, point: Point, moved: Tensor, weight: Tensor | None, directions: Tensor
+    cache: PairCache, site: Site, moved: Tensor, weight: Tensor | None, directions: Tensor
 ) -> Tensor:
     """How far the word's vector moves with each change of what receivers at the word write, every
-    other write held.
+    other write frozen.
 
     `moved: recipient head sender d_head` with `weight: head d_head d_model`, or `d_model` without
     `-> recipient head sender direction`
     """
     if cache.weights.config.family.adds_plainly:
+        # Projected at once, so that no write of d_model numbers is made for every edge.
         return moved @ (directions.T if weight is None else weight @ directions.T)
     written = moved if weight is None else moved @ weight
-    change = run_frozen(cache, cache.at, {point: written.flatten(1, 2)}, 2 * len(cache.layers))
+    change = run_frozen(cache, cache.at, {site: written.flatten(1, 2)}, cache.end)
     return (change @ directions.T).unflatten(1, written.shape[1:3])
 
 
+def _swapped(reading: PairReading, receivers: Sequence[int], *, mlps: bool) -> Tensor:
+    """How far the word's vector moves along the first direction when a receiver is the donor's.
+    `recipient layer head pos`, the MLP behind the heads"""
+    parts = [HEAD, "mlp_out"] if mlps else [HEAD]
+    moved = effects(reading.cache, receivers, reading.directions[:1], parts)
+    return torch.cat([moved[part][..., 0] for part in parts], dim=2)
+
+
 def _could_reach(
-    edges: EdgeArray, fraction: Tensor, effects: Sequence[Tensor], receivers: Sequence[int]
+    edges: EdgeArray,
+    fractions: Sequence[Tensor],
+    swaps: Sequence[Tensor],
+    receivers: Sequence[int],
 ) -> Tensor:
-    """Σ over pairs of |fraction times the receiver's swap effect|, mean of both ways. `-> edge`"""
-    place, shape = np.searchsorted(receivers, edges["receiver_pos"]), effects[0].shape[1:]
+    """Σ over pairs of |fraction x effect of the receiver's swap|, mean of both ways. `-> edge`"""
+    shape = swaps[0].shape[1:]
+    index = np.searchsorted(receivers, edges["receiver_pos"])
     head = edges["receiver_head"] % shape[1]  # the MLP is the last
-    where = np.ravel_multi_index((edges["receiver_layer"], head, place), shape)
-    number = torch.from_numpy(where).to(fraction.device)
-    could = [
-        (part * swap.flatten(1)[:, number]).abs().mean(0)
-        for part, swap in zip(fraction, effects, strict=True)
-    ]
+    cell = np.ravel_multi_index((edges["receiver_layer"], head, index), shape)
+    number = torch.from_numpy(cell).to(fractions[0].device)
+    could = []
+    for fraction, swap in zip(fractions, swaps, strict=True):
+        could.append((fraction * swap.flatten(1)[:, number]).abs().mean(0))
     return torch.stack(could).sum(0)
 
 
-# --- totals ---------------------------------------------------------------------------------------
+# --- total effect ---------------------------------------------------------------------------------
 
 
 def totals(cache: PairCache, edges: EdgeArray, directions: Tensor) -> Tensor:
     """The total effect of some edges of a pair, all behind the receiver live. `-> recipient edge
     direction`"""
-    moved, most = (
-        directions.new_empty(2, len(edges), len(directions)),
-        BATCH_NUMBERS // cache.final.shape[-1],
-    )
+    moved = directions.new_empty(2, len(edges), len(directions))
+    most = BATCH_NUMBERS // cache.final.shape[-1]
     for first in range(0, len(edges), most):
         some = slice(first, first + most)
-        moved[:, some] = _carried_on(
-            cache, edges[some], _behind_receivers(cache, edges[some]), directions
-        )
+        streams = _behind_receivers(cache, edges[some])
+        moved[:, some] = _run_on(cache, edges[some], streams, directions)
     return moved
 
 
-def _carried_on(cache: PairCache, edges: EdgeArray, streams: Tensor, directions: Tensor) -> Tensor:
+def _run_on(cache: PairCache, edges: EdgeArray, streams: Tensor, directions: Tensor) -> Tensor:
     """How far the word's vector moves with each stream behind a receiver. `-> recipient edge
     direction`"""
     moved = directions.new_empty(2, len(edges), len(directions))
-    points = 2 * edges["receiver_layer"] + 1 + (edges["channel"] == CHANNELS[-1])
+    into_mlp = edges["channel"] == INPUT
     for receiver in np.unique(edges["receiver_pos"]).tolist():
-        pos, here = cache.at + receiver, np.flatnonzero(edges["receiver_pos"] == receiver)
-        responding = cache.n - pos if cache.weights.causal else cache.n
-        most = max(1, BATCH_NUMBERS // (2 * responding * cache.weights.blocks[0].d_mlp))
-        for some in np.split(here, range(most, len(here), most)):
-            numbers = {
-                point: some[points[some] == point] for point in np.unique(points[some]).tolist()
-            }
-            starts = {point: streams[:, which] for point, which in numbers.items()}
-            for point, values in run_patched(cache, pos, starts, directions).items():
-                moved[:, numbers[point]] = values
+        pos = cache.at + receiver
+        here = np.flatnonzero(edges["receiver_pos"] == receiver)
+        live = cache.n - pos if cache.weights.causal else cache.n
+        most = max(1, BATCH_NUMBERS // (2 * live * cache.weights.blocks[0].d_mlp))
+        for batch in np.split(here, range(most, len(here), most)):
+            numbers: dict[Site, NDArray[np.intp]] = {}
+            for layer in np.unique(edges["receiver_layer"][batch]).tolist():
+                for part in Part:
+                    chosen = (edges["receiver_layer"][batch] == layer) & (
+                        into_mlp[batch] == (part is Part.MLP)
+                    )
+                    if chosen.any():
+                        numbers[Site(layer, part).behind] = batch[chosen]
+            starts = {site: streams[:, which] for site, which in numbers.items()}
+            for site, values in run_patched(cache, pos, starts, directions).items():
+                moved[:, numbers[site]] = values
     return moved
 
 
 def _behind_receivers(cache: PairCache, edges: EdgeArray) -> Tensor:
     """The stream behind the receiver of each edge, as the edge alone makes it. `-> recipient edge
     d_model`"""
-    heads, senders = cache.weights.shape[1], np.unique(edges["sender_pos"])
-    place, is_mlp = np.searchsorted(senders, edges["sender_pos"]), edges["channel"] == CHANNELS[-1]
-    sent = (
-        1
-        + edges["sender_layer"].astype(np.int64) * (heads + 1)
-        + edges["sender_head"] % (heads + 1)
-    )
-    sent[edges["sender_layer"] == EMBEDDING] = (
-        0  # where each sender stands in the order of `_arriving`
-    )
+    senders = np.unique(edges["sender_pos"])
+    sender_pos = np.searchsorted(senders, edges["sender_pos"])
+    writer = _writer_numbers(cache.weights, edges)
+    into_mlp = edges["channel"] == INPUT
     streams = cache.final.new_empty(2, len(edges), cache.final.shape[-1])
-    arriving = zip(*(_arriving(cache, cache.at + pos) for pos in senders.tolist()), strict=True)
-    for layer, changes in zip(range(edges["receiver_layer"].max() + 1), arriving, strict=False):
-        here = edges["receiver_layer"] == layer
-        for receiver, mlp in product(
-            np.unique(edges["receiver_pos"][here]).tolist(), (True, False)
-        ):
-            into = np.flatnonzero(here & (edges["receiver_pos"] == receiver) & (is_mlp == mlp))
-            if len(into):
-                change = torch.stack(
-                    [changes[place[one]][mlp][:, sent[one]] for one in into], dim=1
-                )
-                behind = _behind_mlp if mlp else _behind_heads
-                streams[:, into] = behind(cache, layer, cache.at + receiver, edges[into], change)
+    layers = range(edges["receiver_layer"].max() + 1)
+    by_layer = zip(layers, _arriving_from(cache, senders.tolist()), strict=False)
+    for layer, arriving in by_layer:
+        in_layer = edges["receiver_layer"] == layer
+        for receiver in np.unique(edges["receiver_pos"][in_layer]).tolist():
+            for part in Part:
+                to_part = into_mlp == (part is Part.MLP)
+                some = np.flatnonzero(in_layer & (edges["receiver_pos"] == receiver) & to_part)
+                if len(some):
+                    changes = torch.stack(
+                        [arriving[sender_pos[one]][part][:, writer[one]] for one in some], dim=1
+                    )
+                    behind = _BEHIND[part](cache, layer, cache.at + receiver, edges[some], changes)
+                    streams[:, some] = behind
     return streams
 
 
-def _behind_mlp(
-    cache: PairCache, layer: int, pos: int, edges: EdgeArray, changes: Tensor
-) -> Tensor:
-    """The stream behind a block's MLP, its input changed along each edge. `recipient edge d_model`,
-    unchanged"""
-    written = _moved_neurons(cache, layer, pos, changes)
-    behind = change_after(cache, 2 * layer + 1, pos, torch.zeros_like(written), written)
-    return cache.stream(2 * layer + 2)[:, pos, None] + behind
+def _writer_numbers(weights: Weights, edges: EdgeArray) -> NDArray[np.int64]:
+    """Where the sender of each edge stands in the order of `_writers`."""
+    writers_a_layer = weights.shape[1] + 1
+    layer = edges["sender_layer"].astype(np.int64)
+    number = 1 + layer * writers_a_layer + edges["sender_head"] % writers_a_layer
+    number[edges["sender_layer"] == EMBEDDING] = 0
+    return number
 
 
 def _behind_heads(
     cache: PairCache, layer: int, pos: int, edges: EdgeArray, changes: Tensor
 ) -> Tensor:
-    """The same behind the attention of a block, one head's input changed along each edge."""
-    weights, step, heads = cache.weights, cache.layers[layer], edges["receiver_head"]
-    numbers, at = np.arange(len(edges)), cache.at + edges["sender_pos"].astype(np.int64)
-    resid = step.resid_pre[:, torch.from_numpy(at).to(weights.device)]
-    own, other = (
-        receiver_z(cache, layer, pos, heads, (numbers, edges["channel"], at), x)
-        for x in (resid, resid + changes)
-    )  # as it was is run alike, so that nothing but the change is left
-    z = step.z[:, pos, None].repeat(1, len(heads), 1, 1)
-    z[:, numbers, heads] += other - own
-    resid = step.resid_pre[:, pos, None].expand(-1, len(heads), -1)
-    return fused.write(weights, weights.blocks[layer], resid, z)
+    """The stream behind the attention of a block, one head's input changed along each edge.
+    `recipient edge d_model`"""
+    heads = edges["receiver_head"]
+    numbers = np.arange(len(edges))
+    sender_pos = cache.at + edges["sender_pos"].astype(np.int64)
+    inputs = Inputs(numbers, edges["channel"], sender_pos, changes)
+    z = cache.layers[layer].z[:, pos, None].repeat(1, len(heads), 1, 1)
+    z[:, numbers, heads] += moved_heads(cache, layer, pos, heads, inputs)
+    resid = cache.layers[layer].resid_pre[:, pos, None].expand(-1, len(heads), -1)
+    return fused.write(cache.weights, cache.weights.blocks[layer], resid, z)
+
+
+def _behind_mlp(
+    cache: PairCache, layer: int, pos: int, edges: EdgeArray, changes: Tensor
+) -> Tensor:
+    """The same behind a block's MLP, its input changed along each edge."""
+    site = Site(layer, Part.MLP)
+    written = moved_mlp(cache, layer, pos, changes)
+    behind = change_behind(cache, site, pos, torch.zeros_like(written), written)
+    return cache.stream(site.behind)[:, pos, None] + behind
+
+
+_BEHIND: dict[Part, Callable[[PairCache, int, int, EdgeArray, Tensor], Tensor]] = {
+    Part.ATTENTION: _behind_heads,
+    Part.MLP: _behind_mlp,
+}

@@ -4,8 +4,8 @@ word's vector moves.
 Every one of the layers x heads swaps is performed, none is approximated. A swap at a position can
 only touch `live` trailing positions of a text: one where the mask is causal and the text is cut at
 the word, all of them where the model reads both ways. So a variant of a run is `live` vectors a
-layer, carried against the keys and values of the unchanged positions before them, which are
-computed once. Cross-attention's keys and values are constants of the same kind.
+layer, run against the keys and values of the unchanged positions before them, which are computed
+once. Cross-attention's keys and values are constants of the same kind.
 
 Sources: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, denoising and
 noising).
@@ -22,14 +22,16 @@ from probe.model.fused import KeysValues, PositionTables
 from probe.model.tokens import TargetText, batch_by_length, in_order
 from probe.model.weights import Block, Weights
 
-BATCH_NUMBERS = (
-    2**22
-)  # of the widest tensor of a batch: 16 MB in float32, so that it stays near the processor
-SETS_AT_ONCE = 256  # at once, where a variant is a whole text
+# Numbers in the widest tensor of a batch: 16 MB in float32, so that it stays near the processor.
+BATCH_NUMBERS = 2**22
+# Sets of heads run at once where a variant is a whole text.
+SETS_AT_ONCE = 256
+
 Rows = Sequence[TargetText | Sequence[int]]
 Texts = Sequence[TargetText]
 Donor = Callable[[int, Tensor], Tensor]
-Batch = Callable[[Texts, list[int], PositionTables], Tensor]  # of texts with their row numbers
+# Runs a batch of texts, given with their row numbers.
+BatchRun = Callable[[Texts, list[int], PositionTables], Tensor]
 
 
 class Branch(NamedTuple):
@@ -45,13 +47,14 @@ def branches(kept: Tensor) -> tuple[list[Branch], Tensor]:
     -> a branch a layer, set`. Variant 0 is always the unchanged run; sets that differ only in later
     blocks are one variant so far.
     """
-    swapped = torch.cat([kept.new_zeros(1, *kept.shape[1:]), ~kept])
-    tree, variant_of = [], torch.zeros(len(swapped), dtype=torch.long, device=kept.device)
+    unchanged = kept.new_zeros(1, *kept.shape[1:])
+    swapped = torch.cat([unchanged, ~kept])
+    variant_of = torch.zeros(len(swapped), dtype=torch.long, device=kept.device)
+    tree = []
     for heads in swapped.unbind(1):
-        paths = torch.cat(
-            [variant_of[:, None], heads.long()], dim=1
-        )  # sorted, so that no swap comes first
-        distinct, variant_of = torch.unique(paths, dim=0, return_inverse=True)
+        # Sorted by parent and heads, so that the variant without any swap comes first.
+        parent_and_heads = torch.cat([variant_of[:, None], heads.long()], dim=1)
+        distinct, variant_of = torch.unique(parent_and_heads, dim=0, return_inverse=True)
         tree.append(Branch(distinct[:, 0], distinct[:, 1:].bool()))
     return tree, variant_of[1:]
 
@@ -100,12 +103,15 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
     tree, variant_of = branches(_all_but_one(weights, depth))
     others = target_texts(weights, b)
 
-    def swap(texts: Texts, members: list[int], places: PositionTables) -> Tensor:
+    def swap(texts: Texts, members: list[int], tables: PositionTables) -> Tensor:
         both = [*texts, *(others[pair] for pair in members)]
-        moved = _carry(
-            weights, both, tree, lambda layer, own: own.roll(len(members), 0), directions, places
-        )
-        return moved[:, variant_of].unflatten(1, (depth, -1)).unflatten(0, (2, -1)).transpose(0, 1)
+
+        def donor(layer: int, own: Tensor) -> Tensor:
+            return own.roll(len(members), 0)
+
+        moved = _swap_batch(weights, both, tree, donor, directions, tables)
+        by_head = moved[:, variant_of].unflatten(1, (depth, -1))
+        return by_head.unflatten(0, (2, -1)).transpose(0, 1)
 
     return _in_batches(a, weights, 2 * len(tree[-1].parent), swap)
 
@@ -142,12 +148,14 @@ def swap_sets(
         return torch.cat(parts, dim=1)
     tree, variant_of = branches(kept.to(weights.device))
 
-    def swap(texts: Texts, members: list[int], places: PositionTables) -> Tensor:
+    def swap(texts: Texts, members: list[int], tables: PositionTables) -> Tensor:
         donors = donor_z[members].to(weights.device, weights.dtype)
+
+        def donor(layer: int, own: Tensor) -> Tensor:
+            return donors[:, layer]
+
         along = directions[members] if directions.ndim == 3 else directions
-        return _carry(weights, texts, tree, lambda layer, own: donors[:, layer], along, places)[
-            :, variant_of
-        ]
+        return _swap_batch(weights, texts, tree, donor, along, tables)[:, variant_of]
 
     return _in_batches(rows, weights, len(tree[-1].parent), swap)
 
@@ -155,14 +163,13 @@ def swap_sets(
 def target_texts(weights: Weights, rows: Rows) -> list[TargetText]:
     """Each text and where it is read: ids alone at the last token; a causal model runs nothing
     behind the word."""
-    texts = [
-        row if isinstance(row, TargetText) else TargetText(tuple(row), len(row) - 1) for row in rows
-    ]
-    return (
-        [TargetText(text.ids[: text.at + 1], text.at) for text in texts]
-        if weights.causal
-        else texts
-    )
+    texts = []
+    for row in rows:
+        text = row if isinstance(row, TargetText) else TargetText(tuple(row), len(row) - 1)
+        if weights.causal:
+            text = TargetText(text.ids[: text.at + 1], text.at)
+        texts.append(text)
+    return texts
 
 
 def _all_but_one(weights: Weights, depth: int) -> Tensor:
@@ -171,37 +178,39 @@ def _all_but_one(weights: Weights, depth: int) -> Tensor:
     return ~torch.eye(count, dtype=torch.bool, device=weights.device).unflatten(1, (depth, -1))
 
 
-def _carry(
+def _swap_batch(
     weights: Weights,
     texts: Texts,
     tree: list[Branch],
     donor: Donor,
     directions: Tensor,
-    places: PositionTables,
+    tables: PositionTables,
 ) -> Tensor:
     """How far every variant's read-out is from the unchanged one's. `-> batch variant direction`"""
     ids = torch.tensor([text.ids for text in texts], device=weights.device)
-    known = ids.shape[1] - 1 if weights.causal else 0  # positions that no swap can touch
-    pos = torch.arange(known, ids.shape[1], device=weights.device)
-    entering = forward.embedding_norm(
-        weights, forward.sum_embeddings(forward.embedding_parts(weights, ids[:, known:], pos))
-    )
-    unchanged = fused.run(weights, [text.ids[:known] for text in texts], len(tree), places)
-    return carry(
+    untouched = ids.shape[1] - 1 if weights.causal else 0  # positions that no swap can touch
+    pos = torch.arange(untouched, ids.shape[1], device=weights.device)
+    embedded = forward.sum_embeddings(forward.embedding_parts(weights, ids[:, untouched:], pos))
+    entering = forward.embedding_norm(weights, embedded)
+    before: Iterable[KeysValues | None] = [None] * len(tree)
+    if weights.causal:
+        unchanged = fused.run(weights, [text.ids[:untouched] for text in texts], len(tree), tables)
+        before = ((k, v) for _, k, v in unchanged)
+    return run_variants(
         weights,
         entering.unsqueeze(1),
-        ((k, v) for _, k, v in unchanged) if weights.causal else [None] * len(tree),
+        before,
         tree,
         donor,
-        at=torch.tensor([text.at - known for text in texts], device=weights.device),
-        places=places,
+        at=torch.tensor([text.at - untouched for text in texts], device=weights.device),
+        tables=tables,
         directions=directions.to(weights.device, weights.dtype),
     )
 
 
-def _in_batches(rows: Rows, weights: Weights, variants: int, run: Batch) -> Tensor:
-    """Apply `run` to batches of equally long texts and put the results back in the order given, on
-    the CPU.
+def _in_batches(rows: Rows, weights: Weights, variants: int, run: BatchRun) -> Tensor:
+    """Apply `run` to batches of equally long texts and put the results back in the order of `rows`,
+    on the CPU.
 
     Batches are small enough for the widest tensor, the MLP's activations, to stay near the
     processor, and hold rows that begin alike together, because a shared beginning is run once.
@@ -210,32 +219,31 @@ def _in_batches(rows: Rows, weights: Weights, variants: int, run: Batch) -> Tens
     order = sorted(range(len(texts)), key=lambda row: texts[row].ids)
     lengths = [len(texts[row].ids) for row in order]
     longest = max(lengths, default=1)
-    most = max(
-        1,
-        BATCH_NUMBERS // (variants * weights.blocks[0].d_mlp * (1 if weights.causal else longest)),
-    )
+    live = 1 if weights.causal else longest
+    most_rows = max(1, BATCH_NUMBERS // (variants * weights.blocks[0].d_mlp * live))
     batches = [
-        [order[place] for place in batch] for batch in batch_by_length(lengths, most_rows=most)
+        [order[index] for index in batch] for batch in batch_by_length(lengths, most_rows=most_rows)
     ]
     with torch.inference_mode():
-        places = fused.position_tables(weights, longest)
-        moved = [run([texts[row] for row in batch], batch, places) for batch in batches]
+        tables = fused.position_tables(weights, longest)
+        moved = [run([texts[row] for row in batch], batch, tables) for batch in batches]
         together = torch.cat(moved)[in_order(batches)].cpu()
+    # Outside inference mode, so that the caller gets an ordinary tensor.
     return together.clone()
 
 
-# --- variants carried on --------------------------------------------------------------------------
+# --- variants of a run ----------------------------------------------------------------------------
 
 
-def carry(
+def run_variants(
     weights: Weights,
-    carried: Tensor,
+    resid: Tensor,
     before: Iterable[KeysValues | None],
     tree: Sequence[Branch],
     donor: Donor,
     *,
     at: Tensor,
-    places: PositionTables,
+    tables: PositionTables,
     cross: tuple[Weights, Sequence[KeysValues]] | None = None,
     directions: Tensor | None = None,
 ) -> Tensor:
@@ -243,7 +251,7 @@ def carry(
     `directions`, or whole without these. `-> batch variant direction`, `batch variant stage` or
     `batch variant d_model`
 
-    `carried: batch 1 live d_model`, what enters the first block at the live positions · `before`:
+    `resid: batch 1 live d_model`, what enters the first block at the live positions · `before`:
     block by block the keys and values of the positions before them, `batch kv_head pos d_head`,
     None where there are none · `at: batch`, the live position that is swapped and read ·
     `donor(layer, z of the unchanged run)`: z of the donors, `batch head d_head` both · `cross`:
@@ -251,45 +259,47 @@ def carry(
     d_model` are read behind the last block; `batch stage d_model` are each text's own (see
     `swap_sets`).
     """
-    row = torch.arange(len(carried), device=weights.device)
+    row = torch.arange(len(resid), device=weights.device)
     last = len(tree) - 1
     stages = directions.unbind(1) if directions is not None and directions.ndim == 3 else ()
-    read: list[Tensor] = []
+    # The last MLP need not be written where only its projection on common directions is asked for.
+    last_unwritten = directions is not None and not stages and weights.config.family.adds_plainly
+    moved_by_stage: list[Tensor] = []
     for layer, (branch, known) in enumerate(zip(tree, before, strict=True)):
         block = weights.blocks[layer]
-        stack, writer, middle = weights, block, None
-        z = fused.attend_live(weights, block, carried, known, places)
+        z = fused.attend_live(weights, block, resid, known, tables)
         if cross is not None:
-            stack, memory = cross
-            writer, middle = stack.blocks[layer], fused.write(weights, block, carried, z)
-            z = fused.read_memory(stack, writer, middle, memory[layer])
-        elif (
-            layer == last and carried.shape[2] > 1
-        ):  # behind the last swap only the position that is read is wanted
-            z, carried = z[row, :, at].unsqueeze(2), carried[row, :, at].unsqueeze(2)
-            at = torch.zeros_like(at)
-        carried = carried[:, branch.parent]
-        entering = carried if middle is None else middle[:, branch.parent]
-        resid_mid = fused.write(stack, writer, entering, _swap(z, branch, donor, layer, at, row))
-        if (
-            layer == last
-            and directions is not None
-            and not stages
-            and weights.config.family.adds_plainly
-        ):
-            return _read_out(weights, block, carried[row, :, at], resid_mid[row, :, at], directions)
-        carried = fused.finish(weights, block, carried, resid_mid)
-        if stages:  # what was read before is that of the variants that come of them
-            read = [
-                *(moved[:, branch.parent] for moved in read),
-                _moved(carried[row, :, at], stages[layer]),
-            ]
-    final = carried[row, :, at]
+            writing, memory = cross
+            writer = writing.blocks[layer]
+            middle = fused.write(weights, block, resid, z)
+            z = fused.read_memory(writing, writer, middle, memory[layer])
+            entering = middle[:, branch.parent]
+            resid = resid[:, branch.parent]
+        else:
+            writing = weights
+            writer = block
+            if layer == last and resid.shape[2] > 1:
+                # Behind the last swap only the position that is read is wanted.
+                z = z[row, :, at].unsqueeze(2)
+                resid = resid[row, :, at].unsqueeze(2)
+                at = torch.zeros_like(at)
+            resid = resid[:, branch.parent]
+            entering = resid
+        swapped_z = _swap(z, branch, donor, layer, at, row)
+        resid_mid = fused.write(writing, writer, entering, swapped_z)
+        if layer == last and last_unwritten:
+            assert directions is not None
+            return _read_out(weights, block, resid[row, :, at], resid_mid[row, :, at], directions)
+        resid = fused.finish(weights, block, resid, resid_mid)
+        if stages:
+            # What was read before is that of the variants that come of them.
+            moved_by_stage = [moved[:, branch.parent] for moved in moved_by_stage]
+            moved_by_stage.append(_moved(resid[row, :, at], stages[layer]))
+    final = resid[row, :, at]
     if stages:
-        behind = [
-            _moved(forward.final_norm(weights, final), along) for along in stages[len(tree) :]
-        ]
-        return torch.stack([*read, *behind], dim=-1)
+        for along in stages[len(tree) :]:
+            moved_by_stage.append(_moved(forward.final_norm(weights, final), along))
+        return torch.stack(moved_by_stage, dim=-1)
     return final if directions is None else (final - final[:, :1]) @ directions.T
 
 
@@ -302,15 +312,14 @@ def _moved(resid: Tensor, along: Tensor) -> Tensor:
 def _swap(z: Tensor, branch: Branch, donor: Donor, layer: int, at: Tensor, row: Tensor) -> Tensor:
     """z of the variants of a block, the donor's at `at` where a head is swapped. `batch variant
     live head d_head`"""
-    alone = z.shape[2] == 1
-    own = z[:, :, 0] if alone else z[row, :, at]  # batch variant head d_head
-    here = torch.where(
-        branch.swapped[..., None], donor(layer, own[:, 0]).unsqueeze(1), own[:, branch.parent]
-    )
-    if alone:
-        return here.unsqueeze(2)
+    single_position = z.shape[2] == 1
+    own = z[:, :, 0] if single_position else z[row, :, at]  # batch variant head d_head
+    donor_z = donor(layer, own[:, 0]).unsqueeze(1)
+    swapped = torch.where(branch.swapped[..., None], donor_z, own[:, branch.parent])
+    if single_position:
+        return swapped.unsqueeze(2)
     z = z[:, branch.parent]
-    z[row, :, at] = here
+    z[row, :, at] = swapped
     return z
 
 
@@ -320,6 +329,7 @@ def _read_out(
     """How far variants move behind the last MLP, whose activations are projected on the directions
     unwritten."""
     hidden = fused.activate(weights, block, resid if weights.config.family.parallel else resid_mid)
-    resid_mid, hidden = (part - part[:, :1] for part in (resid_mid, hidden))
     assert block.w_out is not None
-    return resid_mid @ directions.T + hidden @ (block.w_out @ directions.T)
+    stream_moved = resid_mid - resid_mid[:, :1]
+    hidden_moved = hidden - hidden[:, :1]
+    return stream_moved @ directions.T + hidden_moved @ (block.w_out @ directions.T)

@@ -1,44 +1,62 @@
-"""Two runs of a pair kept whole, and what becomes of a run whose stream is changed at one place.
+"""Two runs of a pair cached whole, and what becomes of a run whose residual stream is changed.
 
-A change stands in the residual stream at one position and at one point: in front of the attention
-of a block, or between its attention and its MLP. The donor's attention output, one head's z, the
-donor's MLP output: each makes such a change.
+A change stands in the residual stream at one position and at one site: in front of the attention of
+a block, or in front of its MLP. The donor's attention output, one head's z, the donor's MLP output:
+each makes such a change. Behind it the run goes on in one of two ways:
 
-    run_patched   everything behind the change responds. In a causal model it touches no position before
-            its own, so only the
-            positions from there to the word are carried on, against the keys and values of the
-            others.
-    hold    every head and every MLP behind it writes what it wrote. Where a family adds writes as
-            they are, the change
-            stays what it is; where a norm stands behind the sum or behind what is written, it goes
-            through the norm.
+    run_patched   everything behind the change responds. In a causal model it touches no position
+                  before its own, so only the positions from there to the word are run again,
+                  against the keys and values of the others.
+    run_frozen    every head and every MLP behind it writes what it wrote. Where a family adds
+                  writes as they are, the change stays what it is; where a norm stands behind the
+                  sum or behind what is written, it goes through the norm.
 
-One of the two may also be run again with chosen heads changed at one position (`run_with_patch`), and what
-the model writes behind it follows token by token (`generate`): every token that is written adds its
-own keys and values.
+One of the two may also be run again with chosen heads patched at one position (`run_with_patch`),
+and what the model writes behind it follows token by token (`generate`): every token that is written
+adds its own keys and values.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from enum import IntEnum
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from probe.errors import InputError
 from probe.model import forward, fused
-from probe.model.attention import repeat_kv
-from probe.model.fused import KeysValues, PositionTables
-from probe.model.weights import Weights
+from probe.model.fused import KeysValues, PositionTables, Writer
+from probe.model.weights import Block, Weights
 from probe.patching.heads import Rows, target_texts
 
-Point = int  # 2 layer, where the stream enters a block, or 2 layer + 1, between its attention and its MLP
-TokenPair = tuple[
-    list[tuple[int, ...]], int
-]  # the token ids of both members of a pair, and where their word stands
+
+class Part(IntEnum):
+    """What a block is made of, in the order in which the stream passes it."""
+
+    ATTENTION = 0
+    MLP = 1
+
+
+class Site(NamedTuple):
+    """A place in the residual stream: in front of the attention, or of the MLP, of a layer.
+
+    Sites sort in the order in which a run passes them. The end of a run is the site in front of the
+    attention of the layer behind the last; the embeddings write behind `EMBEDDINGS`.
+    """
+
+    layer: int
+    part: Part
+
+    @property
+    def behind(self) -> "Site":
+        """The next site, behind what stands at this one."""
+        if self.part is Part.ATTENTION:
+            return Site(self.layer, Part.MLP)
+        return Site(self.layer + 1, Part.ATTENTION)
+
+
+EMBEDDINGS = Site(-1, Part.MLP)  # what writes in front of the first block
 
 
 class LayerCache(NamedTuple):
@@ -56,15 +74,6 @@ class LayerCache(NamedTuple):
     hidden: Tensor
 
 
-class HeadPatch(NamedTuple):
-    """z that chosen heads get at position `at`: `z: layer head d_head`, `heads: layer head`, True
-    where changed."""
-
-    at: int
-    z: Tensor
-    heads: Tensor
-
-
 @dataclass(frozen=True, eq=False)
 class PairCache:
     """The two runs of a pair, each the other's donor: row 0 is a, row 1 is b; the word stands at
@@ -72,7 +81,7 @@ class PairCache:
     """
 
     weights: Weights
-    places: PositionTables
+    tables: PositionTables
     layers: tuple[LayerCache, ...]
     final: Tensor
     at: int
@@ -82,249 +91,277 @@ class PairCache:
         """How many tokens each of the two has."""
         return self.final.shape[1]
 
-    def stream(self, point: Point) -> Tensor:
-        """The stream at a point; 2 depth is the end. `row pos d_model`"""
-        if point == 2 * len(self.layers):
-            return self.final
-        step = self.layers[point // 2]
-        return step.resid_mid if point % 2 else step.resid_pre
+    @property
+    def end(self) -> Site:
+        """The site behind the last block."""
+        return Site(len(self.layers), Part.ATTENTION)
 
-    def seen(self, pos: int) -> slice:
+    def stream(self, site: Site) -> Tensor:
+        """The stream at a site. `row pos d_model`"""
+        if site == self.end:
+            return self.final
+        layer = self.layers[site.layer]
+        return layer.resid_pre if site.part is Part.ATTENTION else layer.resid_mid
+
+    def mlp_input(self, layer: int) -> Site:
+        """The site whose stream the MLP of a layer reads: in front of the attention where the two
+        stand side by side."""
+        parallel = self.weights.config.family.parallel
+        return Site(layer, Part.ATTENTION if parallel else Part.MLP)
+
+    def keys_read(self, pos: int) -> slice:
         """The positions that a query at `pos` reads."""
         return slice(pos + 1 if self.weights.causal else self.n)
 
 
+class HeadPatch(NamedTuple):
+    """z that chosen heads get at position `at`: `z: layer head d_head`, `heads: layer head`, True
+    where patched."""
+
+    at: int
+    z: Tensor
+    heads: Tensor
+
+
 def cache_pair(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: int) -> PairCache:
-    """Run the members of a pair and keep every step of the first `depth` blocks at every position."""
+    """Both runs of a pair, with all that the first `depth` blocks compute, at every position."""
     ids = torch.tensor(rows, dtype=torch.long, device=weights.device)
-    places = fused.position_tables(weights, ids.shape[1])
-    steps, final = _steps(weights, forward.embed(weights, ids), places, [None] * depth)
-    return PairCache(weights, places, steps, final, at)
+    tables = fused.position_tables(weights, ids.shape[1])
+    layers, final = _run(weights, forward.embed(weights, ids), tables, [None] * depth)
+    return PairCache(weights, tables, layers, final, at)
 
 
-def _steps(
+def _run(
     weights: Weights,
     resid: Tensor,
-    places: PositionTables,
-    known: Sequence[KeysValues | None],
-    change: HeadPatch | None = None,
+    tables: PositionTables,
+    before: Sequence[KeysValues | None],
+    patch: HeadPatch | None = None,
 ) -> tuple[tuple[LayerCache, ...], Tensor]:
-    """The steps of as many blocks as `known` has entries, and the stream behind them, at the
-    positions behind those whose keys and values are known. k and v are those of all positions. `row
-    pos d_model`
+    """What as many blocks as `before` has entries compute, and the stream behind them, at the
+    positions behind those whose keys and values are given in `before`. k and v are those of all
+    positions. `row pos d_model`
     """
-    start = known[0][0].shape[-2] if known and known[0] is not None else 0
+    start = before[0][0].shape[-2] if before and before[0] is not None else 0
     pos = torch.arange(start, start + resid.shape[1], device=weights.device)[None]
-    steps = []
-    for layer, (block, before) in enumerate(zip(weights.blocks, known, strict=False)):
-        q, k, v = fused.project(weights, block, resid, places, pos)
-        if before is not None:
-            k, v = (torch.cat(parts, dim=-2) for parts in zip(before, (k, v), strict=True))
-        z = fused.attend(weights, block, q, k, v, places).transpose(1, 2)
-        if change is not None:
-            z[0, change.at - start] = patch_heads(
-                z[0, change.at - start], change.z[layer], change.heads[layer]
-            )
+    layers = []
+    for number, (block, earlier) in enumerate(zip(weights.blocks, before, strict=False)):
+        q, k, v = fused.project(weights, block, resid, tables, pos)
+        if earlier is not None:
+            k = torch.cat([earlier[0], k], dim=-2)
+            v = torch.cat([earlier[1], v], dim=-2)
+        z = fused.attend(weights, block, q, k, v, tables).transpose(1, 2)
+        if patch is not None:
+            own = z[0, patch.at - start]
+            z[0, patch.at - start] = patch_heads(own, patch.z[number], patch.heads[number])
         resid_mid = fused.write(weights, block, resid, z)
-        hidden = fused.activate(
-            weights, block, resid if weights.config.family.parallel else resid_mid
-        )
-        steps.append(LayerCache(resid, q, k, v, z, resid_mid, hidden))
+        mlp_input = resid if weights.config.family.parallel else resid_mid
+        hidden = fused.activate(weights, block, mlp_input)
+        layers.append(LayerCache(resid, q, k, v, z, resid_mid, hidden))
+        # A copy, because the MLP's write is added in place and resid_mid is kept.
         resid = fused.write_mlp(weights, block, resid_mid.clone(), hidden)
-    return tuple(steps), resid
+    return tuple(layers), resid
 
 
-def patch_heads(z: Tensor, given: Tensor, heads: Tensor) -> Tensor:
-    """z at one position, the given one in chosen heads. `head d_head, head d_head, head -> head
+def patch_heads(z: Tensor, donor_z: Tensor, heads: Tensor) -> Tensor:
+    """z at one position, the donor's in chosen heads. `head d_head, head d_head, head -> head
     d_head`"""
-    return torch.where(heads[:, None], given.to(z), z)
+    return torch.where(heads[:, None], donor_z.to(z), z)
 
 
-def run_frozen(cache: PairCache, pos: int, sent: Mapping[Point, Tensor], until: Point) -> Tensor:
-    """How the stream at the point `until` changes at a position when some attentions and MLPs
-    before it write otherwise there and every other one writes what it wrote. `sent: recipient
-    variant d_model`, the change of what is written in front of any norm, by the point at which the
-    writer stands; -1 for the embeddings `-> recipient variant d_model`
+# --- frozen ---------------------------------------------------------------------------------------
+
+
+def run_frozen(cache: PairCache, pos: int, writes: Mapping[Site, Tensor], until: Site) -> Tensor:
+    """How the stream at the site `until` changes at a position when some attentions and MLPs before
+    it write otherwise there and every other one writes what it wrote.
+
+    `writes: recipient variant d_model`, the change of what is written in front of any norm, by the
+    site of the writer `-> recipient variant d_model`
     """
-    points = range(min(sent), until) if cache.weights.config.family.norm_after_sum else sent
-    change = torch.zeros_like(next(iter(sent.values())))
-    for point in points:
-        change = change_after(cache, point, pos, change, sent.get(point, 0.0))
+    # Where no norm stands behind the sum, what writes as it did passes a change on unchanged.
+    norm_after_sum = cache.weights.config.family.norm_after_sum
+    sites: Iterable[Site] = _sites_between(min(writes), until) if norm_after_sum else writes
+    change = torch.zeros_like(next(iter(writes.values())))
+    for site in sites:
+        change = change_behind(cache, site, pos, change, writes.get(site, 0.0))
     return change
 
 
-def change_after(
-    cache: PairCache, point: Point, pos: int, entering: Tensor, written: Tensor | float = 0.0
+def _sites_between(first: Site, until: Site) -> Iterator[Site]:
+    site = first
+    while site < until:
+        yield site
+        site = site.behind
+
+
+def change_behind(
+    cache: PairCache, site: Site, pos: int, entering: Tensor, written: Tensor | float = 0.0
 ) -> Tensor:
-    """How the stream at the next point changes at a position, from the change of the stream at this
-    one and the change of what the attention or the MLP between the two writes. `recipient variant
-    d_model`
+    """How the stream behind a site changes at a position, from the change of the stream at the site
+    and the change of what the attention or the MLP there writes. `recipient variant d_model`
     """
-    weights, (layer, mlp) = cache.weights, divmod(point, 2)
+    weights = cache.weights
     family = weights.config.family
-    if family.adds_plainly or layer < 0:
+    if family.adds_plainly or site == EMBEDDINGS:
         return entering + written
-    block, step = weights.blocks[layer], cache.layers[layer]
-    writer, x = (
-        (fused.mlp_of(block), step.hidden)
-        if mlp
-        else (fused.attention_of(block), step.z.flatten(-2))
-    )
-    own, add = writer.written(x[:, pos, None]), partial(fused.add, weights.config, writer)
+    writer, x = _writer_at(weights.blocks[site.layer], cache.layers[site.layer], site.part)
+    own = writer.written(x[:, pos, None])
     if family.norm_after_sum:
-        resid = cache.stream(point)[:, pos, None]
-        return add(resid + entering, own + written) - add(resid, own)
+        resid = cache.stream(site)[:, pos, None]
+        changed = fused.add(weights.config, writer, resid + entering, own + written)
+        return changed - fused.add(weights.config, writer, resid, own)
     nothing = torch.zeros_like(own)
-    return entering + add(nothing, own + written) - add(nothing, own)
+    changed = fused.add(weights.config, writer, nothing, own + written)
+    return entering + changed - fused.add(weights.config, writer, nothing, own)
 
 
-def receiver_z(
-    cache: PairCache,
-    layer: int,
-    receiver: int,
-    heads: ArrayLike,
-    into: tuple[ArrayLike, ...],
-    inputs: Tensor,
-) -> Tensor:
-    """z of one head of a block in each variant, at the position `receiver`, when some of what it
-    reads is projected from other streams. `inputs: recipient input d_model` · `into`: the variant
-    of each input, the channel that it enters, and its position `-> recipient variant d_head`
-    """
-    weights, step, device = cache.weights, cache.layers[layer], cache.weights.device
-    block, seen, count = weights.blocks[layer], cache.seen(receiver), weights.shape[1]
-    head, variant, at = (
-        torch.from_numpy(np.array(part, dtype=np.int64)).to(device)
-        for part in (heads, into[0], into[2])
-    )
-    q, k, v = (
-        repeat_kv(part, count)[:, head[variant], range(len(at))]
-        for part in fused.project(weights, block, inputs, cache.places, at[None])
-    )  # recipient input d_head
-    asking = step.q[:, head, receiver]
-    keys, values = (repeat_kv(part[:, :, seen], count)[:, head] for part in (step.k, step.v))
-    query, key, value = (
-        torch.from_numpy(np.asarray(into[1]) == name).to(device)
-        for name in ("query", "key", "value")
-    )
-    asking[:, variant[query]] = q[:, query]
-    keys[:, variant[key], at[key]] = k[:, key]
-    values[:, variant[value], at[value]] = v[:, value]
-    bias = cache.places.row(block, receiver)
-    pattern = fused.pattern(
-        weights, (keys @ asking[..., None])[..., 0], None if bias is None else bias[head, 0]
-    )
-    return (pattern[:, :, None] @ values)[:, :, 0]
+def _writer_at(block: Block, layer: LayerCache, part: Part) -> tuple[Writer, Tensor]:
+    """What the attention or the MLP of a block writes with, and from what. `row pos input`"""
+    if part is Part.ATTENTION:
+        return fused.attention_of(block), layer.z.flatten(-2)
+    return fused.mlp_of(block), layer.hidden
+
+
+# --- patched --------------------------------------------------------------------------------------
 
 
 def run_patched(
-    cache: PairCache, pos: int, starts: Mapping[Point, Tensor], directions: Tensor
-) -> dict[Point, Tensor]:
+    cache: PairCache, pos: int, starts: Mapping[Site, Tensor], directions: Tensor
+) -> dict[Site, Tensor]:
     """How far the word's vector after the last block moves along each direction for every change at
-    position `pos`. `starts: row variant d_model` by the point at which it stands in the stream `->
-    row variant direction` by the same points.
+    position `pos`. `starts: row variant d_model` by the site at which it stands in the stream `->
+    row variant direction` by the same sites.
+
+    This loop and `probe.patching.heads.run_variants` run the same blocks (`probe.model.fused`) and
+    stay two. There the variants of many texts fork inside the blocks, by the heads whose z is
+    swapped, and the keys and values of the unchanged text are forgotten block by block. Here a
+    variant enters at any site and costs nothing before it, and until the first attention behind it
+    it is one vector, whose neighbours stand in the cache. One loop would carry each of these for
+    the other, and be slower for both.
     """
-    weights, last = cache.weights, len(cache.layers) - 1
-    first = pos if weights.causal else 0
-    alone = cache.final.new_zeros(
-        len(cache.final), 0, cache.final.shape[-1]
-    )  # row variant d_model: changed at `pos` only
-    carried = alone[:, :, None].expand(
-        -1, -1, cache.n - first, -1
-    )  # row variant live d_model: changed from `first` on
-    for layer, step in enumerate(cache.layers):
-        block = weights.blocks[layer]
-        alone = torch.cat([alone, starts.get(2 * layer, alone[:, :0])], dim=1)
-        resid_mid = carried
-        if alone.shape[1] or carried.shape[1]:
-            z = _attend(cache, layer, carried, alone, pos)
-            carried = torch.cat(
-                [carried, _with(step.resid_pre[:, first:], alone, pos - first)], dim=1
-            )
-            if layer == last:  # behind the last attention only the word is wanted
-                z, carried = (part[:, :, cache.at - first, None] for part in (z, carried))
-            resid_mid = fused.write(weights, block, carried, z)
-        changed = starts.get(2 * layer + 1, alone[:, :0])
-        entered = step.resid_pre[:, pos, None].expand_as(changed)
-        before, behind = (_rows(*parts) for parts in ((carried, entered), (resid_mid, changed)))
-        carried, alone = _apart(fused.finish(weights, block, before, behind), carried.shape)
-    alone, word = (
-        torch.cat([alone, starts.get(2 * last + 2, alone[:, :0])], dim=1),
-        cache.final[:, None, cache.at],
-    )
-    alone = alone if pos == cache.at else word.expand_as(alone)
-    moved = (torch.cat([carried[:, :, -1], alone], dim=1) - word) @ directions.T
-    points = sorted(starts)
-    return dict(
-        zip(points, moved.split([starts[point].shape[1] for point in points], dim=1), strict=True)
-    )
+    last = len(cache.layers) - 1
+    first = pos if cache.weights.causal else 0
+    # A variant is `local`, changed at `pos` only, until an attention reads it; from there on it is
+    # `spread` over the positions from `first` on.
+    local = cache.final.new_zeros(len(cache.final), 0, cache.final.shape[-1])
+    spread = local[:, :, None].expand(-1, -1, cache.n - first, -1)
+    for number, layer in enumerate(cache.layers):
+        block = cache.weights.blocks[number]
+        local = _with_starts(local, starts, Site(number, Part.ATTENTION))
+        resid_mid = spread
+        if local.shape[1] or spread.shape[1]:
+            z = _attend(cache, number, spread, local, pos)
+            here = _set_at(layer.resid_pre[:, first:], local, pos - first)
+            spread = torch.cat([spread, here], dim=1)
+            if number == last:  # behind the last attention only the word is wanted
+                z = z[:, :, cache.at - first, None]
+                spread = spread[:, :, cache.at - first, None]
+            resid_mid = fused.write(cache.weights, block, spread, z)
+        started = _with_starts(local[:, :0], starts, Site(number, Part.MLP))
+        entering = layer.resid_pre[:, pos, None].expand_as(started)
+        finished = fused.finish(
+            cache.weights, block, _joined(spread, entering), _joined(resid_mid, started)
+        )
+        spread, local = _parted(finished, spread.shape)
+    local = _with_starts(local, starts, cache.end)
+    word = cache.final[:, None, cache.at]
+    if pos != cache.at:  # what is still local there has not reached the word
+        local = word.expand_as(local)
+    moved = (torch.cat([spread[:, :, -1], local], dim=1) - word) @ directions.T
+    # Variants have come in the order of their sites.
+    sites = sorted(starts)
+    counts = [starts[site].shape[1] for site in sites]
+    return dict(zip(sites, moved.split(counts, dim=1), strict=True))
 
 
-def _attend(cache: PairCache, layer: int, carried: Tensor, alone: Tensor, pos: int) -> Tensor:
+def _with_starts(local: Tensor, starts: Mapping[Site, Tensor], site: Site) -> Tensor:
+    """The variants, with those that begin at a site behind them. `row variant d_model`"""
+    return torch.cat([local, starts[site]], dim=1) if site in starts else local
+
+
+def _attend(cache: PairCache, number: int, spread: Tensor, local: Tensor, pos: int) -> Tensor:
     """z of the live positions of the variants that are changed at all of them, then of those that
     are changed at `pos` only, whose queries, keys and values elsewhere are the run's own. `row
     variant live d_model, row variant d_model -> row variant live head d_head`
     """
-    weights, step, first = cache.weights, cache.layers[layer], cache.n - carried.shape[2]
-    block = weights.blocks[layer]
-    places = torch.arange(first, cache.n, device=weights.device).repeat(carried.shape[1])
-    places = torch.cat([places, places.new_full((alone.shape[1],), pos)])
-    projected = fused.project(weights, block, _rows(carried, alone), cache.places, places[None])
-    own = []
-    for part, new in zip((step.q, step.k, step.v), projected, strict=True):
-        spread, here = _apart(new.transpose(1, 2), carried.shape)
-        every = torch.cat(
-            [spread, _with(part[:, :, first:].transpose(1, 2), here, pos - first)], dim=1
-        )
-        own.append(every.transpose(2, 3))  # row variant head live d_head
-    known: KeysValues | None = (step.k[:, :, :first], step.v[:, :, :first]) if first else None
-    return fused.attend_among(weights, block, own, known, cache.places)
+    weights = cache.weights
+    layer = cache.layers[number]
+    block = weights.blocks[number]
+    first = cache.n - spread.shape[2]
+    of_spread = torch.arange(first, cache.n, device=weights.device).repeat(spread.shape[1])
+    of_local = of_spread.new_full((local.shape[1],), pos)
+    positions = torch.cat([of_spread, of_local])[None]
+    projected = fused.project(weights, block, _joined(spread, local), cache.tables, positions)
+    live = []
+    for cached, changed in zip((layer.q, layer.k, layer.v), projected, strict=True):
+        everywhere, at_pos = _parted(changed.transpose(1, 2), spread.shape)
+        filled = _set_at(cached[:, :, first:].transpose(1, 2), at_pos, pos - first)
+        variants = torch.cat([everywhere, filled], dim=1)
+        live.append(variants.transpose(2, 3))  # row variant head live d_head
+    before: KeysValues | None = None
+    if first:
+        before = (layer.k[:, :, :first], layer.v[:, :, :first])
+    return fused.attend_among(weights, block, live, before, cache.tables)
 
 
-def _rows(carried: Tensor, alone: Tensor) -> Tensor:
-    """PairCache side by side, for one product. `row variant live d_model, row variant d_model -> row
+def _joined(spread: Tensor, local: Tensor) -> Tensor:
+    """Both side by side, for one product. `row variant live d_model, row variant d_model -> row
     vector d_model`"""
-    return torch.cat([carried.flatten(1, 2), alone], dim=1)
+    return torch.cat([spread.flatten(1, 2), local], dim=1)
 
 
-def _apart(rows: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _parted(joined: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
     """The two again, the first with as many variants and live positions as the shape says."""
     count = shape[1] * shape[2]
-    return rows[:, :count].unflatten(1, shape[1:3]), rows[:, count:]
+    return joined[:, :count].unflatten(1, shape[1:3]), joined[:, count:]
 
 
-def _with(whole: Tensor, changed: Tensor, place: int) -> Tensor:
-    """Every variant of a tensor, with one place changed. `row pos ..., row variant ... -> row
+def _set_at(whole: Tensor, changed: Tensor, index: int) -> Tensor:
+    """Every variant of a tensor, with one position changed. `row pos ..., row variant ... -> row
     variant pos ...`"""
-    variants = whole[:, None].repeat(1, changed.shape[1], *[1] * (whole.ndim - 1))
-    variants[:, :, place] = changed
+    repeats = [1, changed.shape[1], *[1] * (whole.ndim - 1)]
+    variants = whole[:, None].repeat(repeats)
+    variants[:, :, index] = changed
     return variants
 
 
 # --- pairs and how they are read ------------------------------------------------------------------
 
 
+class TokenPair(NamedTuple):
+    """The token ids of both members of a pair, equally many, and the position of their word."""
+
+    ids: tuple[tuple[int, ...], tuple[int, ...]]
+    at: int
+
+
 def token_pairs(weights: Weights, a: Rows, b: Rows, depth: int) -> list[TokenPair]:
-    """The members of every pair. Raises InputError for members of unequal length or place, and for
-    a depth that the model does not have.
+    """The token ids of every pair, to be traced up to a depth. Raises InputError for members of
+    unequal length or with their words at unequal positions, and for a depth that the model does not
+    have.
     """
     if not 1 <= depth <= len(weights.blocks):
         raise InputError(
-            f"Tracing pairs up to depth {depth}: the model has {len(weights.blocks)} blocks; give a depth from 1 to "
-            f"{len(weights.blocks)}."
+            f"Tracing pairs up to depth {depth}: the model has {len(weights.blocks)} blocks; give "
+            f"a depth from 1 to {len(weights.blocks)}."
         )
-    members = [*zip(target_texts(weights, a), target_texts(weights, b), strict=True)]
+    pairs = []
+    members = zip(target_texts(weights, a), target_texts(weights, b), strict=True)
     for number, (one, other) in enumerate(members):
         if (len(one.ids), one.at) != (len(other.ids), other.at):
             raise InputError(
-                f"Tracing pair {number}: got {len(one.ids)} and {len(other.ids)} tokens with the word at {one.at} and "
-                f"{other.at}, expected the same of both; leave the pair out or write its members equally long."
+                f"Tracing pair {number}: got {len(one.ids)} and {len(other.ids)} tokens with the "
+                f"word at {one.at} and {other.at}, expected the same of both; leave the pair out "
+                f"or write its members equally long."
             )
-    return [([one.ids, other.ids], one.at) for one, other in members]
+        pairs.append(TokenPair((one.ids, other.ids), one.at))
+    return pairs
 
 
 class PairReading(NamedTuple):
-    """A pair and how it is read: `directions: direction d_model` · `gap: direction`, <a - b, direction>
-    at the word."""
+    """A pair and how it is read: `directions: direction d_model` · `gap: direction`, <a - b,
+    direction> at the word."""
 
     cache: PairCache
     directions: Tensor
@@ -334,74 +371,88 @@ class PairReading(NamedTuple):
 def cache_pairs(
     weights: Weights, pairs: Sequence[TokenPair], directions: Tensor, depth: int
 ) -> Iterator[PairReading]:
-    """Pair after pair kept, each when it is asked for, so that where one is used once only one is
-    held. `directions: direction d_model`, or `pair direction d_model` where each pair has its own.
+    """Pair after pair run, each when it is asked for, so that where one is used once only one is
+    in memory. `directions: direction d_model`, or `pair direction d_model` where each pair has its
+    own.
     """
     directions = directions.to(weights.device, weights.dtype)
-    each = directions.expand(len(pairs), *directions.shape[-2:])
-    for (rows, at), along in zip(pairs, each, strict=True):
-        cache = cache_pair(weights, rows, at, depth)
-        yield PairReading(cache, along, (cache.final[0, at] - cache.final[1, at]) @ along.T)
+    by_pair = directions.expand(len(pairs), *directions.shape[-2:])
+    for pair, along in zip(pairs, by_pair, strict=True):
+        cache = cache_pair(weights, pair.ids, pair.at, depth)
+        difference = cache.final[0, pair.at] - cache.final[1, pair.at]
+        yield PairReading(cache, along, difference @ along.T)
 
 
 def positions_from_word(
     pairs: Sequence[TokenPair], positions: Sequence[int] | None
 ) -> tuple[int, ...]:
-    """Positions counted from the word, 0 the word itself and -1 the token before it: those given,
-    or from the first token in which the members of a pair differ to the word, and to the last one
-    where the model reads both ways.
+    """Positions counted from the word, 0 the word itself and -1 the token before it: those asked
+    for, or from the first token in which the members of a pair differ to the word, and to the last
+    one where the model reads both ways.
 
     Raises InputError where there are none and where a text does not reach as far.
     """
-    differ = [pos - at for (a, b), at in pairs for pos in range(len(a)) if a[pos] != b[pos]]
-    if positions is None and not differ:
-        raise InputError(
-            "Tracing pairs from the first token in which they differ to the word: got members that are the same up to "
-            "the word, expected a cue before it; read at a later position or give positions."
-        )
-    found = (
-        tuple(range(min(differ), max(0, *differ) + 1))
-        if positions is None
-        else tuple(sorted(set(positions)))
-    )
-    for number, ((ids, _), at) in enumerate(pairs):
-        if not (0 <= at + found[0] and at + found[-1] < len(ids)):
+    if positions is not None:
+        offsets = tuple(sorted(set(positions)))
+    else:
+        differing = _differing_positions(pairs)
+        offsets = tuple(range(min(differing), max(0, *differing) + 1))
+    for number, pair in enumerate(pairs):
+        length = len(pair.ids[0])
+        if not (0 <= pair.at + offsets[0] and pair.at + offsets[-1] < length):
             raise InputError(
-                f"Tracing positions {found[0]} to {found[-1]} from the word: pair {number} has {at} tokens before the "
-                f"word and {len(ids) - 1 - at} behind it that are read; trace pairs of another layout apart."
+                f"Tracing positions {offsets[0]} to {offsets[-1]} from the word: pair {number} has "
+                f"{pair.at} tokens before the word and {length - 1 - pair.at} behind it that are "
+                f"read; trace pairs of another layout apart."
             )
-    return found
+    return offsets
 
 
-# --- a run with heads changed, and what is written after it ---------------------------------------
+def _differing_positions(pairs: Sequence[TokenPair]) -> list[int]:
+    """Where the members of a pair differ, counted from the word."""
+    differing = []
+    for (one, other), at in pairs:
+        differing += [pos - at for pos in range(len(one)) if one[pos] != other[pos]]
+    if not differing:
+        raise InputError(
+            "Tracing pairs from the first token in which they differ to the word: got members that "
+            "are the same up to the word, expected a cue before it; read at a later position or "
+            "give positions."
+        )
+    return differing
+
+
+# --- a run with heads patched, and what is written after it ---------------------------------------
 
 
 class PatchedRun(NamedTuple):
-    """A run with heads changed: `known`, keys and values of every block, `1 kv_head pos d_head` ·
-    `final: pos d_model`, what left the last block at the positions run again · `stream: depth
-    d_model`, the vector at the changed position.
+    """A run with heads patched: `kv_cache`, keys and values of every block, `1 kv_head pos d_head`
+    · `final: pos d_model`, what left the last block at the positions run again · `stream: depth
+    d_model`, the vector at the patched position.
     """
 
-    known: Sequence[KeysValues]
+    kv_cache: Sequence[KeysValues]
     final: Tensor
     stream: Tensor
 
 
-def run_with_patch(cache: PairCache, change: HeadPatch) -> PatchedRun:
-    """The run of row 0 with the heads changed: from the change on, or whole where the model reads
-    both ways."""
-    start = change.at if cache.weights.causal else 0
-    steps = [
-        step for step, _ in zip(cache.layers, cache.weights.blocks, strict=True)
-    ]  # a run kept whole
-    known = [(step.k[:1, :, :start], step.v[:1, :, :start]) for step in steps]
-    with torch.inference_mode():
-        changed, final = _steps(
-            cache.weights, steps[0].resid_pre[:1, start:], cache.places, known, change
+def run_with_patch(cache: PairCache, patch: HeadPatch) -> PatchedRun:
+    """The run of row 0 with heads patched: from the patch on, or whole where the model reads both
+    ways."""
+    weights = cache.weights
+    if len(cache.layers) != len(weights.blocks):
+        raise ValueError(
+            f"Running with patched heads: got {len(cache.layers)} of {len(weights.blocks)} blocks "
+            f"cached, expected all; cache the pair up to the last depth."
         )
-        streams = (*(step.resid_pre for step in changed), final)
-        stream = torch.stack([resid[0, change.at - start] for resid in streams])
-    return PatchedRun([(step.k, step.v) for step in changed], final[0], stream)
+    start = patch.at if weights.causal else 0
+    before = [(layer.k[:1, :, :start], layer.v[:1, :, :start]) for layer in cache.layers]
+    with torch.inference_mode():
+        entering = cache.layers[0].resid_pre[:1, start:]
+        layers, final = _run(weights, entering, cache.tables, before, patch)
+        streams = [*(layer.resid_pre for layer in layers), final]
+        stream = torch.stack([resid[0, patch.at - start] for resid in streams])
+    return PatchedRun([(layer.k, layer.v) for layer in layers], final[0], stream)
 
 
 def generate(
@@ -409,19 +460,27 @@ def generate(
 ) -> Iterator[int]:
     """Up to `count` token ids, each the likeliest after those before it, as far as `end` and the
     context window."""
-    known, last, device = run.known, run.final[-1], weights.device
-    n = known[0][0].shape[-2]
+    kv_cache = run.kv_cache
+    last = run.final[-1]
+    n = kv_cache[0][0].shape[-2]
     count = min(count, weights.config.n_ctx - n)
-    places = fused.position_tables(weights, n + max(0, count))
+    tables = fused.position_tables(weights, n + max(0, count))
     for pos in range(n, n + count):
         with torch.inference_mode():
             token = int(forward.unembed(weights, last).argmax())
             if token == end:
                 return
-            here = torch.tensor([[token]], device=device), torch.tensor([pos], device=device)
-            entering = forward.embedding_norm(
-                weights, forward.sum_embeddings(forward.embedding_parts(weights, *here))
-            )
+            entering = _embedding_at(weights, token, pos)
+            # The token is out before the block runs that only the next one needs.
             yield token
-            steps, final = _steps(weights, entering, places, known)
-            known, last = [(step.k, step.v) for step in steps], final[0, -1]
+            layers, final = _run(weights, entering, tables, kv_cache)
+            kv_cache = [(layer.k, layer.v) for layer in layers]
+            last = final[0, -1]
+
+
+def _embedding_at(weights: Weights, token: int, pos: int) -> Tensor:
+    """What one token sends into the first block. `-> 1 1 d_model`"""
+    ids = torch.tensor([[token]], device=weights.device)
+    positions = torch.tensor([pos], device=weights.device)
+    parts = forward.embedding_parts(weights, ids, positions)
+    return forward.embedding_norm(weights, forward.sum_embeddings(parts))

@@ -1,12 +1,12 @@
-"""Whole ways from the cue to the word: chains of edges, what goes over each, over all together, and
-how few are enough; and, from the weights alone, how well the two heads of an edge fit together
-(`composition`).
+"""Whole paths from the cue to the word: chains of edges, what goes over each, over all together,
+and over the circuit, the fewest edges that are enough; and, from the weights alone, how well the
+two heads of an edge fit together (`composition`).
 
 A set of edges is patched at once. The embeddings send the donor's less their own; a receiver of the
 set is computed anew from its own inputs and the changes that reach it over edges of the set, and
 sends its own change on over edges of the set alone; everything else up to the word keeps its value.
 What the heads at the word that stand at an end of the set have become is then read out: every other
-head at the word is held, the MLPs at the word are live. So only what left the cue and went along
+head at the word is frozen, the MLPs at the word are live. So only what left the cue and went along
 the set counts, step by step, each step exact. Shares are of the gap along the first direction, both
 ways averaged, ratios of sums over pairs.
 
@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,40 +29,73 @@ from torch import Tensor
 
 from probe.model import fused
 from probe.model.weights import Weights
-from probe.patching.edges import EDGE_DTYPE, EMBEDDING, MLP, EdgeArray, Edges
+from probe.patching.edges import (
+    EMBEDDING,
+    MLP,
+    EdgeArray,
+    Edges,
+    Inputs,
+    moved_heads,
+    moved_mlp,
+)
 from probe.patching.heads import Rows
 from probe.patching.pair import (
+    EMBEDDINGS,
     PairCache,
     PairReading,
-    Point,
+    Part,
+    Site,
     cache_pairs,
-    receiver_z,
     run_frozen,
     token_pairs,
 )
 from probe.stats.resampling import Array
 
-ENOUGH, LEAST, MOST, RANDOM_SETS = 0.9, 0.01, 50, 200
-DIGITS = 6  # shares that are alike in these are ordered by the numbers of their edges, not by how sums are rounded
+ENOUGH = 0.9  # of the gap: edges over which as much goes are enough for a circuit
+LEAST = 0.01  # of the gap: an edge or a path over which less goes is left out
+MOST = 50  # paths that are chained; the weakest edge of a later one carries less
+RANDOM_SETS = 200  # of edges, drawn to stand beside a circuit
+# Shares that are alike in as many digits are ordered by the numbers of their edges, not by how sums
+# are rounded.
+DIGITS = 6
+# The weight of a receiving head that reads through a channel, and the one behind it.
 READ_BY = {
     "query": ("w_q", "w_k"),
     "key": ("w_k", "w_q"),
     "value": ("w_v", "w_o"),
-}  # what reads, what is behind it
-Numbers = tuple[int, ...]
-Node = tuple[int, int, int]  # layer, head and position of a sender or a receiver
+}
+Numbers = tuple[int, ...]  # of edges in an EdgeArray
+
+
+class Node(NamedTuple):
+    """A sender or a receiver: `head` is MLP for what is no head, `layer` EMBEDDING for the
+    embeddings, `pos` counted from the word."""
+
+    layer: int
+    head: int
+    pos: int
+
+    @property
+    def site(self) -> Site:
+        """Where it stands in the stream."""
+        if self.layer == EMBEDDING:
+            return EMBEDDINGS
+        return Site(self.layer, Part.MLP if self.head == MLP else Part.ATTENTION)
+
+    @property
+    def is_head_at_word(self) -> bool:
+        """Whether a path can end here."""
+        return self.pos == 0 and self.head != MLP
 
 
 def sender_of(edge: np.void) -> Node:
     """Where an edge begins."""
-    layer, head, pos, *_ = edge.item()
-    return layer, head, pos
+    return Node(*edge.item()[:3])
 
 
 def receiver_of(edge: np.void) -> Node:
     """Where it ends."""
-    *_, layer, head, pos, _ = edge.item()
-    return layer, head, pos
+    return Node(*edge.item()[3:6])
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +103,11 @@ class Paths:
     """Chains from the cue to a head at the word, best first, as numbers into the edges that they
     were found among.
 
-    `shares: way`, of the gap, over each alone · `together`: over all at once · `smallest`: the
+    `shares: path`, of the gap, over each alone · `together`: over all at once · `circuit`: the
     edges that are left when one after the other is taken out as long as ENOUGH of the gap goes over
-    the others, None where not even all carry as much · `kept`: what goes over these · `random:
-    set`, what goes over as many edges into each layer, drawn from all.
+    the others, None where not even all carry as much · `circuit_share`: what goes over the circuit,
+    or over all where there is none · `random_shares: set`, what goes over as many edges into each
+    layer, drawn from all.
     """
 
     paths: tuple[Numbers, ...]
@@ -89,81 +123,94 @@ def paths(
     a: Rows,
     b: Rows,
     directions: Tensor,
-    found: Edges,
+    among: Edges,
     *,
     depth: int,
     least: float = LEAST,
     draws: int = RANDOM_SETS,
     seed: int = 0,
 ) -> Paths:
-    """Chain the edges of `found` whose total is at least `least` of the gap, and measure them on
-    the pairs given, which may be others of the same layout.
+    """Chain the edges of `among` whose total is at least `least` of the gap, and measure the chains
+    on the pairs `a`, `b`, which may be others of the same layout.
 
-    A way is kept where at least as much goes over it alone; `draws` random sets stand beside.
+    A path is listed where at least as much goes over it alone; `draws` random sets stand beside.
     Raises InputError as `trace_positions`.
     """
+    array = among.edges
     with torch.inference_mode():
-        read = [*cache_pairs(weights, token_pairs(weights, a, b, depth), directions, depth)]
+        pairs = token_pairs(weights, a, b, depth)
+        readings = [*cache_pairs(weights, pairs, directions, depth)]
 
         def share(numbers: Sequence[int], ends: Iterable[Node] | None = None) -> float:
-            return share_of(read, found.edges[[*numbers]], ends)
+            return share_of(readings, array[[*numbers]], ends)
 
-        measured = [
-            (way, share(way, [receiver_of(found.edges[way[-1]])])) for way in chains(found, least)
-        ]
-        enough = (item for item in measured if abs(item[1]) >= least)
-        good = sorted(enough, key=lambda item: (-round(abs(item[1]), DIGITS), item[0]))
-        union = tuple(sorted({number for way, _ in good for number in way}))
-        ends = {receiver_of(found.edges[way[-1]]) for way, _ in good}
-        together = share(union, ends)
-        smallest = (
-            _smallest(union, lambda numbers: share(numbers, ends)) if together >= ENOUGH else None
+        share_by_path = {}
+        for path in chains(among, least):
+            value = share(path, [receiver_of(array[path[-1]])])
+            if abs(value) >= least:
+                share_by_path[path] = value
+        leading = sorted(
+            share_by_path, key=lambda path: (-round(abs(share_by_path[path]), DIGITS), path)
         )
-        fewest = union if smallest is None else smallest
-        drawn = [share(numbers) for numbers in _matched(found.edges, fewest, draws, seed)]
+        union = tuple(sorted({number for path in leading for number in path}))
+        ends = {receiver_of(array[path[-1]]) for path in leading}
+        together = share(union, ends)
+        circuit = None
+        if together >= ENOUGH:
+            circuit = _smallest(union, lambda numbers: share(numbers, ends))
+        compared = union if circuit is None else circuit
+        random_shares = [share(numbers) for numbers in _matched(array, compared, draws, seed)]
+        circuit_share = share(compared, ends)
     return Paths(
-        paths=tuple(way for way, _ in good),
-        shares=np.array([value for _, value in good]),
+        paths=tuple(leading),
+        shares=np.array([share_by_path[path] for path in leading]),
         together=together,
-        circuit=smallest,
-        circuit_share=share(fewest, ends),
-        random_shares=np.array(drawn),
+        circuit=circuit,
+        circuit_share=circuit_share,
+        random_shares=np.array(random_shares),
     )
 
 
-def chains(found: Edges, least: float) -> list[Numbers]:
+def chains(among: Edges, least: float) -> list[Numbers]:
     """Paths from the embeddings to a head at the word over edges of at least `least`, best first:
     that whose weakest edge has the largest total. At most MOST, as numbers of edges.
     """
-    strength = np.nan_to_num(np.abs(found.share("total"))).round(DIGITS)
+    strength = np.nan_to_num(np.abs(among.share("total"))).round(DIGITS)
     leaving: dict[Node, list[int]] = defaultdict(list)
     for number in np.flatnonzero(strength >= least).tolist():
-        leaving[sender_of(found.edges[number])].append(number)
-    first = [
-        number for node, numbers in leaving.items() if node[0] == EMBEDDING for number in numbers
-    ]
-    waiting: list[tuple[float, Numbers]] = [(-strength[number], (number,)) for number in first]
+        leaving[sender_of(among.edges[number])].append(number)
+    # A heap gives the smallest first, so strengths are negated: the weakest edge of a path is then
+    # the largest of its numbers.
+    waiting: list[tuple[float, Numbers]] = []
+    for node, numbers in leaving.items():
+        if node.layer == EMBEDDING:
+            waiting += [(-strength[number], (number,)) for number in numbers]
     heapq.heapify(waiting)
     complete: list[Numbers] = []
     while waiting and len(complete) < MOST:
-        weakest, way = heapq.heappop(waiting)
-        node = receiver_of(found.edges[way[-1]])
-        if node[2] == 0 and node[1] != MLP:
-            complete.append(way)
+        weakest, path = heapq.heappop(waiting)
+        node = receiver_of(among.edges[path[-1]])
+        if node.is_head_at_word:
+            complete.append(path)
         for number in leaving[node]:
-            heapq.heappush(waiting, (max(weakest, -strength[number]), (*way, number)))
+            heapq.heappush(waiting, (max(weakest, -strength[number]), (*path, number)))
     return complete
 
 
+# --- sets of edges --------------------------------------------------------------------------------
+
+
 def share_of(
-    read: Sequence[PairReading], edges: EdgeArray, ends: Iterable[Node] | None = None
+    readings: Sequence[PairReading], edges: EdgeArray, ends: Iterable[Node] | None = None
 ) -> float:
     """The share of the gap over a set of edges, by first directions; all its heads at the word are
     ends by default."""
-    noise, denoise = torch.stack(
-        [patch_edges(one.cache, edges, one.directions[:1], ends)[:, 0] for one in read]
-    ).sum(0)
-    return float((denoise - noise) / 2 / sum(one.gap[0] for one in read))
+    moved = [
+        patch_edges(reading.cache, edges, reading.directions[:1], ends)[:, 0]
+        for reading in readings
+    ]
+    noise, denoise = torch.stack(moved).sum(0)
+    return float((denoise - noise) / 2 / sum(reading.gap[0] for reading in readings))
 
 
 def patch_edges(
@@ -171,88 +218,99 @@ def patch_edges(
 ) -> Tensor:
     """How far the word's vector moves when a set of edges is patched at once. `-> recipient
     direction`"""
-    resid, first = (
-        cache.layers[0].resid_pre,
-        np.unique(edges["sender_pos"][edges["sender_layer"] == EMBEDDING]),
-    )
-    change = resid.roll(1, 0) - resid  # the donor's embeddings less own
-    writes = {
-        (EMBEDDING, MLP, pos): change[:, cache.at + pos, None] for pos in first.tolist()
-    }  # recipient 1 d_model
-    z = torch.stack(
-        [step.z[:, cache.at] for step in cache.layers], dim=1
-    )  # recipient layer head d_head
-    patched, last = z.clone(), None if ends is None else set(ends)
-    for layer, block in enumerate(cache.weights.blocks[: len(cache.layers)]):
-        into, is_mlp = edges["receiver_layer"] == layer, edges["receiver_head"] == MLP
-        for node, moved in _moved_heads(cache, layer, edges[into & ~is_mlp], writes):
-            writes[node] = moved @ block.w_o[node[1]]
-            if node[2] == 0 and (last is None or node in last):
-                patched[:, layer, node[1]] += moved[:, 0]
-        writes |= _moved_neurons(cache, layer, edges[into & is_mlp], writes)
-    own, other = (_read_out(cache, part) for part in (z, patched))
-    return (other - own) @ directions.to(own).T
+    last_nodes = None if ends is None else set(ends)
+    writes = _embedding_writes(cache, edges)
+    own = torch.stack([layer.z[:, cache.at] for layer in cache.layers], dim=1)
+    patched = own.clone()  # recipient layer head d_head
+    is_mlp = edges["receiver_head"] == MLP
+    for layer in range(len(cache.layers)):
+        in_layer = edges["receiver_layer"] == layer
+        w_o = cache.weights.blocks[layer].w_o
+        for node, moved in _moved_heads(cache, layer, edges[in_layer & ~is_mlp], writes):
+            writes[node] = moved @ w_o[node.head]
+            if node.pos == 0 and (last_nodes is None or node in last_nodes):
+                patched[:, layer, node.head] += moved[:, 0]
+        # Behind the heads, whose writes an MLP of the same block reads.
+        writes |= _moved_mlps(cache, layer, edges[in_layer & is_mlp], writes)
+    difference = _read_out(cache, patched) - _read_out(cache, own)
+    return difference @ directions.to(difference).T
+
+
+def _embedding_writes(cache: PairCache, edges: EdgeArray) -> dict[Node, Tensor]:
+    """The donor's embeddings less own, at the positions from which edges of the set begin.
+    `recipient 1 d_model`"""
+    resid = cache.layers[0].resid_pre
+    change = resid.roll(1, 0) - resid
+    first = np.unique(edges["sender_pos"][edges["sender_layer"] == EMBEDDING])
+    return {Node(EMBEDDING, MLP, pos): change[:, cache.at + pos, None] for pos in first.tolist()}
+
+
+class Entry(NamedTuple):
+    """What enters a receiver: through which channel, and at which position from the word."""
+
+    receiver: Node
+    channel: str
+    pos: int
 
 
 def _entering(
-    cache: PairCache, point: Point, edges: EdgeArray, writes: Mapping[Node, Tensor]
-) -> tuple[list[tuple[Node, str, int]], Tensor]:
-    """Receiver, channel and position of everything that is entered over some edges, and the stream
-    there with all that is written otherwise. `-> recipient input d_model`
-    """
-    sent: dict[tuple[Node, str, int], dict[Point, Tensor]] = defaultdict(dict)
+    cache: PairCache, site: Site, edges: EdgeArray, writes: Mapping[Node, Tensor]
+) -> dict[Entry, Tensor]:
+    """How the stream at a site changes for everything that is entered over some edges, with all
+    that is written otherwise. `recipient 1 d_model`"""
+    sent: dict[Entry, dict[Site, Tensor]] = defaultdict(dict)
     for edge in edges:
-        if (sender := sender_of(edge)) in writes:
-            layer, head, pos = sender
-            into, writer = (
-                sent[receiver_of(edge), str(edge["channel"]), pos],
-                2 * layer + (head == MLP),
-            )
-            into[writer] = into.get(writer, 0.0) + writes[sender]
-    streams = cache.stream(point)
-    inputs = [
-        streams[:, cache.at + pos, None] + run_frozen(cache, cache.at + pos, parts, point)
-        for (_, _, pos), parts in sent.items()
-    ]
-    return [*sent], torch.cat(inputs, dim=1) if inputs else streams[:, :0]
+        sender = sender_of(edge)
+        if sender in writes:
+            entry = Entry(receiver_of(edge), str(edge["channel"]), sender.pos)
+            earlier = sent[entry].get(sender.site, 0.0)  # of other heads of the block
+            sent[entry][sender.site] = earlier + writes[sender]
+    return {
+        entry: run_frozen(cache, cache.at + entry.pos, written, site)
+        for entry, written in sent.items()
+    }
 
 
 def _moved_heads(
     cache: PairCache, layer: int, edges: EdgeArray, writes: Mapping[Node, Tensor]
 ) -> Iterator[tuple[Node, Tensor]]:
     """The change of z of every head of a block into which edges lead. `recipient 1 d_head`"""
-    keys, inputs = _entering(cache, 2 * layer, edges, writes)
-    for receiver in dict.fromkeys(pos for (_, _, pos), _, _ in keys):
-        some = [number for number, (node, _, _) in enumerate(keys) if node[2] == receiver]
-        ends, channels, senders = zip(*(keys[number] for number in some), strict=True)
-        nodes = [*dict.fromkeys(ends)]
-        into = [nodes.index(node) for node in ends], channels, cache.at + np.array(senders)
-        heads = [head for _, head, _ in nodes]
-        z = receiver_z(cache, layer, cache.at + receiver, heads, into, inputs[:, some])
-        moved = z - cache.layers[layer].z[:, cache.at + receiver, heads]
+    entering = _entering(cache, Site(layer, Part.ATTENTION), edges, writes)
+    for receiver in dict.fromkeys(entry.receiver.pos for entry in entering):
+        entries = [entry for entry in entering if entry.receiver.pos == receiver]
+        nodes = [*dict.fromkeys(entry.receiver for entry in entries)]
+        inputs = Inputs(
+            variant=[nodes.index(entry.receiver) for entry in entries],
+            channel=[entry.channel for entry in entries],
+            pos=[cache.at + entry.pos for entry in entries],
+            change=torch.cat([entering[entry] for entry in entries], dim=1),
+        )
+        heads = [node.head for node in nodes]
+        moved = moved_heads(cache, layer, cache.at + receiver, heads, inputs)
         yield from zip(nodes, moved.split(1, dim=1), strict=True)
 
 
-def _moved_neurons(
+def _moved_mlps(
     cache: PairCache, layer: int, edges: EdgeArray, writes: Mapping[Node, Tensor]
 ) -> dict[Node, Tensor]:
     """What the MLP of a block writes otherwise at the positions where edges lead into it.
     `recipient 1 d_model`"""
-    step, weights, block = cache.layers[layer], cache.weights, cache.weights.blocks[layer]
-    keys, inputs = _entering(cache, 2 * layer + (not weights.config.family.parallel), edges, writes)
-    if not keys:
-        return {}
-    assert block.w_out is not None
-    own = step.hidden[:, [cache.at + pos for _, _, pos in keys]]
-    moved = (fused.activate(weights, block, inputs) - own) @ block.w_out
-    return dict(zip((node for node, _, _ in keys), moved.split(1, dim=1), strict=True))
+    entering = _entering(cache, cache.mlp_input(layer), edges, writes)
+    return {
+        entry.receiver: moved_mlp(cache, layer, cache.at + entry.pos, change)
+        for entry, change in entering.items()
+    }
 
 
 def _read_out(cache: PairCache, z: Tensor) -> Tensor:
-    """The word's vector with every head there held at z and every MLP live. `-> recipient d_model`"""
-    weights, resid = cache.weights, cache.layers[0].resid_pre[:, cache.at]
-    for layer, block in enumerate(weights.blocks[: len(cache.layers)]):
-        resid = fused.finish(weights, block, resid, fused.write(weights, block, resid, z[:, layer]))
+    """The word's vector with every head there frozen at z and every MLP live. `-> recipient
+    d_model`"""
+    weights = cache.weights
+    resid = cache.layers[0].resid_pre[:, cache.at]
+    for layer in range(len(cache.layers)):
+        block = weights.blocks[layer]
+        resid_mid = fused.write(weights, block, resid, z[:, layer])
+        resid = fused.finish(weights, block, resid, resid_mid)
     return resid
 
 
@@ -260,31 +318,34 @@ def _smallest(numbers: Numbers, share: Callable[[Sequence[int]], float]) -> Numb
     """What is left when edges are taken out, those first that are missed least, as long as enough
     goes over the others; again from the beginning until none can be.
     """
-    left, before = list(numbers), len(numbers) + 1
+    left = [*numbers]
+    before = len(left) + 1
     while len(left) < before:
         before = len(left)
-        missed = {
-            number: -round(share([other for other in left if other != number]), DIGITS)
-            for number in left
-        }
-        for number in sorted(left, key=lambda number: (missed[number], number)):
-            without = [other for other in left if other != number]
-            if without and share(without) >= ENOUGH:
-                left = without
+        share_without = {}
+        for number in left:
+            others = [other for other in left if other != number]
+            share_without[number] = round(share(others), DIGITS)
+        for number in sorted(left, key=lambda number: (-share_without[number], number)):
+            others = [other for other in left if other != number]
+            if others and share(others) >= ENOUGH:
+                left = others
     return tuple(left)
 
 
 def _matched(edges: EdgeArray, numbers: Numbers, draws: int, seed: int) -> Iterator[Numbers]:
-    """Random sets with as many edges into each layer as the given one, never that set itself."""
-    rng, layers = np.random.default_rng(seed), edges["receiver_layer"]
-    within = {
-        layer: np.flatnonzero(layers == layer) for layer in np.unique(layers[[*numbers]]).tolist()
-    }
-    counts = {layer: int((layers[[*numbers]] == layer).sum()) for layer in within}
+    """Random sets with as many edges into each layer as a set, never that set itself."""
+    rng = np.random.default_rng(seed)
+    layers = edges["receiver_layer"]
+    of_set = layers[[*numbers]]
+    into_layer = {layer: np.flatnonzero(layers == layer) for layer in np.unique(of_set).tolist()}
     for _ in range(draws):
-        drawn = [rng.choice(within[layer], count, replace=False) for layer, count in counts.items()]
-        if drawn and set(together := np.concatenate(drawn).tolist()) != set(numbers):
-            yield tuple(together)
+        drawn: list[int] = []
+        for layer, candidates in into_layer.items():
+            count = int((of_set == layer).sum())
+            drawn += rng.choice(candidates, count, replace=False).tolist()
+        if drawn and set(drawn) != set(numbers):
+            yield tuple(drawn)
 
 
 # --- composition ----------------------------------------------------------------------------------
@@ -304,7 +365,7 @@ def composition(weights: Weights, edges: Any) -> Array:
         value  |W_OV W_OV′| / (|W_OV| |W_OV′|)
 
     Raw weights: no norm's gain is folded in, biases play no part, and rotary positions are left out
-    (a query and a key at the same place). |A B| of the products is taken from Gram matrices, so
+    (a query and a key at the same position). |A B| of the products is taken from Gram matrices, so
     that no matrix of d_model by d_model is made. `edges`: an array or a frame with the fields of
     EDGE_DTYPE. Source: Elhage et al. 2021.
     """
@@ -312,29 +373,32 @@ def composition(weights: Weights, edges: Any) -> Array:
     @cache
     def part(role: str, layer: int, head: int) -> tuple[Tensor, Tensor]:
         """A head's weight and its Gram matrix. `-> d_model d_head, d_head d_head`"""
-        every = getattr(weights.blocks[layer], role)
-        own = every[head * len(every) // weights.shape[1]].to("cpu", torch.float64)
-        own = own.T if role == "w_o" else own
-        return own, own.T @ own
+        of_layer = getattr(weights.blocks[layer], role)
+        # Several heads can share one key and one value.
+        of_head = of_layer[head * len(of_layer) // weights.shape[1]].to("cpu", torch.float64)
+        weight = of_head.T if role == "w_o" else of_head
+        return weight, weight.T @ weight
 
     @cache
     def score(channel: str, sender: tuple[int, int], receiver: tuple[int, int]) -> float:
-        (_, gram_v), (o, gram_o) = part("w_v", *sender), part("w_o", *sender)
-        (reads, gram), (_, behind) = (part(role, *receiver) for role in READ_BY[channel])
-        between = o.T @ reads
-        product, ov, read = gram_v @ between @ behind * between, gram_v * gram_o, gram * behind
-        return float((product.sum().clamp_min(0) / ov.sum() / read.sum()).sqrt())
+        reads_by, behind_it = READ_BY[channel]
+        _, gram_v = part("w_v", *sender)
+        w_o, gram_o = part("w_o", *sender)
+        reads, gram_reads = part(reads_by, *receiver)
+        _, gram_behind = part(behind_it, *receiver)
+        between = w_o.T @ reads
+        product = gram_v @ between @ gram_behind * between
+        sender_norm = gram_v * gram_o
+        receiver_norm = gram_reads * gram_behind
+        squared = product.sum().clamp_min(0) / sender_norm.sum() / receiver_norm.sum()
+        return float(squared.sqrt())
 
-    fields = (
-        np.asarray(edges[name]).tolist()
-        for name in EDGE_DTYPE.names or ()
-        if not name.endswith("pos")
-    )
-    return np.array(
-        [
-            score(channel, (layer, head), (later, reader))
-            if MLP not in (head, reader) and layer < later
-            else np.nan
-            for layer, head, later, reader, channel in zip(*fields, strict=True)
-        ]
-    )
+    fields = ("sender_layer", "sender_head", "receiver_layer", "receiver_head", "channel")
+    columns = [np.asarray(edges[name]).tolist() for name in fields]
+    scores = []
+    for layer, head, later, reader, channel in zip(*columns, strict=True):
+        if MLP in (head, reader) or layer >= later:
+            scores.append(np.nan)
+        else:
+            scores.append(score(channel, (layer, head), (later, reader)))
+    return np.array(scores)

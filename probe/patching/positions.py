@@ -14,6 +14,7 @@ Source: Meng et al. 2022 (causal tracing); Heimersheim & Nanda 2024 (activation 
 and noising).
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -26,14 +27,16 @@ from probe.model.weights import Weights
 from probe.patching.heads import Rows
 from probe.patching.pair import (
     PairCache,
-    Point,
+    Part,
+    Site,
     cache_pairs,
     positions_from_word,
     run_patched,
     token_pairs,
 )
 
-COMPONENTS, HEAD = ("resid_pre", "attn_out", "mlp_out"), "head"
+COMPONENTS = ("resid_pre", "attn_out", "mlp_out")
+HEAD = "head"
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,26 +61,29 @@ class PositionTrace:
         `denoise`, how far b moves to a, `noise`, how far a moves to b, and the pair's `gap`, in the
         direction's unit.
         """
-        parts: list[tuple[str, int | None, Tensor]]
-        parts = [(name, None, self.stream[:, :, number]) for number, name in enumerate(COMPONENTS)]
-        parts += (
-            []
-            if self.heads is None
-            else [(HEAD, head, moved) for head, moved in enumerate(self.heads.unbind(3))]
-        )
-        rows, gap = list[dict[str, object]](), self.gap[:, direction].tolist()
+        parts: list[tuple[str, int | None, Tensor]] = []
+        for number, name in enumerate(COMPONENTS):
+            parts.append((name, None, self.stream[:, :, number]))
+        if self.heads is not None:
+            parts += [(HEAD, head, moved) for head, moved in enumerate(self.heads.unbind(3))]
+        gap = self.gap[:, direction].tolist()
+        rows: list[dict[str, object]] = []
         for name, head, moved in parts:
             values = moved[..., direction].double().numpy()
             for pair, layer, pos in np.ndindex(values.shape[0], *values.shape[2:]):
-                place = {
-                    "pair": pair,
-                    "component": name,
-                    "layer": layer,
-                    "head": head,
-                    "pos": self.positions[pos],
-                }
-                noise, denoise = (values[pair, :, layer, pos] * (-1, 1)).tolist()
-                rows.append(place | {"denoise": denoise, "noise": noise, "gap": gap[pair]})
+                noise, denoise = values[pair, :, layer, pos].tolist()
+                rows.append(
+                    {
+                        "pair": pair,
+                        "component": name,
+                        "layer": layer,
+                        "head": head,
+                        "pos": self.positions[pos],
+                        "denoise": denoise,
+                        "noise": -noise,  # towards b, where the axis points to a
+                        "gap": gap[pair],
+                    }
+                )
         return rows
 
 
@@ -97,7 +103,7 @@ def trace_positions(
     `a` and `b` as in `swap_pairs`, the members of a pair of equal length · `directions: direction
     d_model`, or `pair direction d_model` where each pair has its own · `depth`: how many blocks
     stand before the read-out · `positions`: counted from the word; those from the first difference
-    to the word where none are given. Raises InputError for pairs of unequal length or layout, and
+    to the word by default. Raises InputError for pairs of unequal length or layout, and
     for a depth that the model does not have.
 
     Example:
@@ -115,16 +121,23 @@ def trace_positions(
     """
     pairs = token_pairs(weights, a, b, depth)
     offsets = positions_from_word(pairs, positions)
-    parts = [*COMPONENTS, HEAD] if heads else COMPONENTS
+    parts = [*COMPONENTS, HEAD] if heads else [*COMPONENTS]
+    by_part: dict[str, list[Tensor]] = {part: [] for part in parts}
+    gaps = []
     with torch.inference_mode():
-        read = cache_pairs(weights, pairs, directions, depth)
-        moved = [
-            effects(one.cache, offsets, one.directions, parts) | {"gap": one.gap} for one in read
-        ]
-        every = {name: torch.stack([one[name] for one in moved]).cpu() for name in (*parts, "gap")}
-    stream = torch.stack([every[part][:, :, :, 0] for part in COMPONENTS], dim=2)
+        for reading in cache_pairs(weights, pairs, directions, depth):
+            moved = effects(reading.cache, offsets, reading.directions, parts)
+            for part in parts:
+                by_part[part].append(moved[part])
+            gaps.append(reading.gap)
+        every = {part: torch.stack(tensors).cpu() for part, tensors in by_part.items()}
+        gap = torch.stack(gaps).cpu()
+    # Clones made outside inference mode are ordinary tensors.
     return PositionTrace(
-        offsets, every["gap"].clone(), stream, every[HEAD].clone() if heads else None
+        positions=offsets,
+        gap=gap.clone(),
+        stream=torch.stack([every[part][:, :, :, 0] for part in COMPONENTS], dim=2),
+        heads=every[HEAD].clone() if heads else None,
     )
 
 
@@ -139,69 +152,87 @@ def effects(
     """How far the read-out moves when a part of one layer at one position is the donor's.
 
     `parts`: of COMPONENTS, which are one variant a layer, and HEAD, which is one a head · `layers`:
-    all where none are given `-> part: recipient layer variant pos direction`
+    all where none are asked for `-> part: recipient layer variant pos direction`
     """
-    layers, found = range(len(cache.layers)) if layers is None else layers, list[list[Tensor]]()
-    for pos in (cache.at + offset for offset in offsets):
-        given = {
-            (part, layer): _DONATED[part](cache, layer, pos) for part in parts for layer in layers
-        }
-        starts: dict[Point, list[Tensor]] = {}
-        for point, vectors in given.values():
-            starts.setdefault(point, []).append(vectors)
-        moved = run_patched(
-            cache,
-            pos,
-            {point: torch.cat(some, dim=1) for point, some in starts.items()},
-            directions,
-        )
-        apart = {
-            point: iter(moved[point].split([one.shape[1] for one in some], 1))
-            for point, some in starts.items()
-        }
-        by_part = ([next(apart[given[part, layer][0]]) for layer in layers] for part in parts)
-        found.append([torch.stack(by_layer, dim=1) for by_layer in by_part])
-    return {
-        part: torch.stack(by_pos, dim=3)
-        for part, by_pos in zip(parts, zip(*found, strict=True), strict=True)
+    if layers is None:
+        layers = range(len(cache.layers))
+    by_pos: dict[str, list[Tensor]] = {part: [] for part in parts}
+    for offset in offsets:
+        moved = _effects_at(cache, cache.at + offset, directions, parts, layers)
+        for part in parts:
+            by_pos[part].append(torch.stack([moved[part, layer] for layer in layers], dim=1))
+    return {part: torch.stack(tensors, dim=3) for part, tensors in by_pos.items()}
+
+
+def _effects_at(
+    cache: PairCache,
+    pos: int,
+    directions: Tensor,
+    parts: Sequence[str],
+    layers: Sequence[int],
+) -> dict[tuple[str, int], Tensor]:
+    """The same at one position, by part and layer. `recipient variant direction`"""
+    # Changes of several parts can stand at one site; all that stand there are run together.
+    at_site: dict[Site, list[tuple[tuple[str, int], Tensor]]] = defaultdict(list)
+    for part in parts:
+        for layer in layers:
+            site, stream = _DONATED[part](cache, layer, pos)
+            at_site[site].append(((part, layer), stream))
+    starts = {
+        site: torch.cat([stream for _, stream in changes], dim=1)
+        for site, changes in at_site.items()
     }
+    moved: dict[tuple[str, int], Tensor] = {}
+    for site, together in run_patched(cache, pos, starts, directions).items():
+        counts = [stream.shape[1] for _, stream in at_site[site]]
+        apart = together.split(counts, dim=1)
+        for (key, _), tensor in zip(at_site[site], apart, strict=True):
+            moved[key] = tensor
+    return moved
 
 
 # Where a changed stream stands, `recipient variant d_model`. A page shows the code of these
 # functions.
-Donated = tuple[Point, Tensor]
+Donated = tuple[Site, Tensor]
 
 
 def donated_stream(cache: PairCache, layer: int, pos: int) -> Donated:
     """The stream that enters the block: that of the other run."""
-    return 2 * layer, cache.layers[layer].resid_pre[:, pos, None].roll(1, 0)
+    resid = cache.layers[layer].resid_pre[:, pos, None]
+    return Site(layer, Part.ATTENTION), resid.roll(1, 0)
 
 
 def donated_attention(cache: PairCache, layer: int, pos: int) -> Donated:
     """The own stream with what all heads write from the other run's z."""
-    step, block = cache.layers[layer], cache.weights.blocks[layer]
-    resid, z = step.resid_pre[:, pos, None], step.z[:, pos, None].roll(1, 0)
-    return 2 * layer + 1, fused.write(cache.weights, block, resid, z)
+    resid = cache.layers[layer].resid_pre[:, pos, None]
+    z = cache.layers[layer].z[:, pos, None].roll(1, 0)
+    block = cache.weights.blocks[layer]
+    return Site(layer, Part.MLP), fused.write(cache.weights, block, resid, z)
 
 
 def donated_neurons(cache: PairCache, layer: int, pos: int) -> Donated:
     """The own stream with what the MLP writes from the other run's activations."""
-    step, block = cache.layers[layer], cache.weights.blocks[layer]
-    resid_mid, hidden = step.resid_mid[:, pos, None].clone(), step.hidden[:, pos, None].roll(1, 0)
-    return 2 * layer + 2, fused.write_mlp(cache.weights, block, resid_mid, hidden)
+    resid_mid = cache.layers[layer].resid_mid[:, pos, None].clone()
+    hidden = cache.layers[layer].hidden[:, pos, None].roll(1, 0)
+    block = cache.weights.blocks[layer]
+    site = Site(layer, Part.MLP).behind
+    return site, fused.write_mlp(cache.weights, block, resid_mid, hidden)
 
 
 def donated_heads(cache: PairCache, layer: int, pos: int) -> Donated:
     """For each head, the own stream with that head's z from the other run."""
-    weights, step = cache.weights, cache.layers[layer]
-    one = torch.eye(weights.shape[1], dtype=torch.bool, device=weights.device)[..., None]
-    own, resid = step.z[:, pos, None], step.resid_pre[:, pos, None].expand(-1, len(one), -1)
-    return 2 * layer + 1, fused.write(
-        weights, weights.blocks[layer], resid, torch.where(one, own.roll(1, 0), own)
-    )
+    weights = cache.weights
+    heads = weights.shape[1]
+    one_head = torch.eye(heads, dtype=torch.bool, device=weights.device)[..., None]
+    own = cache.layers[layer].z[:, pos, None]
+    z = torch.where(one_head, own.roll(1, 0), own)
+    resid = cache.layers[layer].resid_pre[:, pos, None].expand(-1, heads, -1)
+    return Site(layer, Part.MLP), fused.write(weights, weights.blocks[layer], resid, z)
 
 
 _DONATED: dict[str, Callable[[PairCache, int, int], Donated]] = {
-    **dict(zip(COMPONENTS, (donated_stream, donated_attention, donated_neurons), strict=True)),
+    "resid_pre": donated_stream,
+    "attn_out": donated_attention,
+    "mlp_out": donated_neurons,
     HEAD: donated_heads,
 }

@@ -36,8 +36,10 @@ from probe.text.files import COLUMNS, Source
 from probe.text.sentences import REPEATS, Sentence, stream_sentences
 from probe.text.splits import FIT, GIVEN, GIVEN_PARTS, MIN_PER_SENSE, REPORT
 
-GROUPS = 512  # as many groups as a direction of any width here can be fitted on; what is more is better measured
-SHARE = 3  # a third of the groups is fitted on; a sweep takes no leading heads, so nothing is selected on
+# As many groups as a direction of any width here can be fitted on; what is more is better measured
+GROUPS = 512
+# A third of the groups is fitted on; a sweep takes no leading heads, so nothing is selected on
+SHARE = 3
 GROUPED_BY = {"frame": "frame", "cue": "cue word"}
 CROSSING = "its frame is on one side of the split and its cue on the other"
 INDEX = "rows"
@@ -47,7 +49,8 @@ BUFFERED = (
 DONOR = "donor"
 Record = dict[str, Any]
 _TABLES = """
-PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536; PRAGMA temp_store = FILE;
+PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;
+PRAGMA cache_size = -65536; PRAGMA temp_store = FILE;
 CREATE TABLE sentence (key BLOB PRIMARY KEY, number INTEGER, place TEXT) WITHOUT ROWID;
 CREATE TABLE beginning (key BLOB PRIMARY KEY, sense TEXT, mixed INTEGER) WITHOUT ROWID;
 """
@@ -235,7 +238,8 @@ def reading(folder: Path) -> Iterator[Register]:
             yield Register(connection)
     except (sqlite3.Error, OSError) as error:
         raise InputError(
-            f"Keeping in {folder} what was read already: {error}; make room there, or choose another folder with "
+            f"Keeping in {folder} what was read already: {error}; make room there, or choose "
+            "another folder with "
             "--out, and run the same command again."
         ) from error
 
@@ -410,7 +414,9 @@ def require_something(index: Record) -> None:
         return
     word, about = next(iter(index["words"].items()))
     raise InputError(
-        f"Sweeping {index['rows']} sentences of {len(index['words'])} words: no word has two senses with at least "
-        f"{MIN_PER_SENSE} sentences in the {FIT} part and one in the {REPORT} part ({word!r} has {about['senses']}); "
+        f"Sweeping {index['rows']} sentences of {len(index['words'])} words: no word has two "
+        "senses with at least "
+        f"{MIN_PER_SENSE} sentences in the {FIT} part and one in the {REPORT} part ({word!r} has "
+        f"{about['senses']}); "
         "give more sentences."
     )

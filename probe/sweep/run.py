@@ -214,7 +214,8 @@ def _counts(index: Record, receipts: Sequence[Receipt]) -> dict[str, Any]:
     counted = sum(parts[name] for name in PARTS)
     if counted != index["rows"] or len(receipts) != len(index["blocks"]):
         raise ProbeError(
-            f"Counting the sweep: {counted} rows in {len(receipts)} shards, expected {index['rows']} in "
+            f"Counting the sweep: {counted} rows in {len(receipts)} shards, expected "
+            f"{index['rows']} in "
             f"{len(index['blocks'])}; delete the set's folder and run the same command again."
         )
     return {

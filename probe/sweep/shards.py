@@ -43,7 +43,8 @@ def store(path: Path, content: bytes) -> str:
         reason = "the disk is full" if full else str(error.__cause__ or error)
         step = "make room there" if full else "make the folder writable"
         raise InputError(
-            f"Writing {path}: {reason}; {step}, or choose another folder with --out, and run the same command again "
+            f"Writing {path}: {reason}; {step}, or choose another folder with --out, and run the "
+            "same command again "
             "(finished shards are kept)."
         ) from error
     handle = os.open(path.parent, os.O_RDONLY)
@@ -102,7 +103,7 @@ def done(folder: Path, key: str) -> Receipt | None:
 
 
 def read_parquet(folder: Path, name: str, sha256: str) -> pyarrow.Table:
-    """A table of a unit; raises InputError where its file's bytes are not those that were written."""
+    """A table of a unit; InputError where its file's bytes are not those that were written."""
     try:
         content = (folder / name).read_bytes()
     except OSError as error:
@@ -114,7 +115,8 @@ def read_parquet(folder: Path, name: str, sha256: str) -> pyarrow.Table:
 
 def damaged(path: Path, reason: str = "it is missing or damaged") -> InputError:
     return InputError(
-        f"Reading {path}: {reason}, expected the file that the sweep wrote; run the same `probe sweep` command again, "
+        f"Reading {path}: {reason}, expected the file that the sweep wrote; run the same `probe "
+        "sweep` command again, "
         "it makes what is missing or damaged anew."
     )
 
@@ -141,14 +143,16 @@ def only_writer(folder: Path) -> Iterator[None]:
         handle = os.open(folder / ".lock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise InputError(
-            f"Cannot write into {folder}: {error.strerror or error}; choose a folder that can be written with --out."
+            f"Cannot write into {folder}: {error.strerror or error}; choose a folder that can be "
+            "written with --out."
         ) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(handle)
         raise InputError(
-            f"Sweeping into {folder}: another sweep is writing there; wait for it to end, or choose another "
+            f"Sweeping into {folder}: another sweep is writing there; wait for it to end, or "
+            "choose another "
             "folder with --out."
         ) from error
     try:
@@ -160,7 +164,8 @@ def only_writer(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"Sweeping into {folder}: {error.strerror or error}; mend that, and run the same command again "
+            f"Sweeping into {folder}: {error.strerror or error}; mend that, and run the same "
+            "command again "
             "(finished shards are kept)."
         ) from error
     finally:

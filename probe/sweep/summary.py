@@ -143,7 +143,7 @@ def add_up(folder: Path, manifest: Mapping[str, Any]) -> Summed:
 
 
 def _add_shard(summed: Summed, sentences: pyarrow.Table, heads: pyarrow.Table) -> None:
-    """Count what became of every sentence, and add the measured ones to the totals of their pairs."""
+    """Count what became of every sentence; add the measured ones to the totals of their pairs."""
     words, senses, parts, reasons = (
         sentences[name].to_pylist() for name in ("word", "sense", "part", "reason")
     )

@@ -55,7 +55,7 @@ class SweepJob:
 
 @dataclass(frozen=True)
 class Unit:
-    """One key of a pass; `of` is the word that is fitted, or the key of the block that is measured."""
+    """One key of a pass; `of` is the word that is fitted, or the key of the measured block."""
 
     key: str
     kind: str
@@ -157,7 +157,8 @@ def _model(job: SweepJob) -> Model:
     model = _loaded(job.model, job.options.device, job.options.dtype)
     if model.origin.sha256 != job.weights_sha256:
         raise ModelError(
-            f"Loading {job.model} for the sweep: its weights are not those that the sweep was started with; give every "
+            f"Loading {job.model} for the sweep: its weights are not those that the sweep was "
+            "started with; give every "
             "worker the same model, or start another sweep."
         )
     return model
@@ -203,7 +204,8 @@ def engine(workers: Workers, scratch: Path) -> Iterator[Engine]:
             yield partial(_on_cluster, client)
     else:
         raise InputError(
-            f"Sweeping with the engine {workers.engine!r}: expected one of {', '.join(ENGINES)}; give one of these."
+            f"Sweeping with the engine {workers.engine!r}: expected one of {', '.join(ENGINES)}; "
+            "give one of these."
         )
 
 
@@ -219,7 +221,8 @@ def _client(workers: Workers, scratch: Path) -> "Iterator[Client]":
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise InputError(
-            "Sweeping with the engine 'dask': Dask is not installed; install it with pip install dask distributed, or "
+            "Sweeping with the engine 'dask': Dask is not installed; install it with pip install "
+            "dask distributed, or "
             "use --engine local, which needs nothing."
         ) from error
     with (
@@ -243,7 +246,8 @@ def _client(workers: Workers, scratch: Path) -> "Iterator[Client]":
             client = opened.enter_context(Client(cluster, timeout=PATIENCE, set_as_default=False))
         except (OSError, ValueError) as error:
             raise InputError(
-                f"Sweeping with Dask at {workers.scheduler or HERE}: no scheduler answers there ({str(error)[:100]}); "
+                f"Sweeping with Dask at {workers.scheduler or HERE}: no scheduler answers there "
+                f"({str(error)[:100]}); "
                 "start one with `dask scheduler`, or leave --scheduler away to use this machine."
             ) from error
         yield client
@@ -264,7 +268,8 @@ def _settings() -> dict[str, Any]:
     return {
         "distributed.nanny.pre-spawn-environ": environment | ONE_THREAD,
         "distributed.worker.profile.enabled": False,  # looks at the stack a hundred times a second
-        "distributed.admin.tick.interval": "1s",  # instead of 50 times a second, in the process that computes
+        # Instead of 50 times a second, in the process that computes
+        "distributed.admin.tick.interval": "1s",
         "distributed.admin.system-monitor.interval": "10s",
         "distributed.worker.memory.monitor-interval": "1s",
         "distributed.scheduler.allowed-failures": RETRIES,
@@ -287,12 +292,15 @@ def _on_cluster(client: "Client", job: SweepJob, units: Sequence[Unit]) -> Itera
             future.release()
     except KilledWorker as error:
         raise InputError(
-            f"Sweeping into {job.folder}: one shard has ended {RETRIES} workers ({str(error)[:80]}), for want of "
-            "memory perhaps; use fewer workers, and run the same command again (finished shards are kept)."
+            f"Sweeping into {job.folder}: one shard has ended {RETRIES} workers "
+            f"({str(error)[:80]}), for want of "
+            "memory perhaps; use fewer workers, and run the same command again (finished shards "
+            "are kept)."
         ) from error
     except (CancelledError, OSError) as error:
         raise InputError(
-            f"Sweeping into {job.folder}: the scheduler is gone ({type(error).__name__}); run the same command again "
+            f"Sweeping into {job.folder}: the scheduler is gone ({type(error).__name__}); run the "
+            "same command again "
             "when it is back, or with --engine local (finished shards are kept)."
         ) from error
     finally:

@@ -71,7 +71,7 @@ class Criterion(StrEnum):
 class Sources(StrEnum):
     """Which tokens a head is judged by what it takes from."""
 
-    CONTENT_WORDS = "content words"
+    CONTENT_WORDS = "content_words"
     WORDS = "words"
     ALL = "all"  # where the word may look at no other
 

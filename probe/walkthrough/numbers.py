@@ -181,7 +181,10 @@ def _projections(view: AttentionView, layer: int) -> Quantities:
     quantities = {name: part[..., :HEAD_NUMBERS] for name, part in vectors.items()}
     quantities |= {f"{name}_norm": part.norm(dim=-1) for name, part in vectors.items()}
     n_queries = len(view.tokens)
-    q_planes, k_planes, v_planes, explained = [], [], [], []
+    q_planes = []
+    k_planes = []
+    v_planes = []
+    explained = []
     for q, k, v in zip(vectors["q"], vectors["k"], vectors["v"], strict=True):
         match_plane, match_explained = plane(torch.cat([q, k]))
         value_plane, value_explained = plane(v)
@@ -412,7 +415,9 @@ def _second_sentence_quantities(scene: Scene, second: SecondSentence) -> Quantit
     """
     view = second.view
     at = slice(second.word.at, second.word.at + 1)
-    patterns, key_shares, norms = [], [], []
+    patterns = []
+    key_shares = []
+    norms = []
     for layer in scene.layers:
         trace = view.attention
         w_o = view.weights.blocks[layer].w_o

@@ -332,11 +332,11 @@ class CausalTrace:
         entering = resid_pre[0]
         word = resid_pre[:, self.pos.index(self.at)]
         largest = int(entering.abs().argmax())
-        token, second_token = (piece.strip() for piece in self.pieces[largest])
+        token, second_token = self.pieces[largest]
         layers_below_half = (word < HALF_WAY).nonzero().flatten().tolist()
         return TraceSummary(
-            token=token,
-            second_token=second_token,
+            token=token.strip(),
+            second_token=second_token.strip(),
             fraction=float(entering[largest]),
             arrival_layer=max(layers_below_half, default=-1) + 1,
             n_layers=len(word),
@@ -355,16 +355,16 @@ def read_pair(
     _require_same_length(weights, word, second)
     texts = [TargetText(one.tokens.ids, one.at) for one in (word, second)]
     n_layers = len(weights.blocks)
-    ((rows, at),) = token_pairs(weights, texts[:1], texts[1:], n_layers)
-    if rows[0] == rows[1]:
+    (pair,) = token_pairs(weights, texts[:1], texts[1:], n_layers)
+    if pair.ids[0] == pair.ids[1]:
         raise InputError(
             f"Tracing two sentences: they are the same up to “{word.text}”, so nothing that it "
             "reads differs; write them with another word before it."
         )
-    offsets = positions_from_word([(rows, at)], None)
+    offsets = positions_from_word([pair], None)
     with torch.inference_mode():
-        cache = cache_pair(weights, rows, at, n_layers)
-        line = cache.final[0, at] - cache.final[1, at]
+        cache = cache_pair(weights, pair.ids, pair.at, n_layers)
+        line = cache.final[0, pair.at] - cache.final[1, pair.at]
         length = line.norm()
     if not length > 0:
         raise InputError(

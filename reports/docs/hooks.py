@@ -19,7 +19,8 @@ from probe.model.architectures import GGUF_KNOWN, SUPPORTED
 
 REPORTS = Path(__file__).parents[1]
 PICTURES = ("lessons/*.png", "real/*.png", "*.png")
-OUTSIDE = "../../"  # from a page to reports/: how its pictures are named, so that they show in the repository as well
+# From a page to reports/: how its pictures are named, so that they show in the repository as well
+OUTSIDE = "../../"
 
 
 def on_files(files, config):

@@ -206,7 +206,7 @@ def test_a_name_that_is_not_public_is_noticed():
 
 
 def foreign_names(tree: ast.AST) -> set[str]:
-    """Modules of probe that are imported, and names that are taken from it, beyond the public ones."""
+    """Modules of probe that are imported, and names taken from it, beyond the public ones."""
     modules, taken = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -70,14 +70,18 @@ MODELS = [
         lambda vocabulary: (vocabulary + 256) * 128 + 4 * BLOCK + NORM,
         *(causal, grammar.units, 10),
     ),
-    Shipped(  # tokens, positions and kinds with a norm; blocks; a transform with a norm, and a bias for each token
+    # Tokens, positions and kinds with a norm; blocks; a transform with a norm, and a bias for each
+    # token
+    Shipped(
         *("tiny-senses-bidirectional", "AutoModelForMaskedLM", "BertForMaskedLM", BERT),
         lambda vocabulary: (
             (vocabulary + 128 + 2) * 128 + NORM + 4 * BLOCK + 128 * 128 + 128 + NORM + vocabulary
         ),
         *(bidirectional, after.units, 10),
     ),
-    Shipped(  # a bias for each token; positions from the third on with a norm, of both; a decoder attends twice
+    # A bias for each token; positions from the third on with a norm, of both; a decoder attends
+    # twice
+    Shipped(
         *("tiny-translator", "AutoModelForSeq2SeqLM", "BartForConditionalGeneration", BART),
         lambda vocabulary: (
             129 * vocabulary + 2 * ((64 + 2) * 128 + NORM) + 4 * BLOCK + 2 * (ATTENTION + NORM)

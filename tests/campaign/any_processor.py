@@ -92,7 +92,8 @@ def verdicts(heads: pd.DataFrame) -> Iterator[tuple[str, str]]:
     heads = heads.assign(name=heads.apply(named, axis=1))
     for (word, a, b), rows in heads.groupby(["word", "sense_a", "sense_b"], sort=False):
         found = [
-            f"{verdict} {', '.join(those.sort_values('rank' if verdict == 'resolver' else 'name')['name'])}"
+            f"{verdict} "
+            f"{', '.join(those.sort_values('rank' if verdict == 'resolver' else 'name')['name'])}"
             for verdict, those in rows[rows["verdict"] != "none"].groupby("verdict")
         ]
         yield f"{word}, {a} or {b}", "; ".join(found) or "none"

@@ -30,7 +30,10 @@ WAIT = 180.0
 FULL = "the disk is full; make room there"
 GONE = "the scheduler is gone"
 # Jobs that a shell puts in the background ignore Ctrl-C, and what they start ignores it too.
-PROGRAM = "import signal; signal.signal(2, signal.default_int_handler); from probe.cli import main; main()"
+PROGRAM = """import signal
+signal.signal(2, signal.default_int_handler)
+from probe.cli import main
+main()"""
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
@@ -213,7 +216,7 @@ def driver_killed_with_dask(stage: Stage, out: Path, outcome: Outcome) -> None:
 
 
 def worker_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
-    """Dask workers die by SIGKILL in the middle, one and later another: the run goes on by itself."""
+    """Dask workers die by SIGKILL in the middle, one after another: the run goes on by itself."""
     process = stage.start(out, "--engine", "dask", "--workers", "2")
     for at in sorted((2 + moment(stage), 5 + moment(stage))):
         if wait_for(process, out, at) and (victims := workers_of(process)):

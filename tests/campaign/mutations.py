@@ -3,7 +3,7 @@
 
 Every row of FAULTS puts one fault into a copy of `probe/`: a sign, a mask, a scale, a position off
 by one, swapped labels, a bias left away, a wrong donor, a wrong fold. Against that copy run the
-tests of the fault's own file, which should notice first, then those of its room, then all fast
+tests of the fault's own file, which should notice first, then those of its package, then all fast
 ones, each up to the first failure. `mutations.csv` says of every fault by which test it was caught;
 the exit status is 1 where one was not, or where tests fail without a fault.
 """
@@ -192,8 +192,8 @@ FAULTS = (
     Fault(
         "patching/pair.py",
         "a change at the next position",
-        "variants[:, :, place] =",
-        "variants[:, :, place - 1] =",
+        "variants[:, :, index] =",
+        "variants[:, :, index - 1] =",
     ),
     # effects
     Fault("evidence/effects.py", "noising of the wrong sign", "into_b, -into_a", "into_b, into_a"),
@@ -222,17 +222,20 @@ FAULTS = (
     Fault(
         "evidence/head_parts.py",
         "pattern and values swapped",
-        '{"pattern_only": _mix(pattern_donor, v), "values_only": _mix(pattern, v_donor)}',
-        '{"pattern_only": _mix(pattern, v_donor), "values_only": _mix(pattern_donor, v)}',
+        '["pattern_only"] = _mix(donor.pattern, own.v)\n        parts["values_only"]',
+        '["values_only"] = _mix(donor.pattern, own.v)\n        parts["pattern_only"]',
     ),
     Fault(
         "evidence/head_parts.py",
         "the own cue stays",
-        "z - _mix(pattern * mine, v) + _mix",
-        "z + _mix",
+        "z - taken_out + put_in",
+        "z + put_in",
     ),
     Fault(
-        "patching/pair.py", "a change misses the norms", "family.adds_plainly or layer < 0", "True"
+        "patching/pair.py",
+        "a change misses the norms",
+        "family.adds_plainly or site == EMBEDDINGS",
+        "True",
     ),
     Fault("patching/pair.py", "a key too few", "slice(pos + 1 if", "slice(pos if"),
     Fault(
@@ -244,8 +247,8 @@ FAULTS = (
     Fault(
         "patching/paths.py",
         "query and key swapped",
-        '"query": ("w_q", "w_k"), "key": ("w_k", "w_q")',
-        '"query": ("w_k", "w_q"), "key": ("w_q", "w_k")',
+        '"query": ("w_q", "w_k"),\n    "key": ("w_k", "w_q")',
+        '"query": ("w_k", "w_q"),\n    "key": ("w_q", "w_k")',
     ),
     # statistics
     Fault(
@@ -325,8 +328,8 @@ FAULTS = (
     Fault(
         "evidence/evaluation.py",
         "tested on what it learned",
-        "train, test = list(holdout.train), list(holdout.test)",
-        "train, test = list(holdout.test), list(holdout.test)",
+        "train = list(holdout.train)\n        test = list(holdout.test)\n        depth",
+        "train = list(holdout.test)\n        test = list(holdout.test)\n        depth",
     ),
     Fault(
         "sweep/measure.py",
@@ -417,7 +420,7 @@ def fast_marks() -> str:
 
 def try_out(faults: Sequence[Fault | None], workers: int) -> list[str]:
     """By which test each fault is caught, "" where it is not: by those of its own file, of its
-    room, or by any.
+    package, or by any.
 
     Every run is a process of its own, begun with the libraries loaded.
     """
@@ -439,12 +442,13 @@ def try_out(faults: Sequence[Fault | None], workers: int) -> list[str]:
 
 def places(fault: Fault | None) -> list[str]:
     """Which tests to run, the nearest first: those of the fault's own file, if it has any, of its
-    room, and all."""
+    package, and all."""
     if fault is None:
         return ["tests"]
-    room, name = Path(fault.file).parts[0], Path(fault.file).stem
-    own = f"tests/{room}/test_{name}.py"
-    return [*([own] if (ROOT / own).exists() else []), f"tests/{room}", "tests"]
+    package = Path(fault.file).parts[0]
+    name = Path(fault.file).stem
+    own = f"tests/{package}/test_{name}.py"
+    return [*([own] if (ROOT / own).exists() else []), f"tests/{package}", "tests"]
 
 
 def main() -> int:

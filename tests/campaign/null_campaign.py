@@ -137,7 +137,7 @@ def dealt(rows: Sentences, rng: np.random.Generator) -> Sentences:
 
 
 def paired_anew(rows: Sentences) -> Sentences:
-    """Every sentence with every one of the other sense that has its frame and distance, as pairs."""
+    """Every sentence with each of the other sense that has its frame and distance, as pairs."""
     senses = list(dict.fromkeys(row.sense for row in rows))
     places = list(dict.fromkeys((row.frame, row.distance) for row in rows))
     sides = {(place, sense): [] for place in places for sense in senses}
@@ -281,7 +281,10 @@ def too_many(rows: pd.DataFrame) -> list[str]:
 def bounds(runs: int) -> str:
     """What so many runs would show by chance of a test that is exactly at its level."""
     low, high = binom.ppf([0.025, 0.975], runs, GATE)
-    return f"of {runs} exact tests at the level {GATE:g}, {low:.0f} to {high:.0f} pass in 95 % of cases"
+    return (
+        f"of {runs} exact tests at the level {GATE:g}, {low:.0f} to {high:.0f} pass in 95 % of "
+        "cases"
+    )
 
 
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:

@@ -234,7 +234,8 @@ def main() -> None:
     chosen = parser.parse_args()
     if find_spec("tracr") is None:
         parser.error(
-            "Tracr is not installed: it compiles the programs; python -m pip install '.[tracr]' and again"
+            "Tracr is not installed: it compiles the programs; python -m pip install '.[tracr]' "
+            "and again"
         )
     rows = []
     for name in chosen.programs or programs():

@@ -8,8 +8,11 @@ from functools import cache
 from itertools import pairwise
 
 import numpy as np
+import page_text
 import pytest
+from example_study import make_study
 from handmade import WORD, corpus_of, make_sentences, without
+from page_text import macro
 from planted import planted_model
 from seeds import mostly_campaign
 
@@ -17,17 +20,34 @@ from probe import charts
 from probe.charts.circuit import COMPONENTS
 from probe.evidence import circuit, tables
 from probe.evidence.columns import about
+from probe.evidence.findings import findings
 from probe.evidence.material import prepare
 from probe.evidence.word import StudyOptions, study_word
 from probe.model.load import read_weights
-from probe.pages import answers
-from probe.pages import ways as pages
+from probe.pages import paths as view
+from probe.pages.attribution_graph import graphs
 from probe.patching.edges import edges_of
 
 pytestmark = pytest.mark.slow
 
 OPTIONS = StudyOptions(0, 36, 199)
 SENTENCES = make_sentences(cues=12, distances=(2, 3))
+
+
+path_in_words = macro("path_sentences.html.j2", "path_in_words")
+position = macro("path_sentences.html.j2", "position")
+why_not = macro("path_sentences.html.j2", "why_not")
+
+
+def section(frames):
+    """The values of the page's section for a study of one word."""
+    return view.section(findings(frames), frames)
+
+
+def paths_told(frames):
+    """The sentences about the paths of the word."""
+    [item] = section(frames)["words"]
+    return page_text.items("path_sentences.html.j2", "paths_of", item["paths"], WORD)
 
 
 @cache
@@ -40,6 +60,7 @@ def studied(kind, seed, sentences):
     result = study_word(model, prepare(model, corpus_of(sentences), WORD), OPTIONS)
     shown = tables.evidence([result], {})
     heads = tables.word_heads([result], shown)
+    nothing = {name: frame.iloc[:0] for name, frame in make_study().frames.items()}
     frames = circuit.frames(model, [result], heads, OPTIONS)
     about = {
         "words": tables.words([result], {}),
@@ -48,7 +69,7 @@ def studied(kind, seed, sentences):
     }
     about |= {"depth": tables.depth_profile([result]), "head_parts": tables.head_parts([result])}
     about |= {"curves": tables.curves([result]), "sentences": tables.sentences([result])}
-    return result, about | frames
+    return result, nothing | about | frames
 
 
 def names(kind, seed=0):
@@ -89,32 +110,31 @@ def test_a_way_of_two_steps_is_found_with_its_heads_and_nothing_else(seed):
 def test_the_page_names_both_heads_of_a_way_of_two_steps():
     _, frames = made("two_step")
     mover, reader = names("two_step")
-    told = pages.sentences(frames, WORD)[0]
+    told = paths_told(frames)[0]
     assert told.startswith(
         f"{mover} brings the meaning from the cue to the token behind it, {reader} from there to "
     )
-    assert told.endswith("% of the gap goes this way.")
-    [told] = pages.sentences(
-        frames | {"paths": frames["paths"].iloc[:0]}, WORD
-    )  # no chain: only the end is named
+    assert told.endswith("% of the gap goes over this path.")
+    # No chain: only the end is named.
+    [told] = paths_told(frames | {"paths": frames["paths"].iloc[:0]})
     assert told.startswith(
-        f"Only the end of the way was found, {reader} at “{WORD}”: over no chain of edges"
+        f"Only the end of the path was found, {reader} at “{WORD}”: over no chain of edges"
     )
 
 
 def test_a_way_of_one_step_names_one_head():
     _, frames = made("small_decoy")
     resolver, _ = names("small_decoy")
-    told, chance = pages.sentences(frames, WORD)
+    told, chance = paths_told(frames)
     assert (
         told
-        == f"{resolver} brings the meaning from the cue to “{WORD}”: 100\u202f% of the gap goes this way."
+        == f"{resolver} brings the meaning from the cue to “{WORD}”: 100\u202f% of the gap goes over this path."
     )
     assert (
         chance == "The best of random sets of as many edges into the same layers carries 0\u202f%."
     )
-    assert "by way of one attention head in " in answers.plain(frames, WORD)
-    assert "one after the other" not in answers.plain(frames, WORD)
+    assert "by way of one attention head in " in page_text.sentence(frames, WORD)
+    assert "one after the other" not in page_text.sentence(frames, WORD)
 
 
 def test_the_stream_leaves_the_cue_and_enters_the_word():
@@ -244,17 +264,11 @@ def test_sentences_that_are_not_aligned_are_not_followed_and_the_page_says_so():
     _, frames = studied("decoy", 0, without(make_sentences(cues=12), "pair", "frame"))
     for name, columns in circuit.COLUMNS.items():
         assert frames[name].empty and tuple(frames[name]) == columns
-    [item] = pages.section(frames)["words"]
+    [item] = section(frames)["words"]
     reason = "The sentences are not aligned in pairs, so no position of one stands for a position of the other."
-    assert item == {
-        "word": WORD,
-        "missing": reason,
-        "next_token": [],
-        "charts": [],
-        "edges": [],
-        "circuit": None,
-    }
-    assert "by way of " in answers.plain(frames, WORD)
+    assert why_not(item["missing"]) == reason
+    assert (item["charts"], item["edges"], item["circuit"]) == ([], [], None)
+    assert "by way of " in page_text.sentence(frames, WORD)
 
 
 def test_a_model_that_reads_both_ways_is_not_followed_and_the_page_says_so():
@@ -264,13 +278,11 @@ def test_a_model_that_reads_both_ways_is_not_followed_and_the_page_says_so():
     assert all(
         frame.empty and tuple(frame) == circuit.COLUMNS[name] for name, frame in empty.items()
     )
-    [item] = pages.section(frames | empty | {"words": frames["words"].assign(causal=False)})[
-        "words"
-    ]
+    [item] = section(frames | empty | {"words": frames["words"].assign(causal=False)})["words"]
     why = "This model reads both ways, so what is brought to a word has no one direction along the tokens."
-    assert item["missing"] == why
-    [item] = pages.section(frames | empty)["words"]
-    assert item["missing"].startswith(
+    assert why_not(item["missing"]) == why
+    [item] = section(frames | empty)["words"]
+    assert why_not(item["missing"]).startswith(
         "No two sentences of a pair have the same number of tokens up to the word"
     )
 
@@ -281,7 +293,7 @@ def test_places_have_names():
         "cue + 2": "the second token behind the cue",
         "cue - 1": "the token before the end of the cue",
     }
-    assert {name: pages.place(name, WORD) for name in named} == named
+    assert {name: position(name, WORD) for name in named} == named
 
 
 STEP = {
@@ -306,16 +318,16 @@ MLP_AT_WORD = {"channel": "input", "sender_pos": "word", "receiver_head": np.nan
     ],
 )
 def test_every_kind_of_step_is_a_sentence(changed, said):
-    told = pages.way_told([STEP | changed], WORD)
+    told = path_in_words(view.one_path([STEP | changed]), WORD)
     assert (
         told
-        == f"{said}: 50\u202f% of the gap goes this way (not confirmed for every step, p = .2)."
+        == f"{said}: 50\u202f% of the gap goes over this path (not confirmed for every step, p = .2)."
     )
 
 
 def test_the_attribution_graph_holds_the_chain_and_ends_in_the_sense_axis():
     _, frames = made("two_step")
-    files = pages.graphs(frames, "planted")
+    files = graphs(findings(frames), "planted")
     assert [*files] == ["graph_0.json"]
     read = json.loads(files["graph_0.json"])
     assert read["metadata"]["prompt_tokens"] == ["cue", "cue + 1", "cue + 2", "word"]
@@ -379,7 +391,7 @@ KINDS = {
 
 def test_the_attribution_graph_has_what_its_viewers_read():
     _, frames = made("two_step")
-    read = json.loads(pages.graphs(frames, "planted")["graph_0.json"])
+    read = json.loads(graphs(findings(frames), "planted")["graph_0.json"])
     assert read.keys() == KINDS.keys()
     for part, kinds in KINDS.items():
         for record in read[part] if isinstance(read[part], list) else [read[part]]:
@@ -418,5 +430,5 @@ def test_beside_the_edges_stands_how_well_the_weights_of_two_heads_fit():
         axis=None
     )
     assert edges.xs("input", level="channel")["composition"].isna().all()
-    (shown,) = pages.section(frames)["words"]
+    (shown,) = section(frames)["words"]
     assert len({edge["composition"] for edge in shown["edges"]} - {""}) > 1

@@ -65,11 +65,13 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
     """A study that reads behind the last block leaves no head out; runs of traces and paths count,
     too."""
     counted = {"swaps": 0, "forwards": 0}
-    carry, read, run_patched = heads._carry, hooks.read_at, edges.run_patched
+    swap_batch = heads._swap_batch
+    read = hooks.read_at
+    run_patched = edges.run_patched
 
-    def counting_carry(weights, rows, tree, *rest):
+    def counting_swaps(weights, rows, tree, *rest):
         counted["swaps"] += len(rows) * (len(tree[-1][0]) - 1)
-        return carry(weights, rows, tree, *rest)
+        return swap_batch(weights, rows, tree, *rest)
 
     def counting_read(model, rows, at):
         counted["forwards"] += len(rows)
@@ -82,7 +84,7 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
     planned = plan(model, "bank", max_pairs=16)
     for module in (edges, positions):
         monkeypatch.setattr(module, "run_patched", counting_run_patched)
-    monkeypatch.setattr(heads, "_carry", counting_carry)
+    monkeypatch.setattr(heads, "_swap_batch", counting_swaps)
     monkeypatch.setattr(hooks, "read_at", counting_read)
     monkeypatch.setattr(axes, "choose_depth", lambda separations: len(separations[0].g) - 1)
     study(model, "bank", permutations=99, max_pairs=16)
@@ -119,7 +121,8 @@ def test_more_than_is_free_or_allowed_is_refused(monkeypatch):
         with pytest.raises(InputError) as refused:
             planned.require(limit)
         assert str(refused.value) == (
-            f"Planning the study of bank: it would take about {needs} of memory and {there}, or take fewer words, "
+            f"Planning the study of bank: it would take about {needs} of memory and {there}, or "
+            "take fewer words, "
             "fewer sentences or a smaller model."
         )
     assert planned.require() is planned is planned.require(1_750_000_000)
@@ -147,7 +150,8 @@ def test_another_text_is_no_amount(text):
     with pytest.raises(InputError) as refused:
         parse_memory(text)
     assert str(refused.value) == (
-        f"Reading --max-memory: got {text!r}, expected an amount of memory; give one such as 4GB or 500MB."
+        f"Reading --max-memory: got {text!r}, expected an amount of memory; give one such as 4GB "
+        "or 500MB."
     )
 
 

@@ -216,7 +216,7 @@ def test_the_angle_is_that_of_different_senses_minus_that_of_the_same_sense(monk
     )
     whole = evaluation.angle_gap(resid, labels)
     for block in (1, 3):
-        monkeypatch.setattr(evaluation, "BLOCK", block)
+        monkeypatch.setattr(evaluation, "ROWS_PER_BLOCK", block)
         assert np.allclose(evaluation.angle_gap(resid, labels), whole, rtol=1e-12)
 
 
@@ -326,15 +326,21 @@ def test_the_depth_is_the_first_after_a_block_at_which_the_training_sentences_ar
     found = evaluation.answer(task, torch.cat([trained, tested]), seed=0)
     assert found.depth == 1
     assert (
-        (found.gold == found.said["nearest"]).mean()
+        (found.gold == found.predicted["nearest"]).mean()
         == 0.5
         == (found.gold == found.by_depth[1]).mean()
     )
     assert evaluation.choose_depth(EIGHT, tested, seed=0) == 2
 
 
-RIVER = "the river bank|a muddy bank by the water|she saw the bank of the old river|the flood rose over the bank"
-MONEY = "the bank raised the interest|a loan of the bank|every bank in the town|he sold the stock at the bank"
+RIVER = (
+    "the river bank|a muddy bank by the water|she saw the bank of the old river|the flood rose "
+    "over the bank"
+)
+MONEY = (
+    "the bank raised the interest|a loan of the bank|every bank in the town|he sold the stock at "
+    "the bank"
+)
 ROWS = [
     row(text, sense) for sense, texts in (("a", RIVER), ("b", MONEY)) for text in texts.split("|")
 ]
@@ -361,7 +367,7 @@ def test_what_cannot_be_used_is_left_out_with_the_reason(model):
 
 def test_what_is_read_is_the_residual_stream_at_the_word_in_the_order_given(model, monkeypatch):
     monkeypatch.setattr(evaluation, "CHUNK", 3)
-    monkeypatch.setattr(evaluation, "LOAD", 5)
+    monkeypatch.setattr(evaluation, "SENTENCES_PER_LOAD", 5)
     zebras = [row(f"{n} zebra ran", "ab"[n % 2], word="zebra") for n in range(4)]
     assert len(tokenize(model, "zebra")) > 2  # more than BOS and one token
     found = list(
@@ -564,7 +570,8 @@ def test_what_cannot_be_evaluated_is_refused_in_one_sentence(run, tmp_path):
         "\n".join(json.dumps(vars(sentence)) for sentence in ROWS[:4])
     )
     assert refused("--sentences", "one.jsonl", "--out", "out") == (
-        f"probe: Evaluating the sentences of one.jsonl: none of 4 can be tested (4 left out: {ONE_SENSE}), "
+        "probe: Evaluating the sentences of one.jsonl: none of 4 can be tested (4 left out: "
+        f"{ONE_SENSE}), "
         "expected a word with two senses and at least two sentences of each; give more sentences.\n"
     )
     assert not (tmp_path / "out").exists()

@@ -280,7 +280,8 @@ def test_the_planted_head_is_first_and_the_whole_gap_and_every_other_is_nothing(
 
 @pytest.mark.parametrize("seeds", mostly_campaign([range(2), range(6)]))
 def test_models_without_the_head_are_not_ranked(tmp_path, seeds):
-    """The gate lets one in a hundred pass by chance (two of six: once in seven hundred such tests)."""
+    """The gate lets one in a hundred pass by chance (two of six: once in seven hundred such
+    tests)."""
     passed = []
     for seed in seeds:
         bare = probe.load(make_handmade(tmp_path / f"none{seed}", [], seed=seed))

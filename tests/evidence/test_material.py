@@ -14,7 +14,10 @@ from probe.model.tokens import find_word
 from probe.text.sentences import LeftOut, Sentence, read_sentences
 
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"
-SAME = "identical to a sentence of another sense up to the word, so a causal model cannot tell them apart there"
+SAME = (
+    "identical to a sentence of another sense up to the word, so a causal model cannot tell them "
+    "apart there"
+)
 EARLY = make_sentences(frames=2, distances=(1, 2))
 
 
@@ -107,9 +110,15 @@ def test_fewer_than_two_senses_and_a_wrong_span_end_in_one_sentence(model):
         EARLY[0], text=f"the key near the {WORD}", start=4, end=7, cue_start=None, cue_end=None
     )
     lost = f"no usable sentence (20 sentences were left out: {LATE})"
-    comparing = "Comparing the senses of 'lock': got {}, expected sentences of at least two senses; give sentences of "
+    comparing = (
+        "Comparing the senses of 'lock': got {}, expected sentences of at least two senses; give "
+        "sentences of "
+    )
     comparing += "another sense{}."
-    more = ", with the cue before the word, or take a model that reads both ways, as tiny-senses-bidirectional"
+    more = (
+        ", with the cue before the word, or take a model that reads both ways, as "
+        "tiny-senses-bidirectional"
+    )
     for rows, said in (
         (late, comparing.format(lost, more)),
         ([given for given in EARLY if given.sense == "door"], comparing.format("only 'door'", "")),
@@ -136,7 +145,10 @@ KEY = "characters 4 to 7 are 'key', expected them to cover 'lock'; correct"
         ),
         (
             {"text": "the key near the door"} | SPAN,
-            "looking for 'lock' (occurrence 1) in 'the key near the door': found it 0 times; give a word that stands",
+            (
+                "looking for 'lock' (occurrence 1) in 'the key near the door': found it 0 times; give "
+                "a word that stands"
+            ),
         ),
         ({"text": EARLY[0].text + " the" * 40}, "reading the text "),
     ],

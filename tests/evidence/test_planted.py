@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import page_text
 import pytest
 import torch
 from handmade import (
@@ -41,7 +42,7 @@ from probe.evidence.tables import evidence
 from probe.evidence.word import StudyOptions, study_word
 from probe.model import forward
 from probe.model.load import read_weights
-from probe.pages import answers, remarks
+from probe.pages.verdicts import with_reasons
 from probe.text import lexicon
 from probe.text.sentences import Sentence
 
@@ -101,7 +102,8 @@ def measured(kind, seed):
 
 @cache
 def heads_of(kind, seed):
-    """The evidence frame by place, and the rows of the planted heads in the order of the circuit."""
+    """The evidence frame by layer and head, and the rows of the planted heads in the order of the
+    circuit."""
     frame = evidence([measured(kind, seed)], {}).set_index(["layer", "head"], drop=False)
     return frame, frame.loc[list(planted_model(kind, seed)[1].places)]
 
@@ -201,11 +203,13 @@ def test_continuations_of_the_other_sense_are_no_gap_and_the_page_says_so(monkey
     frames = probe.study(model, corpus=corpus_of(GRID), permutations=PERMUTATIONS).frames
     assert frames["words"]["ranked"].all() and frames["words"]["continuation_p"].item() > 0.9
     assert frames["heads"]["p_continuation"].isna().all()
-    [said] = [
-        sentence for sentence in remarks.evidence(frames, WORD) if "continuations" in sentence
-    ]
-    assert said.startswith(
-        "After the word the model was not shown to prefer the lexicon's continuations of the sense"
+    said = page_text.card_evidence(frames, WORD)
+    assert (
+        said.count("continuations") == 1
+        and (
+            "After the word the model was not shown to prefer the lexicon's continuations of the sense"
+        )
+        in said
     )
 
 
@@ -284,7 +288,7 @@ def test_what_is_credited_is_told(kind, said):
     frames = probe.study(
         planted_model(kind, 0)[0], corpus=sentences, permutations=PERMUTATIONS
     ).frames
-    assert said in answers.plain(frames, WORD)
+    assert said in page_text.sentence(frames, WORD)
 
 
 @planted("function_word")
@@ -366,7 +370,7 @@ def test_one_sense_has_five_times_the_sentences_and_cues_are_far_away(seed):
     frames = frames_of(
         model, [row for row in rows if row.sense == SENSES[0] or row.cue in few], seed
     )
-    answer, plain = answers.answer(frames, WORD), answers.plain(frames, WORD)
+    answer, plain = page_text.card_answer(frames, WORD), page_text.sentence(frames, WORD)
     assert f"One head resolves “{WORD}”: {name_of(place)} moves it" in answer
     assert f"of the way between {SENSES[0]} and {SENSES[1]}." in answer
     assert "gets its meaning from the words before it, by way of one attention head in the" in plain
@@ -410,7 +414,7 @@ def test_three_senses_and_a_head_for_one_pair_of_them(seed):
     }
     both = {(*every, frozenset((SENSES[1], other))) for other in (SENSES[0], THIRD)}
     assert found == both | {(*one, frozenset((SENSES[0], THIRD)))}
-    answer = answers.answer(frames, WORD)
+    answer = page_text.card_answer(frames, WORD)
     assert f"Two heads resolve “{WORD}”: " in answer
     assert answer.count("(in 2 of 3 pairs)") == answer.count("(in 1 of 3 pairs") == 1
     assert all(name_of(place) in answer for place in circuit.places)
@@ -427,19 +431,23 @@ def test_a_head_that_looks_one_back_is_not_said_to_resolve(seed, distances):
     frames = frames_of(model, bare, seed)
     name = name_of(circuit.places[0])
     assert frames["words"]["ranked"].item() and "resolver" not in set(frames["heads"]["verdict"])
-    verdict = frames["verdicts"].set_index(["layer", "head"]).loc[circuit.places[0]]
+    reasons = with_reasons(frames["verdicts"], frames["heads"])
+    verdict = reasons.set_index(["layer", "head"]).loc[circuit.places[0]]
     assert verdict["verdict"] == "position-explained"
     assert ("cannot be told" in verdict["because"]) == (distances == (1,))
-    answer = answers.answer(frames, WORD)
+    answer = page_text.card_answer(frames, WORD)
     assert (
         f"No head was shown to resolve “{WORD}”, although its senses are apart at the word."
         in answer
     )
-    assert "but no single attention head was shown to bring that about" in answers.plain(
+    assert "but no single attention head was shown to bring that about" in page_text.sentence(
         frames, WORD
     )
-    evidence = " ".join(remarks.evidence(frames, WORD))
-    what = (
-        remarks.BESIDE if distances == (1,) else "the word by the token beside it, whatever that is"
-    )
-    assert f"{name} moves {what} (position-explained)" in evidence
+    evidence = page_text.card_evidence(frames, WORD)
+    what = "moves the word by the token beside it, whatever that is"
+    if distances == (1,):
+        what = (
+            "moves the word, but every cue stands beside it: whether it reads the cue or the place "
+            "cannot be told"
+        )
+    assert f"{name} {what} (position-explained)" in evidence

@@ -140,7 +140,8 @@ def test_a_ledger_that_does_not_close_is_refused():
     error = decomposition.closing_error(wrong, 2, at=3)
     assert error > 1e-4
     assert str(caught.value) == (
-        f"Adding up the residual stream of odd after 2 blocks at position 3: the terms miss it by {error:.1e} of its "
+        "Adding up the residual stream of odd after 2 blocks at position 3: the terms miss it by "
+        f"{error:.1e} of its "
         "size, expected at most 1e-04; run `probe check` to see which quantity disagrees."
     )
     lost = dataclasses.replace(shown, mlp_out=shown.mlp_out * torch.nan)
@@ -155,7 +156,8 @@ def test_a_depth_or_position_that_is_not_there_is_refused(depth, at):
     with pytest.raises(InputError) as caught:
         decomposition.decompose_resid(shown, depth, at=at)
     assert str(caught.value) == (
-        f"Decomposing the residual stream after {depth} blocks at position {at}: odd has {LAYERS} blocks and the text {n} tokens; "
+        f"Decomposing the residual stream after {depth} blocks at position {at}: odd has {LAYERS} "
+        f"blocks and the text {n} tokens; "
         f"give a depth from 0 to {LAYERS} and a position from 0 to {n - 1}."
     )
 
@@ -323,7 +325,8 @@ def test_nothing_is_a_share_of_a_sense_that_the_word_does_not_have(total, stands
     (said,) = sources.sources_in_words(frame_of(PARTS, total=total, sense="river")).values()
     assert ("%" in said) == (stands is None)
     assert stands is None or said == (
-        f"Here “bank” stands at {stands}, from −0.50 for money to 0.50 for river: not clearly river, so no part "
+        f"Here “bank” stands at {stands}, from −0.50 for money to 0.50 for river: not clearly "
+        "river, so no part "
         "of it is called a share of that sense."
     )
 

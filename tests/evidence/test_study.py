@@ -25,9 +25,10 @@ pytestmark = pytest.mark.real_model
 
 # The contract of the heads table.
 CONTRACT = """
-    word sense_a sense_b layer head auroc auroc_low auroc_high hedges_g direct denoise noise swap swap_low swap_high
-    same_sense self_repair p_auroc q_auroc p_swap q_swap attention_cue attention_previous verdict rank rank_low
-    rank_high net net_low net_high said p_next_token continued p_continuation read_depth
+    word sense_a sense_b layer head auroc auroc_low auroc_high hedges_g direct denoise noise swap
+    swap_low swap_high same_sense self_repair p_auroc q_auroc p_swap q_swap attention_cue
+    attention_previous verdict rank rank_low rank_high net net_low net_high next_token p_next_token
+    continuation p_continuation read_depth
 """
 PAIR = ["word", "sense_a", "sense_b"]
 QUICK = {"permutations": 99, "max_pairs": 8}
@@ -268,11 +269,16 @@ def test_what_cannot_be_studied_is_refused_before_the_work():
 
     unknown = "Looking for sentences with 'wug': there are none; known words are apple, bank, bark,"
     assert refused("wug").startswith(unknown)
-    few = "Studying words: got permutations = 5, expected at least 99, so that a p of .01 can be reached; leave it away"
+    few = (
+        "Studying words: got permutations = 5, expected at least 99, so that a p of .01 can be "
+        "reached; leave it away"
+    )
     assert refused("bank", permutations=5).startswith(few)
     assert refused("seal", second=model()) == (
-        "Reading the sentences whose cue comes after the word beside the study: tiny-senses reads left to right only, "
-        "expected a model that reads both ways; give tiny-senses-bidirectional or another BERT or RoBERTa."
+        "Reading the sentences whose cue comes after the word beside the study: tiny-senses reads "
+        "left to right only, "
+        "expected a model that reads both ways; give tiny-senses-bidirectional or another BERT or "
+        "RoBERTa."
     )
     two_stacks = refused("apple", second=model("tiny-translator"), error=UnsupportedModel)
     assert (

@@ -129,7 +129,8 @@ def test_many_clients_get_their_answers_and_memory_stays_flat(running, seconds):
 
 ASKING = """import httpx, sys
 address, token = sys.argv[1].split("/?token=")
-asked, headers = {"what": "save", "text": "They saw the river from the bank"}, {"Authorization": f"Bearer {token}"}
+asked = {"what": "save", "text": "They saw the river from the bank"}
+headers = {"Authorization": f"Bearer {token}"}
 with httpx.stream("POST", f"{address}/ask", json=asked, headers=headers, timeout=300) as response:
     for line in response.iter_lines():
         print("begun", flush=True)"""

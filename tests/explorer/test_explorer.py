@@ -13,6 +13,7 @@ from probe.errors import InputError, UnsupportedModel
 from probe.explorer.page import KINDS, WHAT, parse
 from probe.explorer.session import MAX_TOKENS, Explorer, messages
 from probe.model import forward, hooks
+from probe.model.find import EMBEDDED
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText, tokenize
 from probe.model.trace import target_states
@@ -214,7 +215,8 @@ def test_a_word_beyond_the_lexicon_has_next_tokens_and_no_axis(explorer):
     alone = {"text": "He walked to the garden", "other": None}
     (error,) = said(explorer, "along", **alone)[-1:]
     assert error["error"] == (
-        "Looking for an axis of “garden”: the lexicon does not have the word, so give a second sentence in which it "
+        "Looking for an axis of “garden”: the lexicon does not have the "
+        "word, so give a second sentence in which it "
         "means something else."
     )
     told = result(explorer, "swap", **alone, swaps=[[0, 0, "off"]])
@@ -222,25 +224,69 @@ def test_a_word_beyond_the_lexicon_has_next_tokens_and_no_axis(explorer):
 
 
 REFUSED = {
-    "nul": ({"text": "a\x00b"}, "Reading the text: it holds a NUL character, which no tokenizer reads; take it out."),
-    "empty": ({"text": " "}, "Reading the text: got an empty text, expected at least one word; give a sentence."),
-    "long": ({"text": "bank " * MAX_TOKENS}, f"expected at most {MAX_TOKENS} here; shorten it, or use `probe walk`."),
-    "longer": ({"text": "bank " * 2000}, "the context window of tiny-senses; shorten the text or split it."),
-    "no word": ({"text": "...", "other": None}, "got no letters or digits; give a text with a word in it."),
-    "elsewhere": ({"other": "Nothing here."}, "found it 0 times; give a word that stands in the text."),
-    "no head": ({"follow": [9, 0]}, "Following layer 9 of tiny-senses: it has 4 layers; give --layer from 0 to 3."),
-    "odd head": ({"follow": [True, 0]}, "got a head or a position that is no number; choose one on the page."),
-    "odd swap": ({"swaps": [[0, 0, "melt"]]}, "are not [layer, head, kind] each; choose heads on the map."),
+    "nul": (
+        {"text": "a\x00b"},
+        ("Reading the text: it holds a NUL character, which no tokenizer reads; take it out."),
+    ),
+    "empty": (
+        {"text": " "},
+        ("Reading the text: got an empty text, expected at least one word; give a sentence."),
+    ),
+    "long": (
+        {"text": "bank " * MAX_TOKENS},
+        (f"expected at most {MAX_TOKENS} here; shorten it, or use `probe walk`."),
+    ),
+    "longer": (
+        {"text": "bank " * 2000},
+        ("the context window of tiny-senses; shorten the text or split it."),
+    ),
+    "no word": (
+        {"text": "...", "other": None},
+        ("got no letters or digits; give a text with a word in it."),
+    ),
+    "elsewhere": (
+        {"other": "Nothing here."},
+        ("found it 0 times; give a word that stands in the text."),
+    ),
+    "no head": (
+        {"follow": [9, 0]},
+        ("Following layer 9 of tiny-senses: it has 4 layers; give --layer from 0 to 3."),
+    ),
+    "odd head": (
+        {"follow": [True, 0]},
+        ("got a head or a position that is no number; choose one on the page."),
+    ),
+    "odd swap": (
+        {"swaps": [[0, 0, "melt"]]},
+        ("are not [layer, head, kind] each; choose heads on the map."),
+    ),
     "what": ({"what": "__init__"}, "got what = '__init__', expected one of sentence, along, swap,"),
     "no text": ({"text": None}, "Reading a question: got no text, expected a sentence."),
     "typed": ({"text": 5}, "Reading a question: got text as int, expected a string."),
-    "axis": ({"axis": "x"}, "got axis = 'x' and kind = 'other', expected lexicon or sentences, and other, mean, off."),
-    "alone": ({"what": "trace", "other": None}, "got one only; give a second one with the same word."),
-    "unequal": ({"what": "trace", "other": LONGER},
-     "the word is token 7 of this one and token 8 of the other, and parts can be put only where they fit"),
-    "where": ({"what": "trace_heads", "pos": 77}, "Tracing position 77: the word stands at 7; click on a cell."),
-    "other's": ({"what": "swap", "other": None, "swaps": SWAPS[:1]}, "got one sentence only; give a second one"),
-}  # fmt: skip
+    "axis": (
+        {"axis": "x"},
+        ("got axis = 'x' and kind = 'other', expected lexicon or sentences, and other, mean, off."),
+    ),
+    "alone": (
+        {"what": "trace", "other": None},
+        ("got one only; give a second one with the same word."),
+    ),
+    "unequal": (
+        {"what": "trace", "other": LONGER},
+        (
+            "the word is token 7 of this one and token 8 of the other, "
+            "and parts can be put only where they fit"
+        ),
+    ),
+    "where": (
+        {"what": "trace_heads", "pos": 77},
+        ("Tracing position 77: the word stands at 7; click on a cell."),
+    ),
+    "other's": (
+        {"what": "swap", "other": None, "swaps": SWAPS[:1]},
+        "got one sentence only; give a second one",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -266,8 +312,11 @@ def test_an_encoder_decoder_is_refused():
     with pytest.raises(
         UnsupportedModel,
         match="it is an encoder-decoder, whose heads read two texts; use `probe walk",
-    ):
+    ) as raised:
         Explorer(family_model("t5"))
+    # The model that it recommends is one that ships.
+    recommended = str(raised.value).rpartition(", as ")[2].removesuffix(".")
+    assert recommended in EMBEDDED
 
 
 def test_a_model_that_reads_both_ways_swaps_and_does_not_write():

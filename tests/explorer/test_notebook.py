@@ -187,16 +187,22 @@ HOST = """<!doctype html><meta charset="utf-8"><title>t</title><main></main>STIL
 <script type="application/json" id="state">STATE</script>
 <script type="module">
 const state = JSON.parse(document.getElementById("state").textContent);
-const { default: widget } = await import(URL.createObjectURL(new Blob([state._esm], { type: "text/javascript" })));
+const source = new Blob([state._esm], { type: "text/javascript" });
+const { default: widget } = await import(URL.createObjectURL(source));
 const hearers = new Set();
 window.sent = [];
 window.state = () => state;
-window.deliver = (messages) => messages.forEach((message) => hearers.forEach((hear) => hear(message, [])));
+window.deliver = (messages) => {
+  for (const message of messages) hearers.forEach((hear) => hear(message, []));
+};
 let changed = {};
 const model = {
   get: (name) => state[name],
   set: (name, value) => (state[name] = changed[name] = value),
-  save_changes: () => (sent.push({ method: "update", state: changed, buffer_paths: [] }), (changed = {})),
+  save_changes: () => {
+    sent.push({ method: "update", state: changed, buffer_paths: [] });
+    changed = {};
+  },
   send: (content) => sent.push({ method: "custom", content }),
   on: (event, hear) => event === "msg:custom" && hearers.add(hear),
   off: (event, hear) => hearers.delete(hear),
@@ -224,9 +230,11 @@ class Shown:
         """Carries messages until the outcome begins with a text that the notebook keeps, and
         nothing is computed."""
         end = time.monotonic() + PATIENCE
-        told = f"""document.querySelector('[data-slot="outcome"]')?.textContent.startsWith({json.dumps(text)})
+        is_settled = f"""
+            document.querySelector('[data-slot="outcome"]')
+                ?.textContent.startsWith({json.dumps(text)})
             && !document.querySelector('[data-status]').textContent"""
-        while not (self.frame.evaluate(told) and text in self.kernel.still):
+        while not (self.frame.evaluate(is_settled) and text in self.kernel.still):
             for data in self.page.evaluate("sent.splice(0)"):
                 self.kernel.send(data)
             self.page.evaluate("messages => deliver(messages)", self.kernel.hear())
@@ -268,7 +276,10 @@ class TestInChromium:
 
     def test_what_is_saved_needs_neither_scripts_nor_a_network(self, kernel, open_page, tmp_path):
         policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-        head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}"><title>t</title>'
+        head = (
+            '<meta charset="utf-8"><title>t</title>'
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        )
         path = tmp_path / "saved.html"
         still = kernel.saved.cells[-1].outputs[1].data["text/html"]
         path.write_text(

@@ -73,10 +73,17 @@ def never_closed(mark):
 
 
 BROKEN = {
-    "a huge line": (".jsonl", lambda: f"{json.dumps(GOOD)}\n{json.dumps(GOOD | {'text': 'a' * 10_000_000})}\n",
-                    f"line 2: it is longer than {LONGEST_LINE:,} characters, expected one sentence per line"),
+    "a huge line": (
+        ".jsonl",
+        lambda: f"{json.dumps(GOOD)}\n{json.dumps(GOOD | {'text': 'a' * 10_000_000})}\n",
+        f"line 2: it is longer than {LONGEST_LINE:,} characters, expected one sentence per line",
+    ),
     "an open quote": (".csv", lambda: never_closed(","), "the quotes or the fields cannot be read"),
-    "an open quote between tabs": (".tsv", lambda: never_closed("\t"), "the quotes or the fields cannot be read"),
+    "an open quote between tabs": (
+        ".tsv",
+        lambda: never_closed("\t"),
+        "the quotes or the fields cannot be read",
+    ),
 }  # fmt: skip
 
 

@@ -57,9 +57,7 @@ def test_different_parts_have_different_keys(first: list[str], second: list[str]
     assert (content_key(*first) == content_key(*second)) == (first == second)
 
 
-def test_a_key_is_the_sha256_of_its_parts_tells_kinds_apart_and_forgets_the_order_of_a_mapping() -> (
-    None
-):
+def test_a_key_is_the_sha256_of_its_parts_tells_kinds_apart_and_forgets_the_order() -> None:
     part = b'j{"a": 1}'
     assert content_key({"a": 1}) == sha256_of_bytes(len(part).to_bytes(8, "big") + part)[:16]
     assert len({content_key(part) for part in ("1", 1, b"1", None, ["1"])}) == 5

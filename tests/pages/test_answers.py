@@ -3,12 +3,12 @@ numbers as text."""
 
 import re
 
+import page_text
 import pandas as pd
 import pytest
 from test_sentences import N, evidence, frames_of, head
 
-from probe.pages import answers
-from probe.pages.rows import in_groups, smallest_set
+from probe.evidence.findings import head_finding, rank_groups, smallest_set
 from probe.stats.numbers import interval, listed, measured, ordinal, p_value, percent, scientific
 from probe.stats.verdicts import ORDER
 
@@ -16,7 +16,7 @@ TWO = (("L0H1", (1, 1, 1)), ("L0H2", (2, 2, 2)))
 
 
 def answer_of(*heads, word="bank", **given):
-    return answers.answer(frames_of(*heads, **given), word)
+    return page_text.card_answer(frames_of(*heads, **given), word)
 
 
 def test_two_resolvers_share_a_sentence_and_what_they_keep_together():
@@ -40,7 +40,7 @@ def test_only_the_verdict_makes_a_resolver_however_large_and_certain_an_effect_i
 def test_the_power_is_that_of_the_hardest_pair_of_senses():
     frames = frames_of(head("L0H2", (1, 1, 1), 0.0, "none") | {"word": "mole"})
     frames["words"] = frames["words"].assign(visible_d_pairs=[0.4, *[0.5] * 5, 0.9, 0.4])
-    assert "an effect of 0.90 standard deviations" in answers.answer(frames, "mole")
+    assert "an effect of 0.90 standard deviations" in page_text.card_answer(frames, "mole")
 
 
 def test_heads_that_share_the_pairs_of_senses_say_it_once_and_others_each():
@@ -81,8 +81,10 @@ def test_the_evidence_gives_the_largest_p_the_attention_and_what_the_others_are(
 
 def test_groups_chain_through_overlaps_and_part_where_there_is_none():
     places = [(1, 1, 2), (2, 2, 3), (3, 3, 4), (5, 5, 5)]
-    groups = in_groups([head(f"L0H{number}", place) for number, place in enumerate(places)])
-    assert [[item["head"] for item in group] for group in groups] == [[0, 1, 2], [3]]
+    groups = rank_groups(
+        [head_finding(head(f"L0H{number}", place)) for number, place in enumerate(places)]
+    )
+    assert groups == (("L0H0", "L0H1", "L0H2"), ("L0H3",))
 
 
 def test_a_smallest_set_names_every_head_also_where_sizes_grow_in_steps():
@@ -92,7 +94,7 @@ def test_a_smallest_set_names_every_head_also_where_sizes_grow_in_steps():
     )
     curves = curves.assign(faithfulness_low=kept, faithfulness_high=kept)
     curves["added"] = [None, "L0H0", "L0H1, L1H0", "L1H1, L2H0, L2H1"]
-    assert smallest_set({"curves": curves}, "bank").names == ["L0H0", "L0H1", "L1H0"]
+    assert smallest_set(curves).names == ("L0H0", "L0H1", "L1H0")
 
 
 P_VALUES = {

@@ -5,8 +5,8 @@ import pytest
 from example_study import make_study
 
 from probe.evidence.columns import COLUMNS, TABLES, about, dictionary
-from probe.pages import remarks
-from probe.pages.sections import data_used, downloads
+from probe.evidence.findings import findings
+from probe.pages.checks import data_used, downloads, unpaired
 from probe.text.sentences import REPEATS
 
 FRAMES = make_study().frames
@@ -52,7 +52,7 @@ def left_out(*rows: tuple[str | None, str]) -> dict[str, object]:
     frame = pd.DataFrame(
         [{"word": word, "where": "line", "reason": reason} for word, reason in rows]
     )
-    return data_used(FRAMES | {"left_out": frame})
+    return data_used(findings(FRAMES), frame)
 
 
 def test_what_was_left_out_while_reading_is_counted_and_repetitions_stand_together():
@@ -64,7 +64,7 @@ def test_what_was_left_out_while_reading_is_counted_and_repetitions_stand_togeth
         {"word": "", "reason": "about another word than 'bank'", "count": 1},
         {"word": "bank", "reason": "too long", "count": 1},
     ]
-    assert data_used(FRAMES | {"left_out": FRAMES["left_out"][:0]})["left_out"] == []
+    assert data_used(findings(FRAMES), FRAMES["left_out"][:0])["left_out"] == []
 
 
 @pytest.mark.parametrize(
@@ -78,5 +78,5 @@ def test_what_was_left_out_while_reading_is_counted_and_repetitions_stand_togeth
 )
 def test_sentences_whose_pair_has_no_partner_of_another_sense_are_counted(pairs, lone):
     rows = pd.DataFrame({"pair": pairs, "sense": ["river", "money"] * 2})
-    assert remarks.unpaired(rows) == lone
-    assert remarks.unpaired(rows.assign(sense="river")) == sum(pair is not None for pair in pairs)
+    assert unpaired(rows) == lone
+    assert unpaired(rows.assign(sense="river")) == sum(pair is not None for pair in pairs)

@@ -17,11 +17,11 @@ from browser import (
     until,
 )
 from example_study import make_study
+from page_text import scope
 from seeds import mostly_campaign
 
 import probe
 from probe.evidence.columns import dictionary
-from probe.pages import remarks
 from probe.pages.output import BAR
 from probe.pages.sources import sources_in_words
 from probe.stats.numbers import decimal, measured
@@ -419,7 +419,7 @@ def test_the_verdict_stands_in_the_map_the_tabs_the_panel_and_the_table(page):
     assert (
         page.locator(".panel .because")
         .first.inner_text()
-        .startswith("resolver: it has an AUROC of ")
+        .startswith("resolver: it separates the senses held out with AUROC 0.")
     )
     cells = page.locator("#every table").first.locator("tbody td:nth-child(2)")
     assert [text.strip() for text in cells.all_text_contents()] == BANK.sort_values("rank")[
@@ -434,12 +434,12 @@ def test_answers_are_those_of_the_verdicts_and_cards_begin_with_a_sentence_that_
         and "no head is ranked" in apple
     )
     assert mole.startswith("Two heads resolve “mole” in 5 of 6 pairs of senses: L0H1")
-    for card in page.locator(".card .said").all():
+    for card in page.locator(".card .found").all():
         assert card.locator("h3 + p.plain + p.answer").count() == 1
         assert not re.search(r"L\d+H\d+|%", card.locator(".plain").inner_text())
     assert "those of layer 3 do, after the last layer" in page.locator(".card").first.inner_text()
     said = page.locator("#words > details > .note").last.inner_text()
-    assert said == remarks.scope(FRAMES) and "any other position than the word" in said
+    assert said == scope(FRAMES) and "any other position than the word" in said
 
 
 def test_tables_of_text_are_stacked_on_a_phone_and_charts_are_wide_enough(unfolded):

@@ -1,13 +1,16 @@
 """The values of the page's sections: p over pairs of senses, reasons in order, one axis for words
 that differ."""
 
-import pandas as pd
+from dataclasses import replace
+
 from example_study import READ_AT, make_study
 
 from probe import charts
-from probe.pages.excerpts import readings
-from probe.pages.rows import with_tests
-from probe.pages.sections import cards, head_facts, together
+from probe.evidence.findings import findings, heads_by_rank
+from probe.pages.heads import head_facts, leading_heads, together
+from probe.pages.output import with_interval
+from probe.pages.verdicts import with_reasons
+from probe.pages.words import cards
 from probe.stats.numbers import measured
 
 FRAMES = make_study().frames
@@ -17,33 +20,36 @@ def test_a_head_of_several_pairs_of_senses_has_its_smallest_corrected_p():
     heads = FRAMES["heads"].copy()
     mine = (heads["word"] == "mole") & (heads["layer"] == 0) & (heads["head"] == 1)
     heads.loc[mine, "p_swap"] = [0.5, 0.04, 0.3, 0.2, 0.6, 0.9]
-    row = with_tests(
-        FRAMES["word_heads"].query("word == 'mole' and layer == 0 and head == 1"), heads
-    )
-    assert row["p_swap"].tolist() == [0.04]
-    assert head_facts(row.to_dict("records")[0])["p_swap"] == "p = .04"
+    rows = {"heads": heads, "word_heads": FRAMES["word_heads"]}
+    [head] = [
+        head
+        for head in heads_by_rank({name: of_mole(frame) for name, frame in rows.items()})
+        if head.name == "L0H1"
+    ]
+    assert head.p_swap == 0.04
+    assert head_facts(head)["p_swap"] == "p = .04"
 
 
-def test_a_head_has_its_place_if_any_and_its_write_with_its_interval():
-    row = with_tests(
-        FRAMES["word_heads"].query("word == 'bank' and rank == 1"), FRAMES["heads"]
-    ).to_dict("records")[0]
-    assert (
-        head_facts(row)["rank"] == "1 [1, 1]"
-        and head_facts(row | {"rank": pd.NA})["rank"] == "none"
-    )
+def of_mole(frame):
+    return frame[frame["word"] == "mole"]
+
+
+def test_a_head_has_its_rank_if_any_and_its_write_with_its_interval():
+    first = findings(FRAMES)["bank"].heads[0]
+    assert head_facts(first)["rank"] == "1 [1, 1]"
+    assert head_facts(replace(first, rank=None))["rank"] == "none"
     ends = {"direct": 0.37, "direct_low": 0.33, "direct_high": 0.4}
-    assert head_facts(row | ends)["own"] == "37\u202f% [33, 40]"
+    assert head_facts(replace(first, **ends))["own"] == "37\u202f% [33, 40]"
 
 
 def test_the_pairs_with_the_heads_own_verdict_come_first_and_none_is_missing():
-    for verdicts in (FRAMES["verdicts"], FRAMES["verdicts"].iloc[::-1]):
-        mole = next(
-            item for item in readings(FRAMES | {"verdicts": verdicts}) if item["word"] == "mole"
-        )
+    table = with_reasons(FRAMES["verdicts"], FRAMES["heads"])
+    for verdicts in (table, table.iloc[::-1]):
+        sections = leading_heads(findings(FRAMES), verdicts)
+        mole = next(item for item in sections if item["word"] == "mole")
         head = mole["heads"][0]
         assert [reason["verdict"] for reason in head["reasons"]] == ["resolver"] * 5 + ["none"]
-    assert head["where"] == "in 5 of 5 pairs of senses"
+    assert (head["resolves"], head["of"]) == (5, 5)
 
 
 def test_the_axis_of_sets_leaves_room_for_the_word_that_goes_furthest():
@@ -62,20 +68,22 @@ def test_the_axis_of_sets_leaves_room_for_the_word_that_goes_furthest():
 
 
 def test_the_read_out_stands_in_every_depth_profile_of_a_word():
-    for card in cards(FRAMES):
+    shown = cards(findings(FRAMES))
+    for card in shown:
         for _, chart in card["depth"]:
             lines = [
                 rows for rows in chart.to_dict()["datasets"].values() if set(rows[0]) == {"at"}
             ]
-            assert [{"at": READ_AT}] in lines, card["word"]
-    assert len(cards(FRAMES)[1]["depth"]) == 6
+            assert [{"at": READ_AT}] in lines, card["found"].word
+    assert len(shown[1]["depth"]) == 6
 
 
 def test_the_smallest_set_has_its_interval():
-    bank = together(FRAMES)[0]
+    bank = together(findings(FRAMES), FRAMES)[0]
     row = FRAMES["curves"].query("word == 'bank' and size == smallest").iloc[0]
-    assert bank["kept"] == measured(
+    assert with_interval(bank["smallest"], "faithfulness") == measured(
         row["faithfulness"], row["faithfulness"] - 0.05, row["faithfulness"] + 0.03
     )
-    never = together(FRAMES | {"curves": FRAMES["curves"].assign(smallest=None)})[0]
-    assert (never["names"], never["kept"], never["rival"]) == ([], "", "")
+    frames = FRAMES | {"curves": FRAMES["curves"].assign(smallest=None)}
+    never = together(findings(frames), frames)[0]
+    assert (never["smallest"], never["random"]) == (None, None)

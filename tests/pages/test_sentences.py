@@ -8,12 +8,13 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import page_text
 import pandas as pd
 import pytest
 from example_study import make_study
 
 from probe.evidence.material import LATE as CUE_COMES_LATE
-from probe.pages import answers, remarks
+from probe.pages import answer as answer_module
 from probe.stats.verdicts import ORDER
 
 FRAMES = make_study().frames
@@ -38,6 +39,8 @@ def head(
         "auroc": 0.93,
     }
     row |= {"swap": net, "net": net, "net_low": net - 0.05, "net_high": net + 0.05}
+    row |= {"same_sense": 0.0, "direct": net, "direct_low": net, "direct_high": net}
+    row |= {"self_repair": 0.0, "attention_previous": 0.1}
     row |= {"attention_cue": 0.6, "attention_itself": 0.3} | dict(
         zip(("rank", "rank_low", "rank_high"), place)
     )
@@ -69,9 +72,17 @@ def frames_of(*heads, kept=(0.0, 0.6, 0.95, 1.0), routes=(0.95, 0.03), frames=No
         {"word": "bank", "size": [1, 1, 2, 2], "faithfulness": [0.1, 0.2, 0.3, 0.12]}
     )
     shares = rows.assign(cue_only=routes[0] * rows["swap"], other_only=routes[1] * rows["swap"])
-    made = {"word_heads": rows, "heads": rows, "head_parts": shares, "random_sets": sets}
+    made = {
+        "word_heads": rows,
+        "heads": rows,
+        "head_parts": shares,
+        "random_sets": sets,
+    }
     made |= {"curves": curve.assign(smallest=smallest), "words": FRAMES["words"].assign(**words)}
-    return FRAMES | made | (frames or {})
+    whole = FRAMES | made | (frames or {})
+    # The means over pairs of senses have no tests of their own.
+    tests = ["p_auroc", "p_swap"]
+    return whole | {"word_heads": whole["word_heads"].drop(columns=tests, errors="ignore")}
 
 
 def changed(name: str, rows: str = "", **columns) -> dict[str, pd.DataFrame]:
@@ -80,35 +91,27 @@ def changed(name: str, rows: str = "", **columns) -> dict[str, pd.DataFrame]:
     return {name: frame.assign(**columns)}
 
 
-def told(function):
-    """What a function says of bank, and what of mole, each from frames to one text."""
-
-    def of(word):
-        def say(frames):
-            found = function(frames, word)
-            return found if isinstance(found, str) else " ".join(found)
-
-        return say
-
-    return of("bank"), of("mole")
+def of(function, word):
+    """What is said of one word, from frames to one text."""
+    return lambda frames: function(frames, word)
 
 
-answer, answer_mole = told(answers.answer)
-plain, plain_mole = told(answers.plain)
-sure, sure_mole = told(remarks.sure)
-evidence, evidence_mole = told(remarks.evidence)
+answer, answer_mole = (of(page_text.card_answer, word) for word in ("bank", "mole"))
+plain, plain_mole = (of(page_text.sentence, word) for word in ("bank", "mole"))
+sure, sure_mole = (of(page_text.certainty, word) for word in ("bank", "mole"))
+evidence, evidence_mole = (of(page_text.card_evidence, word) for word in ("bank", "mole"))
 
 
 def across(frames):
-    return remarks.across(frames, ["bank", "mole"])
+    return page_text.headline(frames, ["bank", "mole"])
 
 
 def across_one(words):
-    return remarks.across(FRAMES, words)
+    return page_text.headline(FRAMES, words)
 
 
 def cautions(frames, origin="folder"):
-    return " ".join(remarks.cautions(frames, "made-up", origin))
+    return page_text.cautions(frames, "made-up", origin)
 
 
 def row_of(name: str, place: int, **changes) -> dict[str, object]:
@@ -173,6 +176,7 @@ LAYERS = FRAMES["heads"].query("word == 'bank'").assign(verdict="none")
 DEEP = {"heads": pd.concat([LAYERS, LAYERS.assign(layer=LAYERS["layer"] + 1)])}
 ON_ITSELF = {"attention_cue": 0.02, "attention_itself": 0.83}
 RIGHT, WRONG, LATE = (row_of("showcase", place) for place in range(3))
+TOKEN = {"role": "", "attention_percent": f"42{N}%", "size": f"3.1{N}%", "toward": "river"}
 SECOND, OK = row_of("beside", 0), FRAMES["certificate"]
 BY_MODEL, BY_PLACE = (
     "by the same model with random weights",
@@ -562,19 +566,19 @@ SENTENCES = [
         FRAMES | changed("words", "sense_a == 'animal' and sense_b == 'unit'"),
     ),
     (
-        remarks.numbers_apart,
+        page_text.numbers_apart,
         f"It moves the word 30{N}% of the way and itself writes 14{N}%: what comes after it adds the rest.",
         head("L0H2", direct=0.14),
         head("L0H2", direct=0.15),
     ),
     (
-        remarks.numbers_apart,
+        page_text.numbers_apart,
         f"It writes 46{N}% of the way and moves the word 30{N}%: what comes after it takes part of it back.",
         head("L0H2", direct=0.46),
         head("L0H2", direct=0.45),
     ),
     (
-        remarks.numbers_apart,
+        page_text.numbers_apart,
         f"It hardly looks at the cue (10{N}% of its attention): what it moves came by way of other tokens, or of heads",
         head("L0H2", direct=0.3, attention_cue=0.1),
         head("L0H2", direct=0.3, attention_cue=0.2),
@@ -639,7 +643,7 @@ SENTENCES = [
     (
         evidence,
         "That L0H2 also moves the lexicon's continuations was not shown.",
-        frames_of(head("L0H2", continued=0.019)),
+        frames_of(head("L0H2", continuation=0.019)),
         frames_of(head("L0H2", p_continuation=np.nan)),
     ),
     (
@@ -773,105 +777,122 @@ SENTENCES = [
         frames_of(CARRIER),
     ),
     (
-        remarks.scope,
+        page_text.scope,
         "Swapped: the output of each of 16 heads at the word, one head at a time, between",
         FRAMES,
         FRAMES | changed("words", ranked=False),
     ),
     (
-        remarks.scope,
+        page_text.scope,
         "of two senses (at least 192 sentences held out, at least 14 pairs of cue words)",
         FRAMES,
         FRAMES | changed("words", "word == 'bank'"),
     ),
     (
-        remarks.scope,
+        page_text.scope,
         "Not swapped for these numbers: any other position than the word.",
         FRAMES,
         FRAMES | changed("words", ranked=False),
     ),
     (
-        remarks.scope,
+        page_text.scope,
         "for the heads and pairs of senses of a word (up to 80 tests), not for the number of words (2).",
         FRAMES,
         FRAMES | changed("words", "word == 'mole'"),
     ),
     (
-        remarks.scope,
+        page_text.scope,
         "Nothing was swapped, because no word was shown to have a gap",
         FRAMES | changed("words", ranked=False),
         FRAMES,
     ),
     (
-        remarks.agreement,
+        page_text.agreement,
         "model and the from-scratch math agree: the largest of 17 differences",
         OK,
         OK.assign(ok=[False, *[True] * 16]),
     ),
     (
-        remarks.agreement,
+        page_text.agreement,
         "1 of 17 differences between the hooked model and the from-scratch math are too large",
         OK.assign(ok=[False, *[True] * 16]),
         OK,
     ),
     (
-        remarks.later_words,
+        page_text.later_words,
         "“carbon” comes after the word: a causal model cannot have resolved the word by it. Measured: with",
         LATE,
         LATE | {"cue": None},
     ),
     (
-        remarks.later_words,
+        page_text.later_words,
         "no head's write at the word changes by more than 3 × 10⁻⁸ of the largest ΔE",
         LATE,
         LATE | {"difference": 0.0},
     ),
-    (remarks.later_words, "What tells the sense comes after the word", LATE | {"cue": None}, LATE),
     (
-        remarks.second_model,
+        page_text.later_words,
+        "What tells the sense comes after the word",
+        LATE | {"cue": None},
+        LATE,
+    ),
+    (
+        page_text.second_model,
         "is nearest to unit, as meant (coordinate 0.41). Without what comes after the word",
         SECOND,
         SECOND | {"reads_as": "animal"},
     ),
-    (remarks.second_model, "so this is no better than a guess", SECOND | {"shown": False}, SECOND),
     (
-        remarks.second_model,
+        page_text.second_model,
+        "so this is no better than a guess",
+        SECOND | {"shown": False},
+        SECOND,
+    ),
+    (
+        page_text.second_model,
         "Of single words “carbon” counts most. Coordinate with it hidden: 0.17",
         SECOND,
         SECOND | {"share": np.nan},
     ),
     (
-        remarks.second_model,
+        page_text.second_model,
         "; with “dioxide” as the only other word: 0.31; with none: 0.04",
         SECOND,
         SECOND | {"cue_share": np.nan},
     ),
-    (remarks.second_model, "; with “dioxide” hidden: ", SECOND, SECOND | {"cue": "carbon"}),
+    (page_text.second_model, "; with “dioxide” hidden: ", SECOND, SECOND | {"cue": "carbon"}),
     (
-        remarks.second_model,
+        page_text.second_model,
         "Through which heads “carbon” acts, in per cent of the coordinate that is lost without each: L1H0",
         SECOND,
         SECOND | {"shown": False},
     ),
     (
-        lambda row: remarks.reading(row, True),
+        lambda row: page_text.reading(row, True),
         "nearest to river, although money is meant",
         WRONG,
         RIGHT,
     ),
     (
-        lambda row: remarks.reading(row, True),
+        lambda row: page_text.reading(row, True),
         "nearest to river, as meant (coordinate 0.43, from −0.50 for money to 0.50 for river).",
         RIGHT,
         WRONG,
     ),
     (
-        lambda known: remarks.reading(RIGHT, known),
+        lambda known: page_text.reading(RIGHT, known),
         "The senses were not shown to be apart in this model, so this is no better",
         False,
         True,
     ),
-    (answers.question, "Which heads resolve bank and mole?", ["bank", "mole"], ["bank"]),
+    (
+        page_text.token_title,
+        f"attention 42{N}%, ΔE 3.1{N}% of the gap toward river",
+        TOKEN,
+        TOKEN | {"role": "later"},
+    ),
+    (page_text.token_title, "comes after the word", TOKEN | {"role": "later"}, TOKEN),
+    (answer_module.question, "Which heads resolve bank and mole?", ["bank", "mole"], ["bank"]),
 ]
 # fmt: on
 
@@ -906,18 +927,26 @@ def phrases(module) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("module", [answers, remarks], ids=["answers", "remarks"])
-def test_the_table_lists_every_kind_of_sentence(module):
+TEMPLATES = ("agreement", "card", "cautions", "head_sentences", "showcase_sentences")
+PHRASES = {"answer": phrases(answer_module)}
+PHRASES |= {name: page_text.phrases(f"{name}.html.j2") for name in TEMPLATES}
+
+
+@pytest.mark.parametrize("source", PHRASES)
+def test_the_table_lists_every_kind_of_sentence(source):
     every = "\n".join(map(said, range(len(SENTENCES))))
-    assert sorted(phrase for phrase in phrases(module) if phrase not in every) == []
+    assert PHRASES[source]
+    assert sorted(phrase for phrase in PHRASES[source] if phrase not in every) == []
 
 
 @pytest.mark.parametrize("word", ["bank", "mole", "apple"])
 def test_nothing_is_a_reason_and_the_first_sentence_names_no_head(word):
-    whole = " ".join([answers.answer(FRAMES, word), *remarks.evidence(FRAMES, word)])
-    assert not re.search(r"because|\bfirst,|second|third", whole)
-    assert not re.search(r"L\d+H\d+|%|because|resolv", answers.plain(FRAMES, word))
+    card = page_text.card_answer(FRAMES, word) + page_text.card_evidence(FRAMES, word)
+    assert not re.search(r"because|\bfirst,|second|third", card)
+    assert not re.search(r"L\d+H\d+|%|because|resolv", page_text.sentence(FRAMES, word))
 
 
 def test_every_verdict_has_its_words():
-    assert {"resolver", *remarks.WHAT, "none"} == set(ORDER)
+    for name in set(ORDER) - {"resolver", "none"}:
+        said_of_it = evidence(frames_of(head("L0H2", verdict=name)))
+        assert re.search(rf"L0H2 \w+ [^;]+ \({name}\)", said_of_it), name

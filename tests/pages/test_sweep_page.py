@@ -264,7 +264,10 @@ def test_the_command_takes_several_files_and_says_what_became_of_them(folder, tm
         write_rows(given / name, part, keep=WITHOUT_FRAMES)
     base = ("--model", folder, "--out", tmp_path / "out", "--block", 64)
     code, out, err = run("sweep", "--sentences", given / "a.jsonl", given / "b c.jsonl", *base)
-    told = r"^300 sentences: \d+ measured, \d+ fitted on, 0 left out; 5 shards, [\d,]+ rows of heads\.$"
+    told = (
+        r"^300 sentences: \d+ measured, \d+ fitted on, 0 left out; 5 shards, "
+        r"[\d,]+ rows of heads\.$"
+    )
     assert code == 0 and re.search(told, out, re.MULTILINE)
     assert re.search(r"^measuring: 300 of 300 sentences, [\d.]+ per second", err, re.MULTILINE)
     made_by = json.loads((tmp_path / "out" / "manifest.json").read_text())["command"]

@@ -79,7 +79,7 @@ def by_depth(resid, labels, groups, seed=0):
 
 
 def by_hand(g):
-    """One pair of senses whose g of every depth is given, from 32 cue words. AUROC plays no part."""
+    """One pair of senses with this g at every depth, from 32 cue words. AUROC plays no part."""
     g = np.array(g)
     return axes.DepthSeparation(np.linspace(1, 0.5, len(g)), g, np.sqrt(2 / 32 + g**2 / (4 * 32)))
 

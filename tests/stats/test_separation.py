@@ -103,7 +103,7 @@ def test_intervals_hold_the_value_and_widen_where_there_is_doubt():
     assert width[1, 2] < 0.05 < np.delete(width.ravel(), 5).min()
 
 
-def test_what_moves_the_word_and_what_moves_it_back_have_a_test_each_corrected_over_all_pairs_of_senses():
+def test_both_directions_of_a_swap_have_a_test_each_corrected_over_all_pairs_of_senses():
     """In the second of two pairs of senses one head moves the word towards its sense, one away from
     it."""
     cues, rng = range(12), np.random.default_rng(0)

@@ -336,7 +336,10 @@ def test_the_rules_that_leave_rows_out(tmp_path, folder):
     )
     result = sweep(str(folder), [given], tmp_path / "out", options=SMALL)
     counted, sentences = result.manifest["counts"]["reasons"], table(result.folder, "sentences")
-    same = "identical to a sentence of another sense up to the word, so a causal model cannot tell them apart there"
+    same = (
+        "identical to a sentence of another sense up to the word, so a causal model cannot tell "
+        "them apart there"
+    )
     assert counted["repeats the sentence"] == 1 and counted[same] == 2
     assert (
         counted["the cue comes after the word, where a causal model cannot have read it yet"] == 1
@@ -356,7 +359,8 @@ def test_bad_rows_and_too_few_sentences_stop_before_anything_is_measured(tmp_pat
     with pytest.raises(InputError) as caught:
         sweep(str(folder), [given], tmp_path / "out", options=SMALL)
     assert str(caught.value) == (
-        f"Reading {given}, line 51: the word is at characters 2 to 60, expected a span within the 6 characters of the "
+        f"Reading {given}, line 51: the word is at characters 2 to 60, expected a span within the "
+        "6 characters of the "
         "text (2 of 52 rows are bad); correct the file and read it again."
     )
     assert not list((tmp_path / "out").rglob("*.parquet"))

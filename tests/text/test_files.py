@@ -177,7 +177,10 @@ def test_a_table_made_in_python_is_read_as_a_file_is(made):
 
 
 NOT_READ = "Reading sentences from a table made in Python: "
-INT = f"{NOT_READ}got int (DataFrame constructor not properly called!), expected a path, a DataFrame, a list of "
+INT = (
+    f"{NOT_READ}got int (DataFrame constructor not properly called!), expected a path, a "
+    "DataFrame, a list of "
+)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +190,10 @@ INT = f"{NOT_READ}got int (DataFrame constructor not properly called!), expected
         (7, INT),
         (
             [{"word": "bat"}],
-            f"{NOT_READ}the columns sense, text are missing, got word, expected at least sense and ",
+            (
+                f"{NOT_READ}the columns sense, text are missing, got word, expected at least "
+                "sense and "
+            ),
         ),
         (
             [BANK, BANK | {"end": 99}],
@@ -280,7 +286,8 @@ def test_other_words_are_left_out_and_counted_and_a_word_that_no_row_has_is_one_
     assert [sentence.word for sentence in corpus.sentences] == ["mole"]
     assert corpus.left_out == (LeftOut("line 1", "about another word than 'mole'"),)
     assert fails(place, word="seal") == (
-        f"Reading sentences with 'seal' from {place}: none of the 2 sentences has it, the words there are bank, mole; "
+        f"Reading sentences with 'seal' from {place}: none of the 2 sentences has it, the words "
+        "there are bank, mole; "
         "ask for one of these."
     )
 
@@ -291,7 +298,10 @@ def test_other_words_are_left_out_and_counted_and_a_word_that_no_row_has_is_one_
 EMPTY = "it is empty, expected one sentence per row; add some."
 NO_ROWS = "it holds no rows, expected one sentence per row; add some."
 TWICE = "the header has 'text' twice, expected it once; rename one of them."
-MISSING = "the columns sense, text are missing, got word, start, expected at least sense and text; rename or add what "
+MISSING = (
+    "the columns sense, text are missing, got word, start, expected at least sense and text; "
+    "rename or add what "
+)
 MISSING += "is missing and read it again."
 
 
@@ -329,7 +339,8 @@ def test_a_file_that_may_not_be_opened(tmp_path, monkeypatch):
     place = write(tmp_path / "mine.jsonl", [BANK])
     monkeypatch.setattr(Path, "open", refuse)
     assert fails(place) == (
-        f"Reading sentences from {place}: it cannot be opened (Permission denied); make it readable or give another."
+        f"Reading sentences from {place}: it cannot be opened (Permission denied); make it "
+        "readable or give another."
     )
 
 
@@ -344,7 +355,8 @@ def test_bytes_that_are_not_utf8_are_placed(tmp_path):
 def test_missing_columns_are_named_with_those_that_are_there(place):
     write(place, [{"word": "bank", "sense": "1", "sentence": "The river bank.", "end": 14}])
     assert fails(place) == (
-        f"Reading sentences from {place}: the column text is missing, got word, sense, sentence, end, "
+        f"Reading sentences from {place}: the column text is missing, got word, sense, sentence, "
+        "end, "
         "expected at least sense and text; rename or add what is missing and read it again."
     )
 
@@ -361,7 +373,10 @@ def test_a_file_that_only_calls_itself_parquet(tmp_path):
 
 # --- rows that cannot be used: the first is named, all are counted, nothing is dropped ------------
 
-FORMS_FOUND = "(whole, with capital letters or without, with -s, -es or 's), expected it once, or start and end to say where"
+FORMS_FOUND = (
+    "(whole, with capital letters or without, with -s, -es or 's), expected it once, or start and "
+    "end to say where"
+)
 NO_WORD = "word is missing, expected a column that names it, or one word named for all rows"
 OUTSIDE = "expected a span within the {} characters of the text"
 TOGETHER = "expected both or neither"
@@ -466,7 +481,8 @@ def test_a_sentence_checks_itself():
     with pytest.raises(InputError) as error:
         Sentence("bank", "river", "The bank.", 4, 80)
     assert str(error.value) == (
-        "Making a sentence: the word is at characters 4 to 80, expected a span within the 9 characters of the text; "
+        "Making a sentence: the word is at characters 4 to 80, expected a span within the 9 "
+        "characters of the text; "
         "correct it and try again."
     )
 
@@ -548,11 +564,13 @@ def test_a_class_map_that_is_none_or_is_not_there(folder, content):
     place = folder / "classes_map.txt"
     place.write_text(content)
     assert fails(folder) == (
-        f'Reading {place}: got no class map, expected a JSON object such as {{"0": "bank_bank"}}; restore the file.'
+        f'Reading {place}: got no class map, expected a JSON object such as {{"0": "bank_bank"}}; '
+        "restore the file."
     )
     place.unlink()
     assert fails(folder) == (
-        f"Reading the folder {folder}: classes_map.txt is not there, expected a CoarseWSD-20 word folder; "
+        f"Reading the folder {folder}: classes_map.txt is not there, expected a CoarseWSD-20 word "
+        "folder; "
         "give such a folder, or a JSONL, CSV, TSV or Parquet file."
     )
 
@@ -574,7 +592,8 @@ def test_a_folder_without_sentences_or_without_classes(folder):
     assert len(read_sentences(folder).sentences) == 1
     (folder / "test.data.txt").unlink()
     assert fails(folder) == (
-        f"Reading the word folder {folder}: neither train.data.txt nor test.data.txt is there, expected at least one; "
+        f"Reading the word folder {folder}: neither train.data.txt nor test.data.txt is there, "
+        "expected at least one; "
         "give a complete CoarseWSD-20 word folder."
     )
 

@@ -178,7 +178,10 @@ def test_the_place_of_the_word_varies_between_frames(gpt2):
 
 
 def test_importing_the_lexicon_finds_the_module_and_loads_neither_torch_nor_pandas():
-    code = "import sys, probe.text.lexicon as it; print(it.__file__, {'torch', 'pandas'} & set(sys.modules))"
+    code = (
+        "import sys, probe.text.lexicon as it; print(it.__file__, {'torch', 'pandas'} & "
+        "set(sys.modules))"
+    )
     shown = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
@@ -189,8 +192,10 @@ def test_an_unknown_word_is_one_sentence():
     with pytest.raises(InputError) as error:
         lexicon.entry("../lexicon/bank")
     assert str(error.value) == (
-        "Looking up '../lexicon/bank' in the lexicon: it is not there, the lexicon has apple, bank, bark, bat, crane, "
-        "match, mole, mouse, nail, organ, palm, pitcher, ruler, seal, spring, trunk; give one of these, or a file of "
+        "Looking up '../lexicon/bank' in the lexicon: it is not there, the lexicon has apple, "
+        "bank, bark, bat, crane, "
+        "match, mole, mouse, nail, organ, palm, pitcher, ruler, seal, spring, trunk; give one of "
+        "these, or a file of "
         "your own sentences."
     )
     with pytest.raises(InputError, match="Looking up 'showcase' in the lexicon: it is not there"):
@@ -221,7 +226,8 @@ def test_an_entry_that_cannot_be_paired_is_refused(cues, got):
     with pytest.raises(InputError) as error:
         lexicon.Entry("bank", senses, ())
     assert str(error.value) == (
-        f"Reading the lexicon's word 'bank': got senses with {got} of them different, expected two or more senses with "
+        f"Reading the lexicon's word 'bank': got senses with {got} of them different, expected two "
+        "or more senses with "
         "equally many cues and none in common; correct its file."
     )
 

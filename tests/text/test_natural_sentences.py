@@ -238,6 +238,7 @@ def test_a_word_without_natural_sentences_is_refused():
     with pytest.raises(InputError) as caught:
         expand_natural("bark")
     assert str(caught.value) == (
-        "Looking up natural sentences with 'bark': there are none, the words that have some are apple, bank, bat, "
+        "Looking up natural sentences with 'bark': there are none, the words that have some are "
+        "apple, bank, bat, "
         "crane, mole, organ, plant, seal; give one of these, or a file of your own sentences."
     )

@@ -226,8 +226,10 @@ def test_too_few_sentences_are_said_in_one_sentence():
     with pytest.raises(InputError) as error:
         cross_fit(without(few, *BARE))
     assert str(error.value) == (
-        f"Holding out the sentences of 'lock': got {len(few) - 2} sentences of 'door' and 2 sentences of 'canal' with "
-        f"2 groups of cue words to keep apart, expected at least {splits.MIN_UNITS} groups and {splits.MIN_PER_SENSE} "
+        f"Holding out the sentences of 'lock': got {len(few) - 2} sentences of 'door' and 2 "
+        "sentences of 'canal' with "
+        f"2 groups of cue words to keep apart, expected at least {splits.MIN_UNITS} groups and "
+        f"{splits.MIN_PER_SENSE} "
         "sentences of each sense to fit on in every fold; "
         "give eight or more of every sense, with four or more different cue words."
     )

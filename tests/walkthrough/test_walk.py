@@ -44,7 +44,7 @@ def coordinates(frame, letter):
     ].to_numpy()
 
 
-def test_the_words_token_vector_is_exactly_the_same_in_both_sentences_and_its_position_vector_is_not(
+def test_the_words_token_vector_is_the_same_in_both_sentences_and_its_position_vector_is_not(
     walked,
 ):
     rows = walked.frames["embedding"].set_index(["part", "where"])
@@ -267,7 +267,10 @@ def test_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
 
 
 TWO = {"against": "A bank", "beside": "My bank"}
-EMPTY = "Choosing a word to follow: got an empty one, expected a word of the text; give --word bank, say."
+EMPTY = (
+    "Choosing a word to follow: got an empty one, expected a "
+    "word of the text; give --word bank, say."
+)
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_the_steps_and_tables_are_those_of_the_family(walked, kind):
 
 
 @pytest.mark.parametrize("kind", each_family("olmo2", "gemma2", "gemma3_text"))
-def test_where_a_family_norms_what_its_heads_write_the_sum_shows_it_and_a_head_moves_by_what_is_added(
+def test_where_a_family_norms_its_writes_the_sum_shows_it_and_a_head_moves_by_what_is_added(
     kind,
 ):
     model = family_model(kind)
@@ -175,7 +175,8 @@ def test_a_text_longer_than_a_layer_looks_back_is_refused_and_a_shorter_one_walk
     with pytest.raises(probe.InputError) as refused:
         probe.walk(model, SOURCE)
     assert str(refused.value) == (
-        f"Walking a text through {kind}: it has {n} tokens, and some layers look back over 5 only, so that one mask "
+        f"Walking a text through {kind}: it has {n} tokens, and some "
+        "layers look back over 5 only, so that one mask "
         "would not do; give a text of at most 5 tokens."
     )
     assert probe.walk(model, "the bank").frames["agreement"]["error"].max() < 1e-5

@@ -133,17 +133,50 @@ def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, p
 @pytest.mark.parametrize(
     ("kind", "given", "said"),
     [
-        ("bart", {"target": None}, "{walking}: it is an encoder-decoder; give the translation so far with --target."),
-        ("llama", {}, ("{walking}: it has no decoder for a target; leave --target away, or take an encoder-decoder, "
-         "as tiny-translator.")),
-        ("bart", {"beside": SOURCE}, ("{walking}: a walk through two texts compares no word with another sentence; "
-         "leave --beside and --against away.")),
-        ("bart", {"word": " "}, ("Choosing a word to follow: got an empty one, expected a word of the translation; "
-         "give --word rive, say.")),
-        ("bart", {"head": (2, 0)}, "Following layer 2 of bart: it has 2 layers; give --layer from 0 to 1."),
-        ("bart", {"target": " "}, "Reading the text: got an empty text, expected at least one word; give a sentence."),
+        (
+            "bart",
+            {"target": None},
+            ("{walking}: it is an encoder-decoder; give the translation so far with --target."),
+        ),
+        (
+            "llama",
+            {},
+            (
+                "{walking}: it has no decoder for a target; leave "
+                "--target away, or take an encoder-decoder, "
+                "as tiny-translator."
+            ),
+        ),
+        (
+            "bart",
+            {"beside": SOURCE},
+            (
+                "{walking}: a walk through two texts compares "
+                "no word with another sentence; "
+                "leave --beside and --against away."
+            ),
+        ),
+        (
+            "bart",
+            {"word": " "},
+            (
+                "Choosing a word to follow: got an empty one, "
+                "expected a word of the translation; "
+                "give --word rive, say."
+            ),
+        ),
+        (
+            "bart",
+            {"head": (2, 0)},
+            ("Following layer 2 of bart: it has 2 layers; give --layer from 0 to 1."),
+        ),
+        (
+            "bart",
+            {"target": " "},
+            ("Reading the text: got an empty text, expected at least one word; give a sentence."),
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_walked_is_one_sentence(kind, given, said):
     with pytest.raises(probe.InputError) as raised:
         probe.walk(family_model(kind), SOURCE, **({"target": TARGET} | given))

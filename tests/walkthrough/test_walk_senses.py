@@ -71,7 +71,10 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
     assert (found.layer, found.head) == (0, moved.index(max(moved)))
     most = f"by what it takes from the content words before it: {100 * max(moved):.0f}"
     assert f"furthest towards its sense “river” {most}" in because(found.findings)
-    rest = "of the way from “money”. Where the two senses lie was measured in 32 sentences of the lexicon."
+    rest = (
+        "of the way from “money”. Where the two senses lie was "
+        "measured in 32 sentences of the lexicon."
+    )
     assert rest in because(found.findings)
 
 
@@ -105,7 +108,10 @@ BEHIND = next(
     [
         (
             "Bank",
-            "Nothing stands before “Bank”, and {} reads left to right: what comes after it cannot change",
+            (
+                "Nothing stands before “Bank”, and {} reads left to "
+                "right: what comes after it cannot change"
+            ),
         ),
         (
             "The bank was muddy",
@@ -113,7 +119,10 @@ BEHIND = next(
         ),
         (
             BEHIND.text,
-            f"What tells the sense of “bank” here, “{BEHIND.cue}”, comes after it, and {{}} reads left to",
+            (
+                f"What tells the sense of “bank” here, “{BEHIND.cue}”, "
+                f"comes after it, and {{}} reads left to"
+            ),
         ),
         ("The river bank", None),
     ],
@@ -185,7 +194,10 @@ def test_where_nothing_before_the_word_differs_nothing_differs(model):
 def test_the_depth_at_which_the_sentences_part_is_told(model):
     walked = probe.walk(model, "The river bank", against="The mole bank", word="bank")
     told = answer(walked.findings)
-    same = "“bank” is the same vector in both sentences where it enters layer 0, and another where it enters layer 1. L"
+    same = (
+        "“bank” is the same vector in both sentences where it enters "
+        "layer 0, and another where it enters layer 1. L"
+    )
     assert told.startswith(same)
     assert " long here, " not in told and " here, " in told and " there, " in told
     walked = probe.walk(
@@ -231,12 +243,25 @@ def test_the_trace_of_two_sentences_is_that_of_a_pair_along_the_line_between_the
 @pytest.mark.parametrize(
     ("text", "other", "said"),
     [
-        ("The river bank", "The mole under the river bank",
-         "of the other, and parts can be put only where they fit; write the two with as many tokens before the word."),
-        ("The river bank was muddy", "The river bank is old", ("Tracing two sentences: they are the same up to “bank”, "
-         "so nothing that it reads differs; write them with another word before it.")),
+        (
+            "The river bank",
+            "The mole under the river bank",
+            (
+                "of the other, and parts can be put only where they fit; write "
+                "the two with as many tokens before the word."
+            ),
+        ),
+        (
+            "The river bank was muddy",
+            "The river bank is old",
+            (
+                "Tracing two sentences: they are "
+                "the same up to “bank”, "
+                "so nothing that it reads differs; write them with another word before it."
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_sentences_that_cannot_be_traced_say_why(model, text, other, said):
     walked = probe.walk(model, text, against=other, word="bank")
     assert travels(walked).startswith("Tracing two sentences: ") and travels(walked).endswith(said)

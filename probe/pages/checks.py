@@ -1,0 +1,124 @@
+"""The sections of a report on what its answer rests on: gate, power and controls, the certificate,
+which sentences were used, and the tables to download.
+
+Records and frames in, plain values and charts out; the sentences stand in the templates.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from probe import charts
+from probe.evidence.columns import TABLES
+from probe.evidence.findings import Frames, WordFindings
+from probe.stats.numbers import decimal, p_value
+from probe.text.sentences import REPEATS
+
+PARTS = ("tested", "learned from", "neither")
+LATER = "later token"
+Section = dict[str, Any]
+
+
+def controls_and_power(findings: Mapping[str, WordFindings]) -> Section:
+    """Gate, power and controls of each word: the smallest sizes and the weakest of its pairs of
+    senses."""
+    words = [_controls_and_power(found) for found in findings.values()]
+    conditions = [set(found.rows["controls"]["condition"]) for found in findings.values()]
+    return {
+        "words": words,
+        "later": any(LATER in of_word for of_word in conditions),
+        "drawn": any(item["chart"] for item in words),
+    }
+
+
+def _controls_and_power(found: WordFindings) -> Section:
+    pairs = found.pairs
+    controls = found.rows["controls"]
+    chart = None
+    pair = ""
+    if len(controls):
+        resolvers = [head.name for head in found.resolvers]
+        chart = charts.control_strips(controls, found.word, shown=resolvers)
+        pair = f"{controls['sense_a'].iloc[0]} / {controls['sense_b'].iloc[0]}"
+    next_token = "not predicted"
+    if found.causal:
+        next_token = _extreme([one.next_token_p for one in pairs], max, "≤")
+    return {
+        "word": found.word,
+        "chart": chart,
+        "pair": pair,
+        "apart": f"{sum(one.ranked for one in pairs)} of {len(pairs)}",
+        "gate": _extreme([one.gap_p for one in pairs], max, "≤"),
+        "untrained_p": _extreme([one.untrained_p for one in pairs], min, "≥"),
+        "next_token": next_token,
+        "sentences_fit": min(one.sentences_fit for one in pairs),
+        "sentences_report": min(one.sentences_report for one in pairs),
+        "cue_words": min(one.cue_words for one in pairs),
+        "pairs": min(one.pairs for one in pairs),
+        "visible_pairs": decimal(max(one.visible_d_pairs for one in pairs)),
+        "exploratory": found.exploratory,
+    }
+
+
+def _extreme(p: list[float], extreme: Callable[[Iterable[float]], float], sign: str) -> str:
+    """The p of a word's pair of senses; of several the largest (≤) or the smallest (≥)."""
+    text = p_value(extreme(p))
+    return text if len(p) == 1 else text.replace("=", sign)
+
+
+def certificate(frame: pd.DataFrame) -> Section:
+    """How many comparisons hold, the worst of them, and every one from worst to best."""
+    rows = frame.sort_values("error", ascending=False, kind="stable").to_dict("records")
+    for row in rows:
+        row.setdefault("where", "" if pd.isna(row["layer"]) else f"layer {row['layer']}")
+    return {"rows": rows, "held": int(frame["ok"].sum()), "worst": rows[0]}
+
+
+def data_used(findings: Mapping[str, WordFindings], left_out: pd.DataFrame) -> Section:
+    """How many sentences of each word went where, by what design, and what was left out and why."""
+    rows = [_data_of_word(found) for found in findings.values()]
+    return {
+        "rows": rows,
+        "left_out": _left_out(left_out),
+        "number_left_out": len(left_out),
+        "several_tokens": any(row["tokens"] > 1 for row in rows),
+    }
+
+
+def _data_of_word(found: WordFindings) -> Section:
+    sentences = found.rows["sentences"]
+    words = found.rows["words"]
+    counts = sentences["part"].value_counts()
+    return {
+        "word": found.word,
+        "tokens": int(words["tokens_of_word"].max()),
+        "unpaired": unpaired(sentences),
+        "split": words["split_design"].iloc[0],
+        "pairs": words["pair_design"].iloc[0],
+    } | {part: int(counts.get(part, 0)) for part in PARTS}
+
+
+def unpaired(sentences: pd.DataFrame) -> int:
+    """Number of a word's sentences whose pair no sentence of another sense names, so that they
+    cannot be swapped."""
+    partners = sentences.groupby("pair")["sense"].transform("nunique")
+    return int((partners == 1).sum())
+
+
+def _left_out(left_out: pd.DataFrame) -> list[Section]:
+    """Sentences left out by word and rule; repetitions count together, and so does what had no word
+    yet."""
+    repeats = left_out["reason"].str.startswith(REPEATS)
+    rule = left_out["reason"].where(~repeats, f"{REPEATS} an earlier row")
+    rows = pd.DataFrame({"word": left_out["word"].fillna(""), "reason": rule})
+    counts: Any = rows.groupby(["word", "reason"], sort=False).size().reset_index(name="count")
+    return list(counts.to_dict("records"))
+
+
+def downloads(frames: Frames, what: Mapping[str, str] = TABLES) -> list[Section]:
+    """The tables in the page's folder, and `what` each holds."""
+    return [
+        {"name": name, "what": what.get(name, ""), "rows": len(frame)}
+        for name, frame in frames.items()
+    ]

@@ -1,0 +1,253 @@
+"""The sections of a report about heads: the maps, what the leading heads are, sets of heads, who
+wrote the difference, and all heads in a table.
+
+Records in, plain values and charts out; the sentences stand in the templates.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from probe import charts
+from probe.charts.evidence import HEAD_PARTS
+from probe.evidence.columns import LEADERS
+from probe.evidence.findings import Frames, HeadFinding, WordFindings
+from probe.stats.numbers import decimal, measured, p_value, percent
+from probe.stats.verdicts import SMALLEST
+
+TABLE_ROWS = 160  # heads in a word's table: all of a GPT-2 small (144), the first of a larger model
+SWAPPED_PARTS = ("pattern_only", "values_only", "cue_only", "other_only")
+UNKNOWN = "not known"
+
+# Of the net effect: where what the head itself writes is less or more than this, the page says why.
+WRITES_LITTLE = 0.5
+WRITES_MUCH = 1.5
+CLOSE = 0.2  # of a head's attention: less is not looking at the cue
+Section = dict[str, Any]
+
+
+def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
+    """The head maps of the ranked words, on one scale."""
+    heads = frames["word_heads"]
+    marked = charts.named(heads)
+    mlps = charts.mlps_at_word(frames["positions"])
+    drawn = [found for found in findings.values() if found.heads]
+    return {
+        "limit": percent(charts.effect_limit(heads, mlps)),
+        "charts": [
+            (found.index, found.word, charts.head_map(heads, found.word, mlps, legend=False))
+            for found in drawn
+        ],
+        "mlps": bool(len(mlps)),
+        "unranked": [found.word for found in findings.values() if not found.heads],
+        "counted": [(found.word, *_clear_and_all(found)) for found in drawn],
+        "verdicts": [(name, charts.MARKS[name]) for name in charts.marked(marked)],
+    }
+
+
+def _clear_and_all(found: WordFindings) -> tuple[int, int]:
+    """The number of ranked heads whose interval excludes zero, and of all ranked heads."""
+    ranked = [head for head in found.heads if head.rank is not None]
+    return sum(is_clear(head) for head in ranked), len(ranked)
+
+
+def is_clear(head: HeadFinding) -> bool:
+    """Whether the 95 % interval of a head's effect excludes zero."""
+    return head.net_low > 0 or head.net_high < 0
+
+
+def leading_heads(findings: Mapping[str, WordFindings], verdicts: pd.DataFrame) -> list[Section]:
+    """For each word the heads whose sentences stand on the page, with their numbers and the reasons
+    of their verdicts (`verdicts` has them), and charts of how their effect comes about."""
+    return [
+        {
+            "word": found.word,
+            "id": f"word-{found.index}",
+            "heads": [_leading_head(found, head, verdicts) for head in found.heads_read],
+            "all": len(found.heads),
+            "charts": effect_charts(found),
+        }
+        for found in findings.values()
+        if found.heads_read
+    ]
+
+
+def _leading_head(found: WordFindings, head: HeadFinding, verdicts: pd.DataFrame) -> Section:
+    return head_facts(head) | {
+        "id": f"word-{found.index}-{head.name}",
+        "reasons": _reasons(verdicts[verdicts["word"] == found.word], head),
+        "head_parts": _head_parts(found.rows["head_parts"], head),
+        "apart": numbers_apart(head),
+    }
+
+
+def _of_head(rows: pd.DataFrame, head: HeadFinding) -> pd.DataFrame:
+    return rows[(rows["layer"] == head.layer) & (rows["head"] == head.head)]
+
+
+def _reasons(verdicts: pd.DataFrame, head: HeadFinding) -> list[Section]:
+    """Why the head has its verdict, pair by pair, those with the verdict that says most first."""
+    rows = _of_head(verdicts, head)
+    differs = rows["verdict"] != head.verdict
+    ordered = rows.assign(differs=differs).sort_values("differs", kind="stable")
+    reasons = []
+    for row in ordered.to_dict("records"):
+        pair = "" if len(rows) == 1 else f"{row['sense_a']} / {row['sense_b']}"
+        reasons.append({"pair": pair, "verdict": row["verdict"], "because": row["because"]})
+    return reasons
+
+
+def _head_parts(parts: pd.DataFrame, head: HeadFinding) -> list[tuple[str, str]]:
+    """Effect of each swap that was made of a part of the head, with its interval: means over the
+    pairs of senses."""
+    names = {name: HEAD_PARTS[name] for name in SWAPPED_PARTS} | {"ablation": "lost with its mean"}
+    columns = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
+    means = _of_head(parts, head)[columns].astype(float).mean()
+    return [
+        (text, measured(means[name], means[f"{name}_low"], means[f"{name}_high"]))
+        for name, text in names.items()
+        if pd.notna(means[name])
+    ]
+
+
+def numbers_apart(head: HeadFinding) -> Section:
+    """Where a head's effect, its own write and its attention to the cue are not one number.
+
+    `written`: "little" where what comes after the head adds the rest, "much" where it takes part
+    back, else empty · `looks_elsewhere`: the head hardly looks at the cue.
+    """
+    if head.net < SMALLEST or head.net_low <= 0:
+        return {"written": "", "looks_elsewhere": False}
+    written = ""
+    if head.direct < WRITES_LITTLE * head.net:
+        written = "little"
+    elif head.direct > WRITES_MUCH * head.net:
+        written = "much"
+    return {
+        "written": written,
+        "looks_elsewhere": head.attention_cue < CLOSE,
+        "net": percent(head.net),
+        "direct": percent(head.direct),
+        "cue": percent(head.attention_cue),
+    }
+
+
+def effect_charts(found: WordFindings) -> dict[str, Any]:
+    """Charts of the leading heads' effect: by distance from the cue, and by the part of the head
+    that is replaced."""
+    names = [head.name for head in found.heads_read[:LEADERS]]
+    made = {}
+    if len(found.rows["distances"]):
+        made["distance"] = charts.distance_lines(found.rows["distances"], found.word, names)
+    if len(found.rows["head_parts"]):
+        made["part"] = charts.head_part_bars(
+            found.rows["head_parts"], found.rows["word_heads"], found.word, names
+        )
+    return made
+
+
+def together(findings: Mapping[str, WordFindings], frames: Frames) -> list[Section]:
+    """For each ranked word its curves and what the smallest set keeps.
+
+    The charts are given all words, so that they share an axis.
+    """
+    sections = []
+    for found in findings.values():
+        curves = found.rows["curves"]
+        if curves.empty:
+            continue
+        chart = charts.set_curves(frames["curves"], frames["random_sets"], found.word)
+        smallest = found.smallest_set
+        is_part = smallest is not None and len(smallest.names) < smallest.heads_tested
+        sections.append(
+            {
+                "word": found.word,
+                "chart": chart,
+                "smallest": smallest if is_part else None,
+                "random": found.random_sets,
+                "area": decimal(float(curves["area"].iloc[0])),
+            }
+        )
+    return sections
+
+
+def shares(frames: Frames) -> list[Section]:
+    """The direct shares of each ranked word, over the pairs of senses that are apart, and their
+    sum."""
+    apart = frames["words"].loc[frames["words"]["ranked"], ["word", "sense_a", "sense_b"]]
+    rows = frames["shares"].merge(apart, on=["word", "sense_a", "sense_b"])
+    sections = []
+    for word, of_word in rows.groupby("word", sort=False):
+        pairs = len(of_word[["sense_a", "sense_b"]].drop_duplicates())
+        embedding = of_word.loc[of_word["component"] == "token embedding", "share"]
+        sections.append(
+            {
+                "word": word,
+                "chart": charts.share_bars(rows, str(word)),
+                "sum": decimal(of_word["share"].sum() / pairs),
+                "pairs": pairs,
+                "token_is_zero": embedding.abs().max() == 0,
+                "normed": bool(of_word["component"].str.startswith("norm bias").any()),
+            }
+        )
+    return sections
+
+
+def every_head(findings: Mapping[str, WordFindings], frames: Frames) -> list[Section]:
+    """Separation against effect, and the table of the first heads, word by word."""
+    return [
+        {
+            "word": found.word,
+            "index": found.index,
+            "chart": charts.separation_and_effect(frames["word_heads"], found.word),
+            "rows": [head_facts(head) for head in found.heads[:TABLE_ROWS]],
+            "all": len(found.heads),
+        }
+        for found in findings.values()
+        if found.heads
+    ]
+
+
+def head_numbers(row: Mapping[Any, Any]) -> dict[str, str]:
+    """A head's effects, separation and attention as text; `row` holds them by the names of the
+    columns."""
+    return {
+        "name": f"L{row['layer']}H{row['head']}",
+        "net": measured(row["net"], row["net_low"], row["net_high"]),
+        "swap": percent(row["swap"]),
+        "same_sense": percent(row["same_sense"]),
+        "direct": percent(row["direct"]),
+        "auroc": decimal(row["auroc"]),
+        "cue": _share(row["attention_cue"]),
+        "previous": _share(row["attention_previous"]),
+        "p_swap": _test(row["p_swap"]),
+    }
+
+
+def head_facts(head: HeadFinding) -> Section:
+    """A head of the report as text: its numbers, ranks and verdict."""
+    rank = "none"
+    if head.rank is not None:
+        rank = f"{head.rank} [{head.rank_low}, {head.rank_high}]"
+    return head_numbers(vars(head)) | {
+        "clear": is_clear(head),
+        "own": measured(head.direct, head.direct_low, head.direct_high),
+        "self_repair": percent(head.self_repair),
+        "itself": _share(head.attention_itself),
+        "rank": rank,
+        "verdict": head.verdict,
+        "mark": charts.MARKS[head.verdict],
+        "resolves": head.resolves if head.of > 1 else 0,
+        "of": head.of,
+        "p_auroc": _test(head.p_auroc),
+    }
+
+
+def _share(value: float) -> str:
+    return UNKNOWN if math.isnan(value) else percent(value)
+
+
+def _test(p: float) -> str:
+    return UNKNOWN if math.isnan(p) else p_value(p)

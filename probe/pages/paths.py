@@ -1,0 +1,123 @@
+"""The section "From the cue to the word": maps by position, whole paths, and the leading edges of
+each ranked word.
+
+Records in, plain values and charts out; the sentences stand in the template `path_sentences`. A
+path is told only as far as it was measured: what goes over it, and whether every one of its edges
+passed its test.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from probe import charts
+from probe.evidence.findings import Frames, Row, WordFindings
+from probe.stats.numbers import decimal, measured, p_value, percent
+from probe.stats.verdicts import LEVEL
+
+TABLE_ROWS = 20  # edges of the table on the page
+TOLD_APART = 3  # paths that have a sentence each
+Section = dict[str, Any]
+
+
+def section(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
+    """What there is to show of every ranked word, or why there is nothing, and the end of the scale
+    of the maps."""
+    positions = frames["positions"]
+    return {
+        "limit": percent(charts.position_limit(positions)) if len(positions) else "",
+        "words": [_of_word(found, positions) for found in findings.values() if found.ranked],
+    }
+
+
+def _of_word(found: WordFindings, all_positions: pd.DataFrame) -> Section:
+    positions = found.rows["positions"]
+    edges = found.rows["edges"]
+    if positions.empty:
+        nothing: Section = {"edges": [], "charts": [], "circuit": None}
+        return nothing | {"word": found.word, "missing": why_not(found)}
+    first = positions.iloc[0]
+    return {
+        "word": found.word,
+        "missing": "",
+        "senses": (first["sense_a"], first["sense_b"]),
+        "pairs": int(positions["pairs"].max()),
+        "circuit": charts.circuit(edges, positions, found.word),
+        # All words' positions, so that their maps share a scale.
+        "charts": charts.position_maps(all_positions, found.word),
+        "paths": paths(found) if len(edges) else None,
+        "edges": [_edge(row) for row in edges.head(TABLE_ROWS).to_dict("records")],
+        "all": len(edges),
+        "graph": f"graph_{found.index}.json",
+    }
+
+
+def why_not(found: WordFindings) -> str:
+    """Why nothing was followed, as the name of the reason."""
+    if not found.causal:
+        return "reads both ways"
+    return "no common positions" if found.aligned else "not aligned"
+
+
+def paths(found: WordFindings) -> Section:
+    """The paths of a word, best first, and how much of the gap they carry together.
+
+    `resolvers`: where no path was found, the heads at its end.
+    """
+    rows = found.rows["paths"]
+    if rows.empty:
+        return {"first": [], "resolvers": [head.name for head in found.resolvers]}
+    by_path = [one_path(steps.to_dict("records")) for _, steps in rows.groupby("path")]
+    first = rows.iloc[0]
+    return {
+        "first": by_path[:TOLD_APART],
+        "more": max(len(by_path) - TOLD_APART, 0),
+        "number": len(by_path),
+        "together": percent(first["together"]),
+        "circuit_size": None if pd.isna(first["size"]) else int(first["size"]),
+        "circuit_keeps": percent(first["kept"]),
+        "random_high": percent(first["random_high"]),
+    }
+
+
+def one_path(steps: Sequence[Row]) -> Section:
+    """One path: its steps in order, its share of the gap, and whether each step passed its test."""
+    return {
+        "steps": [_step(step) for step in steps],
+        "share": percent(steps[0]["share"]),
+        "confirmed": steps[0]["p"] < LEVEL,
+        "p": p_value(steps[0]["p"]),
+    }
+
+
+def _step(step: Row) -> Section:
+    layer = step["receiver_layer"]
+    head = step["receiver_head"]
+    return {
+        "channel": step["channel"],
+        "sender_pos": step["sender_pos"],
+        "receiver_pos": step["receiver_pos"],
+        "stays": step["sender_pos"] == step["receiver_pos"],
+        "head": "" if pd.isna(head) else f"L{layer}H{head}",
+        "layer": layer,
+    }
+
+
+def _edge(row: Row) -> Section:
+    """An edge as text for the table."""
+    values: Section = {
+        end: {
+            "part": charts.part_name(row[f"{end}_layer"], row[f"{end}_head"]),
+            "pos": row[f"{end}_pos"],
+        }
+        for end in ("sender", "receiver")
+    }
+    return values | {
+        "channel": row["channel"],
+        "total": measured(row["total"], row["low"], row["high"]),
+        "p": "not tested" if pd.isna(row["p"]) else p_value(row["p"]),
+        "direct": percent(row["direct"]),
+        "fraction": percent(row["fraction"]),
+        "composition": "" if pd.isna(row["composition"]) else decimal(row["composition"]),
+    }

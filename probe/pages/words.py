@@ -1,0 +1,160 @@
+"""The first screen of a report, and its section "Word by word": one card for each word, from its
+record.
+
+Plain values out; the sentences stand in the templates `cautions` and `card`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from probe import charts
+from probe.evidence.columns import LEADERS
+from probe.evidence.findings import HeadFinding, PairOfSenses, WordFindings
+from probe.pages.answer import CONFOUNDER_WORDS
+from probe.stats.numbers import decimal, interval, listed, percent
+from probe.stats.verdicts import LEVEL
+
+MOSTLY = 0.6  # of a head's attention: more than on the cue and all other tokens together
+LOWER = 120  # pixels of a depth profile where a word has several
+Section = dict[str, Any]
+
+
+def opening(findings: Mapping[str, WordFindings]) -> Section:
+    """What the answer rests on: the size of the model, and how many sentences were used."""
+    first = next(iter(findings.values()))
+    used = [(found.rows["sentences"]["part"] != "neither").sum() for found in findings.values()]
+    return {
+        "heads": first.layers * first.heads_per_layer,
+        "layers": first.layers,
+        "words": len(findings),
+        "sentences": int(sum(used)),
+    }
+
+
+def scope(findings: Mapping[str, WordFindings]) -> Section:
+    """How much was swapped: the fewest sentences and cue words of any ranked pair of senses, and
+    the most tests that one p is corrected for."""
+    ranked = [(found, pair) for found in findings.values() for pair in found.pairs if pair.ranked]
+    if not ranked:
+        return {"swapped": False}
+    heads = len(ranked[0][0].rows["heads"][["layer", "head"]].drop_duplicates())
+    ranked_pairs = [sum(pair.ranked for pair in found.pairs) for found in findings.values()]
+    return {
+        "swapped": True,
+        "heads": heads,
+        "several": len(ranked) > 1,
+        "sentences": min(pair.sentences_report for _, pair in ranked),
+        "cue_words": min(pair.cue_words for _, pair in ranked),
+        "tests": heads * max(ranked_pairs),
+        "words": len({found.word for found, _ in ranked}),
+    }
+
+
+def cards(findings: Mapping[str, WordFindings]) -> list[Section]:
+    """For each word what its card says of it, its numbers, and its depth profiles."""
+    return [card(found) for found in findings.values()]
+
+
+def card(found: WordFindings) -> Section:
+    """One word's card."""
+    several = len(found.pairs) > 1
+    return {
+        "found": found,
+        "material": hardest_pair(found),
+        "confounded": confounded(found),
+        "resolving": resolving(found),
+        "looks_at_word": looks_at_word(found.resolvers[:LEADERS]),
+        "pairs": [pair_row(pair) for pair in found.pairs] if several else [],
+        "depth": profiles(
+            found.rows["depth"],
+            found.word,
+            [(pair.sense_a, pair.sense_b) for pair in found.pairs],
+            read_at=found.read_depth,
+        ),
+    }
+
+
+def hardest_pair(found: WordFindings) -> Section:
+    """What could have been seen for the pair of senses that had least, and in how much material."""
+    pairs = found.pairs
+    smallest_p = max(pair.smallest_p for pair in pairs)
+    return {
+        "sentences": min(int(pair.sentences_report) for pair in pairs),
+        "cue_words": min(int(pair.cue_words) for pair in pairs),
+        "pairs": min(int(pair.pairs) for pair in pairs),
+        "smallest_p": smallest_p,
+        "nothing_visible": smallest_p >= LEVEL,
+        "visible_effect": max(pair.visible_d_pairs for pair in pairs),
+        "gap_p": min(pair.gap_p for pair in pairs),
+    }
+
+
+def confounded(found: WordFindings) -> Section:
+    """For how many pairs of senses something without meaning tells them apart, and what it is."""
+    by_pair = [
+        listed([CONFOUNDER_WORDS[name] for name in pair.confounders])
+        for pair in found.pairs
+        if pair.confounders
+    ]
+    return {"pairs": len(by_pair), "by": list(dict.fromkeys(by_pair))}
+
+
+def resolving(found: WordFindings) -> Section:
+    """The first resolvers, and in how many of the word's pairs of senses they resolve.
+
+    `everywhere`: the number of pairs, where it is the same for all resolvers · `each`: where it is
+    the same for those that are named and not for all · neither: each has its own.
+    """
+    named = found.resolvers[:LEADERS]
+    of_all = {head.resolves for head in found.resolvers}
+    of_named = {head.resolves for head in named}
+    everywhere = each = None
+    if len(found.pairs) > 1 and len(of_all) == 1:
+        everywhere = named[0].resolves
+    elif len(found.pairs) > 1 and len(named) > 1 and len(of_named) == 1:
+        each = named[0].resolves
+    return {
+        "named": named,
+        "everywhere": everywhere,
+        "each": each,
+        "own": len(found.pairs) > 1 and everywhere is None and each is None,
+        "ranked_pairs": sum(pair.ranked for pair in found.pairs),
+    }
+
+
+def looks_at_word(heads: Sequence[HeadFinding]) -> list[HeadFinding]:
+    """Heads that look at the word and not at the cue: what they move, others have brought there."""
+    return [
+        head for head in heads if head.attention_itself > MOSTLY and head.attention_cue < 1 - MOSTLY
+    ]
+
+
+def pair_row(pair: PairOfSenses) -> Section:
+    """A pair of senses as a row of the card's table."""
+    return {
+        "pair": pair,
+        "gap": gap_text(pair.gap, pair.gap_low, pair.gap_high),
+        "resolvers": listed(list(pair.resolvers)),
+        "leading_effect": percent(pair.leading_effect),
+    }
+
+
+def gap_text(gap: float, low: float, high: float) -> str:
+    """The gap of a pair of senses with its 95 % interval."""
+    return f"{decimal(gap)} {interval(low, high)}"
+
+
+def profiles(
+    depth: pd.DataFrame, word: str, pairs: Sequence[tuple[str, str]], *, read_at: int
+) -> list[tuple[tuple[str, str], alt.LayerChart]]:
+    """The depth profile of each pair of senses of a word, lower where there are several."""
+    made = []
+    for pair in pairs:
+        chart = charts.depth_profile(depth, word, pair, read_at=read_at, legend=False)
+        if len(pairs) > 1:
+            chart = chart.properties(height=LOWER)
+        made.append((pair, chart))
+    return made

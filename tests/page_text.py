@@ -1,0 +1,101 @@
+"""What the templates of a report say, as one line of plain text: for tests of sentences."""
+
+import html
+import re
+from collections.abc import Callable
+
+from jinja2 import nodes
+
+from probe.evidence.findings import findings, head_finding, rows_by_word, word_findings
+from probe.pages import answer, checks, heads, sentences, words
+from probe.pages.output import environment
+
+ENVIRONMENT = environment("report")
+
+
+def one_line(text: str) -> str:
+    """Text without tags and line breaks; narrow spaces stay."""
+    return re.sub(r"[ \n]+", " ", html.unescape(re.sub(r"<[^>]*>", "", text))).strip()
+
+
+def macro(template: str, name: str) -> Callable[..., str]:
+    """What a macro of a template says of its arguments."""
+    return lambda *given: one_line(getattr(ENVIRONMENT.get_template(template).module, name)(*given))
+
+
+def items(template: str, name: str, *given: object) -> list[str]:
+    """The items of a list that a macro makes."""
+    made = getattr(ENVIRONMENT.get_template(template).module, name)(*given)
+    return [one_line(item) for item in re.findall(r"<li>.*?</li>", made, re.DOTALL)]
+
+
+def found(frames, word):
+    """What was found for one word of a study's frames."""
+    size = tuple(int(frames["heads"][name].max()) + 1 for name in ("layer", "head"))
+    return word_findings(word, rows_by_word(frames)[word], model_size=size)
+
+
+def card_answer(frames, word):
+    return macro("card.html.j2", "found_of")(words.card(found(frames, word)))
+
+
+def card_evidence(frames, word):
+    return macro("card.html.j2", "evidence")(words.card(found(frames, word)))
+
+
+def sentence(frames, word):
+    return answer.sentence(found(frames, word))
+
+
+def certainty(frames, word):
+    return answer.certainty(found(frames, word))
+
+
+def headline(frames, names):
+    by_word = findings(frames)
+    return answer.headline([by_word[name] for name in names])
+
+
+def cautions(frames, model_name, origin):
+    return macro("cautions.html.j2", "cautions")(findings(frames), model_name, origin)
+
+
+def scope(frames):
+    return macro("card.html.j2", "scope_of")(words.scope(findings(frames)))
+
+
+def numbers_apart(row):
+    """What is said of the numbers of a row of the table of heads."""
+    apart = heads.numbers_apart(head_finding(row))
+    return macro("head_sentences.html.j2", "numbers_apart")(apart)
+
+
+def token_title(token):
+    return macro("head_sentences.html.j2", "token_title")(token)
+
+
+def agreement(certificate):
+    template = ENVIRONMENT.get_template("agreement.html.j2")
+    return one_line(template.render(certificate=checks.certificate(certificate)))
+
+
+def later_words(row):
+    return macro("showcase_sentences.html.j2", "later_words")(row)
+
+
+def second_model(row):
+    reader = sentences.second_reader(row)
+    return macro("showcase_sentences.html.j2", "second_model")(reader)
+
+
+def reading(row, ranked):
+    return macro("showcase_sentences.html.j2", "reading")(row, ranked)
+
+
+def phrases(template: str) -> set[str]:
+    """The texts of three words or more that stand in a template."""
+    source, _, _ = ENVIRONMENT.loader.get_source(ENVIRONMENT, template)  # type: ignore[union-attr]
+    tree = ENVIRONMENT.parse(source)
+    texts = [node.data for node in tree.find_all(nodes.TemplateData)]
+    texts += [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
+    return {line for line in map(one_line, texts) if len(re.findall(r"\w+", line)) >= 3}

@@ -26,7 +26,7 @@ def distances(heads: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)[[*KEYS[:3], "distance", *KEYS[3:], "net"]]
 
 
-def routes(heads: pd.DataFrame) -> pd.DataFrame:
+def head_parts(heads: pd.DataFrame) -> pd.DataFrame:
     """Heads that carry and do not look elsewhere, nearly all of it from the cue."""
     rows = heads[heads["swap"].notna()]
     parts = {
@@ -114,7 +114,7 @@ def controls(heads: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def ledger(readings: pd.DataFrame) -> pd.DataFrame:
+def decomposition(readings: pd.DataFrame) -> pd.DataFrame:
     """Half of the gap per sentence, from the first leading head's tokens as far as they go, the
     rest from an MLP."""
     parts = []
@@ -150,8 +150,8 @@ def ledger(readings: pd.DataFrame) -> pd.DataFrame:
     return made.astype({"layer": "Int64", "head": "Int64", "pos": "Int64"})
 
 
-def ways(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """One way of one step to every planted head of the first pair of senses of a word, from three
+def paths(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """One path of one step to every planted head of the first pair of senses of a word, from three
     layers and tokens."""
     rows = heads[heads["swap"].notna() & (heads["net"] > 0.1)]
     first = rows.drop_duplicates("word")[["word", "sense_a", "sense_b"]]

@@ -15,11 +15,11 @@ from example_evidence import (
     by_depth,
     controls,
     curves,
+    decomposition,
     distances,
-    ledger,
+    head_parts,
+    paths,
     random_sets,
-    routes,
-    ways,
 )
 
 from probe.evidence.columns import ATTENTION, CAUSAL, RANKS
@@ -27,7 +27,7 @@ from probe.evidence.columns import HEADS as HEADS_TABLE
 from probe.evidence.study import Study
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin
-from probe.stats.verdicts import best_verdicts
+from probe.stats.verdicts import REASONS, best_verdicts
 
 LAYERS, HEADS = 4, 4
 READ_AT = 3
@@ -67,7 +67,7 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
     frames = {
         "words": words,
         "heads": heads[list(HEADS_TABLE)],
-        "verdicts": heads[["word", "sense_a", "sense_b", "layer", "head", "verdict", "because"]],
+        "verdicts": heads[["word", "sense_a", "sense_b", "layer", "head", "verdict", *REASONS]],
         "word_heads": word_heads,
         "depth": _depth(words, rng),
         "shares": _shares(words, rng),
@@ -77,14 +77,14 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
         "readings": _readings(word_heads, texts, rng),
         "showcase": _showcase(texts),
         "distances": distances(heads),
-        "head_parts": routes(heads),
+        "head_parts": head_parts(heads),
         "by_depth": by_depth(heads, LAYERS),
         "curves": curves(word_heads, READ_AT),
         "random_sets": random_sets(word_heads, READ_AT),
         "controls": controls(heads),
     }
-    frames |= ways(heads)
-    frames["decomposition"] = ledger(frames["readings"])
+    frames |= paths(heads)
+    frames["decomposition"] = decomposition(frames["readings"])
     frames["beside"] = _beside(frames["showcase"])
     return frames
 
@@ -215,11 +215,8 @@ def _verdicts(heads: pd.DataFrame) -> pd.DataFrame:
         (heads["p_auroc"] < 0.05) & net.notna(),
     ]
     verdict = np.select(chosen, ["opposes", "resolver", "carrier"], "none")
-    because = [
-        f"has an AUROC of {auroc:.2f} and moves it {effect:.0%}"
-        for auroc, effect in zip(heads["auroc"], net, strict=True)
-    ]
-    return pd.DataFrame({"verdict": verdict, "because": because}, index=heads.index)
+    unmeasured = dict.fromkeys(REASONS, np.nan) | {"p_opposes": 1.0, "attention_next": 0.0}
+    return pd.DataFrame({"verdict": verdict} | unmeasured, index=heads.index)
 
 
 def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:

@@ -11,7 +11,6 @@ from .evidence import distance_lines as distance_lines
 from .evidence import head_part_bars as head_part_bars
 from .evidence import set_curves as set_curves
 from .heads import MARKS as MARKS
-from .heads import MEANINGS as MEANINGS
 from .heads import control_strips as control_strips
 from .heads import effect_limit as effect_limit
 from .heads import head_map as head_map

@@ -46,19 +46,6 @@ MARKS = {
     "none": "M-0.4,0A0.4,0.4,0,1,1,0.4,0A0.4,0.4,0,1,1,-0.4,0Z",
 }
 COLOURS = dict.fromkeys(ORDER, MUTED) | {"resolver": WITH, "opposes": AGAINST}
-MEANINGS = {
-    "resolver": "moves the word, and what is said next, beyond chance for every head tested",
-    "position-explained": (
-        "moves the word by the token next to it, whatever that is, or cannot be told from this"
-    ),
-    "confounded": "would be a resolver, but what has no meaning tells the senses apart as well",
-    "opposes": "moves the word the wrong way",
-    "backup": "stands in for another head: swapping both moves the word further",
-    "erased": "writes much of the gap, and later layers take it away",
-    "suggestive": "moves the word by 2 % or more, but this is not confirmed for every head tested",
-    "carrier": "carries the meaning at the word; that anything reads it there was not shown",
-    "none": "nothing was shown",
-}
 MANY_HEADS = 16  # in a wider map a cell has no space for a number beside the verdict's mark
 FEW_LAYERS = 6  # a higher map has numbers on all four sides
 NOTHING = 0.005  # of the gap: an effect that rounds to 0 %

@@ -42,7 +42,7 @@ from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.stats import axes, resampling
 from probe.stats.resampling import Array
-from probe.stats.verdicts import GATE, LEVEL, best_verdicts, verdicts
+from probe.stats.verdicts import GATE, LEVEL, REASONS, best_verdicts, verdicts
 from probe.text.sentences import LeftOut
 
 FEW = 50  # sentences per sense: with fewer, a result is called exploratory
@@ -95,7 +95,7 @@ def frames(
     tables = {
         "words": words(results, untrained),
         "heads": all_heads[list(HEADS)],
-        "verdicts": all_heads[[*KEYS, "layer", "head", "verdict", "because"]],
+        "verdicts": all_heads[[*KEYS, "layer", "head", "verdict", *REASONS]],
         "word_heads": word_heads(results, all_heads),
         "distances": distances(results),
         "head_parts": head_parts(results),
@@ -186,7 +186,8 @@ def evidence(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFram
         frame["read_depth"] = [pair.reading.at[layer] for layer in frame["layer"]]
         untrained_p = untrained.get((result.material.word, *pair.senses), 1.0)
         frame["confounded"] = float(untrained_p < GATE or pair.nuisance_p < LEVEL)
-        parts.append(with_key(frame.join(verdicts(frame)), key_of(result, pair)))
+        frame["verdict"] = verdicts(frame)
+        parts.append(with_key(frame, key_of(result, pair)))
     return pd.concat(parts, ignore_index=True)
 
 

@@ -58,14 +58,14 @@ def is_clear(head: HeadFinding) -> bool:
     return head.net_low > 0 or head.net_high < 0
 
 
-def leading_heads(findings: Mapping[str, WordFindings]) -> list[Section]:
+def leading_heads(findings: Mapping[str, WordFindings], verdicts: pd.DataFrame) -> list[Section]:
     """For each word the heads whose sentences stand on the page, with their numbers and the reasons
-    of their verdicts, and charts of how their effect comes about."""
+    of their verdicts (`verdicts` has them), and charts of how their effect comes about."""
     return [
         {
             "word": found.word,
             "id": f"word-{found.index}",
-            "heads": [_leading_head(found, head) for head in found.heads_read],
+            "heads": [_leading_head(found, head, verdicts) for head in found.heads_read],
             "all": len(found.heads),
             "charts": effect_charts(found),
         }
@@ -74,10 +74,10 @@ def leading_heads(findings: Mapping[str, WordFindings]) -> list[Section]:
     ]
 
 
-def _leading_head(found: WordFindings, head: HeadFinding) -> Section:
+def _leading_head(found: WordFindings, head: HeadFinding, verdicts: pd.DataFrame) -> Section:
     return head_facts(head) | {
         "id": f"word-{found.index}-{head.name}",
-        "reasons": _reasons(found.rows["verdicts"], head),
+        "reasons": _reasons(verdicts[verdicts["word"] == found.word], head),
         "head_parts": _head_parts(found.rows["head_parts"], head),
         "apart": numbers_apart(head),
     }

@@ -29,6 +29,7 @@ from probe.pages import checks, heads, output, paths, sentences, words
 from probe.pages.answer import answer
 from probe.pages.attribution_graph import graphs
 from probe.pages.output import REPORT
+from probe.pages.verdicts import MEANINGS, with_reasons
 from probe.pages.walk import notebook_html, write_walk
 from probe.walkthrough.walk import Walk
 
@@ -62,7 +63,9 @@ def write_report(study: Study, out: str | os.PathLike[str], *, command: str = ""
     """The page, tables and graphs of a study, as `write` has them."""
     output.check_folder(out)
     made = output.made_by(study, command)
-    frames = study.frames | {"columns": dictionary(study.frames)}
+    frames = dict(study.frames)
+    frames["verdicts"] = with_reasons(frames["verdicts"], frames["heads"])
+    frames["columns"] = dictionary(frames)
     found = study.findings
     files = {REPORT: render(found, frames, made)} | graphs(found, study.model_name)
     return output.write_folder(out, files, frames=frames, made=made) / REPORT
@@ -81,7 +84,7 @@ def render(found: Mapping[str, WordFindings], frames: Frames, made: Mapping[str,
         "scope": words.scope(found),
         "cards": words.cards(found),
         "maps": heads.maps(found, frames),
-        "leading_heads": heads.leading_heads(found),
+        "leading_heads": heads.leading_heads(found, frames["verdicts"]),
         "shares": heads.shares(frames),
         "every_head": heads.every_head(found, frames),
         "together": heads.together(found, frames),
@@ -102,7 +105,7 @@ def render(found: Mapping[str, WordFindings], frames: Frames, made: Mapping[str,
         findings=found,
         hues=hues(found),
         marks=charts.MARKS,
-        meanings=charts.MEANINGS,
+        meanings=MEANINGS,
         causal=all(word.causal for word in found.values()),
         predicts=bool(frames["heads"]["p_next_token"].notna().any()),
         model_name=made["model"],

@@ -42,6 +42,7 @@ from probe.evidence.tables import evidence
 from probe.evidence.word import StudyOptions, study_word
 from probe.model import forward
 from probe.model.load import read_weights
+from probe.pages.verdicts import with_reasons
 from probe.text import lexicon
 from probe.text.sentences import Sentence
 
@@ -430,7 +431,8 @@ def test_a_head_that_looks_one_back_is_not_said_to_resolve(seed, distances):
     frames = frames_of(model, bare, seed)
     name = name_of(circuit.places[0])
     assert frames["words"]["ranked"].item() and "resolver" not in set(frames["heads"]["verdict"])
-    verdict = frames["verdicts"].set_index(["layer", "head"]).loc[circuit.places[0]]
+    reasons = with_reasons(frames["verdicts"], frames["heads"])
+    verdict = reasons.set_index(["layer", "head"]).loc[circuit.places[0]]
     assert verdict["verdict"] == "position-explained"
     assert ("cannot be told" in verdict["because"]) == (distances == (1,))
     answer = page_text.card_answer(frames, WORD)

@@ -12,6 +12,7 @@ from example_study import make_study
 import probe
 from probe.errors import InputError
 from probe.pages.output import check_folder, tables
+from probe.pages.verdicts import with_reasons
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +40,8 @@ def test_the_folder_holds_the_page_every_frame_twice_and_the_manifest(folder):
 
 
 def test_every_frame_reads_back_as_it_was(folder):
-    for name, frame in STUDY.frames.items():
+    reasons = with_reasons(STUDY.verdicts, STUDY.heads)
+    for name, frame in (STUDY.frames | {"verdicts": reasons}).items():
         pd.testing.assert_frame_equal(pd.read_parquet(folder / f"{name}.parquet"), frame)
         from_csv = pd.read_csv(folder / f"{name}.csv", keep_default_na=False, na_values=[""])
         assert list(from_csv.columns) == list(frame.columns) and len(from_csv) == len(frame), name

@@ -9,6 +9,7 @@ from probe import charts
 from probe.evidence.findings import findings, heads_by_rank
 from probe.pages.heads import head_facts, leading_heads, together
 from probe.pages.output import with_interval
+from probe.pages.verdicts import with_reasons
 from probe.pages.words import cards
 from probe.stats.numbers import measured
 
@@ -42,8 +43,9 @@ def test_a_head_has_its_rank_if_any_and_its_write_with_its_interval():
 
 
 def test_the_pairs_with_the_heads_own_verdict_come_first_and_none_is_missing():
-    for verdicts in (FRAMES["verdicts"], FRAMES["verdicts"].iloc[::-1]):
-        sections = leading_heads(findings(FRAMES | {"verdicts": verdicts}))
+    table = with_reasons(FRAMES["verdicts"], FRAMES["heads"])
+    for verdicts in (table, table.iloc[::-1]):
+        sections = leading_heads(findings(FRAMES), verdicts)
         mole = next(item for item in sections if item["word"] == "mole")
         head = mole["heads"][0]
         assert [reason["verdict"] for reason in head["reasons"]] == ["resolver"] * 5 + ["none"]

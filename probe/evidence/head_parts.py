@@ -23,6 +23,7 @@ Source: Wang et al. 2022 and Heimersheim & Nanda 2024 (path-specific patching); 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -33,19 +34,18 @@ from probe.evidence.effects import Effects
 from probe.model import attention, fused
 from probe.model.tokens import TargetText, in_order
 from probe.model.weights import Weights
-from probe.patching import heads as swaps
+from probe.patching.heads import Rows, swap_sets, target_texts
 from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
 from probe.text.splits import ALIGNED
 
-MOST_PAIRS = 8
+MOST_PAIRS = 8  # spread over cue words: every kind swaps each leading head in all of them
 MOST_HEADS = 16  # the leading ones: what does nothing has no way of doing it
 KINDS = ("pattern_only", "values_only", "cue_only", "other_only", "ablation")
-Positions = Sequence[Sequence[int]]
-Look = tuple[
-    Tensor, Tensor
-]  # pattern row at the word and values: `batch head key_pos`, `batch head key_pos d_head`
+Member = TypeVar("Member")
+Positions = Sequence[Sequence[int]]  # some positions of each text
+Sides = Mapping[str, tuple[Positions, Positions]]  # of recipients and of their donors, by kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,104 +64,139 @@ class HeadParts:
     @property
     def shares(self) -> dict[str, Array]:
         """Each kind's effect as a fraction of the gap, Σ moved / Σ gap. `layer head` each"""
-        return {
-            kind: np.asarray(moved.sum(0) / self.gap.sum(0)[:, None])
-            for kind, moved in self.moved.items()
-        }
+        gap = self.gap.sum(0)[:, None]
+        return {kind: np.asarray(moved.sum(0) / gap) for kind, moved in self.moved.items()}
 
     def intervals(self) -> dict[str, tuple[Array, Array]]:
         """95 % interval of each share, frames and cue words resampled as for the whole swap. `layer
         head` each"""
-        weights, shares, units = self.pairs.bootstrap(), self.shares, len(set(self.pairs.units))
-        return {
-            kind: resampling.interval(
-                resampling.bootstrap_ratio(moved, self.gap, weights), shares[kind], units=units
-            )
-            for kind, moved in self.moved.items()
-        }
+        weights = self.pairs.bootstrap()
+        shares = self.shares
+        units = len(set(self.pairs.units))
+        intervals = {}
+        for kind, moved in self.moved.items():
+            draws = resampling.bootstrap_ratio(moved, self.gap, weights)
+            intervals[kind] = resampling.interval(draws, shares[kind], units=units)
+        return intervals
 
 
 def measure_head_parts(
     weights: Weights,
-    texts: swaps.Rows,
+    texts: Rows,
     z: Tensor,
     cues: Sequence[range | None],
     word: Effects,
-    study: tuple[HeldOutAxes, Pairs, Readings],
+    *,
+    axes: HeldOutAxes,
+    pairs: Pairs,
+    reading: Readings,
 ) -> HeadParts:
     """The swaps of KINDS for one pair of senses, on MOST_PAIRS of its pairs, spread over its cue
     words. `z: row layer head d_head` · `cues`: the positions of each text's cue, None where it is
     not known · `word`: what the whole swaps did.
     """
-    axes, every, reading = study
-    places = sorted(spread(every.units, MOST_PAIRS, np.random.default_rng(every.seed)))
-    pairs, gap, shape = every.take(places), word.gap[places], word.swap.shape
+    drawn = sorted(spread(pairs.units, MOST_PAIRS, np.random.default_rng(pairs.seed)))
+    pairs = pairs.take(drawn)
     rows = [row for pair in zip(pairs.a, pairs.b, strict=True) for row in pair]  # a, b, a, b, ...
-    recipients, marked = (
-        swaps.target_texts(weights, [texts[row] for row in rows]),
-        [[*(cues[row] or ())] for row in rows],
+    recipients = target_texts(weights, [texts[row] for row in rows])
+    donors = _other_member(recipients)
+    aligned = pairs.design == ALIGNED
+    sides = _sides(recipients, [[*(cues[row] or ())] for row in rows], aligned=aligned)
+    same_layout = all(
+        len(own.ids) == len(donor.ids) and own.at == donor.at
+        for own, donor in zip(recipients, donors, strict=True)
     )
-    donors = [recipients[place ^ 1] for place in range(len(rows))]
-    both = [*zip(recipients, donors, strict=True)]
-    taken = {"cue_only": marked}
-    if pairs.design == ALIGNED:
-        differ = [_differing(own.ids, donor.ids) for own, donor in both]
-        taken["other_only"] = [
-            [pos for pos in one if pos not in cue] for one, cue in zip(differ, marked, strict=True)
-        ]
-    alike = pairs.design == ALIGNED and all(
-        len(a.ids) == len(b.ids) and a.at == b.at for a, b in both
-    )
-    sides = {
-        kind: (own, [own[place ^ 1] for place in range(len(rows))])
-        for kind, own in taken.items()
-        if any(own)
-    }
-    by_kind = head_part_z(weights, recipients, donors, sides, mixed=alike)
+    by_kind = head_part_z(weights, recipients, donors, sides, mixed=aligned and same_layout)
     by_kind["ablation"] = z.mean(0).expand(len(rows), -1, -1, -1)
-    given = torch.stack([*by_kind.values()])  # kind row layer head d_head
+    moved = _swap_leading_heads(weights, recipients, by_kind, word, axes, rows, reading)
+    moved[-1] *= 2  # ablation: both members lose their half of the gap
+    return HeadParts(pairs, word.gap[drawn], dict(zip(by_kind, moved, strict=True)))
 
-    layers, heads = np.unravel_index(
-        resampling.order(np.abs(word.swap).ravel())[:MOST_HEADS], shape
-    )
-    leading, signs = range(len(layers)), np.array([1.0, -1.0])[:, None]
+
+def _other_member(members: Sequence[Member]) -> list[Member]:
+    """Of a, b, a, b, ... the other member of each pair."""
+    return [members[index ^ 1] for index in range(len(members))]
+
+
+def _sides(recipients: Sequence[TargetText], cues: Positions, *, aligned: bool) -> Sides:
+    """From which positions of recipient and donor a part of z is taken, by kind."""
+    taken = {"cue_only": cues}
+    if aligned:
+        other = []
+        for own, donor, cue in zip(recipients, _other_member(recipients), cues, strict=True):
+            differing = _differing(own.ids, donor.ids)
+            other.append([pos for pos in differing if pos not in cue])
+        taken["other_only"] = other
+    return {
+        kind: (positions, _other_member(positions))
+        for kind, positions in taken.items()
+        if any(positions)
+    }
+
+
+def _swap_leading_heads(
+    weights: Weights,
+    recipients: Sequence[TargetText],
+    by_kind: Mapping[str, Tensor],
+    word: Effects,
+    axes: HeldOutAxes,
+    rows: Sequence[int],
+    reading: Readings,
+) -> Array:
+    """How far each of the leading heads moves M toward the donor with each kind of z, both ways
+    averaged. `-> kind pair layer head`"""
+    shape = word.swap.shape
+    order = resampling.order(np.abs(word.swap).ravel())
+    layers, heads = np.unravel_index(order[:MOST_HEADS], shape)
+    leading = range(len(layers))
     kept = torch.ones(len(leading), *shape, dtype=torch.bool)
     kept[leading, layers, heads] = False
-    along = axes.directions(rows)[:, 1:].to(z.dtype).repeat(len(given), 1, 1)
-    # all kinds at once: what a text shares with itself is run once
-    read = swaps.swap_sets(weights, recipients * len(given), given.flatten(0, 1), kept, along)
-    lost = -read.double().numpy()[:, leading, np.asarray(reading.at)[layers] - 1]
-    moved = np.full((len(given), len(pairs), *shape), np.nan)
-    moved[:, :, layers, heads] = (lost.reshape(len(given), len(pairs), 2, -1) * signs).mean(2)
-    moved[-1] *= 2  # ablation: both members lose their half of the gap
-    return HeadParts(pairs, gap, dict(zip(by_kind, moved, strict=True)))
+    part_z = torch.stack([*by_kind.values()])  # kind row layer head d_head
+    directions = axes.directions(rows)[:, 1:].to(part_z.dtype).repeat(len(part_z), 1, 1)
+    # All kinds at once: what a text shares with itself is run once.
+    texts = [*recipients] * len(part_z)
+    read = swap_sets(weights, texts, part_z.flatten(0, 1), kept, directions)
+    stage = np.asarray(reading.at)[layers] - 1
+    lost = -read.double().numpy()[:, leading, stage]
+    toward_donor = lost.reshape(len(part_z), -1, 2, len(leading)) * np.array([[1.0], [-1.0]])
+    moved = np.full((len(part_z), toward_donor.shape[1], *shape), np.nan)
+    moved[:, :, layers, heads] = toward_donor.mean(2)
+    return moved
 
 
 def _differing(ids: Sequence[int], others: Sequence[int]) -> list[int]:
     """Positions at which a text differs from another: token by token, or all between what both
     share at the ends."""
     if len(ids) == len(others):
-        return [
-            pos
-            for pos, (token, other) in enumerate(zip(ids, others, strict=True))
-            if token != other
-        ]
+        both = enumerate(zip(ids, others, strict=True))
+        return [pos for pos, (token, other) in both if token != other]
     short = min(len(ids), len(others))
     start = next((n for n in range(short) if ids[n] != others[n]), short)
     end = next((n for n in range(short - start) if ids[-1 - n] != others[-1 - n]), short - start)
     return list(range(start, len(ids) - end))
 
 
+# --- parts of z -----------------------------------------------------------------------------------
+
+
+class Attended(NamedTuple):
+    """What a layer attends to from the word: `pattern: batch head key_pos`, and the values there,
+    `v: batch head key_pos d_head`."""
+
+    pattern: Tensor
+    v: Tensor
+
+
 def head_part_z(
     weights: Weights,
     recipients: Sequence[TargetText],
     donors: Sequence[TargetText],
-    taken: Mapping[str, tuple[Positions, Positions]],
+    sides: Sides,
     *,
     mixed: bool,
 ) -> dict[str, Tensor]:
     """z at the word of every recipient when a part of it is its donor's, by kind: `row layer head
-    d_head` each. `taken`: positions in the recipients and in the donors, by kind: z - (A V)[own] +
+    d_head` each. `sides`: positions in the recipients and in the donors, by kind: z - (A V)[own] +
     (A V)_donor[theirs] · `mixed`: with pattern_only and values_only too, for texts of like length.
     """
     batches: dict[tuple[int, int], list[int]] = {}
@@ -169,63 +204,63 @@ def head_part_z(
         batches.setdefault((len(own.ids), len(donor.ids)), []).append(row)
     parts: dict[str, list[Tensor]] = {}
     with torch.inference_mode():
-        places = fused.position_tables(weights, max(map(max, batches)))
-        for (size, donors_size), batch in batches.items():
-            looks = (
-                _looks(weights, [texts[row] for row in batch], places)
-                for texts in (recipients, donors)
-            )
-            keep = {
-                kind: (_mask(weights, own, batch, size), _mask(weights, theirs, batch, donors_size))
-                for kind, (own, theirs) in taken.items()
-            }
+        tables = fused.position_tables(weights, max(map(max, batches)))
+        for (length, donor_length), batch in batches.items():
+            masks = {}
+            for kind, (own_positions, donor_positions) in sides.items():
+                masks[kind] = (
+                    _mask(weights, own_positions, batch, length),
+                    _mask(weights, donor_positions, batch, donor_length),
+                )
+            attended = _attended(weights, [recipients[row] for row in batch], tables)
+            by_donor = _attended(weights, [donors[row] for row in batch], tables)
             layers = [
-                _routed(own, donor, keep, mixed=mixed) for own, donor in zip(*looks, strict=True)
+                _part_z(own, donor, masks, mixed=mixed)
+                for own, donor in zip(attended, by_donor, strict=True)
             ]
             for kind in layers[0]:
-                parts.setdefault(kind, []).append(
-                    torch.stack([made[kind] for made in layers], dim=1).cpu()
-                )
+                of_batch = torch.stack([layer[kind] for layer in layers], dim=1)
+                parts.setdefault(kind, []).append(of_batch.cpu())
         order = in_order(list(batches.values()))
-        together = {kind: torch.cat(made)[order] for kind, made in parts.items()}
-    return {kind: made.clone() for kind, made in together.items()}
+        together = {kind: torch.cat(of_batches)[order] for kind, of_batches in parts.items()}
+    # Outside inference mode, so that the caller gets ordinary tensors.
+    return {kind: part.clone() for kind, part in together.items()}
 
 
-def _mask(weights: Weights, positions: Positions, rows: Sequence[int], size: int) -> Tensor:
+def _mask(weights: Weights, positions: Positions, rows: Sequence[int], length: int) -> Tensor:
     """1 at the positions of some rows, 0 elsewhere. `-> batch 1 key_pos`"""
-    mask = torch.zeros(len(rows), 1, size, device=weights.device, dtype=weights.dtype)
-    for of_row, row in zip(mask, rows, strict=True):
-        of_row[:, list(positions[row])] = 1
+    mask = torch.zeros(len(rows), 1, length, device=weights.device, dtype=weights.dtype)
+    for mask_of_row, row in zip(mask, rows, strict=True):
+        mask_of_row[:, list(positions[row])] = 1
     return mask
 
 
-def _looks(
-    weights: Weights, texts: Sequence[TargetText], places: fused.PositionTables
-) -> Iterator[Look]:
-    """Pattern row at the word and values of equally long texts, layer by layer."""
+def _attended(
+    weights: Weights, texts: Sequence[TargetText], tables: fused.PositionTables
+) -> Iterator[Attended]:
+    """What equally long texts attend to from the word, layer by layer."""
     at = torch.tensor([text.at for text in texts], device=weights.device)
     row = torch.arange(len(texts), device=weights.device)
-    run = fused.run(weights, [text.ids for text in texts], len(weights.blocks), places)
+    run = fused.run(weights, [text.ids for text in texts], len(weights.blocks), tables)
     for block, (q, k, v) in zip(weights.blocks, run, strict=True):
-        pattern = fused.pattern_at(weights, block, q[row, :, at], k, at, places)
-        yield pattern, attention.repeat_kv(v, q.shape[1])
+        pattern = fused.pattern_at(weights, block, q[row, :, at], k, at, tables)
+        yield Attended(pattern, attention.repeat_kv(v, q.shape[1]))
 
 
-def _routed(
-    own: Look, donor: Look, keep: Mapping[str, Sequence[Tensor]], *, mixed: bool
+def _part_z(
+    own: Attended, donor: Attended, masks: Mapping[str, Sequence[Tensor]], *, mixed: bool
 ) -> dict[str, Tensor]:
-    """`head_part_z` of one layer; `keep`: masks of both sides by kind. `-> batch head d_head` each"""
-    (pattern, v), (pattern_donor, v_donor) = own, donor
-    z = _mix(pattern, v)
-    routed = {
-        kind: z - _mix(pattern * mine, v) + _mix(pattern_donor * theirs, v_donor)
-        for kind, (mine, theirs) in keep.items()
-    }
-    return routed | (
-        {"pattern_only": _mix(pattern_donor, v), "values_only": _mix(pattern, v_donor)}
-        if mixed
-        else {}
-    )
+    """`head_part_z` of one layer; `masks` of both sides by kind. `-> batch head d_head` each"""
+    z = _mix(own.pattern, own.v)
+    parts = {}
+    for kind, (own_mask, donor_mask) in masks.items():
+        taken_out = _mix(own.pattern * own_mask, own.v)
+        put_in = _mix(donor.pattern * donor_mask, donor.v)
+        parts[kind] = z - taken_out + put_in
+    if mixed:
+        parts["pattern_only"] = _mix(donor.pattern, own.v)
+        parts["values_only"] = _mix(own.pattern, donor.v)
+    return parts
 
 
 def _mix(pattern: Tensor, v: Tensor) -> Tensor:
@@ -234,20 +269,22 @@ def _mix(pattern: Tensor, v: Tensor) -> Tensor:
 
 
 def by_distance(
-    effects: Effects, distances: Sequence[int | None], keep: Callable[[int], bool]
+    effects: Effects, distances: Sequence[int | None], included: Callable[[int], bool]
 ) -> Array | None:
-    """Net E of every head over the pairs whose distance from cue to word is kept; None where there
-    is no such pair.
+    """Net E of every head over the pairs whose distance from cue to word is included; None where
+    there is no such pair.
 
     In fractions of their gap, or of the mean gap of all pairs where that is larger: at a distance
     from which a model does not read the cue there is no gap, and a ratio over it would be noise
     over noise.
     """
-    rows = [
-        row for row, distance in enumerate(distances) if distance is not None and keep(distance)
+    pairs = [
+        pair
+        for pair, distance in enumerate(distances)
+        if distance is not None and included(distance)
     ]
-    if not rows:
+    if not pairs:
         return None
-    numerator = (effects.denoise[rows] + effects.noise[rows]) / 2 - effects.same_sense[rows]
-    gap = np.maximum(effects.gap[rows].mean(0), effects.gap.mean(0))
+    numerator = (effects.denoise[pairs] + effects.noise[pairs]) / 2 - effects.same_sense[pairs]
+    gap = np.maximum(effects.gap[pairs].mean(0), effects.gap.mean(0))
     return np.asarray(numerator.mean(0) / gap[:, None])

@@ -370,13 +370,19 @@ def _swapped(
     )
     results = {}
     for pair, measured, tests in zip(passed, swaps, family, strict=True):
-        along = (pair.axes, pair.pairs, pair.reading)
         results[pair.senses] = replace(
             pair,
             measured=measured,
             tests=tests,
             head_parts=measure_head_parts(
-                weights, word.texts, word.states.z, word.material.cues, measured.word, along
+                weights,
+                word.texts,
+                word.states.z,
+                word.material.cues,
+                measured.word,
+                axes=pair.axes,
+                pairs=pair.pairs,
+                reading=pair.reading,
             ),
             stand_ins=_stand_ins(weights, word, pair, measured, options),
         )

@@ -222,14 +222,14 @@ FAULTS = (
     Fault(
         "evidence/head_parts.py",
         "pattern and values swapped",
-        '{"pattern_only": _mix(pattern_donor, v), "values_only": _mix(pattern, v_donor)}',
-        '{"pattern_only": _mix(pattern, v_donor), "values_only": _mix(pattern_donor, v)}',
+        '["pattern_only"] = _mix(donor.pattern, own.v)\n        parts["values_only"]',
+        '["values_only"] = _mix(donor.pattern, own.v)\n        parts["pattern_only"]',
     ),
     Fault(
         "evidence/head_parts.py",
         "the own cue stays",
-        "z - _mix(pattern * mine, v) + _mix",
-        "z + _mix",
+        "z - taken_out + put_in",
+        "z + put_in",
     ),
     Fault(
         "patching/pair.py",

@@ -74,7 +74,9 @@ def test_a_resolver_carries_the_sense_from_the_cue_looks_where_it_always_looks_a
 def measured(result, model, *, texts=None, cues=None):
     [pair], cues = result.pairs, cues or result.material.cues
     given = read_weights(model), texts or result.texts, result.states.z, cues, pair.measured.word
-    return head_parts.measure_head_parts(*given, (pair.axes, pair.pairs, pair.reading)).shares
+    return head_parts.measure_head_parts(
+        *given, axes=pair.axes, pairs=pair.pairs, reading=pair.reading
+    ).shares
 
 
 @pytest.fixture(scope="module")

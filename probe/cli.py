@@ -98,8 +98,8 @@ def report(
     controls: Annotated[
         str | None,
         Option(
-            help="Nouns with one meaning to put in the word's place, as window,fence; those that ship "
-            "by default, 'none' for no comparison."
+            help="Nouns with one meaning to put in the word's place, as window,fence; those that "
+            "ship by default, 'none' for no comparison."
         ),
     ] = None,
     shards: Annotated[

@@ -1,5 +1,6 @@
 """Interventions, each performed exactly: one head's output at the word replaced, and how far the
-read-out moves. Tensors and token ids in, tensors out; nothing here knows senses, folds or sentences.
+read-out moves. Tensors and token ids in, tensors out; nothing here knows senses, folds or
+sentences.
 
 heads       swaps: variants of a run; every head, pairs both ways, sets of heads
 sets        sets of heads: masks, sizes of a curve, random matches, faithfulness

@@ -122,7 +122,8 @@ def sentence(finding: WordFindings) -> str:
         )
     if not finding.resolvers:
         return f"{changes}, but no single attention head was shown to bring that about."
-    return f"{opening} the word “{word}” {_origin(finding)}, {_heads_between(finding)}{_where(finding)}."
+    gets = f"{opening} the word “{word}” {_origin(finding)}"
+    return f"{gets}, {_heads_between(finding)}{_where(finding)}."
 
 
 def _origin(finding: WordFindings) -> str:

@@ -22,7 +22,8 @@ MEANINGS = {
     "opposes": "moves the word the wrong way",
     "backup": "stands in for another head: swapping both moves the word further",
     "erased": "writes much of the gap, and later layers take it away",
-    "suggestive": "moves the word by 2 % or more, but this is not confirmed for every head tested",
+    "suggestive": f"moves the word by {percent(SMALLEST)} or more, but this is not confirmed for "
+    "every head tested",
     "carrier": "carries the meaning at the word; that anything reads it there was not shown",
     "none": "nothing was shown",
 }

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from probe.evidence.cost import StudyCost
     from probe.model.model import Model
     from probe.walkthrough.walk import Walk
-INTERRUPTED = 130
+INTERRUPTED = 130  # what a shell gives a program that Ctrl-C ended
 PERMUTATIONS = 1000
 DEFAULT_MODEL = "tiny-senses"
-# Who reads beside whom the sentences whose cue comes after the word.
+# Which model reads, beside which, the sentences whose cue comes after the word.
 COMPANION = {DEFAULT_MODEL: "tiny-senses-bidirectional"}
 FORMS = "JSONL, CSV, TSV, Parquet, CoarseWSD-20 word folders, or a folder of these."
 CPU: Final = "cpu"
@@ -60,8 +60,8 @@ Labelled = Option(help=f"Labelled sentences: {FORMS}")
 
 app = typer.Typer(
     name="probe",
-    help="Which attention heads move the meaning of an ambiguous word, from which cue, at which depth, "
-    "and how we know.",
+    help="Which attention heads move the meaning of an ambiguous word, from which cue, at which "
+    "depth, and how we know.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -111,8 +111,8 @@ def report(
     beside: Annotated[
         str | None,
         Option(
-            help="A model that reads both ways, for the lesson's sentences whose cue comes after the word "
-            "('' for none)."
+            help="A model that reads both ways, for the lesson's sentences whose cue comes after "
+            "the word ('' for none)."
         ),
     ] = None,
     max_memory: Annotated[
@@ -156,17 +156,16 @@ def report(
         from probe.evidence.study import study
         from probe.pages.report import write
 
-        given, other = _load(model, device, dtype), _load(second, device, dtype) if second else None
-        chosen = {"seed": seed, "permutations": permutations}
         result = study(
-            given,
+            _load(model, device, dtype),
             words,
             corpus=corpus,
             controls=_nouns(controls),
-            second=other,
+            seed=seed,
+            permutations=permutations,
+            second=_load(second, device, dtype) if second else None,
             progress=progress,
             planned=planned,
-            **chosen,
         )
         progress("writing", 0.98)
         options = {"device": device, "dtype": dtype} | result.options
@@ -232,7 +231,9 @@ def walk(
             loaded, text, target, word=word, head=(layer, head), beside=beside, against=against
         )
         progress("writing", 0.9)
-        page = write(walked, out, command=_walk_command(model, walked, _place(device, dtype)))
+        page = write(
+            walked, out, command=_walk_command(model, walked, _compute_options(device, dtype))
+        )
     typer.echo(page)
 
 
@@ -257,11 +258,13 @@ def explore(
         from probe.explorer.server import LOCAL_NAMES, serve
     except ModuleNotFoundError as error:
         raise InputError(
-            f"Exploring: the package {error.name} is missing; install it with pip install starlette uvicorn."
+            f"Exploring: the package {error.name} is missing; install it with pip install "
+            "starlette uvicorn."
         ) from error
     if host not in LOCAL_NAMES:
         typer.echo(
-            f"probe: listening on {host}: whoever reaches this machine and has the address can use the model.",
+            f"probe: listening on {host}: whoever reaches this machine and has the address can "
+            "use the model.",
             err=True,
         )
 
@@ -305,7 +308,8 @@ def evaluate(
     dtype: DtypeOption = SINGLE,
     as_json: JsonOption = False,
 ) -> None:
-    """How well each layer tells the senses apart at the word, beside baselines that need no model."""
+    """How well each layer tells the senses apart at the word, beside baselines that need no
+    model."""
     from probe.evidence.evaluation import evaluate
     from probe.pages.output import check_folder
     from probe.text.sentences import read_sentences
@@ -318,8 +322,9 @@ def evaluate(
     if out is not None:
         from probe.pages.report import write
 
-        given = {"sentences": sentences.name, "model": Path(model).name, "seed": seed}
-        write(result, out, command=command_line("evaluate", **given, **_place(device, dtype)))
+        options = {"sentences": sentences.name, "model": Path(model).name, "seed": seed}
+        options |= _compute_options(device, dtype)
+        write(result, out, command=command_line("evaluate", **options))
     if as_json:
         typer.echo(result.to_json())
         return
@@ -361,16 +366,12 @@ def sweep(
     from probe.sweep.run import shown, sweep
     from probe.sweep.work import Workers
 
-    given, chosen = (
-        [*sentences, *(more or [])],
-        Options(seed=seed, block=block, device=device, dtype=dtype),
-    )
     with shown(as_json=as_json) as step:
         result = sweep(
             model,
-            given,
+            [*sentences, *(more or [])],
             out,
-            options=chosen,
+            options=Options(seed=seed, block=block, device=device, dtype=dtype),
             workers=Workers(engine, scheduler, workers),
             step=step,
         )
@@ -382,8 +383,9 @@ def sweep(
         return
     typer.echo(result.folder)
     typer.echo(
-        f"{counts['in']:,} sentences: {counts['measured']:,} measured, {counts['fitted_on']:,} fitted on, "
-        f"{counts['left_out']:,} left out; {counts['shards']:,} shards, {counts['rows_of_heads']:,} rows of heads."
+        f"{counts['in']:,} sentences: {counts['measured']:,} measured, "
+        f"{counts['fitted_on']:,} fitted on, {counts['left_out']:,} left out; "
+        f"{counts['shards']:,} shards, {counts['rows_of_heads']:,} rows of heads."
     )
 
 
@@ -399,7 +401,8 @@ def params(
     dtype: DtypeOption = SINGLE,
     as_json: JsonOption = False,
 ) -> None:
-    """How many parameters a model has, and where: gpt3 by formula, a loaded model from its tensors."""
+    """How many parameters a model has, and where: gpt3 by formula, a loaded model from its
+    tensors."""
     from probe.model.parameters import PUBLISHED, count_tensors, published
 
     counted = published(name) if name in PUBLISHED else count_tensors(_load(name, device, dtype))
@@ -429,8 +432,8 @@ def main() -> None:
         typer.echo(f"probe: {error}", err=True)
         sys.exit(error.exit_code)
     except TyperException as error:
-        place = getattr(error, "ctx", None)  # a wrong option carries the command it was given to
-        command = place.command_path if place else "probe"
+        context = getattr(error, "ctx", None)  # a wrong option carries the command it was given to
+        command = context.command_path if context else "probe"
         typer.echo(
             f"probe: {error.format_message().rstrip('.')} (see `{command} --help`).", err=True
         )
@@ -448,27 +451,36 @@ def _command(
 ) -> str:
     """The `probe report` that makes the same page again, with all options and without this
     machine's folders."""
-    permutations = options["permutations"] if options["permutations"] != PERMUTATIONS else None
     model = Path(model).name
-    beside = Path(second).name if second else "" if model in COMPANION else None
-    more = {"sentences": sentences and sentences.name, "beside": beside}
-    more |= {"permutations": permutations, "seed": options["seed"]} | _place(
-        options["device"], options["dtype"]
-    )
-    return command_line("report", *options["words"], model=model, **more)
-
-
-def _walk_command(model: str, walked: "Walk", place: Mapping[str, str | None]) -> str:
-    """The `probe walk` that makes the same page again, without this machine's folders."""
-    asked = walked.options
-    text = str(asked.pop("text"))
-    first = {
-        name: asked.pop(name) for name in ("target", "word", "beside", "against") if name in asked
+    beside = None
+    if second:
+        beside = Path(second).name
+    elif model in COMPANION:
+        beside = ""  # without it the companion would be taken again
+    permutations = options["permutations"]
+    spelled_out = {
+        "model": model,
+        "sentences": sentences and sentences.name,
+        "beside": beside,
+        "permutations": None if permutations == PERMUTATIONS else permutations,
+        "seed": options["seed"],
     }
-    return command_line("walk", text, **first, model=Path(model).name, **asked, **place)
+    spelled_out |= _compute_options(options["device"], options["dtype"])
+    return command_line("report", *options["words"], **spelled_out)
 
 
-def _place(device: str, dtype: str) -> dict[str, str | None]:
+def _walk_command(model: str, walked: "Walk", compute: Mapping[str, str | None]) -> str:
+    """The `probe walk` that makes the same page again, without this machine's folders."""
+    options = walked.options
+    text = str(options.pop("text"))
+    texts = {}
+    for name in ("target", "word", "beside", "against"):
+        if name in options:
+            texts[name] = options.pop(name)
+    return command_line("walk", text, **texts, model=Path(model).name, **options, **compute)
+
+
+def _compute_options(device: str, dtype: str) -> dict[str, str | None]:
     """--device and --dtype where they are not the usual ones."""
     return {
         "device": None if device == CPU else device,

@@ -10,7 +10,7 @@ function that imports them, and the first display calls it.
 from collections.abc import Callable
 from functools import singledispatch
 
-# Set by `probe/__init__.py`; importing pages twice does nothing, so it may be called at every display.
+# Set by `probe/__init__.py`; importing pages twice does nothing, so every display may call it.
 register_formatters: Callable[[], object] = lambda: None
 
 

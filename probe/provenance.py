@@ -32,7 +32,7 @@ PACKAGES = (
     "pandas",
     "altair",
 )
-KEY_LENGTH = 16
+KEY_LENGTH = 16  # hex digits: 64 bits, so that two results of a folder never share a key
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def manifest(
     The only record that holds a time of day (UTC). Raises TypeError when something in `more` has no
     JSON form.
     """
-    made = {
+    record = {
         "model": model,
         "origin": {"kind": origin.kind, "location": origin.location, "revision": origin.revision},
         "weights_sha256": origin.sha256,
@@ -77,14 +77,14 @@ def manifest(
         "versions": versions(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     } | more
-    json.dumps(made)
-    return made
+    json.dumps(record)  # TypeError here rather than when a page is half written
+    return record
 
 
-def command_line(*given: str, **options: object) -> str:
+def command_line(*arguments: str, **options: object) -> str:
     """A `probe` command as it is typed, its options in the order given; those that are None are
     left out."""
-    words = ["probe", *given]
+    words = ["probe", *arguments]
     for name, value in options.items():
         if value is not None:
             words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
@@ -122,7 +122,8 @@ def content_key(
 
 
 def digest_of(*names: object, size: int = 16) -> bytes:
-    """`size` bytes that depend on the texts of the names, with their lengths, and on nothing else."""
+    """`size` bytes that depend on the texts of the names, with their lengths, and on nothing
+    else."""
     digest = hashlib.blake2b(digest_size=size)
     for name in names:
         raw = str(name).encode()
@@ -153,12 +154,9 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
         target.parent.mkdir(parents=True, exist_ok=True)
         _write_and_rename(target, raw)
     except OSError as error:
-        in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
-        reason = (
-            "a file stands where its folder should be"
-            if in_the_way
-            else (error.strerror or str(error)).lower()
-        )
+        reason = (error.strerror or str(error)).lower()
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            reason = "a file stands where its folder should be"
         raise InputError(
             f"Cannot write {target}: {reason}; choose a folder that can be written with --out."
         ) from error

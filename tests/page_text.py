@@ -36,7 +36,7 @@ def found(frames, word):
 
 
 def card_answer(frames, word):
-    return macro("card.html.j2", "found_of")(words.card(found(frames, word)))
+    return macro("card.html.j2", "what_was_found")(words.card(found(frames, word)))
 
 
 def card_evidence(frames, word):

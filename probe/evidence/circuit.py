@@ -1,4 +1,4 @@
-"""From the cue to the word: where the sense travels, over which edges, and which whole ways carry
+"""From the cue to the word: where the sense travels, over which edges, and which whole paths carry
 it.
 
 Measured for the clearest pair of senses of every word whose gap is there, on aligned pairs, in
@@ -8,7 +8,7 @@ members begin to differ, and where the cue ends) and then put together with the 
 aligned: a position is called "cue", "cue + 1" for the first token behind it, and so on, and "word".
 Of a cue of several tokens "cue" is the last, "cue - 1" the one before.
 
-`positions` and `paths` are measured on at most PAIRS pairs, spread over pairs of cue words. Paths
+`positions` and `edges` are measured on at most PAIRS pairs, spread over pairs of cue words. Paths
 are chained from what these show and measured on other pairs of the same layouts, where there are
 any. Pairs whose cue is so far from the word that there would be more than MOST_EDGES edges are not
 taken.
@@ -29,7 +29,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -51,17 +51,20 @@ from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.text.splits import ALIGNED
 
-PAIRS = 8
-MOST_TOTALS, MOST_EDGES = 500, 1_000_000
-LEAST_ROWS, MOST_ROWS = 200, 1000
-RANDOM_SETS = 100
+PAIRS = 8  # on which positions and edges are measured; as many others for paths
+MOST_TOTALS = 500  # edges of a layout whose total effect is run
+MOST_EDGES = 1_000_000  # of a layout: as many are held in memory at once for every pair
+LEAST_ROWS = 200  # of the table of edges, tested or not
+MOST_ROWS = 1000  # edges that are tested: p is of the largest of them all, so more would cost power
+RANDOM_SETS = 100  # of edges, beside the circuit of each layout
 WORD = "word"
-PLACED = ("component", "layer", "head", "pos", "behind")
-POSITIONS = (*KEYS, *PLACED, "denoise", "noise", "effect", "same_sense", "pairs")
-EDGES = tuple(EDGE_DTYPE.names or ())
-PATHS = (
+CUE = "cue"
+PART_OF_RUN = ("component", "layer", "head", "pos", "behind")
+POSITION_COLUMNS = (*KEYS, *PART_OF_RUN, "denoise", "noise", "effect", "same_sense", "pairs")
+EDGE_FIELDS = tuple(EDGE_DTYPE.names or ())
+EDGE_COLUMNS = (
     *KEYS,
-    *EDGES,
+    *EDGE_FIELDS,
     "fraction",
     "direct",
     "total",
@@ -73,63 +76,80 @@ PATHS = (
     "pairs",
     "composition",
 )
-WAYS = (
-    *(
-        *KEYS,
-        "path",
-        "step",
-        *EDGES,
-        "share",
-        "p",
-        "together",
-        "size",
-        "kept",
-        "random",
-        "random_high",
-        "pairs",
-    ),
+PATH_COLUMNS = (
+    *KEYS,
+    "path",
+    "step",
+    *EDGE_FIELDS,
+    "share",
+    "p",
+    "together",
+    "size",
+    "kept",
+    "random",
+    "random_high",
+    "pairs",
 )
-WHOLE = ("layer", "head", "behind", "path", "step", "size", "pairs")
-ENDS = tuple(name for name in EDGES if name.endswith(("layer", "head")))
-COLUMNS = {"positions": POSITIONS, "edges": PATHS, "paths": WAYS}
-Layout = tuple[
-    int, int
-]  # where the members begin to differ, and where the cue ends, counted from the word
+COLUMNS = {"positions": POSITION_COLUMNS, "edges": EDGE_COLUMNS, "paths": PATH_COLUMNS}
+WHOLE = ("layer", "head", "behind", "path", "step", "size", "pairs")  # columns of whole numbers
+ENDS = tuple(name for name in EDGE_FIELDS if name.endswith(("layer", "head")))
+Step = tuple[Any, ...]  # of a path: the fields of an edge, its positions named
+
+
+class Layout(NamedTuple):
+    """Where the members of a pair begin to differ, and where their cue ends, both counted from the
+    word."""
+
+    first: int
+    cue: int
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Pairs of one layout, as places among the pairs of their senses: `shown`, and `other` ones to
-    measure ways on."""
+    """Pairs of one layout, as indices among the pairs of their senses: `traced`, on which positions
+    and edges are measured, and `held_out` ones to measure paths on."""
 
     layout: Layout
-    shown: tuple[int, ...]
-    other: tuple[int, ...]
+    traced: tuple[int, ...]
+    held_out: tuple[int, ...]
 
     def name(self, pos: int) -> str:
         """What a position, counted from the word, is called."""
-        behind = pos - self.layout[1]
-        return (
-            WORD
-            if pos == 0
-            else "cue"
-            if behind == 0
-            else f"cue {'+' if behind > 0 else '-'} {abs(behind)}"
-        )
+        if pos == 0:
+            return WORD
+        behind = pos - self.layout.cue
+        if behind == 0:
+            return CUE
+        sign = "+" if behind > 0 else "-"
+        return f"{CUE} {sign} {abs(behind)}"
+
+
+class GroupEdges(NamedTuple):
+    """The edges of the pairs of one layout."""
+
+    group: Group
+    measured: Edges
+
+
+class GroupPaths(NamedTuple):
+    """The paths that were chained from the edges of one layout."""
+
+    group: Group
+    edges: Edges
+    measured: Paths
 
 
 def frames(
     model: Model, results: Sequence[WordResult], word_heads: pd.DataFrame, options: StudyOptions
 ) -> dict[str, pd.DataFrame]:
-    """`positions`, `paths` and `ways` of every word; empty where a model reads both ways or no
+    """`positions`, `edges` and `paths` of every word; empty where a model reads both ways or no
     pairs are aligned."""
-    words = [
-        _of_word(
-            read_weights(model), result, leading_heads(word_heads, result.material.word), options
-        )
-        for result in results
-    ]
-    parts = {name: [word[name] for word in words if word] for name in COLUMNS}
+    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in COLUMNS}
+    weights = read_weights(model)
+    for result in results:
+        leaders = leading_heads(word_heads, result.material.word)
+        for name, frame in _of_word(weights, result, leaders, options).items():
+            parts[name].append(frame)
     return {
         name: rounded(whole(stacked(parts[name], columns)[list(columns)]))
         for name, columns in COLUMNS.items()
@@ -139,14 +159,14 @@ def frames(
 def whole(frame: pd.DataFrame) -> pd.DataFrame:
     """Columns of whole numbers, no layer and no head as missing."""
     frame = frame.astype({column: "Int64" for column in (*WHOLE, *ENDS) if column in frame})
-    return frame.assign(
-        **{column: frame[column].mask(frame[column] < 0) for column in ENDS if column in frame}
-    )
+    ends = {column: frame[column].mask(frame[column] < 0) for column in ENDS if column in frame}
+    return frame.assign(**ends)
 
 
 def _of_word(
     weights: Weights, result: WordResult, leaders: Sequence[tuple[int, int]], options: StudyOptions
 ) -> dict[str, pd.DataFrame]:
+    """The three frames of a word; none where nothing can be followed."""
     passed = [pair for pair in result.pairs if pair.effects is not None]
     if not (passed and result.causal):
         return {}
@@ -154,32 +174,36 @@ def _of_word(
     groups = layouts(weights, result, pair, options.seed) if pair.pairs.design == ALIGNED else []
     if not groups:
         return {}
-    word = _PairRuns(weights, result, pair)
-    moved = [row for group in groups for row in _named(group, word.traced(group))]
+    runs = PairRuns(weights, result, pair)
+    moved = [row for group in groups for row in _named(group, runs.traced(group))]
     measure = partial(every_edge, most=MOST_TOTALS, seed=options.seed)
-    measured = [(group, word.run(measure, *word.members(group.shown))) for group in groups]
+    by_group = [
+        GroupEdges(group, runs.run(measure, *runs.members(group.traced))) for group in groups
+    ]
     for layer, head in leaders:
-        if layer < result.depth:
-            moved += [
-                row
-                for group, one in measured
-                for row in _named(group, _rows_of_head(one, layer, head))
-            ]
-    edges = _edges(measured, word, options.seed)
+        if layer < result.depth:  # heads behind the read-out have not been swapped
+            for group, measured in by_group:
+                moved += _named(group, _rows_of_head(measured, layer, head))
+    edges = _edges(by_group, runs, options.seed)
+    fits = composition(weights, edges.index.to_frame())
     chain = partial(chain_paths, seed=options.seed, draws=RANDOM_SETS)
-    chained = [(group, word.run(chain, *word.members(group.other), one)) for group, one in measured]
-    made = {
+    chained = []
+    for group, measured in by_group:
+        paths = runs.run(chain, *runs.members(group.held_out), measured)
+        chained.append(GroupPaths(group, measured, paths))
+    of_word = {
         "positions": _by_position(moved),
-        "edges": edges.reset_index().assign(
-            composition=composition(weights, edges.index.to_frame())
-        ),
-        "paths": _ways(word, measured, chained, edges),
+        "edges": edges.reset_index().assign(composition=fits),
+        "paths": _paths(runs, chained, edges),
     }
-    return {name: with_key(frame, key_of(result, pair)) for name, frame in made.items()}
+    return {name: with_key(frame, key_of(result, pair)) for name, frame in of_word.items()}
+
+
+# --- the pairs ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class _PairRuns:
+class PairRuns:
     """How the pairs of two senses are run: their texts, and the axes along which they are read at
     L*."""
 
@@ -187,11 +211,10 @@ class _PairRuns:
     word: WordResult
     pair: PairResult
 
-    def members(self, places: Sequence[int]) -> tuple[list[int], list[int]]:
+    def members(self, pairs: Sequence[int]) -> tuple[list[int], list[int]]:
         """The rows of both members of some pairs."""
-        a, b = (
-            [rows[place] for place in places] for rows in (self.pair.pairs.a, self.pair.pairs.b)
-        )
+        a = [self.pair.pairs.a[index] for index in pairs]
+        b = [self.pair.pairs.b[index] for index in pairs]
         return a, b
 
     def run(
@@ -204,40 +227,47 @@ class _PairRuns:
     ) -> Any:
         """A measurement of `probe.patching` on rows side by side, read along the axes that were
         fitted without `a`."""
-        texts = [[self.word.texts[row] for row in rows] for rows in (a, b)]
+        texts_a = [self.word.texts[row] for row in a]
+        texts_b = [self.word.texts[row] for row in b]
         along: Tensor = self.pair.axes.directions(a)[:, [self.word.depth]]  # pair direction d_model
-        return measure(self.weights, *texts, along, *more, depth=self.word.depth, **options)
+        return measure(
+            self.weights, texts_a, texts_b, along, *more, depth=self.word.depth, **options
+        )
 
-    def gap(self, places: Sequence[int]) -> Array:
-        return np.asarray(self.pair.gap[list(places), self.word.depth])
+    def gap(self, pairs: Sequence[int]) -> Array:
+        """The gap of some pairs at L*."""
+        return np.asarray(self.pair.gap[list(pairs), self.word.depth])
 
-    def units(self, places: Sequence[int]) -> list[int]:
-        return [self.pair.pairs.units[place] for place in places]
+    def units(self, pairs: Sequence[int]) -> list[int]:
+        """Their pairs of cue words."""
+        return [self.pair.pairs.units[index] for index in pairs]
 
     @cached_property
     def donors(self) -> dict[int, int]:
-        """A donor of the same sense and of the same layout, for every row of a pair that has one."""
-        given, placed = (
-            (self.word.material.sentences, self.word.material.distances),
-            self.word.texts,
-        )
-        rng, chosen = np.random.default_rng(self.pair.pairs.seed), dict[int, int]()
-        for sense, rows in zip(
-            self.pair.senses, (self.pair.pairs.a, self.pair.pairs.b), strict=True
-        ):
+        """A donor of the same sense and of the same layout, for every row that has one."""
+        texts = self.word.texts
+        material = self.word.material
+        rng = np.random.default_rng(self.pair.pairs.seed)
+        donors: dict[int, int] = {}
+        rows_by_sense = (self.pair.pairs.a, self.pair.pairs.b)
+        for sense, rows in zip(self.pair.senses, rows_by_sense, strict=True):
+            members = self.pair.rows(sense, tested=False)
             for row in dict.fromkeys(rows):
-                shape = len(placed[row].ids), placed[row].at
-                members = [
-                    n
-                    for n in self.pair.rows(sense, tested=False)
-                    if placed[n].ids != placed[row].ids
+                own = texts[row]
+                alike = [
+                    other
+                    for other in members
+                    if texts[other].ids != own.ids
+                    and (len(texts[other].ids), texts[other].at) == (len(own.ids), own.at)
                 ]
-                if like := [n for n in members if (len(placed[n].ids), placed[n].at) == shape]:
-                    chosen[row] = design.same_sense_donor(*given, row, like, rng)
-        return chosen
+                if alike:
+                    donors[row] = design.same_sense_donor(
+                        material.sentences, material.distances, row, alike, rng
+                    )
+        return donors
 
-    def beside(
-        self, places: Sequence[int], measure: Callable[[Sequence[int], Sequence[int]], Tensor]
+    def same_sense(
+        self, pairs: Sequence[int], measure: Callable[[Sequence[int], Sequence[int]], Tensor]
     ) -> dict[int, Array]:
         """What same-sense donors do, as far as the other sense would move the word, for every pair
         whose members both have one.
@@ -245,83 +275,94 @@ class _PairRuns:
         `measure(rows, donors)`: how far rows move, `-> row recipient ... direction`, the recipient
         itself first.
         """
-        known = [
-            place for place in places if all(row[0] in self.donors for row in self.members([place]))
-        ]
-        if not known:
+        with_donors = []
+        for index in pairs:
+            if self.pair.pairs.a[index] in self.donors and self.pair.pairs.b[index] in self.donors:
+                with_donors.append(index)
+        if not with_donors:
             return {}
-        sides = (measure(rows, [self.donors[row] for row in rows]) for rows in self.members(known))
-        a, b = (moved[:, 0, ..., 0].double().numpy() for moved in sides)
-        return dict(zip(known, (b - a) / 2, strict=True))
+        moved = []
+        for rows in self.members(with_donors):
+            by_row = measure(rows, [self.donors[row] for row in rows])
+            moved.append(by_row[:, 0, ..., 0].double().numpy())
+        a, b = moved
+        return dict(zip(with_donors, (b - a) / 2, strict=True))
 
     def traced(self, group: Group) -> Iterator[dict[str, Any]]:
-        """The rows of a trace of the group's pairs, with what same-sense donors do at each place."""
-        offsets = range(group.layout[0], 1)
+        """The rows of a trace of the group's pairs, with what same-sense donors do in each cell."""
+        offsets = range(group.layout.first, 1)
         trace = partial(
             self.run, partial(positions.trace_positions, positions=offsets, heads=False)
         )
-        same = self.beside(group.shown, lambda rows, donors: trace(rows, donors).stream)
-        for row in trace(*self.members(group.shown)).rows():
-            place = (
-                positions.COMPONENTS.index(row["component"]),
-                row["layer"],
-                row["pos"] - offsets[0],
-            )
-            pair = same.get(group.shown[row["pair"]])
-            yield row | (
-                {} if pair is None else {"same_sense": pair[place], "same_gap": row["gap"]}
-            )
+        same = self.same_sense(group.traced, lambda rows, donors: trace(rows, donors).stream)
+        for row in trace(*self.members(group.traced)).rows():
+            index = group.traced[row["pair"]]
+            if index in same:
+                component = positions.COMPONENTS.index(row["component"])
+                cell = (component, row["layer"], row["pos"] - offsets[0])
+                row = row | {"same_sense": same[index][cell], "same_gap": row["gap"]}
+            yield row
 
 
 def layouts(weights: Weights, result: WordResult, pair: PairResult, seed: int) -> list[Group]:
-    """The pairs that are measured, in groups of one layout; at most PAIRS are shown, and as many
-    others."""
-    at = {
-        place: layout
-        for place, rows in enumerate(zip(pair.pairs.a, pair.pairs.b, strict=True))
-        if (layout := _layout(result, *rows))
-        and count_edges(result.depth, weights.shape[1], 1 - layout[0]) <= MOST_EDGES
-    }
-    few = list(at)
-    drawn = design.spread(
-        [pair.pairs.units[place] for place in few], len(few), np.random.default_rng(seed)
-    )
-    places = [few[turn] for turn in drawn]
+    """The pairs that are measured, in groups of one layout; at most PAIRS are traced, and as many
+    held out."""
+    layout_of: dict[int, Layout] = {}
+    for index, rows in enumerate(zip(pair.pairs.a, pair.pairs.b, strict=True)):
+        layout = _layout(result, *rows)
+        if layout is not None:
+            count = count_edges(result.depth, weights.shape[1], 1 - layout.first)
+            if count <= MOST_EDGES:
+                layout_of[index] = layout
+    usable = list(layout_of)
+    units = [pair.pairs.units[index] for index in usable]
+    drawn = design.spread(units, len(usable), np.random.default_rng(seed))
+    indices = [usable[number] for number in drawn]
+    first = indices[:PAIRS]
+    rest = indices[PAIRS:]
     groups = []
-    for layout in sorted({at[place] for place in places[:PAIRS]}):
-        shown, rest = (
-            [n for n in some if at[n] == layout] for some in (places[:PAIRS], places[PAIRS:])
-        )
-        groups.append(Group(layout, tuple(shown), tuple(rest[: len(shown)] or shown)))
+    for layout in sorted({layout_of[index] for index in first}):
+        traced = [index for index in first if layout_of[index] == layout]
+        others = [index for index in rest if layout_of[index] == layout]
+        held_out = others[: len(traced)] or traced
+        groups.append(Group(layout, tuple(traced), tuple(held_out)))
     return groups
 
 
 def _layout(result: WordResult, a: int, b: int) -> Layout | None:
-    """Where a pair's members begin to differ before the word, and where the cue ends; None where
-    they do not, or where they are not equally long up to the word.
+    """The layout of a pair; None where its members do not differ before the word, and where they
+    are not equally long up to it.
     """
-    one, other = (result.texts[row] for row in (a, b))
-    apart = [
-        pos - one.at
-        for pos, ids in enumerate(zip(one.ids, other.ids, strict=False))
-        if ids[0] != ids[1]
-    ]
-    if (len(one.ids), one.at) != (len(other.ids), other.at) or not apart or apart[-1] >= 0:
+    one = result.texts[a]
+    other = result.texts[b]
+    if (len(one.ids), one.at) != (len(other.ids), other.at):
         return None
-    cues = {
-        cue[-1] - one.at for cue in (result.material.cues[row] for row in (a, b)) if cue is not None
-    }
-    return apart[0], max(cues) if len(cues) == 1 and max(cues) < 0 else apart[-1]
+    both = enumerate(zip(one.ids, other.ids, strict=True))
+    differing = [pos - one.at for pos, (token, its) in both if token != its]
+    if not differing or differing[-1] >= 0:
+        return None
+    cue_ends = set()
+    for row in (a, b):
+        cue = result.material.cues[row]
+        if cue is not None:
+            cue_ends.add(cue[-1] - one.at)
+    # Where no cue is marked, or the two end apart, the last token that differs is taken for it.
+    cue_end = max(cue_ends) if len(cue_ends) == 1 and max(cue_ends) < 0 else differing[-1]
+    return Layout(differing[0], cue_end)
 
 
 def count_edges(depth: int, heads: int, count: int) -> int:
     """How many edges there are among `count` positions: a query, a key or a value of every head, an
     input of every MLP, from every sender before it.
     """
-    before = [1 + layer * (heads + 1) for layer in range(depth)]
-    return sum(
-        senders * heads * count * (count + 2) + (senders + heads) * count for senders in before
-    )
+    total = 0
+    for layer in range(depth):
+        senders = 1 + layer * (heads + 1)
+        # A query at every position; a key and a value at every pair of positions in order.
+        into_heads = senders * heads * count * (count + 2)
+        into_mlp = (senders + heads) * count
+        total += into_heads + into_mlp
+    return total
 
 
 def most_runs(layers: int, heads: int, positions: int, edges: int) -> int:
@@ -333,97 +374,119 @@ def most_runs(layers: int, heads: int, positions: int, edges: int) -> int:
     return 2 * PAIRS * (parts + min(edges, MOST_TOTALS + SAMPLE) + 2 * min(edges, MOST_TOTALS))
 
 
+# --- positions ------------------------------------------------------------------------------------
+
+
 def _named(group: Group, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows with their positions named."""
     for row in rows:
         pos = int(row["pos"])
-        yield {**row, "pos": group.name(pos), "behind": pos - group.layout[1] if pos else None}
+        behind = pos - group.layout.cue if pos else None
+        yield {**row, "pos": group.name(pos), "behind": behind}
 
 
-def _rows_of_head(one: Edges, layer: int, head: int) -> list[dict[str, Any]]:
+def _rows_of_head(edges: Edges, layer: int, head: int) -> list[dict[str, Any]]:
     """The swaps of one head's z at every position, as rows of a trace."""
-    places = np.unique(one.edges["receiver_pos"]).tolist()
-    moved, gap = (
-        one.swapped[:, :, layer, head].double().numpy() * [[[-1], [1]]],
-        one.gap[:, 0].tolist(),
-    )
-    return [
-        {"component": "head", "layer": layer, "head": head, "pos": pos, "gap": gap[pair]}
-        | {"noise": float(moved[pair, 0, number]), "denoise": float(moved[pair, 1, number])}
-        for pair in range(len(moved))
-        for number, pos in enumerate(places)
-    ]
+    offsets = np.unique(edges.edges["receiver_pos"]).tolist()
+    moved = edges.swapped[:, :, layer, head].double().numpy()  # pair recipient pos
+    gap = edges.gap[:, 0].tolist()
+    rows = []
+    for pair in range(len(moved)):
+        for number, pos in enumerate(offsets):
+            rows.append(
+                {
+                    "component": positions.HEAD,
+                    "layer": layer,
+                    "head": head,
+                    "pos": pos,
+                    "gap": gap[pair],
+                    "noise": -float(moved[pair, 0, number]),
+                    "denoise": float(moved[pair, 1, number]),
+                }
+            )
+    return rows
 
 
 def _by_position(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Ratios of sums over the pairs that have the position."""
     measured = ["denoise", "noise", "gap", "same_sense", "same_gap"]
-    grouped = pd.DataFrame(rows, columns=[*PLACED, *measured]).groupby(
-        [*PLACED], sort=False, dropna=False
-    )
+    frame = pd.DataFrame(rows, columns=[*PART_OF_RUN, *measured])
+    grouped = frame.groupby([*PART_OF_RUN], sort=False, dropna=False)
     sums = grouped[measured].sum(min_count=1).join(grouped.size().rename("pairs"))
-    shares = {name: sums[name] / sums["gap"] for name in ("denoise", "noise")}
-    shares["same_sense"] = sums["same_sense"] / sums["same_gap"]
-    made = sums.assign(**shares, effect=(shares["denoise"] + shares["noise"]) / 2)
-    return made.reset_index().drop(columns=["gap", "same_gap"])
+    denoise = sums["denoise"] / sums["gap"]
+    noise = sums["noise"] / sums["gap"]
+    shares = sums.assign(
+        denoise=denoise,
+        noise=noise,
+        same_sense=sums["same_sense"] / sums["same_gap"],
+        effect=(denoise + noise) / 2,
+    )
+    return shares.reset_index().drop(columns=["gap", "same_gap"])
 
 
-def _names(group: Group, one: Edges, numbers: Sequence[int]) -> pd.MultiIndex:
+# --- edges ----------------------------------------------------------------------------------------
+
+
+def _names(group: Group, edges: Edges, numbers: Sequence[int]) -> pd.MultiIndex:
     """Edges with their positions named."""
-    columns = {name: one.edges[name][[*numbers]].tolist() for name in EDGES}
-    columns |= {
-        name: [group.name(pos) for pos in columns[name]] for name in ("sender_pos", "receiver_pos")
-    }
-    return pd.MultiIndex.from_arrays(list(columns.values()), names=EDGES)
+    columns = {name: edges.edges[name][[*numbers]].tolist() for name in EDGE_FIELDS}
+    for name in ("sender_pos", "receiver_pos"):
+        columns[name] = [group.name(pos) for pos in columns[name]]
+    return pd.MultiIndex.from_arrays(list(columns.values()), names=EDGE_FIELDS)
 
 
-def _edges(measured: Sequence[tuple[Group, Edges]], read: _PairRuns, seed: int) -> pd.DataFrame:
+def _edges(by_group: Sequence[GroupEdges], runs: PairRuns, seed: int) -> pd.DataFrame:
     """The edges that do most, over all layouts, with intervals and tests; see the module's
     docstring."""
-    shown = [place for group, _ in measured for place in group.shown]
-    parts: dict[str, list[pd.DataFrame]] = defaultdict(list)
-    for group, one in measured:
-        run = np.flatnonzero(~one.total[0, 0, :, 0].isnan().numpy()).tolist()
-        numbers = {
-            "fraction": one.fraction.mean(1),
-            "direct": _toward(one.direct),
-            "total": _toward(one.total),
-        }
-        numbers["number"] = torch.arange(len(one.edges)).expand(len(group.shown), -1)
-        for name, values in numbers.items():
-            frame = pd.DataFrame(
-                values.numpy()[:, run].T, index=_names(group, one, run), columns=list(group.shown)
-            )
-            parts[name].append(frame)
-    table = {name: pd.concat(frames, axis=1, sort=True) for name, frames in parts.items()}
-    gap = read.gap(shown)
-    moved = table["total"][shown].fillna(0.0)
+    pairs = [index for group, _ in by_group for index in group.traced]
+    table = _by_pair(by_group)
+    gap = runs.gap(pairs)
+    moved = table["total"][pairs].fillna(0.0)
     size = moved.abs().sum(axis=1) / gap.sum()
-    family = min(int((size >= REACH).sum()), MOST_ROWS)
-    kept = moved.index[resampling.order(size.to_numpy())[: max(family, LEAST_ROWS)]]
-    effect, units = moved.loc[kept].to_numpy().T, read.units(shown)  # pair edge
+    tested = min(int((size >= REACH).sum()), MOST_ROWS)
+    listed = moved.index[resampling.order(size.to_numpy())[: max(tested, LEAST_ROWS)]]
+    effect = moved.loc[listed].to_numpy().T  # pair edge
+    units = runs.units(pairs)
     total = effect.sum(0) / gap.sum()
-    draws = resampling.bootstrap_ratio(
-        effect, gap, resampling.bootstrap_weights([units], seed=seed)
-    )
+    weights = resampling.bootstrap_weights([units], seed=seed)
+    draws = resampling.bootstrap_ratio(effect, gap, weights)
     low, high = resampling.interval(draws, total, units=len(set(units)))
+    family = listed[:tested]
     columns = {
-        "fraction": table["fraction"].loc[kept].mean(axis=1),
-        "direct": table["direct"].loc[kept].fillna(0.0).sum(axis=1) / gap.sum(),
+        "fraction": table["fraction"].loc[listed].mean(axis=1),
+        "direct": table["direct"].loc[listed].fillna(0.0).sum(axis=1) / gap.sum(),
         "total": total,
         "low": low,
         "high": high,
-        **_tests(
-            measured, read, table["number"].loc[kept[:family]], moved.loc[kept[:family]], seed
-        ),
-        "pairs": table["total"].loc[kept].notna().sum(axis=1),
+        **_tests(by_group, runs, table["number"].loc[family], moved.loc[family], seed),
+        "pairs": table["total"].loc[listed].notna().sum(axis=1),
     }
-    made = pd.DataFrame(columns, index=kept)
-    return made.iloc[resampling.order(np.abs(total))]
+    return pd.DataFrame(columns, index=listed).iloc[resampling.order(np.abs(total))]
+
+
+def _by_pair(by_group: Sequence[GroupEdges]) -> dict[str, pd.DataFrame]:
+    """Fraction, direct and total of the edges that were run, and their number in their layout: one
+    row an edge, one column a pair, missing where a layout does not have the edge."""
+    parts: dict[str, list[pd.DataFrame]] = defaultdict(list)
+    for group, edges in by_group:
+        were_run = np.flatnonzero(~edges.total[0, 0, :, 0].isnan().numpy()).tolist()
+        index = _names(group, edges, were_run)
+        values_by_name = {
+            "fraction": edges.fraction.mean(1),
+            "direct": _toward(edges.direct),
+            "total": _toward(edges.total),
+            "number": torch.arange(len(edges.edges)).expand(len(group.traced), -1),
+        }
+        for name, values in values_by_name.items():
+            columns = list(group.traced)
+            frame = pd.DataFrame(values.numpy()[:, were_run].T, index=index, columns=columns)
+            parts[name].append(frame)
+    return {name: pd.concat(frames, axis=1, sort=True) for name, frames in parts.items()}
 
 
 def _tests(
-    measured: Sequence[tuple[Group, Edges]],
-    read: _PairRuns,
+    by_group: Sequence[GroupEdges],
+    runs: PairRuns,
     numbers: pd.DataFrame,
     moved: pd.DataFrame,
     seed: int,
@@ -431,22 +494,27 @@ def _tests(
     """What same-sense donors do over the edges of the family, and p and q of what the other sense
     does beyond it."""
     same = pd.DataFrame(np.nan, index=moved.index, columns=moved.columns)
-    for group, one in measured:
-        here = numbers[group.shown[0]].dropna().astype(int)
-        measure = partial(read.run, partial(total_effects, edges=one.edges[here.to_numpy()]))
-        for place, values in read.beside(group.shown, measure).items() if len(here) else ():
-            same[place] = pd.Series(values, here.index).reindex(same.index, fill_value=0.0)
-    known = [place for group, _ in measured for place in group.shown if same[place].notna().all()]
-    nothing = pd.Series(np.nan, index=moved.index)
-    if not known or moved.empty:
-        return dict.fromkeys(("same_sense", "p", "q"), nothing)
-    gap = read.gap(known)
-    net = (moved[known] - same[known]).to_numpy().T / gap.mean()  # pair edge
-    tested = resampling.sign_flip_test(np.stack([net, -net], axis=-1), read.units(known), seed=seed)
+    for group, edges in by_group:
+        of_layout = numbers[group.traced[0]].dropna().astype(int)
+        if len(of_layout):
+            array = edges.edges[of_layout.to_numpy()]
+            measure = partial(runs.run, partial(total_effects, edges=array))
+            for index, values in runs.same_sense(group.traced, measure).items():
+                series = pd.Series(values, of_layout.index)
+                same[index] = series.reindex(same.index, fill_value=0.0)
+    compared = []
+    for group, _ in by_group:
+        compared += [index for index in group.traced if same[index].notna().all()]
+    if not compared or moved.empty:
+        return dict.fromkeys(("same_sense", "p", "q"), pd.Series(np.nan, index=moved.index))
+    gap = runs.gap(compared)
+    net = (moved[compared] - same[compared]).to_numpy().T / gap.mean()  # pair edge
+    both_signs = np.stack([net, -net], axis=-1)
+    tests = resampling.sign_flip_test(both_signs, runs.units(compared), seed=seed)
     columns = {
-        "same_sense": same[known].sum(axis=1) / gap.sum(),
-        "p": tested.p.min(-1),
-        "q": tested.q.min(-1),
+        "same_sense": same[compared].sum(axis=1) / gap.sum(),
+        "p": tests.p.min(-1),
+        "q": tests.q.min(-1),
     }
     return {name: pd.Series(values, moved.index) for name, values in columns.items()}
 
@@ -458,46 +526,51 @@ def _toward(moved: Tensor) -> Tensor:
     return (denoise - noise) / 2
 
 
-Step = tuple[Any, ...]
+# --- paths ----------------------------------------------------------------------------------------
 
 
-def _ways(
-    read: _PairRuns,
-    measured: Sequence[tuple[Group, Edges]],
-    chained: Sequence[tuple[Group, Paths]],
-    edges: pd.DataFrame,
-) -> pd.DataFrame:
-    """One row a step of every way, best way first; shares are of the gap of all pairs that ways are
-    measured on."""
-    weight = np.array([read.gap(group.other).sum() for group, _ in chained])
-    weight = weight / weight.sum()
+def _paths(runs: PairRuns, chained: Sequence[GroupPaths], edges: pd.DataFrame) -> pd.DataFrame:
+    """One row a step of every path, best path first; shares are of the gap of all pairs that paths
+    are measured on."""
+    gap = np.array([runs.gap(group.held_out).sum() for group, _, _ in chained])
+    weight = gap / gap.sum()  # of each layout
     shares: dict[tuple[Step, ...], float] = defaultdict(float)
     pairs: dict[tuple[Step, ...], int] = defaultdict(int)
-    least: set[Step] = set()
-    for (group, one), (_, result), part in zip(measured, chained, weight, strict=True):
-        for way, share in zip(result.paths, result.shares, strict=True):
-            steps = tuple(_names(group, one, way).tolist())
+    for (group, found, measured), part in zip(chained, weight, strict=True):
+        for numbers, share in zip(measured.paths, measured.shares, strict=True):
+            steps = tuple(_names(group, found, numbers).tolist())
             shares[steps] += float(part * share)
-            pairs[steps] += len(group.other)
-        least |= set(_names(group, one, result.circuit or ()).tolist())
-    random = weight @ [
-        np.resize(result.random_shares, RANDOM_SETS) for _, result in chained
-    ]  # all 0 where none were drawn
-    about = {
-        "together": float(weight @ [result.together for _, result in chained]),
-        "size": len(least) if all(result.circuit for _, result in chained) else None,
-        "kept": float(weight @ [result.circuit_share for _, result in chained]),
+            pairs[steps] += len(group.held_out)
+    large = [path for path in shares if abs(shares[path]) >= LEAST]
+    leading = sorted(large, key=lambda path: (-round(abs(shares[path]), DIGITS), str(path)))
+    of_all = _together(chained, weight)
+    p_of_edge = edges["p"].fillna(1.0).to_dict()
+    rows = []
+    for number, path in enumerate(leading):
+        of_path = {
+            "share": shares[path],
+            "p": max(p_of_edge.get(step, 1.0) for step in path),  # of its least sure step
+            "pairs": pairs[path],
+        }
+        for turn, step in enumerate(path):
+            fields = dict(zip(EDGE_FIELDS, step, strict=True))
+            rows.append({"path": number, "step": turn, **fields, **of_path, **of_all})
+    return pd.DataFrame(rows, columns=[name for name in PATH_COLUMNS if name not in KEYS])
+
+
+def _together(chained: Sequence[GroupPaths], weight: Array) -> dict[str, float | int | None]:
+    """What goes over all paths at once, over the circuit, and over random sets of as many edges,
+    the layouts weighted by their gaps."""
+    circuit: set[Step] = set()
+    for group, found, measured in chained:
+        circuit |= set(_names(group, found, measured.circuit or ()).tolist())
+    has_circuit = all(measured.circuit for *_, measured in chained)
+    # A layout in which no sets were drawn counts as one in which nothing goes over them.
+    random = weight @ [np.resize(measured.random_shares, RANDOM_SETS) for *_, measured in chained]
+    return {
+        "together": float(weight @ [measured.together for *_, measured in chained]),
+        "size": len(circuit) if has_circuit else None,
+        "kept": float(weight @ [measured.circuit_share for *_, measured in chained]),
         "random": float(random.mean()),
         "random_high": float(random.max()),
     }
-    enough = (way for way in shares if abs(shares[way]) >= LEAST)
-    good = sorted(enough, key=lambda way: (-round(abs(shares[way]), DIGITS), str(way)))
-    p = edges["p"].fillna(1.0).to_dict()
-    rows = [
-        {"path": number, "step": turn, **dict(zip(EDGES, step, strict=True)), "share": shares[way]}
-        | {"p": max(p.get(step, 1.0) for step in way), "pairs": pairs[way]}
-        | about
-        for number, way in enumerate(good)
-        for turn, step in enumerate(way)
-    ]
-    return pd.DataFrame(rows, columns=[name for name in WAYS if name not in KEYS])

@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
 
 RENAMED = {"embed_out.weight": "lm_head.weight"}  # what files call otherwise than the class does
-LOCAL: dict[str, Any] = {
-    "local_files_only": True,
-    "trust_remote_code": False,
-}  # nothing fetched, no code of others run
+# Nothing is fetched, and no code of others is run.
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 READ = LOCAL | {"attn_implementation": "eager", "output_loading_info": True}
 
 
@@ -63,13 +61,8 @@ def boot(
             model, info = model_class.from_pretrained(
                 folder, use_safetensors=True, dtype=dtype, **READ
             )
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-        KeyError,
-        TypeError,
-    ) as error:  # whatever reading a checkpoint raises
+    # whatever reading a checkpoint raises
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
         raise refuse(
             folder, f"transformers refuses it ({in_short(error)})", "save it again"
         ) from error
@@ -94,14 +87,15 @@ def boot_gguf(
     import transformers
     from transformers.initialization import no_init_weights
 
-    family, like = config.family, weights[f"{config.family.embed}.weight"]
+    family = config.family
+    embedding = weights[f"{family.embed}.weight"]
     model_class: Any = getattr(transformers, family.architectures[0])
     try:
         settings = model_class.config_class(
             **{key: value for key, value in raw.items() if key != "model_type"}
         )
         if family.gguf and family.gguf.transformers:
-            state = _read_by_transformers(file, model_class, settings, config, like.dtype)
+            state = _read_by_transformers(file, model_class, settings, config, embedding.dtype)
             with no_init_weights():  # every weight is replaced; drawing them takes seconds
                 model = model_class._from_config(settings, attn_implementation="eager")
         else:
@@ -110,9 +104,8 @@ def boot_gguf(
         info = model.load_state_dict(state, strict=False, assign=True)
     except ModelError:
         raise
-    except (
-        Exception
-    ) as error:  # broad, because its readers and validators raise direct children of Exception
+    # broad, because its readers and validators raise direct children of Exception
+    except Exception as error:
         raise refuse(
             file, f"transformers refuses it ({in_short(error)})", "convert the model to GGUF again"
         ) from error
@@ -122,7 +115,7 @@ def boot_gguf(
     _require_whole(
         {"missing_keys": missing, "mismatched_keys": info.unexpected_keys}, config, where=file
     )
-    return _booted(model.to(like.device, like.dtype).eval(), str(file), tokenizer)
+    return _booted(model.to(embedding.device, embedding.dtype).eval(), str(file), tokenizer)
 
 
 def _read_by_transformers(
@@ -170,27 +163,27 @@ def _drawn(model_class: Any, config: Any, *, seed: int) -> Any:
 
 
 def _booted(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
-    named, model.config.architectures = model.config.architectures, [type(model).__name__]
+    stated = model.config.architectures
+    # TransformerLens looks its adapter up by this name, which a headless checkpoint has otherwise
+    model.config.architectures = [type(model).__name__]
     bridge = _wrap(model, name, tokenizer)
-    model.config.architectures = (
-        named  # it says whether there was a head, also to who loads this bridge again
-    )
+    # it says whether there was a head, also to who loads this bridge again
+    model.config.architectures = stated
     return bridge
 
 
 def _full_names(weights: Mapping[str, torch.Tensor], config: Config) -> dict[str, torch.Tensor]:
     """Our weights by the names that Hugging Face's class gives them."""
     family = config.family
-    beyond = (
-        *family.head,
-        *family.optional,
-        family.unembed,
-    )  # stand beside what has the family's prefix
-    named = {
-        name: RENAMED.get(name, name) if name.startswith(beyond) else family.prefix + name
-        for name in weights
-    }
-    return {named[name]: tensor for name, tensor in weights.items()}
+    # a head stands beside what has the family's prefix
+    without_prefix = (*family.head, *family.optional, family.unembed)
+    full = {}
+    for name, tensor in weights.items():
+        if name.startswith(without_prefix):
+            full[RENAMED.get(name, name)] = tensor
+        else:
+            full[family.prefix + name] = tensor
+    return full
 
 
 def boot_untrained(
@@ -213,9 +206,8 @@ def plain_model(model: Model) -> torch.nn.Module:
         plain = _drawn(type(original), original.config, seed=0)
     plain.load_state_dict(_full_names(model.weights, model.config), strict=False, assign=True)
     plain.tie_weights()
-    if (
-        not model.config.tied
-    ):  # transformers ties an untied T5 all the same, and leaves out the scale of the tied ones
+    if not model.config.tied:
+        # transformers ties an untied T5 all the same, and leaves out the scale of the tied ones
         unembedding = model.weights[f"{model.config.family.unembed}.weight"]
         plain.get_output_embeddings().weight = torch.nn.Parameter(unembedding)
     return plain.to(model.device, model.dtype).eval()
@@ -224,13 +216,12 @@ def plain_model(model: Model) -> torch.nn.Module:
 def _wrap(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     from transformer_lens.model_bridge import TransformerBridge
 
-    device, dtype = str(model.device), model.dtype
     # TransformerLens would read a tokenizer without add_bos_token again from where it came, which
     # may be gone by now.
     own = copy.deepcopy(tokenizer)
     own.init_kwargs |= {"add_bos_token": True, "name_or_path": name}
     bridge = TransformerBridge.boot_transformers(
-        name, hf_model=model, tokenizer=own, device=device, dtype=dtype
+        name, hf_model=model, tokenizer=own, device=str(model.device), dtype=model.dtype
     )
     return bridge.eval().requires_grad_(False)
 
@@ -286,45 +277,52 @@ def read_bridge(bridge: Any, *, prepend_bos: bool) -> tuple[Config, dict[str, to
         )
     _check_raw(bridge)
     original = bridge.original_model
-    raw, architecture = original.config.to_dict(), type(original).__name__
-    family, held = FAMILIES.get(str(raw.get("model_type"))), {}
+    raw = original.config.to_dict()
+    architecture = type(original).__name__
+    family = FAMILIES.get(str(raw.get("model_type")))
+    stored: dict[str, torch.Tensor] = {}
     if family is not None:  # or the config is refused
         named = (raw.get("architectures") or [""])[0]
-        architecture = (
-            named if named in family.headless else architecture
-        )  # says that the checkpoint had no head
-        state = original.state_dict().items()  # the bridge wraps its parts and leaves them whole
-        held = {
-            n.replace("._original_component", "").removeprefix(family.prefix): t.detach()
-            for n, t in state
-        }
+        if named in family.headless:  # says that the checkpoint had no head
+            architecture = named
+        stored = _state_of(original, family.prefix)
         unembed = f"{family.unembed}.weight"
-        head, table = held.get(RENAMED.get(unembed, unembed)), held.get(f"{family.embed}.weight")
-        if (
-            head is not None and table is not None
-        ):  # an untied T5's config, as transformers writes it, says tied
+        head = stored.get(RENAMED.get(unembed, unembed))
+        table = stored.get(f"{family.embed}.weight")
+        if head is not None and table is not None:
+            # an untied T5's config, as transformers writes it, says tied
             raw["tie_word_embeddings"] = head.data_ptr() == table.data_ptr()
     config = config_from(
         raw, where="the bridge", architecture=architecture, prepend_bos=prepend_bos
     )
-    moved = RENAMED | {
-        "final_logits_bias": f"{config.family.unembed}.bias"
-    }  # into the product behind which it stood
-    weights = {
-        name: held[moved.get(name, name)]
-        for name, _ in expected_shapes(config, config.family.optional)
-    }
-    weights |= {
-        name: weights[name][None] for name in config.family.optional if weights[name].dim() == 1
-    }
+    # the bridge moves this bias into the product behind which it stood
+    moved = RENAMED | {"final_logits_bias": f"{config.family.unembed}.bias"}
+    optional = config.family.optional
+    weights = {}
+    for name, _ in expected_shapes(config, optional):
+        tensor = stored[moved.get(name, name)]
+        weights[name] = tensor[None] if name in optional and tensor.dim() == 1 else tensor
     for name, values in weights.items():
         check_finite(values, name, where="the bridge")
     return config, weights
 
 
+def _state_of(original: torch.nn.Module, prefix: str) -> dict[str, torch.Tensor]:
+    """A model's tensors by name without the prefix, and without what the bridge puts around its
+    parts."""
+    state = {}
+    for name, tensor in original.state_dict().items():
+        plain = name.replace("._original_component", "").removeprefix(prefix)
+        state[plain] = tensor.detach()
+    return state
+
+
 def _check_raw(bridge: Any) -> None:
     if bridge.compatibility_mode:
-        step = "boot it again with TransformerBridge.boot_transformers(...) and do not call enable_compatibility_mode()"
+        step = (
+            "boot it again with TransformerBridge.boot_transformers(...) and do not call "
+            "enable_compatibility_mode()"
+        )
         raise refuse(
             "the bridge",
             "it is in compatibility mode, which changes every head's contribution",
@@ -334,10 +332,8 @@ def _check_raw(bridge: Any) -> None:
         problem = "it is in training mode, where dropout changes every run"
         raise refuse("the bridge", problem, "call bridge.eval() first")
     for point in sorted(bridge.hook_dict.values(), key=lambda point: point.name):
-        for handle in (
-            *point.fwd_hooks,
-            *point.bwd_hooks,
-        ):  # some bridges pass values on by hooks of their own
+        for handle in (*point.fwd_hooks, *point.bwd_hooks):
+            # some bridges pass values on by hooks of their own
             if not str(getattr(handle.user_hook, "__module__", "")).startswith("transformer_lens."):
                 problem = (
                     f"it already carries hooks ({point.name}), which would change what is measured"

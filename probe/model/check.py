@@ -57,10 +57,10 @@ class Row:
 
     @property
     def where(self) -> str:
-        """The place in words: "layer 3", "cross layer 0", "the whole model"."""
-        return (
-            "the whole model" if self.layer is None else f"{self.stack} layer {self.layer}".strip()
-        )
+        """What is compared: "layer 3", "cross layer 0", "the whole model"."""
+        if self.layer is None:
+            return "the whole model"
+        return f"{self.stack} layer {self.layer}".strip()
 
     @property
     def ok(self) -> bool:
@@ -96,9 +96,10 @@ class Certificate:
         for row in self.rows:
             if not row.ok:
                 raise CrossCheckError(
-                    f"Checking {self.model_name} against the from-scratch math: {row.quantity} of {row.where} is off "
-                    f"by {row.error:.1e} of its scale, expected at most {row.tolerance:.0e}; nothing is reported from "
-                    "numbers that disagree: run `probe check` on this model to see every row."
+                    f"Checking {self.model_name} against the from-scratch math: {row.quantity} of "
+                    f"{row.where} is off by {row.error:.1e} of its scale, expected at most "
+                    f"{row.tolerance:.0e}; nothing is reported from numbers that disagree: run "
+                    "`probe check` on this model to see every row."
                 )
         return self
 
@@ -119,7 +120,8 @@ def certify(model: ModelSource, texts: Sequence[str] = DEFAULT_TEXTS) -> Certifi
 
 
 def certify_pair(model: Model, source: str, target: str) -> Certificate:
-    """The same of an encoder-decoder that reads these two texts. Raises InputError where it cannot."""
+    """The same of an encoder-decoder that reads these two texts. Raises InputError where it
+    cannot."""
     return _certificate(model, (source, target), [(source, target)])
 
 
@@ -137,161 +139,171 @@ def _row(
     stack: Weights,
     layer: int | None,
     named: tuple[str, str],
-    seen: Tensor,
-    expected: Tensor,
+    hooked: Tensor,
+    scratch: Tensor,
     *,
     note: str = "",
     tolerance: float | None = None,
 ) -> Row:
     """One comparison; `named` are the quantity and its formula, `tolerance` a wider one than the
     type's."""
-    error, scale = _difference(seen, expected)
+    error, scale = _difference(hooked, scratch)
     name = "" if layer is None else stack.attention.name
     return Row(layer, *named, error, scale, tolerance or TOLERANCE[stack.dtype], name, note)
 
 
-def _difference(seen: Tensor, expected: Tensor) -> tuple[float, float]:
+def _difference(hooked: Tensor, scratch: Tensor) -> tuple[float, float]:
     """The largest error relative to the scale, and the scale; entries that both sides mask are left
     out of both."""
-    seen, expected = seen.double(), expected.double()
-    masked = expected < MASKED
-    if not torch.equal(seen < MASKED, masked):
+    hooked = hooked.double()
+    scratch = scratch.double()
+    masked = scratch < MASKED
+    if not torch.equal(hooked < MASKED, masked):
         return math.inf, 1.0
-    seen, expected = seen.masked_fill(masked, 0), expected.masked_fill(masked, 0)
-    scale = expected.abs().max().item()
-    gap = (seen - expected).abs().max().item()
-    return (gap / scale if scale else (math.inf if gap else 0.0)), scale
+    hooked = hooked.masked_fill(masked, 0)
+    scratch = scratch.masked_fill(masked, 0)
+    scale = scratch.abs().max().item()
+    error = (hooked - scratch).abs().max().item()
+    if not scale:
+        return (math.inf if error else 0.0), scale
+    return error / scale, scale
 
 
 def _rows(model: Model, text: str, answer: str, plain: torch.nn.Module | None) -> Iterator[Row]:
     """Every row of one text (and its target), in the order of the computation. Works on the CPU in
     float64."""
-    config, family = model.config, model.config.family
+    config = model.config
     ids = tokenize(model, text).ids
     target = target_tokens(model, answer).ids if config.start_token is not None else None
-    reading = read(model, ids, target)
-    stacks = {name: stack.on("cpu") for name, stack in reading.stacks.items()}
-    given = {"": ids, "encoder": ids, "decoder": target or ()}
+    run = read(model, ids, target)
+    stacks = {name: stack.on("cpu") for name, stack in run.stacks.items()}
+    ids_of = {"": ids, "encoder": ids, "decoder": target or ()}
     for name, stack in stacks.items():
-        entering = (
-            _between(stacks, reading) if name == "cross" else _stream(stack, reading, given[name])
-        )
-        bias = forward.position_bias(stack, reading.tensors[name]["q"].shape[-2])
-        for layer, block in enumerate(stack.blocks):
-            bare = block.to(EXACT, "cpu")
+        if name == "cross":
+            entering = _between(stacks, run)
+        else:
+            entering = _stream(stack, run, ids_of[name])
+        bias = forward.position_bias(stack, run.tensors[name]["q"].shape[-2])
+        for layer, stored in enumerate(stack.blocks):
+            block = stored.to(EXACT, "cpu")
             yield from entering[layer]
-            yield from _attention_rows(model, reading, stack, layer, block=bare, bias=bias)
-            if bare.w_out is not None:
-                yield from _mlp_rows(reading, stack, layer, bare)
-    side = stacks["decoder" if family.kind == "encoder-decoder" else ""]
-    if config.has_head:
-        last = reading.tensors[side.attention.name]["resid_post"][-1].to(EXACT)
+            yield from _attention_rows(model, run, stack, layer, block=block, bias=bias)
+            if block.w_out is not None:
+                yield from _mlp_rows(run, stack, layer, block)
+    last_stack = stacks["decoder" if config.family.kind == "encoder-decoder" else ""]
+    logits = None if plain is None else _plain_logits(plain, ids, target)
+    yield from _logits_rows(model, run, last_stack, logits)
+
+
+def _logits_rows(
+    model: Model, run: HookedRun, stack: Weights, plain_logits: Tensor | None
+) -> Iterator[Row]:
+    """The logits against the unembedding of the last stream, and against plain Hugging Face's."""
+    if model.config.has_head:
+        resid_post = run.tensors[stack.attention.name]["resid_post"][-1].to(EXACT)
         named = ("logits", "unembedding of the last stream")
-        yield _row(side, None, named, reading.logits, forward.unembed(side, last))
-    if plain is not None:
-        named, logits = (
-            ("logits, Hugging Face", "hooked against the plain model"),
-            _plain_logits(plain, ids, target),
-        )
-        note, tolerance = (
-            (PLAIN_ROUNDED, ROUNDED) if family.plain_rounds and model.dtype == EXACT else ("", None)
-        )
-        yield _row(side, None, named, reading.logits, logits, note=note, tolerance=tolerance)
+        yield _row(stack, None, named, run.logits, forward.unembed(stack, resid_post))
+    if plain_logits is not None:
+        named = ("logits, Hugging Face", "hooked against the plain model")
+        note = ""
+        tolerance = None
+        if model.config.family.plain_rounds and model.dtype == EXACT:
+            note = PLAIN_ROUNDED
+            tolerance = ROUNDED
+        yield _row(stack, None, named, run.logits, plain_logits, note=note, tolerance=tolerance)
 
 
 def _plain_logits(
     plain: torch.nn.Module, ids: Sequence[int], target: Sequence[int] | None
 ) -> Tensor:
     device = next(plain.parameters()).device
-    asked = {"input_ids": torch.tensor([list(ids)], device=device)}
+    inputs = {"input_ids": torch.tensor([list(ids)], device=device)}
     if target is not None:
-        asked["decoder_input_ids"] = torch.tensor([list(target)], device=device)
-    return plain(**asked).logits[0].cpu()
+        inputs["decoder_input_ids"] = torch.tensor([list(target)], device=device)
+    return plain(**inputs).logits[0].cpu()
 
 
-def _stream(stack: Weights, reading: HookedRun, ids: Sequence[int]) -> list[list[Row]]:
+def _stream(stack: Weights, run: HookedRun, ids: Sequence[int]) -> list[list[Row]]:
     """What enters each layer: the embedding, then what left the layer before."""
-    seen = reading.tensors[stack.attention.name]
-    first = forward.embed(stack, torch.tensor(ids), EXACT)
-    rows = [[_row(stack, 0, ("resid_pre", "embedding of the tokens"), seen["resid_pre"][0], first)]]
+    tensors = run.tensors[stack.attention.name]
+    embedded = forward.embed(stack, torch.tensor(ids), EXACT)
+    named = ("resid_pre", "embedding of the tokens")
+    rows = [[_row(stack, 0, named, tensors["resid_pre"][0], embedded)]]
     named = ("resid_pre", "resid_post of the layer before")
-    for layer, (here, before) in enumerate(
-        zip(seen["resid_pre"][1:], seen["resid_post"], strict=False), 1
-    ):
-        rows.append([_row(stack, layer, named, here, before)])
+    layers = zip(tensors["resid_pre"][1:], tensors["resid_post"], strict=False)
+    for layer, (resid_pre, resid_post) in enumerate(layers, start=1):
+        rows.append([_row(stack, layer, named, resid_pre, resid_post)])
     return rows
 
 
-def _between(stacks: Mapping[str, Weights], reading: HookedRun) -> list[list[Row]]:
+def _between(stacks: Mapping[str, Weights], run: HookedRun) -> list[list[Row]]:
     """What enters each cross-attention: the decoder's stream behind its self-attention, and the
     encoder's output."""
-    seen, decoder = reading.tensors["cross"], reading.tensors["decoder"]["resid_mid"]
-    left = forward.final_norm(
-        stacks["encoder"], reading.tensors["encoder"]["resid_post"][-1].to(EXACT)
-    )
-    stream, memory = ("resid_pre", "the decoder's resid_mid"), ("memory", "what left the encoder")
-
-    def rows(layer: int, before: Tensor) -> list[Row]:
-        entering = _row(stacks["cross"], layer, stream, seen["resid_pre"][layer], before)
-        return [entering, _row(stacks["cross"], layer, memory, seen["memory"][layer], left)]
-
-    return [rows(layer, before) for layer, before in enumerate(decoder)]
+    tensors = run.tensors["cross"]
+    cross = stacks["cross"]
+    encoded = run.tensors["encoder"]["resid_post"][-1].to(EXACT)
+    memory = forward.final_norm(stacks["encoder"], encoded)
+    of_stream = ("resid_pre", "the decoder's resid_mid")
+    of_memory = ("memory", "what left the encoder")
+    rows = []
+    for layer, resid_mid in enumerate(run.tensors["decoder"]["resid_mid"]):
+        entering = _row(cross, layer, of_stream, tensors["resid_pre"][layer], resid_mid)
+        rows.append([entering, _row(cross, layer, of_memory, tensors["memory"][layer], memory)])
+    return rows
 
 
 def _attention_rows(
     model: Model,
-    reading: HookedRun,
+    run: HookedRun,
     stack: Weights,
     layer: int,
     *,
     block: Block,
     bias: Tensor | None,
 ) -> Iterator[Row]:
-    attention, single = stack.attention, stack.config.family.in_float32
-    seen = {name: tensor[layer] for name, tensor in reading.tensors[attention.name].items()}
-    seen["delta_e"] = _own_writes(model, seen["z"], attention, layer)
-    rounded = "softmax" in single and model.dtype == EXACT
-    memory, pattern = (
-        seen["memory"].to(EXACT) if "memory" in seen else None,
-        seen["pattern"] if rounded else None,
-    )
+    attention = stack.attention
+    in_float32 = stack.config.family.in_float32
+    hooked = {name: tensor[layer] for name, tensor in run.tensors[attention.name].items()}
+    hooked["delta_e"] = _own_writes(model, hooked["z"], attention, layer)
+    # in float64 the model's own code rounds its softmax to float32, which the formulas do not
+    rounded = "softmax" in in_float32 and model.dtype == EXACT
     steps = forward.attend(
-        stack, block, seen["resid_pre"].to(EXACT), bias=bias, memory=memory, pattern=pattern
+        stack,
+        block,
+        hooked["resid_pre"].to(EXACT),
+        bias=bias,
+        memory=hooked["memory"].to(EXACT) if "memory" in hooked else None,
+        pattern=hooked["pattern"] if rounded else None,
     )
     for name, formula in formulas_of(attention, stack.config).items():
-        wider = ROUNDED if rounded and (name == "pattern" or name in single) else None
-        note = (
-            f"replaced: {attention.unreliable_hooks[name].instead}"
-            if name in attention.unreliable_hooks
-            else ""
-        )
-        note = (FLOAT32_SOFTMAX if name == "pattern" else FLOAT32_SCORES) if wider else note
-        yield _row(
-            stack, layer, (name, formula), seen[name], steps[name], note=note, tolerance=wider
-        )
+        note = _replacement_note(attention, name)
+        tolerance = None
+        if rounded and (name == "pattern" or name in in_float32):
+            note = FLOAT32_SOFTMAX if name == "pattern" else FLOAT32_SCORES
+            tolerance = ROUNDED
+        named = (name, formula)
+        yield _row(stack, layer, named, hooked[name], steps[name], note=note, tolerance=tolerance)
 
 
-def _mlp_rows(reading: HookedRun, stack: Weights, layer: int, block: Block) -> Iterator[Row]:
-    name, unreliable_hooks, family = (
-        stack.attention.name,
-        stack.attention.unreliable_hooks,
-        stack.config.family,
-    )
-    seen, middle = (
-        reading.tensors[name],
-        reading.tensors["cross" if name == "decoder" else name]["resid_mid"][layer],
-    )
-    steps = forward.mlp(block, middle.to(EXACT), seen["resid_pre"][layer].to(EXACT), stack.config)
-    formula = {"mlp_out": "MLP", "resid_post": _summed("E′", "MLP", family)}
+def _replacement_note(attention: Attention, quantity: str) -> str:
+    """What the trace has in place of an unreliable hook; empty where the hook holds the
+    quantity."""
+    replacement = attention.unreliable_hooks.get(quantity)
+    return "" if replacement is None else f"replaced: {replacement.instead}"
+
+
+def _mlp_rows(run: HookedRun, stack: Weights, layer: int, block: Block) -> Iterator[Row]:
+    name = stack.attention.name
+    hooked = run.tensors[name]
+    # a decoder's MLP stands behind its cross-attention
+    resid_mid = run.tensors["cross" if name == "decoder" else name]["resid_mid"][layer]
+    resid_pre = hooked["resid_pre"][layer]
+    steps = forward.mlp(block, resid_mid.to(EXACT), resid_pre.to(EXACT), stack.config)
+    formulas = {"mlp_out": "MLP", "resid_post": _summed("E′", "MLP", stack.config.family)}
     for quantity, tensor in steps.items():
-        note = (
-            f"replaced: {unreliable_hooks[quantity].instead}"
-            if quantity in unreliable_hooks
-            else ""
-        )
-        yield _row(
-            stack, layer, (quantity, formula[quantity]), seen[quantity][layer], tensor, note=note
-        )
+        named = (quantity, formulas[quantity])
+        note = _replacement_note(stack.attention, quantity)
+        yield _row(stack, layer, named, hooked[quantity][layer], tensor, note=note)
 
 
 def _own_writes(model: Model, z: Tensor, attention: Attention, layer: int) -> Tensor:
@@ -300,51 +312,56 @@ def _own_writes(model: Model, z: Tensor, attention: Attention, layer: int) -> Te
 
     With the raw W_O on both sides, heads in the wrong order would agree with themselves.
     """
-    held = z.to(model.device)
-    alone = torch.eye(len(z), dtype=z.dtype, device=held.device)[:, None, :, None] * held.transpose(
-        0, 1
-    )
-    part = getattr(
-        getattr(model.bridge, attention.blocks)[layer], attention.hooks["q"].partition(".")[0]
-    ).o
-    return (part(alone.flatten(2)) - part(torch.zeros_like(alone).flatten(2))).cpu()
+    z = z.to(model.device)
+    one_head = torch.eye(len(z), dtype=z.dtype, device=z.device)[:, None, :, None]
+    alone = one_head * z.transpose(0, 1)  # head pos head d_head, all heads but one 0
+    block = getattr(model.bridge, attention.blocks)[layer]
+    project = getattr(block, attention.hooks["q"].partition(".")[0]).o
+    without_z = project(torch.zeros_like(alone).flatten(2))  # its bias alone
+    return (project(alone.flatten(2)) - without_z).cpu()
 
 
 def formulas_of(attention: Attention, config: Config) -> dict[str, str]:
     """The formula behind each quantity of an attention, in the order of the computation."""
     family = config.family
     read = "x" if attention.name != "cross" else "memory"
-    parts = {role: attention.parts.get(role) or attention.parts["qkv"] for role in "qkvo"}
-    biased = {
-        role: f" + b_{role.upper()}" if "+" in shape else "" for role, (_, shape) in parts.items()
-    }
-    matched = f"Q Kᵀ / √{config.query_scalar:g}" if config.query_scalar else "Q Kᵀ / √d_head"
-    matched = matched if family.scaled else "Q Kᵀ"
-    matched = "rotated " + matched if family.positions == "rotary" else matched
-    matched = "normed, " + matched if "norm_q" in attention.parts else matched
-    matched = f"capped({matched})" if config.attn_logit_softcapping else matched
-    matched += (
-        " + bias" if family.positions == "relative bias" and attention.name != "cross" else ""
-    )
+    bias = {}
+    for role in "qkvo":
+        _, shape = attention.parts.get(role) or attention.parts["qkv"]
+        bias[role] = f" + b_{role.upper()}" if "+" in shape else ""
     return {
         "x": f"{family.norm}(E)" if family.norm_first else "E",
-        "q": f"x W_Q{biased['q']}",
-        "k": f"{read} W_K{biased['k']}",
-        "v": f"{read} W_V{biased['v']}",
-        "scores": matched + (", masked" if attention.causal else ""),
+        "q": f"x W_Q{bias['q']}",
+        "k": f"{read} W_K{bias['k']}",
+        "v": f"{read} W_V{bias['v']}",
+        "scores": _scores_formula(attention, config),
         "pattern": "softmax(scores)",
         "z": "A V",
         "delta_e": "z W_O, every head",
-        "attn_out": f"Σ ΔE{biased['o']}",
-        "resid_mid": _summed("E", f"Σ ΔE{biased['o']}", family),
+        "attn_out": f"Σ ΔE{bias['o']}",
+        "resid_mid": _summed("E", f"Σ ΔE{bias['o']}", family),
     }
+
+
+def _scores_formula(attention: Attention, config: Config) -> str:
+    family = config.family
+    scores = "Q Kᵀ"
+    if family.scaled:
+        scores += f" / √{config.query_scalar:g}" if config.query_scalar else " / √d_head"
+    if family.positions == "rotary":
+        scores = f"rotated {scores}"
+    if "norm_q" in attention.parts:
+        scores = f"normed, {scores}"
+    if config.attn_logit_softcapping:
+        scores = f"capped({scores})"
+    if family.positions == "relative bias" and attention.name != "cross":
+        scores += " + bias"
+    return f"{scores}, masked" if attention.causal else scores
 
 
 def _summed(stream: str, written: str, family: Family) -> str:
     """What a block adds to the stream, with the norms on the way, as a formula."""
-    added = (
-        f"{stream} + {family.norm}({written})"
-        if family.norm_after_write
-        else f"{stream} + {written}"
-    )
-    return f"{family.norm}({added})" if family.norm_after_sum else added
+    if family.norm_after_write:
+        written = f"{family.norm}({written})"
+    total = f"{stream} + {written}"
+    return f"{family.norm}({total})" if family.norm_after_sum else total

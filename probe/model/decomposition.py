@@ -64,7 +64,8 @@ LARGEST_ERROR = 1e-4
 
 @dataclass(frozen=True)
 class Share:
-    """One component's part of the sense gap; layer and head are None where the component has none."""
+    """One component's part of the sense gap; layer and head are None where the component has
+    none."""
 
     component: str
     layer: int | None
@@ -239,8 +240,8 @@ class Component:
     """What one component adds to the read-out, as it arrives there: `vectors: row d_model`, of
     every text.
 
-    In the decomposition of one text, of every source: a head's sources are the positions it may look at,
-    with `attention: source`; everything else has a single one, with attention 1.
+    In the decomposition of one text, of every source: a head's sources are the positions it may
+    look at, with `attention: source`; everything else has a single one, with attention 1.
     """
 
     component: str

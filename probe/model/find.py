@@ -31,7 +31,7 @@ GGUF = ".gguf"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 # Names of folders that say nothing of the model in them: the folder around them is named as well.
-UNTOLD = ("model", "models", "checkpoint", "weights", "output")
+UNINFORMATIVE = ("model", "models", "checkpoint", "weights", "output")
 WANTED = [
     "config.json",
     "generation_config.json",
@@ -47,7 +47,8 @@ WANTED += [
     "special_tokens_map.json",
     "added_tokens.json",
 ]
-ANSWER_WITHIN = 6  # seconds
+# Seconds until a hub that does not answer is given up; the library asks without a limit.
+ANSWER_WITHIN = 6
 INSTEAD = (
     "a folder with config.json, tokenizer and safetensors works too, and tiny-senses needs nothing"
 )
@@ -114,40 +115,55 @@ def find(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
     """
     name = os.fspath(source)
     kind: Kind
-    place, revision = Path(name).expanduser(), None
+    path = Path(name).expanduser()
+    revision = None
     if name in EMBEDDED:
-        kind, place = "embedded", EMBEDDED_FOLDER / name
+        kind = "embedded"
+        path = EMBEDDED_FOLDER / name
     elif name in PACKAGED:
-        kind, (place, revision) = "package", find_packaged(name)
-    elif place.is_dir():
-        kind, name = "folder", name_of(place.resolve())
-    elif place.suffix == GGUF and place.is_file():
-        kind, name = "file", name_of(place.resolve().with_suffix(""))
-    elif isinstance(source, os.PathLike) or _looks_like_a_path(name) or place.is_file():
-        missing = "there is no such file" if place.suffix == GGUF else "there is no such folder"
-        step = f"give the folder that holds config.json, the tokenizer and the safetensors, a {GGUF} file, or a name "
-        raise refuse(name, "it is a file" if place.exists() else missing, f"{step}({EMBEDDED[0]})")
+        kind = "package"
+        path, revision = find_packaged(name)
+    elif path.is_dir():
+        kind = "folder"
+        name = name_of(path.resolve())
+    elif path.suffix == GGUF and path.is_file():
+        kind = "file"
+        name = name_of(path.resolve().with_suffix(""))
+    elif isinstance(source, os.PathLike) or _looks_like_a_path(name) or path.is_file():
+        raise _no_model_at(path, name)
     else:
-        kind, (place, revision) = "hub", fetch(name)
-    return _gguf_in(place) or place, Origin(kind, name, revision, "")
+        kind = "hub"
+        path, revision = fetch(name)
+    return _gguf_in(path) or path, Origin(kind, name, revision, "")
 
 
-def _gguf_in(place: Path) -> Path | None:
+def _no_model_at(path: Path, name: str) -> ModelError:
+    if path.exists():
+        problem = "it is a file"
+    else:
+        problem = "there is no such file" if path.suffix == GGUF else "there is no such folder"
+    step = (
+        "give the folder that holds config.json, the tokenizer and the safetensors, a "
+        f"{GGUF} file, or a name ({EMBEDDED[0]})"
+    )
+    return refuse(name, problem, step)
+
+
+def _gguf_in(folder: Path) -> Path | None:
     """The one GGUF file of a folder without safetensors; None where there is none."""
-    if not place.is_dir() or (place / SINGLE).is_file() or (place / INDEX).is_file():
+    if not folder.is_dir() or (folder / SINGLE).is_file() or (folder / INDEX).is_file():
         return None
-    held = sorted(file.name for file in place.glob(f"*{GGUF}"))
-    if len(held) > 1:
-        raise refuse(
-            place, f"it holds {len(held)} GGUF files", f"give one of them, as {place / held[0]}"
-        )
-    return place / held[0] if held else None
+    files = sorted(file.name for file in folder.glob(f"*{GGUF}"))
+    if len(files) > 1:
+        problem = f"it holds {len(files)} GGUF files"
+        raise refuse(folder, problem, f"give one of them, as {folder / files[0]}")
+    return folder / files[0] if files else None
 
 
 def name_of(folder: Path) -> str:
     """The folder's name, after that of the folder around it where it says nothing by itself."""
-    untold = folder.name.lower() in UNTOLD and folder.parent.name
-    return f"{folder.parent.name}/{folder.name}" if untold else folder.name
+    uninformative = folder.name.lower() in UNINFORMATIVE and folder.parent.name
+    return f"{folder.parent.name}/{folder.name}" if uninformative else folder.name
 
 
 def _looks_like_a_path(text: str) -> bool:
@@ -212,9 +228,13 @@ def _download(name: str) -> Path:
         with _only_what_helps():
             listed = HfApi().model_info(name, timeout=ANSWER_WITHIN).siblings or ()
             if not any(file.rfilename.endswith(".safetensors") for file in listed):
-                problem = f"the hub {constants.ENDPOINT} has no safetensors of it, only a pickle or nothing"
-                step = "convert it with save_pretrained(folder, safe_serialization=True) and load that folder"
-                raise refuse(name, problem, step)
+                raise refuse(
+                    name,
+                    f"the hub {constants.ENDPOINT} has no safetensors of it, only a pickle or "
+                    "nothing",
+                    "convert it with save_pretrained(folder, safe_serialization=True) and load "
+                    "that folder",
+                )
             return Path(snapshot_download(name, allow_patterns=WANTED, etag_timeout=ANSWER_WITHIN))
     except NETWORK_ERRORS as error:
         raise _refusal(name, error) from error
@@ -222,17 +242,19 @@ def _download(name: str) -> Path:
 
 def _refusal(name: str, error: BaseException) -> ModelError:
     """One sentence for each way in which a hub says no or nothing."""
+    hub = f"the hub {constants.ENDPOINT}"
     if isinstance(error, errors.GatedRepoError):
-        problem = f"the hub {constants.ENDPOINT} asks for a login and for its terms to be accepted"
+        problem = f"{hub} asks for a login and for its terms to be accepted"
     elif isinstance(error, errors.RepositoryNotFoundError):
-        problem = f"the hub {constants.ENDPOINT} has no public model of that name, and there is no such folder here"
+        problem = f"{hub} has no public model of that name, and there is no such folder here"
     elif constants.HF_HUB_OFFLINE:
         problem = "it is not in the local cache, and HF_HUB_OFFLINE forbids asking a hub"
     elif isinstance(error, errors.HfHubHTTPError):
-        problem = f"the hub {constants.ENDPOINT} answered with status {error.response.status_code}"
+        problem = f"{hub} answered with status {error.response.status_code}"
     else:
-        reason = (str(error) or type(error).__name__).strip().splitlines()[0][:80].rstrip(". ")
-        problem = f"it is not in the local cache, and the hub {constants.ENDPOINT} could not be reached ({reason})"
+        message = (str(error) or type(error).__name__).strip().splitlines()[0]
+        reason = message[:80].rstrip(". ")
+        problem = f"it is not in the local cache, and {hub} could not be reached ({reason})"
     return refuse(name, problem, INSTEAD)
 
 
@@ -240,16 +262,17 @@ def _refusal(name: str, error: BaseException) -> ModelError:
 def _only_what_helps() -> Iterator[None]:
     """A progress bar on a terminal or in a notebook and nothing else; restores the user's own
     settings."""
-    before, seen = utils.logging.get_verbosity(), sys.stderr.isatty() or "ipykernel" in sys.modules
-    unseen_bars = not (seen or utils.are_progress_bars_disabled())
+    verbosity = utils.logging.get_verbosity()
+    bars_are_seen = sys.stderr.isatty() or "ipykernel" in sys.modules
+    hide_bars = not (bars_are_seen or utils.are_progress_bars_disabled())
     utils.logging.set_verbosity_error()
     try:
-        if unseen_bars:
+        if hide_bars:
             utils.disable_progress_bars()
         yield
     finally:
-        utils.logging.set_verbosity(before)
-        if unseen_bars:
+        utils.logging.set_verbosity(verbosity)
+        if hide_bars:
             utils.enable_progress_bars()
 
 
@@ -368,5 +391,6 @@ def _what(folder: Path) -> str:
         config = read_config(folder, prepend_bos=True)
     except ModelError:
         return ""
-    size = f"{config.family.name}, {config.n_layers} layers x {config.n_heads} heads, d_model {config.d_model}"
+    heads = f"{config.n_layers} layers x {config.n_heads} heads"
+    size = f"{config.family.name}, {heads}, d_model {config.d_model}"
     return size if has_tokenizer(folder) and has_weights(folder) else ""

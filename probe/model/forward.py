@@ -4,8 +4,8 @@ the config say: the oracle.
 Nothing of Hugging Face's or TransformerLens's modelling code is used: the tensors come straight
 from the checkpoint. Readable and slow; `probe.model.fused` is a fused form of the same steps and is
 held to this one by tests. What a family's own code computes in float32 whatever the type of the
-model (`Family.in_float32`) is computed in float32 here, too: it is part of what the model is. Nothing
-else is rounded, so in float64 this is the other side of `probe.model.check`.
+model (`Family.in_float32`) is computed in float32 here, too: it is part of what the model is.
+Nothing else is rounded, so in float64 this is the other side of `probe.model.check`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -32,8 +32,8 @@ from probe.model.model import Config, config_from, refuse, unsupported
 from probe.model.weights import check_finite, expected_shapes, layers_of, stored_types
 
 KNOWN = ", ".join(family.gguf.architecture for family in FAMILIES.values() if family.gguf)
-# Rotary positions stretched by factors of their own, one each frequency: ones change nothing.
-STRETCH = "rope_freqs.weight"
+# Rotary positions scaled by factors of their own, one each frequency: ones change nothing.
+ROPE_FACTORS = "rope_freqs.weight"
 WINDOW = "attention.sliding_window"  # 0 where a model has none
 VERSIONS = (2, 3)
 SCALARS = {
@@ -49,7 +49,9 @@ SCALARS = {
     11: "q",
     12: "d",
 }
-FLOAT32, STRING, ARRAY = 6, 8, 9
+FLOAT32 = 6
+STRING = 8
+ARRAY = 9
 MOST_AXES = 4
 AGAIN = "copy or download it again"
 CONVERT = "convert the model to GGUF again"
@@ -62,8 +64,8 @@ PLAIN = {
 
 @dataclass(frozen=True)
 class Stored:
-    """One tensor as the file states it: shape, slowest axis first, element type, and the place of
-    its bytes."""
+    """One tensor as the file states it: shape, slowest axis first, element type, and where its
+    bytes are."""
 
     shape: tuple[int, ...]
     kind: GGMLQuantizationType
@@ -93,7 +95,9 @@ class _Header:
     before it is taken."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
-        self.path, self.data, self.at = path, data, 0
+        self.path = path
+        self.data = data
+        self.at = 0  # the byte that is read next
 
     def refuse(self, problem: str, step: str = AGAIN) -> NoReturn:
         raise refuse(self.path, problem, step)
@@ -124,7 +128,8 @@ class _Header:
         if kind == STRING:
             return self.text()
         if kind == ARRAY:
-            inner, count = self.number("I"), self.number("Q")
+            inner = self.number("I")
+            count = self.number("Q")
             if inner == STRING:
                 return [self.text() for _ in range(count)]
             return list(self.numbers(self._letter(inner), count))
@@ -149,11 +154,13 @@ def open_gguf(path: Path) -> GgufFile:
     if data[:4] != b"GGUF":
         header.refuse("it is not a GGUF file", f"give a file that was written as one, or {AGAIN}")
     header.at = 4
-    version, tensors, entries = header.number("I"), header.number("Q"), header.number("Q")
+    version = header.number("I")
+    tensors = header.number("Q")
+    entries = header.number("Q")
     if version not in VERSIONS:
-        turned = " (its bytes are in the other order)" if version & 0xFFFF == 0 else ""
+        order = " (its bytes are in the other order)" if version & 0xFFFF == 0 else ""
         header.refuse(
-            f"its format is GGUF version {version}{turned}, and versions 2 and 3 are read", CONVERT
+            f"its format is GGUF version {version}{order}, and versions 2 and 3 are read", CONVERT
         )
     metadata = _metadata(header, entries)
     return GgufFile(
@@ -175,8 +182,8 @@ def _metadata(header: _Header, entries: int) -> dict[str, Any]:
 
 
 def _table(header: _Header, count: int, alignment: object) -> dict[str, Stored]:
-    """Every tensor by name: shape, type and place, with room for all of them in the file and none
-    on another."""
+    """Every tensor by name: shape, type and offset, all of them within the file and none on
+    another."""
     if (
         not isinstance(alignment, int)
         or not 0 < alignment <= 1 << 20
@@ -187,7 +194,8 @@ def _table(header: _Header, count: int, alignment: object) -> dict[str, Stored]:
         )
     stated: dict[str, tuple[tuple[int, ...], int, int]] = {}
     for _ in range(count):
-        name, axes = header.text(), header.number("I")
+        name = header.text()
+        axes = header.number("I")
         if name in stated or not 0 < axes <= MOST_AXES:
             problem = "is there twice" if name in stated else f"has {axes} axes"
             header.refuse(f"its tensor {name[:80]!r} {problem}", CONVERT)
@@ -215,9 +223,11 @@ def _stored(header: _Header, name: str, shape: tuple[int, ...], kind: int, start
     if not _readable(kind):
         known = kind in set(GGMLQuantizationType)
         label = GGMLQuantizationType(kind).name if known else f"number {kind}"
-        problem = f"its tensor {name!r} is stored in the quantisation {label}, which cannot be turned into numbers here"
         raise unsupported(
-            header.path, problem, "take another quantisation of the model, such as Q8_0 or Q4_K"
+            header.path,
+            f"its tensor {name!r} is stored in the quantisation {label}, which cannot be turned "
+            "into numbers here",
+            "take another quantisation of the model, such as Q8_0 or Q4_K",
         )
     block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
     if not all(shape) or shape[-1] % block:
@@ -235,7 +245,8 @@ def _stored(header: _Header, name: str, shape: tuple[int, ...], kind: int, start
 
 @cache
 def _readable(kind: int) -> bool:
-    """Whether the `gguf` package turns this type into floats: it is asked with one block of zeros."""
+    """Whether the `gguf` package turns this type into floats: it is asked with one block of
+    zeros."""
     try:
         known = GGMLQuantizationType(kind)
         one = np.zeros((1, GGML_QUANT_SIZES[known][1]), np.uint8)
@@ -249,7 +260,8 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
     """The metadata in Hugging Face's keys. Raises UnsupportedModel for what no formula is known
     for."""
     kind, family = _family(opened)
-    keys, prefix = family.gguf, f"{opened.metadata['general.architecture']}."
+    keys = family.gguf
+    prefix = f"{opened.metadata['general.architecture']}."
     assert keys is not None
     raw: dict[str, Any] = {
         "model_type": kind,
@@ -292,14 +304,16 @@ def _family(opened: GgufFile) -> tuple[str, Family]:
     for kind, family in FAMILIES.items():
         if family.gguf and family.gguf.architecture == named:
             return kind, family
-    problem = f"its general.architecture is {str(named)[:40]!r}, and certified are {GGUF_KNOWN} ({KNOWN}) only"
+    certified = f"certified are {GGUF_KNOWN} ({KNOWN}) only"
+    problem = f"its general.architecture is {str(named)[:40]!r}, and {certified}"
     raise unsupported(opened.path, problem, "load one of these or tiny-senses")
 
 
 def _head_sizes(opened: GgufFile, family: Family, own: Mapping[str, Any]) -> dict[str, Any]:
-    """The size of a head where the family leaves it free, and the share of it that is turned by its
-    position."""
-    width, heads = own.get("embedding_length"), own.get("attention.head_count")
+    """The size of a head where the family leaves it free, and the share of it that is rotated by
+    its position."""
+    width = own.get("embedding_length")
+    heads = own.get("attention.head_count")
     even = (
         width // heads if isinstance(width, int) and isinstance(heads, int) and heads > 0 else None
     )
@@ -336,7 +350,8 @@ def read_gguf_config(opened: GgufFile, *, prepend_bos: bool) -> Config:
         raw, where=opened.path, architecture=raw["architectures"][0], prepend_bos=prepend_bos
     )
     if config.n_layers > len(opened.tensors):
-        problem = f"its metadata promise {config.n_layers} layers and it holds {len(opened.tensors)} tensors"
+        tensors = f"{len(opened.tensors)} tensors"
+        problem = f"its metadata promise {config.n_layers} layers and it holds {tensors}"
         raise refuse(opened.path, problem, AGAIN)
     return config
 
@@ -358,9 +373,10 @@ def read_tensors(
     for name, (_, role, shape) in wanted.items():
         if name not in opened.tensors:
             raise refuse(opened.path, f"the tensor {name} is missing", CONVERT)
-        told = shape[::-1] if _is_transposed(config, role, len(shape)) else shape
-        if opened.tensors[name].shape != told:
-            problem = f"{name} has shape {list(opened.tensors[name].shape)} where its metadata ask for {list(told)}"
+        expected = shape[::-1] if _is_transposed(config, role, len(shape)) else shape
+        stored = opened.tensors[name].shape
+        if stored != expected:
+            problem = f"{name} has shape {list(stored)} where its metadata ask for {list(expected)}"
             raise refuse(opened.path, problem, CONVERT)
     _check_unknown(opened, wanted, config)
     read = {}
@@ -397,11 +413,11 @@ def _is_transposed(config: Config, role: str, axes: int) -> bool:
 
 def _check_unknown(opened: GgufFile, wanted: Mapping[str, object], config: Config) -> None:
     for name in sorted(opened.tensors.keys() - wanted.keys()):
-        if name != STRETCH:
-            problem = f"{name[:80]} is not a tensor of the {config.family.name} that its metadata describe"
-            raise refuse(opened.path, problem, CONVERT)
+        if name != ROPE_FACTORS:
+            described = f"the {config.family.name} that its metadata describe"
+            raise refuse(opened.path, f"{name[:80]} is not a tensor of {described}", CONVERT)
         if not bool((_floats(opened, name) == 1).all()):
-            problem = f"its rotary positions are stretched ({STRETCH}), which is not certified"
+            problem = f"its rotary positions are stretched ({ROPE_FACTORS}), which is not certified"
             raise unsupported(opened.path, problem, "load a model with plain rotary positions")
 
 
@@ -430,8 +446,7 @@ def _as_in_checkpoint(values: torch.Tensor, role: str, config: Config) -> torch.
     if role in family.gguf.interleaved:  # rows (head, pair, 2) -> (head, 2, pair)
         heads = config.n_heads if role == "q" else config.n_kv_heads
         return values.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
-    if role == "qkv" and any(
-        stack.fused == "by head" for stack in family.attentions
-    ):  # (3, head) -> (head, 3)
+    by_head = any(stack.fused == "by head" for stack in family.attentions)
+    if role == "qkv" and by_head:  # (3, head) -> (head, 3)
         return values.unflatten(0, (3, config.n_heads, -1)).transpose(0, 1).flatten(0, 2)
     return values

@@ -180,8 +180,10 @@ def _from_gguf(
     config = read_gguf_config(opened, prepend_bos=prepend_bos)
     weights = read_tensors(opened, config, dtype=dtype, device=device)
     with quiet():
-        beside, kind = (file.parent / "tokenizer.json").is_file(), "PreTrainedTokenizerFast"
-        read = _read_tokenizer(file.parent, kind) if beside else read_gguf_tokenizer(opened, config)
+        if (file.parent / "tokenizer.json").is_file():
+            read = _read_tokenizer(file.parent, "PreTrainedTokenizerFast")
+        else:
+            read = read_gguf_tokenizer(opened, config)
         tokenizer = check_tokenizer(read, config, where=file)
         bridge = boot_gguf(file, read_raw_config(opened), tokenizer, config, weights)
     known = replace(origin, sha256=sha256_of((file,)), stored=opened.stored)
@@ -198,7 +200,8 @@ def read_gguf_tokenizer(opened: "GgufFile", config: Config) -> "PreTrainedTokeni
         GGUF_TOKENIZER_TYPES,
     )
 
-    kind, cut = (opened.metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
+    kind = opened.metadata.get("tokenizer.ggml.model")
+    cut = opened.metadata.get("tokenizer.ggml.pre")
     if not isinstance(opened.metadata.get("tokenizer.ggml.tokens"), list):
         raise refuse(opened.path, "it holds no tokenizer", GIVE_TOKENIZER)
     if (
@@ -285,7 +288,7 @@ def check_tokenizer(tokenizer: Any, config: Config, *, where: object) -> "PreTra
 def _from_bridge(bridge: Any, prepend_bos: bool) -> Model:
     config, weights = read_bridge(bridge, prepend_bos=prepend_bos)
     embedding = weights[f"{config.family.embed}.weight"]
-    dtype, device = embedding.dtype, embedding.device
+    dtype = embedding.dtype
     if dtype not in DTYPES:
         raise refuse("the bridge", f"it runs in {dtype}", "boot it again with dtype=torch.float32")
     if bridge.tokenizer is None:
@@ -294,7 +297,7 @@ def _from_bridge(bridge: Any, prepend_bos: bool) -> Model:
     name = name_of(Path(str(bridge.cfg.model_name)))
     stored = str(dtype).removeprefix("torch.")
     origin = Origin("bridge", name, None, _sha256_of_tensors(weights), stored)
-    return Model(name, bridge, tokenizer, config, weights, origin, device, dtype)
+    return Model(name, bridge, tokenizer, config, weights, origin, embedding.device, dtype)
 
 
 def _sha256_of_tensors(weights: Mapping[str, torch.Tensor]) -> str:
@@ -355,11 +358,11 @@ def _short(name: str, architecture: str) -> str:
 def _header(file: Path) -> list[Located]:
     try:
         with safe_open(file, framework="pt") as opened:
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 (safe_open is no mapping)
-            return [
-                Located(file, n, tuple(s.get_shape()), s.get_dtype())
-                for n, s in sorted(slices.items())
-            ]
+            located = []
+            for name in sorted(opened.keys()):
+                header = opened.get_slice(name)
+                located.append(Located(file, name, tuple(header.get_shape()), header.get_dtype()))
+            return located
     except (SafetensorError, OSError) as error:
         raise refuse(
             file.parent, f"{file.name} is corrupt ({str(error)[:80]})", "copy or download it again"
@@ -373,12 +376,14 @@ def _wanted(located: Mapping[str, Located], config: Config, *, where: object) ->
     Others that no formula reads may be there: copies of a tied embedding (which are checked),
     buffers, other heads.
     """
-    wanted, family = [], config.family
+    wanted = []
+    family = config.family
     for name, shape in expected_shapes(config, located):
         if name not in located:
             raise refuse(where, f"the tensor {name} is missing from its safetensors", RESAVE)
         if located[name].shape != shape:
-            problem = f"{name} has shape {list(located[name].shape)} where config.json asks for {list(shape)}"
+            stored = list(located[name].shape)
+            problem = f"{name} has shape {stored} where config.json asks for {list(shape)}"
             raise refuse(where, problem, "use the config.json that belongs to these weights")
         if located[name].dtype not in TYPES:
             raise refuse(

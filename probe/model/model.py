@@ -8,7 +8,7 @@ another model's must have its standard value.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,9 +41,9 @@ class Positions:
     """How a model knows where a token stands: the rows of its table and which is the first, or
     rotary, or T5's buckets.
 
-    `dims` coordinates of each head are turned at the `base` frequency, at `local_base` in local
-    layers where that is not 0; `rope_scaling` holds Llama 3's factor, low, high and length; offsets fall
-    into `buckets` up to `furthest`.
+    `dims` coordinates of each head are rotated at the `base` frequency, at `local_base` in local
+    layers where that is not 0; `rope_scaling` holds Llama 3's factor, low, high and length; offsets
+    fall into `buckets` up to `furthest`.
     """
 
     kind: Literal["learned", "sinusoidal", "rotary", "relative bias"] = "learned"
@@ -66,9 +66,9 @@ class Config:
     of the encoder where there is a decoder, too; `n_kv_heads` heads hold keys and values;
     `has_head` is False when the checkpoint holds no language-model head; `special_tokens` says that
     the tokenizer puts its own, such as [CLS], `prepend_bos` that one is put in front instead.
-    Layers that are `local` look back over `window` tokens, their own among them. `query_scalar`
-    stands under the root in place of d_head; `attn_logit_softcapping` and `final_logit_softcapping` bound what they name; 0
-    where there is none.
+    Layers that are `local` see a sliding window of `window` tokens, their own among them.
+    `query_scalar` stands under the root in place of d_head; `attn_logit_softcapping` and
+    `final_logit_softcapping` bound scores and logits; 0 where there is none.
     """
 
     architecture: str
@@ -127,7 +127,8 @@ class Model:
     def __repr__(self) -> str:
         c = self.config
         layers = f"{c.n_layers} + {c.n_decoder_layers}" if c.n_decoder_layers else str(c.n_layers)
-        return f"<Model {self.name}: {layers} layers x {c.n_heads} heads, d_model {c.d_model}, {self.origin.kind}>"
+        size = f"{layers} layers x {c.n_heads} heads, d_model {c.d_model}"
+        return f"<Model {self.name}: {size}, {self.origin.kind}>"
 
 
 def refuse(where: object, problem: str, step: str) -> ModelError:
@@ -167,10 +168,10 @@ def read_config(folder: Path, *, prepend_bos: bool) -> Config:
         kind = raw.get("model_type", "gpt2")  # the first checkpoints of GPT-2 name no type
         if not isinstance(kind, str) or kind not in FAMILIES:
             raise _unknown(folder, f"its model_type is {kind!r}")
-        step = f'add "architectures": ["{FAMILIES[kind].architectures[0]}"] to config.json if that is what the model is'
-        raise refuse(
-            folder, f"config.json does not name one architecture (got {architectures!r})", step
-        )
+        problem = f"config.json does not name one architecture (got {architectures!r})"
+        known = FAMILIES[kind].architectures[0]
+        step = f'add "architectures": ["{known}"] to config.json if that is what the model is'
+        raise refuse(folder, problem, step)
     return config_from(
         raw, where=folder, architecture=str(architectures[0]), prepend_bos=prepend_bos
     )
@@ -201,23 +202,26 @@ def config_from(
         for ours, key in keys.sizes.items()
         if ours not in free
     }
-    n_heads, d_model = sizes["n_heads"], sizes["d_model"]
+    n_heads = sizes["n_heads"]
+    d_model = sizes["d_model"]
     d_head = sizes.get("d_head") or _head_size(raw, keys, sizes, where)
     if n_heads * d_head != d_model and not family.free_heads:
-        given = f"{n_heads} heads of {d_head} dimensions and d_model {d_model}"
-        raise ModelError(f"A config has {given}, which is not their product; correct the sizes.")
+        raise ModelError(
+            f"A config has {n_heads} heads of {d_head} dimensions and d_model {d_model}, which is "
+            "not their product; correct the sizes."
+        )
     activation, gated = _activation(raw, keys, where)
     kv_heads = size_from(raw.get("num_key_value_heads") or n_heads, "num_key_value_heads", where)
     if n_heads % kv_heads:
         problem = f"{n_heads} heads cannot share num_key_value_heads = {kv_heads} evenly"
         raise refuse(where, problem, "correct its config")
-    two = family.kind == "encoder-decoder"
+    has_decoder = family.kind == "encoder-decoder"
     window, local = _windows(raw, keys, sizes["n_layers"], where)
     scaled = raw.get("scale_embedding") or family.scaled_embedding
     sizes |= {"n_kv_heads": kv_heads, "d_head": d_head}
     positions = _positions(raw, family, sizes, where)
     sizes["n_ctx"] = _context(raw, keys, sizes, where)
-    usual = {"d_mlp": 4 * d_model, "n_decoder_layers": sizes["n_layers"] if two else 0}
+    usual = {"d_mlp": 4 * d_model, "n_decoder_layers": sizes["n_layers"] if has_decoder else 0}
     return Config(
         **(usual | sizes),
         architecture=kind,
@@ -236,7 +240,7 @@ def config_from(
         query_scalar=_above_0(raw, keys.query_scalar, where),
         attn_logit_softcapping=_above_0(raw, keys.attn_logit_softcapping, where),
         final_logit_softcapping=_above_0(raw, keys.final_logit_softcapping, where),
-        start_token=_start_token(raw, keys, where) if two else None,
+        start_token=_start_token(raw, keys, where) if has_decoder else None,
         positions=positions,
     )
 
@@ -282,8 +286,9 @@ def _head_size(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], whe
     if raw.get("head_dim"):
         return size_from(raw["head_dim"], "head_dim", where)
     if sizes["d_model"] % sizes["n_heads"]:
-        width, heads = keys.sizes["d_model"], keys.sizes["n_heads"]
-        problem = f"{width} is {sizes['d_model']} and does not divide evenly among {heads} = {sizes['n_heads']} heads"
+        width = f"{keys.sizes['d_model']} is {sizes['d_model']}"
+        heads = f"{keys.sizes['n_heads']} = {sizes['n_heads']} heads"
+        problem = f"{width} and does not divide evenly among {heads}"
         raise refuse(where, problem, "correct its config")
     return sizes["d_model"] // sizes["n_heads"]
 
@@ -292,13 +297,13 @@ def _activation(raw: Mapping[str, Any], keys: Keys, where: object) -> tuple[str,
     """The activation by the name of its formula in `probe.model.attention`, and whether T5 gates
     it."""
     key, usual = keys.activation
-    given = str(raw.get(key, usual))
-    gated = given.startswith("gated-")
-    name = given.removeprefix("gated-")
+    stated = str(raw.get(key, usual))
+    gated = stated.startswith("gated-")
+    name = stated.removeprefix("gated-")
     if gated and name == "gelu":
         name = "gelu_new"  # what T5's own config turns "gated-gelu" into
     if name not in ACTIVATIONS:
-        problem = f"{key} is {given!r} in its config; known are {', '.join(ACTIVATIONS)}"
+        problem = f"{key} is {stated!r} in its config; known are {', '.join(ACTIVATIONS)}"
         raise unsupported(where, problem, "load a standard model")
     return ACTIVATIONS[name], gated
 
@@ -327,8 +332,8 @@ def _above_0(raw: Mapping[str, Any], key: tuple[str, float | None], where: objec
 def _windows(
     raw: Mapping[str, Any], keys: Keys, n_layers: int, where: object
 ) -> tuple[int, tuple[bool, ...]]:
-    """How far local layers look back, and which layers are local; 0 and none where a family or a
-    model has no such."""
+    """The sliding window of local layers, and which layers are local; 0 and none where a family or
+    a model has no such."""
     name, usual = keys.window
     if not name or raw.get(name, usual) is None:
         return 0, ()
@@ -341,19 +346,32 @@ def _windows(
     every = raw.get(*keys.global_every)
     if kinds is None and isinstance(every, int) and every >= 0:
         return window, tuple(not every or (layer + 1) % every > 0 for layer in range(n_layers))
-    try:  # a list of kinds, or GPT-Neo's of kinds and how often they come again
-        parts = (([part], 1) if isinstance(part, str) else part for part in kinds)
-        named = (name for names, times in parts for _ in range(times) for name in names)
-        return window, tuple(LOCAL[name] for name, _ in zip(named, range(n_layers), strict=True))
+    try:
+        named = list(_kinds_of_layers(kinds))
+        if len(named) != n_layers:
+            raise ValueError(f"{len(named)} kinds of {n_layers} layers")
+        return window, tuple(LOCAL[name] for name in named)
     except (KeyError, TypeError, ValueError) as error:
-        problem = f"{keys.kinds or keys.global_every[0]} does not say which of its {n_layers} layers are local"
+        key = keys.kinds or keys.global_every[0]
+        problem = f"{key} does not say which of its {n_layers} layers are local"
         raise refuse(where, problem, "correct its config") from error
 
 
+def _kinds_of_layers(kinds: Any) -> Iterator[str]:
+    """The kind of every layer, from a list of kinds, or from GPT-Neo's of kinds and how often they
+    come again."""
+    for kind in kinds:
+        if isinstance(kind, str):
+            yield kind
+            continue
+        names, times = kind
+        for _ in range(min(times, MOST_LAYERS)):
+            yield from names
+
+
 def _context(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], where: object) -> int:
-    if (
-        keys.context
-    ):  # relative positions have no end; this is the length that the family was trained on
+    if keys.context:
+        # relative positions have no end; this is the length that the family was trained on
         return size_from(raw.get("n_positions", keys.context), "n_positions", where)
     taken = 0 if keys.reserved else _first_row(raw, keys)
     return size_from(sizes["n_ctx"] - taken, keys.sizes["n_ctx"], where)
@@ -390,47 +408,54 @@ def _positions(
 def _rotary(raw: Mapping[str, Any], family: Family, d_head: int, where: object) -> Positions:
     """Either spelling: rope_parameters, or rope_theta / rotary_emb_base, rotary_pct and
     rope_scaling."""
-    keys, given = family.keys, raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    local: Mapping[str, Any] = given.get("sliding_attention") or {}
-    given = given.get("full_attention") or given
-    kinds = [one.get("rope_type", one.get("type", "default")) for one in (local, given)]
-    kind = next((kind for kind in kinds if kind != "default"), "default")
-    if kind not in ("default", "llama3") or kinds[0] == "llama3":
-        problem = f"its rotary positions are of type {kind!r}, and only 'default' and 'llama3' are certified"
-        raise unsupported(where, problem, "load a model with plain rotary positions")
+    keys = family.keys
+    stated = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    local: Mapping[str, Any] = stated.get("sliding_attention") or {}
+    stated = stated.get("full_attention") or stated
+    local_kind = local.get("rope_type", local.get("type", "default"))
+    kind = stated.get("rope_type", stated.get("type", "default"))
+    special = local_kind if local_kind != "default" else kind
+    if special not in ("default", "llama3") or local_kind == "llama3":
+        problem = f"its rotary positions are of type {special!r}"
+        certified = "only 'default' and 'llama3' are certified"
+        step = "load a model with plain rotary positions"
+        raise unsupported(where, f"{problem}, and {certified}", step)
     base = (
-        given.get("rope_theta")
+        stated.get("rope_theta")
         or raw.get("rope_theta")
         or raw.get("rotary_emb_base")
         or keys.rotary_base
     )
-    near = local.get("rope_theta") or _above_0(raw, keys.local_base, where)
-    for number in (base, near):
+    local_base = local.get("rope_theta") or _above_0(raw, keys.local_base, where)
+    for number in (base, local_base):
         if number != 0 and not _is_number(number):
             raise refuse(where, f"rope_theta is {number!r} in its config", "give a number above 0")
-    usual = raw.get("rotary_pct", raw.get("partial_rotary_factor", keys.rotary_share))
-    share = given.get("partial_rotary_factor", usual)
-    dims = (
-        size_from(raw.get(keys.rotary_dims), keys.rotary_dims, where)
-        if keys.rotary_dims
-        else int(d_head * share)
-    )
-    rope_scaling = _rope_scaling(given, where) if kind == "llama3" else None
     return Positions(
-        "rotary", dims=dims, base=float(base), local_base=float(near), rope_scaling=rope_scaling
+        "rotary",
+        dims=_rotary_dims(raw, stated, keys, d_head, where),
+        base=float(base),
+        local_base=float(local_base),
+        rope_scaling=_rope_scaling(stated, where) if special == "llama3" else None,
     )
 
 
-def _rope_scaling(given: Mapping[str, Any], where: object) -> tuple[float, float, float, float]:
+def _rotary_dims(
+    raw: Mapping[str, Any], stated: Mapping[str, Any], keys: Keys, d_head: int, where: object
+) -> int:
+    """How many coordinates of a head are rotated: a number, or a share of all."""
+    if keys.rotary_dims:
+        return size_from(raw.get(keys.rotary_dims), keys.rotary_dims, where)
+    usual = raw.get("rotary_pct", raw.get("partial_rotary_factor", keys.rotary_share))
+    return int(d_head * stated.get("partial_rotary_factor", usual))
+
+
+def _rope_scaling(stated: Mapping[str, Any], where: object) -> tuple[float, float, float, float]:
     keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
     for key in keys:
-        if not _is_number(given.get(key)):
-            raise refuse(
-                where,
-                f"{key} of its rotary positions is {given.get(key)!r}",
-                "give a number in config.json",
-            )
-    factor, low, high, length = (float(given[key]) for key in keys)
+        if not _is_number(stated.get(key)):
+            problem = f"{key} of its rotary positions is {stated.get(key)!r}"
+            raise refuse(where, problem, "give a number in config.json")
+    factor, low, high, length = [float(stated[key]) for key in keys]
     return factor, low, high, length
 
 

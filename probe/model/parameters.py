@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from probe.errors import CrossCheckError
-from probe.stats.numbers import percent
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -140,11 +139,9 @@ def published(name: str) -> Count:
 def count(sizes: Sizes, *, matrices_only: bool = False) -> Count:
     """The parameters of a model of these sizes, by formula; what they leave out is as in GPT-2."""
     s = sizes
-    heads, keys, mlps = (
-        s.n_heads * s.n_layers,
-        (s.n_kv_heads or s.n_heads) * s.n_layers,
-        s.n_mlps or s.n_layers,
-    )
+    heads = s.n_heads * s.n_layers
+    keys = (s.n_kv_heads or s.n_heads) * s.n_layers
+    mlps = s.n_mlps or s.n_layers
     of_attention, of_mlp = s.biases or (3 * s.n_heads * s.d_head + s.d_model, s.d_mlp + s.d_model)
     of_heads = f"3 x {s.n_heads} x {s.d_head:,} + {s.d_model:,}"
     norms = (2 * s.d_model, 2 * s.n_layers + 1) if s.norms is None else (s.norms, 1)
@@ -196,7 +193,8 @@ def sizes_of(model: "Model") -> Sizes:
 
     from probe.model.weights import expected_shapes, layers_of
 
-    c, family = model.config, model.config.family
+    c = model.config
+    family = c.family
     attentions = sum(layers_of(attention, c) for attention in family.attentions)
     mlps = sum(
         layers_of(attention, c) for attention in family.attentions if "out" in attention.parts
@@ -250,9 +248,9 @@ def count_tensors(model: "Model") -> Count:
     for name, got, wanted in [*rows, ("all tensors", stored, expected.total)]:
         if got != wanted:
             raise CrossCheckError(
-                f"Counting the parameters of {model.name}: {name} came to {got:,}, expected {wanted:,} from its "
-                "config; the weights and the config do not belong together, so save the model again with "
-                "save_pretrained."
+                f"Counting the parameters of {model.name}: {name} came to {got:,}, expected "
+                f"{wanted:,} from its config; the weights and the config do not belong together, "
+                "so save the model again with save_pretrained."
             )
     return Count(expected.sizes, expected.parts, tensors=len(model.weights))
 
@@ -293,33 +291,3 @@ def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
         for name, tensors in parts.items()
     }
     return sizes | {"others": sum(tensor.numel() for tensor in raw.values()) - sum(sizes.values())}
-
-
-def told(counted: Count) -> list[str]:
-    """What the table comes to, in sentences."""
-    s = counted.sizes
-    share = counted.attention / counted.total
-    heads = (
-        f"Per head {counted.per_head:,}; per block of {s.n_heads} heads {counted.per_block:,}; attention in all "
-        f"{counted.attention:,}, {percent(share)} of {counted.total:,}."
-    )
-    square = (
-        f"A full square value matrix ({s.d_model:,} x {s.d_model:,}) would have {counted.square_value:,} where value "
-        f"down and value up have {2 * s.d_model * s.d_head:,}."
-    )
-    lines = [heads, square]
-    if s.tied:
-        lines.append(
-            "The unembedding is the transposed token embedding (tied weights): counted once."
-        )
-    if counted.matrices_only:
-        rest = count(s).total - counted.total
-        lines.append(
-            "By formula, weight matrices only, the unembedding apart from the embedding, as introductions count; "
-            f"position embeddings, biases and norms would be {rest:,} more."
-        )
-    if counted.tensors:
-        lines.append(
-            f"Counted from the {counted.tensors} tensors of the loaded model; the formula gives the same."
-        )
-    return lines

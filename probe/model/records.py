@@ -49,31 +49,32 @@ class AttentionTrace:
         """ΔE of one head at position `at`, or at a word's last token, without b_O: z W_O. `->
         d_model`
 
-        Raises InputError for a place that is not there.
+        Raises InputError for a layer, head or position that is not there.
         """
-        at = self._require_place(layer, head, at)
+        at = self._position_of(layer, head, at)
         return attention.write(self.z[layer, head, at], self.stack.blocks[layer].w_o[head].cpu())
 
     def delta_e_by_source(self, layer: int, head: int, at: int | str) -> Tensor:
         """ΔE by the token it came from: A[at, j] V[j] W_O. `-> key_pos d_model`, which sums to
         `delta_e`"""
-        at = self._require_place(layer, head, at)
+        at = self._position_of(layer, head, at)
         w_o = self.stack.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
 
-    def _require_place(self, layer: int, head: int, at: int | str) -> int:
-        """The position `at`, of a word its last token. Raises InputError for a place that is not
-        there."""
-        at, (layers, heads, *_), n = position(self.tokens, at), self.stack.shape, len(self.tokens)
-        for name, number, lowest, size in (
-            ("layer", layer, 0, layers),
-            ("head", head, 0, heads),
-            ("at", at, -n, n),
-        ):
+    def _position_of(self, layer: int, head: int, at: int | str) -> int:
+        """The position `at`, of a word its last token. Raises InputError for a layer, head or
+        position that is not there."""
+        pos = position(self.tokens, at)
+        layers, heads, *_ = self.stack.shape
+        n = len(self.tokens)
+        bounds = (("layer", layer, 0, layers), ("head", head, 0, heads), ("at", pos, -n, n))
+        for name, number, lowest, size in bounds:
             if not lowest <= number < size:
-                wanted = f"expected {lowest} to {size - 1}; choose one of these"
-                raise InputError(f"Taking ΔE out of a {self.kind}: {name} is {number}, {wanted}.")
-        return at
+                raise InputError(
+                    f"Taking ΔE out of a {self.kind}: {name} is {number}, expected {lowest} to "
+                    f"{size - 1}; choose one of these."
+                )
+        return pos
 
     def _require_shapes(self, what: str, keys: int, **more: tuple[int, ...]) -> None:
         """ValueError where a tensor is not of its shape with so many keys; `more` are shapes of
@@ -83,13 +84,12 @@ class AttentionTrace:
         expected: dict[str, tuple[int, ...]] = dict.fromkeys(("q", "z"), (layers, heads, n, d_head))
         expected |= dict.fromkeys(("k", "v"), (layers, heads, keys, d_head))
         expected |= dict.fromkeys(("scores", "pattern"), (layers, heads, n, keys))
-        expected |= (
-            dict.fromkeys(("x", "resid_pre", "attn_out", "resid_mid"), (layers, n, d_model)) | more
-        )
-        for name, wanted in expected.items():
+        of_stream = ("x", "resid_pre", "attn_out", "resid_mid")
+        expected |= dict.fromkeys(of_stream, (layers, n, d_model)) | more
+        for name, shape in expected.items():
             got = tuple(getattr(self, name).shape)
-            if got != wanted:
-                raise ValueError(f"{what}: {name} has shape {got}, expected {wanted}")
+            if got != shape:
+                raise ValueError(f"{what}: {name} has shape {got}, expected {shape}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +112,9 @@ class Trace(Displayed, AttentionTrace):
         if not self.stack.attention.name:
             return self.stack
         raise UnsupportedModel(
-            f"Reading all weights of {self.model_name} from a trace: it is one side of an encoder-decoder, whose "
-            "stream is not a sum of this side alone; use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."
+            f"Reading all weights of {self.model_name} from a trace: it is one side of an "
+            "encoder-decoder, whose stream is not a sum of this side alone; use delta_e and "
+            "delta_e_by_source, or take a GPT-2 or a BERT."
         )
 
     @property
@@ -122,8 +123,9 @@ class Trace(Displayed, AttentionTrace):
         these could be."""
         if self.head_output is None:
             raise UnsupportedModel(
-                f"Reading the logits of {self.model_name}: no language-model head of these blocks was in its "
-                "checkpoint, so they would be random; load a checkpoint with one, or read resid_post."
+                f"Reading the logits of {self.model_name}: no language-model head of these blocks "
+                "was in its checkpoint, so they would be random; load a checkpoint with one, or "
+                "read resid_post."
             )
         return self.head_output
 
@@ -141,8 +143,10 @@ class Trace(Displayed, AttentionTrace):
         """
         layers = len(self.pattern)
         if not 0 <= layer < layers:
-            wanted = f"expected 0 to {layers - 1}; choose one of these"
-            raise InputError(f"Handing a trace to CircuitsVis: layer is {layer}, {wanted}.")
+            raise InputError(
+                f"Handing a trace to CircuitsVis: layer is {layer}, expected 0 to {layers - 1}; "
+                "choose one of these."
+            )
         pattern = self.pattern[layer]
         return {
             "attention": pattern,
@@ -162,7 +166,8 @@ class Trace(Displayed, AttentionTrace):
 
     def __repr__(self) -> str:
         layers, heads, *_ = self.stack.shape
-        return f"<Trace of {len(self.tokens)} tokens through {self.model_name}: {layers} layers x {heads} heads>"
+        size = f"{layers} layers x {heads} heads"
+        return f"<Trace of {len(self.tokens)} tokens through {self.model_name}: {size}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,11 +195,11 @@ class TargetStates:
     def __post_init__(self) -> None:
         n = len(self.ids)
         for field in fields(self):
-            if len(getattr(self, field.name)) != n:
-                raise ValueError(
-                    f"states of {n} sentences: {field.name} has {len(getattr(self, field.name))} rows"
-                )
-        depths, layers = self.resid.shape[1], self.mlp_out.shape[1]
+            rows = len(getattr(self, field.name))
+            if rows != n:
+                raise ValueError(f"states of {n} sentences: {field.name} has {rows} rows")
+        depths = self.resid.shape[1]
+        layers = self.mlp_out.shape[1]
         if depths != layers + 1:
             raise ValueError(f"states: {depths} depths for {layers} layers, expected one more")
 
@@ -205,24 +210,23 @@ class TargetStates:
         `cues`: token positions, None where a sentence marks none -> `cue previous next itself:
         sentence layer head`, NaN where there is no such token; 0 after it in a causal model.
         """
-        rows, nowhere = (
-            zip(self.pattern, cues, strict=True),
-            torch.full(self.pattern.shape[1:3], torch.nan),
-        )
-        to_cue = [
-            nowhere if cue is None else row[..., cue.start : cue.stop].sum(-1) for row, cue in rows
-        ]
-        padded, row = (
-            functional.pad(self.pattern, (1, 1)),
-            torch.arange(len(self)),
-        )  # no token at either end
-        previous, itself, following = (padded[row, ..., self.target + place] for place in range(3))
+        layer_by_head = self.pattern.shape[1:3]
+        to_cue = []
+        for pattern_row, cue in zip(self.pattern, cues, strict=True):
+            if cue is None:
+                to_cue.append(torch.full(layer_by_head, torch.nan))
+            else:
+                to_cue.append(pattern_row[..., cue.start : cue.stop].sum(-1))
+        # an empty token at either end, so that the first and the last have neighbours
+        padded = functional.pad(self.pattern, (1, 1))
+        row = torch.arange(len(self))
+        previous = padded[row, ..., self.target]
         previous[self.target == 0] = torch.nan
         return {
             "cue": torch.stack(to_cue),
             "previous": previous,
-            "next": following,
-            "itself": itself,
+            "next": padded[row, ..., self.target + 2],
+            "itself": padded[row, ..., self.target + 1],
         }
 
     def __len__(self) -> int:

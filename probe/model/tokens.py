@@ -17,6 +17,7 @@ from probe.errors import InputError
 from probe.model.load import ModelSource, load
 from probe.model.model import Model
 
+# Tokens that are run together: more take memory and save little time on a processor.
 BATCH_TOKENS = 1024
 
 
@@ -33,9 +34,8 @@ class Tokens:
 
     def __post_init__(self) -> None:
         if not len(self.ids) == len(self.pieces) == len(self.spans):
-            raise ValueError(
-                f"tokens: {len(self.ids)} ids, {len(self.pieces)} pieces and {len(self.spans)} spans"
-            )
+            sizes = f"{len(self.ids)} ids, {len(self.pieces)} pieces and {len(self.spans)} spans"
+            raise ValueError(f"tokens: {sizes}")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -74,10 +74,48 @@ def tokenize(model: ModelSource, text: str) -> Tokens:
         ('<|endoftext|>', 'a', ' loan', ' from', ' the', ' bank')
     """
     model = load(model)
+    _require_text(text)
+    config = model.config
+    tokenizer = model.tokenizer
+    encoded = tokenizer(
+        text,
+        add_special_tokens=config.special_tokens,
+        split_special_tokens=True,  # "<|endoftext|>" in a user's text is text
+        return_offsets_mapping=True,
+        return_special_tokens_mask=True,
+        verbose=False,  # or it would warn about the length, beside the one sentence raised below
+    )
+    # one BOS or none
+    ids = (tokenizer.bos_token_id,) * config.prepend_bos + tuple(encoded["input_ids"])
+    if len(ids) > config.n_ctx:
+        raise InputError(
+            f"Reading the text {_shorten(text)!r}: got {len(ids)} tokens, expected at most "
+            f"{config.n_ctx}, the context window of {model.name}; shorten the text or split it."
+        )
+    special = [bool(mark) and config.special_tokens for mark in encoded["special_tokens_mask"]]
+    names = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
+    pieces = []
+    spans = []
+    for name, is_special, (start, end) in zip(
+        names, special, encoded["offset_mapping"], strict=True
+    ):
+        pieces.append(name if is_special else text[start:end])
+        spans.append(_without_leading_space(text, start, end))
+    return Tokens(
+        text,
+        ids,
+        (tokenizer.bos_token,) * config.prepend_bos + tuple(pieces),
+        ((0, 0),) * config.prepend_bos + tuple(spans),
+        bos=config.prepend_bos or (bool(special) and special[0]),
+    )
+
+
+def _require_text(text: object) -> None:
+    """InputError for anything but a text with a word in it that can be written as UTF-8."""
     if not isinstance(text, str):
         raise InputError(
-            f"Reading the text: got {type(text).__name__}, expected one text as str; give one at a time, or many and "
-            "their positions to target_states."
+            f"Reading the text: got {type(text).__name__}, expected one text as str; give one at a "
+            "time, or many and their positions to target_states."
         )
     if not text.strip():
         raise InputError(
@@ -87,70 +125,46 @@ def tokenize(model: ModelSource, text: str) -> Tokens:
         text.encode("utf-8")
     except UnicodeEncodeError as error:  # a lone surrogate, which no UTF-8 tokenizer can read
         raise InputError(
-            f"Reading the text: got half of a surrogate pair at character {error.start}, expected text that can be "
-            "written as UTF-8; repair the file's encoding."
+            f"Reading the text: got half of a surrogate pair at character {error.start}, expected "
+            "text that can be written as UTF-8; repair the file's encoding."
         ) from error
-    bos = model.config.prepend_bos
-    encoded = model.tokenizer(
-        text,
-        add_special_tokens=model.config.special_tokens,
-        split_special_tokens=True,  # "<|endoftext|>" in a user's text is text
-        return_offsets_mapping=True,
-        return_special_tokens_mask=True,
-        verbose=False,  # or it would warn about the length, beside the one sentence raised below
-    )
-    ids = (model.tokenizer.bos_token_id,) * bos + tuple(encoded["input_ids"])
-    if len(ids) > model.config.n_ctx:
-        raise InputError(
-            f"Reading the text {_shorten(text)!r}: got {len(ids)} tokens, expected at most {model.config.n_ctx}, "
-            f"the context window of {model.name}; shorten the text or split it."
-        )
-    put = [bool(mark) and model.config.special_tokens for mark in encoded["special_tokens_mask"]]
-    spans, names = (
-        encoded["offset_mapping"],
-        model.tokenizer.convert_ids_to_tokens(encoded["input_ids"]),
-    )
-    offsets = [_without_leading_space(text, start, end) for start, end in spans]
-    own = zip(names, put, spans, strict=True)
-    pieces = tuple(name if special else text[start:end] for name, special, (start, end) in own)
-    first = bos or (bool(put) and put[0])
-    return Tokens(
-        text,
-        ids,
-        (model.tokenizer.bos_token,) * bos + pieces,
-        ((0, 0),) * bos + tuple(offsets),
-        first,
-    )
 
 
 def target_tokens(model: Model, target: str) -> Tokens:
     """What the decoder reads to predict `target`: the start token in front, the last special token
     left away."""
-    whole, start = tokenize(model, target), model.config.start_token
+    start = model.config.start_token
+    whole = tokenize(model, target)
     if start is None:
         raise InputError(
             f"Tracing a target text through {model.name}: it has no decoder; give one text only."
         )
-    kept = len(whole) - (whole.spans[-1] == (0, 0))
-    pieces = (model.tokenizer.convert_ids_to_tokens(start) or "", *whole.pieces[:kept])
+    ends_in_special = whole.spans[-1] == (0, 0)
+    length = len(whole) - ends_in_special
     return Tokens(
-        target, (start, *whole.ids[:kept]), pieces, ((0, 0), *whole.spans[:kept]), bos=True
+        target,
+        (start, *whole.ids[:length]),
+        (model.tokenizer.convert_ids_to_tokens(start) or "", *whole.pieces[:length]),
+        ((0, 0), *whole.spans[:length]),
+        bos=True,
     )
 
 
 def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:
-    """The span of the n-th `word` in `text`, whole words first, then any place; InputError where it
-    is not there."""
-    lowered, wanted = text.casefold(), word.casefold()
+    """The span of the n-th `word` in `text`, whole words first, then parts of words; InputError
+    where it is not there."""
+    lowered = text.casefold()
+    wanted = word.casefold()
     if len(lowered) != len(text):  # some letters fold to two: spans must stay those of the text
-        lowered, wanted = text, word
-    places = [start for start in range(len(text)) if wanted and lowered.startswith(wanted, start)]
-    whole = [start for start in places if _is_whole(text, start, start + len(wanted))]
-    starts = whole or places
+        lowered = text
+        wanted = word
+    starts = [start for start in range(len(text)) if wanted and lowered.startswith(wanted, start)]
+    whole = [start for start in starts if _is_whole(text, start, start + len(wanted))]
+    starts = whole or starts
     if not 1 <= occurrence <= len(starts):
         raise InputError(
-            f"Looking for {word!r} (occurrence {occurrence}) in {_shorten(text)!r}: found it {len(starts)} times; "
-            "give a word that stands in the text."
+            f"Looking for {word!r} (occurrence {occurrence}) in {_shorten(text)!r}: found it "
+            f"{len(starts)} times; give a word that stands in the text."
         )
     start = starts[occurrence - 1]
     return start, start + len(wanted)
@@ -191,10 +205,10 @@ def batch_by_length(lengths: Sequence[int], *, most_rows: int) -> list[list[int]
     Equal lengths need no padding, and so no attention mask that could be wrong.
     """
     batches = []
-    for length, group in groupby(
-        sorted(range(len(lengths)), key=lengths.__getitem__), lengths.__getitem__
-    ):
-        members, size = list(group), max(1, min(most_rows, BATCH_TOKENS // length))
+    by_length = sorted(range(len(lengths)), key=lengths.__getitem__)
+    for length, group in groupby(by_length, lengths.__getitem__):
+        members = list(group)
+        size = max(1, min(most_rows, BATCH_TOKENS // length))
         batches += [members[start : start + size] for start in range(0, len(members), size)]
     return batches
 
@@ -213,8 +227,8 @@ def batch_of_like_length(lengths: Sequence[int]) -> list[list[int]]:
 def in_order(batches: Sequence[Sequence[int]]) -> list[int]:
     """Where each row stands after its batches are laid end to end: indexing with it restores the
     order given."""
-    laid = [row for batch in batches for row in batch]
-    return sorted(range(len(laid)), key=laid.__getitem__)
+    order = [row for batch in batches for row in batch]
+    return sorted(range(len(order)), key=order.__getitem__)
 
 
 def _without_leading_space(text: str, start: int, end: int) -> tuple[int, int]:

@@ -74,7 +74,9 @@ def _require_target(model: Model, target: str | None) -> None:
 def _trace_pair(model: Model, source: Tokens, target: Tokens) -> PairTrace:
     """All three attentions of an encoder-decoder, from one run."""
     run = hooks.read(model, source.ids, target.ids)
-    name, stacks, tensors = model.name, run.stacks, run.tensors
+    name = model.name
+    stacks = run.stacks
+    tensors = run.tensors
     encoder = Trace(source, name, stacks["encoder"], head_output=None, **tensors["encoder"])
     decoder = Trace(target, name, stacks["decoder"], head_output=run.logits, **tensors["decoder"])
     cross = CrossTrace(target, name, stacks["cross"], source=source, **tensors["cross"])
@@ -101,7 +103,8 @@ def trace_target(model: Model, tokens: Tokens, at: int | str) -> TargetTrace:
         states, v = _read_in_chunks(model, tokens.ids[: pos + 1])
     else:
         tensors = hooks.read(model, tokens.ids).tensors[""]
-        states, v = at_position(tensors, pos), tensors["v"]
+        states = at_position(tensors, pos)
+        v = tensors["v"]
     states_there = with_embeddings(weights, states, [tokens.ids[pos]], [pos])
     return TargetTrace(tokens, weights, pos, states_there, v)
 

@@ -50,8 +50,8 @@ class Answer:
 def answer(findings: Mapping[str, WordFindings]) -> Answer:
     """The answer for all words of a study."""
     rows = tuple(
-        AnswerRow(word, found.index, sentence(found), found.leaders, certainty(found))
-        for word, found in findings.items()
+        AnswerRow(word, finding.index, sentence(finding), finding.leaders, certainty(finding))
+        for word, finding in findings.items()
     )
     return Answer(question(list(findings)), headline(list(findings.values())), rows)
 
@@ -67,17 +67,17 @@ def headline(findings: Sequence[WordFindings]) -> str:
     if len(findings) == 1:
         return sentence(findings[0])
     text = _over_all_words(findings)
-    if any(found.exploratory for found in findings):
+    if any(finding.exploratory for finding in findings):
         return f"As far as a few sentences can tell: {text[0].lower()}{text[1:]}"
     return text
 
 
 def _over_all_words(findings: Sequence[WordFindings]) -> str:
-    resolved = [found for found in findings if found.resolvers]
+    resolved = [finding for finding in findings if finding.resolvers]
     if not resolved:
         return "No single head was shown to move any of these words."
     if len(resolved) < len(findings):
-        unresolved = [found for found in findings if not found.resolvers]
+        unresolved = [finding for finding in findings if not finding.resolvers]
         return (
             f"Single heads were shown to move {_quoted(resolved)}; "
             f"for {_quoted(unresolved)} none was."
@@ -86,7 +86,7 @@ def _over_all_words(findings: Sequence[WordFindings]) -> str:
         every_word = "both words"
     else:
         every_word = f"all {counted(len(findings), 'word', words=True).lower()}"
-    names_by_word = [[head.name for head in found.resolvers] for found in findings]
+    names_by_word = [[head.name for head in finding.resolvers] for finding in findings]
     shared = [name for name in names_by_word[0] if all(name in names for names in names_by_word)]
     if not shared:
         return f"No single head was shown to move {every_word}: each has heads of its own."
@@ -100,67 +100,67 @@ def _over_all_words(findings: Sequence[WordFindings]) -> str:
 
 
 def _quoted(findings: Sequence[WordFindings]) -> str:
-    return listed([f"“{found.word}”" for found in findings])
+    return listed([f"“{finding.word}”" for finding in findings])
 
 
-def sentence(found: WordFindings) -> str:
+def sentence(finding: WordFindings) -> str:
     """What was shown of a word, in one sentence without names and numbers of heads."""
-    word = found.word
-    if not found.ranked:
+    word = finding.word
+    if not finding.ranked:
         return (
             f"These sentences do not show that the vector of “{word}” in this model tells its "
             "meanings apart."
         )
     opening = "In this model"
-    if found.exploratory:
+    if finding.exploratory:
         opening = "As far as a few sentences can tell, in this model"
     changes = f"{opening} the vector of “{word}” changes with its meaning"
-    if found.all_confounded:
+    if finding.all_confounded:
         return (
             f"{changes}, but also with something that has no meaning: what brings it about cannot "
             "be told."
         )
-    if not found.resolvers:
+    if not finding.resolvers:
         return f"{changes}, but no single attention head was shown to bring that about."
-    return f"{opening} the word “{word}” {_origin(found)}, {_heads_between(found)}{_where(found)}."
+    return f"{opening} the word “{word}” {_origin(finding)}, {_heads_between(finding)}{_where(finding)}."
 
 
-def _origin(found: WordFindings) -> str:
+def _origin(finding: WordFindings) -> str:
     """What gives the word its meaning, as far as the design of the study shows it."""
-    if not found.same_token:
+    if not finding.same_token:
         return "changes its meaning with the sentence"
-    cue = found.credited_cue
+    cue = finding.credited_cue
     if cue is not None and cue.examples is not None:
         one, other = cue.examples
-        return f"gets its meaning from {_name_of_cue(found, cue)}, such as “{one}” or “{other}”"
-    side = "before" if found.causal else "around"
+        return f"gets its meaning from {_name_of_cue(finding, cue)}, such as “{one}” or “{other}”"
+    side = "before" if finding.causal else "around"
     return f"gets its meaning from the words {side} it"
 
 
-def _name_of_cue(found: WordFindings, cue: CreditedCue) -> str:
-    if cue.marked or not found.cautions.cue_marked:
-        return "an earlier word" if found.causal else "another word"
-    earlier = "an earlier word that" if found.causal else "a word that"
+def _name_of_cue(finding: WordFindings, cue: CreditedCue) -> str:
+    if cue.marked or not finding.cautions.cue_marked:
+        return "an earlier word" if finding.causal else "another word"
+    earlier = "an earlier word that" if finding.causal else "a word that"
     return f"{earlier} is not the marked cue"
 
 
-def _heads_between(found: WordFindings) -> str:
+def _heads_between(finding: WordFindings) -> str:
     """Through how many heads of which layers: those of the leading path, or the smallest set that
     is enough where all of it resolves; else, in part, all resolvers."""
-    path = found.leading_path
+    path = finding.leading_path
     if path is not None and len(path.names) > 1:
         part = "" if path.nearly_all else "in part "
         number = _heads_in_words(len(path.names))
-        where = _layers(path.layers, found.layers)
+        where = _layers(path.layers, finding.layers)
         return f"{part}by way of {number}, one after the other, in {where}"
-    heads = found.resolvers
+    heads = finding.resolvers
     part = "in part "
-    if found.smallest_set is not None:
-        enough = [head for head in heads if head.name in found.smallest_set.names]
-        if len(enough) == len(found.smallest_set.names):
+    if finding.smallest_set is not None:
+        enough = [head for head in heads if head.name in finding.smallest_set.names]
+        if len(enough) == len(finding.smallest_set.names):
             part = "mostly " if len(enough) < len(heads) else ""
             heads = tuple(enough)
-    where = _layers([head.layer for head in heads], found.layers)
+    where = _layers([head.layer for head in heads], finding.layers)
     return f"{part}by way of {_heads_in_words(len(heads))} in {where}"
 
 
@@ -180,39 +180,39 @@ def _layers(layers: Sequence[int], number_of_layers: int) -> str:
     return f"the {listed(names)} of its {number_of_layers} layers"
 
 
-def _where(found: WordFindings) -> str:
+def _where(finding: WordFindings) -> str:
     """For how many of the word's pairs of meanings that was shown, where it is not for all."""
-    number = len(found.pairs)
-    if number == 1 or found.pairs_resolved == number:
+    number = len(finding.pairs)
+    if number == 1 or finding.pairs_resolved == number:
         return ""
-    return f" (shown for {found.pairs_resolved} of its {number} pairs of meanings)"
+    return f" (shown for {finding.pairs_resolved} of its {number} pairs of meanings)"
 
 
-def certainty(found: WordFindings) -> str:
+def certainty(finding: WordFindings) -> str:
     """How sure the leading heads of a word are: which were confirmed, on how much, and what else
     might explain them."""
-    if not found.ranked:
+    if not finding.ranked:
         return (
             "Not shown: in these sentences the meanings could not be told apart at the word, so no "
             "head is ranked."
         )
-    if found.confounders:
-        confounders = listed([CONFOUNDER_WORDS[name] for name in found.confounders])
+    if finding.confounders:
+        confounders = listed([CONFOUNDER_WORDS[name] for name in finding.confounders])
         return f"Not clear: the meanings can also be told apart {confounders}."
-    few = "A first look at few sentences. " if found.exploratory else ""
-    groups = [group for group in found.rank_groups if len(group) > 1]
+    few = "A first look at few sentences. " if finding.exploratory else ""
+    groups = [group for group in finding.rank_groups if len(group) > 1]
     overlaps = "".join(f" {listed(list(group))} are in no order." for group in groups)
-    return f"{few}{_confirmed(found)}{overlaps}"
+    return f"{few}{_confirmed(finding)}{overlaps}"
 
 
-def _confirmed(found: WordFindings) -> str:
+def _confirmed(finding: WordFindings) -> str:
     """Which of the leading heads are among those shown to resolve the word, or which others are;
     and on how much."""
-    resolvers = [head.name for head in found.resolvers]
+    resolvers = [head.name for head in finding.resolvers]
     if not resolvers:
         return "Not confirmed: no head passes every test."
-    confirmed = [head.name for head in found.leaders if head.name in resolvers]
-    unconfirmed = [head.name for head in found.leaders if head.name not in resolvers]
+    confirmed = [head.name for head in finding.leaders if head.name in resolvers]
+    unconfirmed = [head.name for head in finding.leaders if head.name not in resolvers]
     which = "All confirmed"
     if not confirmed:
         many = len(resolvers) > LEADERS
@@ -221,11 +221,11 @@ def _confirmed(found: WordFindings) -> str:
         which = f"None of these confirmed, but {others} {verb}"
     elif unconfirmed:
         which = f"{listed(confirmed)} confirmed, {listed(unconfirmed)} not"
-    ranked = [pair for pair in found.pairs if pair.ranked]
+    ranked = [pair for pair in finding.pairs if pair.ranked]
     swapped = counted(min(pair.pairs for pair in ranked), "pair")
     cues = counted(min(pair.cue_words for pair in ranked), "pair")
     # Of several pairs of senses, the numbers are those of the pair that has fewest.
-    each = "" if len(found.pairs) == 1 else " for each pair of meanings"
+    each = "" if len(finding.pairs) == 1 else " for each pair of meanings"
     return (
         f"{which}, on {swapped} of sentences ({cues} of cue words){each}, "
         "read along axes fitted without them."

@@ -25,13 +25,15 @@ def graphs(findings: Mapping[str, WordFindings], model_name: str) -> dict[str, s
     graph_0.json for the first word: a word may hold what no file name can.
     """
     return {
-        f"graph_{found.index}.json": json.dumps(graph(found, model_name), indent=1, allow_nan=False)
-        for found in findings.values()
-        if len(found.rows["edges"])
+        f"graph_{finding.index}.json": json.dumps(
+            graph(finding, model_name), indent=1, allow_nan=False
+        )
+        for finding in findings.values()
+        if len(finding.rows["edges"])
     }
 
 
-def graph(found: WordFindings, model_name: str) -> dict[str, Any]:
+def graph(finding: WordFindings, model_name: str) -> dict[str, Any]:
     """The edges of a word as an attribution graph.
 
     metadata · slug: the file's stem · scan: the model · info.description: the word and its senses ·
@@ -54,12 +56,12 @@ def graph(found: WordFindings, model_name: str) -> dict[str, Any]:
     circuit-tracer, circuit_tracer/frontend/graph_models.py (schema 1); Neuronpedia,
     apps/webapp/app/api/graph/graph-schema.json and what formatCLTGraphData makes of it.
     """
-    rows = found.rows["edges"]
+    rows = finding.rows["edges"]
     edges = rows[rows["total"].abs() >= SMALLEST_WEIGHT].to_dict("records")
-    tokens = charts.in_order(found.rows["positions"])
-    meant = f"{found.word}: {rows['sense_a'].iloc[0]} or {rows['sense_b'].iloc[0]}"
+    tokens = charts.in_order(finding.rows["positions"])
+    meant = f"{finding.word}: {rows['sense_a'].iloc[0]} or {rows['sense_b'].iloc[0]}"
     sense_axis = _node(
-        layer=str(found.layers + 1),
+        layer=str(finding.layers + 1),
         number=0,
         position=len(tokens) - 1,
         kind=TARGET,
@@ -68,14 +70,14 @@ def graph(found: WordFindings, model_name: str) -> dict[str, Any]:
     nodes: dict[str, Node] = {}
     ends = []
     for edge in edges:
-        sender = _end_of_edge(edge, "sender", tokens, found.heads_per_layer)
-        receiver = _end_of_edge(edge, "receiver", tokens, found.heads_per_layer)
+        sender = _end_of_edge(edge, "sender", tokens, finding.heads_per_layer)
+        receiver = _end_of_edge(edge, "receiver", tokens, finding.heads_per_layer)
         nodes[sender["node_id"]] = sender
         nodes[receiver["node_id"]] = receiver
         ends.append((sender["node_id"], receiver["node_id"]))
     nodes[sense_axis["node_id"]] = sense_axis
     metadata = {
-        "slug": f"graph_{found.index}",
+        "slug": f"graph_{finding.index}",
         "scan": model_name,
         "transcoder_list": [],
         "prompt_tokens": tokens,

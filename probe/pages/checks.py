@@ -23,8 +23,8 @@ Section = dict[str, Any]
 def controls_and_power(findings: Mapping[str, WordFindings]) -> Section:
     """Gate, power and controls of each word: the smallest sizes and the weakest of its pairs of
     senses."""
-    words = [_controls_and_power(found) for found in findings.values()]
-    conditions = [set(found.rows["controls"]["condition"]) for found in findings.values()]
+    words = [_controls_and_power(finding) for finding in findings.values()]
+    conditions = [set(finding.rows["controls"]["condition"]) for finding in findings.values()]
     return {
         "words": words,
         "later": any(LATER in of_word for of_word in conditions),
@@ -32,20 +32,20 @@ def controls_and_power(findings: Mapping[str, WordFindings]) -> Section:
     }
 
 
-def _controls_and_power(found: WordFindings) -> Section:
-    pairs = found.pairs
-    controls = found.rows["controls"]
+def _controls_and_power(finding: WordFindings) -> Section:
+    pairs = finding.pairs
+    controls = finding.rows["controls"]
     chart = None
     pair = ""
     if len(controls):
-        resolvers = [head.name for head in found.resolvers]
-        chart = charts.control_strips(controls, found.word, shown=resolvers)
+        resolvers = [head.name for head in finding.resolvers]
+        chart = charts.control_strips(controls, finding.word, shown=resolvers)
         pair = f"{controls['sense_a'].iloc[0]} / {controls['sense_b'].iloc[0]}"
     next_token = "not predicted"
-    if found.causal:
+    if finding.causal:
         next_token = _extreme([one.next_token_p for one in pairs], max, "≤")
     return {
-        "word": found.word,
+        "word": finding.word,
         "chart": chart,
         "pair": pair,
         "apart": f"{sum(one.ranked for one in pairs)} of {len(pairs)}",
@@ -57,7 +57,7 @@ def _controls_and_power(found: WordFindings) -> Section:
         "cue_words": min(one.cue_words for one in pairs),
         "pairs": min(one.pairs for one in pairs),
         "visible_pairs": decimal(max(one.visible_d_pairs for one in pairs)),
-        "exploratory": found.exploratory,
+        "exploratory": finding.exploratory,
     }
 
 
@@ -77,7 +77,7 @@ def certificate(frame: pd.DataFrame) -> Section:
 
 def data_used(findings: Mapping[str, WordFindings], left_out: pd.DataFrame) -> Section:
     """How many sentences of each word went where, by what design, and what was left out and why."""
-    rows = [_data_of_word(found) for found in findings.values()]
+    rows = [_data_of_word(finding) for finding in findings.values()]
     return {
         "rows": rows,
         "left_out": _left_out(left_out),
@@ -86,12 +86,12 @@ def data_used(findings: Mapping[str, WordFindings], left_out: pd.DataFrame) -> S
     }
 
 
-def _data_of_word(found: WordFindings) -> Section:
-    sentences = found.rows["sentences"]
-    words = found.rows["words"]
+def _data_of_word(finding: WordFindings) -> Section:
+    sentences = finding.rows["sentences"]
+    words = finding.rows["words"]
     counts = sentences["part"].value_counts()
     return {
-        "word": found.word,
+        "word": finding.word,
         "tokens": int(words["tokens_of_word"].max()),
         "unpaired": unpaired(sentences),
         "split": words["split_design"].iloc[0],

@@ -33,23 +33,23 @@ def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
     heads = frames["word_heads"]
     marked = charts.named(heads)
     mlps = charts.mlps_at_word(frames["positions"])
-    drawn = [found for found in findings.values() if found.heads]
+    drawn = [finding for finding in findings.values() if finding.heads]
     return {
         "limit": percent(charts.effect_limit(heads, mlps)),
         "charts": [
-            (found.index, found.word, charts.head_map(heads, found.word, mlps, legend=False))
-            for found in drawn
+            (finding.index, finding.word, charts.head_map(heads, finding.word, mlps, legend=False))
+            for finding in drawn
         ],
         "mlps": bool(len(mlps)),
-        "unranked": [found.word for found in findings.values() if not found.heads],
-        "counted": [(found.word, *_clear_and_all(found)) for found in drawn],
+        "unranked": [finding.word for finding in findings.values() if not finding.heads],
+        "counted": [(finding.word, *_clear_and_all(finding)) for finding in drawn],
         "verdicts": [(name, charts.MARKS[name]) for name in charts.marked(marked)],
     }
 
 
-def _clear_and_all(found: WordFindings) -> tuple[int, int]:
+def _clear_and_all(finding: WordFindings) -> tuple[int, int]:
     """The number of ranked heads whose interval excludes zero, and of all ranked heads."""
-    ranked = [head for head in found.heads if head.rank is not None]
+    ranked = [head for head in finding.heads if head.rank is not None]
     return sum(is_clear(head) for head in ranked), len(ranked)
 
 
@@ -63,22 +63,22 @@ def leading_heads(findings: Mapping[str, WordFindings], verdicts: pd.DataFrame) 
     of their verdicts (`verdicts` has them), and charts of how their effect comes about."""
     return [
         {
-            "word": found.word,
-            "id": f"word-{found.index}",
-            "heads": [_leading_head(found, head, verdicts) for head in found.heads_read],
-            "all": len(found.heads),
-            "charts": effect_charts(found),
+            "word": finding.word,
+            "id": f"word-{finding.index}",
+            "heads": [_leading_head(finding, head, verdicts) for head in finding.heads_read],
+            "all": len(finding.heads),
+            "charts": effect_charts(finding),
         }
-        for found in findings.values()
-        if found.heads_read
+        for finding in findings.values()
+        if finding.heads_read
     ]
 
 
-def _leading_head(found: WordFindings, head: HeadFinding, verdicts: pd.DataFrame) -> Section:
+def _leading_head(finding: WordFindings, head: HeadFinding, verdicts: pd.DataFrame) -> Section:
     return head_facts(head) | {
-        "id": f"word-{found.index}-{head.name}",
-        "reasons": _reasons(verdicts[verdicts["word"] == found.word], head),
-        "head_parts": _head_parts(found.rows["head_parts"], head),
+        "id": f"word-{finding.index}-{head.name}",
+        "reasons": _reasons(verdicts[verdicts["word"] == finding.word], head),
+        "head_parts": _head_parts(finding.rows["head_parts"], head),
         "apart": numbers_apart(head),
     }
 
@@ -134,16 +134,16 @@ def numbers_apart(head: HeadFinding) -> Section:
     }
 
 
-def effect_charts(found: WordFindings) -> dict[str, Any]:
+def effect_charts(finding: WordFindings) -> dict[str, Any]:
     """Charts of the leading heads' effect: by distance from the cue, and by the part of the head
     that is replaced."""
-    names = [head.name for head in found.heads_read[:LEADERS]]
+    names = [head.name for head in finding.heads_read[:LEADERS]]
     made = {}
-    if len(found.rows["distances"]):
-        made["distance"] = charts.distance_lines(found.rows["distances"], found.word, names)
-    if len(found.rows["head_parts"]):
+    if len(finding.rows["distances"]):
+        made["distance"] = charts.distance_lines(finding.rows["distances"], finding.word, names)
+    if len(finding.rows["head_parts"]):
         made["part"] = charts.head_part_bars(
-            found.rows["head_parts"], found.rows["word_heads"], found.word, names
+            finding.rows["head_parts"], finding.rows["word_heads"], finding.word, names
         )
     return made
 
@@ -154,19 +154,19 @@ def together(findings: Mapping[str, WordFindings], frames: Frames) -> list[Secti
     The charts are given all words, so that they share an axis.
     """
     sections = []
-    for found in findings.values():
-        curves = found.rows["curves"]
+    for finding in findings.values():
+        curves = finding.rows["curves"]
         if curves.empty:
             continue
-        chart = charts.set_curves(frames["curves"], frames["random_sets"], found.word)
-        smallest = found.smallest_set
+        chart = charts.set_curves(frames["curves"], frames["random_sets"], finding.word)
+        smallest = finding.smallest_set
         is_part = smallest is not None and len(smallest.names) < smallest.heads_tested
         sections.append(
             {
-                "word": found.word,
+                "word": finding.word,
                 "chart": chart,
                 "smallest": smallest if is_part else None,
-                "random": found.random_sets,
+                "random": finding.random_sets,
                 "area": decimal(float(curves["area"].iloc[0])),
             }
         )
@@ -199,14 +199,14 @@ def every_head(findings: Mapping[str, WordFindings], frames: Frames) -> list[Sec
     """Separation against effect, and the table of the first heads, word by word."""
     return [
         {
-            "word": found.word,
-            "index": found.index,
-            "chart": charts.separation_and_effect(frames["word_heads"], found.word),
-            "rows": [head_facts(head) for head in found.heads[:TABLE_ROWS]],
-            "all": len(found.heads),
+            "word": finding.word,
+            "index": finding.index,
+            "chart": charts.separation_and_effect(frames["word_heads"], finding.word),
+            "rows": [head_facts(head) for head in finding.heads[:TABLE_ROWS]],
+            "all": len(finding.heads),
         }
-        for found in findings.values()
-        if found.heads
+        for finding in findings.values()
+        if finding.heads
     ]
 
 

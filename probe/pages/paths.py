@@ -27,47 +27,47 @@ def section(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
     positions = frames["positions"]
     return {
         "limit": percent(charts.position_limit(positions)) if len(positions) else "",
-        "words": [_of_word(found, positions) for found in findings.values() if found.ranked],
+        "words": [_of_word(finding, positions) for finding in findings.values() if finding.ranked],
     }
 
 
-def _of_word(found: WordFindings, all_positions: pd.DataFrame) -> Section:
-    positions = found.rows["positions"]
-    edges = found.rows["edges"]
+def _of_word(finding: WordFindings, all_positions: pd.DataFrame) -> Section:
+    positions = finding.rows["positions"]
+    edges = finding.rows["edges"]
     if positions.empty:
         nothing: Section = {"edges": [], "charts": [], "circuit": None}
-        return nothing | {"word": found.word, "missing": why_not(found)}
+        return nothing | {"word": finding.word, "missing": why_not(finding)}
     first = positions.iloc[0]
     return {
-        "word": found.word,
+        "word": finding.word,
         "missing": "",
         "senses": (first["sense_a"], first["sense_b"]),
         "pairs": int(positions["pairs"].max()),
-        "circuit": charts.circuit(edges, positions, found.word),
+        "circuit": charts.circuit(edges, positions, finding.word),
         # All words' positions, so that their maps share a scale.
-        "charts": charts.position_maps(all_positions, found.word),
-        "paths": paths(found) if len(edges) else None,
+        "charts": charts.position_maps(all_positions, finding.word),
+        "paths": paths(finding) if len(edges) else None,
         "edges": [_edge(row) for row in edges.head(TABLE_ROWS).to_dict("records")],
         "all": len(edges),
-        "graph": f"graph_{found.index}.json",
+        "graph": f"graph_{finding.index}.json",
     }
 
 
-def why_not(found: WordFindings) -> str:
+def why_not(finding: WordFindings) -> str:
     """Why nothing was followed, as the name of the reason."""
-    if not found.causal:
+    if not finding.causal:
         return "reads both ways"
-    return "no common positions" if found.aligned else "not aligned"
+    return "no common positions" if finding.aligned else "not aligned"
 
 
-def paths(found: WordFindings) -> Section:
+def paths(finding: WordFindings) -> Section:
     """The paths of a word, best first, and how much of the gap they carry together.
 
     `resolvers`: where no path was found, the heads at its end.
     """
-    rows = found.rows["paths"]
+    rows = finding.rows["paths"]
     if rows.empty:
-        return {"first": [], "resolvers": [head.name for head in found.resolvers]}
+        return {"first": [], "resolvers": [head.name for head in finding.resolvers]}
     by_path = [one_path(steps.to_dict("records")) for _, steps in rows.groupby("path")]
     first = rows.iloc[0]
     return {

@@ -62,63 +62,65 @@ write.register(Evaluation, output.write_evaluation)
 def write_report(study: Study, out: str | os.PathLike[str], *, command: str = "") -> Path:
     """The page, tables and graphs of a study, as `write` has them."""
     output.check_folder(out)
-    made = output.made_by(study, command)
+    manifest = output.made_by(study, command)
     frames = dict(study.frames)
     frames["verdicts"] = with_reasons(frames["verdicts"], frames["heads"])
     frames["columns"] = dictionary(frames)
-    found = study.findings
-    files = {REPORT: render(found, frames, made)} | graphs(found, study.model_name)
-    return output.write_folder(out, files, frames=frames, made=made) / REPORT
+    findings = study.findings
+    files = {REPORT: render(findings, frames, manifest)} | graphs(findings, study.model_name)
+    return output.write_folder(out, files, frames=frames, made=manifest) / REPORT
 
 
-def render(found: Mapping[str, WordFindings], frames: Frames, made: Mapping[str, Any]) -> str:
-    """The page of what was found for each word; `made` is the manifest (everything but the time is
-    on the page).
+def render(
+    findings: Mapping[str, WordFindings], frames: Frames, manifest: Mapping[str, Any]
+) -> str:
+    """The page of what was found for each word; of the `manifest` everything but the time is on the
+    page.
 
     Each section is a view over the records, and over the study's frames where a chart or a table
     has all words on it. The sentences of a section stand in its template.
     """
     values = {
-        "answer": answer(found),
-        "opening": words.opening(found),
-        "scope": words.scope(found),
-        "cards": words.cards(found),
-        "maps": heads.maps(found, frames),
-        "leading_heads": heads.leading_heads(found, frames["verdicts"]),
+        "answer": answer(findings),
+        "opening": words.opening(findings),
+        "scope": words.scope(findings),
+        "cards": words.cards(findings),
+        "maps": heads.maps(findings, frames),
+        "leading_heads": heads.leading_heads(findings, frames["verdicts"]),
         "shares": heads.shares(frames),
-        "every_head": heads.every_head(found, frames),
-        "together": heads.together(found, frames),
-        "paths": paths.section(found, frames),
-        "examples": sentences.examples(found),
-        "readings": sentences.readings(found),
-        "showcase": sentences.showcase(found, frames),
-        "supplied": sentences.supplied(found, frames),
-        "believe": checks.controls_and_power(found),
+        "every_head": heads.every_head(findings, frames),
+        "together": heads.together(findings, frames),
+        "paths": paths.section(findings, frames),
+        "examples": sentences.examples(findings),
+        "readings": sentences.readings(findings),
+        "showcase": sentences.showcase(findings, frames),
+        "supplied": sentences.supplied(findings, frames),
+        "believe": checks.controls_and_power(findings),
         "certificate": checks.certificate(frames["certificate"]),
-        "data": checks.data_used(found, frames["left_out"]),
+        "data": checks.data_used(findings, frames["left_out"]),
         "downloads": checks.downloads(frames),
         "dictionary": frames["columns"].to_dict("records"),
     }
     templates = output.environment("report")
     return templates.get_template("ambiguity.html.j2").render(
         values,
-        findings=found,
-        hues=hues(found),
+        findings=findings,
+        hues=hues(findings),
         marks=charts.MARKS,
         meanings=MEANINGS,
-        causal=all(word.causal for word in found.values()),
+        causal=all(word.causal for word in findings.values()),
         predicts=bool(frames["heads"]["p_next_token"].notna().any()),
-        model_name=made["model"],
-        manifest=made,
+        model_name=manifest["model"],
+        manifest=manifest,
         **output.assets(templates, "style.css.j2", "page.js", leaders=LEADERS),
     )
 
 
-def hues(found: Mapping[str, WordFindings]) -> dict[str, dict[str, str]]:
+def hues(findings: Mapping[str, WordFindings]) -> dict[str, dict[str, str]]:
     """By word each of its senses with the name of its hue in the style sheet."""
     return {
         word: {sense: f"s{number % len(SENSES)}" for number, sense in enumerate(one.senses)}
-        for word, one in found.items()
+        for word, one in findings.items()
     }
 
 
@@ -149,7 +151,7 @@ def _trace(trace: Trace) -> str:
 @html_of.register
 def _study(study: Study) -> str:
     """The first screen of its report: the answer, the maps, and a line for each word."""
-    found = study.findings
+    findings = study.findings
     word_heads = study.frames["word_heads"]
     picture = Markup(image(head_maps(word_heads))) if len(word_heads) else ""
     return (
@@ -158,8 +160,8 @@ def _study(study: Study) -> str:
         .render(
             model_name=study.model_name,
             origin=study.origin.kind,
-            answer=answer(found),
-            findings=found,
+            answer=answer(findings),
+            findings=findings,
             frames=study.frames,
             picture=picture,
         )

@@ -29,12 +29,12 @@ def examples(findings: Mapping[str, WordFindings]) -> dict[str, Section]:
     From all tokens where no cue is marked.
     """
     made = {}
-    for word, found in findings.items():
-        readings = found.rows["readings"]
+    for word, finding in findings.items():
+        readings = finding.rows["readings"]
         read = set(zip(readings["layer"], readings["head"], strict=True))
-        leading = next((head for head in found.heads if (head.layer, head.head) in read), None)
+        leading = next((head for head in finding.heads if (head.layer, head.head) in read), None)
         if leading is not None:
-            made[word] = _sentence(found, _clearest(_of_head(readings, leading)))
+            made[word] = _sentence(finding, _clearest(_of_head(readings, leading)))
     return made
 
 
@@ -53,9 +53,9 @@ def _clearest(rows: pd.DataFrame) -> int:
     return int(sums.index[int(sums.argmax())])
 
 
-def _sentence(found: WordFindings, number: int) -> Section:
+def _sentence(finding: WordFindings, number: int) -> Section:
     """A sentence of the study as its sense and its marked text."""
-    row = found.rows["sentences"].iloc[number].to_dict()
+    row = finding.rows["sentences"].iloc[number].to_dict()
     return {"sense": row["sense"], "parts": marked(row)}
 
 
@@ -79,9 +79,10 @@ def readings(findings: Mapping[str, WordFindings]) -> dict[str, dict[str, Sectio
     """By word and name of a head the sentences that it reads, token by token."""
     return {
         word: {
-            head.name: _read_by(_of_head(found.rows["readings"], head)) for head in found.heads_read
+            head.name: _read_by(_of_head(finding.rows["readings"], head))
+            for head in finding.heads_read
         }
-        for word, found in findings.items()
+        for word, finding in findings.items()
     }
 
 
@@ -182,14 +183,14 @@ def supplied(findings: Mapping[str, WordFindings], frames: Frames) -> list[Secti
     decomposition = frames["decomposition"]
     in_words = sources_in_words(decomposition) if len(decomposition) else {}
     sections = []
-    for word, found in findings.items():
+    for word, finding in findings.items():
         items = []
-        for number in found.rows["decomposition"]["sentence"].drop_duplicates():
+        for number in finding.rows["decomposition"]["sentence"].drop_duplicates():
             summary = in_words[(word, int(number))]
             chart = charts.decomposition_bars(
                 decomposition, word, sentence=int(number), summary=summary
             )
-            items.append(_sentence(found, int(number)) | {"chart": chart, "in_words": summary})
+            items.append(_sentence(finding, int(number)) | {"chart": chart, "in_words": summary})
         if items:
             sections.append({"word": word, "first": items[:1], "others": items[1:]})
     return sections

@@ -60,7 +60,7 @@ def print_parameters(counted: "Count", *, as_json: bool) -> None:
         more = {"square_value": counted.square_value, "tensors": counted.tensors}
         typer.echo(json.dumps({"sizes": asdict(counted.sizes), "parts": parts} | totals | more))
         return
-    from probe.model.parameters import told
+    from probe.pages.parameters import parameter_sentences
 
     rows = [
         [part.name, part.shape, f"{part.each:>11,}", f"{part.number:>7,}", f"{part.total:>14,}"]
@@ -68,7 +68,7 @@ def print_parameters(counted: "Count", *, as_json: bool) -> None:
         if part.number
     ]
     print_table(["part", "shape", f"{'each':>11}", f"{'of them':>7}", f"{'in all':>14}"], rows)
-    for line in told(counted):
+    for line in parameter_sentences(counted):
         typer.echo(line)
 
 

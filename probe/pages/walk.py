@@ -22,9 +22,10 @@ from jinja2 import Environment
 
 from probe.charts import grid
 from probe.model import attention, forward
-from probe.model.parameters import published, told
+from probe.model.parameters import published
 from probe.pages import checks, output, sentences, walk_sentences
 from probe.pages.output import WALK
+from probe.pages.parameters import parameter_sentences
 from probe.patching import pair, positions
 from probe.stats.axes import Axis
 from probe.walkthrough.frames import TABLES
@@ -112,7 +113,7 @@ def values(walk: "Walk") -> dict[str, Any]:
         "embedding": embedding,
         "embedding_differences": {row["part"]: row["difference"] for row in embedding},
         "pictures": {name: _without_rows(chart) for name, chart in pictures(walk).items()},
-        "parameter_sentences": told(walk.parameters),
+        "parameter_sentences": parameter_sentences(walk.parameters),
         "gpt3": published("gpt3"),
         "certificate": checks.certificate(frames["certificate"]),
         "replaced": sorted(notes - {""}),

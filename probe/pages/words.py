@@ -25,7 +25,7 @@ Section = dict[str, Any]
 def opening(findings: Mapping[str, WordFindings]) -> Section:
     """What the answer rests on: the size of the model, and how many sentences were used."""
     first = next(iter(findings.values()))
-    used = [(found.rows["sentences"]["part"] != "neither").sum() for found in findings.values()]
+    used = [(finding.rows["sentences"]["part"] != "neither").sum() for finding in findings.values()]
     return {
         "heads": first.layers * first.heads_per_layer,
         "layers": first.layers,
@@ -37,11 +37,13 @@ def opening(findings: Mapping[str, WordFindings]) -> Section:
 def scope(findings: Mapping[str, WordFindings]) -> Section:
     """How much was swapped: the fewest sentences and cue words of any ranked pair of senses, and
     the most tests that one p is corrected for."""
-    ranked = [(found, pair) for found in findings.values() for pair in found.pairs if pair.ranked]
+    ranked = [
+        (finding, pair) for finding in findings.values() for pair in finding.pairs if pair.ranked
+    ]
     if not ranked:
         return {"swapped": False}
     heads = len(ranked[0][0].rows["heads"][["layer", "head"]].drop_duplicates())
-    ranked_pairs = [sum(pair.ranked for pair in found.pairs) for found in findings.values()]
+    ranked_pairs = [sum(pair.ranked for pair in finding.pairs) for finding in findings.values()]
     return {
         "swapped": True,
         "heads": heads,
@@ -49,37 +51,37 @@ def scope(findings: Mapping[str, WordFindings]) -> Section:
         "sentences": min(pair.sentences_report for _, pair in ranked),
         "cue_words": min(pair.cue_words for _, pair in ranked),
         "tests": heads * max(ranked_pairs),
-        "words": len({found.word for found, _ in ranked}),
+        "words": len({finding.word for finding, _ in ranked}),
     }
 
 
 def cards(findings: Mapping[str, WordFindings]) -> list[Section]:
     """For each word what its card says of it, its numbers, and its depth profiles."""
-    return [card(found) for found in findings.values()]
+    return [card(finding) for finding in findings.values()]
 
 
-def card(found: WordFindings) -> Section:
+def card(finding: WordFindings) -> Section:
     """One word's card."""
-    several = len(found.pairs) > 1
+    several = len(finding.pairs) > 1
     return {
-        "found": found,
-        "material": hardest_pair(found),
-        "confounded": confounded(found),
-        "resolving": resolving(found),
-        "looks_at_word": looks_at_word(found.resolvers[:LEADERS]),
-        "pairs": [pair_row(pair) for pair in found.pairs] if several else [],
+        "finding": finding,
+        "material": hardest_pair(finding),
+        "confounded": confounded(finding),
+        "resolving": resolving(finding),
+        "looks_at_word": looks_at_word(finding.resolvers[:LEADERS]),
+        "pairs": [pair_row(pair) for pair in finding.pairs] if several else [],
         "depth": profiles(
-            found.rows["depth"],
-            found.word,
-            [(pair.sense_a, pair.sense_b) for pair in found.pairs],
-            read_at=found.read_depth,
+            finding.rows["depth"],
+            finding.word,
+            [(pair.sense_a, pair.sense_b) for pair in finding.pairs],
+            read_at=finding.read_depth,
         ),
     }
 
 
-def hardest_pair(found: WordFindings) -> Section:
+def hardest_pair(finding: WordFindings) -> Section:
     """What could have been seen for the pair of senses that had least, and in how much material."""
-    pairs = found.pairs
+    pairs = finding.pairs
     smallest_p = max(pair.smallest_p for pair in pairs)
     return {
         "sentences": min(int(pair.sentences_report) for pair in pairs),
@@ -92,36 +94,36 @@ def hardest_pair(found: WordFindings) -> Section:
     }
 
 
-def confounded(found: WordFindings) -> Section:
+def confounded(finding: WordFindings) -> Section:
     """For how many pairs of senses something without meaning tells them apart, and what it is."""
     by_pair = [
         listed([CONFOUNDER_WORDS[name] for name in pair.confounders])
-        for pair in found.pairs
+        for pair in finding.pairs
         if pair.confounders
     ]
     return {"pairs": len(by_pair), "by": list(dict.fromkeys(by_pair))}
 
 
-def resolving(found: WordFindings) -> Section:
+def resolving(finding: WordFindings) -> Section:
     """The first resolvers, and in how many of the word's pairs of senses they resolve.
 
     `everywhere`: the number of pairs, where it is the same for all resolvers · `each`: where it is
     the same for those that are named and not for all · neither: each has its own.
     """
-    named = found.resolvers[:LEADERS]
-    of_all = {head.resolves for head in found.resolvers}
+    named = finding.resolvers[:LEADERS]
+    of_all = {head.resolves for head in finding.resolvers}
     of_named = {head.resolves for head in named}
     everywhere = each = None
-    if len(found.pairs) > 1 and len(of_all) == 1:
+    if len(finding.pairs) > 1 and len(of_all) == 1:
         everywhere = named[0].resolves
-    elif len(found.pairs) > 1 and len(named) > 1 and len(of_named) == 1:
+    elif len(finding.pairs) > 1 and len(named) > 1 and len(of_named) == 1:
         each = named[0].resolves
     return {
         "named": named,
         "everywhere": everywhere,
         "each": each,
-        "own": len(found.pairs) > 1 and everywhere is None and each is None,
-        "ranked_pairs": sum(pair.ranked for pair in found.pairs),
+        "own": len(finding.pairs) > 1 and everywhere is None and each is None,
+        "ranked_pairs": sum(pair.ranked for pair in finding.pairs),
     }
 
 

@@ -342,19 +342,6 @@ class Inputs(NamedTuple):
     change: Tensor
 
 
-def moved_heads(
-    cache: PairCache, layer: int, receiver: int, heads: ArrayLike, inputs: Inputs
-) -> Tensor:
-    """How z of one head of a block in each variant changes, at the position `receiver`, with what
-    it reads. `-> recipient variant d_head`"""
-    pos = _indices(inputs.pos, cache)
-    resid = cache.layers[layer].resid_pre[:, pos]
-    own = _receiver_z(cache, layer, receiver, heads, inputs, resid)
-    changed = _receiver_z(cache, layer, receiver, heads, inputs, resid + inputs.change)
-    # What was is computed alike, so that nothing but the change is left.
-    return changed - own
-
-
 def moved_mlp(cache: PairCache, layer: int, pos: int, changes: Tensor) -> Tensor:
     """What a block's MLP writes otherwise with each change of the stream at `pos` alone. `recipient
     variant d_model`"""
@@ -370,18 +357,11 @@ def _indices(values: ArrayLike, cache: PairCache) -> Tensor:
     return torch.from_numpy(np.array(values, dtype=np.int64)).to(cache.weights.device)
 
 
-def _receiver_z(
-    cache: PairCache,
-    layer: int,
-    receiver: int,
-    heads: ArrayLike,
-    inputs: Inputs,
-    streams: Tensor,
+def receiver_z(
+    cache: PairCache, layer: int, receiver: int, heads: ArrayLike, inputs: Inputs
 ) -> Tensor:
-    """z of one head of a block in each variant, at the position `receiver`, when the inputs are
-    projected from these streams and all else is read as it was. `streams: recipient input d_model
-    -> recipient variant d_head`
-    """
+    """z of one head of a block in each variant, at the position `receiver`, when some of what it
+    reads is changed and all else is read as it was. `-> recipient variant d_head`"""
     weights = cache.weights
     layer_cache = cache.layers[layer]
     block = weights.blocks[layer]
@@ -389,6 +369,7 @@ def _receiver_z(
     head = _indices(heads, cache)
     variant = _indices(inputs.variant, cache)
     pos = _indices(inputs.pos, cache)
+    streams = layer_cache.resid_pre[:, pos] + inputs.change
     projected = fused.project(weights, block, streams, cache.tables, pos[None])
     q, k, v = (
         repeat_kv(part, count)[:, head[variant], range(len(pos))] for part in projected
@@ -413,11 +394,11 @@ def _receiver_z(
 def _moved_by_every_sender(
     cache: PairCache, layer: int, pos: int, changes: Tensor, channels: Sequence[tuple[str, int]]
 ) -> Iterator[tuple[int, Tensor]]:
-    """`moved_heads` for every head of a block and every change of the stream at `pos` alone, by the
+    """How z of every head of a block changes with each change of the stream at `pos` alone, by the
     channel and the position of the receivers: that position, and `recipient head sender d_head`.
 
     `changes: recipient sender d_model`. All senders share a head's keys and values, which
-    `moved_heads` copies for every variant: with thousands of senders a head this form alone is
+    `receiver_z` copies for every variant: with thousands of senders a head this form alone is
     fast enough.
     """
     weights = cache.weights
@@ -643,8 +624,12 @@ def _behind_heads(
     numbers = np.arange(len(edges))
     sender_pos = cache.at + edges["sender_pos"].astype(np.int64)
     inputs = Inputs(numbers, edges["channel"], sender_pos, changes)
+    changed = receiver_z(cache, layer, pos, heads, inputs)
+    # What was is computed alike, so that nothing but the change is left of one edge alone.
+    unchanged = inputs._replace(change=torch.zeros_like(changes))
+    own = receiver_z(cache, layer, pos, heads, unchanged)
     z = cache.layers[layer].z[:, pos, None].repeat(1, len(heads), 1, 1)
-    z[:, numbers, heads] += moved_heads(cache, layer, pos, heads, inputs)
+    z[:, numbers, heads] += changed - own
     resid = cache.layers[layer].resid_pre[:, pos, None].expand(-1, len(heads), -1)
     return fused.write(cache.weights, cache.weights.blocks[layer], resid, z)
 

@@ -35,8 +35,8 @@ from probe.patching.edges import (
     EdgeArray,
     Edges,
     Inputs,
-    moved_heads,
     moved_mlp,
+    receiver_z,
 )
 from probe.patching.heads import Rows
 from probe.patching.pair import (
@@ -286,7 +286,8 @@ def _moved_heads(
             change=torch.cat([entering[entry] for entry in entries], dim=1),
         )
         heads = [node.head for node in nodes]
-        moved = moved_heads(cache, layer, cache.at + receiver, heads, inputs)
+        at = cache.at + receiver
+        moved = receiver_z(cache, layer, at, heads, inputs) - cache.layers[layer].z[:, at, heads]
         yield from zip(nodes, moved.split(1, dim=1), strict=True)
 
 

@@ -188,11 +188,13 @@ def test_ways_are_measured_on_other_pairs_than_they_are_found_on():
     result, _ = made("two_step")
     weights = read_weights(planted_model("two_step", 0)[0])
     groups = circuit.layouts(weights, result, result.pairs[0], 0)
-    assert sum(len(group.shown) for group in groups) == circuit.PAIRS
+    assert sum(len(group.traced) for group in groups) == circuit.PAIRS
     for group in groups:
-        assert not set(group.shown) & set(group.other) and 0 < len(group.other) <= len(group.shown)
-        assert group.name(0) == "word" and group.name(group.layout[1]) == "cue"
-    units = [result.pairs[0].pairs.units[place] for group in groups for place in group.shown]
+        assert not set(group.traced) & set(group.held_out) and 0 < len(group.held_out) <= len(
+            group.traced
+        )
+        assert group.name(0) == "word" and group.name(group.layout.cue) == "cue"
+    units = [result.pairs[0].pairs.units[place] for group in groups for place in group.traced]
     assert len(set(units)) == circuit.PAIRS
 
 
@@ -227,7 +229,7 @@ def test_an_edge_that_carries_what_must_fit_and_nothing_of_the_sense_does_not_pa
 
 def test_without_donors_of_the_same_layout_nothing_is_tested(monkeypatch):
     result, _ = made("two_step")
-    monkeypatch.setattr(circuit._PairRuns, "donors", {})
+    monkeypatch.setattr(circuit.PairRuns, "donors", {})
     frames = circuit.frames(
         planted_model("two_step", 0)[0], [result], made("two_step")[1]["word_heads"], OPTIONS
     )
@@ -241,7 +243,7 @@ def test_without_donors_of_the_same_layout_nothing_is_tested(monkeypatch):
 
 def test_donors_are_of_the_same_sense_and_layout():
     result, _ = made("two_step")
-    read = circuit._PairRuns(read_weights(planted_model("two_step", 0)[0]), result, result.pairs[0])
+    read = circuit.PairRuns(read_weights(planted_model("two_step", 0)[0]), result, result.pairs[0])
     assert set(read.donors) == {*read.pair.pairs.a, *read.pair.pairs.b}
     for row, donor in read.donors.items():
         mine, theirs = (result.texts[number] for number in (row, donor))

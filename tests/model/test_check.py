@@ -53,7 +53,7 @@ STEPS = [
     "resid_mid",
 ]
 LOGITS = [("", None, "logits"), ("", None, "logits, Hugging Face")]
-REPAIRED: dict[str, set[tuple[str, str]]] = {
+REPLACED: dict[str, set[tuple[str, str]]] = {
     "gpt2": set(),
     "bert": {("", "scores"), ("", "attn_out"), ("", "resid_mid")},
     "t5": {("decoder", "scores")},
@@ -64,9 +64,9 @@ REPAIRED: dict[str, set[tuple[str, str]]] = {
     "gptj": {("", "scores"), ("", "resid_mid")},
     "olmo2": {("", "attn_out"), ("", "mlp_out")},
 }
-REPAIRED |= {"roberta": REPAIRED["bert"], "marian": REPAIRED["bart"]}
-REPAIRED |= dict.fromkeys(("gemma2", "gemma3_text"), REPAIRED["olmo2"])
-REPAIRED |= {kind: set() for kind in ("llama", "mistral", "phi3", "qwen2", "qwen3")}
+REPLACED |= {"roberta": REPLACED["bert"], "marian": REPLACED["bart"]}
+REPLACED |= dict.fromkeys(("gemma2", "gemma3_text"), REPLACED["olmo2"])
+REPLACED |= {kind: set() for kind in ("llama", "mistral", "phi3", "qwen2", "qwen3")}
 # float32 whatever the type
 ROUNDED = {
     kind: {"pattern"}
@@ -130,7 +130,7 @@ def rows_expected(kind: str) -> list[tuple[str, int | None, str]]:
 def require_replacements_named(kind: str, rows: Sequence[Row]) -> None:
     assert {
         (row.stack, row.quantity) for row in rows if row.note.startswith("replaced: ")
-    } == REPAIRED[kind]
+    } == REPLACED[kind]
     for row in rows:
         if row.quantity == "scores" and row.note:
             assert row.note == "replaced: scores recomputed from q.k"
@@ -139,7 +139,7 @@ def require_replacements_named(kind: str, rows: Sequence[Row]) -> None:
 
 
 def test_every_family_of_the_table_is_made_here() -> None:
-    assert set(MADE) == set(FAMILIES) == set(REPAIRED)
+    assert set(MADE) == set(FAMILIES) == set(REPLACED)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from probe.model.parameters import (
     count_tensors,
     published,
     sizes_of,
-    told,
 )
+from probe.pages.parameters import parameter_sentences
 
 # The numbers of the table that introductions print (12,288 dimensions, 96 blocks of 96 heads of
 # 128, 50,257 tokens).
@@ -63,7 +63,7 @@ def test_the_formula_without_matrices_only_adds_positions_biases_and_norms():
     sizes = PUBLISHED["gpt3"]
     d, more = sizes.d_model, count(sizes).total - published("gpt3").total
     assert more == 2048 * d + 96 * (4 * d + 4 * d + d + 4 * d) + 2 * d
-    assert f"{more:,}" in told(published("gpt3"))[-1]
+    assert f"{more:,}" in parameter_sentences(published("gpt3"))[-1]
 
 
 # W_Q, W_K, W_V and W_O of one head have d_model x d_head numbers each: by hand from
@@ -124,7 +124,9 @@ def test_tied_weights_are_counted_once_and_untied_ones_twice(model, tmp_path):
     untied = probe.load(make_checkpoint(tmp_path / "untied", tied=False))
     once, twice = count_tensors(model), count_tensors(untied)
     assert twice.total - once.total == 400 * 32
-    assert "counted once" in " ".join(told(once)) and "counted once" not in " ".join(told(twice))
+    assert "counted once" in " ".join(parameter_sentences(once)) and "counted once" not in " ".join(
+        parameter_sentences(twice)
+    )
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ import probe
 from probe.evidence.columns import dictionary
 from probe.pages.output import BAR
 from probe.pages.sources import sources_in_words
+from probe.pages.verdicts import with_reasons
 from probe.stats.numbers import decimal, measured
 
 pytestmark = MARKS
@@ -464,7 +465,8 @@ def test_lone_pairs_what_was_left_out_columns_and_suppliers_are_told(page):
     ) in method
     assert f"{len(FRAMES['left_out'])} left out, and why" in method
     rows = page.locator("[aria-label='Columns of the tables'] tbody tr").all_inner_texts()
-    assert len(rows) == len(dictionary(FRAMES))
+    reasons = with_reasons(FRAMES["verdicts"], FRAMES["heads"])
+    assert len(rows) == len(dictionary(FRAMES | {"verdicts": reasons}))
     assert any(
         row.startswith("word_heads.net") and row.endswith("fraction of the sense gap")
         for row in rows

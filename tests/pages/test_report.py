@@ -3,6 +3,7 @@ the same study."""
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -16,6 +17,7 @@ from probe.pages.verdicts import with_reasons
 
 pytestmark = pytest.mark.slow
 
+PROBE = Path(probe.__file__).parent
 STUDY = make_study()
 BRIEF = make_study(apart=False)  # the same files, and a page with few pictures
 
@@ -109,8 +111,8 @@ def test_a_folder_below_a_file_is_refused_in_one_sentence_and_nothing_is_left(tm
     with pytest.raises(InputError) as caught:
         probe.write(STUDY, tmp_path / "file" / "out")
     assert str(caught.value) == (
-        f"Writing into {tmp_path / 'file' / 'out'}: {tmp_path / 'file'} is a file, expected a folder that "
-        "can be written; choose another with --out."
+        f"Writing into {tmp_path / 'file' / 'out'}: {tmp_path / 'file'} is a file, expected a "
+        "folder that can be written; choose another with --out."
     )
     assert [path.name for path in tmp_path.iterdir()] == ["file"] and (
         tmp_path / "file"
@@ -144,3 +146,25 @@ def test_tables_are_made_of_every_frame_with_its_rows():
     files = tables({"one": pd.DataFrame({"a": [1, 2], "text": ['x,"y"\n', "</script>"]})})
     assert set(files) == {"one.csv", "one.parquet"}
     assert files["one.csv"].decode() == 'a,text\n1,"x,""y""\n"\n2,</script>\n'
+
+
+def test_a_report_goes_from_the_study_to_the_template_and_hardly_ever_back(tmp_path):
+    """Calls into the modules of pages and evidence, in their order: how often one is entered again
+    that was left before."""
+    packages = [str(PROBE / name) for name in ("pages", "evidence")]
+    order = []
+
+    def on_call(frame, event, _):
+        file = frame.f_code.co_filename
+        entered = event == "call" and file.endswith(".py")
+        if entered and file.startswith(tuple(packages)) and order[-1:] != [file]:
+            order.append(file)
+
+    study = make_study()
+    sys.setprofile(on_call)
+    try:
+        probe.write(study, tmp_path)
+    finally:
+        sys.setprofile(None)
+    assert len(set(order)) >= 8
+    assert len(order) - len(set(order)) <= 20, order

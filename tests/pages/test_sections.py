@@ -74,7 +74,7 @@ def test_the_read_out_stands_in_every_depth_profile_of_a_word():
             lines = [
                 rows for rows in chart.to_dict()["datasets"].values() if set(rows[0]) == {"at"}
             ]
-            assert [{"at": READ_AT}] in lines, card["found"].word
+            assert [{"at": READ_AT}] in lines, card["finding"].word
     assert len(shown[1]["depth"]) == 6
 
 

@@ -44,7 +44,7 @@ def require_single(architecture: str, doing: str) -> None:
     family = FAMILIES[architecture]
     if family.kind == "encoder-decoder":
         raise UnsupportedModel(
-            f"Cannot do {doing} with a {family.name} model: a word is read in one stack of blocks, and it has an "
-            "encoder and a decoder; take a decoder (GPT-2, tiny-senses) or an encoder (BERT), or use trace and walk "
-            "with a source and a target."
+            f"Cannot do {doing} with a {family.name} model: a word is read in one stack of blocks, "
+            "and it has an encoder and a decoder; take a decoder (GPT-2, tiny-senses) or an "
+            "encoder (BERT), or use trace and walk with a source and a target."
         )

@@ -191,11 +191,8 @@ WRITE_REPLACEMENTS = {
 }
 GEMMA_PARTS = PARTS | SANDWICH_NORMS | {"norm_mlp": ("pre_feedforward_layernorm", "d")}
 WINDOW = ("sliding_window", 4096)
-GGUF_HEAD_SIZES = (
-    "attention.key_length",
-    "attention.value_length",
-    "rope.dimension_count",
-)  # read with the others
+# Read with the sizes of heads, not as numbers of their own.
+GGUF_HEAD_SIZES = ("attention.key_length", "attention.value_length", "rope.dimension_count")
 GGUF_ROTARY = {
     "attention.head_count_kv": "num_key_value_heads",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",

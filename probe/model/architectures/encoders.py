@@ -87,10 +87,8 @@ ROBERTA = replace(
     gguf=None,
 )
 
-MLP = (
-    "mlp_out",
-    "resid_post",
-)  # what a cross-attention, behind which no MLP stands, has no hooks of
+# What a cross-attention, behind which no MLP stands, has no hooks of.
+MLP = ("mlp_out", "resid_post")
 
 
 def _t5_parts(number: int, attn: str) -> dict[str, tuple[str, str]]:
@@ -103,11 +101,10 @@ def _t5_parts(number: int, attn: str) -> dict[str, tuple[str, str]]:
 
 def _t5_mlp(number: int) -> dict[str, tuple[str, str]]:
     dense = f"layer.{number}.DenseReluDense"
-    gate = {
+    return {
+        # a checkpoint holds either these two or "in"
         "gate": (f"{dense}.wi_0", "m d"),
         "up": (f"{dense}.wi_1", "m d"),
-    }  # either these two or "in"
-    return gate | {
         "in": (f"{dense}.wi", "m d"),
         "out": (f"{dense}.wo", "d m"),
         "norm_mlp": (f"layer.{number}.layer_norm", "d"),
@@ -175,7 +172,9 @@ T5 = Family(
         "decoder.embed_tokens.weight",
         "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
     ),
-    gguf=GgufKeys(  # no key holds how far its buckets of positions reach: 128 tokens, as in every T5 that is published
+    # No key of a file holds how far its buckets of positions reach: 128 tokens, as in every T5 that
+    # is published.
+    gguf=GgufKeys(
         "t5",
         {
             "decoder_block_count": "num_decoder_layers",

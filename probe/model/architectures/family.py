@@ -18,8 +18,8 @@ Kind = Literal["decoder", "encoder", "encoder-decoder"]
 
 @dataclass(frozen=True)
 class Replacement:
-    """A hook in a block that holds something else (`raw`, empty where there is none), what the
-    trace has instead."""
+    """A hook in a block that holds something else than its name says (`raw`, empty where there is
+    none), and what the trace has instead."""
 
     raw: str
     instead: str
@@ -30,11 +30,11 @@ class Attention:
     """One attention per layer: its `name` in an encoder-decoder, its hooks, its weights and its
     mask.
 
-    `hooks` maps quantities of a Trace to hooks within the block; `unreliable_hooks` maps quantities to hooks
-    that hold something else. `layers` is the beginning of the raw names of a layer, `parts` the raw
-    name and shape of each weight behind it. `fused` says how a single tensor holds queries, keys
-    and values: all queries, then all keys, then all values, or the three of each head together; one
-    of "gate_up" holds the gate, then the other.
+    `hooks` maps quantities of a Trace to hooks within the block; `unreliable_hooks` maps quantities
+    to hooks that hold something else. `layers` is the beginning of the raw names of a layer,
+    `parts` the raw name and shape of each weight behind it. `fused` says how a single tensor holds
+    queries, keys and values: all queries, then all keys, then all values, or the three of each head
+    together; one of "gate_up" holds the gate, then the other.
     """
 
     name: Literal["", "encoder", "decoder", "cross"]
@@ -98,12 +98,12 @@ class GgufKeys:
 
     `numbers` maps metadata keys, without the architecture in front, to the config's, beside those
     of GGUF_SIZES; a key of `must` may be absent, and one that is there must be one of its values;
-    those of `unread` change no formula; any other is refused. The rows of a `interleaved` role, which
-    positions turn two by two, stand pair beside pair instead of half behind half. Always, queries,
-    keys and values of a single tensor are held by role, matrices output x input, and `offset` norms
-    as 1 + their weight. `query_scalar` is how many layers the one size has whose scores are divided
-    by the root of d_model / n_heads, which no key tells; the others' are by that of the head.
-    `transformers` says that this library has a reader of its own for the architecture.
+    those of `unread` change no formula; any other is refused. The rows of an `interleaved` role,
+    which positions rotate two by two, stand pair beside pair instead of half behind half. Always,
+    queries, keys and values of a single tensor are held by role, matrices output x input, and
+    `offset` norms as 1 + their weight. `query_scalar` is how many layers the one size has whose
+    scores are divided by the root of d_model / n_heads, which no key tells; the others' are by that
+    of the head. `transformers` says that this library has a reader of its own for the architecture.
     """
 
     architecture: str
@@ -120,14 +120,15 @@ class Family:
     """What is common to every model of one architecture; `headless` names the classes that have no
     language-model head.
 
-    A norm may stand in front of what attention and the MLP read (`norm_first`), behind the sum of
-    the stream and what they give (`norm_after_sum`), or behind what they give, before it is added
-    (`norm_after_write`); the gain of an `offset` norm is 1 + its weight. `interleaved` rotary positions turn
-    coordinates 2 i and 2 i + 1 together, the others i and i + dims/2. `in_float32` says what the
-    architecture's own code computes in float32 whatever the model's type: the variance of its
-    norms, its norms up to the gain or with it, its scores, its softmax. `plain_rounds` says that in
-    float64 Hugging Face's model and the hooked one do not round to float32 in the same place.
-    `transposed` families hold the matrices of their layers input x output, the others output x input.
+    A norm may stand in front of what attention and the MLP read (`norm_first`, pre-norm), behind
+    the sum of the stream and what they write (`norm_after_sum`, post-norm), or behind what they
+    write, before it is added (`norm_after_write`, with `norm_first` a sandwich norm); the gain of
+    an `offset` norm is 1 + its weight. `interleaved` rotary positions rotate coordinates 2 i and
+    2 i + 1 together, the others i and i + dims/2. `in_float32` says what the architecture's own
+    code computes in float32 whatever the model's type: the variance of its norms, its norms up to
+    the gain or with it, its scores, its softmax. `plain_rounds` says that Hugging Face's model and
+    the hooked one, run in float64, round to float32 at different steps. `transposed` families hold
+    the matrices of their layers input x output, the others output x input.
 
     `embed` to `head_bias` are the raw names of the weights of no layer; names with "{}" have one
     tensor per stack. `transform` is the product, the norm and the activation (the config's where
@@ -213,7 +214,8 @@ def pre_norm_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
 
 
 def post_norm_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
-    """Hooks of a block that norms the sum: x = E → norm(E + attention); the scores are recomputed."""
+    """Hooks of a block that norms the sum: x = E → norm(E + attention); the scores are
+    recomputed."""
     other = {
         "x": f"{attn}.q.hook_in",
         "attn_out": f"{attn}.o.hook_out",

@@ -10,7 +10,9 @@ from .depth import gap_at as gap_at
 from .evidence import distance_lines as distance_lines
 from .evidence import head_part_bars as head_part_bars
 from .evidence import set_curves as set_curves
+from .heads import BESIDE_NOUNS as BESIDE_NOUNS
 from .heads import MARKS as MARKS
+from .heads import MORE as MORE
 from .heads import control_strips as control_strips
 from .heads import effect_limit as effect_limit
 from .heads import head_map as head_map
@@ -19,6 +21,8 @@ from .heads import marked as marked
 from .heads import mlps_at_word as mlps_at_word
 from .heads import named as named
 from .heads import separation_and_effect as separation_and_effect
+from .nouns import noun_distances as noun_distances
+from .nouns import noun_gaps as noun_gaps
 from .palette import as_pictures as as_pictures
 from .palette import of_word as of_word
 from .palette import part_name as part_name

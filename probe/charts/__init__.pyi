@@ -19,6 +19,7 @@ from .heads import head_map as head_map
 from .heads import head_maps as head_maps
 from .heads import marked as marked
 from .heads import mlps_at_word as mlps_at_word
+from .heads import mlps_beside_nouns as mlps_beside_nouns
 from .heads import named as named
 from .heads import separation_and_effect as separation_and_effect
 from .nouns import noun_distances as noun_distances

@@ -70,8 +70,8 @@ MLP = "MLP"  # the column of the map that is no head
 MLP_TIPS = tips(
     "name:N | part",
     "net:Q | net effect | .1%",
-    "effect:Q | swap | .1%",
-    "same_sense:Q | same-sense swap | .1%",
+    "general:Q | for other nouns | .1%",
+    "specific:Q | more for this word | .1%",
     "beside:N | beside other nouns",
 )
 HEAD_TIPS = tips(
@@ -127,27 +127,39 @@ def effect_limit(word_heads: pd.DataFrame, mlps: pd.DataFrame | None = None) -> 
     return max(-(-largest // 0.1) / 10, 0.1)
 
 
-def mlps_at_word(
-    positions: pd.DataFrame, more: Mapping[str, Sequence[int]] | None = None
-) -> pd.DataFrame:
+def mlps_at_word(positions: pd.DataFrame) -> pd.DataFrame:
     """What swapping each MLP at the word does beyond a same-sense donor, for the words that have a
     trace.
 
-    `positions` is the study's frame; rows whose `net` is missing, because there are no such donors,
-    are left out. `more` has the layers of each word whose MLP does more for it than for nouns of
-    one meaning: the column `comparison` says so.
+    `positions` is the study's frame; rows without such donors are left out.
     """
     rows = positions[(positions["component"] == "mlp_out") & (positions["pos"] == "word")]
     rows = rows.astype({"layer": int, "pairs": int})
-    names = [f"MLP of layer {layer}" for layer in rows["layer"]]
-    rows = rows.assign(head=MLP, name=names, net=rows["effect"] - rows["same_sense"])
-    layers_more = more or {}
-    comparison = [
-        MORE if layer in layers_more.get(word, ()) else ""
-        for word, layer in zip(rows["word"], rows["layer"], strict=True)
+    rows = rows.assign(net=rows["effect"] - rows["same_sense"], comparison="", beside="")
+    return _mlp_cells(rows).dropna(subset="net")
+
+
+def mlps_beside_nouns(mlps: pd.DataFrame, more: Mapping[str, Sequence[int]]) -> pd.DataFrame:
+    """The same for the words that were compared with nouns of one meaning, for every layer: means
+    over the pairs of senses.
+
+    `mlps` is the study's frame; `more` has the layers of each word whose MLP does more for it than
+    for these nouns.
+    """
+    means = mlps.groupby(["word", "layer"], as_index=False, sort=False)
+    rows = means[["net", "general", "specific"]].mean().astype({"layer": int})
+    is_more = [
+        layer in more.get(word, ()) for word, layer in zip(rows["word"], rows["layer"], strict=True)
     ]
-    beside = [BESIDE_NOUNS[MORE] if one else "" for one in comparison]
-    return rows.assign(comparison=comparison, beside=beside).dropna(subset="net")
+    comparison = [MORE if one else "" for one in is_more]
+    beside = [BESIDE_NOUNS[MORE] if one else "not shown to be more" for one in is_more]
+    return _mlp_cells(rows.assign(comparison=comparison, beside=beside))
+
+
+def _mlp_cells(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows as cells of the map: `head` is the MLPs' column, `name` what each is called."""
+    names = [f"MLP of layer {layer}" for layer in rows["layer"]]
+    return rows.assign(head=MLP, name=names)
 
 
 def named(word_heads: pd.DataFrame) -> pd.DataFrame:
@@ -166,8 +178,9 @@ def head_map(
     interval excludes zero.
 
     The verdict is a mark in the cell's corner; in wide models it stands alone. A frame is round
-    the cells that do more for the word than for nouns of one meaning. `mlps`, from `mlps_at_word`,
-    are one more column on the same scale, each with its number.
+    the cells that do more for the word than for nouns of one meaning. `mlps`, from
+    `mlps_beside_nouns` or `mlps_at_word`, are one more column on the same scale, each with its
+    number.
     """
     rows = named(of_word(word_heads, word))
     best = rows.nlargest(1, "net").iloc[0]

@@ -430,7 +430,7 @@ def _heads_beside_nouns(finding: WordFindings) -> str:
     than = f"for “{finding.word}” than for such nouns"
     if not movers:
         return ""
-    who = f"the {counted(len(movers), 'head', words=True).lower()} that bring the context to it"
+    who = f"the {_number(movers)} heads that bring the context to it"
     if len(movers) == 1:
         who = f"the head that brings the context to it, {movers[0].name},"
     undecided = names.pop("undecided", [])
@@ -440,7 +440,8 @@ def _heads_beside_nouns(finding: WordFindings) -> str:
     if len(movers) == 1:
         return f"T{who[1:]} {COMPARISONS[movers[0].comparison][0].format(than=than)}."
     if len(names) == 1 and not undecided:
-        return f"All {who[4:]} {COMPARISONS[movers[0].comparison][1].format(than=than)}."
+        every = "Both heads" if len(movers) == 2 else f"All {_number(movers)} heads"
+        return f"{every} that bring the context to it {COMPARISONS[movers[0].comparison][1].format(than=than)}."
     decided = [
         f"{_some(names[comparison])} {does_or_do[len(names[comparison]) > 1].format(than=than)}"
         for comparison, does_or_do in COMPARISONS.items()
@@ -462,7 +463,8 @@ def _some(names: Sequence[str]) -> str:
     return f"{_number(names)} of them"
 
 
-def _number(names: Sequence[str]) -> str:
+def _number(names: Sequence[object]) -> str:
+    """How many, as a word."""
     return counted(len(names), "head", words=True).split()[0].lower()
 
 

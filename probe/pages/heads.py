@@ -32,8 +32,7 @@ def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
     """The head maps of the ranked words, on one scale."""
     heads = frames["word_heads"]
     marked = charts.named(heads)
-    mlps_more = {name: one.beside_nouns.mlps_more for name, one in findings.items()}
-    mlps = charts.mlps_at_word(frames["positions"], mlps_more)
+    mlps = _mlps(findings, frames)
     drawn = [finding for finding in findings.values() if finding.heads]
     return {
         "limit": percent(charts.effect_limit(heads, mlps)),
@@ -47,6 +46,15 @@ def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
         "more": bool((pd.concat([marked["comparison"], mlps["comparison"]]) == charts.MORE).any()),
         "verdicts": [(name, charts.MARKS[name]) for name in charts.marked(marked)],
     }
+
+
+def _mlps(findings: Mapping[str, WordFindings], frames: Frames) -> pd.DataFrame:
+    """The column of MLPs: those that were compared with nouns of one meaning, of words that were
+    not those of the trace."""
+    more = {name: one.beside_nouns.mlps_more for name, one in findings.items()}
+    compared = charts.mlps_beside_nouns(frames["mlps"], more)
+    traced = charts.mlps_at_word(frames["positions"])
+    return pd.concat([compared, traced[~traced["word"].isin(compared["word"])]], ignore_index=True)
 
 
 def _clear_and_all(finding: WordFindings) -> tuple[int, int]:

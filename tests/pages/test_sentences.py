@@ -45,6 +45,8 @@ def head(
         zip(("rank", "rank_low", "rank_high"), place)
     )
     row |= {"verdict": verdict, "resolves": int(verdict == "resolver"), "of": 1}
+    row |= {"general": net, "specific": 0.0, "specific_low": -0.05, "specific_high": 0.05}
+    row |= {"p_specific": 1.0, "comparison": "same"}
     row |= {"continuation": 0.2, "p_continuation": 0.01 if verdict == "resolver" else 0.3}
     return row | {"p_auroc": 0.001, "p_swap": 0.013, "p_next_token": 0.02} | changes
 
@@ -139,7 +141,7 @@ BOTH, APART = (
     frames_of(frames={"word_heads": pd.DataFrame([head("L0H2"), head(name, word="mole")])})
     for name in ("L0H2", "L1H1")
 )
-CARRIER, NOBODY = head("L0H2", verdict="carrier"), frames_of(head("L0H2", verdict="none", net=0.03))
+UNREAD, NOBODY = head("L0H2", verdict="unread"), frames_of(head("L0H2", verdict="none", net=0.03))
 TWO = head("L0H2", (1, 1, 1)), head("L1H0", (2, 2, 2), 0.2)
 MANY = [head(f"L0H{place}", (place, place, place)) for place in range(1, 6)]
 SHARED = {
@@ -160,7 +162,7 @@ FORMS = changed(
     ],
 )
 TWICE_LATE = {"left_out": pd.concat([FRAMES["left_out"].assign(reason=CUE_COMES_LATE)] * 2)}
-UNSHOWN = [each | {"verdict": "carrier"} for each in MANY[:3]]
+UNSHOWN = [each | {"verdict": "unread"} for each in MANY[:3]]
 ODD = changed(
     "sentences",
     text=[
@@ -189,10 +191,10 @@ EFFECT_SEEN = (
 # What says it, the words, frames (or a row of one) with which it is said, and others with which it
 # is not. fmt: off
 SENTENCES = [
-    (answer, "One head resolves “bank”: L0H2 moves it", frames_of(), frames_of(CARRIER)),
+    (answer, "One head resolves “bank”: L0H2 moves it", frames_of(), frames_of(UNREAD)),
     (answer, "Two heads resolve “bank”: L0H2 moves it", frames_of(*TWO), frames_of()),
     (answer, "Five heads resolve “bank”. Among them, L0H1", frames_of(*MANY), frames_of(*MANY[:3])),
-    (answer, "of the way between river and money", frames_of(), frames_of(CARRIER)),
+    (answer, "of the way between river and money", frames_of(), frames_of(UNREAD)),
     (answer_mole, "of the way between two senses", FRAMES, FRAMES | changed("words", ranked=False)),
     (answer_mole, "(mean over all 6 pairs)", FRAMES | changed("words", ranked=True), FRAMES),
     (
@@ -204,20 +206,20 @@ SENTENCES = [
     (
         answer,
         "No head was shown to resolve “bank”, although its senses are apart",
-        frames_of(CARRIER),
+        frames_of(UNREAD),
         frames_of(),
     ),
     (
         answer,
-        "the largest effect is 30\u202f% [25, 35], by L0H2 (carrier)",
-        frames_of(CARRIER),
+        "the largest effect is 30\u202f% [25, 35], by L0H2 (unread)",
+        frames_of(UNREAD),
         NOBODY,
     ),
     (
         answer,
         "was not shown to separate the senses of “bank” at the word",
         frames_of(ranked=False),
-        frames_of(CARRIER),
+        frames_of(UNREAD),
     ),
     (
         answer,
@@ -234,14 +236,14 @@ SENTENCES = [
     (
         answer,
         EFFECT_SEEN,
-        frames_of(CARRIER, smallest_p=0.049),
-        frames_of(CARRIER, smallest_p=0.0625),
+        frames_of(UNREAD, smallest_p=0.049),
+        frames_of(UNREAD, smallest_p=0.0625),
     ),
     (
         answer,
         "no test can come below p = .062, so nothing could have been shown",
-        frames_of(CARRIER, smallest_p=0.0625),
-        frames_of(CARRIER, smallest_p=0.049),
+        frames_of(UNREAD, smallest_p=0.0625),
+        frames_of(UNREAD, smallest_p=0.049),
     ),
     (
         answer,
@@ -282,25 +284,25 @@ SENTENCES = [
     (
         answer,
         f"apart without meaning, {BY_MODEL}: no head",
-        frames_of(CARRIER, untrained_p=0.009),
-        frames_of(CARRIER, untrained_p=0.01),
+        frames_of(UNREAD, untrained_p=0.009, ambiguity_p=0.3),
+        frames_of(UNREAD, untrained_p=0.01, ambiguity_p=0.3),
     ),
     (
         answer,
         f"apart without meaning, {BY_PLACE}: no",
-        frames_of(CARRIER, nuisance_p=0.049),
-        frames_of(CARRIER, nuisance_p=0.05),
+        frames_of(UNREAD, nuisance_p=0.049, ambiguity_p=0.3),
+        frames_of(UNREAD, nuisance_p=0.05, ambiguity_p=0.3),
     ),
     (
         answer,
         "These senses can also be told apart without",
-        frames_of(CARRIER, untrained_p=0),
+        frames_of(UNREAD, untrained_p=0, ambiguity_p=0.3),
         frames_of(untrained_p=0, ranked=False),
     ),
     (
         answer_mole,
         "The senses of 2 pairs can also be told apart without meaning",
-        FRAMES | changed("words", nuisance_p=[1, 0, 1, 1, 0, 1, 0, 1]),
+        FRAMES | changed("words", nuisance_p=[1, 0, 1, 1, 0, 1, 0, 1], ambiguity_p=0.3),
         FRAMES,
     ),
     (
@@ -362,8 +364,8 @@ SENTENCES = [
     (
         plain,
         "but also with something that has no meaning: what brings it about cannot be told",
-        frames_of(CARRIER, untrained_p=0.009),
-        frames_of(CARRIER, untrained_p=0.01),
+        frames_of(UNREAD, untrained_p=0.009, ambiguity_p=0.3),
+        frames_of(UNREAD, untrained_p=0.01, ambiguity_p=0.3),
     ),
     (
         plain,
@@ -514,12 +516,12 @@ SENTENCES = [
         sure,
         "All confirmed, on 64 pairs of sentences (14 pairs of cue words), read along axes fitted without them.",
         frames_of(*TWO),
-        frames_of(TWO[0], TWO[1] | {"verdict": "carrier"}),
+        frames_of(TWO[0], TWO[1] | {"verdict": "unread"}),
     ),
     (
         sure,
         "L0H2 confirmed, L1H0 not, on 64",
-        frames_of(TWO[0], TWO[1] | {"verdict": "carrier"}),
+        frames_of(TWO[0], TWO[1] | {"verdict": "unread"}),
         frames_of(*TWO),
     ),
     (
@@ -550,7 +552,7 @@ SENTENCES = [
     (
         sure,
         f"Not clear: the meanings can also be told apart {BY_MODEL}.",
-        frames_of(untrained_p=0),
+        frames_of(untrained_p=0, ambiguity_p=0.3),
         frames_of(),
     ),
     (
@@ -608,7 +610,7 @@ SENTENCES = [
         evidence,
         "It moves the word beyond a same-sense swap (max-T p = .013)",
         frames_of(),
-        frames_of(CARRIER),
+        frames_of(UNREAD),
     ),
     (
         evidence,
@@ -733,8 +735,8 @@ SENTENCES = [
     (
         evidence,
         "The 2 other heads: ",
-        frames_of(*TWO, CARRIER, CARRIER),
-        frames_of(CARRIER, CARRIER),
+        frames_of(*TWO, UNREAD, UNREAD),
+        frames_of(UNREAD, UNREAD),
     ),
     (
         evidence,
@@ -767,14 +769,15 @@ SENTENCES = [
             "backup": "L0H2 stands in for another head: swapping both moves the word further",
             "erased": "L0H2 writes much of the difference, which later layers take away",
             "suggestive": f"L0H2 moves the word by 2{N}% or more, which is not confirmed",
-            "carrier": "L0H2 writes something that was not shown to be read",
+            "unread": "L0H2 moves the word, which was not shown to be read",
+            "separates": "L0H2 writes something different for each sense, without an effect that was shown",
         }.items()
     ),
     (
         evidence,
         "and of 1 nothing was shown; all within",
-        frames_of(CARRIER, head("L1H0", verdict="none")),
-        frames_of(CARRIER),
+        frames_of(UNREAD, head("L1H0", verdict="none")),
+        frames_of(UNREAD),
     ),
     (
         page_text.scope,

@@ -98,8 +98,8 @@ def report(
     controls: Annotated[
         str | None,
         Option(
-            help="Nouns with one meaning to put in the word's place, as window,fence; those that ship "
-            "by default, 'none' for no comparison."
+            help="Nouns with one meaning to put in the word's place, as window,fence; those that "
+            "ship by default, 'none' for no comparison."
         ),
     ] = None,
     shards: Annotated[
@@ -163,6 +163,7 @@ def report(
             controls=_nouns(controls),
             seed=seed,
             permutations=permutations,
+            controls=_nouns(controls),
             second=_load(second, device, dtype) if second else None,
             progress=progress,
             planned=planned,

@@ -42,6 +42,8 @@ LENGTH = 1.25  # about what LayerNorm divides the word's vector by once its sens
 # The same for every cue of a sense: what one cue has less of the one it has more of the other.
 EVEN = {"sense": 0.5, "accent": 0.5}
 TO_MARKER = ({"is_target": 8.0}, {"marker": 6.0})
+# The same of whatever stands behind the marker, the word or another noun in its place.
+ANY_TO_MARKER = ({"anchor": 2.0}, {"marker": 6.0})
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def small_decoy(rng: np.random.Generator) -> Circuit:
     all separable."""
     one, two = _places(rng, 2)
     heads = (resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, gives="decoy", size=0.03))
-    return Circuit(heads, ("resolver", "carrier"))
+    return Circuit(heads, ("resolver", "separates"))
 
 
 def erased_decoy(rng: np.random.Generator) -> Circuit:
@@ -111,7 +113,8 @@ def erased_decoy(rng: np.random.Generator) -> Circuit:
         resolver(*one, takes=EVEN, size=4.0),
         resolver(*two, takes=EVEN, gives="decoy", size=1.0),
     )
-    return Circuit(heads, ("resolver", "carrier"), linear(two[0], {"decoy": 1.0}, {"decoy": -1.1}))
+    erasing = linear(two[0], {"decoy": 1.0}, {"decoy": -1.1})
+    return Circuit(heads, ("resolver", "separates"), erasing)
 
 
 def additive(rng: np.random.Generator) -> Circuit:
@@ -158,7 +161,7 @@ def decoy(rng: np.random.Generator) -> Circuit:
     one, two = _places(rng, 2)
     return Circuit(
         (resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, gives="decoy")),
-        ("resolver", "carrier"),
+        ("resolver", "unread"),
     )
 
 
@@ -199,11 +202,21 @@ def erased(rng: np.random.Generator) -> Circuit:
 
 
 def function_word(rng: np.random.Generator) -> Circuit:
-    """A head that reads "this" or "that", which goes with the sense, and never the marked cue."""
+    """A head that at the word reads "this" or "that", which goes with the sense, and never the
+    marked cue. It does so for the word alone; `any_function_word` does so for any token."""
     [place] = _places(rng, 1)
-    return Circuit(
-        (Head(*place, (TO_MARKER, TO_BOS), (({"second": 1.0}, {"resolved": 3.0}),)),), ("resolver",)
-    )
+    return Circuit((_reader_of_marker(place, TO_MARKER),), ("resolver",))
+
+
+def any_function_word(rng: np.random.Generator) -> Circuit:
+    """A nuisance: the same head gives what "this" or "that" says to any token behind it, so that
+    other nouns in the word's place change as far as the word does."""
+    [place] = _places(rng, 1)
+    return Circuit((_reader_of_marker(place, ANY_TO_MARKER),), ("context",))
+
+
+def _reader_of_marker(place: Place, looks: tuple[Reading, Reading]) -> Head:
+    return Head(*place, (looks, TO_BOS), (({"second": 1.0}, {"resolved": 3.0}),))
 
 
 def matched(rng: np.random.Generator) -> Circuit:
@@ -222,12 +235,16 @@ def matched(rng: np.random.Generator) -> Circuit:
 
 
 def own_place(rng: np.random.Generator) -> Circuit:
-    """A head that reads where the word stands, from the word itself."""
+    """A nuisance: a head that reads where a token stands, from the token itself, whatever it is.
+    Other nouns in the word's place change as far as the word does."""
     [place] = _places(rng, 1)
-    looks = (({"is_target": 8.0}, {"is_target": 6.0}),)
-    return Circuit(
-        (Head(*place, looks, (({"place_cos": 1.0}, {"resolved": 3.0}),)),), ("confounded",)
+    # Far larger where both positions are the same than one position apart.
+    looks = (
+        ({"place_cos": 1000.0}, {"place_cos": 1.0}),
+        ({"place_sin": 1000.0}, {"place_sin": 1.0}),
     )
+    head = Head(*place, looks, (({"place_cos": 1.0}, {"resolved": 3.0}),))
+    return Circuit((head,), ("confounded",))
 
 
 def one_pair_only(rng: np.random.Generator) -> Circuit:
@@ -286,7 +303,8 @@ KINDS: dict[str, Callable[[np.random.Generator], Circuit]] = {
             two_step,
             erased,
         ),
-        *(weak_suppressor, strong_suppressor, function_word, own_place, matched),
+        *(weak_suppressor, strong_suppressor, function_word, any_function_word),
+        *(own_place, matched),
     )
 }
 

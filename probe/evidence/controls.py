@@ -25,19 +25,21 @@ dictionary form, or is no noun there, are left out and counted.
 """
 
 import re
-from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from probe.errors import InputError
 from probe.evidence.design import UNKNOWN_FRAME, Pairs, Readings, spread
 from probe.evidence.effects import gaps, numerators
 from probe.evidence.material import Material
 from probe.model.model import Model
-from probe.model.tokens import TargetText
+from probe.model.tokens import TargetText, positions_of_span, tokenize
 from probe.model.weights import Weights
 from probe.patching.heads import Rows, swap_heads
 from probe.patching.mlps import swap_mlps
@@ -61,6 +63,8 @@ NEGATED = ("don't", "doesn't", "didn't", "won't", "can't", "not")
 BEFORE_A_VERB = frozenset(("to", "do", "does", "did", "let's", *SUBJECTS, *MODALS, *NEGATED))
 SURFACE = "the word does not stand in its dictionary form"
 NO_NOUN = "the word is no noun here"
+# A text that begins with the word, in a tokenizer whose tokens hold the space before them.
+OTHER_TOKENS = "the word is other tokens here than in most of its sentences"
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +72,9 @@ class PartComparison:
     """What parts of the network do for the word and for one-meaning nouns in its place.
 
     Heads are `layer head`, MLPs `layer`. `net`: what the part does for the word, in the pairs that
-    were compared · `general`: mean over nouns of the effect in their own gaps · `specific`: net less
-    general · `drawn`: the same in every bootstrap draw, of `units` pairs of cue words · `p`: that
-    specific is not 0, two-sided, corrected for all parts of the kind.
+    were compared · `general`: mean over nouns of the effect in their own gaps · `specific`: net
+    less general · `drawn`: the same in every bootstrap draw, of `units` pairs of cue words · `p`:
+    that specific is not 0, two-sided, corrected for all parts of the kind.
     """
 
     net: Array
@@ -87,8 +91,10 @@ class NounComparison:
 
     `gap word_gap axis: noun depth`, the squared gaps of the noun and of the word in the same
     sentences, and the share of the word's axis that the noun takes on · `sentences: noun` ·
-    `reason`: why the gate is not asked, "" where it is · `head_nouns`: those that `heads` and
-    `mlps` are compared on; these are None where nothing was swapped.
+    `reason`: why the gate is not asked, "" where it is · `sentences_left_out`: in which no noun
+    could take the word's place · `left_out`: the reason of every noun that was asked for by name
+    and not compared · `head_nouns`: those that `heads` and `mlps` are compared on; these are None
+    where nothing was swapped.
     """
 
     depth: int
@@ -98,6 +104,8 @@ class NounComparison:
     axis: Array
     sentences: tuple[int, ...]
     reason: str = ""
+    sentences_left_out: int = 0
+    left_out: Mapping[str, str] = field(default_factory=dict)
     head_nouns: tuple[str, ...] = ()
     heads: PartComparison | None = None
     mlps: PartComparison | None = None
@@ -130,21 +138,56 @@ class NounComparison:
 class Candidates:
     """The nouns that may stand in a word's place, and where they may.
 
-    `nouns` with their token ids · `left_out`: the reason of every other noun · `rows`: sentences in
-    which the word is a noun in its dictionary form, `article` the indefinite article before it, ""
-    where there is none · `reasons`: of the other sentences.
+    `ids`: the word's own tokens · `nouns` with their token ids · `left_out`: the reason of every
+    other noun · `by_name`: whether the user named them · `article`: by sentence in which the word
+    is a noun in its dictionary form the indefinite article before it, "" where there is none ·
+    `reasons`: of the other sentences.
     """
 
+    ids: tuple[int, ...]
     nouns: dict[str, tuple[int, ...]]
     left_out: dict[str, str]
-    rows: tuple[int, ...]
+    by_name: bool
     article: dict[int, str]
     reasons: dict[int, str]
 
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The sentences that can be compared."""
+        return tuple(self.article)
+
 
 def candidates(model: Model, material: Material, nouns: Sequence[str] | None) -> Candidates:
-    """The nouns (those that ship by default) and the sentences of a word that can be compared."""
-    rows, article, reasons = [], {}, {}
+    """The nouns (those that ship for None) and the sentences of a word that can be compared."""
+    ids, article, reasons = _comparable_sentences(material)
+    usable: dict[str, tuple[int, ...]] = {}
+    left_out = {}
+    asked = lexicon.one_meaning_nouns() if nouns is None else nouns
+    if article:
+        first = min(article, key=material.targets.__getitem__)  # the shortest text up to the word
+        before = material.sentences[first].text[: material.sentences[first].start]
+        texts = [material.sentences[row].text for row in article]
+        written = {word for text in texts for word in re.findall(r"\w+", text)}
+        for noun in dict.fromkeys(asked):
+            noun_ids = _ids_behind(model, before, noun)
+            reason = _why_not(model, material.word, noun, noun_ids, ids)
+            if not reason and noun in written:
+                reason = "it stands in the word's sentences already"
+            if reason:
+                left_out[noun] = reason
+            else:
+                usable[noun] = noun_ids
+    return Candidates(ids, usable, left_out, nouns is not None, article, reasons)
+
+
+def _comparable_sentences(
+    material: Material,
+) -> tuple[tuple[int, ...], dict[int, str], dict[int, str]]:
+    """The word's tokens where most of its sentences have it as a noun in its dictionary form; by
+    sentence in which it is these tokens the article before it, and the reason of every other one.
+    """
+    article: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for row, sentence in enumerate(material.sentences):
         before = re.findall(r"[\w']+", sentence.text[: sentence.start].lower())
         previous = before[-1] if before else ""
@@ -153,26 +196,60 @@ def candidates(model: Model, material: Material, nouns: Sequence[str] | None) ->
         elif previous in BEFORE_A_VERB:
             reasons[row] = NO_NOUN
         else:
-            rows.append(row)
             article[row] = previous if previous in ("a", "an") else ""
-    width = len(material.words[0])
-    written = {word for row in rows for word in re.findall(r"\w+", material.sentences[row].text)}
+    ids_of = {
+        row: tuple(material.tokens[row].ids[position] for position in material.words[row])
+        for row in article
+    }
+    ids: tuple[int, ...] = ()
+    if ids_of:
+        ids = Counter(ids_of.values()).most_common(1)[0][0]
+    for row, its in ids_of.items():
+        if its != ids:
+            reasons[row] = OTHER_TOKENS
+            del article[row]
+    return ids, article, reasons
+
+
+def _ids_behind(model: Model, before: str, noun: str) -> tuple[int, ...]:
+    """The tokens of a noun behind the beginning of a sentence, where a space may belong to them."""
+    tokens = tokenize(model, before + noun)
+    where = positions_of_span(tokens, len(before), len(before) + len(noun))
+    return tuple(tokens.ids[position] for position in where)
+
+
+def _why_not(
+    model: Model, word: str, noun: str, noun_ids: Sequence[int], ids: Sequence[int]
+) -> str:
+    """Why a noun cannot take the word's place, "" where it can."""
     unknown = model.tokenizer.unk_token_id
-    usable: dict[str, tuple[int, ...]] = {}
-    left_out = {}
-    for noun in dict.fromkeys(lexicon.one_meaning_nouns() if nouns is None else nouns):
-        ids = tuple(model.tokenizer(f" {noun}", add_special_tokens=False)["input_ids"])
-        if noun == material.word:
-            left_out[noun] = "it is the word itself"
-        elif unknown is not None and unknown in ids:
-            left_out[noun] = "the model's vocabulary does not hold it"
-        elif len(ids) != width:
-            left_out[noun] = f"it is {len(ids)} tokens where the word is {width}"
-        elif noun in written:
-            left_out[noun] = "it stands in the word's sentences already"
-        else:
-            usable[noun] = ids
-    return Candidates(usable, left_out, tuple(rows), article, reasons)
+    if noun == word:
+        return "it is the word itself"
+    if unknown is not None and unknown in noun_ids:
+        return "the model's vocabulary does not hold it"
+    if len(noun_ids) != len(ids):
+        tokens = "token" if len(noun_ids) == 1 else "tokens"
+        return f"it is {len(noun_ids)} {tokens} where the word is {len(ids)}"
+    return ""
+
+
+def require_usable(model: Model, materials: Sequence[Material], nouns: Sequence[str]) -> None:
+    """Raises InputError, with the reason of every noun, where none of those that a user names can
+    take the place of any of the words. A word that is a noun in none of its sentences says nothing
+    of the nouns."""
+    problems = []
+    for material in materials:
+        among = candidates(model, material, nouns)
+        if among.nouns:
+            return
+        if among.left_out:
+            reasons = [f"{noun} ({reason})" for noun, reason in among.left_out.items()]
+            problems.append(f"none can take the place of {material.word!r}: {', '.join(reasons)}")
+    if problems:
+        raise InputError(
+            f"Comparing with the one-meaning nouns {', '.join(nouns)}: {'; '.join(problems)}; give "
+            "nouns that are as many tokens as the word, or leave them away for those that ship."
+        )
 
 
 def _rows_for(among: Candidates, noun: str) -> list[int]:
@@ -199,7 +276,6 @@ def _pairs_within(split: CrossFit, rows: Sequence[int], *, seed: int) -> CrossFi
 def compare_gaps(
     weights: Weights,
     texts: Sequence[TargetText],
-    ids: Sequence[int],
     among: Candidates,
     split: CrossFit,
     held_out: HeldOutAxes,
@@ -209,21 +285,16 @@ def compare_gaps(
 ) -> NounComparison:
     """The gaps of the nouns in the word's place beside the word's own, for one pair of senses.
 
-    `texts`: by row · `ids`: the word's own tokens · `depth`: where the word is read.
+    `texts`: by row · `depth`: where the word is read.
     """
     part = _pairs_within(split, among.rows, seed=seed)
-    positions_of: dict[str, list[int]] = {}
-    for noun in among.nouns:
-        fitting = set(_rows_for(among, noun))
-        positions = [number for number, row in enumerate(part.rows) if row in fitting]
-        if len(positions) >= FEWEST_SENTENCES and restrict(part, positions).holdouts:
-            positions_of[noun] = positions
-    nouns = tuple(positions_of)[:MOST_NOUNS]
+    positions_of, left_out = _nouns_that_fit(among, part)
+    nouns = tuple(positions_of)
     gap: list[Array] = []
     word_gap: list[Array] = []
     axis: list[Array] = []
     if nouns:
-        variants = [tuple(ids), *(among.nouns[noun] for noun in nouns)]
+        variants = [among.ids, *(among.nouns[noun] for noun in nouns)]
         chosen = [texts[row] for row in part.rows]
         resid = replace_tokens(weights, chosen, variants, parts=("resid",)).resid
         for number, noun in enumerate(nouns, start=1):
@@ -232,11 +303,6 @@ def compare_gaps(
             gap.append(squared_gap(resid[positions, number], fitting_part))
             word_gap.append(squared_gap(resid[positions, 0], fitting_part))
             axis.append(_along_axis(resid[positions, number], fitting_part, held_out))
-    reason = ""
-    if not nouns:
-        reason = "too few sentences are left in which a noun can take its place"
-    elif len(nouns) < FEWEST_NOUNS:
-        reason = "too few nouns can take its place"
     blank = np.empty((0, len(weights.blocks) + 1))
     return NounComparison(
         depth=depth,
@@ -245,8 +311,44 @@ def compare_gaps(
         word_gap=np.array(word_gap) if nouns else blank,
         axis=np.array(axis) if nouns else blank,
         sentences=tuple(len(positions_of[noun]) for noun in nouns),
-        reason=reason,
+        reason=_why_no_gate(part, nouns),
+        sentences_left_out=sum(row in among.reasons for row in split.rows),
+        left_out=among.left_out | left_out if among.by_name else {},
     )
+
+
+def _nouns_that_fit(
+    among: Candidates, part: CrossFit
+) -> tuple[dict[str, list[int]], dict[str, str]]:
+    """The positions in the split at which each noun can stand, at most MOST_NOUNS nouns, and the
+    reasons of the others."""
+    positions_of: dict[str, list[int]] = {}
+    left_out = {}
+    for noun in among.nouns:
+        fitting = set(_rows_for(among, noun))
+        positions = [number for number, row in enumerate(part.rows) if row in fitting]
+        if len(positions) < FEWEST_SENTENCES or not restrict(part, positions).holdouts:
+            left_out[noun] = (
+                f"it can stand in {len(positions)} of the {len(part.rows)} sentences that are "
+                f"compared, and {FEWEST_SENTENCES} are needed"
+            )
+        elif len(positions_of) == MOST_NOUNS:
+            left_out[noun] = f"{MOST_NOUNS} others were compared"
+        else:
+            positions_of[noun] = positions
+    return positions_of, left_out
+
+
+def _why_no_gate(part: CrossFit, nouns: Sequence[str]) -> str:
+    """Why the ambiguity gate cannot be asked, "" where it can."""
+    if len(part.rows) < FEWEST_SENTENCES:
+        return (
+            f"it is a noun in its dictionary form in {len(part.rows)} of the paired sentences, and "
+            f"{FEWEST_SENTENCES} are needed"
+        )
+    if len(nouns) < FEWEST_NOUNS:
+        return f"nouns that can take its place: {len(nouns)}, and {FEWEST_NOUNS} are needed"
+    return ""
 
 
 def _along_axis(resid: Tensor, split: CrossFit, held_out: HeldOutAxes) -> Array:
@@ -266,12 +368,11 @@ class WordInPlace:
     """What a comparison of heads and MLPs starts from: the sentences of a word for one pair of
     senses, the pairs that were swapped and where heads are read.
 
-    `texts`: by row · `ids`: the word's tokens · `net: pair layer head`, what each head does for the
-    word beyond same-sense donors, in the word's gap.
+    `texts`: by row · `net: pair layer head`, what each head does for the word beyond same-sense
+    donors, in the word's gap.
     """
 
     texts: Sequence[TargetText]
-    ids: tuple[int, ...]
     split: CrossFit
     axes: HeldOutAxes
     pairs: Pairs
@@ -299,7 +400,7 @@ def compare_parts(
         return compared
     # Pairs of one cue word stand together, so that every noun meets as many cue words as can be.
     usable.sort(key=lambda index: word.pairs.units[index])
-    every_ids = [word.ids, *(among.nouns[noun] for noun in nouns)]
+    every_ids = [among.ids, *(among.nouns[noun] for noun in nouns)]
     states = replace_tokens(weights, [word.texts[row] for row in rows], every_ids)
 
     def spread_out(part: Tensor) -> Tensor:
@@ -328,9 +429,8 @@ def compare_parts(
         texts = [_with_tokens(text, every_ids[number]) for text in word.texts]
         fitted = own_axes.gap.mean(0).numpy()
         gap = np.maximum(_raw_gap(resid, own_axes, word.pairs.take(usable))[at], least)
-        scale = (fitted[at] / gap)[
-            None, :
-        ]  # from fractions of the fitted gap to the noun's own gap
+        # From fractions of the fitted gap to the noun's own gap.
+        scale = (fitted[at] / gap)[None, :]
         swap = partial(swap_heads, weights)
         z = spread_out(states.z[:, number])
         net = net_numerators(swap, texts, z, own_axes, pairs)

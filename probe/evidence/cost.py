@@ -18,7 +18,7 @@ import psutil
 import torch
 
 from probe.errors import InputError
-from probe.evidence import circuit, head_parts
+from probe.evidence import circuit, controls, head_parts
 from probe.evidence.material import Material, SecondModel, SensePairSplits, unused
 from probe.evidence.word import CURVE_PAIRS, JOINT_HEADS, JOINT_PAIRS, StudyOptions
 from probe.model.architectures import FAMILIES
@@ -30,6 +30,7 @@ from probe.patching.edges import EDGE_DTYPE
 from probe.patching.heads import BATCH_NUMBERS, swap_heads
 from probe.stats.numbers import memory_size
 from probe.stats.resampling import smallest_p
+from probe.text import lexicon
 from probe.text.splits import CrossFit
 
 PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -41,6 +42,7 @@ TIMED_RUNS = 2  # the first one also loads and allocates
 LIVE_TENSORS = 4  # as wide as the MLP's activations, held at the same time in a swap
 READS_PER_SENTENCE = 3  # for the study, in the untrained model, and at a later token
 SINGLE_SENTENCES = 3  # of a word: those of the lesson, read again without what follows the word
+SENTENCES_PER_PAIR = 2
 # Four donors a pair of sentences: of the other sense and of the same one, in both directions.
 DONORS_PER_PAIR = 4
 DIRECTIONS = 2  # A with the parts of B, B with the parts of A
@@ -115,6 +117,8 @@ def cost_of(
     runs a few sentences for the time."""
     forwards = _count_forwards(materials, second)
     swaps = _count_swaps(model, splits, options)
+    forwards += _count_forwards_beside_nouns(materials, splits, options)
+    swaps += _count_swaps_beside_nouns(model, materials, splits, options)
     traced = sum(_most_traced(model, material) for material in materials)
     usually_traced = sum(_usually_traced(model, material) for material in materials)
     longest = max(materials, key=len)
@@ -123,7 +127,7 @@ def cost_of(
         forwards=forwards,
         swaps=swaps + traced,
         held=resident(),
-        extra=_extra_memory(model, materials, second),
+        extra=_extra_memory(model, materials, second, options),
         seconds=_seconds(model, longest, forwards, swaps + usually_traced),
         sizes=tuple(
             _size(word, senses, split, options.permutations)
@@ -165,6 +169,50 @@ def _swaps_of_word(splits: Iterable[CrossFit], heads: int, options: StudyOptions
     # The first heads of the order, and all but these: two sets of every size.
     sets = 2 * len(head_sets.curve_sizes(heads)) + head_sets.SIZES * head_sets.RANDOM_SETS
     return swaps + DIRECTIONS * CURVE_PAIRS * sets
+
+
+def _nouns_compared(options: StudyOptions) -> int:
+    """The most one-meaning nouns that are put in a word's place."""
+    nouns = lexicon.one_meaning_nouns() if options.controls is None else options.controls
+    return min(len(nouns), controls.MOST_NOUNS)
+
+
+def _count_forwards_beside_nouns(
+    materials: Sequence[Material], splits: Mapping[str, SensePairSplits], options: StudyOptions
+) -> int:
+    """Sentences that are run up to the word, once for the gaps of nouns and once for heads and
+    MLPs, for every pair of senses."""
+    if not _nouns_compared(options):
+        return 0
+    return sum(
+        SENTENCES_PER_PAIR * min(controls.MOST_PAIRS, len(split.pairs)) + len(material)
+        for material in materials
+        for split in splits[material.word].values()
+    )
+
+
+def _count_swaps_beside_nouns(
+    model: Model,
+    materials: Sequence[Material],
+    splits: Mapping[str, SensePairSplits],
+    options: StudyOptions,
+) -> int:
+    """The runs of other nouns in the word's place, which cost as much as a swap: one position from
+    the first block on; and the swaps of heads and MLPs for some of these nouns."""
+    nouns = _nouns_compared(options)
+    if not nouns:
+        return 0
+    nouns_swapped = min(nouns, controls.HEAD_NOUNS)
+    layers = model.config.n_layers
+    runs = 0
+    for material in materials:
+        for split in splits[material.word].values():
+            pairs = min(options.max_pairs, len(split.pairs))
+            sentences = SENTENCES_PER_PAIR * min(controls.MOST_PAIRS, len(split.pairs))
+            runs += (1 + nouns) * sentences + (1 + nouns_swapped) * len(material)
+            # All nouns together take as many swaps of heads as the word; MLPs are swapped for both.
+            runs += (layers * model.config.n_heads + 2 * layers) * DONORS_PER_PAIR * pairs
+    return runs
 
 
 def _most_traced(model: Model, material: Material) -> int:
@@ -214,7 +262,12 @@ def _count_edges(model: Model, positions: int) -> int:
     return min(edges, circuit.MOST_EDGES)
 
 
-def _extra_memory(model: Model, materials: Sequence[Material], second: SecondModel | None) -> int:
+def _extra_memory(
+    model: Model,
+    materials: Sequence[Material],
+    second: SecondModel | None,
+    options: StudyOptions,
+) -> int:
     """Bytes that a study will take beside what the process holds: the states of every word twice
     for the largest, the largest single step, swaps, edges and frames."""
     config = model.config
@@ -235,7 +288,22 @@ def _extra_memory(model: Model, materials: Sequence[Material], second: SecondMod
     swapped = number * LIVE_TENSORS * BATCH_NUMBERS
     edges = max(_count_edges(model, _most_positions(material)) for material in materials)
     traced = edges * (EDGE_DTYPE.itemsize + 8 * number * circuit.PAIRS)
-    return states + max(certificate, untrained, second_states) + swapped + traced + FRAMES_BYTES
+    beside_nouns = _bytes_beside_nouns(model, max(sizes), options)
+    largest_step = max(certificate, untrained, second_states, beside_nouns)
+    return states + largest_step + swapped + traced + FRAMES_BYTES
+
+
+def _bytes_beside_nouns(model: Model, sentences: int, options: StudyOptions) -> int:
+    """Bytes of the states of one word's sentences with other nouns in its place: the stream behind
+    every block, what heads and MLPs hold at the word, of the word and of every noun whose parts are
+    swapped, and one of them once more."""
+    nouns = min(_nouns_compared(options), controls.HEAD_NOUNS)
+    if not nouns:
+        return 0
+    config = model.config
+    per_layer = 2 * config.d_model + config.d_mlp
+    per_run = _bytes_per_number(model) * (config.n_layers * per_layer + config.d_model)
+    return (2 + nouns) * sentences * per_run
 
 
 def _bytes_of_states(model: Model, materials: Sequence[Material]) -> int:

@@ -18,6 +18,7 @@ import pandas as pd
 from probe.display import Displayed
 from probe.errors import InputError
 from probe.evidence import circuit, examples, tables
+from probe.evidence.controls import require_usable
 from probe.evidence.cost import StudyCost, cost_of
 from probe.evidence.findings import WordFindings, findings
 from probe.evidence.material import (
@@ -96,7 +97,8 @@ def study(
     reads both ways, for the lesson's sentences whose cue comes after the word. What it says is the
     frame `beside` (and its option `--beside`), for it stands beside what the studied model says.
     `controls`: one-meaning nouns to put in the word's place, those that ship by default, none for
-    (). `planned` is called with the cost before the work, and may raise.
+    (); InputError where none of them can take the place of any word. `planned` is called with the
+    cost before the work, and may raise.
 
     Example:
         >>> study = probe.study("tiny-senses", "bank", permutations=99, max_pairs=8)
@@ -116,6 +118,8 @@ def study(
     materials = [
         prepare(model, sentences, word) for word, sentences in zip(chosen, sources, strict=True)
     ]
+    if nouns:
+        require_usable(model, materials, nouns)
     splits = {material.word: split_senses(material, seed=seed) for material in materials}
     beside = None if second is None else late_cues(second, materials)
     if planned:

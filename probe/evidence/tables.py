@@ -91,10 +91,11 @@ def frames(
     """
     untrained = p_in_untrained(measured)
     all_heads = evidence(results, untrained)
-    unused_of_words = [
-        (result.material.word, unused(result.material, [pair.split for pair in result.pairs]))
-        for result in results
-    ]
+    unused_of_words = []
+    for result in results:
+        sentences_unused = unused(result.material, [pair.split for pair in result.pairs])
+        items = [*sentences_unused, *_nouns_left_out(result)]
+        unused_of_words.append((result.material.word, items))
     tables = {
         "words": words(results, untrained),
         "heads": all_heads[list(HEADS)],
@@ -176,16 +177,40 @@ def words(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFrame:
 
 
 def _gate(pair: PairResult) -> dict[str, object]:
-    """How far one-meaning nouns change in the word's place, and whether the word changes further."""
-    if pair.nouns is None:
-        return {"general_share": np.nan, "largest_share": np.nan, "ambiguity_p": np.nan, "nouns": 0}
-    shares = pair.nouns.shares[:, pair.nouns.depth]
-    return {
-        "general_share": pair.nouns.general_share,
-        "largest_share": float(shares.max()) if len(shares) else np.nan,
-        "ambiguity_p": pair.nouns.p,
-        "nouns": len(shares),
+    """How far one-meaning nouns change in the word's place, and whether the word goes further."""
+    columns: dict[str, object] = {
+        "general_share": np.nan,
+        "largest_share": np.nan,
+        "ambiguity_p": np.nan,
+        "nouns": 0,
+        "sentences_not_compared": 0,
+        "not_compared": "",
     }
+    if pair.effects is None:
+        columns["not_compared"] = "the gap between the senses was not shown"
+    elif pair.nouns is None:
+        columns["not_compared"] = "no nouns were asked for"
+    else:
+        shares = pair.nouns.shares[:, pair.nouns.depth]
+        columns |= {
+            "general_share": pair.nouns.general_share,
+            "largest_share": float(shares.max()) if len(shares) else np.nan,
+            "ambiguity_p": pair.nouns.p,
+            "nouns": len(shares),
+            "sentences_not_compared": pair.nouns.sentences_left_out,
+            "not_compared": pair.nouns.reason,
+        }
+    return columns
+
+
+def _nouns_left_out(result: WordResult) -> list[LeftOut]:
+    """The nouns that a user named and that were compared for no pair of senses of the word."""
+    comparisons = [pair.nouns for pair in result.pairs if pair.nouns is not None]
+    compared = {noun for each in comparisons for noun in each.nouns}
+    reasons: dict[str, str] = {}
+    for each in comparisons:
+        reasons |= each.left_out
+    return [LeftOut(noun, reason) for noun, reason in reasons.items() if noun not in compared]
 
 
 def evidence(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFrame:

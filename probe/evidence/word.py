@@ -410,17 +410,14 @@ def _with_nouns(
 ) -> dict[tuple[str, str], PairResult]:
     """The pairs of senses with the comparison with one-meaning nouns in the word's place."""
     among = candidates(model, word.material, options.controls)
-    text = word.texts[0]
-    width = len(word.material.words[0])
-    ids = tuple(text.ids[text.at + 1 - width : text.at + 1])
     compared = {}
     for senses, pair in swapped.items():
         gaps = compare_gaps(
-            weights, word.texts, ids, among, pair.split, pair.axes, word.depth, seed=options.seed
+            weights, word.texts, among, pair.split, pair.axes, word.depth, seed=options.seed
         )
         if pair.effects is not None:
             start = WordInPlace(
-                word.texts, ids, pair.split, pair.axes, pair.pairs, pair.reading, pair.effects.net
+                word.texts, pair.split, pair.axes, pair.pairs, pair.reading, pair.effects.net
             )
             gaps = compare_parts(weights, start, among, gaps)
         compared[senses] = replace(pair, nouns=gaps)

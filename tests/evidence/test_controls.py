@@ -1,15 +1,31 @@
 """One-meaning nouns in the word's place: a general and a specific head are told apart, the gap has
 no bias, and the states are those of a run of the changed text alone."""
 
+from dataclasses import replace
+
+import handmade
 import numpy as np
 import pytest
 import torch
 from families import family_model
-from handmade import NOUNS, TO_BOS, WORD, Head, corpus_of, make_sentences, resolver
-from planted import EVEN, Circuit, model_of
+from handmade import (
+    NOUNS,
+    TO_BOS,
+    WORD,
+    Head,
+    corpus_of,
+    make_handmade,
+    make_handmade_encoder,
+    make_sentences,
+    resolver,
+)
+from planted import EVEN, Circuit, model_of, planted_model
 
+import probe
+from probe.errors import InputError
 from probe.evidence import controls
-from probe.evidence.controls import candidates
+from probe.evidence.columns import about
+from probe.evidence.controls import candidates, require_usable
 from probe.evidence.material import prepare
 from probe.evidence.word import StudyOptions, study_word
 from probe.model.load import read_weights
@@ -19,6 +35,7 @@ from probe.patching.mlps import swap_mlps
 from probe.patching.tokens import replace_tokens
 from probe.stats.axes import squared_gap
 from probe.text import lexicon
+from probe.text.sentences import as_corpus
 from probe.text.splits import cross_fit, restrict
 
 SENTENCES = make_sentences(cues=12, frames=6, distances=(1, 2))
@@ -156,3 +173,233 @@ def test_sentences_and_nouns_that_cannot_be_compared_are_left_out_with_the_reaso
     }
     assert len(among.rows) + len(among.reasons) == len(material)
     assert set(among.reasons.values()) <= {controls.NO_NOUN}
+    assert among.ids == tuple(model.tokenizer(WORD)["input_ids"])
+
+
+QUICK = {"permutations": 99, "max_pairs": 16}
+
+
+def studied(kind="specific", sentences=SENTENCES, **options):
+    model = model_of(Circuit(HEADS[kind], ("",) * len(HEADS[kind])), 0)
+    return probe.study(model, corpus=corpus_of(sentences), **QUICK | options)
+
+
+def at_specific(study):
+    return study.heads.set_index(["layer", "head"]).loc[SPECIFIC]
+
+
+@pytest.fixture(scope="module")
+def with_nouns_that_ship():
+    return studied()
+
+
+def test_nouns_that_none_can_take_the_words_place_are_refused_before_the_work():
+    model = model_of(Circuit(HEADS["specific"], ("",)), 0)
+    nouns = ["two words", WORD, "wug", "door1"]
+    with pytest.raises(InputError) as refused:
+        probe.study(
+            model,
+            corpus=corpus_of(SENTENCES),
+            controls=nouns,
+            planned=lambda cost: pytest.fail("it had begun"),
+        )
+    assert str(refused.value) == (
+        "Comparing with the one-meaning nouns two words, lock, wug, door1: none can take the place "
+        "of 'lock': two words (the model's vocabulary does not hold it), lock (it is the word "
+        "itself), wug (the model's vocabulary does not hold it), door1 (it stands in the word's "
+        "sentences already); give nouns that are as many tokens as the word, or leave them away "
+        "for those that ship."
+    )
+
+
+def test_a_noun_of_more_tokens_than_the_word_is_told_with_both_numbers():
+    model = model_of(Circuit(HEADS["specific"], ("",)), 0)
+    material = prepare(model, corpus_of(SENTENCES), WORD)
+    among = candidates(model, material, (f"{NOUNS[0]} {NOUNS[1]}",))
+    assert list(among.left_out.values()) == ["it is 2 tokens where the word is 1"]
+    # A word that is a noun in none of its sentences says nothing of the nouns.
+    verbs = tuple(replace(row, text=row.text.upper()) for row in material.sentences)
+    require_usable(model, [replace(material, sentences=verbs)], [WORD])
+
+
+@pytest.mark.slow
+def test_few_nouns_of_ones_own_are_measured_without_a_gate_and_the_others_are_listed():
+    study = studied(controls=[*NOUNS[:3], WORD, "wug"])
+    row = study.words.iloc[0]
+    assert row["nouns"] == 3 and np.isnan(row["ambiguity_p"])
+    assert row["general_share"] == pytest.approx(0, abs=0.1)
+    assert row["not_compared"] == "nouns that can take its place: 3, and 19 are needed"
+    assert list(dict.fromkeys(study.controls["noun"])) == [WORD, *NOUNS[:3]]
+    listed = study.left_out[study.left_out["word"] == WORD]
+    assert listed[["where", "reason"]].to_numpy().tolist() == [
+        [WORD, "it is the word itself"],
+        ["wug", "the model's vocabulary does not hold it"],
+    ]
+    head = at_specific(study)
+    assert head["verdict"] == "context" and head["p_specific"] < 0.05
+
+
+@pytest.mark.slow
+def test_nouns_that_ship_are_not_listed_as_left_out(with_nouns_that_ship):
+    study = with_nouns_that_ship
+    assert study.left_out.empty and study.words["not_compared"].item() == ""
+    assert study.words["sentences_not_compared"].item() == 0
+    assert at_specific(study)["verdict"] == "resolver"
+    for column in study.words:
+        assert about("words", column)["meaning"]
+
+
+def as_verbs(rows):
+    """The same sentences with "to" before the word."""
+    return [
+        replace(
+            row,
+            text=row.text[: row.start] + "to " + row.text[row.start :],
+            start=row.start + 3,
+            end=row.end + 3,
+        )
+        for row in rows
+    ]
+
+
+def in_other_letters(rows):
+    """The same sentences of a word that is written with a capital letter."""
+    return [replace(row, word=WORD.capitalize()) for row in rows]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [as_verbs, in_other_letters])
+def test_sentences_in_which_the_word_is_no_noun_are_studied_and_not_compared(
+    change, with_nouns_that_ship
+):
+    """Nothing is lost: the same heads move the word; no verdict is better than context."""
+    changed = change(SENTENCES)
+    study = studied(sentences=changed)
+    row = study.words.iloc[0]
+    assert row["ranked"] and row["nouns"] == 0 and np.isnan(row["ambiguity_p"])
+    assert row["sentences_not_compared"] == len(SENTENCES)
+    assert row["not_compared"] == (
+        "it is a noun in its dictionary form in 0 of the paired sentences, and 24 are needed"
+    )
+    assert study.controls.empty and study.mlps.empty
+    head = at_specific(study)
+    before = at_specific(with_nouns_that_ship)
+    assert head["verdict"] == "context" and np.isnan(head["specific"])
+    assert head["net"] == pytest.approx(before["net"], abs=0.02)
+    assert set(study.heads["verdict"]) <= {"context", "none", "separates"}
+
+
+@pytest.mark.slow
+def test_without_nouns_nothing_is_compared_and_the_table_says_so():
+    study = studied(controls=())
+    assert study.words["not_compared"].item() == "no nouns were asked for"
+    assert study.words["nouns"].item() == 0 and study.controls.empty
+    assert at_specific(study)["verdict"] == "context"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "verdict"), [("any_function_word", "confounded"), ("function_word", "resolver")]
+)
+def test_what_an_untrained_model_tells_apart_is_no_nuisance_where_the_word_alone_takes_it_on(
+    kind, verdict
+):
+    """The function word goes with the sense, so a model of random weights tells the senses apart as
+    well. Where every noun takes it on, the gate fails; where the word alone does, it passes, and the
+    head does more for the word than for the nouns."""
+    model, circuit = planted_model(kind, 0)
+    sentences = []
+    for row in make_sentences(cues=12, distances=(2, 3)):
+        front = f"{handmade.FUNCTION[row.sense]} "
+        spans = {
+            name: getattr(row, name) + len(front)
+            for name in ("start", "end", "cue_start", "cue_end")
+        }
+        sentences.append(replace(row, text=front + row.text, **spans))
+    study = probe.study(model, corpus=corpus_of(sentences), permutations=199)
+    row = study.words.iloc[0]
+    head = study.heads.set_index(["layer", "head"]).loc[circuit.places[0]]
+    assert row["untrained_p"] < 0.01 and row["nouns"] >= 19
+    assert (row["ambiguity_p"] <= 0.05) == (kind == "function_word")
+    assert head["verdict"] == verdict
+    expected = {"any_function_word": 0, "function_word": 1}[kind]
+    assert head["specific"] == pytest.approx(expected, abs=0.05)
+
+
+@pytest.mark.slow
+def test_an_encoder_tells_what_is_done_for_any_noun_from_what_is_done_for_the_word(tmp_path):
+    """Other nouns change what every position reads there, so texts are run whole."""
+    sides = [
+        replace(row, frame=f"{row.frame} {after}", pair=f"{row.pair} {after}")
+        for after in (False, True)
+        for row in make_sentences(cues=12, frames=4, distances=(1, 2), cue_after=after, seed=after)
+    ]
+    model = probe.load(make_handmade_encoder(tmp_path / "both", HEADS["both"]))
+    [pair] = study_word(model, prepare(model, corpus_of(sides), WORD), OPTIONS).pairs
+    nouns = pair.nouns
+    assert nouns.p <= 0.05 and nouns.general_share == pytest.approx(0.25, abs=0.1)
+    assert nouns.heads.general[GENERAL] == pytest.approx(1, abs=0.1)
+    assert nouns.heads.general[SPECIFIC] == pytest.approx(0, abs=0.05)
+    assert nouns.heads.specific[SPECIFIC] > 0.3 and nouns.heads.p[SPECIFIC] < 0.05
+
+
+@pytest.mark.slow
+def test_a_model_of_one_layer_is_compared_likewise(tmp_path, monkeypatch):
+    monkeypatch.setattr(handmade, "LAYERS", 1)
+    model = probe.load(make_handmade(tmp_path / "one", [resolver(0, 1, takes=EVEN)]))
+    [pair] = study_word(model, prepare(model, corpus_of(SENTENCES), WORD), OPTIONS).pairs
+    assert pair.nouns.gap.shape == (len(NOUNS), 2) and pair.nouns.p <= 0.05
+    assert pair.nouns.heads.specific.shape == (1, handmade.HEADS)
+    assert pair.nouns.heads.specific[0, 1] == pytest.approx(1, abs=0.05)
+    assert pair.nouns.mlps.net.shape == (1,)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
+def test_a_word_of_two_tokens_is_replaced_by_two(family):
+    weights = read_weights(family_model(family, torch.float64))
+    texts = [TargetText(tuple(range(5, 5 + size)), at) for size, at in ((7, 6), (9, 5))]
+    replacements = [(41, 51), (42, 52)]
+    states = replace_tokens(weights, texts, replacements)
+    for row, text in enumerate(texts):
+        for variant, ids in enumerate(replacements):
+            changed = TargetText(
+                (*text.ids[: text.at - 1], *ids, *text.ids[text.at + 1 :]), text.at
+            )
+            [alone] = replace_tokens(weights, [changed], [ids[1:]]).resid
+            torch.testing.assert_close(states.resid[row, variant], alone[0], atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
+def test_a_word_that_stands_first_has_nothing_before_it(family):
+    """As in a model without a begin token."""
+    weights = read_weights(family_model(family, torch.float64))
+    texts = [TargetText((5, 6, 7), 0), TargetText((6, 5, 8, 9), 1)]
+    states = replace_tokens(weights, texts, [(41,), (42,)])
+    [alone] = replace_tokens(weights, [TargetText((41, 6, 7), 0)], [(41,)]).resid
+    torch.testing.assert_close(states.resid[0, 0], alone[0], atol=1e-10, rtol=1e-10)
+    direction = torch.ones(1, len(weights.blocks), states.resid.shape[-1], dtype=torch.float64)
+    own = replace_tokens(weights, texts[:1], [(5,)])
+    assert swap_mlps(weights, texts[:1], own.hidden[:, 0], direction).abs().max() < 1e-11
+
+
+def test_a_text_that_begins_with_the_word_in_other_tokens_is_not_compared():
+    """In a byte-level tokenizer the space before a word belongs to its token."""
+    model = family_model("gpt2")
+    rows = [
+        {"sense": "river", "text": "bank of the river"},
+        {"sense": "river", "text": "the tree at the river bank"},
+        {"sense": "money", "text": "a loan at the bank"},
+    ]
+    material = prepare(model, as_corpus(rows, "bank"), "bank")
+    assert [len(positions) for positions in material.words] == [2, 1, 1]
+    among = candidates(model, material, ("garden", "wug", "tree"))
+    assert among.reasons == {0: controls.OTHER_TOKENS} and among.rows == (1, 2)
+    assert among.ids == tuple(model.tokenizer(" bank", add_special_tokens=False)["input_ids"])
+    garden = tuple(model.tokenizer(" garden", add_special_tokens=False)["input_ids"])
+    assert len(garden) == 1 and among.nouns == {"garden": garden}
+    tokens = len(model.tokenizer(" wug", add_special_tokens=False)["input_ids"])
+    assert tokens > 1
+    assert among.left_out == {
+        "wug": f"it is {tokens} tokens where the word is 1",
+        "tree": "it stands in the word's sentences already",
+    }

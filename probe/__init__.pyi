@@ -1,4 +1,5 @@
-# The public names, each once, in pipeline order; `probe/__init__.py` imports each from here when it is first asked for.
+# The public names, each once, in pipeline order; `probe/__init__.py` imports each from here when it
+# is first asked for.
 # Three of them are modules, whose own names stand in their `__all__`.
 from .model.load import load as load
 from .model.find import available as available

@@ -218,3 +218,32 @@ def opening(browser):
     yield opened
     for context in contexts:
         context.close()
+
+
+# --- what a page shows ---------------------------------------------------------------------------
+
+
+def cells(page, rows):
+    """Text and hover text of every cell of a table that the script fills."""
+    filled = "all => all.map(row => [...row.children].map(cell => [cell.textContent, cell.title]))"
+    return page.eval_on_selector_all(f'[data-rows="{rows}"] tr', filled)
+
+
+def dots(page, kind, queries, place=0):
+    """(column, row, width) of every dot of a grid, columns and rows counted by position."""
+    found = page.locator(f'[data-queries="{queries}"] [data-kind="{kind}"]').nth(place)
+    middles = """all => all.map(one => one.getBoundingClientRect()).map(
+        b => [b.x + b.width / 2, b.y + b.height / 2, b.width])"""
+    boxes = found.locator(".mark-symbol.role-mark path").evaluate_all(middles)
+    lines = found.locator(".mark-rect.role-mark").first.locator("path").evaluate_all(middles)
+    across, down = (sorted({round(line[axis]) for line in lines}) for axis in (0, 1))
+
+    def nearest(places, value):
+        return min(range(len(places)), key=lambda index: abs(places[index] - value))
+
+    return {(nearest(across, x), nearest(down, y)): width for x, y, width in boxes}
+
+
+def number(text):
+    """A number as a page writes it, with its minus sign."""
+    return float(text.replace("−", "-"))

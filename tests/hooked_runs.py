@@ -14,7 +14,8 @@ from probe.model.tokens import TargetText
 from probe.model.trace import target_states
 
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
-ROUNDED = 1e-6  # where a family's own code rounds to float32 on the way, no two orders of sums agree better
+# Where a family's own code rounds to float32 on the way, no two orders of sums agree better.
+ROUNDED = 1e-6
 ODD = "random GPT-2"
 KINDS = (*SINGLE, ODD)
 HELD = ("z", "mlp_out")  # what writes

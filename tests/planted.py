@@ -1,4 +1,4 @@
-"""Circuits with a known answer, planted into hand-built models at places that depend on the seed.
+"""Circuits with a known answer, planted into hand-built models at heads that depend on the seed.
 
 Every circuit says what it is made of and what a study has to find: the verdict of each planted
 head. `second`, `decoy` and `accent` are features that no head and no neuron reads or writes that is
@@ -37,7 +37,7 @@ from probe import Model, load, tokenize
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 
-Place = tuple[int, int]
+HeadIndex = tuple[int, int]
 LENGTH = 1.25  # about what LayerNorm divides the word's vector by once its sense is written
 # The same for every cue of a sense: what one cue has less of the one it has more of the other.
 EVEN = {"sense": 0.5, "accent": 0.5}
@@ -55,7 +55,7 @@ class Circuit:
     units: tuple[Unit, ...] = ()
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[HeadIndex, ...]:
         return tuple((head.layer, head.head) for head in self.heads)
 
 
@@ -69,7 +69,9 @@ def step(
 ) -> tuple[Unit, Unit]:
     """Two neurons that give nothing while `asks` reads well below `at` and `gives` while it reads
     well above."""
-    wide = 4.0  # the ramp from 0 to 1 is wide / sharp long: gelu(x + wide/2) - gelu(x - wide/2) = wide for large x
+    # The ramp from 0 to 1 is wide / sharp long: gelu(x + wide/2) - gelu(x - wide/2) = wide for
+    # large x.
+    wide = 4.0
     asks, middle = _times(asks, sharp), -sharp * at
     up, down = (
         Unit(layer, asks, middle + sign * wide / 2, _times(gives, sign / wide)) for sign in (1, -1)
@@ -118,7 +120,7 @@ def erased_decoy(rng: np.random.Generator) -> Circuit:
 
 
 def additive(rng: np.random.Generator) -> Circuit:
-    """Two heads that each write half of it, one from the sense of the cue and one from its accent."""
+    """Two heads that each write half of it: from the sense of the cue, and from its accent."""
     one, two = _places(rng, 2)
     heads = (resolver(*one, size=1.5), resolver(*two, takes={"accent": 1.0}, size=1.5))
     return Circuit(heads, ("resolver", "resolver"))
@@ -278,11 +280,11 @@ def copier(layer: int, head: int, takes: Reading, gives: Reading) -> Head:
     return Head(layer, head, looks, ((takes, gives),))
 
 
-def _places(rng: np.random.Generator, count: int) -> list[Place]:
+def _places(rng: np.random.Generator, count: int) -> list[HeadIndex]:
     return [divmod(int(number), HEADS) for number in rng.permutation(LAYERS * HEADS)[:count]]
 
 
-def _in_order(rng: np.random.Generator) -> tuple[Place, Place]:
+def _in_order(rng: np.random.Generator) -> tuple[HeadIndex, HeadIndex]:
     """A head of one layer and a head of a later one."""
     first, second = sorted(rng.choice(LAYERS, size=2, replace=False).tolist())
     return (first, int(rng.integers(HEADS))), (second, int(rng.integers(HEADS)))
@@ -330,14 +332,14 @@ def model_of(circuit: Circuit, seed: int) -> Model:
         return load(make_handmade(Path(folder) / "planted", circuit.heads, units=units, seed=seed))
 
 
-# --- ways of several steps ------------------------------------------------------------------------
+# --- paths of several steps -----------------------------------------------------------------------
 
-Edge = tuple[Place, int, Place, int, str]
+Edge = tuple[HeadIndex, int, HeadIndex, int, str]
 CUE = (-1, -1)  # the embeddings as a sender
 
 
 @dataclass(frozen=True)
-class Ways:
+class PlantedPaths:
     """Heads and neurons, and what every edge of theirs does when the cue stands `distance` before
     the word: (denoise, noise), shares of the gap, by sender, its position, receiver, its position
     and channel. Every other edge does nothing.
@@ -349,17 +351,17 @@ class Ways:
     units: tuple[Unit, ...] = ()
 
 
-def two_steps(rng: np.random.Generator) -> Ways:
+def two_steps(rng: np.random.Generator) -> PlantedPaths:
     """A mover copies the sense to the token behind the cue, a reader takes it from there."""
     mover, reader = _rising(rng, 2)
     heads = (
         copier(*mover, EVEN, {"second": 1.0}),
         copier(*reader, {"second": 1.0}, {"resolved": 3.0}),
     )
-    return Ways(heads, _chain(mover, reader))
+    return PlantedPaths(heads, _chain(mover, reader))
 
 
-def three_steps(rng: np.random.Generator) -> Ways:
+def three_steps(rng: np.random.Generator) -> PlantedPaths:
     """The same over two tokens between."""
     one, two, three = _rising(rng, 3)
     first, second = (
@@ -367,17 +369,17 @@ def three_steps(rng: np.random.Generator) -> Ways:
         copier(*two, {"second": 1.0}, {"decoy": 1.0}),
     )
     heads = (first, second, copier(*three, {"decoy": 1.0}, {"resolved": 3.0}))
-    return Ways(heads, _chain(one, two, three), distance=3)
+    return PlantedPaths(heads, _chain(one, two, three), distance=3)
 
 
-def two_ways(rng: np.random.Generator) -> Ways:
+def two_ways(rng: np.random.Generator) -> PlantedPaths:
     """Two chains that each bring half of it."""
     heads, chains = _two_chains(rng, {"resolved": 1.5})
     one, other = (_chain(*chain, does=(0.5, 0.5)) for chain in chains)
-    return Ways(heads, one | other)
+    return PlantedPaths(heads, one | other)
 
 
-def either_way(rng: np.random.Generator) -> Ways:
+def either_way(rng: np.random.Generator) -> PlantedPaths:
     """Two chains that end in a hint each, and neurons that write `resolved` as soon as one says the
     first sense."""
     heads, chains = _two_chains(rng, {"decoy": HINT})
@@ -386,10 +388,10 @@ def either_way(rng: np.random.Generator) -> Ways:
         2, {"decoy": 1.0}, -2 / 3 * HINT, {"resolved": 6.0}, sharp=120.0
     )  # however large the stream is
     to_neurons = {(last, 0, (2, -1), 0, "input"): (1.0, 0.0) for _, last in chains}
-    return Ways(heads, one | other | to_neurons, units=units)
+    return PlantedPaths(heads, one | other | to_neurons, units=units)
 
 
-def by_query(rng: np.random.Generator) -> Ways:
+def by_query(rng: np.random.Generator) -> PlantedPaths:
     """A head brings the sense to the word; a later one looks at the begin token for the first sense
     only."""
     one, two = _rising(rng, 2)
@@ -401,10 +403,10 @@ def by_query(rng: np.random.Generator) -> Ways:
         asks,
     )  # next to nothing of the gap by itself
     edges = {(CUE, -2, one, 0, "value"): (1.0, 1.0), (one, 0, two, 0, "query"): (1.0, 1.0)}
-    return Ways(heads, edges)
+    return PlantedPaths(heads, edges)
 
 
-def by_key(rng: np.random.Generator) -> Ways:
+def by_key(rng: np.random.Generator) -> PlantedPaths:
     """A mover marks the token behind the cue with the sense; a later head looks there for one sense
     only."""
     one, two = _rising(rng, 2)
@@ -414,10 +416,10 @@ def by_key(rng: np.random.Generator) -> Ways:
         Head(*two, looks, (({"is_bos": 1.0}, {"resolved": 3.0}),)),
     )
     edges = {(CUE, -2, one, -1, "value"): (1.0, 1.0), (one, -1, two, 0, "key"): (1.0, 1.0)}
-    return Ways(heads, edges)
+    return PlantedPaths(heads, edges)
 
 
-def by_neurons(rng: np.random.Generator) -> Ways:
+def by_neurons(rng: np.random.Generator) -> PlantedPaths:
     """A mover copies the sense to the token behind the cue; neurons there turn it into what a
     reader takes."""
     mover, reader, neurons = (0, int(rng.integers(HEADS))), (2, int(rng.integers(HEADS))), (1, -1)
@@ -430,19 +432,19 @@ def by_neurons(rng: np.random.Generator) -> Ways:
     )
     edges[neurons, -1, reader, 0, "value"] = (1.0, 1.0)
     units = (step(1, {"second": sign}, 0.0, {"decoy": sign}) for sign in (1.0, -1.0))
-    return Ways(heads, edges, units=tuple(unit for pair in units for unit in pair))
+    return PlantedPaths(heads, edges, units=tuple(unit for pair in units for unit in pair))
 
 
-def by_function_word(rng: np.random.Generator) -> Ways:
+def by_function_word(rng: np.random.Generator) -> PlantedPaths:
     """A head that reads a function word before the word, and nothing of the cue."""
     [place] = _places(rng, 1)
-    return Ways(
+    return PlantedPaths(
         (copier(*place, EVEN, {"resolved": 6.0}),), {(CUE, -1, place, 0, "value"): (1.0, 1.0)}
     )
 
 
 def _chain(
-    *heads: Place, does: tuple[float, float] = (1.0, 1.0)
+    *heads: HeadIndex, does: tuple[float, float] = (1.0, 1.0)
 ) -> dict[Edge, tuple[float, float]]:
     """Values from the cue to the first head, which stands one token behind it, and so on to the
     word."""
@@ -453,17 +455,16 @@ def _chain(
     }
 
 
-def _rising(rng: np.random.Generator, count: int) -> list[Place]:
-    """PositionTables in rising layers."""
+def _rising(rng: np.random.Generator, count: int) -> list[HeadIndex]:
+    """Heads in rising layers."""
     layers = sorted(rng.permutation(LAYERS)[:count].tolist())
     return [(layer, int(rng.integers(HEADS))) for layer in layers]
 
 
 def _two_chains(
     rng: np.random.Generator, gives: Reading
-) -> tuple[tuple[Head, ...], list[tuple[Place, Place]]]:
-    """Two movers of one layer, which give what readers of a later one take, and their places chain
-    by chain."""
+) -> tuple[tuple[Head, ...], list[tuple[HeadIndex, HeadIndex]]]:
+    """Two movers of one layer, which give what readers of a later one take, chain by chain."""
     early, late = sorted(rng.permutation(LAYERS)[:2].tolist())
     movers, readers = (rng.permutation(HEADS)[:2].tolist() for _ in range(2))
     brought = ({"second": 1.0}, {"accent": 1.0})
@@ -478,7 +479,7 @@ def _two_chains(
     ]
 
 
-WAYS: dict[str, Callable[[np.random.Generator], Ways]] = {
+PATH_KINDS: dict[str, Callable[[np.random.Generator], PlantedPaths]] = {
     make.__name__: make
     for make in (
         two_steps,
@@ -494,20 +495,20 @@ WAYS: dict[str, Callable[[np.random.Generator], Ways]] = {
 
 
 @cache
-def way_model(
+def path_model(
     kind: str, seed: int, make: Callable[..., Path] = make_handmade
-) -> tuple[Model, Ways]:
-    """A model with such ways in it, at places drawn with the seed. Shared: do not change it."""
-    ways = WAYS[kind](np.random.default_rng([seed, *map(ord, kind)]))
+) -> tuple[Model, PlantedPaths]:
+    """A model with such paths in it, at heads drawn with the seed. Shared: do not change it."""
+    planted = PATH_KINDS[kind](np.random.default_rng([seed, *map(ord, kind)]))
     with TemporaryDirectory() as folder:
-        path = make(Path(folder) / "paths", ways.heads, units=ways.units, seed=seed)
-        return load(path), ways
+        path = make(Path(folder) / "paths", planted.heads, units=planted.units, seed=seed)
+        return load(path), planted
 
 
-def way_pairs(kind, seed=0, make=make_handmade):
-    """Its weights, the members of its pairs, and its ways."""
-    model, ways = way_model(kind, seed, make)
-    return read_weights(model), *zip(*pairs_in(model, kind, ways.distance), strict=True), ways
+def path_pairs(kind, seed=0, make=make_handmade):
+    """Its weights, the members of its pairs, and its paths."""
+    model, planted = path_model(kind, seed, make)
+    return read_weights(model), *zip(*pairs_in(model, kind, planted.distance), strict=True), planted
 
 
 AXIS = torch.tensor(write_vector({"resolved": 1.0}), dtype=torch.float32)[
@@ -537,7 +538,7 @@ def pairs_in(model, kind, distance):
 
 
 def by_function_word_texts():
-    """Every cue goes with a function word of its sense, which stands before the word; two frames."""
+    """Every cue goes with a function word of its sense, right before the word; two frames."""
     numbers = [
         (frame, pair) for frame in ("we saw", "they passed near") for pair in range(CUES_EACH)
     ]

@@ -55,8 +55,8 @@ class Curves:
 
     @property
     def area(self) -> float:
-        """Mean faithfulness over the fraction of heads kept, by the trapezoid rule: 1 when a single
-        head is enough."""
+        """Mean faithfulness over the fraction of heads in the set, by the trapezoid rule: 1 when a
+        single head is enough."""
         share = np.asarray(self.sizes) / len(self.order)
         return float(np.trapezoid(self.faithfulness, share))
 
@@ -105,17 +105,17 @@ def measure_curves(
     units = len({(group.axes.senses, unit) for group in groups for unit in group.pairs.units})
     estimate = faithfulness(moved.sum(0))
     low, high = resampling.interval(faithfulness(weight @ moved), estimate, units=units)
-    kept, without = np.split(estimate, 2)
-    low_kept, low_without = np.split(low, 2)
-    high_kept, high_without = np.split(high, 2)
+    reached, without = np.split(estimate, 2)
+    low_reached, low_without = np.split(low, 2)
+    high_reached, high_without = np.split(high, 2)
 
-    random_sizes = _random_sizes(sizes, kept)
+    random_sizes = _random_sizes(sizes, reached)
     return Curves(
         order=tuple(order),
         pairs=sum(map(len, all_pairs)),
         sizes=sizes,
-        faithfulness=kept,
-        faithfulness_interval=(low_kept, high_kept),
+        faithfulness=reached,
+        faithfulness_interval=(low_reached, high_reached),
         necessity=1 - without,
         necessity_interval=(1 - high_without, 1 - low_without),
         random_sizes=random_sizes,
@@ -132,8 +132,8 @@ def _random_curves(
     *,
     seed: int,
 ) -> Array:
-    """Faithfulness of RANDOM_SETS sets of each size, matched to the leading heads of each group. `->
-    size set`"""
+    """Faithfulness of RANDOM_SETS sets of each size, matched to the leading heads of each group.
+    `-> size set`"""
     rng = np.random.default_rng(seed)
     shape = (z.shape[1], z.shape[2])
     total = np.zeros((len(sizes), 1 + RANDOM_SETS))
@@ -147,32 +147,32 @@ def _random_curves(
     return faithfulness(total)
 
 
-def _random_sizes(sizes: Sequence[int], kept: Array) -> tuple[int, ...]:
+def _random_sizes(sizes: Sequence[int], reached: Array) -> tuple[int, ...]:
     """Sizes from one head to all but one, and the smallest that is enough: there leaders must beat
     random ones."""
     most = sizes[-1]
     chosen = {*np.geomspace(1, most - 1, SIZES).round().astype(int).tolist()}
-    smallest = _smallest(sizes, kept)
+    smallest = _smallest(sizes, reached)
     if smallest is not None and smallest < most:
         chosen.add(smallest)
     return tuple(sorted(chosen))
 
 
 def _moved_from_all(weights: Weights, texts: Rows, z: Tensor, group: Ranked, masks: Mask) -> Array:
-    """M - M(all), signed so that the donor's side is negative, with no head kept (first) and with
+    """M - M(all), signed so that the donor's side is negative, with the empty set (first) and with
     each set. Rows are the pairs in both directions, side by side. `-> row 1 + set`
     """
     nothing = np.zeros((1, *masks.shape[1:]), dtype=bool)
-    kept = np.concatenate([nothing, masks])
-    return -_moved_toward_donor(weights, texts, z, group.axes, group.pairs, kept)
+    head_sets = np.concatenate([nothing, masks])
+    return -_moved_toward_donor(weights, texts, z, group.axes, group.pairs, head_sets)
 
 
 def _moved_toward_donor(
-    weights: Weights, texts: Rows, z: Tensor, axes: HeldOutAxes, pairs: Pairs, kept: Mask
+    weights: Weights, texts: Rows, z: Tensor, axes: HeldOutAxes, pairs: Pairs, head_sets: Mask
 ) -> Array:
     """How far M moves towards the donor when all heads but a set have its z, read behind the layers
-    of z. `z: row layer head d_head`, `kept: set layer head` -> `row set`; rows are the pairs in
-    both directions.
+    of z. `z: row layer head d_head`, `head_sets: set layer head` -> `row set`; rows are the
+    pairs in both directions.
     """
     recipients = [row for pair in zip(pairs.b, pairs.a, strict=True) for row in pair]
     donors = [row for pair in zip(pairs.a, pairs.b, strict=True) for row in pair]
@@ -184,7 +184,7 @@ def _moved_toward_donor(
         weights,
         [texts[row] for row in recipients],
         z[donors],
-        torch.from_numpy(kept),
+        torch.from_numpy(head_sets),
         directions,
     )
     own_direction = moved.double().numpy()[np.arange(len(recipients)), :, cell_of_row]
@@ -210,6 +210,6 @@ def joint_swaps(
     """
     swapped = [[first], *([first, other] for other in others)]
     shape = (z.shape[1], z.shape[2])
-    kept = ~np.array([mask_of(heads, shape) for heads in swapped])
-    moved = _moved_toward_donor(weights, texts, z, axes, pairs, kept)
+    head_sets = ~np.array([mask_of(heads, shape) for heads in swapped])
+    moved = _moved_toward_donor(weights, texts, z, axes, pairs, head_sets)
     return np.asarray(moved.reshape(len(pairs), 2, -1).mean(1))

@@ -61,7 +61,8 @@ class Pairs:
         return Pairs(**columns, design=self.design, seed=self.seed)
 
     def bootstrap(self) -> Array:
-        """How often each pair counts in each draw, frames and cue words resampled. `-> draws pair`"""
+        """How often each pair counts in each draw, frames and cue words resampled. `-> draws
+        pair`"""
         return bootstrap([self])
 
 

@@ -266,8 +266,7 @@ class OtherHeads:
 
 @dataclass(frozen=True)
 class Cautions:
-    """What to be careful about in the sentences: surface forms, unmarked cues, words in pieces,
-    late cues."""
+    """What to be careful about in the sentences: surface forms, unmarked or late cues, pieces."""
 
     forms: tuple[tuple[str, int], ...]
     cue_marked: bool

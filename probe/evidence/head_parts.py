@@ -149,13 +149,13 @@ def _swap_leading_heads(
     order = resampling.order(np.abs(word.swap).ravel())
     layers, heads = np.unravel_index(order[:MOST_HEADS], shape)
     leading = range(len(layers))
-    kept = torch.ones(len(leading), *shape, dtype=torch.bool)
-    kept[leading, layers, heads] = False
+    head_sets = torch.ones(len(leading), *shape, dtype=torch.bool)
+    head_sets[leading, layers, heads] = False
     part_z = torch.stack([*by_kind.values()])  # kind row layer head d_head
     directions = axes.directions(rows)[:, 1:].to(part_z.dtype).repeat(len(part_z), 1, 1)
     # All kinds at once: what a text shares with itself is run once.
     texts = [*recipients] * len(part_z)
-    read = swap_sets(weights, texts, part_z.flatten(0, 1), kept, directions)
+    read = swap_sets(weights, texts, part_z.flatten(0, 1), head_sets, directions)
     stage = np.asarray(reading.at)[layers] - 1
     lost = -read.double().numpy()[:, leading, stage]
     toward_donor = lost.reshape(len(part_z), -1, 2, len(leading)) * np.array([[1.0], [-1.0]])

@@ -1,5 +1,5 @@
-"""The engine: the forward of `probe.model.forward` in fused operations, for every family of the
-table.
+"""The forward of `probe.model.forward` in fused operations, for every family of the table: what
+swaps, traces and edges run on.
 
 Queries, keys and values of a block come out of one product; norms, activations and attention are
 torch's own; beginnings that several texts share are run once, rotations and relative biases are
@@ -54,22 +54,21 @@ class PositionTables:
 
 def position_tables(weights: Weights, n: int) -> PositionTables:
     """The constants of texts of up to `n` tokens."""
-    bias, config = forward.position_bias(weights, n), weights.config
+    config = weights.config
     local = None
     if any(config.local):
-        every = torch.zeros(n, n, dtype=weights.dtype, device=weights.device)
-        near = (
-            mask(sliding_window(every, config.window)).expand(config.n_heads, n, n)
-            if n > config.window
-            else None
-        )
-        local = PositionTables(*_turns(weights, n, local=True), near)
+        window = None
+        if n > config.window:  # a shorter text is read whole
+            every = torch.zeros(n, n, dtype=weights.dtype, device=weights.device)
+            window = mask(sliding_window(every, config.window)).expand(config.n_heads, n, n)
+        local = PositionTables(*_rotations(weights, n, local=True), window)
+    bias = forward.position_bias(weights, n)
     if bias is not None:
         bias = (mask(bias) if weights.causal else bias).to(weights.dtype)
-    return PositionTables(*_turns(weights, n, local=False), bias, local)
+    return PositionTables(*_rotations(weights, n, local=False), bias, local)
 
 
-def _turns(weights: Weights, n: int, *, local: bool) -> tuple[Tensor | None, Tensor | None]:
+def _rotations(weights: Weights, n: int, *, local: bool) -> tuple[Tensor | None, Tensor | None]:
     """Cosines and sines of rotary positions. `pos dims`"""
     if weights.config.positions.kind != "rotary":
         return None, None
@@ -79,7 +78,7 @@ def _turns(weights: Weights, n: int, *, local: bool) -> tuple[Tensor | None, Ten
 
 
 def run(
-    weights: Weights, rows: Sequence[Sequence[int]], depth: int, places: PositionTables
+    weights: Weights, rows: Sequence[Sequence[int]], depth: int, tables: PositionTables
 ) -> Iterator[tuple[Tensor, ...]]:
     """Queries, keys and values of an unchanged run of equally long rows of token ids, block by
     block, for `depth` blocks.
@@ -88,75 +87,81 @@ def run(
     that several rows share is computed once. `-> batch head pos d_head, twice batch kv_head pos
     d_head`
     """
-    causal, device = weights.causal, weights.device
+    device = weights.device
     ids = torch.tensor(rows, dtype=torch.long, device=device)
-    if causal:
-        once, where = (
-            torch.tensor(part, dtype=torch.long, device=device) for part in _beginnings(rows)
-        )
-    else:
-        once = torch.arange(ids.numel(), device=device)
-        where = once.view(ids.shape)
-    resid = forward.embed(weights, ids).flatten(0, 1)[once, None]  # beginning 1 d_model
-    pos = once % max(ids.shape[1], 1)
+    if weights.causal:
+        first, number = _beginnings(rows)
+        first_end = torch.tensor(first, dtype=torch.long, device=device)
+        beginning = torch.tensor(number, dtype=torch.long, device=device)
+    else:  # every position reads the whole text, so nothing is shared
+        first_end = torch.arange(ids.numel(), device=device)
+        beginning = first_end.view(ids.shape)
+    resid = forward.embed(weights, ids).flatten(0, 1)[first_end, None]  # beginning 1 d_model
+    pos = first_end % max(ids.shape[1], 1)
     for layer, block in enumerate(weights.blocks[:depth]):
-        parts = project(weights, block, resid, places, pos[:, None])
-        q, k, v = (part[where, :, 0].transpose(1, 2) for part in parts)
+        projected = project(weights, block, resid, tables, pos[:, None])
+        q, k, v = [part[beginning, :, 0].transpose(1, 2) for part in projected]
         yield q, k, v
         if layer + 1 < depth:
-            z = attend(weights, block, q, k, v, places)
-            z = z.transpose(1, 2).flatten(0, 1)[once].unsqueeze(1)  # beginning 1 head d_head
+            z = attend(weights, block, q, k, v, tables)
+            z = z.transpose(1, 2).flatten(0, 1)[first_end].unsqueeze(1)  # beginning 1 head d_head
             resid = finish(weights, block, resid, write(weights, block, resid, z))
 
 
 def _beginnings(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """Where each different `row[: pos + 1]` first ends in the flattened rows, and which one ends at
-    each place."""
-    number: dict[tuple[int, int], int] = {}
-    once: list[int] = []
-    where: list[list[int]] = [[] for _ in rows]
-    for place, row in enumerate(rows):
-        last = -1
+    """Where each different `row[: pos + 1]` first ends in the flattened rows, and the number of the
+    one that ends at each position of each row."""
+    # A beginning is the number of the one that is shorter by a token, and that token.
+    number_of: dict[tuple[int, int], int] = {}
+    first_end: list[int] = []
+    numbers: list[list[int]] = []
+    for index, row in enumerate(rows):
+        of_row = []
+        shorter = -1
         for pos, token in enumerate(row):
-            longer = number.setdefault((last, token), len(number))
-            if longer == len(once):
-                once.append(place * len(row) + pos)
-            where[place].append(last := longer)
-    return once, where
+            number = number_of.setdefault((shorter, token), len(number_of))
+            if number == len(first_end):
+                first_end.append(index * len(row) + pos)
+            of_row.append(number)
+            shorter = number
+        numbers.append(of_row)
+    return first_end, numbers
 
 
 # --- attention ------------------------------------------------------------------------------------
 
 
 def project(
-    weights: Weights, block: Block, resid: Tensor, places: PositionTables, pos: Tensor | None
+    weights: Weights, block: Block, resid: Tensor, tables: PositionTables, pos: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of every head, rotated for their positions; `pos` broadcasts over
     the leading axes of resid. `... pos d_model -> ... head pos d_head`, kv_head for two
     """
-    config, places = weights.config, places.of(block)
+    config = weights.config
+    tables = tables.of(block)
     x = _norm(resid, block.norm, block.norm_bias, config) if config.family.norm_first else resid
-    heads = (
-        _linear(x, *block.fused).unflatten(-1, (-1, config.d_head)).transpose(-2, -3)
-    )  # ... head pos d_head
+    flat = _linear(x, *block.fused)
+    heads = flat.unflatten(-1, (-1, config.d_head)).transpose(-2, -3)  # ... head pos d_head
     q, k, v = heads.split((config.n_heads, config.n_kv_heads, config.n_kv_heads), dim=-3)
-    q, k = (
-        forward.norm_heads(*part, config, _norm) for part in ((q, block.norm_q), (k, block.norm_k))
-    )
-    if places.cos is None or pos is None:
+    q = forward.norm_heads(q, block.norm_q, config, _norm)
+    k = forward.norm_heads(k, block.norm_k, config, _norm)
+    if tables.cos is None or pos is None:
         return q, k, v
-    return _rotate(config, q, places, pos), _rotate(config, k, places, pos), v
+    return _rotate(config, q, tables, pos), _rotate(config, k, tables, pos), v
 
 
-def _rotate(config: Config, x: Tensor, places: PositionTables, pos: Tensor) -> Tensor:
+def _rotate(config: Config, x: Tensor, tables: PositionTables, pos: Tensor) -> Tensor:
     """Rotary positions with the run's own cosines and sines. `... head pos d_head`, `... pos`"""
-    assert places.cos is not None and places.sin is not None
-    x = halves(x, places.cos.shape[-1]) if config.family.interleaved else x
-    cos, sin = places.cos[pos].unsqueeze(-3), places.sin[pos].unsqueeze(-3)
-    turned, left = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
-    first, second = turned.chunk(2, dim=-1)
-    turned = turned * cos + torch.cat([-second, first], dim=-1) * sin
-    return torch.cat([turned, left], dim=-1) if left.shape[-1] else turned
+    assert tables.cos is not None and tables.sin is not None
+    x = halves(x, tables.cos.shape[-1]) if config.family.interleaved else x
+    cos = tables.cos[pos].unsqueeze(-3)
+    sin = tables.sin[pos].unsqueeze(-3)
+    # A family may rotate the first dimensions of a head only.
+    rotary = x[..., : cos.shape[-1]]
+    others = x[..., cos.shape[-1] :]
+    first, second = rotary.chunk(2, dim=-1)
+    rotated = rotary * cos + torch.cat([-second, first], dim=-1) * sin
+    return torch.cat([rotated, others], dim=-1) if others.shape[-1] else rotated
 
 
 def scale_of(weights: Weights) -> float:
@@ -175,24 +180,36 @@ def pattern(weights: Weights, matches: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def attend(
-    weights: Weights, block: Block, q: Tensor, k: Tensor, v: Tensor, places: PositionTables
+    weights: Weights, block: Block, q: Tensor, k: Tensor, v: Tensor, tables: PositionTables
 ) -> Tensor:
     """z of whole texts, or of the last positions of texts whose keys and values are given whole.
     `... head query_pos d_head, twice ... kv_head key_pos d_head -> ... head query_pos d_head`
     """
-    n, size, leading, bias = q.shape[-2], k.shape[-2], q.shape[:-3], places.of(block).bias
+    n = q.shape[-2]
+    size = k.shape[-2]
+    leading = q.shape[:-3]
+    heads = q.shape[-3]
+    softcapped = bool(weights.config.attn_logit_softcapping)
+    bias = tables.of(block).bias
     if bias is not None:
         bias = bias[:, size - n : size, :size]
-    elif weights.causal and (n < size or weights.config.attn_logit_softcapping):
+    elif weights.causal and (n < size or softcapped):
         bias = mask(q.new_zeros(n, size))
-    q, k, v = (part.flatten(0, -4) for part in (q, k, v))
-    if weights.config.attn_logit_softcapping:
-        k, v = (repeat_kv(part, q.shape[-3]) for part in (k, v))
-        z = pattern(weights, q @ k.mT, bias) @ v
+    q = q.flatten(0, -4)
+    k = k.flatten(0, -4)
+    v = v.flatten(0, -4)
+    if softcapped:  # torch's attention knows no cap of the scores
+        matches = q @ repeat_kv(k, heads).mT
+        z = pattern(weights, matches, bias) @ repeat_kv(v, heads)
     else:
-        causal, grouped = weights.causal and bias is None, q.shape[-3] != k.shape[-3]
         z = functional.scaled_dot_product_attention(
-            q, k, v, bias, is_causal=causal, scale=scale_of(weights), enable_gqa=grouped
+            q,
+            k,
+            v,
+            bias,
+            is_causal=weights.causal and bias is None,
+            scale=scale_of(weights),
+            enable_gqa=heads != k.shape[-3],
         )
     return z.unflatten(0, leading)
 
@@ -200,37 +217,38 @@ def attend(
 def attend_last(
     weights: Weights,
     block: Block,
-    own: tuple[Tensor, Tensor, Tensor],
-    known: KeysValues,
-    places: PositionTables,
+    projected: tuple[Tensor, Tensor, Tensor],
+    before: KeysValues,
+    tables: PositionTables,
 ) -> Tensor:
-    """z of many variants of the one position behind the known ones. `own: batch head variant
-    d_head, known: batch kv_head key_pos d_head -> batch head variant d_head`
+    """z of many variants of one position, from their queries, keys and values and those of the
+    positions before it. `projected: batch head variant d_head, before: batch kv_head key_pos d_head
+    -> batch head variant d_head`
     """
-    keys, values = known
-    q, k, v = (
-        part.unflatten(1, (keys.shape[1], -1)) for part in own
-    )  # batch kv_head head variant d_head
-    matches = torch.cat([_grouped(q, keys.mT), (q * k).sum(-1, keepdim=True)], dim=-1)
-    bias = places.row(block, keys.shape[-2])
-    shares = pattern(
-        weights, matches, None if bias is None else bias.unflatten(0, (keys.shape[1], -1))
-    )
-    return torch.addcmul(_grouped(shares[..., :-1], values), shares[..., -1:], v).flatten(1, 2)
+    keys, values = before
+    groups = (keys.shape[1], -1)
+    q, k, v = (part.unflatten(1, groups) for part in projected)  # batch kv_head head variant d_head
+    own_match = (q * k).sum(-1, keepdim=True)
+    matches = torch.cat([_grouped(q, keys.mT), own_match], dim=-1)
+    bias = tables.row(block, keys.shape[-2])
+    attention = pattern(weights, matches, None if bias is None else bias.unflatten(0, groups))
+    from_before = _grouped(attention[..., :-1], values)
+    return torch.addcmul(from_before, attention[..., -1:], v).flatten(1, 2)
 
 
 def _grouped(x: Tensor, shared: Tensor) -> Tensor:
-    """Every head's rows times what its group shares. `batch kv_head head row a, batch kv_head a b`"""
+    """Every head's rows times what its group shares. `batch kv_head head row a, batch kv_head a
+    b`"""
     return (x.flatten(2, 3) @ shared).unflatten(2, x.shape[2:4])
 
 
 def pattern_at(
-    weights: Weights, block: Block, q: Tensor, k: Tensor, at: Tensor, places: PositionTables
+    weights: Weights, block: Block, q: Tensor, k: Tensor, at: Tensor, tables: PositionTables
 ) -> Tensor:
     """The pattern row of the query at `at`. `batch head d_head, batch kv_head key_pos d_head ->
     batch head key_pos`"""
     matches = (q.unflatten(1, (k.shape[1], -1)) @ k.mT).flatten(1, 2)
-    bias = places.of(block).bias
+    bias = tables.of(block).bias
     if bias is not None:
         bias = bias[:, at, : k.shape[-2]].transpose(0, 1)
     elif weights.causal:
@@ -241,38 +259,39 @@ def pattern_at(
 def attend_live(
     weights: Weights,
     block: Block,
-    carried: Tensor,
-    known: KeysValues | None,
-    places: PositionTables,
+    resid: Tensor,
+    before: KeysValues | None,
+    tables: PositionTables,
 ) -> Tensor:
     """z of the live positions of every variant; each reads what stands before them and, as the mask
     allows, its own live positions. `batch variant live d_model, twice batch kv_head key_pos d_head
     -> batch variant live head d_head`
     """
-    size = 0 if known is None else known[0].shape[-2]
-    pos = torch.arange(size, size + carried.shape[2], device=carried.device)[None, None]
-    return attend_among(
-        weights, block, project(weights, block, carried, places, pos), known, places
-    )
+    size = 0 if before is None else before[0].shape[-2]
+    pos = torch.arange(size, size + resid.shape[2], device=resid.device)[None, None]
+    projected = project(weights, block, resid, tables, pos)
+    return attend_among(weights, block, projected, before, tables)
 
 
 def attend_among(
     weights: Weights,
     block: Block,
-    own: Sequence[Tensor],
-    known: KeysValues | None,
-    places: PositionTables,
+    projected: Sequence[Tensor],
+    before: KeysValues | None,
+    tables: PositionTables,
 ) -> Tensor:
     """The same from their queries, keys and values, `batch variant head live d_head` (kv_head for
     two)."""
-    if known is not None and own[0].shape[-2] == 1:
-        q, k, v = (part.squeeze(-2).transpose(1, 2) for part in own)
-        return attend_last(weights, block, (q, k, v), known, places).transpose(1, 2).unsqueeze(2)
-    q, k, v = own
-    if known is not None:
-        before = (part[:, None].expand(-1, q.shape[1], -1, -1, -1) for part in known)
-        k, v = (torch.cat(parts, dim=-2) for parts in zip(before, (k, v), strict=True))
-    return attend(weights, block, q, k, v, places).transpose(2, 3)
+    q, k, v = projected
+    if before is not None and q.shape[-2] == 1:
+        # One live position a variant: the keys and values before it need not be repeated.
+        q, k, v = (part.squeeze(-2).transpose(1, 2) for part in projected)
+        return attend_last(weights, block, (q, k, v), before, tables).transpose(1, 2).unsqueeze(2)
+    if before is not None:
+        keys, values = (part[:, None].expand(-1, q.shape[1], -1, -1, -1) for part in before)
+        k = torch.cat([keys, k], dim=-2)
+        v = torch.cat([values, v], dim=-2)
+    return attend(weights, block, q, k, v, tables).transpose(2, 3)
 
 
 def read_memory(weights: Weights, block: Block, resid: Tensor, memory: KeysValues) -> Tensor:
@@ -321,32 +340,26 @@ def add(config: Config, writer: Writer, resid: Tensor, written: Tensor) -> Tenso
     unchanged."""
     if config.family.norm_after_write:
         return resid + _norm(written, writer.norm_written, None, config)
-    return (
-        _norm(resid + written, writer.norm, writer.norm_bias, config)
-        if config.family.norm_after_sum
-        else resid + written
-    )
+    if config.family.norm_after_sum:
+        return _norm(resid + written, writer.norm, writer.norm_bias, config)
+    return resid + written
 
 
 def write(weights: Weights, block: Block, resid: Tensor, z: Tensor) -> Tensor:
     """E′: E + Concat(z) W_O + b_O, through norms where they stand behind. `... pos d_model, ... pos
     head d_head`"""
-    return _write(
-        weights.config,
-        attention_of(block),
-        resid.clone(memory_format=torch.contiguous_format),
-        z.flatten(-2),
-    )
+    # A copy, because the write is added in place.
+    total = resid.clone(memory_format=torch.contiguous_format)
+    return _write(weights.config, attention_of(block), total, z.flatten(-2))
 
 
-def activate(weights: Weights, block: Block, seen: Tensor) -> Tensor:
+def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
     """The MLP's activations from what it reads of the stream. `... d_model -> ... d_mlp`"""
-    config, activation = weights.config, ACTIVATIONS[weights.config.activation]
-    x = (
-        _norm(seen, block.norm_mlp, block.norm_mlp_bias, config)
-        if config.family.norm_first
-        else seen
-    )
+    config = weights.config
+    activation = ACTIVATIONS[config.activation]
+    x = resid
+    if config.family.norm_first:
+        x = _norm(resid, block.norm_mlp, block.norm_mlp_bias, config)
     if block.w_gate is not None and block.w_up is not None:
         return activation(_linear(x, block.w_gate, None)).mul_(_linear(x, block.w_up, None))
     assert block.w_in is not None
@@ -380,9 +393,8 @@ def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config)
     if config.family.norm == "LayerNorm":
         return functional.layer_norm(x, x.shape[-1:], weight, bias, config.epsilon)
     if config.family.in_float32 and x.dtype == torch.float64:
-        return forward.norm(
-            x, weight, bias, config
-        )  # rounded to float32 on the way, as the family's own code does
+        # Rounded to float32 on the way, as the family's own code does.
+        return forward.norm(x, weight, bias, config)
     return functional.rms_norm(x, x.shape[-1:], forward.gain_of(weight, config), config.epsilon)
 
 

@@ -82,7 +82,8 @@ def write_page(
     frames = summary.frames(summary.add_up(folder, made), folder)
     if frames["words"].empty:
         raise InputError(
-            f"Reading the sweep in {folder}: none of its {made['counts']['in']} sentences was measured, so "
+            f"Reading the sweep in {folder}: none of its {made['counts']['in']} sentences was "
+            f"measured, so "
             "there is nothing to draw; its manifest says why they were left out."
         )
     frames["columns"] = dictionary(frames)
@@ -110,7 +111,8 @@ def _chosen(frames: Frames, words: Sequence[str] | None) -> list[str]:
     for word in words or ():
         if word not in known:
             raise InputError(
-                f"Drawing {word!r} from the sweep: it has no measured sentence, the words there are "
+                f"Drawing {word!r} from the sweep: it has no measured sentence, the words "
+                f"there are "
                 f"{', '.join(known[:SHOWN])}; ask for one of these."
             )
     sizes = frames["words"].groupby("word")["sentences_report"].sum()
@@ -182,7 +184,10 @@ def _said(pairs: Sequence[Mapping[Any, Any]], rows: pd.DataFrame, word: str) -> 
     apart = [pair for pair in pairs if pair["ranked"]]
     opening = f"In {counted(number, 'sentence')} that nothing was fitted on"
     if not apart:
-        return f"{opening}, the senses of “{word}” were not shown to be apart at the word, so no effect is given."
+        return (
+            f"{opening}, the senses of “{word}” were not shown to be apart at the word, so "
+            f"no effect is given."
+        )
     some = f"{len(apart)} of its {len(pairs)} pairs of senses are apart"
     which = "its senses are apart" if len(pairs) == len(apart) else some
     moving = (
@@ -199,7 +204,8 @@ def _said(pairs: Sequence[Mapping[Any, Any]], rows: pd.DataFrame, word: str) -> 
     ]
     rest = f", and {len(told) - 3} more" if len(told) > 3 else ""
     return (
-        f"{opening}, {which} at “{word}”. Swapping the output of a head moves the word towards the other sense: "
+        f"{opening}, {which} at “{word}”. Swapping the output of a head moves the word towards "
+        f"the other sense: "
         f"{', '.join(told[:3])}{rest} of the gap, beyond a donor of the same sense."
     )
 

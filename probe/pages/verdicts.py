@@ -29,7 +29,8 @@ MEANINGS = {
     "backup": "stands in for another head: swapping both moves the word further",
     "erased": "writes much of the gap, and later layers take it away",
     "unread": "moves the word; that what is said next follows was not shown",
-    "suggestive": "moves the word by 2 % or more, but this is not confirmed for every head tested",
+    "suggestive": f"moves the word by {percent(SMALLEST)} or more, but this is not confirmed for "
+    "every head tested",
     "separates": "writes something different for each sense; no effect was shown",
     "none": "nothing was shown",
 }

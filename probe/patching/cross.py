@@ -7,12 +7,10 @@ gives one run a part of the other's, everything else responds, and M is read aga
 performed, none approximated.
 
 * Heads: z of one head, at the last target position only. Earlier target positions keep what they
-  read, so all heads
-  together need not make up the whole gap: what is missing came in through earlier words of the
-  translation.
+  read, so all heads together need not make up the whole gap: what is missing came in through
+  earlier words of the translation.
 * Source words: what the encoder hands over at some source positions, for all heads and all target
-  positions. All
-  positions together are the other run.
+  positions. All positions together are the other run.
 
 Source: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, denoising and
 noising).
@@ -29,7 +27,7 @@ Source: Elhage et al. 2021 (direct paths); Wang et al. 2022 (direct logit attrib
 norm's scale frozen).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -133,31 +131,32 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
     model = load(model)
     stacks = _stacks_of(model)
     layers, heads = stacks["cross"].shape[:2]
-    one = torch.eye(layers * heads, dtype=torch.bool, device=model.device).unflatten(
-        1, (layers, heads)
-    )
-    tree, variant_of = branches(~torch.cat([one, one.new_ones(1, layers, heads)]))
-    margins, moved = [], []
+    eye = torch.eye(layers * heads, dtype=torch.bool, device=model.device)
+    one_head = eye.unflatten(1, (layers, heads))
+    all_heads = one_head.new_ones(1, layers, heads)
+    tree, variant_of = branches(~torch.cat([one_head, all_heads]))
+    margins = []
+    moved = []
     with torch.inference_mode():
         for choice in choices:
-            words, target = _first_tokens(model, choice), target_tokens(model, choice.target).ids
-            sources = (tokenize(model, source).ids for source in (choice.source_a, choice.source_b))
-            runs = [forward.decode(stacks, target, forward.encode(stacks, ids)) for ids in sources]
+            words = _first_tokens(model, choice)
+            target = target_tokens(model, choice.target).ids
+            runs = []
+            for source in (choice.source_a, choice.source_b):
+                memory = forward.encode(stacks, tokenize(model, source).ids)
+                runs.append(forward.decode(stacks, target, memory))
             margin = torch.stack([_margin(run.logits, words) for run in runs])
-            logits = (
-                _swapped(stacks, a, b, tree, len(target))
-                for a, b in zip(runs, reversed(runs), strict=True)
-            )
+            swapped = []
+            for recipient, donor in zip(runs, reversed(runs), strict=True):
+                logits = _swapped(stacks, recipient, donor, tree, len(target))
+                swapped.append(_margin(logits, words)[variant_of])
             margins.append(margin)
-            moved.append(
-                torch.stack([_margin(found, words) for found in logits])[:, variant_of]
-                - margin[:, None]
-            )
-    together = torch.stack(moved).cpu().clone()
+            moved.append(torch.stack(swapped) - margin[:, None])
+    every = torch.stack(moved).cpu().clone()  # choice recipient variant, all heads at once the last
     return CrossSwaps(
-        torch.stack(margins).cpu().clone(),
-        together[..., :-1].unflatten(-1, (layers, heads)),
-        together[..., -1],
+        margin=torch.stack(margins).cpu().clone(),
+        moved=every[..., :-1].unflatten(-1, (layers, heads)),
+        together=every[..., -1],
     )
 
 
@@ -181,12 +180,12 @@ def _swapped(
 
 
 def swap_source_words(
-    model: ModelSource, choices: Sequence[WordChoice], places: Sequence[Sequence[Sequence[int]]]
+    model: ModelSource, choices: Sequence[WordChoice], positions: Sequence[Sequence[Sequence[int]]]
 ) -> Tensor:
     """How far the margin (see `swap_heads`) moves with the other run's encoder output at some
     source positions.
 
-    `places` holds, for every choice, as many sets of source positions. `-> choice recipient set`.
+    `positions`: for every choice as many sets of source positions. `-> choice recipient set`.
     Raises as `swap_heads`, and InputError where the two sources are not equally long or a position
     is not in them.
 
@@ -204,22 +203,26 @@ def swap_source_words(
     stacks = _stacks_of(model)
     moved = []
     with torch.inference_mode():
-        for choice, sets in zip(choices, places, strict=True):
-            words, target = _first_tokens(model, choice), target_tokens(model, choice.target).ids
+        for choice, sets in zip(choices, positions, strict=True):
+            words = _first_tokens(model, choice)
+            target = target_tokens(model, choice.target).ids
             rows = [tokenize(model, source).ids for source in (choice.source_a, choice.source_b)]
             taken = _taken(choice, sets, *map(len, rows)).to(model.device)
             memory = [forward.encode(stacks, ids) for ids in rows]
-            mixed = [torch.where(taken, memory[1 - side], memory[side]) for side in (0, 1)]
-            margin = [_margin(forward.decode(stacks, target, each).logits, words) for each in mixed]
-            moved.append(torch.stack([each[1:] - each[0] for each in margin]))
+            by_recipient = []
+            for own, donor in zip(memory, reversed(memory), strict=True):
+                mixed = torch.where(taken, donor, own)
+                margin = _margin(forward.decode(stacks, target, mixed).logits, words)
+                by_recipient.append(margin[1:] - margin[0])  # the first takes nothing
+            moved.append(torch.stack(by_recipient))
     return torch.stack(moved).cpu().clone()
 
 
 def _stacks_of(model: Model) -> Stacks:
     if model.config.family.kind != "encoder-decoder":
         raise UnsupportedModel(
-            f"Swapping cross-attention of {model.name}: it has none, expected an encoder-decoder; take a T5, BART or "
-            "Marian."
+            f"Swapping cross-attention of {model.name}: it has none, expected an encoder-decoder; "
+            "take a T5, BART or Marian."
         )
     return read_stacks(model.weights, model.config)
 
@@ -228,17 +231,19 @@ def _taken(choice: WordChoice, sets: Sequence[Sequence[int]], size: int, other: 
     """Where each set takes the other run's, the first nowhere. `-> 1 + set, key_pos 1`"""
     if size != other:
         raise InputError(
-            f"Swapping words of {choice.source_a!r} and {choice.source_b!r}: got {size} and {other} tokens, expected "
-            "as many in both; give two sentences whose words stand at the same places."
+            f"Swapping words of {choice.source_a!r} and {choice.source_b!r}: got {size} and "
+            f"{other} tokens, expected as many in both; give two sentences whose words stand at "
+            "the same places."
         )
-    if outside := [place for places in sets for place in places if not 0 <= place < size]:
-        raise InputError(
-            f"Swapping words of {choice.source_a!r}: got position {outside[0]}, expected 0 to {size - 1}; choose one "
-            "of these."
-        )
+    for pos in (pos for positions in sets for pos in positions):
+        if not 0 <= pos < size:
+            raise InputError(
+                f"Swapping words of {choice.source_a!r}: got position {pos}, expected 0 to "
+                f"{size - 1}; choose one of these."
+            )
     taken = torch.zeros(1 + len(sets), size, 1, dtype=torch.bool)
-    for row, places in zip(taken[1:], sets, strict=True):
-        row[list(places)] = True
+    for row, positions in zip(taken[1:], sets, strict=True):
+        row[list(positions)] = True
     return taken
 
 
@@ -247,13 +252,13 @@ def _margin(logits: Tensor, words: tuple[int, int]) -> Tensor:
 
 
 def _first_tokens(model: Model, choice: WordChoice) -> tuple[int, int]:
-    first, second = (
-        first_token(model, choice.target, word) for word in (choice.word_a, choice.word_b)
-    )
+    first = first_token(model, choice.target, choice.word_a)
+    second = first_token(model, choice.target, choice.word_b)
     if first == second:
         raise InputError(
-            f"Choosing between {choice.word_a!r} and {choice.word_b!r}: both begin with the same token, expected two; "
-            "give words that begin differently, or a target that goes on as far as they agree."
+            f"Choosing between {choice.word_a!r} and {choice.word_b!r}: both begin with the same "
+            "token, expected two; give words that begin differently, or a target that goes on as "
+            "far as they agree."
         )
     return first, second
 
@@ -261,14 +266,12 @@ def _first_tokens(model: Model, choice: WordChoice) -> tuple[int, int]:
 def first_token(model: Model, target: str, word: str) -> int:
     """The first token of `word` behind `target`. Raises InputError where the target's own tokens
     change with it."""
-    before, whole = (
-        target_tokens(model, target).ids,
-        target_tokens(model, f"{target.rstrip()} {word}").ids,
-    )
+    before = target_tokens(model, target).ids
+    whole = target_tokens(model, f"{target.rstrip()} {word}").ids
     if whole[: len(before)] != before or len(whole) == len(before):
         raise InputError(
-            f"Putting {word!r} behind {target!r}: the tokens of the target change, expected it to end where a word "
-            "does; give the target up to the end of a word."
+            f"Putting {word!r} behind {target!r}: the tokens of the target change, expected it to "
+            "end where a word does; give the target up to the end of a word."
         )
     return whole[len(before)]
 
@@ -319,12 +322,12 @@ def toward(model: Model, token: int, other: int | None = None) -> Tensor:
     return table[token] - (table.mean(0) if other is None else table[other])
 
 
-def by_source(pair: PairTrace, found: Directions) -> Tensor:
+def by_source(pair: PairTrace, along: Directions) -> Tensor:
     """ΔE of every cross-attention head by source token, along its direction. `-> layer head
     query_pos key_pos`"""
     w_o = torch.stack([block.w_o for block in pair.cross.stack.blocks]).cpu()
-    asked = torch.einsum("lhdm,ltm->lhtd", w_o, found.cross)
-    return pair.cross.pattern * (asked @ pair.cross.v.transpose(-1, -2))
+    direction_of_z = torch.einsum("lhdm,ltm->lhtd", w_o, along.cross)
+    return pair.cross.pattern * (direction_of_z @ pair.cross.v.transpose(-1, -2))
 
 
 def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
@@ -335,35 +338,33 @@ def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
     final, _ = stacks["decoder"].norm(config.family.final_norm, direction.dtype)
     if final is not None:
         back = _through(back, pair.decoder.resid_post[-1], final, config)
-    found: dict[str, list[Tensor]] = {"mlp": [], "cross": [], "decoder": []}
+    by_writer: dict[str, list[Tensor]] = {"mlp": [], "cross": [], "decoder": []}
     for layer in reversed(range(len(pair.cross.z))):
-        own, across = (stacks[name].blocks[layer] for name in ("decoder", "cross"))
-        before = (
-            pair.cross.resid_mid[layer],
-            pair.cross.resid_pre[layer],
-            pair.decoder.resid_pre[layer],
-        )
-        written = (
-            pair.decoder.mlp_out[layer],
-            pair.cross.attn_out[layer],
-            pair.decoder.attn_out[layer],
-        )
-        gains = (own.norm_mlp, across.norm, own.norm)
-        for name, start, added, gain in zip(found, before, written, gains, strict=True):
+        own = stacks["decoder"].blocks[layer]
+        across = stacks["cross"].blocks[layer]
+        # Against the way of the stream: the MLP writes last. The stream in front of each writer,
+        # what it writes, and the gain of the norm behind the sum.
+        writers = {
+            "mlp": (pair.cross.resid_mid[layer], pair.decoder.mlp_out[layer], own.norm_mlp),
+            "cross": (pair.cross.resid_pre[layer], pair.cross.attn_out[layer], across.norm),
+            "decoder": (pair.decoder.resid_pre[layer], pair.decoder.attn_out[layer], own.norm),
+        }
+        for name, (resid, written, gain) in writers.items():
             if config.family.norm_after_sum:
                 assert gain is not None
-                back = _through(back, start + added, gain, config)
-            found[name].append(back)
-    stacked: Mapping[str, Tensor] = {name: torch.stack(each[::-1]) for name, each in found.items()}
+                back = _through(back, resid + written, gain, config)
+            by_writer[name].append(back)
+    stacked = {name: torch.stack(layers[::-1]) for name, layers in by_writer.items()}
     return Directions(**stacked, entering=back)
 
 
 def _through(back: Tensor, entering: Tensor, gain: Tensor, config: Config) -> Tensor:
-    """A direction behind a norm as one in front of it, the norm's scale held. `query_pos d_model`,
+    """A direction behind a norm as one in front of it, its scale frozen. `query_pos d_model`,
     unchanged"""
-    family, back = config.family, back * gain
-    if family.norm == "LayerNorm":
+    back = back * gain
+    if config.family.norm == "LayerNorm":
         entering = entering - entering.mean(-1, keepdim=True)
         back = back - back.mean(-1, keepdim=True)
-    seen = entering.float() if family.in_float32 else entering  # as `forward.norm` has it
-    return back * formulas.inverse_rms(seen, config.epsilon)
+    if config.family.in_float32:  # as `forward.norm` has it
+        entering = entering.float()
+    return back * formulas.inverse_rms(entering, config.epsilon)

@@ -42,14 +42,14 @@ class Branch(NamedTuple):
     swapped: Tensor
 
 
-def branches(kept: Tensor) -> tuple[list[Branch], Tensor]:
+def branches(head_sets: Tensor) -> tuple[list[Branch], Tensor]:
     """How variants branch in each block, and which variant at the end each set is. `set layer head
     -> a branch a layer, set`. Variant 0 is always the unchanged run; sets that differ only in later
     blocks are one variant so far.
     """
-    unchanged = kept.new_zeros(1, *kept.shape[1:])
-    swapped = torch.cat([unchanged, ~kept])
-    variant_of = torch.zeros(len(swapped), dtype=torch.long, device=kept.device)
+    unchanged = head_sets.new_zeros(1, *head_sets.shape[1:])
+    swapped = torch.cat([unchanged, ~head_sets])
+    variant_of = torch.zeros(len(swapped), dtype=torch.long, device=head_sets.device)
     tree = []
     for heads in swapped.unbind(1):
         # Sorted by parent and heads, so that the variant without any swap comes first.
@@ -80,8 +80,8 @@ def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
         >>> probe.swap_heads(weights, rows, donor_z, direction).shape  # row layer head direction
         torch.Size([2, 4, 4, 1])
     """
-    kept = _all_but_one(weights, donor_z.shape[1])
-    return swap_sets(weights, rows, donor_z, kept, directions).unflatten(1, donor_z.shape[1:3])
+    head_sets = _all_but_one(weights, donor_z.shape[1])
+    return swap_sets(weights, rows, donor_z, head_sets, directions).unflatten(1, donor_z.shape[1:3])
 
 
 def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth: int) -> Tensor:
@@ -117,14 +117,14 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
 
 
 def swap_sets(
-    weights: Weights, rows: Rows, donor_z: Tensor, kept: Tensor, directions: Tensor
+    weights: Weights, rows: Rows, donor_z: Tensor, head_sets: Tensor, directions: Tensor
 ) -> Tensor:
     """Where the read-out moves when every head outside a set has the donor's z at the target, for
     many sets of heads.
 
     Heads inside a set, and all MLPs, are live: they respond to what changed below them. `rows`,
-    `donor_z` and `directions` as in `swap_heads` · `kept: set layer head`, True inside the set ->
-    `row set direction`: <resid - unchanged resid, direction>. Directions of each row's own, `row
+    `donor_z` and `directions` as in `swap_heads` · `head_sets: set layer head`, True inside the set
+    -> `row set direction`: <resid - unchanged resid, direction>. Directions of each row's own, `row
     stage d_model`, are read behind every block and, where there is one more, behind the final norm:
     `-> row set stage`.
 
@@ -141,12 +141,13 @@ def swap_sets(
         >>> moved.shape  # row set direction
         torch.Size([2, 1, 1])
     """
-    if not weights.causal and len(kept) > SETS_AT_ONCE:
+    if not weights.causal and len(head_sets) > SETS_AT_ONCE:
         parts = [
-            swap_sets(weights, rows, donor_z, some, directions) for some in kept.split(SETS_AT_ONCE)
+            swap_sets(weights, rows, donor_z, some, directions)
+            for some in head_sets.split(SETS_AT_ONCE)
         ]
         return torch.cat(parts, dim=1)
-    tree, variant_of = branches(kept.to(weights.device))
+    tree, variant_of = branches(head_sets.to(weights.device))
 
     def swap(texts: Texts, members: list[int], tables: PositionTables) -> Tensor:
         donors = donor_z[members].to(weights.device, weights.dtype)

@@ -158,7 +158,7 @@ def _run(
         mlp_input = resid if weights.config.family.parallel else resid_mid
         hidden = fused.activate(weights, block, mlp_input)
         layers.append(LayerCache(resid, q, k, v, z, resid_mid, hidden))
-        # A copy, because the MLP's write is added in place and resid_mid is kept.
+        # A copy, because the MLP's write is added in place and resid_mid is cached.
         resid = fused.write_mlp(weights, block, resid_mid.clone(), hidden)
     return tuple(layers), resid
 

@@ -378,8 +378,9 @@ def sign_flip_test(
 
     Example:
         >>> import numpy as np
-        >>> effects = np.array([[1.0, 0.1], [0.9, -0.2], [1.1, 0.0], [1.2, 0.1], [0.8, -0.1], [1.0, 0.1]])
-        >>> test = probe.sign_flip_test(effects, ["mud", "boat", "lake", "loan", "cash", "debt"], seed=0)
+        >>> effects = np.array([[1, 0.1], [0.9, -0.2], [1.1, 0], [1.2, 0.1], [0.8, -0.1], [1, 0]])
+        >>> cue_words = ["mud", "boat", "lake", "loan", "cash", "debt"]
+        >>> test = probe.sign_flip_test(effects, cue_words, seed=0)
         >>> test.p[0] < 0.05 < test.p[1]  # the first column is above 0 in every pair
         np.True_
     """

@@ -150,7 +150,7 @@ def read_sentences(given: Any, *, word: str | None = None) -> Corpus:
         ...     {"word": "bank", "sense": "money", "text": "A loan from the bank"},
         ... ]
         >>> corpus = probe.read_sentences(rows)
-        >>> len(corpus.sentences), corpus.sentences[0].start  # the character at which the word begins
+        >>> len(corpus.sentences), corpus.sentences[0].start  # the word's first character
         (2, 20)
     """
     return _read(given, word, only=word)

@@ -127,8 +127,8 @@ def test_a_way_of_one_step_names_one_head():
     resolver, _ = names("small_decoy")
     told, chance = paths_told(frames)
     assert (
-        told
-        == f"{resolver} brings the meaning from the cue to “{WORD}”: 100\u202f% of the gap goes over this path."
+        told == f"{resolver} brings the meaning from the cue to “{WORD}”: 100\u202f% of the gap "
+        "goes over this path."
     )
     assert (
         chance == "The best of random sets of as many edges into the same layers carries 0\u202f%."
@@ -267,7 +267,10 @@ def test_sentences_that_are_not_aligned_are_not_followed_and_the_page_says_so():
     for name, columns in circuit.COLUMNS.items():
         assert frames[name].empty and tuple(frames[name]) == columns
     [item] = section(frames)["words"]
-    reason = "The sentences are not aligned in pairs, so no position of one stands for a position of the other."
+    reason = (
+        "The sentences are not aligned in pairs, so no position of one stands for a position of "
+        "the other."
+    )
     assert why_not(item["missing"]) == reason
     assert (item["charts"], item["edges"], item["circuit"]) == ([], [], None)
     assert "by way of " in page_text.sentence(frames, WORD)
@@ -281,7 +284,10 @@ def test_a_model_that_reads_both_ways_is_not_followed_and_the_page_says_so():
         frame.empty and tuple(frame) == circuit.COLUMNS[name] for name, frame in empty.items()
     )
     [item] = section(frames | empty | {"words": frames["words"].assign(causal=False)})["words"]
-    why = "This model reads both ways, so what is brought to a word has no one direction along the tokens."
+    why = (
+        "This model reads both ways, so what is brought to a word has no one direction along the "
+        "tokens."
+    )
     assert why_not(item["missing"]) == why
     [item] = section(frames | empty)["words"]
     assert why_not(item["missing"]).startswith(
@@ -322,8 +328,8 @@ MLP_AT_WORD = {"channel": "input", "sender_pos": "word", "receiver_head": np.nan
 def test_every_kind_of_step_is_a_sentence(changed, said):
     told = path_in_words(view.one_path([STEP | changed]), WORD)
     assert (
-        told
-        == f"{said}: 50\u202f% of the gap goes over this path (not confirmed for every step, p = .2)."
+        told == f"{said}: 50\u202f% of the gap goes over this path "
+        "(not confirmed for every step, p = .2)."
     )
 
 

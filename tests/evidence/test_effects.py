@@ -35,7 +35,7 @@ def make_pairs(sentences=GRID, *, most=1000, seed=0, **which):
 # --- which sentence gives to which ----------------------------------------------------------------
 
 
-def test_aligned_pairs_differ_in_the_cue_only_and_same_sense_donors_have_another_cue_of_the_same_frame_and_distance():
+def test_aligned_pairs_differ_in_the_cue_only_and_same_sense_donors_are_of_the_same_frame():
     pairs = make_pairs()
     assert len(pairs) == len(GRID) / 2 and pairs.design == ALIGNED
     for a, b, distance in zip(pairs.a, pairs.b, pairs.distances, strict=True):
@@ -161,7 +161,8 @@ def measured(setting, depth, pairs=PAIRS, first=1):
 
 
 def coordinates(setting, recipient, donor):
-    """M at every stage of whole forwards, unchanged and with each head's z the donor's. `row stage`"""
+    """M at every stage of whole forwards, unchanged and with each head's z the donor's. `row
+    stage`"""
     model, ids, states, axes = setting
     text = TargetText(tuple(ids[recipient]), len(ids[recipient]) - 1)
     given = [{head: states.z[donor][head]} for head in np.ndindex(LAYERS, HEADS)]

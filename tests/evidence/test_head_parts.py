@@ -46,13 +46,13 @@ def study(seed):
 
 @pytest.fixture(scope="module", params=mostly_campaign([0, 1, 2, 3]))
 def planted(request):
-    """The routes of such a model, and that head's place."""
+    """The head parts of such a model, and that head's place."""
     result, _, place = study(request.param)
     found = result.pairs[0].head_parts
     return found.shares, place, found
 
 
-def test_a_resolver_carries_the_sense_from_the_cue_looks_where_it_always_looks_and_no_other_head_does(
+def test_a_resolver_carries_the_sense_from_the_cue_and_looks_where_it_always_looks(
     planted,
 ):
     found, place, _ = planted
@@ -94,7 +94,7 @@ def test_without_aligned_pairs_the_cue_and_the_ablation_are_measured():
         assert values[place] == pytest.approx(1, abs=0.1)
 
 
-def test_pairs_of_unequal_length_have_no_routes_and_no_crash(studied):
+def test_pairs_of_unequal_length_have_no_mixed_parts_and_no_crash(studied):
     result, model, place = studied
     longer = list(result.texts)
     row = result.pairs[0].head_parts.pairs.a[0]
@@ -145,7 +145,7 @@ def test_the_intervals_hold_what_was_planted(planted):
         assert low[place] - 0.02 < {"pattern_only": 0}.get(kind, 1) < high[place] + 0.02
 
 
-def test_only_the_leading_heads_have_routes(studied, monkeypatch):
+def test_only_the_leading_heads_have_parts(studied, monkeypatch):
     result, model, _ = studied
     every = measured(result, model)
     monkeypatch.setattr(head_parts, "MOST_HEADS", 3)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from families import SINGLE, each_family, family_model
 from handmade import HEADS
-from planted import way_model
+from planted import path_model
 
 from probe.model.load import read_weights
 from probe.patching.edges import CHANNELS, EDGE_DTYPE, edges_of
@@ -58,8 +58,8 @@ def test_only_a_later_block_can_read():
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("kind", ["two_steps", "by_query", "by_key"])
 def test_heads_that_were_planted_to_read_each_other_fit_best(kind, seed):
-    model, ways = way_model(kind, seed)
-    sender, _, receiver, _, channel = [*ways.edges][-1]
+    model, planted = path_model(kind, seed)
+    sender, _, receiver, _, channel = [*planted.edges][-1]
     scores = scores_of(read_weights(model))[
         CHANNELS.index(channel), sender[0], :, receiver[0], receiver[1]
     ]

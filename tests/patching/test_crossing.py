@@ -58,7 +58,7 @@ def z_of(model, source):
 
 
 def giving(z, *, head=None):
-    """The edit that gives heads of every layer, or one of one, their z at the last target position."""
+    """The edit that gives heads of every layer, or one of one, z at the last target position."""
 
     def give(which, value, row):
         row[-1, which] = value
@@ -195,15 +195,22 @@ def test_by_source_is_delta_e_by_source_along_the_direction(kind):
 
 
 LONGER = (
-    "Swapping words of 'Make a deposit at the bank' and 'He sat by the river near the bank': got 18 and 17 tokens, "
-    "expected as many in both; give two sentences whose words stand at the same places."
+    "Swapping words of 'Make a deposit at the bank' and 'He sat by the river near the bank': got "
+    "18 and 17 tokens, expected as many in both; give two sentences whose words stand at "
+    "the same places."
 )
-BEYOND = "Swapping words of 'He sat by the river near the bank': got position 99, expected 0 to 16; choose one of these."
+BEYOND = (
+    "Swapping words of 'He sat by the river near the bank': got position 99, expected 0 to 16; "
+    "choose one of these."
+)
 ALIKE = (
-    "Choosing between 'bank' and 'bank': both begin with the same token, expected two; give words that begin "
-    "differently, or a target that goes on as far as they agree."
+    "Choosing between 'bank' and 'bank': both begin with the same token, expected two; "
+    "give words that begin differently, or a target that goes on as far as they agree."
 )
-NONE = "Swapping cross-attention of bert: it has none, expected an encoder-decoder; take a T5, BART or Marian."
+NONE = (
+    "Swapping cross-attention of bert: it has none, expected an encoder-decoder; take a T5, BART "
+    "or Marian."
+)
 
 
 @pytest.mark.parametrize(
@@ -233,6 +240,6 @@ def test_a_target_that_ends_within_a_word_is_refused(monkeypatch):
     with pytest.raises(InputError) as raised:
         first_token(model, TARGET, "bank")
     assert str(raised.value) == (
-        "Putting 'bank' behind 'a fluffy blue creature': the tokens of the target change, expected it to end where a "
-        "word does; give the target up to the end of a word."
+        "Putting 'bank' behind 'a fluffy blue creature': the tokens of the target change, "
+        "expected it to end where a word does; give the target up to the end of a word."
     )

@@ -185,7 +185,7 @@ def test_a_swap_at_the_last_block_before_the_read_out_is_its_write_and_what_the_
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_swapping_everything_is_the_donors_run_where_nothing_else_is_read(kind):
-    """Same word, same position, every head of every layer from the donor: what is left to differ?"""
+    """Same word, same position, every head of every layer from the donor: what can differ?"""
     model, weights, [recipient, *_], _ = setting(kind)
     donor = random_rows(model, seed=9)[0]
     donor = TargetText(

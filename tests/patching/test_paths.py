@@ -1,5 +1,5 @@
-"""Every path from a sender to a receiver against hooked forwards, sets of edges at once, and
-planted ways found."""
+"""Every edge from a sender to a receiver against hooked forwards, sets of edges at once, and
+planted paths found."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from hooked_runs import (
     read_all,
     typed,
 )
-from planted import AXIS, CUE, WAYS, flat, way_pairs
+from planted import AXIS, CUE, PATH_KINDS, flat, path_pairs
 from seeds import mostly_campaign
 
 from probe.model.load import read_weights
@@ -28,9 +28,9 @@ from probe.patching.pair import cache_pair
 TOGETHER = {
     "two_ways": 2,
     "either_way": 2,
-}  # ways of which each has half, either because they add up or because one
+}  # paths of which each has half, either because they add up or because one
 # alone is enough to make the first sense and both are needed to make the second; elsewhere there is
-# one way
+# one path
 
 
 @pytest.mark.parametrize(("kind", "dtype"), typed())
@@ -120,7 +120,7 @@ def chain_of(every, rng):
 
 
 @pytest.mark.parametrize(("kind", "dtype"), typed())
-def test_a_way_is_its_steps_one_after_the_other(kind, dtype):
+def test_a_path_is_its_steps_one_after_the_other(kind, dtype):
     """Each step a hooked forward of its own; the last one's z is read with every other head at the
     word held."""
     model, rng, largest = made(kind, dtype), np.random.default_rng(0), 0.0
@@ -150,8 +150,8 @@ def test_a_way_is_its_steps_one_after_the_other(kind, dtype):
 
 
 def planted(kind, seed=0, make=make_handmade):
-    """The weights, some pairs of either frame, and the ways of a model."""
-    weights, a, b, made = way_pairs(kind, seed, make)
+    """The weights, some pairs of either frame, and the paths of a model."""
+    weights, a, b, made = path_pairs(kind, seed, make)
     return weights, a[::3], b[::3], made
 
 
@@ -166,7 +166,7 @@ MAKERS = [(make_handmade, 0.02), pytest.param(make_handmade_encoder, 0.03, marks
 
 
 @pytest.mark.parametrize("seed", mostly_campaign([0, 1, 2]))
-@pytest.mark.parametrize("kind", WAYS)
+@pytest.mark.parametrize("kind", PATH_KINDS)
 @pytest.mark.parametrize(("make", "bound"), MAKERS)
 def test_planted_edges_do_what_they_were_planted_for_and_no_other_does_anything(
     make, bound, kind, seed
@@ -187,7 +187,7 @@ def test_planted_edges_do_what_they_were_planted_for_and_no_other_does_anything(
 
 
 @pytest.mark.parametrize("seed", mostly_campaign([0, 1]))
-@pytest.mark.parametrize("kind", WAYS)
+@pytest.mark.parametrize("kind", PATH_KINDS)
 def test_planted_ways_are_found_whole(kind, seed):
     weights, a, b, made = planted(kind, seed)
     found = edges.edges(weights, a, b, AXIS, depth=LAYERS)
@@ -254,7 +254,7 @@ def test_totals_are_run_where_an_edge_could_reach_enough_and_for_a_sample_of_the
     assert few.swapped.shape == (len(given[1]), 2, LAYERS, given[0].shape[1] + 1, 3)
 
 
-def test_totals_of_given_edges_are_those_of_all_paths(two_steps):
+def test_totals_of_given_edges_are_those_of_all_edges(two_steps):
     given, _, every = two_steps
     some = np.random.default_rng(0).choice(len(every.edges), 40, replace=False)
     moved = edges.total_effects(*given, every.edges[some], depth=LAYERS)
@@ -287,7 +287,7 @@ def test_rows_are_means_and_shares_of_the_gap(two_steps):
     )
 
 
-def test_what_no_way_carries_is_not_carried(two_steps):
+def test_what_no_path_carries_is_not_carried(two_steps):
     given, _, every = two_steps
     result = paths.paths(*given, every, depth=LAYERS, least=2.0)
     assert (

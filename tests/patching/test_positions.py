@@ -109,16 +109,16 @@ def test_rows_say_what_moves_to_which_side():
 
 
 UNEQUAL = (
-    "Tracing pair 0: got 4 and 3 tokens with the word at 3 and 2, expected the same of both; leave the pair out or "
-    "write its members equally long."
+    "Tracing pair 0: got 4 and 3 tokens with the word at 3 and 2, expected the same of both; "
+    "leave the pair out or write its members equally long."
 )
 ALIKE = (
-    "Tracing pairs from the first token in which they differ to the word: got members that are the same up to the "
-    "word, expected a cue before it; read at a later position or give positions."
+    "Tracing pairs from the first token in which they differ to the word: got members that are "
+    "the same up to the word, expected a cue before it; read at a later position or give positions."
 )
 TOO_FAR = (
-    "Tracing positions -4 to 0 from the word: pair 0 has 3 tokens before the word and 0 behind it that are read; trace "
-    "pairs of another layout apart."
+    "Tracing positions -4 to 0 from the word: pair 0 has 3 tokens before the word and 0 behind it "
+    "that are read; trace pairs of another layout apart."
 )
 
 

@@ -20,7 +20,8 @@ needs_tracr = pytest.mark.skipif(find_spec("tracr") is None, reason=WHY)
 TOKENS = (EMBEDDING, MLP)
 CIRCUITS = {
     "two before": {(TOKENS, (0, 0), "value"), ((0, 0), (1, 0), "value")},
-    "ends in ab": {  # the tokens are compared, then the first result is fetched, then both are joined
+    # The tokens are compared, then the first result is fetched, then both are joined.
+    "ends in ab": {
         (TOKENS, (0, MLP), "input"),
         ((0, MLP), (1, 0), "value"),
         ((0, MLP), (1, MLP), "input"),

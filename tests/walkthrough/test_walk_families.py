@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from browser import MARKS
+from browser import MARKS, cells, dots, number, settled
 from families import PAIRED, SINGLE, each_family, family_model, make_family
 from test_walk import unpacked
-from test_walk_page import cells, dots, number, settled
 
 import probe
 from probe.model import attention

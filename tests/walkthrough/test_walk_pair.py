@@ -8,11 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from browser import MARKS, settled
+from browser import MARKS, cells, dots, number, settled
 from families import family_model
 from test_walk import unpacked
 from test_walk_families import close
-from test_walk_page import cells, dots, number
 
 import probe
 from probe.charts.grid import token_grid

@@ -160,7 +160,6 @@ def report(
             _load(model, device, dtype),
             words,
             corpus=corpus,
-            controls=_nouns(controls),
             seed=seed,
             permutations=permutations,
             controls=_nouns(controls),

@@ -166,6 +166,8 @@ def _words(any_apart: bool) -> pd.DataFrame:
                 "largest_share": 0.64 if apart else np.nan,
                 "ambiguity_p": 0.02 if apart else np.nan,
                 "nouns": 48 if apart else 0,
+                "sentences_not_compared": 0,
+                "not_compared": "" if apart else "the gap between the senses was not shown",
             }
         )
     return pd.DataFrame(rows)

@@ -97,7 +97,7 @@ class PairOfSenses:
     same where the pair did not pass the ambiguity gate, else nothing. `nouns` is the number of
     nouns of one meaning in the word's place; `general_share`, the mean, and `largest_share` are how
     far they change, as shares of the word's own squared gap; `ambiguity_p` is the gate's, missing
-    where it was not asked.
+    where it was not asked, with the reason in `not_compared`.
     """
 
     sense_a: str
@@ -123,6 +123,7 @@ class PairOfSenses:
     general_share: float
     largest_share: float
     ambiguity_p: float
+    not_compared: str
     nuisances: tuple[str, ...]
     confounders: tuple[str, ...]
     resolvers: tuple[str, ...]
@@ -140,8 +141,10 @@ class BesideNouns:
     """How far the word changes at its read-out beside nouns of one meaning in its place, over the
     ranked pairs of senses for which that was asked.
 
-    `pairs` is the number of these and `passed` of those that passed the ambiguity gate; with no
-    pairs nothing else is known. `nouns`: the fewest that were compared · `as_far`: the most nouns
+    `pairs` is the number of these and `passed` of those that passed the ambiguity gate. With no
+    pairs only the number of nouns and the reason, `not_compared`, are known, and what a few nouns
+    are enough for: `typical` and `mlps_more`. `nouns`: the fewest that were compared ·
+    `as_far`: the most nouns
     that change at least as far as the word · `general_share` and `largest_share`: mean and largest
     squared gap of a noun over the word's · `times_as_far`: how many times as far the word changes
     as the nouns do, a ratio of distances, NaN where they do not change · `typical`: two nouns that
@@ -160,6 +163,7 @@ class BesideNouns:
     typical: tuple[str, ...]
     furthest: str
     mlps_more: tuple[int, ...]
+    not_compared: str
 
 
 @dataclass(frozen=True)
@@ -518,6 +522,7 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
             typical=tuple(shares.index[:TYPICAL]),
             furthest="",
             mlps_more=mlps_more,
+            not_compared=next((pair.not_compared for pair in ranked_pairs), ""),
         )
     share = sum(pair.general_share for pair in asked) / len(asked)
     nearest = (shares - share).abs().sort_values(kind="stable")
@@ -534,6 +539,7 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
         typical=tuple(nearest.index[:TYPICAL]),
         furthest=str(shares.idxmax()) if len(shares) else "",
         mlps_more=mlps_more,
+        not_compared="",
     )
 
 

@@ -22,8 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from probe.evidence.columns import LEADERS
-from probe.evidence.controls import FEWEST_NOUNS
 from probe.evidence.findings import MOVERS, BesideNouns, CreditedCue, HeadFinding, WordFindings
+from probe.evidence.tables import NOT_ASKED_FOR
 from probe.stats.numbers import counted, listed, ordinal
 
 NAMED = 4  # heads that the sentence over all words names
@@ -31,12 +31,7 @@ FEW_LAYERS = 3  # layers that are named one by one
 TENTHS = 5  # up to so many times as far a tenth is said, beyond it would be mostly noise
 FAR = 20  # times as far: from here on the nouns hardly change, and their number is mostly noise
 TIMES = {1: "as far", 2: "twice as far", 3: "three times as far", 4: "four times as far"}
-# What a head of each comparison does, for one head and for several.
-COMPARISONS = {
-    "same": ("does the same for any noun", "do the same for any noun"),
-    "more": ("does more {than}", "do more {than}"),
-    "less": ("does less {than}", "do less {than}"),
-}
+COMPARISONS = ("same", "more", "less")  # with nouns of one meaning, in the order they are told
 CONFOUNDER_WORDS = {
     "untrained": "by the same model with random weights",
     "nuisance": "by where the word stands in the text or how long the text is",
@@ -170,7 +165,7 @@ def _times_of_all(words: Sequence[BesideNouns]) -> str:
     most = _rounded(max(times))
     if least == most:
         return f"{_times(least)} as"
-    return f"{least} to {most} times as far as"
+    return f"{least:g} to {most:g} times as far as"
 
 
 def _which_do_more(findings: Sequence[WordFindings], shared: Sequence[str]) -> str:
@@ -387,19 +382,15 @@ def _distance(finding: WordFindings) -> str:
 
 
 def _not_asked(finding: WordFindings) -> str:
-    word = f"“{finding.word}”"
-    nouns = finding.beside_nouns.nouns
-    compared = f"{word} was not compared with nouns of one meaning"
-    if nouns:
-        could = counted(nouns, "noun")
-        compared = (
-            f"only {could} of one meaning could take the place of {word}, and {FEWEST_NOUNS} are "
-            "needed"
-        )
-    return (
-        f"Whether it is ambiguity was not asked: {compared}. Name such nouns with --controls, or "
-        f"add sentences in which {word} is a noun in just this form."
+    """Why a word was not compared with nouns of one meaning, and what to do about it."""
+    reason = finding.beside_nouns.not_compared
+    what_to_do = (
+        f"Name further nouns with --controls, or add sentences in which “{finding.word}” is a noun "
+        "in just this form."
     )
+    if reason == NOT_ASKED_FOR:
+        what_to_do = "Without --controls none it is compared with those that ship."
+    return f"Whether this is ambiguity was not asked: {reason}. {what_to_do}"
 
 
 def _times(times: float) -> str:
@@ -409,7 +400,7 @@ def _times(times: float) -> str:
     rounded = _rounded(times)
     if rounded in TIMES:
         return f"about {TIMES[int(rounded)]}"
-    return f"about {rounded} times as far"
+    return f"about {rounded:g} times as far"
 
 
 def _rounded(times: float) -> float:
@@ -427,33 +418,40 @@ def _heads_beside_nouns(finding: WordFindings) -> str:
     names: dict[str, list[str]] = {}
     for head in movers:
         names.setdefault(head.comparison, []).append(head.name)
-    than = f"for “{finding.word}” than for such nouns"
     if not movers:
         return ""
+    undecided = names.pop("undecided", [])
     who = f"the {_number(movers)} heads that bring the context to it"
     if len(movers) == 1:
         who = f"the head that brings the context to it, {movers[0].name},"
-    undecided = names.pop("undecided", [])
     if not names:
         does = "does" if len(movers) == 1 else "do"
-        return f"Whether {who} {does} more {than} is not decided."
+        return f"Whether {who} {does} more for “{finding.word}” than for such nouns is not decided."
+    alike = _what_they_do(movers[0].comparison, len(movers), finding.word)
     if len(movers) == 1:
-        return f"T{who[1:]} {COMPARISONS[movers[0].comparison][0].format(than=than)}."
+        return f"T{who[1:]} {alike}."
     if len(names) == 1 and not undecided:
         every = "Both heads" if len(movers) == 2 else f"All {_number(movers)} heads"
-        return f"{every} that bring the context to it {COMPARISONS[movers[0].comparison][1].format(than=than)}."
-    decided = [
-        f"{_some(names[comparison])} {does_or_do[len(names[comparison]) > 1].format(than=than)}"
-        for comparison, does_or_do in COMPARISONS.items()
-        if comparison in names
-    ]
-    open_question = ""
-    if undecided:
-        rest = _some(undecided)
-        if len(undecided) > LEADERS:
-            rest = f"the other {_number(undecided)}"
-        open_question = f"; of {rest} it is not decided"
-    return f"Of {who}, {listed(decided)}{open_question}."
+        return f"{every} that bring the context to it {alike}."
+    decided = []
+    for comparison in COMPARISONS:
+        group = names.get(comparison)
+        if group:
+            decided.append(f"{_some(group)} {_what_they_do(comparison, len(group), finding.word)}")
+    rest = ""
+    if len(undecided) > LEADERS:
+        rest = f"; of the other {_number(undecided)} it is not decided"
+    elif undecided:
+        rest = f"; of {listed(undecided)} it is not decided"
+    return f"Of {who}, {listed(decided)}{rest}."
+
+
+def _what_they_do(comparison: str, heads: int, word: str) -> str:
+    """What so many heads of one comparison do beside nouns of one meaning."""
+    does = "does" if heads == 1 else "do"
+    if comparison == "same":
+        return f"{does} the same for any noun"
+    return f"{does} {comparison} for “{word}” than for such nouns"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from probe.evidence.controls import FEWEST_NOUNS
-from probe.stats.numbers import counted, decimal, measured, p_value, percent
+from probe.stats.numbers import decimal, measured, p_value, percent
 from probe.stats.verdicts import LARGE, LEVEL, SMALLEST, attention_beside
 
 SENSES = ["word", "sense_a", "sense_b"]
@@ -44,7 +43,7 @@ def with_reasons(verdicts: pd.DataFrame, heads: pd.DataFrame, words: pd.DataFram
     They are those of the table itself, of the table of heads and of the table of words.
     """
     numbers = verdicts.merge(heads, on=KEYS, how="left", validate="one_to_one")
-    nouns = words[[*SENSES, "nouns"]]
+    nouns = words[[*SENSES, "nouns", "not_compared"]]
     numbers = numbers.merge(nouns, on=SENSES, how="left", validate="many_to_one")
     reasons = [because(row) for row in numbers.to_dict("records")]
     columns = [*KEYS, "because", *(name for name in verdicts if name not in KEYS)]
@@ -103,13 +102,8 @@ def _gate(row: Mapping[Any, Any]) -> str:
     """How the word stood against the nouns of one meaning: the ambiguity gate, with its numbers."""
     nouns = row["nouns"]
     p = row["ambiguity_p"]
-    if nouns == 0:
-        return "the word was not compared with nouns of one meaning"
     if math.isnan(p):
-        in_place = counted(nouns, "noun")
-        return (
-            f"only {in_place} of one meaning could take the word's place, {FEWEST_NOUNS} are needed"
-        )
+        return f"the word was not compared with nouns of one meaning ({row['not_compared']})"
     as_far = round(p * (1 + nouns)) - 1
     if p <= LEVEL:
         return (

@@ -305,7 +305,9 @@ def test_controls_show_every_head_in_every_condition_and_the_resolvers_by_name()
     ]
     assert [[row["condition"] for row in rows] for rows in band] == [["labels permuted"]]
     assert (band[0][0]["low"], band[0][0]["high"]) == (0.4, 0.58)
-    without = FRAMES["separation_controls"][FRAMES["separation_controls"]["condition"] != "later token"]
+    without = FRAMES["separation_controls"][
+        FRAMES["separation_controls"]["condition"] != "later token"
+    ]
     spec = charts.control_strips(without, "mole").to_dict()
     assert "later token" not in spec["description"] and "labels permuted" in spec["description"]
 

@@ -1,11 +1,11 @@
-"""What a made-up study rests on: frames of distances, routes, sets, controls and ledgers that fit
-its heads."""
+"""What a made-up study rests on: frames of distances, parts of heads, sets, controls, nouns in the
+word's place and decompositions that fit its heads."""
 
 import numpy as np
 import pandas as pd
 
 from probe.evidence.circuit import COLUMNS, whole
-from probe.evidence.columns import CURVES
+from probe.evidence.columns import CURVES, PARTS
 
 KEYS = ["word", "sense_a", "sense_b", "layer", "head"]
 CONDITIONS = {
@@ -96,7 +96,43 @@ def random_sets(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["word", "size", "faithfulness"])
 
 
-def controls(heads: pd.DataFrame) -> pd.DataFrame:
+def nouns_in_place(words: pd.DataFrame, layers: int) -> pd.DataFrame:
+    """The squared gaps of a word, growing with depth, and of 48 nouns that change half as far in
+    the mean: a quarter of its squared gap, 64 % for the furthest."""
+    depths = np.arange(layers + 1)
+    own = 100.0 * depths**2
+    shares = np.append(np.linspace(0.05, 0.4334, 47), 0.64)  # 0.25 in the mean
+    parts = []
+    for row in words[words["ranked"]].itertuples():
+        key = {"word": row.word, "sense_a": row.sense_a, "sense_b": row.sense_b}
+        of_word = pd.DataFrame(
+            key | {"noun": row.word, "depth": depths, "gap": own, "general_share": 1.0}
+        )
+        parts.append(of_word.assign(shared_axis=np.nan, sentences=48))
+        for number, share in enumerate(shares):
+            noun = pd.DataFrame(key | {"noun": f"noun{number}", "depth": depths})
+            noun = noun.assign(gap=share * own, general_share=share, shared_axis=0.2)
+            parts.append(noun.assign(sentences=48))
+    columns = [*KEYS[:3], "noun", "depth", "gap", "general_share", "shared_axis", "sentences"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def mlps(words: pd.DataFrame, read_at: int) -> pd.DataFrame:
+    """MLPs that move every word by a tenth, that of layer 1 more than other nouns."""
+    parts = []
+    for row in words[words["ranked"]].itertuples():
+        key = {"word": row.word, "sense_a": row.sense_a, "sense_b": row.sense_b}
+        specific = np.where(np.arange(read_at) == 1, 0.08, 0.0)
+        frame = pd.DataFrame(key | {"layer": range(read_at), "net": 0.1})
+        frame = frame.assign(general=0.1 - specific, specific=specific)
+        frame = frame.assign(specific_low=specific - 0.02, specific_high=specific + 0.02)
+        frame["p_specific"] = np.where(specific > 0, 0.002, 1.0)
+        parts.append(frame.assign(comparison=np.where(specific > 0, "more", "same")))
+    columns = [*KEYS[:3], "layer", "net", *PARTS, "comparison"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def separation_controls(heads: pd.DataFrame) -> pd.DataFrame:
     """As measured for the first pair of each word, and around a middle for every control."""
     rng = np.random.default_rng(3)
     first = heads.groupby("word")[["sense_a", "sense_b"]].transform("first")

@@ -13,16 +13,18 @@ import numpy as np
 import pandas as pd
 from example_evidence import (
     by_depth,
-    controls,
     curves,
     decomposition,
     distances,
     head_parts,
+    mlps,
+    nouns_in_place,
     paths,
     random_sets,
+    separation_controls,
 )
 
-from probe.evidence.columns import ATTENTION, CAUSAL, RANKS
+from probe.evidence.columns import ATTENTION, CAUSAL, PARTS, RANKS
 from probe.evidence.columns import HEADS as HEADS_TABLE
 from probe.evidence.study import Study
 from probe.model.check import Certificate, Row
@@ -81,7 +83,9 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
         "by_depth": by_depth(heads, LAYERS),
         "curves": curves(word_heads, READ_AT),
         "random_sets": random_sets(word_heads, READ_AT),
-        "controls": controls(heads),
+        "controls": nouns_in_place(words, LAYERS),
+        "mlps": mlps(words, READ_AT),
+        "separation_controls": separation_controls(heads),
     }
     frames |= paths(heads)
     frames["decomposition"] = decomposition(frames["readings"])
@@ -157,6 +161,14 @@ def _words(any_apart: bool) -> pd.DataFrame:
                 "visible_d_pairs": 0.45,
             }
             | {"exploratory": False, "ranked": apart}
+            | {
+                "general_share": 0.25 if apart else np.nan,
+                "largest_share": 0.64 if apart else np.nan,
+                "ambiguity_p": 0.02 if apart else np.nan,
+                "nouns": 48 if apart else 0,
+                "sentences_not_compared": 0,
+                "not_compared": "" if apart else "the gap between the senses was not shown",
+            }
         )
     return pd.DataFrame(rows)
 
@@ -201,22 +213,37 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
         frame["p_swap"] = frame["q_swap"] = np.where(frame["swap"] > 0.1, 0.013, 0.7)
         frame["next_token"], frame["p_next_token"] = 0.8 * net, frame["p_swap"]
         frame["continuation"], frame["p_continuation"] = 0.7 * net, frame["p_swap"]
+        frame = frame.assign(**beside_nouns(net))
         frame["read_depth"] = np.where(layer < READ_AT, READ_AT, LAYERS)
         parts.append(frame)
     return pd.concat(parts, ignore_index=True)
 
 
 def _verdicts(heads: pd.DataFrame) -> pd.DataFrame:
-    """Large effects resolve, against the word opposes, separation alone carries."""
+    """Large effects resolve, against the word opposes, separation alone separates."""
     net = heads["swap"] - heads["same_sense"]
     chosen = [
         net < -0.03,
         (net > 0.1) & (heads["p_auroc"] < 0.05),
         (heads["p_auroc"] < 0.05) & net.notna(),
     ]
-    verdict = np.select(chosen, ["opposes", "resolver", "carrier"], "none")
+    verdict = np.select(chosen, ["opposes", "resolver", "separates"], "none")
     unmeasured = dict.fromkeys(REASONS, np.nan) | {"p_opposes": 1.0, "attention_next": 0.0}
+    unmeasured |= {"ambiguity_p": np.where(net.notna(), 0.02, np.nan)}
     return pd.DataFrame({"verdict": verdict} | unmeasured, index=heads.index)
+
+
+def beside_nouns(net: pd.Series) -> dict[str, object]:
+    """Heads that do a third of their effect for this word alone, and small ones that are not
+    decided; missing where nothing was swapped."""
+    large = net.abs() > 0.1
+    specific = np.where(large, net / 3, 0.0)
+    comparison = np.where(large, np.where(net > 0, "more", "less"), "undecided")
+    columns = {"general": net - specific, "specific": specific}
+    columns |= {"specific_low": specific - 0.02, "specific_high": specific + 0.03}
+    columns |= {"p_specific": np.where(large, 0.004, 0.6)}
+    columns = {name: np.where(net.isna(), np.nan, values) for name, values in columns.items()}
+    return columns | {"comparison": np.where(net.isna(), "", comparison)}
 
 
 def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
@@ -234,8 +261,10 @@ def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
         above = [(mean["net_low"] > row.net_high).sum() for row in mean.itertuples()]
         below = [(mean["net_high"] < row.net_low).sum() for row in mean.itertuples()]
         mean["rank_low"], mean["rank_high"] = np.array(above) + 1, len(mean) - np.array(below)
+        mean = mean.assign(**beside_nouns(mean["net"]))
         parts.append(mean.assign(word=word).merge(best_verdicts(rows), on=["layer", "head"]))
-    columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, "verdict", "resolves", "of"]
+    columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, *PARTS, "comparison"]
+    columns += ["verdict", "resolves", "of"]
     return (
         pd.concat(parts, ignore_index=True)[columns].astype(RANKS)
         if parts

@@ -47,6 +47,10 @@ def sentence(frames, word):
     return answer.sentence(found(frames, word))
 
 
+def beside_nouns(frames, word):
+    return answer.beside_nouns(found(frames, word))
+
+
 def certainty(frames, word):
     return answer.certainty(found(frames, word))
 

@@ -2,11 +2,13 @@
 separation under controls.
 
 A verdict has the same shape in maps, scatters, tables and legends, so that none rests on colour
-alone. A shape is an SVG path within a square from -1 to 1; "none" has no mark in a map and is a
-small dot among points. Every picture takes the whole frame and a word, so that scales are the same
-for every word.
+alone. A shape is an SVG path within a square from -1 to 1. In a map "separates" and "none" have no
+mark: a mark says what a reader should look at. A cell with a frame does more for the word than for
+nouns of one meaning in its place. Every picture takes the whole frame and a word, so that scales
+are the same for every word.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -32,20 +34,34 @@ from probe.charts.palette import (
 from probe.stats.numbers import NARROW, decimal, percent
 from probe.stats.verdicts import ORDER
 
+STAR = (
+    "M0.00,-1.00L0.25,-0.34L0.95,-0.31L0.40,0.13L0.59,0.81"
+    "L0.00,0.42L-0.59,0.81L-0.40,0.13L-0.95,-0.31L-0.25,-0.34Z"
+)
+# The inner star runs the other way round, so that it is cut out.
+HOLLOW_STAR = (
+    f"{STAR}M0.00,-0.50L-0.13,-0.14L-0.47,-0.13L-0.19,0.10L-0.29,0.44"
+    "L0.00,0.24L0.29,0.44L0.19,0.10L0.47,-0.13L0.13,-0.14Z"
+)
 MARKS = {
-    "resolver": "M0.00,-1.00L0.25,-0.34L0.95,-0.31L0.40,0.13L0.59,0.81"
-    "L0.00,0.42L-0.59,0.81L-0.40,0.13L-0.95,-0.31L-0.25,-0.34Z",
+    "resolver": STAR,
+    "context": HOLLOW_STAR,
     "position-explained": "M0.8,-0.9L-0.9,0L0.8,0.9Z",
     "confounded": "M-0.8,-0.8L0.8,-0.8L0.8,0.8L-0.8,0.8Z",
     "opposes": "M-0.9,-0.7L0.9,-0.7L0,0.9Z",
     "backup": "M0,-1L0.8,0L0,1L-0.8,0Z",
     "erased": "M-0.9,-0.25L0.9,-0.25L0.9,0.25L-0.9,0.25Z",
-    "suggestive": "M0,-0.9L0.9,0.7L-0.9,0.7Z",
-    "carrier": "M-0.8,0A0.8,0.8,0,1,1,0.8,0A0.8,0.8,0,1,1,-0.8,0Z"
+    "unread": "M-0.8,0A0.8,0.8,0,1,1,0.8,0A0.8,0.8,0,1,1,-0.8,0Z"
     "M-0.45,0A0.45,0.45,0,1,0,0.45,0A0.45,0.45,0,1,0,-0.45,0Z",
+    "suggestive": "M0,-0.9L0.9,0.7L-0.9,0.7Z",
+    "separates": "M-0.5,-0.12L-0.12,-0.12L-0.12,-0.5L0.12,-0.5L0.12,-0.12L0.5,-0.12"
+    "L0.5,0.12L0.12,0.12L0.12,0.5L-0.12,0.5L-0.12,0.12L-0.5,0.12Z",
     "none": "M-0.4,0A0.4,0.4,0,1,1,0.4,0A0.4,0.4,0,1,1,-0.4,0Z",
 }
-COLOURS = dict.fromkeys(ORDER, MUTED) | {"resolver": WITH, "opposes": AGAINST}
+UNMARKED = ("separates", "none")  # in a map: too many, and nothing depends on them
+MORE = "more"  # the comparison of a head that does more for the word than for nouns of one meaning
+MORE_FRAME = {"stroke": INK, "strokeWidth": 2.5, "fillOpacity": 0}
+COLOURS = dict.fromkeys(ORDER, MUTED) | {"resolver": WITH, "context": WITH, "opposes": AGAINST}
 MANY_HEADS = 16  # in a wider map a cell has no space for a number beside the verdict's mark
 FEW_LAYERS = 6  # a higher map has numbers on all four sides
 NOTHING = 0.005  # of the gap: an effect that rounds to 0 %
@@ -54,8 +70,9 @@ MLP = "MLP"  # the column of the map that is no head
 MLP_TIPS = tips(
     "name:N | part",
     "net:Q | net effect | .1%",
-    "effect:Q | swap | .1%",
-    "same_sense:Q | same-sense swap | .1%",
+    "general:Q | for other nouns | .1%",
+    "specific:Q | more for this word | .1%",
+    "beside:N | beside other nouns",
 )
 HEAD_TIPS = tips(
     "name:N | head",
@@ -63,6 +80,9 @@ HEAD_TIPS = tips(
     "net:Q | net swap effect | .1%",
     "net_low:Q | 95 % from | .1%",
     "net_high:Q | 95 % to | .1%",
+    "general:Q | for other nouns | .1%",
+    "specific:Q | more for this word | .1%",
+    "beside:N | beside other nouns",
     "swap:Q | swap | .1%",
     "same_sense:Q | same-sense swap | .1%",
     "direct:Q | its own write | .1%",
@@ -72,6 +92,14 @@ HEAD_TIPS = tips(
 )
 NAMED = 6  # heads with their name beside the point
 NAME_HEIGHT = 0.055  # of a name, as a part of the axis of effects
+# How an effect on the word compares with that on nouns of one meaning in its place, in words.
+BESIDE_NOUNS = {
+    "more": "more than for other nouns",
+    "less": "less than for other nouns",
+    "same": "as for any noun",
+    "undecided": "not decided",
+    "": "not compared",
+}
 EFFECT_TITLE = "net swap effect (share of gap)"
 CHANCE = 0.5
 LEVEL_LABELS = {"labelAngle": 0, "labelOverlap": True}
@@ -80,7 +108,7 @@ CONDITIONS = ("as measured", "labels permuted", "later token", "untrained model"
 
 def marked(rows: pd.DataFrame) -> list[str]:
     """The verdicts among the rows that have a mark in a map, in their order."""
-    return [name for name in ORDER if name != "none" and name in set(rows["verdict"])]
+    return [name for name in ORDER if name not in UNMARKED and name in set(rows["verdict"])]
 
 
 def verdict_shape(names: list[str], *, legend: bool) -> Any:
@@ -103,22 +131,44 @@ def mlps_at_word(positions: pd.DataFrame) -> pd.DataFrame:
     """What swapping each MLP at the word does beyond a same-sense donor, for the words that have a
     trace.
 
-    `positions` is the study's frame; `net` is missing where there are no such donors.
+    `positions` is the study's frame; rows without such donors are left out.
     """
     rows = positions[(positions["component"] == "mlp_out") & (positions["pos"] == "word")]
     rows = rows.astype({"layer": int, "pairs": int})
+    rows = rows.assign(net=rows["effect"] - rows["same_sense"], comparison="", beside="")
+    return _mlp_cells(rows).dropna(subset="net")
+
+
+def mlps_beside_nouns(mlps: pd.DataFrame, more: Mapping[str, Sequence[int]]) -> pd.DataFrame:
+    """The same for the words that were compared with nouns of one meaning, for every layer: means
+    over the pairs of senses.
+
+    `mlps` is the study's frame; `more` has the layers of each word whose MLP does more for it than
+    for these nouns.
+    """
+    means = mlps.groupby(["word", "layer"], as_index=False, sort=False)
+    rows = means[["net", "general", "specific"]].mean().astype({"layer": int})
+    is_more = [
+        layer in more.get(word, ()) for word, layer in zip(rows["word"], rows["layer"], strict=True)
+    ]
+    comparison = [MORE if one else "" for one in is_more]
+    beside = [BESIDE_NOUNS[MORE] if one else "not shown to be more" for one in is_more]
+    return _mlp_cells(rows.assign(comparison=comparison, beside=beside))
+
+
+def _mlp_cells(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows as cells of the map: `head` is the MLPs' column, `name` what each is called."""
     names = [f"MLP of layer {layer}" for layer in rows["layer"]]
-    return rows.assign(head=MLP, name=names, net=rows["effect"] - rows["same_sense"]).dropna(
-        subset="net"
-    )
+    return rows.assign(head=MLP, name=names)
 
 
 def named(word_heads: pd.DataFrame) -> pd.DataFrame:
-    """The heads that have a rank, each with its `name` (L0H2) and whether its interval excludes
-    zero (`clear`)."""
+    """The heads that have a rank, each with its `name` (L0H2), whether its interval excludes zero
+    (`clear`), and its comparison with nouns of one meaning in words (`beside`)."""
     ranked = word_heads.dropna(subset="rank")
     clear = (ranked["net_low"] > 0) | (ranked["net_high"] < 0)
-    return ranked.assign(name=head_names(ranked), clear=clear)
+    beside = [BESIDE_NOUNS[comparison] for comparison in ranked["comparison"]]
+    return ranked.assign(name=head_names(ranked), clear=clear, beside=beside)
 
 
 def head_map(
@@ -127,16 +177,20 @@ def head_map(
     """Layer x head grid of a word's net swap effects; a number (percent) stands where the 95 %
     interval excludes zero.
 
-    The verdict is a mark in the cell's corner; in wide models it stands alone. `mlps`, from
-    `mlps_at_word`, are one more column on the same scale, each with its number.
+    The verdict is a mark in the cell's corner; in wide models it stands alone. A frame is round
+    the cells that do more for the word than for nouns of one meaning. `mlps`, from
+    `mlps_beside_nouns` or `mlps_at_word`, are one more column on the same scale, each with its
+    number.
     """
     rows = named(of_word(word_heads, word))
     best = rows.nlargest(1, "net").iloc[0]
     resolvers = ", ".join(rows.loc[rows["verdict"] == "resolver", "name"]) or "none"
+    do_more = ", ".join(rows.loc[rows["comparison"] == MORE, "name"]) or "none"
     description = (
         f"Map of {word}: net swap effects of {len(rows)} heads by layer and head. The largest is "
         f"{percent(best['net'])} of the sense gap, by {best['name']}; the intervals of "
-        f"{int(rows['clear'].sum())} heads exclude zero. Shown to resolve the word: {resolvers}."
+        f"{int(rows['clear'].sum())} heads exclude zero. Shown to resolve the word: {resolvers}. "
+        f"Shown to do more for it than for nouns of one meaning: {do_more}."
     )
     return finish(_map(word_heads, word, legend, mlps).properties(width="container"), description)
 
@@ -191,6 +245,9 @@ def _map(
         layered.append(opposite.encode(x=x, y=y))
     if len(beside):
         layered += _mlp_column(beside, on_cells, fill=colour, text=text)
+    # Frames last, so that no cell beside them covers a side.
+    layered += _frames_of_more(rows, on_cells, HEAD_TIPS)
+    layered += _frames_of_more(beside, on_cells, MLP_TIPS)
     picture = alt.layer(*layered).properties(height=layer_height(len(layers)))
     return picture.resolve_axis(x="independent", y="independent")
 
@@ -233,12 +290,20 @@ def _verdict_marks(
 def _mlp_column(
     mlps: pd.DataFrame, on_cells: dict[str, Any], *, fill: alt.Color, text: Any
 ) -> list[alt.Chart]:
-    """The cells of the MLPs, framed, with their numbers."""
+    """The cells of the MLPs with their numbers."""
     rows = mlps.assign(mark=[_mark(net) for net in mlps["net"]])
     base = alt.Chart(rows).encode(**on_cells, tooltip=MLP_TIPS)
     numbers = base.transform_filter(abs(alt.datum.net) >= NOTHING).mark_text(fontSize=11)
-    cells = base.mark_rect(stroke=MUTED, strokeWidth=1).encode(color=fill)
+    cells = base.mark_rect(stroke=LINE, strokeWidth=1).encode(color=fill)
     return [cells, numbers.encode(text="mark:N", color=text)]
+
+
+def _frames_of_more(rows: pd.DataFrame, on_cells: dict[str, Any], tooltip: Any) -> list[alt.Chart]:
+    """Frames round the cells that do more for the word than for nouns of one meaning."""
+    more = rows[rows["comparison"] == MORE]
+    if more.empty:
+        return []
+    return [alt.Chart(more).mark_rect(**MORE_FRAME).encode(**on_cells, tooltip=tooltip)]
 
 
 def _mark(net: float) -> str:

@@ -3,9 +3,13 @@
 Whatever a page, a terminal or a notebook says of a word is said from this record. It holds names
 and numbers and no sentences. What may be claimed is bound here:
 
-* only a head with the verdict resolver is among the resolvers;
+* only a head with the verdict resolver is among the resolvers, only one with the verdict context
+  among those that bring context to the word;
+* a word counts as changing further than nouns of one meaning only where it passed the ambiguity
+  gate; behind it, what else tells its senses apart confounds nothing, because these nouns stand in
+  the same sentences;
 * heads whose rank intervals overlap stand in one group, and inside a group there is no order;
-* a word of the sentence is credited only where the sentences are aligned and a resolver has half of
+* a word of the sentence is credited only where the sentences are aligned and a mover has half of
   its effect or more from that word alone;
 * a path counts as leading only where half of the gap or more goes over it and each of its edges
   passed its test.
@@ -30,6 +34,8 @@ from probe.text.splits import ALIGNED
 MOST_OF_IT = 0.5  # of an effect or of the gap: more than everything else together
 NEARLY_ALL = 0.9  # of the gap: what is left over is a tenth
 WORTH_READING = 0.01  # of the gap: a head with a clear effect from here on is worth its sentences
+MOVERS = ("resolver", "context")  # the verdicts of heads that bring the meaning, or the context
+TYPICAL = 2  # nouns that are named as examples of those that stood in the word's place
 PUNCTUATION = ".,;:!?\"'()"
 Frames = Mapping[str, pd.DataFrame]
 Row = Mapping[Any, Any]
@@ -45,7 +51,9 @@ class HeadFinding:
     """One head at one word: its effects and what it looks at, missing (NaN) where not measured.
 
     `resolves` is the number of pairs of senses that it resolves, `of` that of the pairs in which it
-    was swapped; `p_auroc` and `p_swap` are the smallest corrected p over these pairs.
+    was swapped; `p_auroc` and `p_swap` are the smallest corrected p over these pairs. `general`:
+    its effect for nouns of one meaning in the word's place; `specific`: its effect for the word
+    beyond that; `comparison`: more, less, same or undecided, empty where it was not compared.
     """
 
     name: str
@@ -72,6 +80,12 @@ class HeadFinding:
     attention_itself: float
     p_auroc: float
     p_swap: float
+    general: float
+    specific: float
+    specific_low: float
+    specific_high: float
+    p_specific: float
+    comparison: str
 
 
 @dataclass(frozen=True)
@@ -79,7 +93,11 @@ class PairOfSenses:
     """Two senses of the word: the material, the gap between them, and which heads resolve them.
 
     `ranked` is true where the gap passed its test, so that heads were swapped and ranked.
-    `confounders` names what has no meaning and tells a ranked pair apart as well.
+    `nuisances` names what has no meaning and tells a ranked pair apart as well; `confounders` the
+    same where the pair did not pass the ambiguity gate, else nothing. `nouns` is the number of
+    nouns of one meaning in the word's place; `general_share`, the mean, and `largest_share` are how
+    far they change, as shares of the word's own squared gap; `ambiguity_p` is the gate's, missing
+    where it was not asked, with the reason in `not_compared`.
     """
 
     sense_a: str
@@ -101,10 +119,51 @@ class PairOfSenses:
     pair_design: str
     smallest_p: float
     visible_d_pairs: float
+    nouns: int
+    general_share: float
+    largest_share: float
+    ambiguity_p: float
+    not_compared: str
+    nuisances: tuple[str, ...]
     confounders: tuple[str, ...]
     resolvers: tuple[str, ...]
     leading_head: str | None
     leading_effect: float
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether the word changes further here than nouns of one meaning (the ambiguity gate)."""
+        return self.ambiguity_p <= LEVEL
+
+
+@dataclass(frozen=True)
+class BesideNouns:
+    """How far the word changes at its read-out beside nouns of one meaning in its place, over the
+    ranked pairs of senses for which that was asked.
+
+    `pairs` is the number of these and `passed` of those that passed the ambiguity gate. With no
+    pairs only the number of nouns and the reason, `not_compared`, are known, and what a few nouns
+    are enough for: `typical` and `mlps_more`. `nouns`: the fewest that were compared ·
+    `as_far`: the most nouns
+    that change at least as far as the word · `general_share` and `largest_share`: mean and largest
+    squared gap of a noun over the word's · `times_as_far`: how many times as far the word changes
+    as the nouns do, a ratio of distances, NaN where they do not change · `typical`: two nouns that
+    change as the mean does · `furthest`: the noun that changes furthest · `mlps_more`: layers
+    whose MLP does more for the word than for these nouns, in the mean over pairs of senses.
+    """
+
+    pairs: int
+    passed: int
+    nouns: int
+    as_far: int
+    general_share: float
+    largest_share: float
+    p: float
+    times_as_far: float
+    typical: tuple[str, ...]
+    furthest: str
+    mlps_more: tuple[int, ...]
+    not_compared: str
 
 
 @dataclass(frozen=True)
@@ -161,9 +220,9 @@ class CreditedCue:
 
 
 @dataclass(frozen=True)
-class ResolverTests:
-    """The largest corrected p of the resolvers' tests, over the heads and pairs of senses in which
-    they resolve.
+class MoverTests:
+    """The largest corrected p of the tests of the heads that move the word, over these heads and
+    the pairs of senses in which they do.
 
     `rows` is the number of these, `separating` that of those whose write was shown to separate the
     senses; the p of what is separated or said next is None where it was not shown or not measured.
@@ -185,8 +244,8 @@ class Continuations:
     """Where the logits of prepared continuations disagree with the sense coordinate.
 
     `silent_pairs`: pairs of senses whose continuations the model was not shown to prefer ·
-    `unmoved`: resolvers that were not shown to move them · `moved`: heads that do and resolve
-    nothing.
+    `unmoved`: heads that move the word and were not shown to move them · `moved`: heads that move
+    them and not the word.
     """
 
     silent_pairs: int
@@ -196,7 +255,8 @@ class Continuations:
 
 @dataclass(frozen=True)
 class OtherHeads:
-    """The heads that do not resolve: their names by verdict, and the bound on what they do.
+    """The heads that are not among the movers: their names by verdict, and the bound on what they
+    do.
 
     `bound` is the largest end of their 95 % intervals in whole per cent, and `largest` the largest
     of their effects.
@@ -226,9 +286,11 @@ class WordFindings:
 
     `index` is its place among the words of the study and `rows` its rows of every frame, for charts
     and tables. `ranked` is true where at least one pair of senses is apart. Heads stand by rank:
-    `leaders` are the first of them, `heads_read` those whose sentences are worth reading,
-    `rank_groups` the groups of leaders and `resolver_groups` those of the leading resolvers whose
-    ranks overlap.
+    `leaders` are the first of them, `context_heads` those that bring the context and were not shown
+    to resolve an ambiguity, `movers` the resolvers or, where there are none, the context heads,
+    `pairs_moved` the number of pairs of senses in which these do, `heads_read` those whose
+    sentences are worth reading, `rank_groups` the groups of leaders and `mover_groups` those of the
+    leading movers whose ranks overlap.
     """
 
     word: str
@@ -241,20 +303,24 @@ class WordFindings:
     same_token: bool
     senses: tuple[str, ...]
     pairs: tuple[PairOfSenses, ...]
-    pairs_resolved: int
+    pairs_moved: int
     ranked: bool
     exploratory: bool
     too_few: TooFew
+    beside_nouns: BesideNouns
+    nuisances: tuple[str, ...]
     confounders: tuple[str, ...]
     all_confounded: bool
     cues_apart: bool
     heads: tuple[HeadFinding, ...]
     leaders: tuple[HeadFinding, ...]
     resolvers: tuple[HeadFinding, ...]
+    context_heads: tuple[HeadFinding, ...]
+    movers: tuple[HeadFinding, ...]
     heads_read: tuple[HeadFinding, ...]
     rank_groups: tuple[tuple[str, ...], ...]
-    resolver_groups: tuple[tuple[str, ...], ...]
-    tests: ResolverTests | None
+    mover_groups: tuple[tuple[str, ...], ...]
+    tests: MoverTests | None
     continuations: Continuations
     others: OtherHeads | None
     smallest_set: SmallestSet | None
@@ -292,10 +358,13 @@ def word_findings(
     pairs = pairs_of_senses(rows)
     heads = heads_by_rank(rows)
     resolvers = tuple(head for head in heads if head.verdict == "resolver")
+    context_heads = tuple(head for head in heads if head.verdict == "context")
+    movers = resolvers or context_heads
+    verdict_of_movers = "resolver" if resolvers else "context"
+    moved = rows["heads"][rows["heads"]["verdict"] == verdict_of_movers]
     leaders = heads[:LEADERS]
     smallest = smallest_set(rows["curves"])
     ranked_pairs = [pair for pair in pairs if pair.ranked]
-    resolved = rows["heads"][rows["heads"]["verdict"] == "resolver"]
     return WordFindings(
         word=word,
         index=index,
@@ -307,26 +376,30 @@ def word_findings(
         same_token=_same_token(rows["depth"]),
         senses=tuple(dict.fromkeys(s for pair in pairs for s in (pair.sense_a, pair.sense_b))),
         pairs=pairs,
-        pairs_resolved=len(resolved[["sense_a", "sense_b"]].drop_duplicates()),
+        pairs_moved=len(moved[["sense_a", "sense_b"]].drop_duplicates()),
         ranked=bool(ranked_pairs),
         exploratory=any(pair.exploratory for pair in pairs),
         too_few=_too_few(pairs),
+        beside_nouns=beside_nouns(word, ranked_pairs, rows),
+        nuisances=tuple(dict.fromkeys(name for pair in pairs for name in pair.nuisances)),
         confounders=tuple(dict.fromkeys(name for pair in pairs for name in pair.confounders)),
         all_confounded=bool(ranked_pairs) and all(pair.confounders for pair in ranked_pairs),
         cues_apart=bool((rows["distances"]["distance"] > 1).any()),
         heads=heads,
         leaders=leaders,
         resolvers=resolvers,
+        context_heads=context_heads,
+        movers=movers,
         heads_read=_heads_read(heads, rows["readings"]),
         rank_groups=rank_groups(leaders),
-        resolver_groups=rank_groups(resolvers[:LEADERS]),
-        tests=_resolver_tests(rows["heads"]),
-        continuations=_continuations(pairs, rows["heads"], resolvers),
-        others=_other_heads(heads),
+        mover_groups=rank_groups(movers[:LEADERS]),
+        tests=_tests_of_movers(rows["heads"], verdict_of_movers),
+        continuations=_continuations(pairs, rows["heads"], movers),
+        others=_other_heads(heads, verdict_of_movers),
         smallest_set=smallest,
         random_sets=best_random(rows["random_sets"], len(smallest.names)) if smallest else None,
         leading_path=leading_path(rows["paths"]),
-        credited_cue=_credited_cue(rows, pairs, resolvers),
+        credited_cue=_credited_cue(rows, pairs, movers),
         cautions=_cautions(rows["sentences"], rows["left_out"]),
         rows=rows,
     )
@@ -360,6 +433,8 @@ def head_finding(row: Row) -> HeadFinding:
         name = column.name
         if name in WHOLE:
             values[name] = None if pd.isna(row[name]) else int(row[name])
+        elif name == "comparison":
+            values[name] = "" if pd.isna(row[name]) else str(row[name])
         elif name not in values:
             values[name] = float(row[name])
     return HeadFinding(**values)
@@ -387,14 +462,14 @@ def _highest(head: HeadFinding) -> float:
 
 
 def _heads_read(heads: Sequence[HeadFinding], readings: pd.DataFrame) -> tuple[HeadFinding, ...]:
-    """Of the heads whose attention was read, the resolvers and those whose effect is clear; the
-    largest where there is none."""
+    """Of the heads whose attention was read, those that bring the meaning or the context and those
+    whose effect is clear; the largest where there is none."""
     read = set(names_of(readings[["layer", "head"]].drop_duplicates()))
     candidates = [head for head in heads if head.name in read]
     worth_reading = [
         head
         for head in candidates
-        if head.verdict == "resolver" or (head.net_low > 0 and head.net >= WORTH_READING)
+        if head.verdict in MOVERS or (head.net_low > 0 and head.net >= WORTH_READING)
     ]
     return tuple(worth_reading or candidates[:1])
 
@@ -407,12 +482,16 @@ def pairs_of_senses(rows: Frames) -> tuple[PairOfSenses, ...]:
 def _pair_of_senses(row: Row, heads: pd.DataFrame) -> PairOfSenses:
     own = heads[(heads["sense_a"] == row["sense_a"]) & (heads["sense_b"] == row["sense_b"])]
     first = own[own["rank"] == 1].to_dict("records") if row["ranked"] else []
-    confounders = [
+    nuisances = [
         name
         for name, (column, level) in CONFOUNDERS.items()
         if row["ranked"] and row[column] < level
     ]
+    # Nouns of one meaning stand in the same sentences: what the word does beyond them is no
+    # nuisance of these sentences.
+    confounders = [] if row["ambiguity_p"] <= LEVEL else nuisances
     values: dict[str, Any] = {
+        "nuisances": tuple(nuisances),
         "confounders": tuple(confounders),
         "resolvers": names_of(own[own["verdict"] == "resolver"]),
         "leading_head": head_name(first[0]) if first else None,
@@ -421,6 +500,66 @@ def _pair_of_senses(row: Row, heads: pd.DataFrame) -> PairOfSenses:
     for column in fields(PairOfSenses):
         values.setdefault(column.name, row.get(column.name))
     return PairOfSenses(**values)
+
+
+def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) -> BesideNouns:
+    """How far the word changes beside nouns of one meaning, from its ranked pairs of senses and the
+    rows of the frames `controls` and `mlps`."""
+    asked = [pair for pair in ranked_pairs if not math.isnan(pair.ambiguity_p)]
+    shares = _shares_of_nouns(word, rows["controls"], int(rows["words"]["depth"].iloc[0]))
+    mlps_more = _mlps_more(rows["mlps"])
+    if not asked:
+        nouns = min((pair.nouns for pair in ranked_pairs), default=0)
+        return BesideNouns(
+            pairs=0,
+            passed=0,
+            nouns=nouns,
+            as_far=0,
+            general_share=math.nan,
+            largest_share=math.nan,
+            p=math.nan,
+            times_as_far=math.nan,
+            typical=tuple(shares.index[:TYPICAL]),
+            furthest="",
+            mlps_more=mlps_more,
+            not_compared=next((pair.not_compared for pair in ranked_pairs), ""),
+        )
+    share = sum(pair.general_share for pair in asked) / len(asked)
+    nearest = (shares - share).abs().sort_values(kind="stable")
+    return BesideNouns(
+        pairs=len(asked),
+        passed=sum(pair.ambiguous for pair in asked),
+        nouns=min(pair.nouns for pair in asked),
+        # The gate's p is (1 + nouns as far) / (1 + nouns).
+        as_far=max(round(pair.ambiguity_p * (1 + pair.nouns)) - 1 for pair in asked),
+        general_share=share,
+        largest_share=max(pair.largest_share for pair in asked),
+        p=max(pair.ambiguity_p for pair in asked),
+        times_as_far=share**-0.5 if share > 0 else math.nan,
+        typical=tuple(nearest.index[:TYPICAL]),
+        furthest=str(shares.idxmax()) if len(shares) else "",
+        mlps_more=mlps_more,
+        not_compared="",
+    )
+
+
+def _shares_of_nouns(word: str, controls: pd.DataFrame, depth: int) -> pd.Series:
+    """The share of every noun at a depth, mean over the word's pairs of senses, by noun."""
+    rows = controls[(controls["depth"] == depth) & (controls["noun"] != word)]
+    return rows.groupby("noun", sort=False)["general_share"].mean().dropna()
+
+
+def _mlps_more(mlps: pd.DataFrame) -> tuple[int, ...]:
+    """The layers whose MLP does more for the word than for nouns of one meaning, in the mean over
+    its pairs of senses."""
+    layers = []
+    for layer in sorted(mlps["layer"].unique().tolist()):
+        rows = mlps[mlps["layer"] == layer]
+        # The smallest p of several pairs of senses, times their number: one of them passes.
+        p = len(rows) * rows["p_specific"].min()
+        if p < LEVEL and rows["specific"].mean() > 0:
+            layers.append(layer)
+    return tuple(layers)
 
 
 def _too_few(pairs: Sequence[PairOfSenses]) -> TooFew:
@@ -492,7 +631,7 @@ def leading_path(paths: pd.DataFrame) -> LeadingPath | None:
 
 
 def _credited_cue(
-    rows: Frames, pairs: Sequence[PairOfSenses], resolvers: Sequence[HeadFinding]
+    rows: Frames, pairs: Sequence[PairOfSenses], movers: Sequence[HeadFinding]
 ) -> CreditedCue | None:
     """The words that were shown to give the meaning: the marked cue, else the other words in which
     the sentences of a pair differ; None where neither was."""
@@ -501,7 +640,7 @@ def _credited_cue(
     effects = rows["head_parts"].groupby(["layer", "head"])[["cue_only", "other_only"]].mean()
     for part in ("cue_only", "other_only"):
         by_head = effects[part].to_dict()
-        for head in resolvers:
+        for head in movers:
             # The parts of a head that was not taken apart are missing, and then it credits nothing.
             effect = by_head.get((head.layer, head.head), math.nan)
             if effect >= max(MOST_OF_IT * head.swap, SMALLEST):
@@ -545,14 +684,14 @@ def _differing_word(row: Row, partner: Row, *, marked: bool) -> str:
     return ""
 
 
-def _resolver_tests(heads: pd.DataFrame) -> ResolverTests | None:
+def _tests_of_movers(heads: pd.DataFrame, verdict: str) -> MoverTests | None:
     swapped = heads.dropna(subset="net")
-    rows = swapped[swapped["verdict"] == "resolver"]
+    rows = swapped[swapped["verdict"] == verdict]
     if rows.empty:
         return None
     separating = rows[rows["p_auroc"] < LEVEL]
     next_token_measured = bool(rows["p_next_token"].notna().all())
-    return ResolverTests(
+    return MoverTests(
         rows=len(rows),
         p_swap=float(rows["p_swap"].max()),
         p_next_token=float(rows["p_next_token"].max()) if next_token_measured else None,
@@ -566,21 +705,22 @@ def _resolver_tests(heads: pd.DataFrame) -> ResolverTests | None:
 
 
 def _continuations(
-    pairs: Sequence[PairOfSenses], heads: pd.DataFrame, resolvers: Sequence[HeadFinding]
+    pairs: Sequence[PairOfSenses], heads: pd.DataFrame, movers: Sequence[HeadFinding]
 ) -> Continuations:
     """Of the pairs of senses whose heads were swapped, and the heads whose continuations were."""
     tested = heads.dropna(subset="p_continuation")
     moves = (tested["p_continuation"] < LEVEL) & (tested["continuation"] >= SMALLEST)
-    resolving = {head.name for head in resolvers}
+    names = {head.name for head in movers}
+    by_verdict = tested["verdict"].isin([head.verdict for head in movers])
     return Continuations(
         silent_pairs=sum(pair.ranked and pair.continuation_p >= GATE for pair in pairs),
-        unmoved=names_of(tested[~moves & (tested["verdict"] == "resolver")]),
-        moved=tuple(name for name in names_of(tested[moves]) if name not in resolving),
+        unmoved=names_of(tested[~moves & by_verdict]),
+        moved=tuple(name for name in names_of(tested[moves]) if name not in names),
     )
 
 
-def _other_heads(heads: Sequence[HeadFinding]) -> OtherHeads | None:
-    rest = [head for head in heads if head.verdict != "resolver"]
+def _other_heads(heads: Sequence[HeadFinding], verdict_of_movers: str) -> OtherHeads | None:
+    rest = [head for head in heads if head.verdict != verdict_of_movers]
     if not rest:
         return None
     by_verdict: dict[str, tuple[str, ...]] = {}

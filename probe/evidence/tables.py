@@ -51,6 +51,7 @@ from probe.text.sentences import LeftOut
 FEW = 50  # sentences per sense: with fewer, a result is called exploratory
 # Pairs of cue words: with fewer, no p of a swap comes below 2^-12 however clear the effect.
 FEW_CUES = 12
+NOT_ASKED_FOR = "no nouns were asked for"  # why a word was not compared with any
 TESTED = (
     "p_auroc",
     "q_auroc",
@@ -189,7 +190,7 @@ def _gate(pair: PairResult) -> dict[str, object]:
     if pair.effects is None:
         columns["not_compared"] = "the gap between the senses was not shown"
     elif pair.nouns is None:
-        columns["not_compared"] = "no nouns were asked for"
+        columns["not_compared"] = NOT_ASKED_FOR
     else:
         shares = pair.nouns.shares[:, pair.nouns.depth]
         columns |= {

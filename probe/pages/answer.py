@@ -1,4 +1,4 @@
-"""The answer to "which heads resolve this word?": one sentence and one table, for the page, the
+"""The answer to "which heads resolve this word?": a few sentences and one table, for the page, the
 terminal and the notebook alike.
 
 The sentence says no more than the verdicts do. It is for a reader who has never heard of a head's
@@ -7,20 +7,31 @@ before it" are where the word itself is the same vector in every sentence. Of a 
 both ways it is "another word" and "the words around it". Where something without meaning tells the
 senses apart as well, nobody is credited.
 
+What follows it says whether this is ambiguity: how far the word changes beside nouns of one meaning
+in its place, and which of the heads do more for the word than for these nouns. Where the word was
+not shown to change further, or was not compared, its heads bring context to a noun and no more is
+said of them; where it was not compared, the next step is named.
+
 Each row of the table is a word with its first heads and how sure this is. It holds verdicts and
 counts, no p and no unit that must be looked up; a percentage is of the way from one meaning of the
 word to the other.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from probe.evidence.columns import LEADERS
-from probe.evidence.findings import CreditedCue, HeadFinding, WordFindings
+from probe.evidence.findings import MOVERS, BesideNouns, CreditedCue, HeadFinding, WordFindings
+from probe.evidence.tables import NOT_ASKED_FOR
 from probe.stats.numbers import counted, listed, ordinal
 
 NAMED = 4  # heads that the sentence over all words names
 FEW_LAYERS = 3  # layers that are named one by one
+TENTHS = 5  # up to so many times as far a tenth is said, beyond it would be mostly noise
+FAR = 20  # times as far: from here on the nouns hardly change, and their number is mostly noise
+TIMES = {1: "as far", 2: "twice as far", 3: "three times as far", 4: "four times as far"}
+COMPARISONS = ("same", "more", "less")  # with nouns of one meaning, in the order they are told
 CONFOUNDER_WORDS = {
     "untrained": "by the same model with random weights",
     "nuisance": "by where the word stands in the text or how long the text is",
@@ -29,11 +40,13 @@ CONFOUNDER_WORDS = {
 
 @dataclass(frozen=True)
 class AnswerRow:
-    """One word of the answer: its sentence, its first heads, and how sure these are."""
+    """One word of the answer: its sentence, whether it is ambiguity (`beside_nouns`), its first
+    heads, and how sure these are."""
 
     word: str
     index: int
     sentence: str
+    beside_nouns: str
     heads: tuple[HeadFinding, ...]
     certainty: str
 
@@ -50,7 +63,14 @@ class Answer:
 def answer(findings: Mapping[str, WordFindings]) -> Answer:
     """The answer for all words of a study."""
     rows = tuple(
-        AnswerRow(word, finding.index, sentence(finding), finding.leaders, certainty(finding))
+        AnswerRow(
+            word=word,
+            index=finding.index,
+            sentence=sentence(finding),
+            beside_nouns=beside_nouns(finding),
+            heads=finding.leaders,
+            certainty=certainty(finding),
+        )
         for word, finding in findings.items()
     )
     return Answer(question(list(findings)), headline(list(findings.values())), rows)
@@ -62,41 +82,103 @@ def question(words: Sequence[str]) -> str:
 
 
 def headline(findings: Sequence[WordFindings]) -> str:
-    """Which heads were shown to resolve every word, in the order of the first one, or for which
-    words none was; of a single word, its sentence."""
+    """Which heads were shown to move every word, in the order of the first one, or for which words
+    none was, and whether that is ambiguity; of a single word, its own sentences."""
     if len(findings) == 1:
-        return sentence(findings[0])
-    text = _over_all_words(findings)
+        only = findings[0]
+        return f"{sentence(only)} {beside_nouns(only)}".strip()
+    shared = _shared_movers(findings)
+    text = _over_all_words(findings, shared)
     if any(finding.exploratory for finding in findings):
-        return f"As far as a few sentences can tell: {text[0].lower()}{text[1:]}"
-    return text
+        text = f"As far as a few sentences can tell: {text[0].lower()}{text[1:]}"
+    return f"{text} {_ambiguity_of_all(findings, shared)}".strip()
 
 
-def _over_all_words(findings: Sequence[WordFindings]) -> str:
-    resolved = [finding for finding in findings if finding.resolvers]
-    if not resolved:
+def _shared_movers(findings: Sequence[WordFindings]) -> list[str]:
+    """The names of the heads that were shown to move every word, in the order of the first one."""
+    names_by_word = [[head.name for head in finding.movers] for finding in findings]
+    return [name for name in names_by_word[0] if all(name in names for names in names_by_word)]
+
+
+def _over_all_words(findings: Sequence[WordFindings], shared: Sequence[str]) -> str:
+    moved = [finding for finding in findings if finding.movers]
+    if not moved:
         return "No single head was shown to move any of these words."
-    if len(resolved) < len(findings):
-        unresolved = [finding for finding in findings if not finding.resolvers]
-        return (
-            f"Single heads were shown to move {_quoted(resolved)}; "
-            f"for {_quoted(unresolved)} none was."
-        )
-    if len(findings) == 2:
-        every_word = "both words"
-    else:
-        every_word = f"all {counted(len(findings), 'word', words=True).lower()}"
-    names_by_word = [[head.name for head in finding.resolvers] for finding in findings]
-    shared = [name for name in names_by_word[0] if all(name in names for names in names_by_word)]
+    if len(moved) < len(findings):
+        unmoved = [finding for finding in findings if not finding.movers]
+        return f"Single heads were shown to move {_quoted(moved)}; for {_quoted(unmoved)} none was."
+    every_word = _every_word(findings)
     if not shared:
         return f"No single head was shown to move {every_word}: each has heads of its own."
     if len(shared) == 1:
         return f"The same head, {shared[0]}, moves {every_word}."
     heads = counted(len(shared), "head", words=True).lower()
-    names = listed(shared[:NAMED])
+    names = listed(list(shared[:NAMED]))
     if len(shared) > NAMED:
         return f"The same {heads} move {every_word}, {names} among them."
     return f"The same {heads}, {names}, move {every_word}."
+
+
+def _every_word(findings: Sequence[WordFindings]) -> str:
+    if len(findings) == 2:
+        return "both words"
+    return f"all {counted(len(findings), 'word', words=True).lower()}"
+
+
+def _ambiguity_of_all(findings: Sequence[WordFindings], shared: Sequence[str]) -> str:
+    """Which of the words whose senses are apart change further than nouns of one meaning in their
+    place, and which of the heads that move all of them do more for each."""
+    ranked = [finding for finding in findings if finding.ranked]
+    further = [finding for finding in ranked if finding.beside_nouns.passed]
+    not_asked = [finding for finding in ranked if not finding.beside_nouns.pairs]
+    as_far = [finding for finding in ranked if finding not in (*further, *not_asked)]
+    sentences = []
+    if further:
+        who = _every_word(findings) if len(further) == len(findings) else _quoted(further)
+        change = "changes" if len(further) == 1 else "change"
+        which = _which_do_more(further, shared) if len(further) == len(findings) else ""
+        how_far = _times_of_all([finding.beside_nouns for finding in further])
+        sentences.append(
+            f"In the same sentences {who} {change} {how_far} nouns of one meaning{which}."
+        )
+    if as_far:
+        are = "is" if len(as_far) == 1 else "are"
+        place = "its place" if len(as_far) == 1 else "their place"
+        sentences.append(
+            f"That {_quoted(as_far)} {are} resolved as ambiguous was not shown: nouns of one "
+            f"meaning change as far in {place}."
+        )
+    if not_asked:
+        were = "was" if len(not_asked) == 1 else "were"
+        sentences.append(f"{_quoted(not_asked)} {were} not compared with nouns of one meaning.")
+    return " ".join(sentences)
+
+
+def _times_of_all(words: Sequence[BesideNouns]) -> str:
+    """How far words change beside nouns: “1.9 to 3.1 times as far as”, “further than” where a word
+    does so for some pairs of meanings only, or a number would be mostly noise."""
+    times = [about.times_as_far for about in words]
+    partly = any(about.passed < about.pairs for about in words)
+    if len(words) == 1 or partly or not all(one < FAR for one in times):
+        return "further than"
+    least = _rounded(min(times))
+    most = _rounded(max(times))
+    if least == most:
+        return f"{_times(least)} as"
+    return f"{least:g} to {most:g} times as far as"
+
+
+def _which_do_more(findings: Sequence[WordFindings], shared: Sequence[str]) -> str:
+    """The heads that move every word and do more for each than for nouns of one meaning."""
+    more = []
+    for name in shared:
+        heads = [head for finding in findings for head in finding.movers if head.name == name]
+        if all(head.comparison == "more" for head in heads):
+            more.append(name)
+    if not more:
+        return ""
+    does = "does" if len(more) == 1 else "do"
+    return f", and {listed(more)} {does} more for each of them"
 
 
 def _quoted(findings: Sequence[WordFindings]) -> str:
@@ -114,28 +196,36 @@ def sentence(finding: WordFindings) -> str:
     opening = "In this model"
     if finding.exploratory:
         opening = "As far as a few sentences can tell, in this model"
-    changes = f"{opening} the vector of “{word}” changes with its meaning"
+    # A noun of one meaning changes with its context, too: only beyond that is it the meaning.
+    what = "meaning" if finding.beside_nouns.passed else "context"
+    changes = f"{opening} the vector of “{word}” changes with its {what}"
     if finding.all_confounded:
         return (
             f"{changes}, but also with something that has no meaning: what brings it about cannot "
             "be told."
         )
-    if not finding.resolvers:
+    if not finding.movers:
         return f"{changes}, but no single attention head was shown to bring that about."
-    gets = f"{opening} the word “{word}” {_origin(finding)}"
-    return f"{gets}, {_heads_between(finding)}{_where(finding)}."
+    how = f"{_origin(finding)}, {_heads_between(finding)}{_where(finding)}"
+    if not finding.resolvers:
+        how += "; that an ambiguity is resolved was not shown"
+    return f"{opening} the word “{word}” {how}."
 
 
 def _origin(finding: WordFindings) -> str:
-    """What gives the word its meaning, as far as the design of the study shows it."""
+    """What gives the word its meaning, or only changes it, as far as the design of the study shows
+    it."""
     if not finding.same_token:
-        return "changes its meaning with the sentence"
+        if finding.resolvers:
+            return "changes its meaning with the sentence"
+        return "changes with the sentence"
+    takes = "gets its meaning from" if finding.resolvers else "is changed by"
     cue = finding.credited_cue
     if cue is not None and cue.examples is not None:
         one, other = cue.examples
-        return f"gets its meaning from {_name_of_cue(finding, cue)}, such as “{one}” or “{other}”"
+        return f"{takes} {_name_of_cue(finding, cue)}, such as “{one}” or “{other}”"
     side = "before" if finding.causal else "around"
-    return f"gets its meaning from the words {side} it"
+    return f"{takes} the words {side} it"
 
 
 def _name_of_cue(finding: WordFindings, cue: CreditedCue) -> str:
@@ -147,14 +237,14 @@ def _name_of_cue(finding: WordFindings, cue: CreditedCue) -> str:
 
 def _heads_between(finding: WordFindings) -> str:
     """Through how many heads of which layers: those of the leading path, or the smallest set that
-    is enough where all of it resolves; else, in part, all resolvers."""
+    is enough where all of it moves the word; else, in part, all heads that do."""
     path = finding.leading_path
     if path is not None and len(path.names) > 1:
         part = "" if path.nearly_all else "in part "
         number = _heads_in_words(len(path.names))
         where = _layers(path.layers, finding.layers)
         return f"{part}by way of {number}, one after the other, in {where}"
-    heads = finding.resolvers
+    heads = finding.movers
     part = "in part "
     if finding.smallest_set is not None:
         enough = [head for head in heads if head.name in finding.smallest_set.names]
@@ -184,9 +274,9 @@ def _layers(layers: Sequence[int], number_of_layers: int) -> str:
 def _where(finding: WordFindings) -> str:
     """For how many of the word's pairs of meanings that was shown, where it is not for all."""
     number = len(finding.pairs)
-    if number == 1 or finding.pairs_resolved == number:
+    if number == 1 or finding.pairs_moved == number:
         return ""
-    return f" (shown for {finding.pairs_resolved} of its {number} pairs of meanings)"
+    return f" (shown for {finding.pairs_moved} of its {number} pairs of meanings)"
 
 
 def certainty(finding: WordFindings) -> str:
@@ -198,27 +288,41 @@ def certainty(finding: WordFindings) -> str:
             "head is ranked."
         )
     if finding.confounders:
-        confounders = listed([CONFOUNDER_WORDS[name] for name in finding.confounders])
-        return f"Not clear: the meanings can also be told apart {confounders}."
+        return f"Not clear: the meanings can also be told apart {_by(finding.confounders)}."
     few = "A first look at few sentences. " if finding.exploratory else ""
     groups = [group for group in finding.rank_groups if len(group) > 1]
     overlaps = "".join(f" {listed(list(group))} are in no order." for group in groups)
-    return f"{few}{_confirmed(finding)}{overlaps}"
+    return f"{few}{_confirmed(finding)}{overlaps}{_behind_the_gate(finding)}"
+
+
+def _by(nuisances: Sequence[str]) -> str:
+    return listed([CONFOUNDER_WORDS[name] for name in nuisances])
+
+
+def _behind_the_gate(finding: WordFindings) -> str:
+    """What tells the senses apart without meaning, where nouns of one meaning rule it out as the
+    reason: they stand in the same sentences."""
+    if not finding.nuisances:
+        return ""
+    return (
+        f" The meanings can also be told apart {_by(finding.nuisances)}; a head counts as "
+        f"resolving “{finding.word}” only where it does more for it than for nouns of one meaning."
+    )
 
 
 def _confirmed(finding: WordFindings) -> str:
-    """Which of the leading heads are among those shown to resolve the word, or which others are;
-    and on how much."""
-    resolvers = [head.name for head in finding.resolvers]
-    if not resolvers:
+    """Which of the leading heads are among those shown to move the word, or which others are; and
+    on how much."""
+    movers = [head.name for head in finding.movers]
+    if not movers:
         return "Not confirmed: no head passes every test."
-    confirmed = [head.name for head in finding.leaders if head.name in resolvers]
-    unconfirmed = [head.name for head in finding.leaders if head.name not in resolvers]
+    confirmed = [head.name for head in finding.leaders if head.name in movers]
+    unconfirmed = [head.name for head in finding.leaders if head.name not in movers]
     which = "All confirmed"
     if not confirmed:
-        many = len(resolvers) > LEADERS
-        others = counted(len(resolvers), "other") if many else listed(resolvers)
-        verb = "is" if len(resolvers) == 1 else "are"
+        many = len(movers) > LEADERS
+        others = counted(len(movers), "other") if many else listed(movers)
+        verb = "is" if len(movers) == 1 else "are"
         which = f"None of these confirmed, but {others} {verb}"
     elif unconfirmed:
         which = f"{listed(confirmed)} confirmed, {listed(unconfirmed)} not"
@@ -231,3 +335,145 @@ def _confirmed(finding: WordFindings) -> str:
         f"{which}, on {swapped} of sentences ({cues} of cue words){each}, "
         "read along axes fitted without them."
     )
+
+
+def beside_nouns(finding: WordFindings) -> str:
+    """Whether it is ambiguity: how far the word changes beside nouns of one meaning in the same
+    sentences, and which heads and MLPs do more for the word; empty where nothing was swapped."""
+    if not finding.ranked:
+        return ""
+    sentences = [_distance(finding), _heads_beside_nouns(finding), _mlps_beside_nouns(finding)]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _distance(finding: WordFindings) -> str:
+    """How far the word changes beside nouns of one meaning; or that it was not shown to change
+    further, or why this was not asked, with the next step."""
+    about = finding.beside_nouns
+    word = f"“{finding.word}”"
+    if not about.pairs:
+        return _not_asked(finding)
+    if about.passed == about.pairs:
+        return (
+            f"In the same sentences {word} changes {_times(about.times_as_far)} as nouns of one "
+            f"meaning, such as {_examples(about.typical)}."
+        )
+    if about.passed:
+        return (
+            f"In the same sentences {word} changes further than nouns of one meaning for "
+            f"{about.passed} of the {about.pairs} pairs of meanings that were compared."
+        )
+    not_shown = "that an ambiguity is resolved was not shown"
+    if about.pairs > 1:
+        return (
+            f"For none of its {about.pairs} pairs of meanings does {word} change further than "
+            f"nouns of one meaning in the same sentences: {not_shown}."
+        )
+    if about.as_far == 1:
+        return (
+            f"In the same sentences one of {about.nouns} nouns of one meaning, "
+            f"“{about.furthest}”, changes as far as {word}: {not_shown}."
+        )
+    which = "all" if about.as_far == about.nouns else f"{about.as_far} of"
+    return (
+        f"In the same sentences {which} {about.nouns} nouns of one meaning, “{about.furthest}” "
+        f"among them, change as far as {word}: {not_shown}."
+    )
+
+
+def _not_asked(finding: WordFindings) -> str:
+    """Why a word was not compared with nouns of one meaning, and what to do about it."""
+    reason = finding.beside_nouns.not_compared
+    what_to_do = (
+        f"Name further nouns with --controls, or add sentences in which “{finding.word}” is a noun "
+        "in just this form."
+    )
+    if reason == NOT_ASKED_FOR:
+        what_to_do = "Without --controls none it is compared with those that ship."
+    return f"Whether this is ambiguity was not asked: {reason}. {what_to_do}"
+
+
+def _times(times: float) -> str:
+    """“about twice as far”; the nouns hardly change where it is missing or large."""
+    if math.isnan(times) or times >= FAR:
+        return f"more than {FAR} times as far"
+    rounded = _rounded(times)
+    if rounded in TIMES:
+        return f"about {TIMES[int(rounded)]}"
+    return f"about {rounded:g} times as far"
+
+
+def _rounded(times: float) -> float:
+    return round(times, 1) if times < TENTHS else round(times)
+
+
+def _examples(nouns: Sequence[str]) -> str:
+    return listed([f"“{noun}”" for noun in nouns])
+
+
+def _heads_beside_nouns(finding: WordFindings) -> str:
+    """Which of the heads that bring the context to the word do the same for any noun, and which do
+    more or less for the word."""
+    movers = [head for head in finding.heads if head.verdict in MOVERS and head.comparison]
+    names: dict[str, list[str]] = {}
+    for head in movers:
+        names.setdefault(head.comparison, []).append(head.name)
+    if not movers:
+        return ""
+    undecided = names.pop("undecided", [])
+    who = f"the {_number(movers)} heads that bring the context to it"
+    if len(movers) == 1:
+        who = f"the head that brings the context to it, {movers[0].name},"
+    if not names:
+        does = "does" if len(movers) == 1 else "do"
+        return f"Whether {who} {does} more for “{finding.word}” than for such nouns is not decided."
+    alike = _what_they_do(movers[0].comparison, len(movers), finding.word)
+    if len(movers) == 1:
+        return f"T{who[1:]} {alike}."
+    if len(names) == 1 and not undecided:
+        every = "Both heads" if len(movers) == 2 else f"All {_number(movers)} heads"
+        return f"{every} that bring the context to it {alike}."
+    decided = []
+    for comparison in COMPARISONS:
+        group = names.get(comparison)
+        if group:
+            decided.append(f"{_some(group)} {_what_they_do(comparison, len(group), finding.word)}")
+    rest = ""
+    if len(undecided) > LEADERS:
+        rest = f"; of the other {_number(undecided)} it is not decided"
+    elif undecided:
+        rest = f"; of {listed(undecided)} it is not decided"
+    return f"Of {who}, {listed(decided)}{rest}."
+
+
+def _what_they_do(comparison: str, heads: int, word: str) -> str:
+    """What so many heads of one comparison do beside nouns of one meaning."""
+    does = "does" if heads == 1 else "do"
+    if comparison == "same":
+        return f"{does} the same for any noun"
+    return f"{does} {comparison} for “{word}” than for such nouns"
+
+
+def _some(names: Sequence[str]) -> str:
+    """The names of a few heads, the number of more."""
+    if len(names) <= LEADERS:
+        return listed(list(names))
+    return f"{_number(names)} of them"
+
+
+def _number(names: Sequence[object]) -> str:
+    """How many, as a word."""
+    return counted(len(names), "head", words=True).split()[0].lower()
+
+
+def _mlps_beside_nouns(finding: WordFindings) -> str:
+    """The layers whose MLP does more for the word than for nouns of one meaning."""
+    layers = finding.beside_nouns.mlps_more
+    if not layers:
+        return ""
+    than = f"more for “{finding.word}” than for such nouns"
+    if len(layers) == 1:
+        return f"The MLP of layer {layers[0]} does {than}."
+    if len(layers) > FEW_LAYERS:
+        return f"The MLPs of {len(layers)} layers do {than}."
+    return f"The MLPs of layers {listed([str(layer) for layer in layers])} do {than}."

@@ -1,9 +1,10 @@
-"""The sections of a report on what its answer rests on: gate, power and controls, the certificate,
-which sentences were used, and the tables to download.
+"""The sections of a report on what its answer rests on: the comparison with nouns of one meaning,
+gate, power and controls, the certificate, which sentences were used, and the tables to download.
 
 Records and frames in, plain values and charts out; the sentences stand in the templates.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -11,12 +12,15 @@ import pandas as pd
 
 from probe import charts
 from probe.evidence.columns import TABLES
-from probe.evidence.findings import Frames, WordFindings
-from probe.stats.numbers import decimal, p_value
+from probe.evidence.controls import FEWEST_NOUNS
+from probe.evidence.findings import MOVERS, Frames, HeadFinding, PairOfSenses, WordFindings
+from probe.pages.heads import head_facts
+from probe.stats.numbers import decimal, p_value, percent
 from probe.text.sentences import REPEATS
 
 PARTS = ("tested", "learned from", "neither")
 LATER = "later token"
+TABLE_ROWS = 10  # heads of a word in the table of the comparison with nouns
 Section = dict[str, Any]
 
 
@@ -24,7 +28,9 @@ def controls_and_power(findings: Mapping[str, WordFindings]) -> Section:
     """Gate, power and controls of each word: the smallest sizes and the weakest of its pairs of
     senses."""
     words = [_controls_and_power(finding) for finding in findings.values()]
-    conditions = [set(finding.rows["controls"]["condition"]) for finding in findings.values()]
+    conditions = [
+        set(finding.rows["separation_controls"]["condition"]) for finding in findings.values()
+    ]
     return {
         "words": words,
         "later": any(LATER in of_word for of_word in conditions),
@@ -32,14 +38,50 @@ def controls_and_power(findings: Mapping[str, WordFindings]) -> Section:
     }
 
 
+def beside_nouns(findings: Mapping[str, WordFindings]) -> Section:
+    """The word beside nouns of one meaning in its place: a row for each ranked pair of senses, and
+    a row for each leading head that was compared."""
+    ranked = [
+        (finding, pair) for finding in findings.values() for pair in finding.pairs if pair.ranked
+    ]
+    heads = [(finding, head) for finding in findings.values() for head in _compared(finding)]
+    return {
+        "pairs": [_pair_beside_nouns(finding, pair) for finding, pair in ranked],
+        "heads": [{"word": finding.word} | head_facts(head) for finding, head in heads],
+        "fewest": FEWEST_NOUNS,
+        "not_asked": any(math.isnan(pair.ambiguity_p) for _, pair in ranked),
+    }
+
+
+def _compared(finding: WordFindings) -> list[HeadFinding]:
+    """The heads that bring the context to the word, or else its leaders, as far as they were
+    compared."""
+    heads = [head for head in finding.heads if head.verdict in MOVERS] or finding.leaders
+    return [head for head in heads if head.comparison][:TABLE_ROWS]
+
+
+def _pair_beside_nouns(finding: WordFindings, pair: PairOfSenses) -> Section:
+    asked = not math.isnan(pair.ambiguity_p)
+    several = len(finding.pairs) > 1
+    return {
+        "word": finding.word,
+        "pair": f"{pair.sense_a} / {pair.sense_b}" if several else "",
+        "nouns": pair.nouns,
+        "share": percent(pair.general_share) if pair.nouns else "",
+        "largest": percent(pair.largest_share) if pair.nouns else "",
+        "p": p_value(pair.ambiguity_p) if asked else "not asked",
+        "passed": pair.ambiguous,
+    }
+
+
 def _controls_and_power(finding: WordFindings) -> Section:
     pairs = finding.pairs
-    controls = finding.rows["controls"]
+    controls = finding.rows["separation_controls"]
     chart = None
     pair = ""
     if len(controls):
-        resolvers = [head.name for head in finding.resolvers]
-        chart = charts.control_strips(controls, finding.word, shown=resolvers)
+        movers = [head.name for head in finding.movers]
+        chart = charts.control_strips(controls, finding.word, shown=movers)
         pair = f"{controls['sense_a'].iloc[0]} / {controls['sense_b'].iloc[0]}"
     next_token = "not predicted"
     if finding.causal:

@@ -32,7 +32,7 @@ def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
     """The head maps of the ranked words, on one scale."""
     heads = frames["word_heads"]
     marked = charts.named(heads)
-    mlps = charts.mlps_at_word(frames["positions"])
+    mlps = _mlps(findings, frames)
     drawn = [finding for finding in findings.values() if finding.heads]
     return {
         "limit": percent(charts.effect_limit(heads, mlps)),
@@ -43,8 +43,18 @@ def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
         "mlps": bool(len(mlps)),
         "unranked": [finding.word for finding in findings.values() if not finding.heads],
         "counted": [(finding.word, *_clear_and_all(finding)) for finding in drawn],
+        "more": bool((pd.concat([marked["comparison"], mlps["comparison"]]) == charts.MORE).any()),
         "verdicts": [(name, charts.MARKS[name]) for name in charts.marked(marked)],
     }
+
+
+def _mlps(findings: Mapping[str, WordFindings], frames: Frames) -> pd.DataFrame:
+    """The column of MLPs: those that were compared with nouns of one meaning, of words that were
+    not those of the trace."""
+    more = {name: one.beside_nouns.mlps_more for name, one in findings.items()}
+    compared = charts.mlps_beside_nouns(frames["mlps"], more)
+    traced = charts.mlps_at_word(frames["positions"])
+    return pd.concat([compared, traced[~traced["word"].isin(compared["word"])]], ignore_index=True)
 
 
 def _clear_and_all(finding: WordFindings) -> tuple[int, int]:
@@ -237,12 +247,24 @@ def head_facts(head: HeadFinding) -> Section:
         "self_repair": percent(head.self_repair),
         "itself": _share(head.attention_itself),
         "rank": rank,
+        "compared": bool(head.comparison),
+        "general": percent(head.general),
+        "specific": _specific(head),
+        "p_specific": _test(head.p_specific),
+        "beside": charts.BESIDE_NOUNS[head.comparison],
         "verdict": head.verdict,
         "mark": charts.MARKS[head.verdict],
         "resolves": head.resolves if head.of > 1 else 0,
         "of": head.of,
         "p_auroc": _test(head.p_auroc),
     }
+
+
+def _specific(head: HeadFinding) -> str:
+    """What a head does for the word beyond nouns of one meaning, with its interval."""
+    if not head.comparison:
+        return ""
+    return measured(head.specific, head.specific_low, head.specific_high)
 
 
 def _share(value: float) -> str:

@@ -63,11 +63,11 @@ def why_not(finding: WordFindings) -> str:
 def paths(finding: WordFindings) -> Section:
     """The paths of a word, best first, and how much of the gap they carry together.
 
-    `resolvers`: where no path was found, the heads at its end.
+    `movers`: where no path was found, the heads at its end.
     """
     rows = finding.rows["paths"]
     if rows.empty:
-        return {"first": [], "resolvers": [head.name for head in finding.resolvers]}
+        return {"first": [], "movers": [head.name for head in finding.movers]}
     by_path = [one_path(steps.to_dict("records")) for _, steps in rows.groupby("path")]
     first = rows.iloc[0]
     return {

@@ -64,7 +64,7 @@ def write_report(study: Study, out: str | os.PathLike[str], *, command: str = ""
     output.check_folder(out)
     manifest = output.made_by(study, command)
     frames = dict(study.frames)
-    frames["verdicts"] = with_reasons(frames["verdicts"], frames["heads"])
+    frames["verdicts"] = with_reasons(frames["verdicts"], frames["heads"], frames["words"])
     frames["columns"] = dictionary(frames)
     findings = study.findings
     files = {REPORT: render(findings, frames, manifest)} | graphs(findings, study.model_name)
@@ -95,6 +95,7 @@ def render(
         "readings": sentences.readings(findings),
         "showcase": sentences.showcase(findings, frames),
         "supplied": sentences.supplied(findings, frames),
+        "beside_nouns": checks.beside_nouns(findings),
         "believe": checks.controls_and_power(findings),
         "certificate": checks.certificate(frames["certificate"]),
         "data": checks.data_used(findings, frames["left_out"]),
@@ -108,6 +109,7 @@ def render(
         hues=hues(findings),
         marks=charts.MARKS,
         meanings=MEANINGS,
+        beside_words=charts.BESIDE_NOUNS,
         causal=all(word.causal for word in findings.values()),
         predicts=bool(frames["heads"]["p_next_token"].notna().any()),
         model_name=manifest["model"],

@@ -11,31 +11,40 @@ from typing import Any
 import pandas as pd
 
 from probe.stats.numbers import decimal, measured, p_value, percent
-from probe.stats.verdicts import LEVEL, SMALLEST, attention_beside
+from probe.stats.verdicts import LARGE, LEVEL, SMALLEST, attention_beside
 
-KEYS = ["word", "sense_a", "sense_b", "layer", "head", "verdict"]
+SENSES = ["word", "sense_a", "sense_b"]
+KEYS = [*SENSES, "layer", "head", "verdict"]
 MEANINGS = {
-    "resolver": "moves the word, and what is said next, beyond chance for every head tested",
+    "resolver": "moves the word, and what is said next, beyond chance for every head tested; and "
+    "the word changes further than nouns of one meaning in its place",
+    "context": "brings the context to this noun as a resolver would; that an ambiguity is resolved "
+    "was not shown",
     "position-explained": "moves the word by the token next to it, whatever that is, or cannot be "
     "told from this",
-    "confounded": "would be a resolver, but what has no meaning tells the senses apart as well",
+    "confounded": "would be a resolver, but what has no meaning tells the senses apart as well, "
+    "and nouns of one meaning were not shown to change less",
     "opposes": "moves the word the wrong way",
     "backup": "stands in for another head: swapping both moves the word further",
     "erased": "writes much of the gap, and later layers take it away",
+    "unread": "moves the word; that what is said next follows was not shown",
     "suggestive": f"moves the word by {percent(SMALLEST)} or more, but this is not confirmed for "
     "every head tested",
-    "carrier": "carries the meaning at the word; that anything reads it there was not shown",
+    "separates": "writes something different for each sense; no effect was shown",
     "none": "nothing was shown",
 }
 NOT_SWAPPED = "the model was not shown to separate these senses at the word, so no head was swapped"
+AS_WELL = "the word's place, the text's length or an untrained model tells the senses apart as well"
 
 
-def with_reasons(verdicts: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
+def with_reasons(verdicts: pd.DataFrame, heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
     """The table of verdicts with the column `because`: the numbers that led to each, in words.
 
-    They are those of the table itself and of the table of heads.
+    They are those of the table itself, of the table of heads and of the table of words.
     """
     numbers = verdicts.merge(heads, on=KEYS, how="left", validate="one_to_one")
+    nouns = words[[*SENSES, "nouns", "not_compared"]]
+    numbers = numbers.merge(nouns, on=SENSES, how="left", validate="many_to_one")
     reasons = [because(row) for row in numbers.to_dict("records")]
     columns = [*KEYS, "because", *(name for name in verdicts if name not in KEYS)]
     return verdicts.assign(because=reasons)[columns]
@@ -63,13 +72,14 @@ def because(row: Mapping[Any, Any]) -> str:
 def _what_else(row: Mapping[Any, Any]) -> str:
     """The further numbers of the verdicts that rest on more than separation and swap."""
     name = row["verdict"]
+    if name == "resolver":
+        return f"; {_gate(row)}{_specific(row)}"
+    if name == "context":
+        return f"; {_not_resolved(row)}{_specific(row)}"
+    if name == "confounded":
+        return f"; but {AS_WELL}, and {_gate(row)}{_specific(row)}"
     if name == "position-explained":
         return _beside(row)
-    if name == "confounded":
-        return (
-            "; but the word's place, the text's length or an untrained model tells the senses "
-            "apart as well"
-        )
     if name == "backup":
         first = f"L{row['stands_in_layer']:.0f}H{row['stands_in_head']:.0f}"
         return (
@@ -79,13 +89,58 @@ def _what_else(row: Mapping[Any, Any]) -> str:
     if name == "erased":
         direct = percent(row["direct"])
         return f"; it writes {direct} of the gap itself, which later layers take away"
+    if name == "unread":
+        return "; that this is read was not shown"
     if name == "suggestive":
-        return "; not confirmed: the p corrected for all heads does not pass"
-    if name == "carrier" and row["p_swap"] < LEVEL:
-        if row["net"] < SMALLEST:
-            return f", less than the {percent(SMALLEST)} from which an effect counts"
-        return "; not shown to be read"
+        return f"; not confirmed: {_not_confirmed(row)}"
+    if name == "separates" and row["p_swap"] < LEVEL:
+        return f", less than the {percent(SMALLEST)} from which an effect counts"
     return ""
+
+
+def _gate(row: Mapping[Any, Any]) -> str:
+    """How the word stood against the nouns of one meaning: the ambiguity gate, with its numbers."""
+    nouns = row["nouns"]
+    p = row["ambiguity_p"]
+    if math.isnan(p):
+        return f"the word was not compared with nouns of one meaning ({row['not_compared']})"
+    as_far = round(p * (1 + nouns)) - 1
+    if p <= LEVEL:
+        return (
+            f"the word changes further than {nouns - as_far} of {nouns} nouns of one meaning in "
+            f"its place ({p_value(p)})"
+        )
+    return f"{as_far} of {nouns} nouns of one meaning change as far in its place ({p_value(p)})"
+
+
+def _not_resolved(row: Mapping[Any, Any]) -> str:
+    """Why a head that moves the word as a resolver would was not shown to resolve an ambiguity."""
+    if row["ambiguity_p"] <= LEVEL:
+        return (
+            f"{_gate(row)}, but {AS_WELL}, and that the head does more for the word than for these "
+            "nouns was not shown"
+        )
+    return f"that an ambiguity is resolved was not shown: {_gate(row)}"
+
+
+def _specific(row: Mapping[Any, Any]) -> str:
+    """What the head does for nouns of one meaning, and for the word beyond that."""
+    if math.isnan(row["specific"]):
+        return ""
+    more = measured(row["specific"], row["specific_low"], row["specific_high"])
+    return (
+        f"; for such nouns it does {percent(row['general'])}, and {more} of the gap more for this "
+        f"word (max-T {p_value(row['p_specific'])})"
+    )
+
+
+def _not_confirmed(row: Mapping[Any, Any]) -> str:
+    if row["p_swap"] < LEVEL:
+        return (
+            f"an effect below {percent(LARGE)} counts only where what the head writes separates "
+            "the senses"
+        )
+    return "the p corrected for all heads does not pass"
 
 
 def _beside(row: Mapping[Any, Any]) -> str:

@@ -4,6 +4,7 @@ record.
 Plain values out; the sentences stand in the templates `cautions` and `card`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from probe import charts
 from probe.evidence.columns import LEADERS
 from probe.evidence.findings import HeadFinding, PairOfSenses, WordFindings
 from probe.pages.answer import CONFOUNDER_WORDS
-from probe.stats.numbers import decimal, interval, listed, percent
+from probe.stats.numbers import decimal, interval, listed, p_value, percent
 from probe.stats.verdicts import LEVEL
 
 MOSTLY = 0.6  # of a head's attention: more than on the cue and all other tokens together
@@ -68,7 +69,7 @@ def card(finding: WordFindings) -> Section:
         "material": hardest_pair(finding),
         "confounded": confounded(finding),
         "resolving": resolving(finding),
-        "looks_at_word": looks_at_word(finding.resolvers[:LEADERS]),
+        "looks_at_word": looks_at_word(finding.movers[:LEADERS]),
         "pairs": [pair_row(pair) for pair in finding.pairs] if several else [],
         "depth": profiles(
             finding.rows["depth"],
@@ -76,7 +77,18 @@ def card(finding: WordFindings) -> Section:
             [(pair.sense_a, pair.sense_b) for pair in finding.pairs],
             read_at=finding.read_depth,
         ),
+        "nouns": nouns_picture(finding),
     }
+
+
+def nouns_picture(finding: WordFindings) -> alt.LayerChart | None:
+    """The word's gap by depth above that of nouns of one meaning; None where none stood in its
+    place."""
+    controls = finding.rows["controls"]
+    if controls.empty:
+        return None
+    chart: alt.LayerChart = charts.noun_gaps(controls, finding.word, read_at=finding.read_depth)
+    return chart
 
 
 def hardest_pair(finding: WordFindings) -> Section:
@@ -95,23 +107,32 @@ def hardest_pair(finding: WordFindings) -> Section:
 
 
 def confounded(finding: WordFindings) -> Section:
-    """For how many pairs of senses something without meaning tells them apart, and what it is."""
+    """For how many pairs of senses something without meaning tells them apart, and what it is.
+
+    `behind_the_gate`: for how many of them that is ruled out as the reason, because the word
+    changes further than nouns of one meaning in the same sentences.
+    """
     by_pair = [
-        listed([CONFOUNDER_WORDS[name] for name in pair.confounders])
+        listed([CONFOUNDER_WORDS[name] for name in pair.nuisances])
         for pair in finding.pairs
-        if pair.confounders
+        if pair.nuisances
     ]
-    return {"pairs": len(by_pair), "by": list(dict.fromkeys(by_pair))}
+    behind = [pair for pair in finding.pairs if pair.nuisances and not pair.confounders]
+    return {
+        "pairs": len(by_pair),
+        "by": list(dict.fromkeys(by_pair)),
+        "behind_the_gate": len(behind),
+    }
 
 
 def resolving(finding: WordFindings) -> Section:
-    """The first resolvers, and in how many of the word's pairs of senses they resolve.
+    """The first heads that move the word, and in how many of its pairs of senses they resolve it.
 
     `everywhere`: the number of pairs, where it is the same for all resolvers · `each`: where it is
     the same for those that are named and not for all · neither: each has its own.
     """
-    named = finding.resolvers[:LEADERS]
-    of_all = {head.resolves for head in finding.resolvers}
+    named = finding.movers[:LEADERS]
+    of_all = {head.resolves for head in finding.movers}
     of_named = {head.resolves for head in named}
     everywhere = each = None
     if len(finding.pairs) > 1 and len(of_all) == 1:
@@ -122,7 +143,10 @@ def resolving(finding: WordFindings) -> Section:
         "named": named,
         "everywhere": everywhere,
         "each": each,
-        "own": len(finding.pairs) > 1 and everywhere is None and each is None,
+        "own": bool(finding.resolvers)
+        and len(finding.pairs) > 1
+        and everywhere is None
+        and each is None,
         "ranked_pairs": sum(pair.ranked for pair in finding.pairs),
     }
 
@@ -140,6 +164,7 @@ def pair_row(pair: PairOfSenses) -> Section:
         "pair": pair,
         "gap": gap_text(pair.gap, pair.gap_low, pair.gap_high),
         "resolvers": listed(list(pair.resolvers)),
+        "ambiguity_p": "not asked" if math.isnan(pair.ambiguity_p) else p_value(pair.ambiguity_p),
         "leading_effect": percent(pair.leading_effect),
     }
 

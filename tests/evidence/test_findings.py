@@ -55,7 +55,7 @@ def test_a_word_without_a_gap_is_not_ranked_and_names_no_head():
 
 
 def test_what_tells_the_senses_apart_without_meaning_is_named_for_ranked_pairs_alone():
-    words = FRAMES["words"].assign(untrained_p=0.009, nuisance_p=0.049)
+    words = FRAMES["words"].assign(untrained_p=0.009, nuisance_p=0.049, ambiguity_p=0.3)
     confounded = findings(FRAMES | {"words": words})
     assert confounded["bank"].confounders == ("untrained", "nuisance")
     assert confounded["bank"].all_confounded and not confounded["apple"].confounders

@@ -434,7 +434,7 @@ def test_a_head_that_looks_one_back_is_not_said_to_resolve(seed, distances):
     frames = frames_of(model, bare, seed)
     name = name_of(circuit.places[0])
     assert frames["words"]["ranked"].item() and "resolver" not in set(frames["heads"]["verdict"])
-    reasons = with_reasons(frames["verdicts"], frames["heads"])
+    reasons = with_reasons(frames["verdicts"], frames["heads"], frames["words"])
     verdict = reasons.set_index(["layer", "head"]).loc[circuit.places[0]]
     assert verdict["verdict"] == "position-explained"
     assert ("cannot be told" in verdict["because"]) == (distances == (1,))

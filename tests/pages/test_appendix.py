@@ -32,7 +32,7 @@ def test_a_name_that_stands_for_two_things_is_explained_by_its_table():
         == COLUMNS["auroc"]["meaning"]
     )
     assert (
-        about("controls", "low")["unit"] == "0 to 1"
+        about("separation_controls", "low")["unit"] == "0 to 1"
         and about("depth", "low")["unit"] == "fraction of the sense gap"
     )
     with pytest.raises(KeyError):

@@ -53,6 +53,8 @@ EVIDENCE = (
     "curves",
     "random_sets",
     "controls",
+    "mlps",
+    "separation_controls",
     "decomposition",
 )
 FRAMES = make_study().frames
@@ -78,7 +80,7 @@ def hostile_path(tmp_path_factory):
         swapped = {"bank": HOSTILE[1], "river": HOSTILE[2], "money": HOSTILE[5]}
         places = [
             column
-            for column in ("word", "sense", "sense_a", "sense_b", "reads_as")
+            for column in ("word", "noun", "sense", "sense_a", "sense_b", "reads_as")
             if column in frame
         ]
         study.frames[name] = frame.assign(
@@ -410,10 +412,11 @@ def test_a_study_that_shows_nothing_says_so_and_draws_no_effect(open_page, tmp_p
 
 def test_the_verdict_stands_in_the_map_the_tabs_the_panel_and_the_table(page):
     first = page.locator("#map .chart").first
-    kinds = BANK.loc[BANK["verdict"] != "none", "verdict"].tolist()
-    assert first.locator(".mark-symbol.role-mark path").count() == len(kinds) >= 2
+    marked = BANK[~BANK["verdict"].isin(["separates", "none"])]
+    assert first.locator(".mark-symbol.role-mark path").count() == len(marked) >= 2
+    assert "separates" in set(BANK["verdict"])
     legend = page.locator("#map .marks dt").all_inner_texts()
-    assert [text.strip() for text in legend] == ["resolver", "opposes", "carrier"]
+    assert [text.strip() for text in legend] == ["resolver", "opposes", "frame"]
     assert (
         page.locator(".tabs > label").first.locator("svg.mark title").text_content() == "resolver"
     )
@@ -465,7 +468,7 @@ def test_lone_pairs_what_was_left_out_columns_and_suppliers_are_told(page):
     ) in method
     assert f"{len(FRAMES['left_out'])} left out, and why" in method
     rows = page.locator("[aria-label='Columns of the tables'] tbody tr").all_inner_texts()
-    reasons = with_reasons(FRAMES["verdicts"], FRAMES["heads"])
+    reasons = with_reasons(FRAMES["verdicts"], FRAMES["heads"], FRAMES["words"])
     assert len(rows) == len(dictionary(FRAMES | {"verdicts": reasons}))
     assert any(
         row.startswith("word_heads.net") and row.endswith("fraction of the sense gap")
@@ -497,7 +500,7 @@ def test_belief_rests_on_gate_power_and_controls_for_every_word(page):
     assert strips.count() == 3
     labels = strips.first.locator(".role-axis-label text").all_text_contents()
     assert [label for label in labels if label[0].isalpha()] == [
-        *FRAMES["controls"]["condition"].unique()
+        *FRAMES["separation_controls"]["condition"].unique()
     ]
 
 

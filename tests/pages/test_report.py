@@ -42,7 +42,7 @@ def test_the_folder_holds_the_page_every_frame_twice_and_the_manifest(folder):
 
 
 def test_every_frame_reads_back_as_it_was(folder):
-    reasons = with_reasons(STUDY.verdicts, STUDY.heads)
+    reasons = with_reasons(STUDY.verdicts, STUDY.heads, STUDY.words)
     for name, frame in (STUDY.frames | {"verdicts": reasons}).items():
         pd.testing.assert_frame_equal(pd.read_parquet(folder / f"{name}.parquet"), frame)
         from_csv = pd.read_csv(folder / f"{name}.csv", keep_default_na=False, na_values=[""])

@@ -43,7 +43,7 @@ def test_a_head_has_its_rank_if_any_and_its_write_with_its_interval():
 
 
 def test_the_pairs_with_the_heads_own_verdict_come_first_and_none_is_missing():
-    table = with_reasons(FRAMES["verdicts"], FRAMES["heads"])
+    table = with_reasons(FRAMES["verdicts"], FRAMES["heads"], FRAMES["words"])
     for verdicts in (table, table.iloc[::-1]):
         sections = leading_heads(findings(FRAMES), verdicts)
         mole = next(item for item in sections if item["word"] == "mole")

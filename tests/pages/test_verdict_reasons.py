@@ -4,12 +4,23 @@ import math
 
 import pytest
 from example_study import make_study
-from example_verdicts import AGAINST, NEAR_ONLY, RESOLVES, SILENT, STANDS_IN
+from example_verdicts import AGAINST, NEAR_ONLY, SILENT, STANDS_IN
+from example_verdicts import RESOLVES as MOVES_THE_WORD
 
+from probe.evidence.tables import NOT_ASKED_FOR
 from probe.pages.verdicts import MEANINGS, because, with_reasons
 from probe.stats.verdicts import ORDER, verdict
 
 N = "\u202f"
+
+
+# The word goes further than all 48 nouns, and the head does two thirds of its effect for it alone.
+RESOLVES = MOVES_THE_WORD | {"ambiguity_p": 0.0204, "nouns": 48, "not_compared": ""}
+RESOLVES |= {"general": 0.11, "specific": 0.2, "specific_low": 0.15, "specific_high": 0.25}
+RESOLVES |= {"p_specific": 0.01}
+AS_FAR = {"ambiguity_p": 4 / 49}
+NOT_ASKED = {"ambiguity_p": math.nan, "nouns": 0, "not_compared": NOT_ASKED_FOR}
+NO_MORE = {"specific": 0.02, "specific_low": -0.05, "specific_high": 0.09, "p_specific": 0.6}
 
 
 def reason(row):
@@ -26,15 +37,26 @@ TOGETHER = (
     f"; swapped together with L0H3 it moves the word 40{N}% of the gap further (max-T p = .01)"
 )
 AS_WELL = (
-    "; but the word's place, the text's length or an untrained model tells the senses apart as well"
+    "but the word's place, the text's length or an untrained model tells the senses apart as well"
 )
+FURTHER = "the word changes further than 48 of 48 nouns of one meaning in its place (p = .02)"
+MORE = f"; for such nouns it does 11{N}%, and 20{N}% [15, 25] of the gap more for this word (max-T p = .01)"
+NOT_MORE = f"; for such nouns it does 11{N}%, and 2{N}% [−5, 9] of the gap more for this word (max-T p = .6)"
+ONE_AS_FAR = "the word changes further than 47 of 48 nouns of one meaning in its place (p = .041)"
+THREE_AS_FAR = "3 of 48 nouns of one meaning change as far in its place (p = .082)"
+UNCOMPARED = f"the word was not compared with nouns of one meaning ({NOT_ASKED_FOR})"
+NOT_RESOLVED = "; that an ambiguity is resolved was not shown: "
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({}, MOVES + SAID),
-        (SILENT, MOVES),
+        ({}, f"{MOVES}{SAID}; {FURTHER}{MORE}"),
+        (SILENT, f"{MOVES}; {FURTHER}{MORE}"),
+        ({"specific": math.nan}, f"{MOVES}{SAID}; {FURTHER}"),
+        ({"ambiguity_p": 2 / 49}, f"{MOVES}{SAID}; {ONE_AS_FAR}{MORE}"),
+        (AS_FAR, f"{MOVES}{SAID}{NOT_RESOLVED}{THREE_AS_FAR}{MORE}"),
+        (NOT_ASKED | {"specific": math.nan}, f"{MOVES}{SAID}{NOT_RESOLVED}{UNCOMPARED}"),
         (
             NEAR_ONLY,
             f"{MOVES}{SAID}; 50{N}% with the cue next to the word, 1{N}% further away, and {BEFORE}",
@@ -46,7 +68,21 @@ AS_WELL = (
         ),
         (STILL | STANDS_IN, HARDLY + TOGETHER),
         (STILL, f"{HARDLY}; it writes 90{N}% of the gap itself, which later layers take away"),
-        ({"confounded": 1.0}, MOVES + SAID + AS_WELL),
+        ({"confounded": 1.0} | AS_FAR, f"{MOVES}{SAID}; {AS_WELL}, and {THREE_AS_FAR}{MORE}"),
+        (
+            {"confounded": 1.0} | NOT_ASKED | {"specific": math.nan},
+            f"{MOVES}{SAID}; {AS_WELL}, and {UNCOMPARED}",
+        ),
+        ({"confounded": 1.0}, f"{MOVES}{SAID}; {FURTHER}{MORE}"),
+        (
+            {"confounded": 1.0} | NO_MORE,
+            f"{MOVES}{SAID}; {FURTHER}, {AS_WELL}, and that the head does more for the word than for "
+            f"these nouns was not shown{NOT_MORE}",
+        ),
+        (
+            {"p_next_token": 0.3},
+            f"{MOVES}, what is said next 25{N}% (p = .3); that this is read was not shown",
+        ),
     ],
 )
 def test_the_reasons_are_the_numbers(changed, said):
@@ -78,12 +114,13 @@ def test_the_reasons_say_what_was_not_shown_and_what_is_too_small():
     name = verdict(RESOLVES | tiny)
     said = reason(RESOLVES | tiny)
     ends = f"of the gap (max-T p = .01), less than the 2{N}% from which an effect counts"
-    assert name == "carrier" and said.endswith(ends)
-    assert reason(RESOLVES | {"p_next_token": 0.3}).endswith(
-        f"25{N}% (p = .3); not shown to be read"
-    )
+    assert name == "separates" and said.endswith(ends)
     ends = "; not confirmed: the p corrected for all heads does not pass"
     assert reason(RESOLVES | {"p_swap": 0.3}).endswith(ends)
+    neither_large_nor_separating = {"net": 0.09, "p_auroc": 0.2}
+    assert verdict(RESOLVES | neither_large_nor_separating) == "suggestive"
+    ends = f"an effect below 10{N}% counts only where what the head writes separates the senses"
+    assert reason(RESOLVES | neither_large_nor_separating).endswith(ends)
 
 
 def test_every_verdict_has_a_meaning():
@@ -92,7 +129,7 @@ def test_every_verdict_has_a_meaning():
 
 def test_the_table_of_verdicts_gets_a_reason_for_each_row_and_keeps_its_numbers():
     frames = make_study().frames
-    table = with_reasons(frames["verdicts"], frames["heads"])
+    table = with_reasons(frames["verdicts"], frames["heads"], frames["words"])
     assert table.drop(columns="because").equals(frames["verdicts"])
     assert table["because"].str.contains("AUROC|was not shown to separate these senses").all()
     first = frames["heads"].query("word == 'bank' and layer == 0 and head == 2").iloc[0]

@@ -1,0 +1,124 @@
+"""How far a word changes with its meaning beside nouns of one meaning in its place, by depth."""
+
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from probe.charts.palette import (
+    MUTED,
+    TEXT,
+    WITH,
+    by_depth,
+    by_value,
+    finish,
+    line_legend,
+    lines_with_dots,
+    of_word,
+    reference_line,
+    tips,
+)
+from probe.stats.numbers import counted, decimal
+
+NOUNS = "nouns of one meaning"
+# Times the distance at the read-out: vectors grow with depth, and on a linear axis that reaches
+# further what is seen at the read-out would be too low to see.
+LINEAR_UP_TO = 2.0
+TICKS = (0.0, 0.25, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # of the square-root axis
+HEIGHT = 170  # pixels, as of a depth profile
+WORD_TIPS = tips("depth:Q | depth", "distance:Q | distance | .2f")
+NOUN_TIPS = tips(
+    "depth:Q | depth",
+    "distance:Q | mean distance | .2f",
+    "low:Q | least | .2f",
+    "high:Q | furthest | .2f",
+    "furthest:N | furthest noun",
+    "nouns:Q | nouns",
+)
+
+
+def noun_distances(controls: pd.DataFrame, word: str, *, read_at: int) -> pd.DataFrame:
+    """How far the two meanings are apart at the word by depth: `what depth distance low high
+    furthest nouns`, rows of the word and of the nouns in its place.
+
+    `controls` is the study's frame. A distance is the square root of the squared gap, below 0 where
+    the unbiased squared gap is, in units of the word's own at its read-out depth `read_at` in the
+    same sentences: mean (`distance`), least and furthest of the nouns, over the pairs of senses.
+    """
+    rows = of_word(controls, word)
+    keys = ["sense_a", "sense_b"]
+    own = rows[(rows["noun"] == word) & (rows["depth"] == read_at)].set_index(keys)["gap"]
+    at_read_out = rows[rows["depth"] == read_at].set_index([*keys, "noun"])
+    # A noun is compared in the sentences that its article allows; there the word's own gap is the
+    # noun's over its share.
+    in_same_sentences = at_read_out["gap"] / at_read_out["general_share"]
+    units = []
+    for sense_a, sense_b, noun in rows[[*keys, "noun"]].itertuples(index=False):
+        unit = in_same_sentences[sense_a, sense_b, noun]
+        units.append(unit if np.isfinite(unit) else own[sense_a, sense_b])
+    shares = rows.assign(share=rows["gap"] / units)
+    means = shares.groupby(["noun", "depth"], sort=False, as_index=False)["share"].mean()
+    of_the_word = means[means["noun"] == word]
+    word_rows = pd.DataFrame(
+        {"what": word, "depth": of_the_word["depth"], "distance": _distance(of_the_word["share"])}
+    )
+    nouns = means[means["noun"] != word].groupby("depth")
+    noun_rows = pd.DataFrame(
+        {
+            "distance": _distance(nouns["share"].mean()),
+            "low": _distance(nouns["share"].min()),
+            "high": _distance(nouns["share"].max()),
+            "furthest": means.loc[nouns["share"].idxmax().to_numpy(), "noun"].to_numpy(),
+            "nouns": nouns["share"].size(),
+        }
+    )
+    noun_rows = noun_rows.reset_index().assign(what=NOUNS)
+    return pd.concat([word_rows, noun_rows], ignore_index=True)
+
+
+def _distance(squared: pd.Series) -> pd.Series:
+    """The signed square root."""
+    return np.sign(squared) * np.sqrt(squared.abs())
+
+
+def noun_gaps(controls: pd.DataFrame, word: str, *, read_at: int) -> Any:
+    """The distance between a word's meanings by depth, above the band of the nouns of one meaning
+    in its place (mean, and from the least to the furthest); a line marks the read-out."""
+    rows = noun_distances(controls, word, read_at=read_at)
+    of_nouns = rows[rows["what"] == NOUNS]
+    kinds = [word, NOUNS]
+    key = line_legend(orient="top", symbolOpacity=1, offset=4)
+    colour = by_value(alt.Color, "what:N", kinds, (WITH, MUTED), key)
+    ends = pd.concat([rows["distance"], rows["low"], rows["high"]]).dropna()
+    domain = [min(0.0, float(ends.min())), float(ends.max())]
+    title = f"distance (1 = {word} at the read-out)"
+    scale = alt.Scale(domain=domain)
+    axis = alt.Axis(tickCount=5)
+    if domain[1] > LINEAR_UP_TO:
+        scale = alt.Scale(domain=domain, type="sqrt")
+        axis = alt.Axis(values=[tick for tick in TICKS if tick <= domain[1]], format="~g")
+    y = alt.Y("distance:Q", title=title, axis=axis, scale=scale)
+    x = by_depth(rows["depth"], padding=alt.Undefined, labelFlush=False)
+    band = alt.Chart(of_nouns).mark_area(opacity=0.22, color=MUTED)
+    band = band.encode(x=x, y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q")
+    nouns = alt.Chart(of_nouns).encode(x=x, y=y, color=colour)
+    of_the_word = alt.Chart(rows[rows["what"] == word]).encode(x=x, y=y, color=colour)
+    note = alt.Chart(pd.DataFrame({"depth": [read_at], "note": ["read-out"]}))
+    note = note.mark_text(**TEXT | {"color": MUTED, "dx": 4})
+    picture = alt.layer(
+        reference_line("x", read_at, dash=False),
+        note.encode(x=x, y=alt.value(6), text="note:N"),
+        reference_line("y", 0.0),
+        band,
+        *lines_with_dots(nouns, 28, tooltip=NOUN_TIPS),
+        *lines_with_dots(of_the_word, 28, tooltip=WORD_TIPS),
+    )
+    last = of_nouns[of_nouns["depth"] == read_at].iloc[0]
+    description = (
+        f"Nouns beside {word}: at its read-out the meanings of {word} are 1 apart, those of "
+        f"{counted(int(last['nouns']), 'noun')} of one meaning in its place "
+        f"{decimal(last['distance'])} in the mean, from {decimal(last['low'])} to "
+        f"{decimal(last['high'])} ({last['furthest']})."
+    )
+    return finish(picture, description, height=HEIGHT)

@@ -14,8 +14,7 @@
                         model; and the ambiguity gate was not passed, or could not be asked. Nouns
                         in the same sentences stand at the same position among the same function
                         words, so behind the gate such a head is a resolver where it does more for
-                        the word
-                        than for other nouns, and context where it does not
+                        the word than for other nouns, and context where it does not
     opposes             its swap moves the word significantly the wrong way
     backup              stands in for another head: swapping both moves the word further than
                         swapping that one

@@ -348,7 +348,7 @@ def word_heads(results: Sequence[WordResult], evidence: pd.DataFrame) -> pd.Data
         parts.append(with_key(frame, {"word": result.material.word}))
     columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, *PARTS, "comparison"]
     columns += ["verdict", "resolves", "of"]
-    return stacked(parts, columns).astype(RANKS)
+    return stacked(parts, columns)[columns].astype(RANKS)
 
 
 def _attention(result: WordResult, pair: PairResult) -> dict[str, Array]:

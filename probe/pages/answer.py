@@ -83,10 +83,10 @@ def question(words: Sequence[str]) -> str:
 
 def headline(findings: Sequence[WordFindings]) -> str:
     """Which heads were shown to move every word, in the order of the first one, or for which words
-    none was, and whether that is ambiguity; of a single word, its own sentences."""
+    none was, and whether that is ambiguity; of a single word, its own sentence, which its
+    `beside_nouns` follows."""
     if len(findings) == 1:
-        only = findings[0]
-        return f"{sentence(only)} {beside_nouns(only)}".strip()
+        return sentence(findings[0])
     shared = _shared_movers(findings)
     text = _over_all_words(findings, shared)
     if any(finding.exploratory for finding in findings):
@@ -207,8 +207,6 @@ def sentence(finding: WordFindings) -> str:
     if not finding.movers:
         return f"{changes}, but no single attention head was shown to bring that about."
     how = f"{_origin(finding)}, {_heads_between(finding)}{_where(finding)}"
-    if not finding.resolvers:
-        how += "; that an ambiguity is resolved was not shown"
     return f"{opening} the word “{word}” {how}."
 
 

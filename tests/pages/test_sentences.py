@@ -954,12 +954,6 @@ SENTENCES = [
     ),
     (
         plain,
-        "; that an ambiguity is resolved was not shown.",
-        frames_of(CONTEXT, ambiguity_p=0.3),
-        frames_of(),
-    ),
-    (
-        plain,
         "is changed by the words before it",
         frames_of(CONTEXT, routes=(0, 0)),
         frames_of(routes=(0, 0)),

@@ -38,6 +38,7 @@ campaign: $(READY)
 	PYTHONPATH=tests $(BIN)/python tests/campaign/kill_campaign.py --kills 36 --out reports
 	PYTHONPATH=tests $(BIN)/python tests/fuzzing.py --cases 100000 --out reports
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/campaign/null_campaign.py --out reports
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/campaign/one_meaning_nouns.py --out reports
 	$(BIN)/python tests/campaign/any_processor.py --out reports
 	$(BIN)/python tests/campaign/python_versions.py --out reports
 	OMP_NUM_THREADS=1 $(BIN)/python tests/campaign/mutations.py --out reports

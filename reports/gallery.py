@@ -18,6 +18,7 @@ README = ROOT / "reports" / "README.md"
 MARKER = "<!-- gallery: generated from the first cell of each script; the tests compare -->\n"
 ORDER = (
     "a_real_model",
+    "is_it_ambiguity",
     *(
         "which_heads_resolve",
         "same_word_then_apart",

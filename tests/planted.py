@@ -217,7 +217,7 @@ def any_function_word(rng: np.random.Generator) -> Circuit:
     return Circuit((_reader_of_marker(place, ANY_TO_MARKER),), ("context",))
 
 
-def _reader_of_marker(place: Place, looks: tuple[Reading, Reading]) -> Head:
+def _reader_of_marker(place: HeadIndex, looks: tuple[Reading, Reading]) -> Head:
     return Head(*place, (looks, TO_BOS), (({"second": 1.0}, {"resolved": 3.0}),))
 
 

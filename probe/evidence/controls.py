@@ -165,11 +165,10 @@ def candidates(model: Model, material: Material, nouns: Sequence[str] | None) ->
     asked = lexicon.one_meaning_nouns() if nouns is None else nouns
     if article:
         first = min(article, key=material.targets.__getitem__)  # the shortest text up to the word
-        before = material.sentences[first].text[: material.sentences[first].start]
         texts = [material.sentences[row].text for row in article]
         written = {word for text in texts for word in re.findall(r"\w+", text)}
         for noun in dict.fromkeys(asked):
-            noun_ids = _ids_behind(model, before, noun)
+            noun_ids = _ids_in_place(model, material, first, noun)
             reason = _why_not(model, material.word, noun, noun_ids, ids)
             if not reason and noun in written:
                 reason = "it stands in the word's sentences already"
@@ -211,11 +210,13 @@ def _comparable_sentences(
     return ids, article, reasons
 
 
-def _ids_behind(model: Model, before: str, noun: str) -> tuple[int, ...]:
-    """The tokens of a noun behind the beginning of a sentence, where a space may belong to them."""
+def _ids_in_place(model: Model, material: Material, row: int, noun: str) -> tuple[int, ...]:
+    """All tokens that stand for a noun, and a space before it, where the word's tokens begin in a
+    sentence."""
+    before = material.sentences[row].text[: material.sentences[row].start]
     tokens = tokenize(model, before + noun)
-    where = positions_of_span(tokens, len(before), len(before) + len(noun))
-    return tuple(tokens.ids[position] for position in where)
+    last = positions_of_span(tokens, len(before), len(before) + len(noun))[-1]
+    return tokens.ids[material.words[row].start : last + 1]
 
 
 def _why_not(

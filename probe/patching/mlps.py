@@ -1,4 +1,5 @@
-"""Swaps of MLPs at the word: the activations of one MLP are the donor's, everything behind responds.
+"""Swaps of MLPs at the word: the activations of one MLP are the donor's, and what is behind
+responds.
 
 The counterpart of the swaps of heads, a variant per block. What is swapped are the activations, so
 that a family that norms what an MLP writes, or the sum behind it, norms the swapped write likewise.
@@ -18,10 +19,10 @@ def swap_mlps(weights: Weights, rows: Rows, donor_hidden: Tensor, directions: Te
     """How far the word's vector moves along each direction when one MLP's activations at the word
     are the donor's, for the MLP of every block.
 
-    `rows`: token ids up to and including the word, or texts with their position · `donor_hidden: row
-    layer d_mlp` · `directions: row stage d_model`, read behind every block and, where there are more
-    stages, behind the final norm -> `row layer stage`: the change of <resid, direction>, 0 before
-    the swapped block.
+    `rows`: token ids up to and including the word, or texts with their position · `donor_hidden:
+    row layer d_mlp` · `directions: row stage d_model`, read behind every block and, where there are
+    more stages, behind the final norm -> `row layer stage`: the change of <resid, direction>, 0
+    before the swapped block.
     """
 
     def swap(texts: Texts, members: list[int], tables: PositionTables) -> Tensor:
@@ -34,7 +35,7 @@ def swap_mlps(weights: Weights, rows: Rows, donor_hidden: Tensor, directions: Te
 def _swap(
     weights: Weights, texts: Texts, donors: Tensor, directions: Tensor, tables: PositionTables
 ) -> Tensor:
-    """`swap_mlps` of equally long texts: variant 0 is the unchanged run, and every block adds one."""
+    """`swap_mlps` of equally long texts: variant 0 is the unchanged run, every block adds one."""
     ids = torch.tensor([text.ids for text in texts], device=weights.device)
     unchanged = ids.shape[1] - 1 if weights.causal else 0  # positions before the word
     row = torch.arange(len(ids), device=weights.device)

@@ -22,8 +22,8 @@ NUMBERS = 2**22  # of the widest tensor of a batch, as for swaps: it stays near 
 class ReplacedStates(NamedTuple):
     """The states at the word with other tokens in its place, on the CPU.
 
-    `resid: row variant depth d_model`, depth 0 entering the first block · `z: row variant layer head
-    d_head` · `hidden: row variant layer d_mlp`, the activations of the MLPs.
+    `resid: row variant depth d_model`, depth 0 entering the first block · `z: row variant layer
+    head d_head` · `hidden: row variant layer d_mlp`, the activations of the MLPs.
     """
 
     resid: Tensor

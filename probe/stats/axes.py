@@ -154,7 +154,8 @@ def squared_gap(resid: Tensor, split: CrossFit) -> Array:
 
     In units of the residual stream, squared. 0 in expectation where the means do not differ, and
     then as often below 0 as above; a plain distance of means is never 0. Holdouts that do not test
-    both senses are left out; NaN where none does. Source: Walther et al. 2016 (crossnobis distance).
+    both senses are left out; NaN where none does. Source: Walther et al. 2016 (crossnobis
+    distance).
     """
     of_a = np.asarray(split.is_a)
     vectors = (resid - resid[:1]).double()  # identical vectors become exactly 0

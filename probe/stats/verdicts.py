@@ -11,10 +11,10 @@
                         there; or no cue stands anywhere else, so that this cannot be told
     confounded          it would be a resolver, but something that is no meaning tells the senses
                         apart as well: where the word stands, the text's length, or an untrained
-                        model; and the ambiguity gate was not passed, or could not be asked. Nouns in
-                        the same sentences stand at the same position among the same function words,
-                        so behind the gate such a head is a resolver where it does more for the word
-                        than for other nouns, and context where it does not
+                        model; and the ambiguity gate was not passed, or could not be asked. Nouns
+                        in the same sentences stand at the same position among the same function
+                        words, so behind the gate such a head is a resolver where it does more for
+                        the word than for other nouns, and context where it does not
     opposes             its swap moves the word significantly the wrong way
     backup              stands in for another head: swapping both moves the word further than
                         swapping that one

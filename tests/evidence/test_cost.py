@@ -13,7 +13,7 @@ from probe.evidence.study import study
 from probe.model import hooks
 from probe.model.load import load
 from probe.pages.terminal import cost_sentence, sentences_suffice
-from probe.patching import edges, heads, positions
+from probe.patching import edges, heads, mlps, positions, tokens
 from probe.stats import axes
 from probe.text.lexicon import expand
 from probe.text.splits import cross_fit
@@ -63,11 +63,13 @@ def test_what_will_be_left_out_is_said_beforehand(model):
 
 def test_the_plan_is_not_exceeded(model, monkeypatch):
     """A study that reads behind the last block leaves no head out; runs of traces and paths count,
-    too."""
+    too, and so do those of other nouns in the word's place."""
     counted = {"swaps": 0, "forwards": 0}
     swap_batch = heads._swap_batch
     read = hooks.read_at
     run_patched = edges.run_patched
+    run_nouns = tokens._run
+    swap_mlps = mlps._swap
 
     def counting_swaps(weights, rows, tree, *rest):
         counted["swaps"] += len(rows) * (len(tree[-1][0]) - 1)
@@ -81,15 +83,36 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
         counted["swaps"] += sum(vectors.shape[0] * vectors.shape[1] for vectors in starts.values())
         return run_patched(cache, pos, starts, directions)
 
+    def counting_nouns(weights, texts, variants, *rest):
+        counted["swaps"] += len(texts) * len(variants)
+        counted["forwards"] += len(texts)  # up to the word, once for all nouns
+        return run_nouns(weights, texts, variants, *rest)
+
+    def counting_mlps(weights, texts, donors, *rest):
+        counted["swaps"] += len(texts) * donors.shape[1]
+        return swap_mlps(weights, texts, donors, *rest)
+
     planned = plan(model, "bank", max_pairs=16)
     for module in (edges, positions):
         monkeypatch.setattr(module, "run_patched", counting_run_patched)
     monkeypatch.setattr(heads, "_swap_batch", counting_swaps)
+    monkeypatch.setattr(tokens, "_run", counting_nouns)
+    monkeypatch.setattr(mlps, "_swap", counting_mlps)
     monkeypatch.setattr(hooks, "read_at", counting_read)
     monkeypatch.setattr(axes, "choose_depth", lambda separations: len(separations[0].g) - 1)
     study(model, "bank", permutations=99, max_pairs=16)
     assert planned.swaps / 4 < counted["swaps"] <= planned.swaps
     assert planned.forwards / 3 < counted["forwards"] <= planned.forwards
+
+
+def test_the_comparison_with_other_nouns_is_part_of_the_plan(model, of_bank):
+    """The word has 432 sentences of each sense. 48 sentences with 48 nouns and the word itself, and
+    all 864 with four nouns and itself; 16 heads, and 4 MLPs twice, with four donors in 24 pairs."""
+    without = plan(model, "bank", controls=())
+    assert of_bank.swaps - without.swaps == 48 * 49 + 864 * 5 + (16 + 2 * 4) * 4 * 24
+    assert of_bank.forwards - without.forwards == 48 + 864
+    few = plan(model, "bank", controls=["ladder", "umbrella"])
+    assert few.swaps - without.swaps == 48 * 3 + 864 * 3 + (16 + 2 * 4) * 4 * 24
 
 
 def test_a_second_model_is_part_of_the_plan(model, of_bank):

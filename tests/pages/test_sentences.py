@@ -986,8 +986,10 @@ SENTENCES = [
     (beside, "changes about as far as nouns", frames_of(general_share=0.97), FRAMES),
     (
         beside,
-        "In the same sentences 3 of 48 nouns of one meaning, “noun47” among them, change as far as “bank”: "
-        "that an ambiguity is resolved was not shown.",
+        (
+            "In the same sentences 3 of 48 nouns of one meaning, “noun47” among them, change as far as “bank”: "
+            "that an ambiguity is resolved was not shown."
+        ),
         gate(3),
         gate(1),
     ),
@@ -1023,8 +1025,10 @@ SENTENCES = [
     ),
     (
         beside,
-        "Whether this is ambiguity was not asked: nouns that can take its place: 3, and 19 are needed. Name further "
-        "nouns with --controls, or add sentences in which “bank” is a noun in just this form.",
+        (
+            "Whether this is ambiguity was not asked: nouns that can take its place: 3, and 19 are needed. Name further "
+            "nouns with --controls, or add sentences in which “bank” is a noun in just this form."
+        ),
         frames_of(**TOO_FEW_NOUNS),
         frames_of(**NOT_NAMED),
     ),
@@ -1072,15 +1076,19 @@ SENTENCES = [
     ),
     (
         beside,
-        "Of the four heads that bring the context to it, L0H0 and L0H1 do the same for any noun, "
-        "L0H2 does more for “bank” than for such nouns and L0H3 does less for “bank” than for such nouns.",
+        (
+            "Of the four heads that bring the context to it, L0H0 and L0H1 do the same for any noun, "
+            "L0H2 does more for “bank” than for such nouns and L0H3 does less for “bank” than for such nouns."
+        ),
         compared("same", "same", "more", "less"),
         compared("same", "same", "more", "undecided"),
     ),
     (
         beside,
-        "Of the three heads that bring the context to it, L0H0 does more for “bank” than for such nouns; of L0H1 and "
-        "L0H2 it is not decided.",
+        (
+            "Of the three heads that bring the context to it, L0H0 does more for “bank” than for such nouns; of L0H1 and "
+            "L0H2 it is not decided."
+        ),
         compared("more", "undecided", "undecided"),
         compared("more", "undecided"),
     ),
@@ -1194,8 +1202,10 @@ SENTENCES = [
     ),
     (
         answer,
-        f"The squared gap of 48 nouns of one meaning in its place is 25{N}% of its own in the mean and at most 64{N}% "
-        "(“noun47” changes furthest): ambiguity gate, p = .02.",
+        (
+            f"The squared gap of 48 nouns of one meaning in its place is 25{N}% of its own in the mean and at most 64{N}% "
+            "(“noun47” changes furthest): ambiguity gate, p = .02."
+        ),
         FRAMES,
         gate(3),
     ),

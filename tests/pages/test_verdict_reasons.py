@@ -76,8 +76,10 @@ NOT_RESOLVED = "; that an ambiguity is resolved was not shown: "
         ({"confounded": 1.0}, f"{MOVES}{SAID}; {FURTHER}{MORE}"),
         (
             {"confounded": 1.0} | NO_MORE,
-            f"{MOVES}{SAID}; {FURTHER}, {AS_WELL}, and that the head does more for the word than for "
-            f"these nouns was not shown{NOT_MORE}",
+            (
+                f"{MOVES}{SAID}; {FURTHER}, {AS_WELL}, and that the head does more for the word than for "
+                f"these nouns was not shown{NOT_MORE}"
+            ),
         ),
         (
             {"p_next_token": 0.3},

@@ -1,0 +1,194 @@
+"""Nouns with one meaning, studied as if they were ambiguous: `make campaign`, or `python
+tests/campaign/one_meaning_nouns.py --out reports`.
+
+Thirty nouns of one meaning stand in the place of *bank*, *mole* and *apple*, each in all of the
+word's sentences in which its article agrees, and are studied as the word is: with the same senses,
+cues and frames, against the other nouns. None of them is ambiguous, so a head that is called a
+resolver of one of them is called so wrongly. The three words stand beside them.
+
+A row of `one_meaning_nouns.csv` is a pair of senses of a study in one model: the gap, how far other
+nouns change beside it (`general_share`), the ambiguity gate (`ambiguity_p`), and how many heads got
+which verdict. Heads are swapped only where both gates are passed: without the ambiguity gate no
+head is a resolver, whatever it does. `--keep` goes on with the table that is there.
+
+Of the studies of nouns at most MOST may have a resolver, in every model; and the gate passes for
+the three words. The exit status is 1 where that does not hold.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+from handmade import corpus_of
+
+import probe
+from probe.errors import InputError
+from probe.evidence.controls import candidates, compare_gaps
+from probe.evidence.material import WORDS, prepare, sentences_of
+from probe.evidence.tables import evidence, p_in_untrained
+from probe.evidence.word import StudyOptions, measure_controls, observe_word, study_word
+from probe.model.find import PACKAGED
+from probe.model.load import read_weights, untrained
+from probe.model.model import Model
+from probe.provenance import write_atomically
+from probe.stats.verdicts import GATE, LEVEL
+from probe.text import lexicon
+from probe.text.sentences import Sentence
+
+ROOT = Path(__file__).parent.parent.parent
+TABLE = "one_meaning_nouns.csv"
+EMBEDDED = ("tiny-senses", "tiny-senses-bidirectional")
+NOUNS = 30
+MOST = 0.05  # of the studies of nouns in one model
+PERMUTATIONS = 199
+NO_HEADS = {"resolver": 0, "context": 0, "confounded": 0}
+
+
+def in_its_place(sentences: Sequence[Sentence], noun: str) -> list[Sentence]:
+    """The sentences of a word with a noun in its place, where the indefinite article agrees and the
+    word stands in its dictionary form."""
+    changed = []
+    for row in sentences:
+        before = row.text[: row.start].lower().split()
+        article = before[-1] if before and before[-1] in ("a", "an") else ""
+        if article not in ("", lexicon.article_of(noun)):
+            continue
+        if row.text[row.start : row.end] != row.word:
+            continue
+        longer = len(noun) - len(row.word)
+        spans = {"end": row.end + longer}
+        if row.cue_start is not None and row.cue_end is not None and row.cue_after:
+            spans |= {"cue_start": row.cue_start + longer, "cue_end": row.cue_end + longer}
+        text = row.text[: row.start] + noun + row.text[row.end :]
+        changed.append(replace(row, word=noun, text=text, **spans))
+    return changed
+
+
+def nouns_for(model: Model, word: str, most: int) -> list[str]:
+    """The first nouns that ship and can take a word's place in this model."""
+    material = prepare(model, sentences_of(word, None, model), word)
+    return list(candidates(model, material, None).nouns)[:most]
+
+
+def studies_of(
+    model: Model, random_model: Model, word: str, noun: str
+) -> Iterator[dict[str, object]]:
+    """A row for every pair of senses of a word with a noun in its place; the word's own where that
+    is the noun."""
+    sentences = sentences_of(word, None, model).sentences
+    material = prepare(model, corpus_of(in_its_place(sentences, noun)), noun)
+    options = StudyOptions(permutations=PERMUTATIONS)
+    among = candidates(model, material, None)
+    observed = observe_word(model, material, options)
+    rows = {}
+    for pair in observed.pairs:
+        compared = compare_gaps(
+            read_weights(model),
+            observed.texts,
+            among,
+            pair.split,
+            pair.axes,
+            observed.depth,
+            seed=options.seed,
+        )
+        rows[pair.senses] = {
+            "model": model.name,
+            "word": word,
+            "noun": noun,
+            "sense_a": pair.senses[0],
+            "sense_b": pair.senses[1],
+            "sentences": len(pair.split.rows),
+            "gap_p": pair.gate_p,
+            "nouns": len(compared.nouns),
+            "general_share": compared.general_share,
+            "ambiguity_p": compared.p,
+        } | NO_HEADS
+    passed = [row for row in rows.values() if row["gap_p"] < GATE and row["ambiguity_p"] <= LEVEL]
+    if passed:
+        result = study_word(model, material, options)
+        control = measure_controls(model, random_model, result, options)
+        heads = evidence([result], p_in_untrained([control]))
+        for senses, of_pair in heads.groupby(["sense_a", "sense_b"]):
+            counts = of_pair["verdict"].value_counts().to_dict()
+            rows[senses] |= {name: counts.get(name, 0) for name in NO_HEADS}
+    yield from rows.values()
+
+
+def models_at_hand(names: Sequence[str]) -> Iterator[str]:
+    """Those of the models that ship or whose package is installed."""
+    for name in names:
+        if name in PACKAGED and PACKAGED[name].installed() is None:
+            print(f"{name}: left out, its package {PACKAGED[name].distribution} is not installed")
+        else:
+            yield name
+
+
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
+    """Per model and word: the studies of nouns; in how many of them the ambiguity gate passed, and
+    a head is a resolver, for any pair of senses; and the word's own largest p."""
+    of_nouns = rows[rows["noun"] != rows["word"]]
+    studies = of_nouns.groupby(["model", "word", "noun"], sort=False)
+    by_study = studies.agg(ambiguity_p=("ambiguity_p", "min"), resolver=("resolver", "max"))
+    by_study["gate"] = by_study["ambiguity_p"] <= LEVEL
+    by_study["resolver"] = by_study["resolver"] > 0
+    grouped = by_study.groupby(level=["model", "word"], sort=False)
+    found = grouped.agg(
+        studies=("gate", "size"), gate=("gate", "sum"), resolver=("resolver", "sum")
+    )
+    of_words = rows[rows["noun"] == rows["word"]].groupby(["model", "word"], sort=False)
+    return found.join(of_words["ambiguity_p"].max().rename("p_of_the_word"))
+
+
+def wrong(rows: pd.DataFrame) -> list[str]:
+    """What does not hold, in a sentence each; nothing where all is well."""
+    problems = []
+    by_model = summary(rows).groupby(level="model", sort=False)[["studies", "resolver"]].sum()
+    for model, row in by_model.iterrows():
+        if row["resolver"] > MOST * row["studies"]:
+            problems.append(f"{model}: a resolver in {row['resolver']} of {row['studies']} studies")
+    for (model, word), row in summary(rows).iterrows():
+        if not row["p_of_the_word"] <= LEVEL:
+            problems.append(f"{model}: {word} does not pass the gate, p = {row['p_of_the_word']:g}")
+    return problems
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "reports")
+    parser.add_argument("--models", nargs="+", default=[*EMBEDDED, *PACKAGED])
+    parser.add_argument("--words", nargs="+", default=[*WORDS])
+    parser.add_argument("--nouns", type=int, default=NOUNS, help="in the place of each word")
+    parser.add_argument("--keep", action="store_true", help="go on with the table that is there")
+    chosen = parser.parse_args()
+    table = chosen.out / TABLE
+    rows = pd.read_csv(table).to_dict("records") if chosen.keep and table.exists() else []
+    done = {(row["model"], row["word"], row["noun"]) for row in rows}
+    for name in models_at_hand(chosen.models):
+        model = probe.load(name)
+        random_model = untrained(model, seed=0)
+        for word in chosen.words:
+            for noun in (word, *nouns_for(model, word, chosen.nouns)):
+                if (model.name, word, noun) in done:
+                    continue
+                try:
+                    rows += studies_of(model, random_model, word, noun)
+                except InputError as error:
+                    print(f"{model.name}, {noun} for {word}: {error}", flush=True)
+                    continue
+                chosen.out.mkdir(parents=True, exist_ok=True)
+                frame = pd.DataFrame(rows)
+                write_atomically(table, frame.to_csv(index=False, float_format="%.6g"))
+    made = pd.DataFrame(rows)
+    problems = wrong(made)
+    print(summary(made).to_string())
+    print(*problems or ["all within their bounds"], sep="\n")
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -97,7 +97,8 @@ def noun_gaps(controls: pd.DataFrame, word: str, *, read_at: int) -> Any:
     axis = alt.Axis(tickCount=5)
     if domain[1] > LINEAR_UP_TO:
         scale = alt.Scale(domain=domain, type="sqrt")
-        axis = alt.Axis(values=[tick for tick in TICKS if tick <= domain[1]], format="~g")
+        ticks = [tick for tick in TICKS if tick <= domain[1]]
+        axis = alt.Axis(values=ticks, labelExpr="datum.value")
     y = alt.Y("distance:Q", title=title, axis=axis, scale=scale)
     x = by_depth(rows["depth"], padding=alt.Undefined, labelFlush=False)
     band = alt.Chart(of_nouns).mark_area(opacity=0.22, color=MUTED)

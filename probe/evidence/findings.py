@@ -147,7 +147,7 @@ class BesideNouns:
     `as_far`: the most nouns
     that change at least as far as the word · `general_share` and `largest_share`: mean and largest
     squared gap of a noun over the word's · `times_as_far`: how many times as far the word changes
-    as the nouns do, a ratio of distances, NaN where they do not change · `typical`: two nouns that
+    as the nouns do, a ratio of distances, infinite where they do not change · `typical`: two nouns that
     change as the mean does · `furthest`: the noun that changes furthest · `mlps_more`: layers
     whose MLP does more for the word than for these nouns, in the mean over pairs of senses.
     """
@@ -535,12 +535,19 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
         general_share=share,
         largest_share=max(pair.largest_share for pair in asked),
         p=max(pair.ambiguity_p for pair in asked),
-        times_as_far=share**-0.5 if share > 0 else math.nan,
+        times_as_far=_times_as_far(share),
         typical=tuple(nearest.index[:TYPICAL]),
         furthest=str(shares.idxmax()) if len(shares) else "",
         mlps_more=mlps_more,
         not_compared="",
     )
+
+
+def _times_as_far(share: float) -> float:
+    """The ratio of distances of a share of squared ones; NaN where the word has no squared gap."""
+    if math.isnan(share):
+        return math.nan
+    return share**-0.5 if share > 0 else math.inf
 
 
 def _shares_of_nouns(word: str, controls: pd.DataFrame, depth: int) -> pd.Series:

@@ -83,10 +83,10 @@ def question(words: Sequence[str]) -> str:
 
 def headline(findings: Sequence[WordFindings]) -> str:
     """Which heads were shown to move every word, in the order of the first one, or for which words
-    none was, and whether that is ambiguity; of a single word, its own sentences."""
+    none was, and whether that is ambiguity; of a single word, its own sentence, which its
+    `beside_nouns` follows."""
     if len(findings) == 1:
-        only = findings[0]
-        return f"{sentence(only)} {beside_nouns(only)}".strip()
+        return sentence(findings[0])
     shared = _shared_movers(findings)
     text = _over_all_words(findings, shared)
     if any(finding.exploratory for finding in findings):
@@ -164,7 +164,7 @@ def _times_of_all(words: Sequence[BesideNouns]) -> str:
     least = _rounded(min(times))
     most = _rounded(max(times))
     if least == most:
-        return f"{_times(least)} as"
+        return _times(least)
     return f"{least:g} to {most:g} times as far as"
 
 
@@ -207,8 +207,6 @@ def sentence(finding: WordFindings) -> str:
     if not finding.movers:
         return f"{changes}, but no single attention head was shown to bring that about."
     how = f"{_origin(finding)}, {_heads_between(finding)}{_where(finding)}"
-    if not finding.resolvers:
-        how += "; that an ambiguity is resolved was not shown"
     return f"{opening} the word “{word}” {how}."
 
 
@@ -355,7 +353,7 @@ def _distance(finding: WordFindings) -> str:
         return _not_asked(finding)
     if about.passed == about.pairs:
         return (
-            f"In the same sentences {word} changes {_times(about.times_as_far)} as nouns of one "
+            f"In the same sentences {word} changes {_times(about.times_as_far)} nouns of one "
             f"meaning, such as {_examples(about.typical)}."
         )
     if about.passed:
@@ -394,13 +392,15 @@ def _not_asked(finding: WordFindings) -> str:
 
 
 def _times(times: float) -> str:
-    """“about twice as far”; the nouns hardly change where it is missing or large."""
-    if math.isnan(times) or times >= FAR:
-        return f"more than {FAR} times as far"
+    """“about twice as far as”; where the number would be mostly noise, the least that it is."""
+    if math.isnan(times):
+        return "further than"
+    if times >= FAR:
+        return f"more than {FAR} times as far as"
     rounded = _rounded(times)
     if rounded in TIMES:
-        return f"about {TIMES[int(rounded)]}"
-    return f"about {rounded:g} times as far"
+        return f"about {TIMES[int(rounded)]} as"
+    return f"about {rounded:g} times as far as"
 
 
 def _rounded(times: float) -> float:

@@ -17,7 +17,7 @@ from browser import (
     until,
 )
 from example_study import make_study
-from page_text import scope
+from page_text import beside_nouns, scope
 from seeds import mostly_campaign
 
 import probe
@@ -25,7 +25,7 @@ from probe.evidence.columns import dictionary
 from probe.pages.output import BAR
 from probe.pages.sources import sources_in_words
 from probe.pages.verdicts import with_reasons
-from probe.stats.numbers import decimal, measured
+from probe.stats.numbers import decimal, measured, percent
 
 pytestmark = MARKS
 
@@ -114,10 +114,10 @@ def page(unfolded):
 
 def test_every_chart_is_drawn_with_marks(page):
     boxes = page.locator(".chart").count()
-    # 1 + 6 + 1 depth profiles, 3 control strips; for each of the two ranked words a map, shares, a
-    # scatter, sets of heads, effects by distance and by route, three traces and a circuit from cue
-    # to word; an account of each of 4 + 8
-    assert boxes == 8 + 3 + 2 * 10 + 12
+    # 1 + 6 + 1 depth profiles, 3 control strips; for each of the two ranked words a map, the word
+    # beside other nouns, shares, a scatter, sets of heads, effects by distance and by part, three
+    # traces and a circuit from cue to word; an account of each of 4 + 8
+    assert boxes == 8 + 3 + 2 * 11 + 12
     marks = page.eval_on_selector_all(
         ".chart",
         """boxes => boxes.map(box => [...box.querySelectorAll(
@@ -137,9 +137,11 @@ def test_every_chart_is_drawn_with_marks(page):
 def test_a_map_has_a_cell_for_every_head_and_a_number_in_the_clear_ones(shared_page, report_page):
     page = shared_page(report_page).page
     first = page.locator("#map .chart").first
-    assert first.locator(".mark-rect.role-mark path").count() == 16
+    mlps = FRAMES["mlps"].query("word == 'bank'")
+    framed = (BANK["comparison"] == "more").sum() + (mlps["comparison"] == "more").sum()
+    assert first.locator(".mark-rect.role-mark path").count() == 16 + len(mlps) + framed
     clear = int(((BANK["net_low"] > 0) | (BANK["net_high"] < 0)).sum())
-    assert first.locator(".mark-text.role-mark text").count() == clear > 1
+    assert clear > 1 and first.locator(".mark-text.role-mark text").count() == clear + len(mlps)
 
 
 def test_every_picture_can_be_saved_and_follows_the_theme(open_page, report_page, tmp_path):
@@ -222,7 +224,9 @@ def test_each_word_has_a_line_with_its_heads_the_best_sentence_and_how_sure(
         NAMES[place] for place in BANK["rank"].argsort()[:3]
     ]
     shown = [" ".join(text.split()) for text in bank.locator(".leaders li").all_inner_texts()]
-    assert shown[0] == "L0H2 41 % [36, 46]"
+    assert shown[0] == "L0H2 41 % [36, 46] more than for other nouns"
+    assert shown[2].endswith("]")  # not decided
+    assert beside_nouns(FRAMES, "bank") in bank.inner_text()
     assert (
         bank.locator(".text .word").inner_text() == "bank"
         and bank.locator(".text .cue").count() == 1
@@ -439,8 +443,10 @@ def test_answers_are_those_of_the_verdicts_and_cards_begin_with_a_sentence_that_
     )
     assert mole.startswith("Two heads resolve “mole” in 5 of 6 pairs of senses: L0H1")
     for card in page.locator(".card .found").all():
-        assert card.locator("h3 + p.plain + p.answer").count() == 1
+        assert card.locator("h3 + p.plain").count() == card.locator("p.plain").count() == 1
         assert not re.search(r"L\d+H\d+|%", card.locator(".plain").inner_text())
+    compared = page.locator(".card p.plain + p.compared").all_inner_texts()
+    assert compared == [beside_nouns(FRAMES, word) for word in ("bank", "mole")]
     assert "those of layer 3 do, after the last layer" in page.locator(".card").first.inner_text()
     said = page.locator("#words > details > .note").last.inner_text()
     assert said == scope(FRAMES) and "any other position than the word" in said
@@ -490,7 +496,8 @@ def test_together_names_the_smallest_set_and_its_rivals(unfolded):
 
 
 def test_belief_rests_on_gate_power_and_controls_for_every_word(page):
-    rows = page.locator("#believe tbody tr").all_inner_texts()
+    table = page.locator("#believe [aria-label='Gate and power']")
+    rows = table.locator("tbody tr").all_inner_texts()
     assert [row.split("\t") for row in rows] == [
         ["bank", "1 of 1", "p < .001", "p = .31", "240", "192", "14", "64", "p = .002", "0.45"],
         ["mole", "5 of 6", "p ≤ .4", "p ≥ .31", "240", "192", "14", "64", "p ≤ .6", "0.45"],
@@ -502,6 +509,28 @@ def test_belief_rests_on_gate_power_and_controls_for_every_word(page):
     assert [label for label in labels if label[0].isalpha()] == [
         *FRAMES["separation_controls"]["condition"].unique()
     ]
+
+
+def test_belief_begins_with_the_word_and_its_heads_beside_nouns_of_one_meaning(page):
+    first, second = page.locator("#believe table").all()[:2]
+    rows = [row.split("\t") for row in first.locator("tbody tr").all_inner_texts()]
+    assert rows[:2] == [
+        ["bank", "48", "25\u202f%", "64\u202f%", "p = .02", "shown"],
+        ["mole animal / unit", "48", "25\u202f%", "64\u202f%", "p = .02", "shown"],
+    ]
+    assert len(rows) == 1 + 5  # the pairs that are apart
+    heads = [row.split("\t") for row in second.locator("tbody tr").all_inner_texts()]
+    assert [head[:2] for head in heads] == [["L0H2", "bank"], ["L0H1", "mole"], ["L0H2", "mole"]]
+    bank = BANK.query("layer == 0 and head == 2").iloc[0]
+    assert heads[0][2:] == [
+        measured(bank["net"], bank["net_low"], bank["net_high"]),
+        percent(bank["general"]),
+        measured(bank["specific"], bank["specific_low"], bank["specific_high"]),
+        "p = .004",
+        "more than for other nouns",
+    ]
+    panel = page.locator(".panel dl").first.inner_text()
+    assert percent(bank["general"]) in panel and "more than for other nouns" in panel
 
 
 def test_hostile_text_runs_nothing_and_stands_there_as_it_is(open_page, hostile_path):

@@ -167,8 +167,10 @@ def named(word_heads: pd.DataFrame) -> pd.DataFrame:
     (`clear`), and its comparison with nouns of one meaning in words (`beside`)."""
     ranked = word_heads.dropna(subset="rank")
     clear = (ranked["net_low"] > 0) | (ranked["net_high"] < 0)
-    beside = [BESIDE_NOUNS[comparison] for comparison in ranked["comparison"]]
-    return ranked.assign(name=head_names(ranked), clear=clear, beside=beside)
+    # A sweep compares with no nouns, and its table of heads has no such column.
+    comparison = ranked.get("comparison", "")
+    ranked = ranked.assign(name=head_names(ranked), clear=clear, comparison=comparison)
+    return ranked.assign(beside=[BESIDE_NOUNS[one] for one in ranked["comparison"]])
 
 
 def head_map(
@@ -300,6 +302,8 @@ def _mlp_column(
 
 def _frames_of_more(rows: pd.DataFrame, on_cells: dict[str, Any], tooltip: Any) -> list[alt.Chart]:
     """Frames round the cells that do more for the word than for nouns of one meaning."""
+    if "comparison" not in rows:  # a sweep compares with no nouns
+        return []
     more = rows[rows["comparison"] == MORE]
     if more.empty:
         return []

@@ -147,8 +147,8 @@ class BesideNouns:
     `as_far`: the most nouns
     that change at least as far as the word · `general_share` and `largest_share`: mean and largest
     squared gap of a noun over the word's · `times_as_far`: how many times as far the word changes
-    as the nouns do, a ratio of distances, infinite where they do not change · `typical`: two nouns that
-    change as the mean does · `furthest`: the noun that changes furthest · `mlps_more`: layers
+    as the nouns do, a ratio of distances, infinite where they do not change · `typical`: two nouns
+    that change as the mean does · `furthest`: the noun that changes furthest · `mlps_more`: layers
     whose MLP does more for the word than for these nouns, in the mean over pairs of senses.
     """
 

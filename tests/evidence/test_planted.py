@@ -278,8 +278,10 @@ def test_a_suppressor_takes_back_its_part_of_what_the_first_head_wrote(kind, bac
     ("kind", "said"),
     [
         ("decoy", "gets its meaning from an earlier word, such as “door"),
-        # It stands in every sentence of its sense, so an untrained model hears it as well.
-        ("function_word", "changes with its meaning, but also with something th"),
+        # It stands in every sentence of its sense, so an untrained model hears it as well; but here
+        # the head reads it for the word alone, and for one-meaning nouns there nothing changes.
+        ("function_word", "gets its meaning from an earlier word that is not the marked cue"),
+        ("any_function_word", "also with something th"),
         (
             "two_step",
             "from the words before it, by way of two attention heads, one after the other",

@@ -224,13 +224,15 @@ def make_family(
 
 
 def perturb(model: PreTrainedModel) -> None:
-    """Every weight random and far from 0 by accident; sinusoidal tables stay what they are."""
+    """Every weight random and far from 0 by accident, gains around 1; sinusoidal tables stay what
+    they are."""
+    centre = 0 if FAMILIES[model.config.model_type].offset else 1
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
                 noise = torch.randn_like(parameter) * SPREAD[parameter.dim()]
                 gain = ("norm" in name.lower() or "ln_" in name) and name.endswith("weight")
-                parameter.copy_(noise + 1 if gain else noise)
+                parameter.copy_(noise + centre if gain else noise)
         if hasattr(model, "final_logits_bias"):
             model.final_logits_bias.normal_(0, 0.1)
 

@@ -171,14 +171,25 @@ def project(
 def _rotate(config: Config, x: Tensor, tables: LayerTables, pos: Tensor) -> Tensor:
     """Rotary positions with the run's own cosines and sines. `... head pos d_head`, `... pos`"""
     assert tables.cos is not None and tables.sin is not None
-    x = halves(x, tables.cos.shape[-1]) if config.family.interleaved else x
+    dims = tables.cos.shape[-1]
+    # A family may rotate the first dimensions of a head only.
+    rotary = x[..., :dims]
+    others = x[..., dims:]
+    if config.family.interleaved:
+        rotary = halves(rotary, dims)
     cos = tables.cos[pos].unsqueeze(-3)
     sin = tables.sin[pos].unsqueeze(-3)
-    # A family may rotate the first dimensions of a head only.
-    rotary = x[..., : cos.shape[-1]]
-    others = x[..., cos.shape[-1] :]
+    rounded = config.family.in_float32 if x.dtype == torch.float64 else ()
+    # Rounded to float32 on the way, as the family's own code does.
+    if "rotated" in rounded or "rotation" in rounded:
+        rotary = rotary.float()
+    if "rotated" in rounded:
+        rotary = rotary.double()
+    elif "rotation" in rounded:
+        cos, sin = cos.float(), sin.float()
     first, second = rotary.chunk(2, dim=-1)
     rotated = rotary * cos + torch.cat([-second, first], dim=-1) * sin
+    rotated = rotated.to(x.dtype)
     return torch.cat([rotated, others], dim=-1) if others.shape[-1] else rotated
 
 

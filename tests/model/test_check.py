@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import make_checkpoint
-from families import HEADS, LAYERS, MADE, PAIRED, REPRESENTATIVES, each_family, family_model
+from families import HEADS, KV_HEADS, LAYERS, MADE, PAIRED, REPRESENTATIVES, each_family, family_model
 from handmade import random_model
 from torch import Tensor
 from torch.nn import functional
@@ -287,7 +287,8 @@ def test_one_wrong_number_in_any_raw_tensor_of_a_layer_is_named(
                         model, name, lambda t, a=attention, r=role: nudge(of_role(model, a, t, r))
                     )
                     quantity = expected_quantity(role, bias=ending == "bias", family=family)
-                    assert first_failure(certify(corrupt, [TEXT])) == (
+                    # several texts, because a ReLU may be 0 at every token of one
+                    assert first_failure(certify(corrupt, [TEXT, *DEFAULT_TEXTS])) == (
                         attention.name,
                         layer,
                         quantity,
@@ -365,6 +366,8 @@ def test_one_wrong_token_vector_is_named_though_only_one_text_has_it(kind: str) 
 @pytest.mark.parametrize("kind", each_family())
 def test_heads_in_the_wrong_order_are_named(kind: str, role: str, quantity: str) -> None:
     model, attention = family_model(kind, torch.float64), FAMILIES[kind].attentions[-1]
+    if role == "v" and KV_HEADS[kind] == 1:
+        pytest.skip("one head has no order")
 
     def roll(tensor: Tensor) -> None:
         part = of_role(model, attention, tensor, role)

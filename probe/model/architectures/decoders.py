@@ -234,6 +234,7 @@ BLOOM = Family(
             "norm_mlp": ("post_attention_layernorm", "d +"),
         },
         fused="by head",
+        read={"attn_out": "attn.o.hook_out"},
         layers="h.{}.",
     ),
     embed="word_embeddings",

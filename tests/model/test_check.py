@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import make_checkpoint
-from families import HEADS, KV_HEADS, LAYERS, MADE, PAIRED, REPRESENTATIVES, each_family, family_model
+from families import (
+    HEADS,
+    KV_HEADS,
+    LAYERS,
+    MADE,
+    PAIRED,
+    REPRESENTATIVES,
+    each_family,
+    family_model,
+)
 from handmade import random_model
 from torch import Tensor
 from torch.nn import functional

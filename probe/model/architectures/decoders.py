@@ -440,7 +440,11 @@ SMOLLM3 = replace(
     keys=replace(
         LLAMA.keys,
         tied=True,
-        must=LLAMA.keys.must | {"use_sliding_window": (False,)},
+        must={
+            "attention_bias": (False,),
+            "mlp_bias": (False,),
+            "use_sliding_window": (False,),
+        },
         rotary_base=2000000.0,
         rotated=("no_rope_layers", ("no_rope_layer_interval", 4)),
     ),

@@ -19,6 +19,7 @@ import torch
 
 from probe.errors import ModelError
 from probe.model.architectures import FAMILIES
+from probe.model.architectures.family import Family
 from probe.model.model import Config, Model, config_from, refuse
 from probe.model.weights import check_finite, expected_shapes
 
@@ -30,6 +31,7 @@ RENAMED = {"embed_out.weight": "lm_head.weight"}  # what files call otherwise th
 # Nothing is fetched, and no code of others is run.
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 READ = LOCAL | {"attn_implementation": "eager", "output_loading_info": True}
+EAGER: dict[str, Any] = {"experts_implementation": "eager"}  # the others know no float64
 
 
 def check_config_file(folder: Path) -> None:
@@ -59,7 +61,7 @@ def boot(
             torch.manual_seed(0)
             model_class = getattr(transformers, config.family.architectures[0])
             model, info = model_class.from_pretrained(
-                folder, use_safetensors=True, dtype=dtype, **READ
+                folder, use_safetensors=True, dtype=dtype, **READ, **EAGER
             )
     # whatever reading a checkpoint raises
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
@@ -159,12 +161,13 @@ def _drawn(model_class: Any, config: Any, *, seed: int) -> Any:
     they were."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return model_class._from_config(config, attn_implementation="eager")
+        return model_class._from_config(config, attn_implementation="eager", **EAGER)
 
 
 def _full_names(weights: Mapping[str, torch.Tensor], config: Config) -> dict[str, torch.Tensor]:
     """Our weights by the names that Hugging Face's class gives them."""
     family = config.family
+    weights = _as_in_class(weights, config)
     # a head stands beside what has the family's prefix
     without_prefix = (*family.head, *family.optional, family.unembed)
     full = {}
@@ -176,6 +179,51 @@ def _full_names(weights: Mapping[str, torch.Tensor], config: Config) -> dict[str
     return full
 
 
+def _as_in_class(weights: Mapping[str, torch.Tensor], config: Config) -> Mapping[str, torch.Tensor]:
+    """Experts that files hold one by one, as Hugging Face's class holds them: stacked."""
+    routed = config.family.routed
+    if routed is None:
+        return weights
+    held = dict(weights)
+    for attention in config.family.attentions:
+        for layer in map(attention.layers.format, range(config.n_layers)):
+            for joined, roles in routed.stacked.items():
+                names = [
+                    [f"{layer}{attention.parts[role][0].format(number)}.weight" for role in roles]
+                    for number in range(config.n_experts)
+                ]
+                held[layer + joined] = torch.stack(
+                    [torch.cat([held.pop(name) for name in of_one]) for of_one in names]
+                )
+            for theirs, ours in routed.renamed.items():
+                held[f"{layer}{theirs}.weight"] = held.pop(f"{layer}{ours}.weight")
+    return held
+
+
+def _as_in_files(state: Mapping[str, torch.Tensor], family: Family) -> dict[str, torch.Tensor]:
+    """The same the other way: views of the stacked tensors, by the names of files."""
+    routed = family.routed
+    if routed is None:
+        return dict(state)
+    parts = family.attentions[0].parts
+    found = {}
+    for name, tensor in state.items():
+        joined = next((part for part in routed.stacked if name.endswith(f".{part}")), "")
+        plain = name.removesuffix(".weight")
+        other = next((part for part in routed.renamed if plain.endswith(f".{part}")), "")
+        if joined:
+            roles = routed.stacked[joined]
+            for number, expert in enumerate(tensor):
+                for role, part in zip(roles, expert.chunk(len(roles)), strict=True):
+                    of_one = parts[role][0].format(number)
+                    found[f"{name.removesuffix(joined)}{of_one}.weight"] = part
+        elif other:
+            found[f"{plain.removesuffix(other)}{routed.renamed[other]}.weight"] = tensor
+        else:
+            found[name] = tensor
+    return found
+
+
 def boot_untrained(
     like: "TransformerBridge", tokenizer: Any, *, seed: int
 ) -> "tuple[TransformerBridge, dict[str, Any]]":
@@ -184,7 +232,8 @@ def boot_untrained(
     original = like.original_model
     held = next(like.parameters())
     model = _drawn(type(original), original.config, seed=seed).to(held.device, held.dtype)
-    weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    weights = _as_in_files(state, FAMILIES[original.config.model_type])
     weights |= {ours: weights[theirs] for ours, theirs in RENAMED.items() if theirs in weights}
     return _wrap(model, "untrained", tokenizer), weights
 
@@ -280,7 +329,7 @@ def read_bridge(bridge: Any, *, prepend_bos: bool) -> tuple[Config, dict[str, to
         named = (raw.get("architectures") or [""])[0]
         if named in family.headless:  # says that the checkpoint had no head
             architecture = named
-        stored = _state_of(original, family.prefix)
+        stored = _as_in_files(_state_of(original, family.prefix), family)
         unembed = f"{family.unembed}.weight"
         head = stored.get(RENAMED.get(unembed, unembed))
         table = stored.get(f"{family.embed}.weight")

@@ -199,6 +199,7 @@ def sizes_of(model: "Model") -> Sizes:
     mlps = sum(
         layers_of(attention, c) for attention in family.attentions if "out" in attention.parts
     )
+    mlps *= max(1, c.n_experts)
     plain = Sizes(
         model.name,
         attentions,
@@ -265,6 +266,7 @@ def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
 
     family = config.family
     blocks = [block for stack in read_stacks(raw, config).values() for block in stack.blocks]
+    experts = [expert for block in blocks for expert in block.experts]
 
     def named(*names: str) -> list["Tensor | None"]:
         full = [name.format(side) for name in names for side in ("", "encoder", "decoder")]
@@ -278,10 +280,13 @@ def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
         "value down": [block.w_v for block in blocks],
         "value up": [block.w_o for block in blocks],
         "attention biases": [bias for b in blocks for bias in (b.b_q, b.b_k, b.b_v, b.b_o)],
-        "MLP gate": [block.w_gate for block in blocks],
-        "MLP up": [part for block in blocks for part in (block.w_in, block.w_up)],
-        "MLP down": [block.w_out for block in blocks],
-        "MLP biases": [bias for b in blocks for bias in (b.b_in, b.b_out)],
+        "MLP gate": [part.w_gate for part in (*blocks, *experts)],
+        "MLP up": [block.w_in for block in blocks] + [part.w_up for part in (*blocks, *experts)],
+        "MLP down": [part.w_out for part in (*blocks, *experts)],
+        "MLP biases": [
+            *(bias for b in blocks for bias in (b.b_in, b.b_out)),
+            *(bias for expert in experts for bias in (expert.b_gate, expert.b_up, expert.b_out)),
+        ],
         "norms": [
             getattr(b, name) for b in blocks for name in (*NORMS, "norm_bias", "norm_mlp_bias")
         ]

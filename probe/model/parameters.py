@@ -197,7 +197,9 @@ def sizes_of(model: "Model") -> Sizes:
     family = c.family
     attentions = sum(layers_of(attention, c) for attention in family.attentions)
     mlps = sum(
-        layers_of(attention, c) for attention in family.attentions if "out" in attention.parts
+        layers_of(attention, c)
+        for attention in family.attentions
+        if {"out", "expert_out", "experts_out"} & attention.parts.keys()
     )
     mlps *= max(1, c.n_experts)
     plain = Sizes(

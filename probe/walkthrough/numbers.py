@@ -353,9 +353,10 @@ def _pattern_steps(view: AttentionView, layer: int) -> list[Step]:
     computed = score.masked_fill(masked, 0)
     hooked = trace.scores[layer].masked_fill(masked, 0)
     pattern = forward.softmax(score, block, view.weights.config)
+    softmax = attention.softmax if block.sinks is None else attention.softmax_with_sink
     return [
         ("scores", formula, computed, hooked),
-        ("pattern", attention.softmax, pattern, trace.pattern[layer]),
+        ("pattern", softmax, pattern, trace.pattern[layer]),
     ]
 
 

@@ -175,6 +175,16 @@ def test_where_a_family_norms_its_writes_the_sum_shows_it_and_a_head_moves_by_wh
     )
 
 
+@pytest.mark.parametrize("kind", ["gpt_oss", "llama"])
+def test_what_goes_to_a_sink_is_said_where_there_is_one(kind):
+    walked = probe.walk(family_model(kind), "the bank")
+    page, rows = render(walked, MADE), walked.frames["agreement"].query("step == 'pattern'")
+    sunk = kind == "gpt_oss"
+    assert ("the rest goes to the sink of the head" in page) == sunk
+    assert set(rows["function"]) == {"attention.softmax_with_sink" if sunk else "attention.softmax"}
+    assert rows["error"].max() < 1e-5
+
+
 @pytest.mark.parametrize("kind", each_family(*SMALL))
 def test_a_text_longer_than_a_layer_looks_back_is_refused_and_a_shorter_one_walked(kind):
     model = family_model(kind)

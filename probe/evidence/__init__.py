@@ -8,6 +8,7 @@ word                one word's results and controls
 cost                what a study will take, before the work
 study, evaluation   the two public functions: a study; the evaluation by nearest sense centroids
 patch               swaps in texts of one's own, by a metric of one's own
+logits              what every component adds to a logit
 examples            single sentences to look at
 circuit             edges and paths from the cue to the word
 columns, tables     results to frames, and what each column means

@@ -21,11 +21,10 @@ from probe.charts.palette import (
     share_axis,
     tips,
 )
-from probe.evidence.columns import METHODS
 from probe.stats.numbers import listed, percent
 
 INTACT = "every head in place"
-BAG = METHODS["bag"]
+BAG = "bag of words"
 PANELS = {"mean": "their mean instead", "swap": "a random sentence's z instead"}
 TIPS = tips(
     "what:N",
@@ -37,15 +36,15 @@ TIPS = tips(
 HEADS_NAMED = 4  # in a legend
 
 
-def accuracy_without(without: pd.DataFrame, mean: pd.DataFrame, heads: Sequence[str]) -> Any:
+def accuracy_without(without: pd.DataFrame, heads: Sequence[str], *, bag: float) -> Any:
     """Mean accuracy over the words by depth: with every head in place, without `heads` (band: 95 %
     interval of the fall), without random sets (band: from the best to the worst); a panel for each
     way of taking them out.
 
-    `without` and `mean` are frames of an evaluation; the dashed line is its bag of words.
+    `without` is that frame of an evaluation, `bag` the accuracy of its bag of words, the dashed
+    line.
     """
     means = without[without["word"].isna() & without["depth"].notna()]
-    bag = float(mean.loc[mean["method"] == BAG, "accuracy"].iloc[0])
     named = f"without {', '.join(heads)}"
     if len(heads) > HEADS_NAMED:
         named = f"without {len(heads)} heads"

@@ -197,7 +197,7 @@ def _heads_of_table(table: pd.DataFrame, top: int | None, source: str) -> list[H
         got = "no row with both"
         if wrong.any():
             first = rows.loc[wrong, ["layer", "head"]].iloc[0]
-            got = " and ".join(map(repr, first.tolist()))
+            got = " and ".join(map(str, first.tolist()))
         raise InputError(
             f"{doing} got {got} for layer and head, expected whole numbers from 0; correct the "
             "file."

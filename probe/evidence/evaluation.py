@@ -128,6 +128,11 @@ class Evaluation(Displayed):
         """The names of the heads that were taken out."""
         return list(self.manifest.get("without", []))
 
+    @property
+    def bag_accuracy(self) -> float:
+        """The mean accuracy of the bag of words."""
+        return float(self.words["bag_accuracy"].mean())
+
     def to_json(self) -> str:
         """The frames as lists of rows, with the model and the seed, and the heads taken out."""
         frames = {

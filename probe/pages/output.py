@@ -226,7 +226,7 @@ def write_evaluation(
     files = {}
     if evaluation.without is not None:
         files["evaluation_without.svg"] = palette.svg(
-            accuracy_without(evaluation.without, evaluation.mean, evaluation.heads_out)
+            accuracy_without(evaluation.without, evaluation.heads_out, bag=evaluation.bag_accuracy)
         )
     return write_folder(out, files, frames=frames, made=evaluation.manifest | {"command": command})
 

@@ -158,7 +158,8 @@ def _evaluation(evaluation: Evaluation) -> str:
     if evaluation.without is not None:
         without = evaluation.without
         shown.append(without[without["word"].isna()].drop(columns="word"))
-        picture = image(charts.accuracy_without(without, evaluation.mean, evaluation.heads_out))
+        chart = charts.accuracy_without(without, evaluation.heads_out, bag=evaluation.bag_accuracy)
+        picture = image(chart)
     means, *others = (
         frame.to_html(index=False, float_format="{:.3f}".format, na_rep="") for frame in shown
     )

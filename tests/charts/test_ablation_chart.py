@@ -9,7 +9,6 @@ from probe.charts.ablation import BAG, INTACT
 from probe.evidence.ablation import COLUMNS, KINDS
 
 DEPTHS = 3
-MEAN = pd.DataFrame({"method": ["nearest sense centroid", BAG], "accuracy": [0.9, 0.66]})
 
 
 def table():
@@ -32,7 +31,7 @@ def table():
 
 def test_lines_and_bands_are_those_of_the_means_by_depth():
     frame = table()
-    spec = charts.accuracy_without(frame, MEAN, ["L4H1", "L5H1"]).to_dict()
+    spec = charts.accuracy_without(frame, ["L4H1", "L5H1"], bag=0.66).to_dict()
     drawn = [row for rows in spec["datasets"].values() for row in rows]
     mean = frame[frame["word"].isna()].dropna(subset="depth")
     for kind in KINDS:
@@ -63,7 +62,7 @@ def test_lines_and_bands_are_those_of_the_means_by_depth():
 
 
 def test_both_panels_have_one_scale_titles_and_a_description():
-    spec = charts.accuracy_without(table(), MEAN, [f"L{n}H0" for n in range(6)]).to_dict()
+    spec = charts.accuracy_without(table(), [f"L{n}H0" for n in range(6)], bag=0.66).to_dict()
     assert len(spec["hconcat"]) == 2 and "95" not in spec["description"]
     assert "L0H0, L1H0" in spec["description"] and "random sets" in spec["description"]
     layers = [layer for panel in spec["hconcat"] for layer in panel["layer"]]
@@ -78,5 +77,5 @@ def test_both_panels_have_one_scale_titles_and_a_description():
 @pytest.mark.parametrize("ending", ["svg", "png"])
 def test_it_is_drawn_without_a_browser(tmp_path, ending):
     place = tmp_path / f"picture.{ending}"
-    charts.save(charts.accuracy_without(table(), MEAN, ["L4H1"]), place)
+    charts.save(charts.accuracy_without(table(), ["L4H1"], bag=0.66), place)
     assert place.stat().st_size > 5_000

@@ -295,63 +295,83 @@ LIST = (
         (
             "L1H0,L9H1",
             None,
-            "Taking out L9H1: this model has no such head, expected layers 0 to 2 and heads 0 to "
-            "3; name heads of this model.",
+            (
+                "Taking out L9H1: this model has no such head, expected layers 0 to 2 and heads 0 to "
+                "3; name heads of this model."
+            ),
         ),
         (
             "L1H0,L2H1",
             3,
-            "Taking out the first 3 heads: got the list L1H0,L2H1, expected a file whose heads "
-            "have an effect; leave --top out or give such a file.",
+            (
+                "Taking out the first 3 heads: got the list L1H0,L2H1, expected a file whose heads "
+                "have an effect; leave --top out or give such a file."
+            ),
         ),
         (
             "L1H0,L1H1,L1H2",
             None,
-            "Drawing random sets beside the heads taken out: layer 1 has 4 heads, of which 3 are "
-            "taken out and 1 left, expected at least as many left as taken out; take out fewer "
-            "heads of this layer.",
+            (
+                "Drawing random sets beside the heads taken out: layer 1 has 4 heads, of which 3 are "
+                "taken out and 1 left, expected at least as many left as taken out; take out fewer "
+                "heads of this layer."
+            ),
         ),
         (
             "heads.csv",
             None,
-            "Reading heads from heads.csv: there is no such file; give the path of a CSV or "
-            "Parquet file with the columns layer and head, or a list such as L4H1,L4H2.",
+            (
+                "Reading heads from heads.csv: there is no such file; give the path of a CSV or "
+                "Parquet file with the columns layer and head, or a list such as L4H1,L4H2."
+            ),
         ),
         (
             b"",
             None,
-            "Reading heads from heads.csv: it cannot be read as a table (No columns to parse from "
-            "file); write it again or give another.",
+            (
+                "Reading heads from heads.csv: it cannot be read as a table (No columns to parse from "
+                "file); write it again or give another."
+            ),
         ),
         (
             b"layer,effect\n1,.2\n",
             1,
-            "Reading heads from heads.csv: the column head is missing, got layer, effect, expected "
-            "layer and head; add it or give a list such as L4H1,L4H2.",
+            (
+                "Reading heads from heads.csv: the column head is missing, got layer, effect, expected "
+                "layer and head; add it or give a list such as L4H1,L4H2."
+            ),
         ),
         (
             b"layer,head\n1,H2\n",
             None,
-            "Reading heads from heads.csv: got 1 and 'H2' for layer and head, expected whole "
-            "numbers from 0; correct the file.",
+            (
+                "Reading heads from heads.csv: got 1 and H2 for layer and head, expected whole "
+                "numbers from 0; correct the file."
+            ),
         ),
         (
             b"layer,head\n1,\n",
             None,
-            "Reading heads from heads.csv: got no row with both for layer and head, expected whole "
-            "numbers from 0; correct the file.",
+            (
+                "Reading heads from heads.csv: got no row with both for layer and head, expected whole "
+                "numbers from 0; correct the file."
+            ),
         ),
         (
             b"layer,head,rank\n1,2,1\n",
             1,
-            "Reading heads from heads.csv: none of the columns layer, head, rank says how large "
-            "the effect of a head is, expected effect or swap; add it or leave --top out.",
+            (
+                "Reading heads from heads.csv: none of the columns layer, head, rank says how large "
+                "the effect of a head is, expected effect or swap; add it or leave --top out."
+            ),
         ),
         (
             b"layer,head,effect\n1,2,.1\n1,3,\n",
             2,
-            "Reading heads from heads.csv: got --top 2, expected 1 to 1, the number of heads with "
-            "an effect; take as many as there are.",
+            (
+                "Reading heads from heads.csv: got --top 2, expected 1 to 1, the number of heads with "
+                "an effect; take as many as there are."
+            ),
         ),
     ],
 )
@@ -435,8 +455,10 @@ def test_a_file_without_a_column_word_is_evaluated_as_a_report_takes_it(run):
     assert run("--sentences", "rows.jsonl") == (
         2,
         "",
-        "probe: Reading rows.jsonl, line 1: word is missing, expected a column that names it, or "
-        "one word named for all rows (8 of 8 rows are bad); correct the file and read it again.\n",
+        (
+            "probe: Reading rows.jsonl, line 1: word is missing, expected a column that names it, or "
+            "one word named for all rows (8 of 8 rows are bad); correct the file and read it again.\n"
+        ),
     )
 
 

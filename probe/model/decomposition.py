@@ -13,8 +13,8 @@ scale and multiplied by the gain, and the bias is one more term; so the sum is e
 What a different write would do to the scale is not part of it: that is what a swap measures.
 Because scales differ from text to text, what is written everywhere alike can have a share there,
 the token embedding among it. Pre-norm families (GPT-2, GPT-NeoX, Llama) have no norm between a
-write and the read-out; in OLMo 2 and Gemma each write passes a norm of its own, which is held in
-the same way, and no other.
+write and the read-out (in BLOOM the embeddings pass one, and nothing else does); in OLMo 2 and
+Gemma each write passes a norm of its own, which is held in the same way, and no other.
 
 Projected on a sense axis there are two readings. `shares`: each component's part of the difference
 of the two sense means over many sentences; they sum to 1. `decompose_resid`: one sentence, each
@@ -80,13 +80,15 @@ class Norms:
 
     Norm 0 stands behind the embeddings, norm 1 + 2 layer behind the attention of a layer, norm 2 +
     2 layer behind its MLP. Where norms are of the sum a write passes every one behind it; where
-    they are `of_writes` (no norm 0, no biases) only its own.
+    they are `of_writes` (no norm 0, no biases) only its own; where writes are added plainly there
+    is norm 0 at most.
     """
 
     gains: Tensor
     biases: Tensor
     scales: Tensor
     of_writes: bool = False
+    plain: bool = False
     centred: bool = True
 
     def behind(self, number: int) -> slice:
@@ -94,6 +96,8 @@ class Norms:
         embeddings."""
         if self.of_writes:
             return slice(number - 1, number) if number else slice(0)
+        if self.plain:
+            return slice(0) if number else slice(None)
         return slice(number, None)
 
     def behind_attention(self, layer: int) -> slice:
@@ -115,11 +119,12 @@ def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
     config = weights.config
     of_writes = config.family.norm_after_write
     no_vectors = torch.zeros(0, weights.shape[2], dtype=torch.float64)
-    if config.family.adds_plainly or (of_writes and not depth):
+    plain = config.family.adds_plainly
+    if (plain and not config.family.embedding_norm) or (of_writes and not depth):
         no_scales = torch.ones(len(states), 0, dtype=torch.float64)
-        return Norms(no_vectors, no_vectors, no_scales)
+        return Norms(no_vectors, no_vectors, no_scales, plain=plain)
     passed = _norms_of_writes if of_writes else _norms_of_sums
-    inputs, norms = passed(weights, states, depth)
+    inputs, norms = passed(weights, states, 0 if plain else depth)
     centred = config.family.norm == "LayerNorm"
     squares = [x.var(-1, unbiased=False) if centred else x.square().mean(-1) for x in inputs]
     gains = [forward.gain_of(weight, config).cpu().double() for weight, _ in norms]
@@ -129,6 +134,7 @@ def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
         torch.stack(biases) if biases else no_vectors,
         torch.stack([(square + config.epsilon).sqrt() for square in squares], dim=1),
         of_writes=of_writes,
+        plain=plain,
         centred=centred,
     )
 
@@ -268,7 +274,7 @@ def components(weights: Weights, states: TargetStates, depth: int) -> Iterator[C
         return Component(component, layer, head, norms.arriving(of_texts, passed))
 
     def norm_bias(behind: str, number: int, layer: int | None = None) -> list[Component]:
-        if not len(norms.biases):
+        if number >= len(norms.biases):
             return []
         passed = norms.behind(number + 1)
         return [arriving(f"norm bias behind {behind}", norms.biases[number], passed, layer)]

@@ -253,7 +253,7 @@ def require_usable(model: Model, materials: Sequence[Material], nouns: Sequence[
         )
 
 
-def _rows_for(among: Candidates, noun: str) -> list[int]:
+def rows_for(among: Candidates, noun: str) -> list[int]:
     """The sentences in which the article before the word is the noun's, too."""
     fitting = ("", lexicon.article_of(noun))
     return [row for row in among.rows if among.article[row] in fitting]
@@ -326,7 +326,7 @@ def _nouns_that_fit(
     positions_of: dict[str, list[int]] = {}
     left_out = {}
     for noun in among.nouns:
-        fitting = set(_rows_for(among, noun))
+        fitting = set(rows_for(among, noun))
         positions = [number for number, row in enumerate(part.rows) if row in fitting]
         if len(positions) < FEWEST_SENTENCES or not restrict(part, positions).holdouts:
             left_out[noun] = (
@@ -394,8 +394,8 @@ def compare_parts(
     nouns = _with_the_largest_gaps(compared)
     if not nouns:
         return compared
-    rows = sorted(set.intersection(*(set(_rows_for(among, noun)) for noun in nouns)))
-    usable = _pairs_inside(word.pairs, set(rows))
+    rows = sorted(set.intersection(*(set(rows_for(among, noun)) for noun in nouns)))
+    usable = pairs_inside(word.pairs, set(rows))
     units = {word.pairs.units[index] for index in usable}
     if len(units) < 2 or len(usable) < len(nouns):
         return compared
@@ -427,7 +427,7 @@ def compare_parts(
         pairs = word.pairs.take(mine)
         resid = spread_out(states.resid[:, number])
         own_axes = axes.hold_out(resid, part, word.axes.senses)
-        texts = [_with_tokens(text, every_ids[number]) for text in word.texts]
+        texts = [with_tokens(text, every_ids[number]) for text in word.texts]
         fitted = own_axes.gap.mean(0).numpy()
         gap = np.maximum(_raw_gap(resid, own_axes, word.pairs.take(usable))[at], least)
         # From fractions of the fitted gap to the noun's own gap.
@@ -466,7 +466,7 @@ def _with_the_largest_gaps(compared: NounComparison) -> list[str]:
     return [compared.nouns[index] for index in resampling.order(shares)[:HEAD_NOUNS]]
 
 
-def _pairs_inside(pairs: Pairs, rows: Collection[int]) -> list[int]:
+def pairs_inside(pairs: Pairs, rows: Collection[int]) -> list[int]:
     """The numbers of the pairs whose members and same-sense donors are all among some rows."""
     usable = []
     for index in range(len(pairs)):
@@ -476,7 +476,7 @@ def _pairs_inside(pairs: Pairs, rows: Collection[int]) -> list[int]:
     return usable
 
 
-def _with_tokens(text: TargetText, ids: Sequence[int]) -> TargetText:
+def with_tokens(text: TargetText, ids: Sequence[int]) -> TargetText:
     """A text with other tokens in the word's place."""
     start = text.at + 1 - len(ids)
     return TargetText((*text.ids[:start], *ids, *text.ids[text.at + 1 :]), text.at)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from probe.errors import ModelError
+from probe.model.architectures import FAMILIES
 from probe.model.model import Config, Model, refuse
 
 if TYPE_CHECKING:
@@ -177,17 +178,6 @@ def _made(
         return model_class._from_config(config, **options)
 
 
-def boot_model(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
-    """Hugging Face's model inside a bridge, which rebuilds it; raw mode."""
-    stated = model.config.architectures
-    # TransformerLens looks its adapter up by this name, which a headless checkpoint has otherwise
-    model.config.architectures = [type(model).__name__]
-    bridge = _wrap(model, name, tokenizer)
-    # it says whether there was a head, also to who loads this bridge again
-    model.config.architectures = stated
-    return bridge
-
-
 def _full_names(weights: Mapping[str, torch.Tensor], config: Config) -> dict[str, torch.Tensor]:
     """Our weights by the names that Hugging Face's class gives them."""
     family = config.family
@@ -212,7 +202,7 @@ def boot_untrained(
     model = _made(type(original), original.config, seed=seed).to(held.device, held.dtype)
     weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     weights |= {ours: weights[theirs] for ours, theirs in RENAMED.items() if theirs in weights}
-    return _wrap(model, "untrained", tokenizer), weights
+    return boot_model(model, "untrained", tokenizer), weights
 
 
 def plain_model(model: Model) -> torch.nn.Module:
@@ -225,16 +215,22 @@ def plain_model(model: Model) -> torch.nn.Module:
     return plain.to(model.device)
 
 
-def _wrap(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
+def boot_model(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
+    """Hugging Face's model inside a bridge, which rebuilds it; raw mode."""
     from transformer_lens.model_bridge import TransformerBridge
 
     # TransformerLens would read a tokenizer without add_bos_token again from where it came, which
     # may be gone by now.
     own = copy.deepcopy(tokenizer)
     own.init_kwargs |= {"add_bos_token": True, "name_or_path": name}
+    stated = model.config.architectures
+    # TransformerLens looks its adapter up by this name, which a headless checkpoint has otherwise
+    model.config.architectures = [FAMILIES[model.config.model_type].adapter or type(model).__name__]
     bridge = TransformerBridge.boot_transformers(
         name, hf_model=model, tokenizer=own, device=str(model.device), dtype=model.dtype
     )
+    # it says whether there was a head, also to who loads this bridge again
+    model.config.architectures = stated
     return bridge.eval().requires_grad_(False)
 
 

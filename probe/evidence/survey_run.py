@@ -126,8 +126,8 @@ def survey(
     CrossCheckError when the certificate fails.
 
     Example:
-        >>> sentences = [row for word in ("bank", "mole", "bark")
-        ...              for row in probe.lexicon.expand(word).sentences[::48]]
+        >>> words = [probe.lexicon.expand(word) for word in ("bank", "bark", "bat")]
+        >>> sentences = [row for corpus in words for row in corpus.sentences[:96]]
         >>> survey = probe.survey("tiny-senses", sentences, controls=())
         >>> len(survey.frames["survey_words"])
         3

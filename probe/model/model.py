@@ -260,7 +260,10 @@ def config_from(
     if positions.rope_scaling is not None and positions.rope_scaling.factors:
         # a longer text has other frequencies from its first token on
         sizes["n_ctx"] = min(sizes["n_ctx"], int(positions.rope_scaling.length))
-    usual = {"d_mlp": 4 * d_model, "n_decoder_layers": sizes["n_layers"] if has_decoder else 0}
+    usual: dict[str, Any] = {
+        "d_mlp": 4 * d_model,
+        "n_decoder_layers": sizes["n_layers"] if has_decoder else 0,
+    }
     return Config(
         **(usual | sizes),
         architecture=kind,

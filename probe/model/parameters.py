@@ -282,9 +282,10 @@ def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
         "value down": [block.w_v for block in blocks],
         "value up": [block.w_o for block in blocks],
         "attention biases": [bias for b in blocks for bias in (b.b_q, b.b_k, b.b_v, b.b_o)],
-        "MLP gate": [part.w_gate for part in (*blocks, *experts)],
-        "MLP up": [block.w_in for block in blocks] + [part.w_up for part in (*blocks, *experts)],
-        "MLP down": [part.w_out for part in (*blocks, *experts)],
+        "MLP gate": [b.w_gate for b in blocks] + [expert.w_gate for expert in experts],
+        "MLP up": [part for b in blocks for part in (b.w_in, b.w_up)]
+        + [expert.w_up for expert in experts],
+        "MLP down": [b.w_out for b in blocks] + [expert.w_out for expert in experts],
         "MLP biases": [
             *(bias for b in blocks for bias in (b.b_in, b.b_out)),
             *(bias for expert in experts for bias in (expert.b_gate, expert.b_up, expert.b_out)),

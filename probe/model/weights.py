@@ -31,7 +31,12 @@ class Expert(NamedTuple):
 
     def to(self, dtype: torch.dtype, device: str | torch.device) -> "Expert":
         """The same weights in another type and on another device."""
-        return Expert(*(None if part is None else part.to(device, dtype) for part in self))
+        moved = {
+            name: part.to(device, dtype)
+            for name, part in self._asdict().items()
+            if part is not None
+        }
+        return Expert(**moved)
 
 
 NORMS = ("norm", "norm_q", "norm_k", "norm_out", "norm_mlp", "norm_mlp_out")

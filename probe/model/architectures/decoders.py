@@ -3,6 +3,7 @@
 """
 
 from dataclasses import replace
+from typing import Any
 
 from probe.model.architectures.family import (
     GGUF_PLAIN,
@@ -65,7 +66,6 @@ GPT2 = Family(
         "gpt2",
         {"attention.layer_norm_epsilon": "layer_norm_epsilon"},
         must={"attention.causal": (True,)},
-        transformers=True,
     ),
 )
 GPT_NEO = replace(
@@ -348,7 +348,6 @@ LLAMA = Family(
         must=GGUF_PLAIN,
         unread=(*GGUF_HEAD_SIZES, "tensor_data_layout"),
         interleaved=("q", "k"),
-        transformers=True,
     ),
 )
 MISTRAL = replace(
@@ -358,9 +357,7 @@ MISTRAL = replace(
     keys=replace(LLAMA.keys, must={"layer_types": (None,)}, window=WINDOW),
     gguf=None,
 )
-QWEN2_GGUF = GgufKeys(
-    "qwen2", GGUF_ROTARY, must=GGUF_PLAIN, unread=GGUF_HEAD_SIZES, transformers=True
-)
+QWEN2_GGUF = GgufKeys("qwen2", GGUF_ROTARY, must=GGUF_PLAIN, unread=GGUF_HEAD_SIZES)
 QWEN2 = replace(
     LLAMA,
     name="Qwen2",
@@ -418,7 +415,7 @@ OLMO2 = replace(
         WRITE_REPLACEMENTS,
         read=WRITTEN | {"x": "attn.q.hook_in"},
     ),
-    gguf=replace(QWEN2_GGUF, architecture="olmo2", transformers=False),
+    gguf=replace(QWEN2_GGUF, architecture="olmo2"),
 )
 OLMO3 = replace(
     OLMO2,
@@ -487,7 +484,10 @@ MIXTRAL = replace(
         }
     ),
 )
-EVERY_LAYER_ROUTED = {"decoder_sparse_step": (1,), "mlp_only_layers": ([], None)}
+EVERY_LAYER_ROUTED: dict[str, tuple[Any, ...]] = {
+    "decoder_sparse_step": (1,),
+    "mlp_only_layers": ([], None),
+}
 EXPERTS = ("num_experts", "num_local_experts")
 QWEN2_MOE = replace(
     QWEN2,
@@ -524,7 +524,7 @@ QWEN3_MOE = replace(
     architectures=("Qwen3MoeForCausalLM",),
     keys=replace(
         QWEN3.keys,
-        sizes=QWEN3.keys.sizes | {"d_mlp": "moe_intermediate_size"},
+        sizes=HIDDEN | {"d_head": "head_dim", "d_mlp": "moe_intermediate_size"},
         must=EVERY_LAYER_ROUTED | {"use_sliding_window": (False,), "attention_bias": (False,)},
     ),
     routed=Routed(EXPERTS, normed=("norm_topk_prob", False), stacked=STACKED),

@@ -5,7 +5,8 @@ import numpy as np
 import pandas as pd
 
 from probe.evidence.circuit import COLUMNS, whole
-from probe.evidence.columns import CURVES, PARTS
+from probe.evidence.columns import CURVES
+from probe.evidence.noun_parts import PARTS
 
 KEYS = ["word", "sense_a", "sense_b", "layer", "head"]
 CONDITIONS = {

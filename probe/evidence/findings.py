@@ -141,19 +141,18 @@ class BesideNouns:
     """How far the word changes at its read-out beside nouns of one meaning in its place, over the
     ranked pairs of senses for which that was asked.
 
-    `pairs` is the number of these and `passed` of those that passed the ambiguity gate. With no
-    pairs only the number of nouns and the reason, `not_compared`, are known, and what a few nouns
-    are enough for: `typical` and `mlps_more`. `nouns`: the fewest that were compared ·
-    `as_far`: the most nouns
-    that change at least as far as the word · `general_share` and `largest_share`: mean and largest
-    squared gap of a noun over the word's · `times_as_far`: how many times as far the word changes
-    as the nouns do, a ratio of distances, infinite where they do not change · `typical`: two nouns
-    that change as the mean does · `furthest`: the noun that changes furthest · `mlps_more`: layers
-    whose MLP does more for the word than for these nouns, in the mean over pairs of senses.
+    `pairs` is the number of these. With no pairs only the number of nouns and the reason,
+    `not_compared`, are known, and what a few nouns are enough for: `typical` and `mlps_more`.
+    `nouns`: those that were compared · `as_far`: those that change at least as far as the word ·
+    `p`: of the ambiguity gate, one for the word · `general_share` and `largest_share`: mean and
+    largest squared gap of a noun over the word's · `times_as_far`: how many times as far the word
+    changes as the nouns do, a ratio of distances, infinite where they do not change · `typical`:
+    two nouns that change as the mean does · `furthest`: the noun that changes furthest ·
+    `mlps_more`: layers whose MLP does more for the word than for these nouns, in the mean over
+    pairs of senses.
     """
 
     pairs: int
-    passed: int
     nouns: int
     as_far: int
     general_share: float
@@ -164,6 +163,11 @@ class BesideNouns:
     furthest: str
     mlps_more: tuple[int, ...]
     not_compared: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether the word passed the ambiguity gate; not where it was not asked."""
+        return self.p <= LEVEL
 
 
 @dataclass(frozen=True)
@@ -512,7 +516,6 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
         nouns = min((pair.nouns for pair in ranked_pairs), default=0)
         return BesideNouns(
             pairs=0,
-            passed=0,
             nouns=nouns,
             as_far=0,
             general_share=math.nan,
@@ -528,13 +531,12 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
     nearest = (shares - share).abs().sort_values(kind="stable")
     return BesideNouns(
         pairs=len(asked),
-        passed=sum(pair.ambiguous for pair in asked),
-        nouns=min(pair.nouns for pair in asked),
+        nouns=asked[0].nouns,  # the same for all of them, as the gate's p is
         # The gate's p is (1 + nouns as far) / (1 + nouns).
-        as_far=max(round(pair.ambiguity_p * (1 + pair.nouns)) - 1 for pair in asked),
+        as_far=round(asked[0].ambiguity_p * (1 + asked[0].nouns)) - 1,
         general_share=share,
         largest_share=max(pair.largest_share for pair in asked),
-        p=max(pair.ambiguity_p for pair in asked),
+        p=asked[0].ambiguity_p,
         times_as_far=_times_as_far(share),
         typical=tuple(nearest.index[:TYPICAL]),
         furthest=str(shares.idxmax()) if len(shares) else "",

@@ -315,11 +315,16 @@ def final_norm(weights: Weights, resid_post: Tensor) -> Tensor:
     return _named_norm(weights, resid_post, weights.config.family.final_norm)
 
 
-def logits(weights: Weights, final: Tensor) -> Tensor:
-    """Scores over the vocabulary from what left the last stack: `pos d_model -> pos d_vocab`"""
-    bias_name = weights.config.family.head_bias or "final_logits_bias"
-    bias = weights.raw.get(bias_name, final.new_zeros(1)).to(final).flatten()
-    scores = transformed(weights, final) @ unembedding(weights, final.dtype).T + bias
+def logits(weights: Weights, final: Tensor, tokens: Sequence[int] | None = None) -> Tensor:
+    """Scores over the vocabulary, or of some tokens, from what left the last stack: `... d_model ->
+    ... d_vocab`"""
+    table = unembedding(weights, final.dtype)
+    stored = weights.raw.get(weights.config.family.head_bias or "final_logits_bias")
+    bias = table.new_zeros(len(table)) if stored is None else stored.to(final).flatten()
+    if tokens is not None:
+        table = table[list(tokens)]
+        bias = bias[list(tokens)]
+    scores = transformed(weights, final) @ table.T + bias
     bound = weights.config.final_logit_softcapping
     return formulas.softcap(scores, bound) if bound else scores
 
@@ -344,10 +349,10 @@ def unembedding(weights: Weights, dtype: torch.dtype) -> Tensor:
     return table * config.d_model**-0.5 if family.unembed_scaled and config.tied else table
 
 
-def unembed(weights: Weights, resid_post: Tensor) -> Tensor:
-    """Logits over the vocabulary from the last resid_post: the final norm, then W_U. `... d_model
-    -> ... d_vocab`"""
-    return logits(weights, final_norm(weights, resid_post))
+def unembed(weights: Weights, resid_post: Tensor, tokens: Sequence[int] | None = None) -> Tensor:
+    """Logits over the vocabulary, or of some tokens, from the last resid_post: the final norm, then
+    W_U. `... d_model -> ... d_vocab`"""
+    return logits(weights, final_norm(weights, resid_post), tokens)
 
 
 @dataclass(frozen=True, eq=False)

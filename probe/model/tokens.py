@@ -198,6 +198,27 @@ def is_one_token(model: Model, piece: str) -> bool:
     return len(model.tokenizer(piece, add_special_tokens=False)["input_ids"]) == 1
 
 
+def token_id(model: Model, token: str | int) -> int:
+    """The id of a next token, given as it stands inside a sentence or as its id. Raises InputError
+    for what is not one token of the model."""
+    if isinstance(token, str):
+        ids = model.tokenizer(token, add_special_tokens=False)["input_ids"]
+        pieces = model.tokenizer.convert_ids_to_tokens(ids)
+        if len(ids) != 1 or ids[0] == model.tokenizer.unk_token_id:
+            raise InputError(
+                f"Reading the logit of {token!r}: {model.name} cuts it into {len(ids)} tokens "
+                f"({', '.join(map(repr, pieces))}), expected one that it knows; give a single "
+                'token as it stands inside a sentence, such as " water", or its id.'
+            )
+        return int(ids[0])
+    if not 0 <= token < model.config.d_vocab:
+        raise InputError(
+            f"Reading the logit of token {token}: {model.name} has {model.config.d_vocab} tokens; "
+            f"give an id from 0 to {model.config.d_vocab - 1}."
+        )
+    return int(token)
+
+
 def batch_by_length(lengths: Sequence[int], *, most_rows: int) -> list[list[int]]:
     """Row numbers by equal length, at most BATCH_TOKENS tokens and `most_rows` rows together, in a
     fixed order.

@@ -56,7 +56,7 @@ from probe.patching.pair import (
     run_patched,
     token_pairs,
 )
-from probe.patching.positions import HEAD, effects
+from probe.patching.positions import HEAD, along, effects
 from probe.stats.resampling import Array, order
 
 REACH = 0.005  # of the gap: an edge that could not move the word as far is not run
@@ -519,7 +519,7 @@ def _swapped(reading: PairReading, receivers: Sequence[int], *, mlps: bool) -> T
     """How far the word's vector moves along the first direction when a receiver is the donor's.
     `recipient layer head pos`, the MLP behind the heads"""
     parts = [HEAD, "mlp_out"] if mlps else [HEAD]
-    moved = effects(reading.cache, receivers, reading.directions[:1], parts)
+    moved = effects(reading.cache, receivers, along(reading.directions[:1]), parts)
     return torch.cat([moved[part][..., 0] for part in parts], dim=2)
 
 
@@ -576,8 +576,8 @@ def _run_on(cache: PairCache, edges: EdgeArray, streams: Tensor, directions: Ten
                     if chosen.any():
                         numbers[Site(layer, part).behind] = batch[chosen]
             starts = {site: streams[:, which] for site, which in numbers.items()}
-            for site, values in run_patched(cache, pos, starts, directions).items():
-                moved[:, numbers[site]] = values
+            for site, changes in run_patched(cache, pos, starts).items():
+                moved[:, numbers[site]] = changes @ directions.T
     return moved
 
 

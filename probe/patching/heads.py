@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from probe.errors import InputError
 from probe.model import forward, fused
 from probe.model.fused import KeysValues, PositionTables
 from probe.model.tokens import TargetText, batch_by_length, in_order
@@ -67,7 +68,8 @@ def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
     runs as much · `donor_z: row layer head d_head`, whose layer axis says how many blocks stand
     before the read-out · `directions: direction d_model` -> `row layer head direction`: the change
     of <resid, direction>, 0 when the donor is the sentence itself. With directions of each row's
-    own, `row stage d_model`, `-> row layer head stage` (see `swap_sets`).
+    own, `row stage d_model`, `-> row layer head stage` (see `swap_sets`). Raises InputError for
+    donors with more layers than the model has.
 
     Example:
         >>> weights = probe.read_weights("tiny-senses")
@@ -80,6 +82,7 @@ def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
         >>> probe.swap_heads(weights, rows, donor_z, direction).shape  # row layer head direction
         torch.Size([2, 4, 4, 1])
     """
+    require_depth(weights, donor_z.shape[1], "Swapping heads")
     head_sets = _all_but_one(weights, donor_z.shape[1])
     return swap_sets(weights, rows, donor_z, head_sets, directions).unflatten(1, donor_z.shape[1:3])
 
@@ -100,8 +103,10 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
         >>> moved.shape  # pair recipient layer head direction
         torch.Size([1, 2, 4, 4, 1])
     """
-    tree, variant_of = branches(_all_but_one(weights, depth))
+    require_depth(weights, depth, "Swapping pairs")
     others = target_texts(weights, b)
+    _require_equal_lengths(target_texts(weights, a), others)
+    tree, variant_of = branches(_all_but_one(weights, depth))
 
     def swap(texts: Texts, members: list[int], tables: PositionTables) -> Tensor:
         both = [*texts, *(others[pair] for pair in members)]
@@ -171,6 +176,33 @@ def target_texts(weights: Weights, rows: Rows) -> list[TargetText]:
             text = TargetText(text.ids[: text.at + 1], text.at)
         texts.append(text)
     return texts
+
+
+def require_depth(weights: Weights, depth: int, doing: str) -> None:
+    """Raises InputError for a depth that is not behind one of the model's blocks."""
+    layers = len(weights.blocks)
+    if not 1 <= depth <= layers:
+        raise InputError(
+            f"{doing} up to depth {depth}: the model has {layers} blocks; give a depth from 1 to "
+            f"{layers}."
+        )
+
+
+def _require_equal_lengths(a: Texts, b: Texts) -> None:
+    """Raises InputError where the members of a pair are not equally long, up to the word in a
+    causal model."""
+    if len(a) != len(b):
+        raise InputError(
+            f"Swapping pairs both ways: got {len(a)} texts and {len(b)}, expected as many of both; "
+            f"give each text its partner."
+        )
+    for number, (one, other) in enumerate(zip(a, b, strict=True)):
+        if len(one.ids) != len(other.ids):
+            raise InputError(
+                f"Swapping pair {number} both ways: got {len(one.ids)} and {len(other.ids)} "
+                f"tokens, expected as many in both; write its members equally long, or swap each "
+                f"way with swap_heads and the z of the other."
+            )
 
 
 def _all_but_one(weights: Weights, depth: int) -> Tensor:

@@ -28,7 +28,7 @@ from probe.errors import InputError
 from probe.model import forward, fused
 from probe.model.fused import KeysValues, PositionTables, Writer
 from probe.model.weights import Block, Weights
-from probe.patching.heads import Rows, target_texts
+from probe.patching.heads import Rows, require_depth, target_texts
 
 
 class Part(IntEnum):
@@ -78,6 +78,9 @@ class LayerCache(NamedTuple):
 class PairCache:
     """The two runs of a pair, each the other's donor: row 0 is a, row 1 is b; the word stands at
     `at` in both. `final: row pos d_model`, the stream after the last of `layers`.
+
+    With a `donor`, its rows give to these, row by row, and may be longer or shorter: what is given
+    to a position here stands `shift` positions further there.
     """
 
     weights: Weights
@@ -85,6 +88,8 @@ class PairCache:
     layers: tuple[LayerCache, ...]
     final: Tensor
     at: int
+    donor: "PairCache | None" = None
+    shift: int = 0
 
     @property
     def n(self) -> int:
@@ -95,6 +100,13 @@ class PairCache:
     def end(self) -> Site:
         """The site behind the last block."""
         return Site(len(self.layers), Part.ATTENTION)
+
+    def donated(self, layer: int, name: str, pos: int) -> Tensor:
+        """What a layer of the donor computed at a position, by its name in `LayerCache`. `row 1
+        ...`"""
+        if self.donor is None:
+            return getattr(self.layers[layer], name)[:, pos, None].roll(1, 0)
+        return getattr(self.donor.layers[layer], name)[:, pos + self.shift, None]
 
     def stream(self, site: Site) -> Tensor:
         """The stream at a site. `row pos d_model`"""
@@ -226,12 +238,10 @@ def _writer_at(block: Block, layer: LayerCache, part: Part) -> tuple[Writer, Ten
 # --- patched --------------------------------------------------------------------------------------
 
 
-def run_patched(
-    cache: PairCache, pos: int, starts: Mapping[Site, Tensor], directions: Tensor
-) -> dict[Site, Tensor]:
-    """How far the word's vector after the last block moves along each direction for every change at
-    position `pos`. `starts: row variant d_model` by the site at which it stands in the stream `->
-    row variant direction` by the same sites.
+def run_patched(cache: PairCache, pos: int, starts: Mapping[Site, Tensor]) -> dict[Site, Tensor]:
+    """How the word's vector after the last block changes with every change at position `pos`.
+    `starts: row variant d_model` by the site at which it stands in the stream `-> row variant
+    d_model` by the same sites.
 
     This loop and `probe.patching.heads.run_variants` run the same blocks (`probe.model.fused`) and
     stay two. There the variants of many texts fork inside the blocks, by the heads whose z is
@@ -268,7 +278,7 @@ def run_patched(
     word = cache.final[:, None, cache.at]
     if pos != cache.at:  # what is still local there has not reached the word
         local = word.expand_as(local)
-    moved = (torch.cat([spread[:, :, -1], local], dim=1) - word) @ directions.T
+    moved = torch.cat([spread[:, :, -1], local], dim=1) - word
     # Variants have come in the order of their sites.
     sites = sorted(starts)
     counts = [starts[site].shape[1] for site in sites]
@@ -341,11 +351,7 @@ def token_pairs(weights: Weights, a: Rows, b: Rows, depth: int) -> list[TokenPai
     unequal length or with their words at unequal positions, and for a depth that the model does not
     have.
     """
-    if not 1 <= depth <= len(weights.blocks):
-        raise InputError(
-            f"Tracing pairs up to depth {depth}: the model has {len(weights.blocks)} blocks; give "
-            f"a depth from 1 to {len(weights.blocks)}."
-        )
+    require_depth(weights, depth, "Tracing pairs")
     pairs = []
     members = zip(target_texts(weights, a), target_texts(weights, b), strict=True)
     for number, (one, other) in enumerate(members):

@@ -126,7 +126,7 @@ def trace_positions(
     gaps = []
     with torch.inference_mode():
         for reading in cache_pairs(weights, pairs, directions, depth):
-            moved = effects(reading.cache, offsets, reading.directions, parts)
+            moved = effects(reading.cache, offsets, along(reading.directions), parts)
             for part in parts:
                 by_part[part].append(moved[part])
             gaps.append(reading.gap)
@@ -141,24 +141,34 @@ def trace_positions(
     )
 
 
+# What is read of how the word's vector changes: `row variant d_model -> row variant reading`.
+Read = Callable[[Tensor], Tensor]
+
+
+def along(directions: Tensor) -> Read:
+    """How far the vector moves along each direction. `direction d_model`"""
+    return lambda changes: changes @ directions.T
+
+
 def effects(
     cache: PairCache,
     offsets: Sequence[int],
-    directions: Tensor,
+    read: Read,
     parts: Sequence[str],
     *,
     layers: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
     """How far the read-out moves when a part of one layer at one position is the donor's.
 
-    `parts`: of COMPONENTS, which are one variant a layer, and HEAD, which is one a head · `layers`:
-    all where none are asked for `-> part: recipient layer variant pos direction`
+    `offsets`: positions counted from the word · `parts`: of COMPONENTS, which are one variant a
+    layer, and HEAD, which is one a head · `layers`: all where none are asked for `-> part:
+    recipient layer variant pos reading`
     """
     if layers is None:
         layers = range(len(cache.layers))
     by_pos: dict[str, list[Tensor]] = {part: [] for part in parts}
     for offset in offsets:
-        moved = _effects_at(cache, cache.at + offset, directions, parts, layers)
+        moved = _effects_at(cache, cache.at + offset, read, parts, layers)
         for part in parts:
             by_pos[part].append(torch.stack([moved[part, layer] for layer in layers], dim=1))
     return {part: torch.stack(tensors, dim=3) for part, tensors in by_pos.items()}
@@ -167,11 +177,11 @@ def effects(
 def _effects_at(
     cache: PairCache,
     pos: int,
-    directions: Tensor,
+    read: Read,
     parts: Sequence[str],
     layers: Sequence[int],
 ) -> dict[tuple[str, int], Tensor]:
-    """The same at one position, by part and layer. `recipient variant direction`"""
+    """The same at one position, by part and layer. `recipient variant reading`"""
     # Changes of several parts can stand at one site; all that stand there are run together.
     at_site: dict[Site, list[tuple[tuple[str, int], Tensor]]] = defaultdict(list)
     for part in parts:
@@ -183,9 +193,9 @@ def _effects_at(
         for site, changes in at_site.items()
     }
     moved: dict[tuple[str, int], Tensor] = {}
-    for site, together in run_patched(cache, pos, starts, directions).items():
+    for site, changes in run_patched(cache, pos, starts).items():
         counts = [stream.shape[1] for _, stream in at_site[site]]
-        apart = together.split(counts, dim=1)
+        apart = read(changes).split(counts, dim=1)
         for (key, _), tensor in zip(at_site[site], apart, strict=True):
             moved[key] = tensor
     return moved
@@ -198,14 +208,13 @@ Donated = tuple[Site, Tensor]
 
 def donated_stream(cache: PairCache, layer: int, pos: int) -> Donated:
     """The stream that enters the block: that of the other run."""
-    resid = cache.layers[layer].resid_pre[:, pos, None]
-    return Site(layer, Part.ATTENTION), resid.roll(1, 0)
+    return Site(layer, Part.ATTENTION), cache.donated(layer, "resid_pre", pos)
 
 
 def donated_attention(cache: PairCache, layer: int, pos: int) -> Donated:
     """The own stream with what all heads write from the other run's z."""
     resid = cache.layers[layer].resid_pre[:, pos, None]
-    z = cache.layers[layer].z[:, pos, None].roll(1, 0)
+    z = cache.donated(layer, "z", pos)
     block = cache.weights.blocks[layer]
     return Site(layer, Part.MLP), fused.write(cache.weights, block, resid, z)
 
@@ -213,7 +222,7 @@ def donated_attention(cache: PairCache, layer: int, pos: int) -> Donated:
 def donated_neurons(cache: PairCache, layer: int, pos: int) -> Donated:
     """The own stream with what the MLP writes from the other run's activations."""
     resid_mid = cache.layers[layer].resid_mid[:, pos, None].clone()
-    hidden = cache.layers[layer].hidden[:, pos, None].roll(1, 0)
+    hidden = cache.donated(layer, "hidden", pos)
     block = cache.weights.blocks[layer]
     site = Site(layer, Part.MLP).behind
     return site, fused.write_mlp(cache.weights, block, resid_mid, hidden)
@@ -225,7 +234,7 @@ def donated_heads(cache: PairCache, layer: int, pos: int) -> Donated:
     heads = weights.shape[1]
     one_head = torch.eye(heads, dtype=torch.bool, device=weights.device)[..., None]
     own = cache.layers[layer].z[:, pos, None]
-    z = torch.where(one_head, own.roll(1, 0), own)
+    z = torch.where(one_head, cache.donated(layer, "z", pos), own)
     resid = cache.layers[layer].resid_pre[:, pos, None].expand(-1, heads, -1)
     return Site(layer, Part.MLP), fused.write(weights, weights.blocks[layer], resid, z)
 

@@ -4,6 +4,7 @@ written.
 numbers       per cent and digits as they are printed
 resampling    bootstrap, AUROC, Hedges' g, the one margin for ties; relabelled cue words, sign
               flips, max-T, the gate
+across_words  words as units: ratios of sums, words bootstrapped, flipped and permuted, as a stream
 axes          sense axes of the residual stream, the read-out depth
 separation    heads' own directions, held-out AUROC of their writes, a word's corrected tests
 verdicts      what a head was shown to be, and the thresholds

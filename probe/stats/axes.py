@@ -250,13 +250,20 @@ def choose_depth(separations: Sequence[DepthSeparation]) -> int:
     the meaning into the next word. AUROC cannot choose: it is 1 as soon as the first of several
     heads has written.
     """
-    g = np.mean([separation.g[1:] for separation in separations], axis=0)
-    error = np.mean([separation.error[1:] for separation in separations], axis=0)
-    best = int(g.argmax())
-    if not np.isfinite(g[best]):  # perfectly apart
+    g = np.mean([separation.g for separation in separations], axis=0)
+    error = np.mean([separation.error for separation in separations], axis=0)
+    return first_as_good(g, error)
+
+
+def first_as_good(separation: Array, error: Array) -> int:
+    """The first depth, after at least one block, whose separation is within one standard error of
+    the best. `depth, depth`"""
+    behind = separation[1:]
+    best = int(behind.argmax())
+    if not np.isfinite(behind[best]):  # perfectly apart
         return best + 1
-    least = g[best] - error[best]
-    return int(np.flatnonzero(g >= least - resampling.TIE * abs(least))[0]) + 1
+    least = behind[best] - error[best + 1]
+    return int(np.flatnonzero(behind >= least - resampling.TIE * abs(least))[0]) + 1
 
 
 def next_token_root(unembedding: Tensor) -> Tensor:

@@ -79,9 +79,9 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
         counted["forwards"] += len(rows)
         return read(model, rows, at)
 
-    def counting_run_patched(cache, pos, starts, directions):
+    def counting_run_patched(cache, pos, starts):
         counted["swaps"] += sum(vectors.shape[0] * vectors.shape[1] for vectors in starts.values())
-        return run_patched(cache, pos, starts, directions)
+        return run_patched(cache, pos, starts)
 
     def counting_nouns(weights, texts, variants, *rest):
         counted["swaps"] += len(texts) * len(variants)

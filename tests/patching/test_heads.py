@@ -20,6 +20,7 @@ from hooked_runs import (
     typed,
 )
 
+from probe.errors import InputError
 from probe.evidence import effects
 from probe.model import forward
 from probe.model.load import read_weights
@@ -216,6 +217,42 @@ def test_pairs_swapped_both_ways_are_two_swaps(kind, dtype, monkeypatch):
     monkeypatch.setattr(patching, "BATCH_NUMBERS", 1)
     one_by_one = patching.swap_pairs(weights, a, b, directions, depth=depth)
     assert (both - one_by_one).abs().max() <= bound(model) * both.abs().max()
+
+
+UNEQUAL = (
+    "Swapping pair 1 both ways: got 4 and 3 tokens, expected as many in both; write its members "
+    "equally long, or swap each way with swap_heads and the z of the other."
+)
+MISSING = (
+    "Swapping pairs both ways: got 2 texts and 1, expected as many of both; give each text its "
+    "partner."
+)
+DEEP = "Swapping pairs up to depth 99: the model has 2 blocks; give a depth from 1 to 2."
+
+
+@pytest.mark.parametrize(
+    ("b", "depth", "said"),
+    [
+        ([[1, 2, 9], [1, 9, 4]], 2, UNEQUAL),
+        ([[1, 2, 9]], 2, MISSING),
+        ([[1, 2, 9], [1, 2, 9, 4]], 99, DEEP),
+        ([[1, 2, 9], [1, 2, 9, 4]], 0, DEEP.replace("99", "0")),
+    ],
+)
+def test_pairs_that_cannot_be_swapped_are_said(b, depth, said):
+    weights, directions = read_weights(made("gpt2")), torch.ones(1, 28, dtype=torch.float64)
+    with pytest.raises(InputError) as caught:
+        patching.swap_pairs(weights, [[1, 2, 3], [1, 2, 3, 4]], b, directions, depth=depth)
+    assert str(caught.value) == said
+
+
+def test_donors_with_more_layers_than_the_model_are_said():
+    model, weights, texts, donors = setting("gpt2")
+    with pytest.raises(InputError) as caught:
+        patching.swap_heads(weights, texts, donors.repeat(1, 2, 1, 1), every_direction(model))
+    assert str(caught.value) == (
+        "Swapping heads up to depth 4: the model has 2 blocks; give a depth from 1 to 2."
+    )
 
 
 def test_many_sets_are_run_in_parts(monkeypatch):

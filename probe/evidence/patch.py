@@ -1,0 +1,472 @@
+"""Swaps in texts that are given as they are: every head, MLP or vector of the stream of one text
+put into the other, both ways, read by a metric of the caller's own.
+
+    denoise   M(b with a's part) - M(b)    how far b moves to a
+    noise     M(a) - M(a with b's part)    how far a moves to b
+    swap      (denoise + noise) / 2
+    gap       M(a) - M(b)                  how far there is to go
+
+M is read at one position behind the swap, everything behind it live: the coordinate between the two
+vectors there (b at 0, a at 1, so that the gap is 1 and a swap a fraction of the way), the
+difference of the logits of two next tokens, or any function of the logits. Over several pairs the
+fraction is a ratio of sums, Σ swap / Σ gap.
+
+Every swap is performed (`probe.patching.positions`), none is approximated. The two texts need not
+be equally long where one position is swapped: what stands at the word of one is put at the word of
+the other.
+
+Sources: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, its metrics).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from probe.errors import InputError, UnsupportedModel
+from probe.model import forward
+from probe.model.load import ModelSource, load, read_weights
+from probe.model.model import Model
+from probe.model.tokens import Tokens, token_id, tokenize
+from probe.model.trace import target_states
+from probe.model.weights import Weights
+from probe.patching.heads import BATCH_NUMBERS, require_depth
+from probe.patching.pair import PairCache, TokenPair, cache_pair, positions_from_word
+from probe.patching.positions import COMPONENTS, HEAD, effects
+from probe.stats.resampling import Array
+
+# What can be swapped, by the name that a caller gives, and what of a layer that is.
+PARTS = {
+    "heads": (HEAD,),
+    "mlp": ("mlp_out",),
+    "stream": ("resid_pre",),
+    "positions": COMPONENTS,
+}
+# Tokens of one side whose runs are kept at once, every step of every layer.
+CACHED_TOKENS = 256
+# Logits that are made at once: 64 MB in float32.
+LOGITS = 2**24
+
+# A difference of the logits of two next tokens, or `logits: row d_vocab -> row`; None is the
+# coordinate between the two vectors.
+Metric = tuple[str | int, str | int] | Callable[[Tensor], Tensor] | None
+# M of many vectors at the position that is read. `variant d_model -> variant`
+Reader = Callable[[Tensor], Tensor]
+Hook = tuple[str, Callable[..., Tensor]]
+
+
+class Member(NamedTuple):
+    """A text as it is run: its token ids, the position that is swapped, the position that is
+    read."""
+
+    ids: tuple[int, ...]
+    at: int
+    read: int
+
+    @property
+    def layout(self) -> tuple[int, int, int]:
+        """How many tokens, and the two positions: members that agree in it can be run together."""
+        return len(self.ids), self.at, self.read
+
+
+def patch(
+    model: ModelSource,
+    a: str | Sequence[str],
+    b: str | Sequence[str],
+    *,
+    at: int | str,
+    metric: Metric | list[Metric] = None,
+    read: int | str | None = None,
+    parts: str = "heads",
+    depth: int | None = None,
+) -> pd.DataFrame:
+    """How far the metric moves when one part of a text's run at a position is the other text's, for
+    every head, both ways: columns `layer head denoise noise swap gap`.
+
+    `at`, what is swapped: a word, at its last token where it first stands in each text, or a
+    position, counted from the end where it is negative · `read`, where the metric is read: the same
+    position by default · `metric`: None for the coordinate between the two vectors there after
+    `depth` blocks (all by default), a pair of next tokens such as `(" water", " loan")` for the
+    difference of their logits, or a function of the logits: it is called with `logits: row
+    d_vocab`, a row for every run, and returns a number for each, `row` · `parts`: "heads", "mlp",
+    "stream" (what enters each block), or "positions" (stream, attention output and MLP output at
+    every position from the first difference on, `component layer pos` in place of `layer head`, for
+    texts of equal length; `pos` is counted from the position that is read).
+
+    Lists of texts are pairs: the frame then has a row for each pair and head, with its number in
+    `pair`, and a list of metrics is one for each pair. The fraction of the gap over all pairs is
+    `swap.sum() / gap.sum()`, by head. Raises InputError for a word or position that is not there, a
+    token that is several, a metric of another shape, a depth that the model does not have, texts
+    that do not differ, and unequal lengths where positions must match; UnsupportedModel for logits
+    of a model without a language-model head, and for an encoder-decoder.
+
+    Example:
+        >>> river, loan = "The river bank", "The mortgage bank"
+        >>> heads = probe.patch("tiny-senses", river, loan, at="bank")
+        >>> list(heads.columns)
+        ['layer', 'head', 'denoise', 'noise', 'swap', 'gap']
+        >>> len(heads), float(heads["gap"].iloc[0])  # 4 layers x 4 heads; all the way is 1
+        (16, 1.0)
+        >>> by_logits = probe.patch("tiny-senses", river, loan, at="bank", metric=(" and", " with"))
+        >>> by_logits.shape
+        (16, 6)
+    """
+    model = load(model)
+    weights = read_weights(model)
+    one_pair = isinstance(a, str) and isinstance(b, str)
+    pairs = _pairs(model, _texts(a, b), at, read)
+    depth = len(weights.blocks) if depth is None else depth
+    require_depth(weights, depth, "Patching")
+    if parts not in PARTS:
+        raise InputError(
+            f"Patching {parts!r}: expected one of {', '.join(map(repr, PARTS))}; give one of these."
+        )
+    metrics = _metrics(model, metric, len(pairs), depth)
+    offsets: tuple[int, ...] | None = None
+    if parts == "positions":
+        offsets = positions_from_word(_aligned(pairs), None)
+    else:
+        _require_difference(weights, pairs, at)
+
+    moved: dict[int, dict[str, Tensor]] = {}
+    gaps: dict[int, float] = {}
+    with torch.inference_mode():
+        for batch in _batches(weights, pairs, depth):
+            sides = _sides(weights, [pairs[number] for number in batch], depth)
+            ends = torch.stack([side.cache.final[:, side.cache.at] for side in sides], dim=1)
+            readers = []
+            for number, vectors in zip(batch, ends, strict=True):
+                reader = _reader(weights, metrics[number], vectors)
+                value_a, value_b = reader(vectors).tolist()
+                gaps[number] = value_a - value_b
+                readers.append(reader)
+            changed = [_effects(side, readers, offsets, PARTS[parts]) for side in sides]
+            for row, number in enumerate(batch):
+                moved[number] = {
+                    part: torch.stack([side[part][row] for side in changed]).cpu()
+                    for part in PARTS[parts]
+                }
+    frames = [_frame(moved[number], gaps[number], offsets) for number in range(len(pairs))]
+    if one_pair:
+        return frames[0]
+    for number, frame in enumerate(frames):
+        frame.insert(0, "pair", number)
+    return pd.concat(frames, ignore_index=True)
+
+
+def patch_hooks(
+    model: ModelSource,
+    a: str,
+    b: str,
+    *,
+    at: int | str,
+    heads: Sequence[tuple[int, int]],
+) -> list[Hook]:
+    """A swap as `fwd_hooks` of TransformerLens: some heads of `b` get the z that they have in `a`
+    at a word, or a position.
+
+    `heads`: (layer, head) of each. The hooks hold for a run of the token ids of `b` as
+    `probe.tokenize` gives them: `bridge.run_with_hooks(ids, fwd_hooks=hooks)`. Raises InputError
+    for a word, position, layer or head that is not there.
+
+    Example:
+        >>> import torch
+        >>> model = probe.load("tiny-senses")
+        >>> river, loan = "The river bank", "The mortgage bank"
+        >>> hooks = probe.patch_hooks(model, river, loan, at="bank", heads=[(0, 1), (2, 3)])
+        >>> [name for name, _ in hooks]
+        ['blocks.0.attn.hook_z', 'blocks.2.attn.hook_z']
+        >>> ids = torch.tensor([probe.tokenize(model, loan).ids])
+        >>> model.bridge.run_with_hooks(ids, fwd_hooks=hooks).shape[:2]  # batch position
+        torch.Size([1, 4])
+    """
+    model = load(model)
+    weights = read_weights(model)
+    n_layers, n_heads, *_ = weights.shape
+    for layer, head in heads:
+        if not (0 <= layer < n_layers and 0 <= head < n_heads):
+            raise InputError(
+                f"Hooking L{layer}H{head} of {model.name}: it has {n_layers} layers of {n_heads} "
+                "heads; give (layer, head) of one that is there."
+            )
+    donor = tokenize(model, a)
+    recipient = tokenize(model, b)
+    to = _position(recipient, at)
+    z = target_states(model, [donor], [_position(donor, at)]).z[0].to(model.device)
+    by_layer: dict[int, list[int]] = defaultdict(list)
+    for layer, head in heads:
+        by_layer[layer].append(head)
+
+    def swap(layer: int) -> Callable[..., Tensor]:
+        def patch_z(own: Tensor, hook: object) -> Tensor:
+            patched = own.clone()
+            patched[:, to, by_layer[layer]] = z[layer, by_layer[layer]].to(own.dtype)
+            return patched
+
+        return patch_z
+
+    (attention,) = model.config.family.attentions
+    return [
+        (f"{attention.blocks}.{layer}.{attention.hooks['z']}", swap(layer))
+        for layer in sorted(by_layer)
+    ]
+
+
+# --- texts and positions --------------------------------------------------------------------------
+
+
+def _texts(a: str | Sequence[str], b: str | Sequence[str]) -> list[tuple[str, str]]:
+    """The pairs of texts. Raises InputError for a text beside a list, and lists of unequal
+    length."""
+    if isinstance(a, str) and isinstance(b, str):
+        return [(a, b)]
+    if isinstance(a, str) or isinstance(b, str) or len(a) != len(b) or not len(a):
+        sizes = ["one text" if isinstance(text, str) else f"{len(text)} texts" for text in (a, b)]
+        raise InputError(
+            f"Patching pairs of texts: got {sizes[0]} and {sizes[1]}, expected two texts, or two "
+            "lists with as many of both; give each text its partner."
+        )
+    return list(zip(a, b, strict=True))
+
+
+def _pairs(
+    model: Model, texts: Sequence[tuple[str, str]], at: int | str, read: int | str | None
+) -> list[tuple[Member, Member]]:
+    """The members of every pair, each cut behind what is read where the model reads left to
+    right."""
+    pairs = []
+    for text_a, text_b in texts:
+        one, other = (_member(model, tokenize(model, text), at, read) for text in (text_a, text_b))
+        pairs.append((one, other))
+    return pairs
+
+
+def _member(model: Model, tokens: Tokens, at: int | str, read: int | str | None) -> Member:
+    swapped = _position(tokens, at)
+    read_at = swapped if read is None else _position(tokens, read)
+    if not model.config.causal:
+        return Member(tokens.ids, swapped, read_at)
+    if read_at < swapped:
+        raise InputError(
+            f"Patching token {swapped} and reading token {read_at} of {tokens.text!r}: "
+            f"{model.name} reads left to right, so nothing moves there; read at the token that is "
+            "swapped or behind it."
+        )
+    return Member(tokens.ids[: read_at + 1], swapped, read_at)
+
+
+def _position(tokens: Tokens, at: int | str) -> int:
+    """A position counted from the start; of a word, its last token where it first stands."""
+    if isinstance(at, str):
+        return tokens.positions_of(at)[-1]
+    n = len(tokens)
+    if not -n <= at < n:
+        raise InputError(
+            f"Looking for token {at} of {tokens.text!r}: it has {n} tokens; give a word, or a "
+            f"position from {-n} to {n - 1}."
+        )
+    return at % n
+
+
+def _aligned(pairs: Sequence[tuple[Member, Member]]) -> list[TokenPair]:
+    """Pairs whose positions match one by one. Raises InputError for others."""
+    aligned = []
+    for number, (one, other) in enumerate(pairs):
+        if one.layout != other.layout:
+            raise InputError(
+                f"Patching every position of pair {number}: got {len(one.ids)} and "
+                f"{len(other.ids)} tokens, read at {one.read} and {other.read}, expected the same "
+                'of both; write its texts equally long, or patch parts="heads", "mlp" or "stream".'
+            )
+        aligned.append(TokenPair((one.ids, other.ids), one.read))
+    return aligned
+
+
+def _require_difference(
+    weights: Weights, pairs: Sequence[tuple[Member, Member]], at: int | str
+) -> None:
+    """Raises InputError where what is swapped is the same in both texts of a pair."""
+    for number, pair in enumerate(pairs):
+        seen = [member.ids[: member.at + 1] if weights.causal else member.ids for member in pair]
+        if seen[0] == seen[1] and pair[0].at == pair[1].at:
+            where = " up to what is swapped" if weights.causal else ""
+            raise InputError(
+                f"Patching {at!r} in pair {number}: its texts are the same{where}, so that no "
+                "swap changes anything; swap at a token behind their first difference."
+            )
+
+
+# --- what is read ---------------------------------------------------------------------------------
+
+
+def _metrics(model: Model, metric: Metric | list[Metric], pairs: int, depth: int) -> list[Any]:
+    """The metric of every pair: None, the ids of two tokens, or a function."""
+    given = metric if isinstance(metric, list) else [metric] * pairs
+    if len(given) != pairs:
+        raise InputError(
+            f"Patching {pairs} pairs of texts: got {len(given)} metrics, expected one for all or "
+            "one for each pair; give as many."
+        )
+    if any(one is not None for one in given):
+        _require_logits(model, depth)
+    metrics: list[Any] = []
+    for one in given:
+        if one is None or callable(one):
+            metrics.append(one)
+        elif isinstance(one, tuple) and len(one) == 2:
+            metrics.append(tuple(token_id(model, token) for token in one))
+        else:
+            raise InputError(
+                f"Patching with the metric {one!r}: expected None, a pair of next tokens such as "
+                '(" water", " loan"), or a function of the logits; give one of these.'
+            )
+    return metrics
+
+
+def _require_logits(model: Model, depth: int) -> None:
+    if not model.config.has_head:
+        raise UnsupportedModel(
+            f"Reading the logits of {model.name}: no language-model head was in its checkpoint; "
+            "load a checkpoint with one, or leave the metric out to read the coordinate between "
+            "the two texts."
+        )
+    if depth != model.config.n_layers:
+        raise InputError(
+            f"Reading the logits of {model.name} after {depth} blocks: they are made behind the "
+            f"last of {model.config.n_layers}; leave the depth out, or the metric."
+        )
+
+
+def _reader(weights: Weights, metric: Any, ends: Tensor) -> Reader:
+    """M of one pair. `ends: 2 d_model`, the vectors of a and of b where the metric is read"""
+    if metric is None:
+        return _coordinate(ends)
+    if isinstance(metric, tuple):
+        return lambda vectors: _logit_difference(weights, vectors, metric)
+    return lambda vectors: torch.cat(
+        [
+            _numbers(metric, forward.unembed(weights, some))
+            for some in vectors.split(max(2, LOGITS // weights.config.d_vocab))
+        ]
+    )
+
+
+def _coordinate(ends: Tensor) -> Reader:
+    """Where a vector stands on the way from b, at 0, to a, at 1: <x - b, a - b> / |a - b|²."""
+    a, b = ends
+    way = a - b
+    if not way.any():
+        raise InputError(
+            "Patching along the way between two texts: got the same vector of both where it is "
+            "read, expected two; read at another position, or give a metric."
+        )
+    return lambda vectors: (vectors - b) @ way / way.square().sum()
+
+
+def _logit_difference(weights: Weights, vectors: Tensor, tokens: tuple[int, int]) -> Tensor:
+    first, second = forward.unembed(weights, vectors, tokens).unbind(-1)
+    return first - second
+
+
+def _numbers(metric: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    """What the metric makes of `logits: row d_vocab`. Raises InputError for anything but a number a
+    row."""
+    numbers = metric(logits)
+    rows = len(logits)
+    shape = tuple(numbers.shape) if isinstance(numbers, Tensor) else type(numbers).__name__
+    if shape != (rows,):
+        raise InputError(
+            f"Patching with a metric of one's own: of logits of shape {tuple(logits.shape)} it "
+            f"made {shape}, expected a number for each row, ({rows},); let it work along the last "
+            "axis, as in lambda logits: logits[..., 5] - logits[..., 7]."
+        )
+    return numbers.to(logits.dtype)
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def _batches(
+    weights: Weights, pairs: Sequence[tuple[Member, Member]], depth: int
+) -> Iterator[list[int]]:
+    """Numbers of pairs that are run together: of one layout, and as many as stay near the
+    processor."""
+    by_layout: dict[tuple[tuple[int, int, int], ...], list[int]] = defaultdict(list)
+    for number, pair in enumerate(pairs):
+        by_layout[tuple(member.layout for member in pair)].append(number)
+    for layouts, numbers in by_layout.items():
+        longest = max(length for length, _, _ in layouts)
+        live = longest
+        if weights.causal:
+            live = max(read + 1 - at for _, at, read in layouts)
+        variants = depth * weights.shape[1]
+        by_width = BATCH_NUMBERS // (variants * live * weights.blocks[0].d_mlp)
+        size = max(1, min(by_width, CACHED_TOKENS // longest))
+        for start in range(0, len(numbers), size):
+            yield numbers[start : start + size]
+
+
+class Side(NamedTuple):
+    """The runs of one side of a batch, which get parts of the other's: `offset`, where they get
+    them, counted from where they are read."""
+
+    cache: PairCache
+    offset: int
+
+
+def _sides(weights: Weights, pairs: Sequence[tuple[Member, Member]], depth: int) -> list[Side]:
+    """The runs of the texts a and those of b, each the donors of the others."""
+    caches = []
+    for members in zip(*pairs, strict=True):
+        ids = [member.ids for member in members]
+        caches.append(cache_pair(weights, ids, members[0].read, depth))
+    first, second = pairs[0]  # all are of its layout
+    shift = second.at - first.at
+    return [
+        Side(replace(caches[0], donor=caches[1], shift=shift), first.at - first.read),
+        Side(replace(caches[1], donor=caches[0], shift=-shift), second.at - second.read),
+    ]
+
+
+def _effects(
+    side: Side,
+    readers: Sequence[Reader],
+    offsets: Sequence[int] | None,
+    parts: Sequence[str],
+) -> dict[str, Tensor]:
+    """How far M moves in the runs of one side with each part of the other's. `-> part: row layer
+    variant pos`"""
+    unchanged = side.cache.final[:, None, side.cache.at]  # row 1 d_model
+
+    def read(changes: Tensor) -> Tensor:
+        by_row = []
+        for reader, own, change in zip(readers, unchanged, changes, strict=True):
+            numbers = reader(torch.cat([own, own + change]))
+            by_row.append(numbers[1:] - numbers[0])
+        return torch.stack(by_row)[..., None]
+
+    moved = effects(side.cache, offsets or [side.offset], read, parts)
+    return {part: values[..., 0] for part, values in moved.items()}
+
+
+def _frame(moved: dict[str, Tensor], gap: float, offsets: Sequence[int] | None) -> pd.DataFrame:
+    """A row for every layer and head, or position. `moved: part: recipient layer variant pos`"""
+    frames = []
+    for part, values in moved.items():
+        into_a, into_b = values.double().numpy()
+        layer, variant, pos = (index.ravel() for index in np.indices(into_a.shape))
+        columns: dict[str, object] = {"layer": layer}
+        if part == HEAD:
+            columns["head"] = variant
+        if offsets is not None:
+            columns = {"component": part, "layer": layer, "pos": np.array(offsets)[pos]}
+        denoise: Array = into_b.ravel()
+        noise: Array = -into_a.ravel()  # towards b, where M is that of b
+        swaps = {"denoise": denoise, "noise": noise, "swap": (denoise + noise) / 2, "gap": gap}
+        frames.append(pd.DataFrame(columns | swaps))
+    return pd.concat(frames, ignore_index=True)

@@ -1,0 +1,214 @@
+"""Words as units: intervals as wide as they should be, tests at their level, the same draws whatever
+the batches, and known answers.
+
+25 of the experiments: signs flipped within words, 200 runs; words without a gap mixed in.
+"""
+
+import numpy as np
+import pytest
+from scipy.stats import kstest, spearmanr
+
+from probe.stats import across_words, resampling
+from probe.stats.across_words import KindSums, Spread, Sums
+
+RUNS = 200
+DRAWS = 399
+WORDS, PARTS = 40, 30
+LEVEL = 0.05
+
+
+def summed(keys=None, *, seed=0, draws=DRAWS, batch=WORDS, **parts):
+    """The sums of `word part`, added some words at a time."""
+    words = len(next(iter(parts.values())))
+    keys = range(words) if keys is None else keys
+    sums = Sums(seed=seed, draws=draws)
+    for start in range(0, words, batch):
+        some = slice(start, start + batch)
+        sums.add(list(keys)[some], **{name: rows[some] for name, rows in parts.items()})
+    return sums
+
+
+def test_sums_are_drawn_by_key_and_not_by_position_or_batch():
+    rows = np.random.default_rng(0).normal(size=(WORDS, 3))
+    whole = summed(top=rows)
+    turned = summed(range(WORDS)[::-1], top=rows[::-1], batch=7)
+    for one, other in (
+        (whole.total["top"], turned.total["top"]),
+        (whole.flipped["top"], turned.flipped["top"]),
+        (whole.bootstrapped("top"), turned.bootstrapped("top")),
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-12)
+    np.testing.assert_allclose(whole.total["top"], rows.sum(0), atol=1e-12)
+    other_seed = summed(top=rows, seed=1)
+    assert not np.allclose(other_seed.flipped["top"], whole.flipped["top"])
+
+
+def test_a_draw_without_any_word_counts_as_the_data():
+    sums = summed(top=np.array([[3.0]]), draws=200)
+    drawn = sums.bootstrapped("top")[1:, 0]
+    assert (drawn > 0).all()  # a weight of 0 is drawn in a third of the draws
+    assert (drawn == 3.0).sum() > 100 and set(drawn.tolist()) > {6.0, 9.0}
+
+
+def test_a_ratio_of_sums_has_the_interval_of_its_delta_method():
+    rng = np.random.default_rng(3)
+    gap = rng.uniform(0.5, 1.5, size=(400, 1))
+    net = 0.3 * gap + 0.2 * rng.normal(size=(400, 1))
+    sums = summed(top=net, bottom=gap, draws=4000)
+    ratio = across_words.ratio(sums.bootstrapped("top"), sums.bootstrapped("bottom"), 400)
+    share = net.sum() / gap.sum()
+    error = (net - share * gap).std() / gap.mean() / np.sqrt(400)
+    assert ratio.value[0] == pytest.approx(share)
+    assert ratio.high[0] - ratio.low[0] == pytest.approx(2 * 1.96 * error, rel=0.06)
+
+
+def test_a_ratio_over_nothing_is_missing_and_a_draw_over_nothing_says_nothing():
+    top = np.array([[1.0], [2.0], [4.0]])
+    bottom = np.array([[0.0], [1.0], [1.0]])
+    assert np.isnan(across_words.ratio(top, bottom, 5).value).all()
+    ratio = across_words.ratio(top[::-1], np.array([[1.0], [-1.0], [0.0]]), 5)
+    assert ratio.draws.tolist() == [[4.0], [4.0]]
+
+
+def null_run(seed, *, words=WORDS):
+    """Effects of words whose senses were shuffled: every word of a size of its own, heads that
+    belong together, each head's sign turned with its word's."""
+    rng = np.random.default_rng([7, seed])
+    size = rng.gamma(2.0, size=(words, 1))
+    together = rng.normal(size=(words, 1))
+    return size * (rng.normal(size=(words, PARTS)) + together) * rng.uniform(0.2, 2, size=PARTS)
+
+
+def test_without_an_effect_p_is_uniform_and_the_family_wise_error_is_at_its_level():
+    first, smallest = [], []
+    for run in range(RUNS):
+        effects = null_run(run)
+        sums = summed(top=effects, seed=run)
+        observed, null = sums.total["top"], sums.flipped["top"]
+        smallest.append(across_words.not_zero(observed, null).p.min())
+        first.append(across_words.not_zero(observed[:1], null[:, :1]).p[0])
+    assert kstest(first, "uniform").pvalue > 0.001
+    wrong = sum(p < LEVEL for p in smallest)
+    assert 0.02 <= wrong / RUNS <= 0.08
+
+
+def specific_run(seed, *, specific=0.0):
+    """Words and nouns in which every head does the same share, in gaps that differ from word to word
+    and are alike in a word and its noun; the first head does more for words."""
+    rng = np.random.default_rng([11, seed])
+    common = rng.gamma(4.0, 0.25, size=(WORDS, 1))
+    gap = common * rng.uniform(0.8, 1.2, size=(WORDS, 1))
+    other_gap = 0.5 * common * rng.uniform(0.8, 1.2, size=(WORDS, 1))
+    share = rng.uniform(0, 0.4, size=PARTS)
+    more = np.zeros(PARTS)
+    more[0] = specific
+    noise = 0.1 * common
+    net = gap * (share + more) + noise * rng.normal(size=(WORDS, PARTS))
+    other = other_gap * share + 0.5 * noise * rng.normal(size=(WORDS, PARTS))
+    parts = {"top": net, "bottom": gap, "other_top": other, "other_bottom": other_gap}
+    return summed(seed=seed, **parts, one=np.ones(WORDS))
+
+
+def test_a_head_that_does_the_same_share_for_nouns_is_not_specific():
+    column = np.zeros(PARTS, dtype=np.intp)
+    first, smallest, found = [], [], 0
+    for run in range(RUNS):
+        observed, null = across_words.difference_of_ratios(specific_run(run), column)
+        smallest.append(across_words.not_zero(observed, null).p.min())
+        first.append(across_words.not_zero(observed[:1], null[:, :1]).p[0])
+        sums = specific_run(run, specific=0.15)
+        test = across_words.not_zero(*across_words.difference_of_ratios(sums, column))
+        found += bool(test.p[0] < LEVEL)
+    assert kstest(first, "uniform").pvalue > 0.001
+    wrong = sum(p < LEVEL for p in smallest)
+    assert 0.02 <= wrong / RUNS <= 0.08
+    assert found / RUNS > 0.9
+
+
+def test_the_difference_of_ratios_is_the_mean_of_what_words_count():
+    sums = specific_run(3)
+    observed, _ = across_words.difference_of_ratios(sums, np.zeros(PARTS, dtype=np.intp))
+    effect = sums.total["top"] / sums.total["bottom"]
+    general = sums.total["other_top"] / sums.total["other_bottom"]
+    np.testing.assert_allclose(observed / WORDS, effect - general, atol=1e-12)
+
+
+def test_an_effect_is_found_and_what_does_nothing_is_not():
+    effects = null_run(1)
+    effects[:, 4] += 1.5 * np.abs(effects[:, 4]).mean()
+    sums = summed(top=effects, draws=1999)
+    p = across_words.not_zero(sums.total["top"], sums.flipped["top"]).p
+    assert p[4] < 0.01 and np.delete(p, 4).min() > LEVEL
+    against = summed(top=-effects, draws=1999)
+    np.testing.assert_array_equal(
+        across_words.not_zero(against.total["top"], against.flipped["top"]).p, p
+    )
+    assert across_words.above_zero(against.total["top"], against.flipped["top"]).p[4] > LEVEL
+
+
+def test_spread_is_that_of_all_words_and_exactly_0_where_they_agree():
+    rows = np.random.default_rng(5).normal(1e6, 1e-3, size=(50, 2))
+    rows[:, 1] = 0.1
+    spread = Spread()
+    for start in range(0, 50, 7):
+        spread.add(rows[start : start + 7])
+    spread.add(rows[:0])
+    assert spread.count == 50
+    assert spread.deviation[0] == pytest.approx(rows[:, 0].std(ddof=1), rel=1e-6)
+    assert spread.deviation[1] == 0 and spread.positive.tolist() == [50, 50]
+    assert spread.error[0] == pytest.approx(rows[:, 0].std(ddof=1) / np.sqrt(50), rel=1e-6)
+    one = Spread()
+    one.add(rows[:1])
+    assert np.isnan(one.deviation).all()
+
+
+# --- kinds and numbers ----------------------------------------------------------------------------
+
+
+def test_kinds_are_dealt_out_as_often_as_there_are_words_of_each_and_all_deals_are_as_likely():
+    counts = [3, 2]
+    sums = KindSums(counts, seed=0, draws=4000)
+    values = np.eye(5)  # which words a kind was dealt
+    sums.add([0, 1, 0], values[:3])
+    sums.add([0, 1], values[3:])
+    assert sums.total.tolist() == [[1, 0, 1, 1, 0], [0, 1, 0, 0, 1]]
+    assert (sums.dealt.sum(2) == counts).all() and (sums.dealt.sum(1) == 1).all()
+    deals, often = np.unique(sums.dealt[:, 1], axis=0, return_counts=True)
+    assert len(deals) == 10  # two words of five
+    assert often.min() > 330 and often.max() < 470  # 400, binomial with a standard deviation of 19
+
+
+def test_kinds_of_words_that_differ_are_told_apart_and_others_are_not():
+    rng = np.random.default_rng(1)
+    kinds = np.arange(24) % 2
+    rows = rng.normal(size=(24, 6))
+    rows[kinds == 0, 2] += 2.0
+    sums = KindSums([12, 12], seed=0, draws=1999)
+    sums.add(kinds.tolist(), rows)
+    difference = (sums.total[0] - sums.total[1]) / 12
+    p = across_words.not_zero(difference, (sums.dealt[:, 0] - sums.dealt[:, 1]) / 12).p
+    assert p[2] < 0.01 and np.delete(p, 2).min() > LEVEL
+
+
+def test_rank_correlation_is_scipys_with_an_interval_over_words():
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=60).round(1)  # with ties
+    y = x + rng.normal(size=60)
+    y[3] = np.nan
+    found = across_words.rank_correlation(x, y, seed=0)
+    known = np.isfinite(y)
+    assert found.words == 59
+    assert found.rho == pytest.approx(spearmanr(x[known], y[known]).statistic)
+    assert found.low < found.rho < found.high and found.low > 0.2
+    again = across_words.rank_correlation(x, y, seed=0)
+    assert again == found
+    nothing = across_words.rank_correlation(np.ones(8), np.arange(8.0), seed=0)
+    assert np.isnan(nothing.rho) and nothing.words == 8
+
+
+def test_few_words_have_wider_intervals_than_their_percentiles():
+    rows = np.random.default_rng(0).normal(1, 1, size=(6, 1))
+    sums = summed(top=rows, bottom=np.ones((6, 1)), draws=2000)
+    wide = across_words.ratio(sums.bootstrapped("top"), sums.bootstrapped("bottom"), 6)
+    low, high = resampling.interval(wide.draws)
+    assert wide.high - wide.low > 1.3 * (high - low)

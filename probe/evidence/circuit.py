@@ -194,6 +194,7 @@ def _of_word(
                 moved += _named(group, _rows_of_head(measured, layer, head))
     edges = _edges(by_group, runs, options.seed)
     edges = edges.join(_beside_nouns(by_group, runs, edges.index[:BESIDE_NOUNS]))
+    edges = edges.fillna({"comparison": ""})
     fits = composition(weights, edges.index.to_frame())
     chain = partial(chain_paths, seed=options.seed, draws=RANDOM_SETS)
     chained = []

@@ -109,11 +109,7 @@ class NounInPlace:
 
     def texts(self, texts: Sequence[TargetText]) -> list[TargetText]:
         """Texts with the noun's tokens in the word's place."""
-        changed = []
-        for ids, at in texts:
-            start = at + 1 - len(self.ids)
-            changed.append(TargetText((*ids[:start], *self.ids, *ids[at + 1 :]), at))
-        return changed
+        return [with_tokens(text, self.ids) for text in texts]
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,10 +286,26 @@ def require_usable(model: Model, materials: Sequence[Material], nouns: Sequence[
         )
 
 
+def with_tokens(text: TargetText, ids: Sequence[int]) -> TargetText:
+    """A text with other tokens in the word's place."""
+    start = text.at + 1 - len(ids)
+    return TargetText((*text.ids[:start], *ids, *text.ids[text.at + 1 :]), text.at)
+
+
 def rows_for(among: Candidates, noun: str) -> list[int]:
     """The sentences in which the article before the word is the noun's, too."""
     fitting = ("", lexicon.article_of(noun))
     return [row for row in among.rows if among.article[row] in fitting]
+
+
+def pairs_inside(pairs: Pairs, rows: Collection[int]) -> list[int]:
+    """The numbers of the pairs whose members and same-sense donors are all among some rows."""
+    usable = []
+    for index in range(len(pairs)):
+        members = (pairs.a[index], pairs.b[index], pairs.same_a[index], pairs.same_b[index])
+        if all(row in rows for row in members):
+            usable.append(index)
+    return usable
 
 
 def _pairs_within(split: CrossFit, rows: Sequence[int], *, seed: int) -> CrossFit:

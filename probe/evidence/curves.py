@@ -164,10 +164,10 @@ def _moved_from_all(weights: Weights, texts: Rows, z: Tensor, group: Ranked, mas
     """
     nothing = np.zeros((1, *masks.shape[1:]), dtype=bool)
     head_sets = np.concatenate([nothing, masks])
-    return -_moved_toward_donor(weights, texts, z, group.axes, group.pairs, head_sets)
+    return -moved_toward_donor(weights, texts, z, group.axes, group.pairs, head_sets)
 
 
-def _moved_toward_donor(
+def moved_toward_donor(
     weights: Weights, texts: Rows, z: Tensor, axes: HeldOutAxes, pairs: Pairs, head_sets: Mask
 ) -> Array:
     """How far M moves towards the donor when all heads but a set have its z, read behind the layers
@@ -211,5 +211,5 @@ def joint_swaps(
     swapped = [[first], *([first, other] for other in others)]
     shape = (z.shape[1], z.shape[2])
     head_sets = ~np.array([mask_of(heads, shape) for heads in swapped])
-    moved = _moved_toward_donor(weights, texts, z, axes, pairs, head_sets)
+    moved = moved_toward_donor(weights, texts, z, axes, pairs, head_sets)
     return np.asarray(moved.reshape(len(pairs), 2, -1).mean(1))

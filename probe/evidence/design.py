@@ -133,12 +133,16 @@ def make_pairs(
     most: int,
     seed: int,
     learned: bool = False,
+    unfitted_donors: bool = False,
 ) -> Pairs:
     """At most `most` of the split's pairs that are held out, as many of each unit as can be; their
     donors.
 
     `sentences` and `distances`, in tokens from cue to word, by row; rows of the result index them.
     `learned`: the pairs that are only fitted on instead, where a file gives the split.
+    `unfitted_donors`: a same-sense donor is none of the sentences that the recipient's axis was
+    fitted on, which would move along it by what is particular to them; where there is no other, it
+    is the sentence itself, and nothing is subtracted.
     """
     rng = np.random.default_rng(seed)
     tested = set(split.tested)
@@ -151,8 +155,19 @@ def make_pairs(
     # numbers.
     rows_of_a = [row for row, is_a in zip(split.rows, split.is_a, strict=True) if is_a]
     rows_of_b = [row for row, is_a in zip(split.rows, split.is_a, strict=True) if not is_a]
-    same_a = tuple(same_sense_donor(sentences, distances, row, rows_of_a, rng) for row in a)
-    same_b = tuple(same_sense_donor(sentences, distances, row, rows_of_b, rng) for row in b)
+    fitted: dict[int, set[int]] = {}
+    if unfitted_donors:
+        fitted = _fitted_for(split)
+
+    def donors(recipients: Sequence[int], members: Sequence[int]) -> tuple[int, ...]:
+        given = []
+        for row in recipients:
+            others = [other for other in members if other not in fitted.get(row, ())]
+            given.append(same_sense_donor(sentences, distances, row, others, rng))
+        return tuple(given)
+
+    same_a = donors(a, rows_of_a)
+    same_b = donors(b, rows_of_b)
     common_distances = []
     for row, other in zip(a, b, strict=True):
         alike = distances[row] == distances[other]
@@ -170,6 +185,15 @@ def make_pairs(
         design=split.pair_design,
         seed=seed,
     )
+
+
+def _fitted_for(split: CrossFit) -> dict[int, set[int]]:
+    """By held-out row the rows that its axes are fitted on."""
+    fitted: dict[int, set[int]] = {}
+    for holdout in split.holdouts:
+        train = {split.rows[position] for position in holdout.train}
+        fitted |= {split.rows[position]: train for position in holdout.test}
+    return fitted
 
 
 def spread(units: Sequence[int], most: int, rng: np.random.Generator) -> list[int]:
@@ -193,7 +217,8 @@ def same_sense_donor(
     rng: np.random.Generator,
 ) -> int:
     """Another sentence of the same sense: of the same distance and frame if there is one, else of
-    the same distance, of the same frame, any; with another cue word where it can be.
+    the same distance, of the same frame, any; with another cue word where it can be. The sentence
+    itself where there is no other.
     """
     recipient = sentences[row]
 
@@ -203,5 +228,7 @@ def same_sense_donor(
         return distances[other] == distances[row], same_frame, donor.cue_word != recipient.cue_word
 
     others = {other: likeness(other) for other in members if other != row}
+    if not others:
+        return row
     best = max(others.values())
     return int(rng.choice([other for other, alike in others.items() if alike == best]))

@@ -152,7 +152,8 @@ def numerators(
     stage`, three times
 
     `swap(texts, donors, directions)` runs the swaps of some rows: `swap_heads` or `swap_mlps` of a
-    model · `donors`: by row, what is given.
+    model · `donors`: by row, what is given. What a sentence is given of its own changes nothing,
+    and is not run.
     """
     a = list(pairs.a)
     b = list(pairs.b)
@@ -160,12 +161,16 @@ def numerators(
     givers = [*a, *b, *pairs.same_a, *pairs.same_b]
     swaps = [*zip(recipients, givers, strict=True)]
     # A swap that stands in several pairs is run once.
-    number = {pair: index for index, pair in enumerate(dict.fromkeys(swaps))}
+    different = dict.fromkeys(pair for pair in swaps if pair[0] != pair[1])
+    number = {pair: index for index, pair in enumerate(different)}
     rows = [recipient for recipient, _ in number]
     given = donors[[giver for _, giver in number]]
     directions = axes.directions(rows)[:, 1:].to(given.dtype)
     moved = swap([texts[row] for row in rows], given, directions).double().numpy()
-    in_order = moved[[number[pair] for pair in swaps]]
+    in_order = np.zeros((len(swaps), *moved.shape[1:]))
+    for index, pair in enumerate(swaps):
+        if pair in number:
+            in_order[index] = moved[number[pair]]
     into_b, into_a, same_a, same_b = np.split(in_order, 4)  # pair part... stage
     return into_b, -into_a, (same_b - same_a) / 2
 

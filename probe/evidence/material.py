@@ -5,8 +5,8 @@ What a causal model cannot know is left out with the reason instead of being ran
 whose cue follows the word, and sentences of different senses that are identical up to the word.
 
 A study refuses a sentence that the model cannot read or whose marked characters are another word,
-with its file and row. An evaluation and a sweep, which take sentences by the ten thousand, leave it
-out with the reason; a text is never cut.
+with its file and row. An evaluation and a survey, which take sentences by the ten thousand, leave
+it out with the reason; a text is never cut.
 """
 
 from collections import defaultdict
@@ -224,6 +224,15 @@ def prepare_usable(
         except InputError:
             reasons[row] = _why_not(model, sentence)
     return _material(word, rows), reasons
+
+
+def prepare_counted(model: Model, word: str, sentences: Sequence[Sentence]) -> Material:
+    """The sentences of one word as in `prepare`, but every one that cannot be used is left out with
+    its reason, and nothing is refused; there may be one sense, or none."""
+    material, reasons = prepare_usable(model, word, sentences)
+    left_out = [LeftOut(sentences[row].text, reason) for row, reason in reasons.items()]
+    material = material.keep(range(len(material)), left_out)
+    return _without_late_cues(material) if model.config.causal else material
 
 
 def _why_not(model: Model, sentence: Sentence) -> str:

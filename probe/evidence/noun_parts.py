@@ -11,7 +11,7 @@ noun's effects are divided by its own gap, but never by less than FLOOR of the w
 a gap that is not there would be noise over noise.
 """
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,6 +25,7 @@ from probe.evidence.controls import (
     NounComparison,
     NounInPlace,
     PartComparison,
+    pairs_inside,
     rows_for,
 )
 from probe.evidence.design import UNKNOWN_FRAME, Pairs, Readings
@@ -79,7 +80,7 @@ def compare_parts(
     if not nouns:
         return compared
     rows = sorted(set.intersection(*(set(rows_for(among, noun)) for noun in nouns)))
-    usable = _pairs_inside(word.pairs, set(rows))
+    usable = pairs_inside(word.pairs, set(rows))
     units = {word.pairs.units[index] for index in usable}
     if len(units) < 2 or len(usable) < len(nouns):
         return compared
@@ -179,16 +180,6 @@ def _with_the_largest_gaps(compared: NounComparison) -> list[str]:
     by_share = [int(index) for index in resampling.order(shares)]
     widest = [index for index in by_share if compared.sentences[index] == most]
     return [compared.nouns[index] for index in widest[:HEAD_NOUNS]]
-
-
-def _pairs_inside(pairs: Pairs, rows: Collection[int]) -> list[int]:
-    """The numbers of the pairs whose members and same-sense donors are all among some rows."""
-    usable = []
-    for index in range(len(pairs)):
-        members = (pairs.a[index], pairs.b[index], pairs.same_a[index], pairs.same_b[index])
-        if all(row in rows for row in members):
-            usable.append(index)
-    return usable
 
 
 def _swap_some(

@@ -7,7 +7,6 @@ question (`probe.evidence.tables`, `probe.evidence.examples`, `probe.evidence.ci
 what the user holds: frames, never tensors.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -35,7 +34,7 @@ from probe.model.check import Certificate, certify
 from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model
 from probe.provenance import Origin
-from probe.text.sentences import Corpus, as_corpus
+from probe.text.sentences import Corpus, as_corpus, join
 
 FEWEST_PERMUTATIONS = 99  # the smallest p is then .01
 Progress = Callable[[str, float], None]
@@ -142,10 +141,11 @@ def study(
     report("paths", 0.9)
     frames |= circuit.frames(model, results, frames["word_heads"], options)
     frames["beside"] = _read_second_model(beside, options)
-    used = {"words": list(chosen)} | asdict(options) | {"sentences": _source_names(sources)}
+    used_corpus = join(sources)
+    used = {"words": list(chosen)} | asdict(options) | {"sentences": used_corpus.source}
     if second is not None:
         used["beside"] = second.name
-    return Study(model.name, model.origin, used, certificate, frames, _sha256(sources))
+    return Study(model.name, model.origin, used, certificate, frames, used_corpus.sha256)
 
 
 def _require_can_study(model: Model, permutations: int, second: Model | None) -> None:
@@ -175,16 +175,3 @@ def _read_second_model(second: SecondModel | None, options: StudyOptions) -> pd.
     certify(second.model, texts).require()
     results = [observe_word(second.model, material, options) for material in second.materials]
     return examples.second_model(second.model, results)
-
-
-def _source_names(sources: Sequence[Corpus]) -> str:
-    """The names of the files, or of what ships, that the sentences come from."""
-    return " and ".join(dict.fromkeys(corpus.source for corpus in sources))
-
-
-def _sha256(sources: Sequence[Corpus]) -> str:
-    """The sha256 of the one source, or of the sums of several."""
-    sums = list(dict.fromkeys(corpus.sha256 for corpus in sources))
-    if len(sums) == 1:
-        return sums[0]
-    return hashlib.sha256("".join(sums).encode()).hexdigest()

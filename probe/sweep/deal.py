@@ -34,7 +34,7 @@ from probe.sweep import shards
 from probe.sweep.shards import SCRATCH
 from probe.text.files import COLUMNS, Source
 from probe.text.sentences import REPEATS, Sentence, stream_sentences
-from probe.text.splits import FIT, GIVEN, GIVEN_PARTS, MIN_PER_SENSE, REPORT
+from probe.text.splits import FIT, GIVEN, GIVEN_PARTS, REPORT, STUDY
 
 # As many groups as a direction of any width here can be fitted on; what is more is better measured
 GROUPS = 512
@@ -379,7 +379,7 @@ def _write_samples(folder: Path, word: str, samples: Samples) -> Record:
 def usable_senses(about: Record) -> list[str]:
     """The senses of a word that have enough sentences to fit on and somebody to give: two or more
     can be compared."""
-    enough = [sense for sense, (count, _) in about["fit"].items() if count >= MIN_PER_SENSE]
+    enough = [sense for sense, (count, _) in about["fit"].items() if count >= STUDY.per_sense]
     return sorted(sense for sense in enough if about["donors"].get(sense))
 
 
@@ -416,7 +416,7 @@ def require_something(index: Record) -> None:
     raise InputError(
         f"Sweeping {index['rows']} sentences of {len(index['words'])} words: no word has two "
         "senses with at least "
-        f"{MIN_PER_SENSE} sentences in the {FIT} part and one in the {REPORT} part ({word!r} has "
+        f"{STUDY.per_sense} sentences in the {FIT} part and one in the {REPORT} part ({word!r} has "
         f"{about['senses']}); "
         "give more sentences."
     )

@@ -39,7 +39,7 @@ from probe.stats.axes import Axis, choose_depth, fit_axis, sense_pairs, separati
 from probe.stats.separation import own_direction_scores
 from probe.sweep.deal import DONOR, Record, sentence_of
 from probe.text import splits
-from probe.text.splits import FIT, MIN_PER_SENSE, REPORT
+from probe.text.splits import FIT, REPORT, STUDY
 
 SPARE = "in the fit part, beyond the sentences that are fitted on"
 FITTED = "fitted"
@@ -159,7 +159,7 @@ def fit_word(
         return None
     labels, given = (part.material.labels for part in parts)
     left = sorted(
-        {sense for sense in usable if labels.count(sense) >= MIN_PER_SENSE and sense in given}
+        {sense for sense in usable if labels.count(sense) >= STUDY.per_sense and sense in given}
     )
     if len(left) < 2:
         return None

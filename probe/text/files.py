@@ -18,9 +18,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from probe.errors import InputError
 
+if TYPE_CHECKING:
+    import pyarrow
 REQUIRED = ("sense", "text")
 COLUMNS = (
     "word",
@@ -334,9 +337,8 @@ def _read_parquet(place: Path) -> Iterator[FileRow]:
             columns = opened.schema_arrow.names
             _require_columns(place, columns)
             number = 0
-            for batch in opened.iter_batches(
-                batch_size=BATCH, columns=[name for name in columns if name in COLUMNS]
-            ):
+            read = [field.name for field in opened.schema_arrow if _is_read(field)]
+            for batch in opened.iter_batches(batch_size=BATCH, columns=read):
                 for values in batch.to_pylist():
                     number += 1
                     yield FileRow(f"row {number}", values)
@@ -346,6 +348,14 @@ def _read_parquet(place: Path) -> Iterator[FileRow]:
             f"Reading sentences from {place}: it is not a readable Parquet file ({reason}); write "
             "it again."
         ) from error
+
+
+def _is_read(column: "pyarrow.Field") -> bool:
+    """Whether a column is one of a sentence's, or holds numbers or text."""
+    from pyarrow import types
+
+    of_type = (types.is_integer, types.is_floating, types.is_string, types.is_large_string)
+    return column.name in COLUMNS or any(check(column.type) for check in of_type)
 
 
 READERS: dict[str, Callable[[Path], Iterator[FileRow]]] = {

@@ -38,6 +38,10 @@ _FOLDER = Path(__file__).with_name("lexicon")
 _SHOWCASE = _FOLDER / "showcase.toml"
 _BEHIND = _FOLDER / "behind.toml"
 _ONE_MEANING = _FOLDER / "one_meaning.toml"
+# Words of nearly every English text, and of few others.
+_ENGLISH = frozenset(
+    ("the", "and", "with", "from", "for", "this", "that", "there", "they", "she", "he", "it")
+)
 _SLOT = re.compile(r"\{\w+\}")  # {cue} or {word}
 
 
@@ -221,6 +225,12 @@ def one_meaning_nouns() -> tuple[str, ...]:
     return tuple(noun for both in in_turn for noun in both if noun is not None)
 
 
+def is_english(texts: Sequence[str]) -> bool:
+    """Whether at least half of some sentences have a word of nearly every English text."""
+    english = [not _ENGLISH.isdisjoint(re.findall(r"\w+", text.lower())) for text in texts]
+    return 2 * sum(english) >= len(english)
+
+
 def article_of(noun: str) -> str:
     """The indefinite article of a noun: as the list has it, else by its first letter."""
     lists = tomllib.loads(_ONE_MEANING.read_text("utf-8"))
@@ -272,6 +282,7 @@ def expand_natural(word: str, *, both_sides: bool = False) -> Corpus:
             frame=f"{side} {frame_number}",
             pair=f"{file['word']}/{side} {frame_number}/{first}",
             distance=_words_from_cue(frame["text"]),
+            more=(("kind", file["kind"]),),
         )
         for side in sides
         for frame_number, frame in enumerate(file[side])

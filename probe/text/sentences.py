@@ -39,6 +39,7 @@ LONGEST_TEXT = 100_000
 
 WORDS_NAMED = 3  # in the name of a corpus
 _WHOLE_NUMBER = re.compile(r"[+-]?\d{1,15}(\.0+)?")
+_DECIMAL = re.compile(r"[+-]?\d{1,15}(\.\d{1,17})?([eE][+-]?\d{1,3})?")
 _WHOLE_NUMBERS = ("start", "end", "cue_start", "cue_end", "distance")
 _NAMES = ("frame", "pair")
 
@@ -51,8 +52,9 @@ class Sentence:
     `word` (apples); `cue_start` and `cue_end` those of the word that tells the sense, where it is
     known. Two sentences with the same `pair` are aligned: they differ in the cue only. `distance`
     is the number of tokens from the cue to the word (1: directly before), 4 standing for 4 and
-    more. `where` is the file and the row it was read from; sentences that differ in it alone are
-    equal. Raises InputError for an empty text, word or sense, or a span outside the text.
+    more. `where` is the file and the row it was read from, `more` the file's further columns with
+    their values, numbers or text; sentences that differ in these alone are equal. Raises InputError
+    for an empty text, word or sense, or a span outside the text.
     """
 
     word: str
@@ -67,6 +69,7 @@ class Sentence:
     distance: int | None = None
     split: str | None = None
     where: str | None = field(default=None, compare=False, repr=False)
+    more: tuple[tuple[str, float | str], ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if flaw := _text_flaw(vars(self)) or _number_flaw(vars(self)) or _span_flaw(vars(self)):
@@ -141,8 +144,9 @@ def read_sentences(given: Any, *, word: str | None = None) -> Corpus:
     A file is JSONL, CSV, TSV or Parquet, or a CoarseWSD-20 word folder. Only sentences of `word` if
     given; a row that names no word is about that one. Columns: word, sense, text, and optionally
     start, end (characters; without them the word is found, where it stands in the text once),
-    frame, pair, cue_start, cue_end, distance, split; others are ignored. Raises InputError, naming
-    the file, the place and the reason, when anything cannot be read as it stands.
+    frame, pair, cue_start, cue_end, distance, split; numbers and text of others are kept as `more`.
+    Raises InputError, naming the file, the place and the reason, when anything cannot be read as it
+    stands.
 
     Example:
         >>> rows = [
@@ -157,7 +161,7 @@ def read_sentences(given: Any, *, word: str | None = None) -> Corpus:
 
 
 def as_corpus(given: Any, words: Sequence[str] | str | None = None) -> Corpus:
-    """A Corpus as it is, else what `read_sentences` takes, all of it.
+    """A Corpus as it is, else what `read_sentences` takes or a list of paths, all of it.
 
     Rows that name no word are about the word of `words`, where that is one.
     """
@@ -171,11 +175,15 @@ def _read(given: Any, word: str | None, *, only: str | None = None) -> Corpus:
     """`word` is what rows without one are about; sentences of other words than `only`, if given,
     are left out."""
     if isinstance(given, str | Path):
-        place = Path(given)
-        files = sources([place])
+        given = [given]
+    if isinstance(given, list) and given and all(isinstance(one, str | Path) for one in given):
+        places = [Path(one) for one in given]
+        files = sources(places)
         rows = stream_sentences(files, word)
-        sentences, left_out = _select(rows, place, only, several=len(files) > 1)
-        return Corpus(sentences, left_out, last_name(place), sha256_of_all(files))
+        named = " and ".join(map(str, places))
+        sentences, left_out = _select(rows, named, only, several=len(files) > 1)
+        source = " and ".join(map(last_name, places))
+        return Corpus(sentences, left_out, source, sha256_of_all(files))
     table = read_table(TABLE.name, given)
     checked = _checked(((TABLE, row) for row in table), word)
     sentences, left_out = _select(checked, TABLE.place, only)
@@ -183,11 +191,24 @@ def _read(given: Any, word: str | None, *, only: str | None = None) -> Corpus:
     return Corpus(sentences, left_out, TABLE.name, hashlib.sha256(content).hexdigest())
 
 
+def join(corpora: Sequence[Corpus]) -> Corpus:
+    """Several corpora as one: their names, and the sha256 of the one sum, or of the sums of
+    several."""
+    sums = list(dict.fromkeys(corpus.sha256 for corpus in corpora))
+    sha256 = sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
+    return Corpus(
+        sentences=tuple(sentence for corpus in corpora for sentence in corpus.sentences),
+        left_out=tuple(item for corpus in corpora for item in corpus.left_out),
+        source=" and ".join(dict.fromkeys(corpus.source for corpus in corpora)),
+        sha256=sha256,
+    )
+
+
 Rows = Iterator[tuple[Source, str, Sentence]]  # source, place and sentence
 
 
 def _select(
-    rows: Rows, place: Path, word: str | None, *, several: bool = False
+    rows: Rows, place: Path | str, word: str | None, *, several: bool = False
 ) -> tuple[tuple[Sentence, ...], tuple[LeftOut, ...]]:
     """The sentences of `word` (None: of all), each once, and those left out; InputError where there
     is none."""
@@ -232,7 +253,8 @@ def _checked(given: Iterable[tuple[Source, FileRow]], word: str | None) -> Rows:
             bad += 1
             first_flaw = first_flaw or f"Reading {source.place}, {row.where}: {flaw}"
         elif not bad:
-            yield source, row.where, Sentence(**values, where=f"{source.place}, {row.where}")
+            where = f"{source.place}, {row.where}"
+            yield source, row.where, Sentence(**values, where=where, more=_further(row.fields))
     if first_flaw:
         verb = "is" if bad == 1 else "are"
         raise InputError(
@@ -285,6 +307,31 @@ def _normal(values: Mapping[str, object]) -> dict[str, Any]:
         else:
             normal[column] = value
     return normal
+
+
+def _further(fields: Mapping[str, object]) -> tuple[tuple[str, float | str], ...]:
+    """The columns that no sentence has of itself, with what they hold, numbers as numbers; empty
+    ones, and those that hold anything else, are not there."""
+    further: list[tuple[str, float | str]] = []
+    for name, value in fields.items():
+        if name == "more" and isinstance(value, tuple):  # of a sentence that was read before
+            further.extend(value)
+        elif name not in COLUMNS and name != "where":
+            kept = _number_or_text(value)
+            further += [] if kept is None else [(name, kept)]
+    return tuple(further)
+
+
+def _number_or_text(value: object) -> float | str | None:
+    """A finite number, from its text too; other text as it is; None for nothing and all else."""
+    if isinstance(value, str):
+        text = value.strip()
+        if _DECIMAL.fullmatch(text):
+            return _number_or_text(float(text))
+        return text or None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value
 
 
 def _name(value: object) -> object:

@@ -4,15 +4,14 @@ word.
 Whatever is fitted (an axis, a direction, an order of heads) is fitted on other sentences than those
 it is tested on, without any of their frames and cue words; a split that the file gives is kept.
 `cross_fit` does this for two senses of a study: every sentence is tested once. `plan` does it for
-all senses of a word of an evaluation, where nothing is paired. (A sweep, whose sentences are never
-all held, parts them by hashes: `probe.sweep.deal.Rule`.)
+all senses of a word of an evaluation, where nothing is paired.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +27,6 @@ REPORT = "report"
 # Names of parts in files, and the part that is meant.
 GIVEN_PARTS = {"fit": FIT, "train": FIT, "select": FIT, "report": REPORT, "test": REPORT}
 GIVEN = "the split given in the file"
-MIN_PER_SENSE = 4  # to fit a mean on: one sentence fewer and a single odd one is a third of it
-MIN_UNITS = 4  # groups of cue words: every fold then leaves three to fit on
-MIN_PAIRS = 4  # aligned pairs, from which on donors are not drawn
 FOLDS = 5  # crossed in frames and cues that is 25 cells, each learned on 16/25 of the sentences
 # Designs of pairs.
 ALIGNED = "aligned pairs"
@@ -47,6 +43,21 @@ TOO_FEW = (
     "are tested"
 )
 ONE_SENSE = "no second sense of the word is left to tell it from"
+
+
+class Least(NamedTuple):
+    """The fewest sentences of a sense to fit on, groups of cue words to keep apart, and aligned
+    pairs from which on pairs are not drawn."""
+
+    per_sense: int
+    units: int
+    pairs: int
+
+
+# One sentence fewer and a single odd one is a third of a mean; four groups leave three to fit on.
+STUDY = Least(per_sense=4, units=4, pairs=4)
+# Where words are the sample: with two sentences a sense the axis is the difference of the others.
+SURVEY = Least(per_sense=1, units=2, pairs=1)
 
 
 def cue_words(sentences: Sequence[Sentence]) -> list[Hashable]:
@@ -146,6 +157,7 @@ def cross_fit(
     *,
     seed: int,
     positions: Sequence[int] | None = None,
+    least: Least = STUDY,
 ) -> CrossFit:
     """Hold out every sentence of two senses once, its cue words and its frame together with it.
 
@@ -154,15 +166,15 @@ def cross_fit(
     them could be held out or count as a unit of its own. Where a file pairs less than half of its
     sentences, cue words of the two senses are put into units, and sentences into pairs, at random;
     with `positions`, only sentences are used that have one of the other sense with the word at the
-    same place. Raises InputError for fewer than MIN_UNITS units or too few sentences to fit on,
-    whatever the seed.
+    same place. Raises InputError for fewer units or sentences to fit on than `least`, whatever the
+    seed.
     """
     part = _given_parts(sentences)
     usable = [row for row in range(len(sentences)) if part is None or part[row]]
     of_sense: Side = [[row for row in usable if sentences[row].sense == sense] for sense in senses]
     rng = np.random.default_rng(seed)
     aligned = _aligned(sentences, of_sense)
-    paired = len(aligned) >= MIN_PAIRS and 2 * len(aligned) >= min(map(len, of_sense))
+    paired = len(aligned) >= least.pairs and 2 * len(aligned) >= min(map(len, of_sense))
     if paired:
         unit_of, pairs = _nested(sentences, aligned, rng)
     else:
@@ -172,8 +184,8 @@ def cross_fit(
     rows = sorted(unit_of)
     used = [sentences[row] for row in rows]
     units = [unit_of[row] for row in rows]
-    holdouts, design = _held_out(used, units, seed)
-    _require_enough(used, units, holdouts, senses)
+    holdouts, design = _held_out(used, units, seed, least)
+    _require_enough(used, units, holdouts, senses, least)
     index_of = {row: index for index, row in enumerate(rows)}
     unused = [
         row
@@ -324,7 +336,7 @@ def _joined(links: Sequence[Link]) -> dict[Link, int]:
 
 
 def _held_out(
-    sentences: Sequence[Sentence], units: Sequence[int], seed: int
+    sentences: Sequence[Sentence], units: Sequence[int], seed: int, least: Least
 ) -> tuple[tuple[Holdout, ...], str]:
     """The file's own split, or folds apart in units and frames; in units alone where frames leave
     too little."""
@@ -350,7 +362,7 @@ def _held_out(
     choices.append(([units], f"{FOLDS} folds by {name}"))
     for factors, design in choices:
         cells = _cells(factors, labels, seed, FOLDS)
-        if all(_fewest(labels, train) >= MIN_PER_SENSE for train, _ in cells):
+        if all(_fewest(labels, train) >= least.per_sense for train, _ in cells):
             return tuple(Holdout(*cell) for cell in cells), design
     return (), choices[-1][1]
 
@@ -372,20 +384,21 @@ def _require_enough(
     units: Sequence[int],
     holdouts: Sequence[Holdout],
     senses: tuple[str, str],
+    least: Least,
 ) -> None:
     """Raises InputError for too few groups of cue words, or too few sentences of a sense to fit
     on."""
     labels = [sentence.sense for sentence in sentences]
-    enough = holdouts and _fewest(labels, holdouts[0].train) >= MIN_PER_SENSE
-    if enough and len(set(units)) >= MIN_UNITS and len(set(labels)) == 2:
+    enough = holdouts and _fewest(labels, holdouts[0].train) >= least.per_sense
+    if enough and len(set(units)) >= least.units and len(set(labels)) == 2:
         return
     counts = " and ".join(f"{labels.count(sense)} sentences of {sense!r}" for sense in senses)
     word = sentences[0].word if sentences else ""
     raise InputError(
         f"Holding out the sentences of {word!r}: got {counts} with {len(set(units))} groups of cue "
-        f"words to keep apart, expected at least {MIN_UNITS} groups and {MIN_PER_SENSE} sentences "
-        "of each sense to fit on in every fold; give eight or more of every sense, with four or "
-        "more different cue words."
+        f"words to keep apart, expected at least {least.units} groups and {least.per_sense} "
+        f"sentences of each sense to fit on in every fold; give {2 * least.per_sense} or more of "
+        f"every sense, with {least.units} or more different cue words."
     )
 
 

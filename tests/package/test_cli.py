@@ -181,7 +181,7 @@ def test_the_command_of_a_page_spells_out_what_made_it(given, made):
                 {"text": f"{n}. bigger bank", "sense": name}
                 for n, name in enumerate(["river", "river", "money"])
             ],
-            ["expected at least 4", "give eight or more of every sense, with four"],
+            ["expected at least 4", "give 8 or more of every sense, with 4"],
         ),
         (
             [

@@ -41,7 +41,7 @@ def assert_held_out(sentences, split, *, names):
             split.units[place] for place in holdout.test
         }
         senses = Counter(used[place].sense for place in holdout.train)
-        assert set(senses) == set(SENSES) and min(senses.values()) >= splits.MIN_PER_SENSE
+        assert set(senses) == set(SENSES) and min(senses.values()) >= splits.STUDY.per_sense
     given = {row for row, sentence in enumerate(sentences) if sentence.sense in SENSES}
     assert given == set(split.rows) | set(split.left_out) and not set(split.rows) & set(
         split.left_out
@@ -69,7 +69,7 @@ def test_no_frame_or_cue_word_is_on_both_sides_and_every_sentence_used_is_tested
         split = cross_fit(sentences, seed=seed)
     except InputError as error:
         assert str(error).endswith(
-            "give eight or more of every sense, with four or more different cue words."
+            "give 8 or more of every sense, with 4 or more different cue words."
         )
         return
     framed = split.design == "5 folds by cue word and frame"
@@ -228,10 +228,10 @@ def test_too_few_sentences_are_said_in_one_sentence():
     assert str(error.value) == (
         f"Holding out the sentences of 'lock': got {len(few) - 2} sentences of 'door' and 2 "
         "sentences of 'canal' with "
-        f"2 groups of cue words to keep apart, expected at least {splits.MIN_UNITS} groups and "
-        f"{splits.MIN_PER_SENSE} "
+        f"2 groups of cue words to keep apart, expected at least {splits.STUDY.units} groups and "
+        f"{splits.STUDY.per_sense} "
         "sentences of each sense to fit on in every fold; "
-        "give eight or more of every sense, with four or more different cue words."
+        "give 8 or more of every sense, with 4 or more different cue words."
     )
 
 

@@ -1,0 +1,247 @@
+"""What one word adds to a survey, held to plain code, to hand-built models and to identities."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from handmade import (
+    CUES,
+    NOUNS,
+    SENSES,
+    WORD,
+    make_handmade,
+    make_sentences,
+    resolver,
+    resolver_encoder,
+    resolver_model,
+)
+from plain_survey import plain_word
+from transformers import AutoModelForCausalLM
+
+import probe
+from probe.errors import InputError
+from probe.evidence import survey
+from probe.evidence.material import LATE, NOT_THE_WORD
+from probe.evidence.survey import (
+    ALONE,
+    NOT_APART,
+    NOT_SWAPPED,
+    SAMPLED,
+    measure_sets,
+    measure_word,
+    read_record,
+    records,
+    write_record,
+)
+from probe.text.splits import ONE_SENSE
+
+FOUR = make_sentences(frames=1, distances=(1,), cues=2)  # two sentences a sense, as in RAW-C
+MANY = make_sentences(frames=4, distances=(1, 2), cues=6)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A model with one resolver and one head that reads a step behind it, here and in Hugging
+    Face's code."""
+    folder = make_handmade(tmp_path_factory.mktemp("models") / "two", [resolver(0, 1)], seed=3)
+    return probe.load(folder), AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+def pairs_of(model, sentences, noun=None):
+    """The token ids up to the word, or a noun in its place, sense A and B of every pair."""
+    by_pair = {}
+    for sentence in sentences:
+        text = sentence.text[: sentence.start] + (noun or WORD)
+        ids = probe.tokenize(model, text).ids
+        by_pair.setdefault(sentence.pair, {})[sentence.sense] = ids
+    return [tuple(pair[sense] for sense in SENSES) for pair in by_pair.values()]
+
+
+def test_a_word_with_two_sentences_a_sense_is_what_plain_code_gives(built):
+    model, plain = built
+    record = measure_word(model, FOUR, controls=())
+    layers, heads, depths = record.net.shape
+    every = [(layer, head) for layer in range(layers) for head in range(heads)]
+    gap, net = plain_word(plain, pairs_of(model, FOUR), model.config.d_head, every)
+    scale = np.abs(gap).max()
+    np.testing.assert_allclose(record.gap, gap.mean(0), atol=1e-5 * scale)
+    for layer, head in every:
+        mean = net[layer, head].mean(0)
+        np.testing.assert_allclose(record.net[layer, head], mean, atol=1e-5 * scale)
+    assert np.abs(record.net[0, 1]).max() > 0.5 * scale  # the planted head moves the word
+    assert (record.net[1, :, :2] == 0).all() and record.pairs == 2 and record.sentences == 4
+    assert depths == layers + 1 and set(record.separation[1:]) == {1.0}
+
+
+def test_nouns_in_the_words_place_are_what_plain_code_gives(built):
+    model, plain = built
+    record = measure_word(model, FOUR)
+    assert len(record.nouns) == 2 and set(record.nouns) <= set(NOUNS) and not record.left_out
+    place = (0, 1)
+    for number, noun in enumerate(record.nouns):
+        gap, net = plain_word(plain, pairs_of(model, FOUR, noun), model.config.d_head, [place])
+        # It stands in one of the two pairs, along the axis of itself in the other one.
+        same = [
+            np.allclose(record.noun_net[number][place], net[place][pair], atol=1e-5)
+            and np.allclose(record.noun_gap[number], gap[pair], atol=1e-5)
+            for pair in (0, 1)
+        ]
+        assert True in same
+
+
+def test_the_resolver_moves_the_gap_and_no_other_head_does():
+    for make in (resolver_model, resolver_encoder):
+        model, place = make(4)
+        record = measure_word(model, MANY, controls=())
+        share = record.net[..., -1] / record.gap[-1]
+        assert share[place] == pytest.approx(1, abs=0.05)
+        share[place] = 0
+        assert np.abs(share).max() < 0.05 and record.pairs == survey.MOST_PAIRS
+        assert record.left_out == {NOT_SWAPPED: len(MANY) // 2 - survey.MOST_PAIRS}
+        assert record.design == "5 folds by cue word and frame"
+
+
+def test_no_number_leans_where_the_senses_are_shuffled():
+    """Without a sense, gap and net are 0 on average: nothing is subtracted that an axis was fitted
+    on."""
+    model, _ = resolver_model(4)
+    rng = np.random.default_rng(0)
+    gap, net = [], []
+    for seed in range(40):
+        cues = rng.permutation([CUES[sense][n] for sense in SENSES for n in range(6)])[:4]
+        rows = []
+        for number, cue in enumerate(cues):
+            sense, pair = SENSES[number % 2], f"pair {number // 2}"
+            text = f"they saw the {cue} {WORD} again"
+            start, cue_start = text.index(f" {WORD} ") + 1, text.index(cue)
+            row = {"word": WORD, "sense": sense, "text": text, "pair": pair, "start": start}
+            row |= {"end": start + len(WORD), "cue_start": cue_start}
+            rows.append(row | {"cue_end": cue_start + len(cue)})
+        record = measure_word(model, probe.read_sentences(rows).sentences, controls=(), seed=seed)
+        gap.append(record.gap[-1])
+        net.append(record.net[..., -1])
+    for drawn in (np.array(gap), np.array(net)[:, 0, 0], np.array(net).sum((1, 2))):
+        assert abs(drawn.mean()) < 3 * drawn.std() / np.sqrt(len(drawn)) + 1e-9
+
+
+def test_a_same_sense_donor_is_none_that_the_axis_was_fitted_on():
+    from probe.evidence.design import make_pairs
+    from probe.text.splits import SURVEY, cross_fit
+
+    for sentences in (FOUR, MANY):
+        split = cross_fit(sentences, SENSES, seed=0, least=SURVEY)
+        pairs = make_pairs(
+            sentences, [1] * len(sentences), split, most=8, seed=0, unfitted_donors=True
+        )
+        train = {
+            split.rows[test]: {split.rows[row] for row in holdout.train}
+            for holdout in split.holdouts
+            for test in holdout.test
+        }
+        donors = [
+            *zip(pairs.a, pairs.same_a, strict=True),
+            *zip(pairs.b, pairs.same_b, strict=True),
+        ]
+        assert all(donor not in train[row] for row, donor in donors)
+        assert {row == donor for row, donor in donors} == {sentences is FOUR}
+
+
+def test_what_cannot_be_used_is_counted_with_its_reason():
+    model, _ = resolver_model(4)
+
+    def reason_of(sentences):
+        record = measure_word(model, sentences)
+        assert record.pairs == 0 and np.isnan(record.gap).all() and not record.net.size
+        return record.reason, dict(record.left_out)
+
+    late = make_sentences(frames=1, distances=(1,), cues=2, cue_after=True)
+    assert reason_of(late) == (LATE, {LATE: 4})
+    one = [sentence for sentence in FOUR if sentence.sense == SENSES[0]]
+    assert reason_of(one) == (ONE_SENSE, {ONE_SENSE: 2})
+    assert reason_of(FOUR[:3]) == (NOT_APART, {ALONE: 1, NOT_APART: 2})
+    same_cue = [
+        replace(row, pair=f"{row.pair} {number}") for number, row in enumerate(2 * FOUR[:2])
+    ]
+    assert reason_of(same_cue) == (NOT_APART, {NOT_APART: 4})
+    wrong = replace(FOUR[0], start=0, end=2)
+    record = measure_word(model, [*MANY, wrong, late[0]])
+    assert record.left_out == {
+        LATE: 1,
+        NOT_SWAPPED: len(MANY) // 2 - survey.MOST_PAIRS,
+        NOT_THE_WORD: 1,
+    }
+
+
+def test_sampled_by_hash_with_both_members_of_a_pair(monkeypatch):
+    monkeypatch.setattr(survey, "MOST_SENTENCES", 10)
+    model, _ = resolver_model(4)
+    taken = survey._sample(MANY)
+    assert len(taken) == 20 and len({row.pair for row in taken}) == 10
+    assert taken == survey._sample(taken) and set(taken) < set(MANY)
+    assert set(survey._sample(MANY[::-1])) == set(taken)
+    record = measure_word(model, MANY, controls=())
+    assert record.sentences == 20 and record.left_out[SAMPLED] == len(MANY) - 20
+
+
+def test_more_senses_stand_in_one_mean():
+    """Three senses: every two of them are measured as if there were no other, and their pairs are
+    pooled."""
+    model, _ = resolver_model(4)
+    third = [
+        replace(row, sense="third", pair=f"{row.pair} third", cue_start=row.cue_start)
+        for row in make_sentences(frames=4, distances=(1,), cues=6, seed=1)
+        if row.sense == SENSES[0]
+    ]
+    record = measure_word(model, [*MANY, *third], controls=())
+    assert record.senses == 3 and record.pairs == 3 * (survey.MOST_PAIRS // 3)
+
+
+def test_columns_of_the_file_that_are_the_same_for_the_word_are_kept():
+    rows = [
+        {"word": WORD, "sense": row.sense, "text": row.text, "kind": "homonym", "number": number}
+        | {"relatedness": "1.5", "start": row.start, "end": row.end}
+        for number, row in enumerate(FOUR)
+    ]
+    sentences = probe.read_sentences(rows).sentences
+    assert sentences[1].more == (("kind", "homonym"), ("number", 1), ("relatedness", 1.5))
+    assert probe.read_sentences(list(sentences)).sentences[1].more == sentences[1].more
+    record = measure_word(resolver_model(4)[0], sentences, controls=())
+    assert (record.kind, record.columns) == ("homonym", {"relatedness": 1.5})
+    assert dict(probe.lexicon.expand_natural("bank").sentences[0].more) == {"kind": "homonym"}
+
+
+def test_a_record_is_a_file_that_is_whole_or_refused(tmp_path):
+    record = measure_word(resolver_model(4)[0], FOUR)
+    first = write_record(tmp_path / "000001.word", record)
+    second = write_record(tmp_path / "000000.word", replace(record, word="other"))
+    assert write_record(tmp_path / "again", record).read_bytes() == first.read_bytes()
+    read = list(records(tmp_path))
+    assert [each.word for each in read] == ["other", WORD]
+    for name, value in vars(record).items():
+        np.testing.assert_array_equal(getattr(read[1], name), value)
+    content = second.read_bytes()
+    changed = bytearray(content)
+    changed[len(content) // 2] ^= 1
+    for damaged in (content[:-1], content[: len(content) // 2], b"", bytes(changed)):
+        second.write_bytes(damaged)
+        with pytest.raises(InputError) as error:
+            read_record(second)
+        assert str(error.value).endswith(
+            "expected the record of a word; run the same `probe survey` command again, it makes "
+            "what is missing or damaged anew."
+        )
+
+
+def test_sets_the_planted_head_alone_does_what_all_do():
+    model, place = resolver_model(4)
+    layers, heads = model.config.n_layers, model.config.n_heads
+    others = [(layer, head) for layer in range(layers) for head in range(heads)]
+    others.remove(place)
+    sets = measure_sets(model, MANY, [place, *others], depth=layers)
+    assert sets.sizes == survey.SET_SIZES and sets.random.shape == (4, survey.RANDOM_SETS)
+    np.testing.assert_allclose(sets.left_out / sets.whole, 1, atol=0.05)
+    np.testing.assert_allclose(sets.own / sets.whole, 1, atol=0.05)
+    assert (sets.random[0] / sets.whole < 0.05).all()  # another head of the same layer
+    last = measure_sets(model, FOUR, [*others, place], depth=layers)
+    np.testing.assert_allclose(last.left_out / last.whole, 0, atol=0.1)
+    np.testing.assert_allclose(last.own / last.whole, 1, atol=0.1)

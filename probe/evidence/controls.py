@@ -25,14 +25,14 @@ dictionary form, or is no noun there, are left out and counted.
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
 
 from probe.errors import InputError
-from probe.evidence.design import spread
+from probe.evidence.design import Pairs, spread
 from probe.evidence.material import Material
 from probe.model.model import Model
 from probe.model.tokens import TargetText, positions_of_span, tokenize

@@ -97,7 +97,7 @@ class PairOfSenses:
     same where the pair did not pass the ambiguity gate, else nothing. `nouns` is the number of
     nouns of one meaning in the word's place; `general_share`, the mean, and `largest_share` are how
     far they change, as shares of the word's own squared gap; `ambiguity_p` is the gate's, missing
-    where it was not asked, with the reason in `not_compared`.
+    where it was not asked, with the reason in `not_compared`, and `ambiguous` whether it passed.
     """
 
     sense_a: str
@@ -123,17 +123,13 @@ class PairOfSenses:
     general_share: float
     largest_share: float
     ambiguity_p: float
+    ambiguous: bool
     not_compared: str
     nuisances: tuple[str, ...]
     confounders: tuple[str, ...]
     resolvers: tuple[str, ...]
     leading_head: str | None
     leading_effect: float
-
-    @property
-    def ambiguous(self) -> bool:
-        """Whether the word changes further here than nouns of one meaning (the ambiguity gate)."""
-        return self.ambiguity_p <= LEVEL
 
 
 @dataclass(frozen=True)
@@ -144,15 +140,16 @@ class BesideNouns:
     `pairs` is the number of these. With no pairs only the number of nouns and the reason,
     `not_compared`, are known, and what a few nouns are enough for: `typical` and `mlps_more`.
     `nouns`: those that were compared · `as_far`: those that change at least as far as the word ·
-    `p`: of the ambiguity gate, one for the word · `general_share` and `largest_share`: mean and
-    largest squared gap of a noun over the word's · `times_as_far`: how many times as far the word
-    changes as the nouns do, a ratio of distances, infinite where they do not change · `typical`:
-    two nouns that change as the mean does · `furthest`: the noun that changes furthest ·
-    `mlps_more`: layers whose MLP does more for the word than for these nouns, in the mean over
-    pairs of senses.
+    `p`: of the ambiguity gate, one for the word, and whether it `passed` · `general_share` and
+    `largest_share`: mean and largest squared gap of a noun over the word's · `times_as_far`: how
+    many times as far the word changes as the nouns do, a ratio of distances, infinite where they do
+    not change · `typical`: two nouns that change as the mean does · `furthest`: the noun that
+    changes furthest · `mlps_more`: layers whose MLP does more for the word than for these nouns, in
+    the mean over pairs of senses.
     """
 
     pairs: int
+    passed: bool
     nouns: int
     as_far: int
     general_share: float
@@ -163,11 +160,6 @@ class BesideNouns:
     furthest: str
     mlps_more: tuple[int, ...]
     not_compared: str
-
-    @property
-    def passed(self) -> bool:
-        """Whether the word passed the ambiguity gate; not where it was not asked."""
-        return self.p <= LEVEL
 
 
 @dataclass(frozen=True)
@@ -495,6 +487,7 @@ def _pair_of_senses(row: Row, heads: pd.DataFrame) -> PairOfSenses:
     # nuisance of these sentences.
     confounders = [] if row["ambiguity_p"] <= LEVEL else nuisances
     values: dict[str, Any] = {
+        "ambiguous": row["ambiguity_p"] <= LEVEL,
         "nuisances": tuple(nuisances),
         "confounders": tuple(confounders),
         "resolvers": names_of(own[own["verdict"] == "resolver"]),
@@ -516,6 +509,7 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
         nouns = min((pair.nouns for pair in ranked_pairs), default=0)
         return BesideNouns(
             pairs=0,
+            passed=False,
             nouns=nouns,
             as_far=0,
             general_share=math.nan,
@@ -531,6 +525,7 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
     nearest = (shares - share).abs().sort_values(kind="stable")
     return BesideNouns(
         pairs=len(asked),
+        passed=asked[0].ambiguous,
         nouns=asked[0].nouns,  # the same for all of them, as the gate's p is
         # The gate's p is (1 + nouns as far) / (1 + nouns).
         as_far=round(asked[0].ambiguity_p * (1 + asked[0].nouns)) - 1,

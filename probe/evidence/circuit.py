@@ -548,9 +548,7 @@ def _tests(
     return {name: pd.Series(values, moved.index) for name, values in columns.items()}
 
 
-def _beside_nouns(
-    by_group: Sequence[GroupEdges], runs: PairRuns, listed: pd.MultiIndex
-) -> pd.DataFrame:
+def _beside_nouns(by_group: Sequence[GroupEdges], runs: PairRuns, listed: pd.Index) -> pd.DataFrame:
     """The general and the specific part of some edges' totals, over all pairs of the layouts;
     missing where no nouns stood in the word's place."""
     nothing = pd.DataFrame(dict.fromkeys(PARTS, np.nan) | {"comparison": ""}, index=listed)

@@ -27,6 +27,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -81,15 +82,19 @@ class PartComparison:
         """The same at the places `where` of an array of all parts, NaN at those not compared."""
 
         def spread_out(values: Array) -> Array:
-            whole = np.full((*values.shape[:-1], *shape), np.nan)
-            whole[..., *where] = values
+            whole: Array = np.full((*values.shape[:-1], *shape), np.nan)
+            index: Any = (..., *where)
+            whole[index] = values
             return whole
 
-        arrays = {
-            name: spread_out(getattr(self, name))
-            for name in ("net", "general", "specific", "drawn", "p")
-        }
-        return replace(self, **arrays)
+        return replace(
+            self,
+            net=spread_out(self.net),
+            general=spread_out(self.general),
+            specific=spread_out(self.specific),
+            drawn=spread_out(self.drawn),
+            p=spread_out(self.p),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -381,9 +386,9 @@ def ambiguity_gate(comparisons: Sequence[NounComparison]) -> list[NounComparison
         reason = f"{TOO_FEW_NOUNS}: {len(nouns)} for all its senses, and {FEWEST_NOUNS} are needed"
         return [replace(each, reason=each.reason or reason) for each in comparisons]
     together = [each.take(nouns) for each in asked]
-    of_noun = sum(each.gap[:, each.depth] for each in together)
-    of_word = sum(each.word_gap[:, each.depth] for each in together)
-    p = float((1 + (of_noun >= of_word).sum()) / (1 + len(nouns)))
+    of_noun = np.sum([each.gap[:, each.depth] for each in together], axis=0)
+    of_word = np.sum([each.word_gap[:, each.depth] for each in together], axis=0)
+    p = float((1 + np.sum(of_noun >= of_word)) / (1 + len(nouns)))
     return [each if each.reason else replace(each.take(nouns), p=p) for each in comparisons]
 
 

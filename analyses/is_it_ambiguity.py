@@ -15,35 +15,45 @@
 #
 # A head that brings the cue to *bank* may bring it to *fence* as well. So nouns of one meaning take the word's place in the
 # same sentences, with the same cues. Expect that they change, too, and that most of what the leading heads do is done for
-# any noun; what is left belongs to the word. Then some of these nouns are studied as if they were ambiguous: no head may
-# be called a resolver of them.
-# SmolLM2 where its package is installed (an hour on two cores), else the embedded model (some minutes). `PROBE_MODEL` names
-# another model, `PROBE_NOUNS` how many nouns are studied in full for each word, `PROBE_OUT` the folder to write into.
+# any noun; what is left belongs to the word.
+# Read from the tables that `make real` writes (`reports/real`), of SmolLM2 and of the encoder MiniLM, because the studies
+# themselves take some ten minutes on two cores. `PROBE_OUT` names the folder to write into.
 #
-# Shown: How far the two senses of *bank*, *mole* and *apple* are apart at each depth, beside one-meaning nouns in their place.
+# Shown: How far the senses of *bank*, *mole* and *apple* are apart at each depth of SmolLM2, beside one-meaning nouns in their place. Second picture: the same in MiniLM.
 
 # %%
 import os
+from importlib.resources import files
 from pathlib import Path
 
 import drawing
 import pandas as pd
 
-import probe
 from probe import charts
 
 charts.as_pictures()  # no network
-installed = [row.name for row in probe.available() if row.where.startswith("in the package")]
-usual = "smollm2" if "smollm2" in installed else "tiny-senses"
-model = probe.load(os.environ.get("PROBE_MODEL", usual))
+kept = Path(str(files("probe"))).parent / "reports"  # in a clone
 out = Path(os.environ.get("PROBE_OUT", "reports"))
+FOLDERS = {"SmolLM2": kept / "real", "MiniLM": kept / "real" / "minilm"}
 WORDS = ("bank", "mole", "apple")
-NOUNS = 30  # of one meaning, that each word is held against in the last tables
-IN_FULL = int(os.environ.get("PROBE_NOUNS", "3"))  # of these, studied with all their heads
 LEADING = 10  # heads of a word
 LEVEL = 0.05
 KEY = ["word", "sense_a", "sense_b"]
-model
+COLUMNS = ["net", "general", "specific", "specific_low", "specific_high", "p_specific"]
+
+
+def read(name: str) -> pd.DataFrame:
+    """A table of both models, the model in front."""
+    tables = {}
+    for model, folder in FOLDERS.items():
+        if name == "controls":  # the largest, kept in the smaller form
+            tables[model] = pd.read_parquet(folder / f"{name}.parquet")
+        else:
+            tables[model] = pd.read_csv(folder / f"{name}.csv")
+    return pd.concat(tables, names=["model"]).reset_index("model")
+
+
+words, heads, mlps, controls = (read(name) for name in ("words", "word_heads", "mlps", "controls"))
 
 # %% [markdown]
 # ## The words
@@ -52,8 +62,7 @@ model
 # `general_share`: their mean squared gap, in the word's own.
 
 # %%
-study = probe.study(model, WORDS)
-study.words[[*KEY, "depth", "gap_p", "nouns", "general_share", "largest_share", "ambiguity_p"]]
+words[["model", *KEY, "depth", "gap_p", "nouns", "general_share", "largest_share", "ambiguity_p"]]
 
 # %% [markdown]
 # ## How far apart, depth by depth
@@ -63,10 +72,10 @@ study.words[[*KEY, "depth", "gap_p", "nouns", "general_share", "largest_share", 
 
 
 # %%
-def beside_nouns(word: str) -> pd.DataFrame:
+def beside_nouns(model: str, word: str) -> pd.DataFrame:
     """The squared gap of a word and of the nouns, by depth: the first pair of senses."""
-    pair = study.words[study.words["word"] == word].iloc[0]
-    rows = study.controls[(study.controls[KEY] == pair[KEY]).all(axis=1)]
+    pair = words[(words["model"] == model) & (words["word"] == word)].iloc[0]
+    rows = controls[(controls[["model", *KEY]] == pair[["model", *KEY]]).all(axis=1)]
     own = rows["noun"] == word
     at_depth = rows[own & (rows["depth"] == pair["depth"])]["gap"].item()
     by_depth = rows.assign(value=rows["gap"] / at_depth).groupby("depth")["value"]
@@ -83,10 +92,19 @@ def beside_nouns(word: str) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-gaps = pd.concat([beside_nouns(word) for word in WORDS], ignore_index=True)
-panels = [drawing.Panel(word, "depth, in blocks", "squared gap") for word in WORDS]
-picture = drawing.line_panels(gaps, panels)
+def picture_of(model: str):
+    gaps = pd.concat([beside_nouns(model, word) for word in WORDS], ignore_index=True)
+    panels = [drawing.Panel(word, "depth, in blocks", "squared gap") for word in WORDS]
+    return drawing.line_panels(gaps, panels)
+
+
+picture = picture_of("SmolLM2")
 charts.save(picture, out / "is_it_ambiguity.png")
+picture
+
+# %%
+picture = picture_of("MiniLM")
+charts.save(picture, out / "is_it_ambiguity_encoder.png")
 picture
 
 # %% [markdown]
@@ -96,86 +114,45 @@ picture
 # difference, over the sentences in which both were measured.
 
 # %%
-COLUMNS = ["net", "general", "specific", "specific_low", "specific_high", "p_specific"]
-leading = study.word_heads[study.word_heads["rank"] <= LEADING].sort_values(["word", "rank"])
-leading[["word", "layer", "head", *COLUMNS, "comparison", "verdict"]]
+leading = heads[heads["rank"] <= LEADING].sort_values(["model", "word", "rank"], kind="stable")
+leading = leading.assign(part=[f"L{row.layer}H{row.head}" for row in leading.itertuples()])
+leading[["model", "word", "part", *COLUMNS, "comparison", "verdict"]]
 
 # %% [markdown]
 # ## Which MLPs do more for the word than for other nouns
+#
+# An MLP reads the token itself: what belongs to *bank* and not to *fence* has to come from there.
 
 # %%
-specific_mlps = study.mlps[study.mlps["p_specific"] < LEVEL]
-specific_mlps[[*KEY, "layer", *COLUMNS, "comparison"]]
+specific_mlps = mlps[mlps["comparison"] == "more"]
+specific_mlps = specific_mlps.assign(part=[f"MLP {layer}" for layer in specific_mlps["layer"]])
+specific_mlps[["model", *KEY, "part", *COLUMNS]]
 
 # %% [markdown]
-# ## Thirty nouns through the same gate
+# ## Every noun through the same gate
 #
-# Every noun against all others, as the word was: how many would be called ambiguous? One in twenty may be, by chance.
+# Each noun against all others, as the word was, squared gaps summed over the pairs of senses: how many would be called
+# ambiguous? One in twenty may be, by chance.
 
 
 # %%
-def gate_of_nouns(pair: pd.Series) -> pd.DataFrame:
-    """p of every noun of a pair of senses, against the other nouns, where the word was read."""
-    rows = study.controls[(study.controls[KEY] == pair[KEY]).all(axis=1)]
-    here = rows[(rows["depth"] == pair["depth"]) & (rows["noun"] != pair["word"])]
-    gap = here["gap"].to_numpy()
-    as_far = (gap[None, :] >= gap[:, None]).sum(1)  # the noun itself among them: the 1 of the p
-    p = as_far / len(gap)
-    return pd.DataFrame({"word": pair["word"], "noun": here["noun"].to_numpy(), "p": p})[:NOUNS]
+def gate_of_nouns(model: str, word: str) -> pd.DataFrame:
+    """p of every noun that has taken the word's place, against the other nouns."""
+    mine = (words["model"] == model) & (words["word"] == word)
+    rows = controls[(controls["model"] == model) & (controls["word"] == word)]
+    here = rows[(rows["depth"] == words[mine]["depth"].iloc[0]) & (rows["noun"] != word)]
+    gap = here.groupby("noun")["gap"].sum()
+    as_far = (gap.to_numpy()[None, :] >= gap.to_numpy()[:, None]).sum(1)  # itself is the 1 of the p
+    return pd.DataFrame({"model": model, "word": word, "noun": gap.index, "p": as_far / len(gap)})
 
 
-gate = pd.concat([gate_of_nouns(pair) for _, pair in study.words.iterrows()])
-gate.assign(passed=gate["p"] <= LEVEL).groupby("word", sort=False)["passed"].agg(["size", "sum"])
-
-# %% [markdown]
-# ## Some of them with all their heads
-#
-# The noun takes the word's place in its sentences, and is studied as if it had the word's senses.
+gate = pd.concat([gate_of_nouns(model, word) for model in FOLDERS for word in WORDS])
+gate.assign(passed=gate["p"] <= LEVEL).groupby(["model", "word"], sort=False)["passed"].agg(
+    ["size", "sum"]
+)
 
 # %%
-FIELDS = ["sense", "text", "start", "end", "frame", "pair", "cue_start", "cue_end", "distance"]
-
-
-def in_its_place(word: str, noun: str) -> list[dict[str, object]]:
-    """The sentences of a word with a noun in its place, where "a" or "an" agrees."""
-    rows = study.sentences[study.sentences["word"] == word]
-    article = "an" if noun[0] in "aeiou" else "a"
-    changed = []
-    for row in rows[FIELDS].to_dict("records"):
-        before = row["text"][: row["start"]]
-        if {"a", "an"} & set(before.lower().split()[-1:]) - {article}:
-            continue
-        longer = len(noun) - (row["end"] - row["start"])
-        if pd.notna(row["cue_start"]) and row["cue_start"] > row["start"]:
-            row["cue_start"] += longer
-            row["cue_end"] += longer
-        row["text"] = before + noun + row["text"][row["end"] :]
-        row["end"] += longer
-        known = {name: value for name, value in row.items() if pd.notna(value)}
-        changed.append({"word": noun, **known})
-    return changed
-
-
-def parts_of(result, word: str, studied: str) -> pd.DataFrame:
-    """The leading heads of a study and its MLPs, with what is done for other nouns."""
-    heads = result.word_heads[result.word_heads["word"] == studied]
-    heads = heads[heads["rank"] <= LEADING].sort_values("rank")
-    names = [f"L{row.layer}H{row.head}" for row in heads.itertuples()]
-    mlps = result.mlps[result.mlps["word"] == studied]
-    of_mlps = mlps.assign(part=[f"MLP {layer}" for layer in mlps["layer"]])
-    rows = pd.concat([heads.assign(part=names), of_mlps])
-    p = result.words.loc[result.words["word"] == studied, "ambiguity_p"].max()
-    rows = rows.assign(word=word, studied=studied, ambiguity_p=p)
-    senses = ["sense_a", "sense_b"]  # of an MLP; a head's numbers are means over the pairs of them
-    about = ["word", "studied", "ambiguity_p", "part"]
-    return rows[[*about, *senses, *COLUMNS, "comparison", "verdict"]]
-
-
-tables = [parts_of(study, word, word) for word in WORDS]
-for word in WORDS:
-    for noun in gate.loc[gate["word"] == word, "noun"].drop_duplicates()[:IN_FULL]:
-        of_noun = probe.study(model, noun, corpus=in_its_place(word, noun))
-        tables.append(parts_of(of_noun, word, noun))
-table = pd.concat(tables, ignore_index=True)
+table = pd.concat([leading, specific_mlps], ignore_index=True)
+table = table[["model", *KEY, "part", *COLUMNS, "comparison", "verdict"]]
 table.to_csv(out / "is_it_ambiguity.csv", index=False, float_format="%.6g")
-table[table["studied"] != table["word"]].groupby("studied")["verdict"].value_counts()
+table

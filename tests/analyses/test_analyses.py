@@ -27,9 +27,8 @@ ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "analyses").glob("*.ipynb"))
 SVG = "image/svg+xml"
 SCRIPTS = sorted((ROOT / "analyses").glob("*.py"))
-# Tests of their own run them: GPT-2 small is wanted, a table is kept of a model that does not ship,
-# times differ.
-APART = ("ioi", "is_it_ambiguity", "speed")
+# Tests of their own run them: GPT-2 small is wanted, times differ.
+APART = ("ioi", "speed")
 KEPT = [script for script in SCRIPTS if script.stem not in APART]
 LONG, SLOW = (
     "which_heads_resolve",

@@ -33,10 +33,10 @@ from probe import charts
 
 charts.as_pictures()  # no network
 kept = Path(str(files("probe"))).parent / "reports"  # in a clone
-out = Path(os.environ.get("PROBE_OUT", "reports"))
+out = Path(os.environ.get("PROBE_OUT", "reports/real"))
 FOLDERS = {"SmolLM2": kept / "real", "MiniLM": kept / "real" / "minilm"}
 WORDS = ("bank", "mole", "apple")
-LEADING = 10  # heads of a word
+LEADING = 5  # heads of a word
 LEVEL = 0.05
 KEY = ["word", "sense_a", "sense_b"]
 COLUMNS = ["net", "general", "specific", "specific_low", "specific_high", "p_specific"]
@@ -67,35 +67,29 @@ words[["model", *KEY, "depth", "gap_p", "nouns", "general_share", "largest_share
 # %% [markdown]
 # ## How far apart, depth by depth
 #
-# In the word's own squared gap at the depth where it is read. A squared gap measured like this is 0 on average where there is
-# nothing, so it may come out below 0.
+# The distance between the senses, 1 for the word where it is read, mean over its pairs of senses. An estimated distance is
+# 0 on average where there is none, so it may come out below 0.
 
 
 # %%
 def beside_nouns(model: str, word: str) -> pd.DataFrame:
-    """The squared gap of a word and of the nouns, by depth: the first pair of senses."""
-    pair = words[(words["model"] == model) & (words["word"] == word)].iloc[0]
-    rows = controls[(controls[["model", *KEY]] == pair[["model", *KEY]]).all(axis=1)]
-    own = rows["noun"] == word
-    at_depth = rows[own & (rows["depth"] == pair["depth"])]["gap"].item()
-    by_depth = rows.assign(value=rows["gap"] / at_depth).groupby("depth")["value"]
-    of_nouns = rows[~own].assign(value=rows["gap"] / at_depth).groupby("depth")["value"]
+    """The distance of a word's senses and of the nouns in its place, by depth."""
+    depth = words[(words["model"] == model) & (words["word"] == word)]["depth"].iloc[0]
+    rows = charts.noun_distances(controls[controls["model"] == model], word, read_at=int(depth))
+    of_nouns = rows[rows["what"] != word]
     lines = {
-        "the ambiguous word": by_depth.first(),  # its rows stand first
-        "the noun that changes most": of_nouns.max(),
-        "nouns, mean": of_nouns.mean(),
+        "the ambiguous word": rows[rows["what"] == word].assign(value=rows["distance"]),
+        "the noun that changes most": of_nouns.assign(value=of_nouns["high"]),
+        "nouns, mean": of_nouns.assign(value=of_nouns["distance"]),
     }
-    parts = [
-        pd.DataFrame({"panel": word, "variant": name, "x": line.index, "value": line.to_numpy()})
-        for name, line in lines.items()
-    ]
-    return pd.concat(parts, ignore_index=True)
+    parts = [line.assign(panel=word, variant=name, x=line["depth"]) for name, line in lines.items()]
+    return pd.concat(parts, ignore_index=True)[["panel", "variant", "x", "value"]]
 
 
 def picture_of(model: str):
-    gaps = pd.concat([beside_nouns(model, word) for word in WORDS], ignore_index=True)
-    panels = [drawing.Panel(word, "depth, in blocks", "squared gap") for word in WORDS]
-    return drawing.line_panels(gaps, panels)
+    distances = pd.concat([beside_nouns(model, word) for word in WORDS], ignore_index=True)
+    panels = [drawing.Panel(word, "depth, in blocks", "distance") for word in WORDS]
+    return drawing.line_panels(distances, panels)
 
 
 picture = picture_of("SmolLM2")
@@ -123,10 +117,14 @@ leading[["model", "word", "part", *COLUMNS, "comparison", "verdict"]]
 #
 # An MLP reads the token itself: what belongs to *bank* and not to *fence* has to come from there.
 
+# `pairs` counts the pairs of senses for which it does more; the numbers are means over all of them.
+
 # %%
-specific_mlps = mlps[mlps["comparison"] == "more"]
+by_layer = mlps.assign(pairs=mlps["comparison"] == "more").groupby(["model", "word", "layer"])
+of_layers = by_layer.agg(dict.fromkeys(COLUMNS[:3], "mean") | {"pairs": "sum"}).reset_index()
+specific_mlps = of_layers[of_layers["pairs"] > 0]
 specific_mlps = specific_mlps.assign(part=[f"MLP {layer}" for layer in specific_mlps["layer"]])
-specific_mlps[["model", *KEY, "part", *COLUMNS]]
+specific_mlps[["model", "word", "part", *COLUMNS[:3], "pairs"]]
 
 # %% [markdown]
 # ## Every noun through the same gate
@@ -153,6 +151,6 @@ gate.assign(passed=gate["p"] <= LEVEL).groupby(["model", "word"], sort=False)["p
 
 # %%
 table = pd.concat([leading, specific_mlps], ignore_index=True)
-table = table[["model", *KEY, "part", *COLUMNS, "comparison", "verdict"]]
+table = table[["model", "word", "part", *COLUMNS, "comparison", "verdict", "pairs"]]
 table.to_csv(out / "is_it_ambiguity.csv", index=False, float_format="%.6g")
 table

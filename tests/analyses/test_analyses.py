@@ -34,7 +34,11 @@ LONG, SLOW = (
     "which_heads_resolve",
     "which_source_words_choose_rive",
 )  # none runs the one, the campaign the other
-PERMUTATIONS = {"adjectives_to_nouns": 2000, "which_source_words_choose_rive": 1000}
+PERMUTATIONS = {
+    "adjectives_to_nouns": 2000,
+    "is_it_ambiguity": 1000,
+    "which_source_words_choose_rive": 1000,
+}
 LARGEST_PICTURE, MOST_ROWS = 60_000, 60
 MODULES = {"probe", "probe.model.attention", "probe.charts"}
 PUBLIC = {

@@ -171,7 +171,8 @@ class Family:
     empty) in front of the unembedding. `optional` weights, with their shapes, are read where they
     are there; `ignored` ones are read by no formula, "*" in them standing for any text. `gguf` says
     how a GGUF file holds the family, None where it does not. `adapter` is the class whose adapter
-    TransformerLens has for models of the same modules, where it has none for the family's own.
+    TransformerLens has for models of the same modules, where it has none for the family's own; "by
+    the row" where it has none of that kind either.
     """
 
     name: str

@@ -80,6 +80,7 @@ REPLACED |= {kind: set() for kind in ("llama", "mistral", "phi3", "qwen2", "qwen
 REPLACED |= {"opt": {("", "scores")}, "mt5": REPLACED["t5"]}
 REPLACED |= {"distilbert": {("", "scores"), ("", "resid_mid")}}
 REPLACED["mbart"] = {(stack, "scores") for stack in ("encoder", "decoder", "cross")}
+REPLACED["mbart"] |= {("cross", "resid_mid")}
 REPLACED["pegasus"] = REPLACED["mbart"]
 REPLACED |= dict.fromkeys(("xlm-roberta", "camembert"), REPLACED["bert"])
 REPLACED |= dict.fromkeys(("falcon", "phi"), REPLACED["gpt_neox"])

@@ -357,16 +357,16 @@ MBART = replace(
         ),
         Attention(
             "cross",
-            without(pre_norm_hooks("cross_attn", "ln2"), "scores", *MLP)
+            without(pre_norm_hooks("cross_attn", "ln2"), "scores", "resid_mid", *MLP)
             | {
                 "resid_pre": "ln2.hook_in",
                 "attn_out": "cross_attn.o.hook_out",
-                "resid_mid": "ln3.hook_in",
                 "memory": "cross_attn.k.hook_in",
             },
             "decoder.layers.{}.",
             _bart_parts("encoder_attn"),
-            unreliable_hooks=recomputed("cross_attn"),
+            unreliable_hooks=recomputed("cross_attn")
+            | {"resid_mid": Replacement("", "E + attn_out, which no hook holds")},
         ),
     ),
     final_norm="{}.layer_norm",

@@ -655,15 +655,15 @@ def sets_frames(
     rows: list[tuple[Any, ...]] = []
     sums = Sums(seed=seed, draws=draws)
     for record in sorted(measured, key=lambda record: str(record.word)):
-        low, high = np.quantile(record.random, SET_ENDS, axis=1) / record.whole
+        whole = record.whole if record.whole > 0 else np.nan  # no gap, no share of it
+        low, high = np.quantile(record.random, SET_ENDS, axis=1) / whole
         columns = (record.own, record.left_out, record.random.mean(1))
-        own, others, random = (np.asarray(values) / record.whole for values in columns)
+        own, others, random = (np.asarray(values) / whole for values in columns)
         of_size = zip(record.sizes, own, others, low, random, high, strict=True)
         rows += [(record.word, *values) for values in of_size]
         parts = dict(zip(("own", "others", "random"), map(np.asarray, columns), strict=True))
-        whole = np.array([record.whole])
         sums.add(
-            [hash_of(record.word)], whole=whole, **{name: one[None] for name, one in parts.items()}
+            [hash_of(record.word)], whole=np.array([record.whole]), **{name: one[None] for name, one in parts.items()}
         )
     per_word = pd.DataFrame(rows, columns=list(SETS))
     frames = {"survey_sets": per_word, "survey_carry_over": _carry_over(measured, sums)}

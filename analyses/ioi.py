@@ -111,25 +111,29 @@ pd.DataFrame(rows)
 # %% [markdown]
 # ## What each head writes into it directly
 #
-# With the scale of the final norm held at what it was, that norm and the unembedding are one direction of the stream, prompt by prompt.
+# `probe.decompose` takes the difference apart, term by term, the scale of the final norm held at what it was. A head's b_V is the same
+# whatever it reads, and folding moves it into the bias: it is taken off here.
 
 # %%
-unembedding = weights.raw.get("lm_head.weight", weights.raw["wte.weight"])
-toward = unembedding[answers[:, 0]] - unembedding[answers[:, 1]]
-scales = (
-    torch.stack([trace.resid_post[-1, -1] for trace in traces])
-    .var(-1, unbiased=False)
-    .add(model.config.epsilon)
-    .sqrt()
+terms = pd.concat(
+    [
+        probe.decompose(model, text, at=-1, tokens=tuple(pair))
+        for (text, *_), pair in zip(prompts, answers.tolist(), strict=True)
+    ]
 )
-gained = toward * weights.raw["ln_f.weight"]
-directions = (gained - gained.mean(-1, keepdim=True)) / scales[:, None]
+directions = torch.stack(
+    [
+        probe.decomposition.logit_direction(trace, -1, pair).direction.to(model.dtype)
+        for trace, pair in zip(traces, answers.tolist(), strict=True)
+    ]
+)
 constant = torch.stack([block.b_v for block in weights.blocks])
-z = torch.stack([trace.z[:, :, -1] for trace in traces])
 w_o = torch.stack([block.w_o for block in weights.blocks])
-direct = torch.einsum("rlhe,lhed,rd->lh", z - constant, w_o, directions) / len(prompts)
+of_constant = torch.einsum("lhe,lhed,rd->lh", constant, w_o, directions) / len(prompts)
+by_head = terms.dropna(subset="head").groupby(["layer", "head"])["logit"].sum() / len(prompts)
+direct = by_head.to_numpy() - of_constant.flatten().numpy()
 names = [f"L{layer}H{head}" for layer in range(depth) for head in range(model.config.n_heads)]
-ranked = pd.Series(direct.flatten().tolist(), index=names).sort_values(ascending=False)
+ranked = pd.Series(direct, index=names).sort_values(ascending=False)
 note("heads that write most towards it", "L9H9, L9H6, L10H0", ", ".join(ranked.index[:3]))
 note("heads that write most against it", "L10H7, L11H10", ", ".join(ranked.index[:-3:-1]))
 note("what L9H9 writes towards it", 2.99, float(ranked.get("L9H9", float("nan"))))
@@ -142,6 +146,9 @@ ranked.head(5)
 # L9H9, the difference would fall by what it writes directly.
 
 # %%
+unembedding = weights.raw.get("lm_head.weight", weights.raw["wte.weight"])
+toward = unembedding[answers[:, 0]] - unembedding[answers[:, 1]]
+z = torch.stack([trace.z[:, :, -1] for trace in traces])
 read = torch.zeros(len(prompts), depth + 1, model.config.d_model)
 read[:, -1] = toward  # behind the final norm
 ids = [trace.tokens.ids for trace in traces]

@@ -21,6 +21,7 @@ from .text.sentences import read_sentences as read_sentences
 from .text import lexicon as lexicon
 from .evidence.study import study as study
 from .evidence.evaluation import evaluate as evaluate
+from .evidence.logits import decompose as decompose
 from .evidence.patch import patch as patch
 from .evidence.patch import patch_hooks as patch_hooks
 from .stats.resampling import sign_flip_test as sign_flip_test

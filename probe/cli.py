@@ -299,11 +299,26 @@ def check(
 @app.command()
 def evaluate(
     sentences: Annotated[Path, Labelled],
+    words: Annotated[
+        list[str] | None,
+        Argument(metavar="[WORD]...", help="Words to evaluate; by default all that are there."),
+    ] = None,
     model: ModelOption = DEFAULT_MODEL,
+    without: Annotated[
+        str | None,
+        Option(
+            help="Heads to take out at the word, as L4H1,L4H2, or a CSV or Parquet file with the "
+            "columns layer and head; random sets of other heads stand beside them."
+        ),
+    ] = None,
+    top: Annotated[
+        int | None,
+        Option(min=1, help="Of the file of --without the heads with the largest effect."),
+    ] = None,
     out: Annotated[
         Path | None, Option(help="A folder to write the tables and a manifest into.")
     ] = None,
-    seed: Annotated[int, Option(min=0, help="Decides the folds.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Decides the folds, random sets and donors.")] = 0,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
     as_json: JsonOption = False,
@@ -312,19 +327,33 @@ def evaluate(
     model."""
     from probe.evidence.evaluation import evaluate
     from probe.pages.output import check_folder
-    from probe.text.sentences import read_sentences
+    from probe.text.sentences import as_corpus
 
     if out is not None:
         check_folder(out)
-    corpus = read_sentences(sentences)
+    corpus = as_corpus(sentences, words)
     with progress_bar() as progress:
-        result = evaluate(_load(model, device, dtype), corpus, seed=seed, progress=progress)
+        result = evaluate(
+            _load(model, device, dtype),
+            corpus,
+            words,
+            without=without,
+            top=top,
+            seed=seed,
+            progress=progress,
+        )
     if out is not None:
         from probe.pages.report import write
 
-        options = {"sentences": sentences.name, "model": Path(model).name, "seed": seed}
+        options = {
+            "sentences": sentences.name,
+            "model": Path(model).name,
+            "without": without and Path(without).name,
+            "top": top,
+            "seed": seed,
+        }
         options |= _compute_options(device, dtype)
-        write(result, out, command=command_line("evaluate", **options))
+        write(result, out, command=command_line("evaluate", *(words or ()), **options))
     if as_json:
         typer.echo(result.to_json())
         return

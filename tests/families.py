@@ -111,7 +111,87 @@ MADE: dict[str, tuple[str, str, dict[str, object]]] = {
         HIDDEN | GEMMA | {"attn_logit_softcapping": None},
     ),
 }
-PAIRED = ("t5", "bart", "marian")
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0}
+YARN |= {"original_max_position_embeddings": 10, "beta_fast": 3.0}
+MADE |= {
+    "gemma": ("GemmaConfig", "GemmaForCausalLM", HIDDEN | GROUPED | {"head_dim": 6}),
+    "vaultgemma": (
+        "VaultGemmaConfig",
+        "VaultGemmaForCausalLM",
+        HIDDEN | GEMMA | {"final_logit_softcapping": 3.0},
+    ),
+    "olmo3": (
+        "Olmo3Config",
+        "Olmo3ForCausalLM",
+        HIDDEN
+        | GROUPED
+        | NAMED
+        | {"sliding_window": 5, "layer_types": ["full_attention", "sliding_attention"]}
+        | {"rope_parameters": {"sliding_attention": ROPE, "full_attention": YARN}},
+    ),
+    "smollm3": (
+        "SmolLM3Config",
+        "SmolLM3ForCausalLM",
+        HIDDEN | GROUPED | NAMED | {"no_rope_layers": [1, 0]},
+    ),
+    "opt": (
+        "OPTConfig",
+        "OPTForCausalLM",
+        HIDDEN | NAMED | {"hidden_size": 28, "ffn_dim": 36, "max_position_embeddings": 40},
+    ),
+    "bloom": (
+        "BloomConfig",
+        "BloomForCausalLM",
+        NAMED
+        | {"vocab_size": VOCABULARY, "hidden_size": 28, "n_layer": LAYERS, "n_head": HEADS}
+        | {"seq_length": 40},
+    ),
+    "falcon": (
+        "FalconConfig",
+        "FalconForCausalLM",
+        HIDDEN | NAMED | {"hidden_size": 32, "ffn_hidden_size": 36, "max_position_embeddings": 40},
+    ),
+    "gpt_bigcode": (
+        "GPTBigCodeConfig",
+        "GPTBigCodeForCausalLM",
+        N_SIZES | NAMED | {"n_embd": 28},
+    ),
+    "phi": ("PhiConfig", "PhiForCausalLM", HIDDEN | GROUPED | NAMED),
+    "stablelm": ("StableLmConfig", "StableLmForCausalLM", HIDDEN | GROUPED | NAMED),
+    "starcoder2": (
+        "Starcoder2Config",
+        "Starcoder2ForCausalLM",
+        HIDDEN | GROUPED | NAMED | {"sliding_window": 5},
+    ),
+    "arcee": ("ArceeConfig", "ArceeForCausalLM", HIDDEN | GROUPED | {"head_dim": 6}),
+    "nemotron": ("NemotronConfig", "NemotronForCausalLM", HIDDEN | GROUPED | NAMED),
+    "jais2": ("Jais2Config", "Jais2ForCausalLM", HIDDEN | GROUPED | NAMED),
+    "seed_oss": ("SeedOssConfig", "SeedOssForCausalLM", HIDDEN | GROUPED | {"head_dim": 6}),
+    "ernie4_5": (
+        "Ernie4_5Config",
+        "Ernie4_5ForCausalLM",
+        HIDDEN | GROUPED | NAMED | {"head_dim": 6},
+    ),
+    "glm": ("GlmConfig", "GlmForCausalLM", HIDDEN | GROUPED | NAMED | {"head_dim": 12}),
+    "glm4": ("Glm4Config", "Glm4ForCausalLM", HIDDEN | GROUPED | NAMED | {"head_dim": 12}),
+    "xlm-roberta": (
+        "XLMRobertaConfig",
+        "XLMRobertaForMaskedLM",
+        HIDDEN | {"hidden_size": 28, "max_position_embeddings": 42},
+    ),
+    "camembert": (
+        "CamembertConfig",
+        "CamembertForMaskedLM",
+        HIDDEN | {"hidden_size": 28, "max_position_embeddings": 42},
+    ),
+    "mt5": ("MT5Config", "MT5ForConditionalGeneration", T5),
+}
+PAIRED = ("t5", "bart", "marian", "mt5")
+ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert")
+# How many heads hold the keys and values of the four.
+KV_HEADS = {kind: 2 if "num_key_value_heads" in sizes else 4 for kind, (*_, sizes) in MADE.items()}
+KV_HEADS |= dict.fromkeys(("falcon", "gpt_bigcode"), 1)
 # Between them: fused and separate weights, learned, rotary and relative positions, grouped heads,
 # gated MLPs, caps, norms before and behind, one mask and the other, one stack and two.
 REPRESENTATIVES = ("gpt2", "llama", "gemma2", "bert", "t5")
@@ -124,6 +204,7 @@ MARKS = {
     "t5": ("", "</s>"),
 }
 MARKS |= {"marian": ("", "</s>"), "llama": ("<s>", "")}
+MARKS |= {"mt5": MARKS["t5"]} | dict.fromkeys(("xlm-roberta", "camembert"), MARKS["roberta"])
 
 
 def make_family(
@@ -143,13 +224,15 @@ def make_family(
 
 
 def perturb(model: PreTrainedModel) -> None:
-    """Every weight random and far from 0 by accident; sinusoidal tables stay what they are."""
+    """Every weight random and far from 0 by accident, gains around 1; sinusoidal tables stay what
+    they are."""
+    centre = 0 if FAMILIES[model.config.model_type].offset else 1
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
                 noise = torch.randn_like(parameter) * SPREAD[parameter.dim()]
                 gain = ("norm" in name.lower() or "ln_" in name) and name.endswith("weight")
-                parameter.copy_(noise + 1 if gain else noise)
+                parameter.copy_(noise + centre if gain else noise)
         if hasattr(model, "final_logits_bias"):
             model.final_logits_bias.normal_(0, 0.1)
 
@@ -158,7 +241,7 @@ def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     """A byte-level BPE that puts the special tokens of the family where the family has them."""
     first, last = MARKS.get(kind, ("", ""))
     begin = (
-        (first, "<pad>") if kind in ("roberta", "bart") else ("<pad>", first)
+        (first, "<pad>") if first == "<s>" and last else ("<pad>", first)
     )  # RoBERTa gives no place to token 1
     special = [token for token in (*begin, last, "<unk>", "[MASK]") if token]
     bpe = Tokenizer(models.BPE())
@@ -174,7 +257,8 @@ def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
         marks = [(token, bpe.token_to_id(token)) for token in (first, last) if token]
         bpe.post_processor = processors.TemplateProcessing(single=template, special_tokens=marks)
     named = {"unk_token": "<unk>", "pad_token": "<pad>", "eos_token": last or "<pad>"}
-    named["bos_token"] = "<pad>" if kind in ("gpt2", "gpt_neo", "gptj") else None
+    family = FAMILIES[kind]
+    named["bos_token"] = None if family.special_tokens else "<pad>"
     return PreTrainedTokenizerFast(tokenizer_object=bpe, **named)
 
 

@@ -272,7 +272,8 @@ class Plain:
                 repeat_kv(part.transpose(0, 1), self.model.config.n_heads)
                 for part in steps.values()
             )
-            scores = forward.score(self.weights, self.weights.blocks[layer], q, k, None)
+            bias = forward.position_bias(self.weights, q.shape[-2])
+            scores = forward.score(self.weights, self.weights.blocks[layer], q, k, bias)
             return forward.softmax(scores, self.model.config).to(v) @ v  # head query_pos d_head
 
         return self.once((side, *sender, layer, channel), change, every)[head, self.at + pos]

@@ -1,5 +1,6 @@
 # The pictures and what draws them, each name once; `probe/charts/__init__.py` imports each when it
 # is first asked for.
+from .ablation import accuracy_without as accuracy_without
 from .circuit import circuit as circuit
 from .circuit import in_order as in_order
 from .circuit import position_limit as position_limit

@@ -177,6 +177,11 @@ def _png(spec: dict[str, Any], width: int) -> bytes:
     return repacked(vl_convert.vegalite_to_png(_on_white(spec, width), scale=PNG_SCALE))
 
 
+def svg(chart: Any, *, width: int = 420) -> str:
+    """A chart as SVG on white, as `save` writes it."""
+    return _svg(chart.to_dict(), width)
+
+
 def _svg(spec: dict[str, Any], width: int) -> str:
     """Vega numbers gradients through the life of a process; here they count from 0 in every
     picture."""

@@ -1,11 +1,11 @@
 """How well the model's vector of a word tells the word's senses apart, layer by layer, on any
 labelled sentences.
 
-The vector at the last token of the word goes to the nearest sense centroid: a sense is the mean of
-its vectors in training (`probe.text.splits`), compared by cosine. Depth 0 is the residual stream
-entering the first block, depth d the one leaving block d - 1. Ties, and cosines that differ in
-rounding only, go to the sense that is more frequent in training. The depth to read at is chosen on
-the training sentences alone; the accuracy of every depth stands beside it.
+The vector at the last token of the word goes to the nearest sense centroid
+(`probe.evidence.centroids`), learned on other sentences (`probe.text.splits`). Depth 0 is the
+residual stream entering the first block, depth d the one leaving block d - 1. The depth to read at
+is chosen on the training sentences alone; the accuracy of every depth stands beside it. The same
+with heads taken out is in `probe.evidence.ablation`.
 
 Baselines that need no model: the most frequent sense, the words of the sentence, the words left of
 the word, its position and the length of the text. The words to the left are what a causal model has
@@ -22,46 +22,47 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from scipy.stats import binomtest
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
+from probe.display import Displayed
 from probe.errors import InputError
-from probe.evidence import tables
+from probe.evidence import ablation, tables
+from probe.evidence.ablation import CHOSEN, Accuracies, HeadsOut, HeadsSource, WordStates, heads_out
+from probe.evidence.centroids import Senses, by_frequency, predict, unit_vectors
 from probe.evidence.columns import METHODS, rounded
-from probe.evidence.material import Material, prepare_usable
+from probe.evidence.material import Material, choose_words, prepare_usable
 from probe.evidence.study import Progress
 from probe.model.architectures import require_single
 from probe.model.check import certify
-from probe.model.load import ModelSource, load
+from probe.model.load import ModelSource, load, read_weights
 from probe.model.model import Model
 from probe.model.tokens import in_order
 from probe.model.trace import target_states
-from probe.provenance import manifest
+from probe.provenance import hash_of, manifest
 from probe.stats.resampling import Array
 from probe.text import splits
 from probe.text.sentences import Corpus, LeftOut, Sentence, as_corpus
 from probe.text.splits import Holdout, Plan
 
-Senses = NDArray[np.int64]  # by their numbers in alphabetical order
 Bag = tuple[str, ...]
-TIE_DECIMALS = 12  # of cosines in float64: what differs beyond is the order of the sums
 ROWS_PER_BLOCK = 512  # of angles: a word with thousands of sentences has millions of pairs
-SMALLEST_NORM = 1e-300  # so that a vector of zeros stays one
 INNER_FOLDS = 3  # two thirds of the training sentences to fit on
 INVERSE_PENALTY = 10.0  # of the logistic regression
 STEPS = 2000  # of the logistic regression, at most
 CHUNK = 256  # sentences whose states are held at once: of each only the residual stream is kept
 # Sentences of several words that are read together, so that words with few fill the batches.
 SENTENCES_PER_LOAD = 1024
+# Why a sentence is left out.
+OTHER_WORD = "it is about another word than those that were asked for"
 
 
 class Task(NamedTuple):
@@ -70,6 +71,11 @@ class Task(NamedTuple):
     material: Material
     plan: Plan
 
+    @property
+    def tested(self) -> list[int]:
+        """The rows that are tested, each once."""
+        return sorted(row for holdout in self.plan.holdouts for row in holdout.test)
+
 
 @dataclass(frozen=True, eq=False)
 class Answers:
@@ -77,23 +83,26 @@ class Answers:
 
     `gold: test` · `by_depth: depth test` · `predicted: test` by METHODS; of "position" and "length"
     the nearest mean of the position of the word and of the length of the text, in tokens ·
-    `depth`: the one chosen (most often, where there are folds).
+    `depths: test`, the depth chosen in the training part that the sentence was tested against ·
+    `depth`: the one chosen most often.
     """
 
     gold: Senses
     by_depth: Senses
     predicted: dict[str, Senses]
+    depths: Senses
     depth: int
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class Evaluation(Displayed):
     """Accuracy and macro-F1 as frames (`probe.evidence.columns` says what each column is), and what
     made them.
 
     `words`: read at the depth chosen on each word's training sentences, with the baselines ·
     `depths`: every word at every depth · `mean`: every method and depth, averaged over the words ·
-    `left_out`: what was not used, and why.
+    `left_out`: what was not used, and why · `without`: the accuracy with heads taken out, where
+    that was asked for.
     """
 
     manifest: dict[str, Any]
@@ -101,52 +110,86 @@ class Evaluation:
     depths: pd.DataFrame
     mean: pd.DataFrame
     left_out: pd.DataFrame
+    without: pd.DataFrame | None = None
 
     @property
     def frames(self) -> dict[str, pd.DataFrame]:
-        """The four frames by name."""
-        return {
+        """The frames by name; `without` where heads were taken out."""
+        frames = {
             "words": self.words,
             "depths": self.depths,
             "mean": self.mean,
             "left_out": self.left_out,
         }
+        return frames if self.without is None else frames | {"without": self.without}
+
+    @property
+    def heads_out(self) -> list[str]:
+        """The names of the heads that were taken out."""
+        return list(self.manifest.get("without", []))
+
+    @property
+    def bag_accuracy(self) -> float:
+        """The mean accuracy of the bag of words."""
+        return float(self.words["bag_accuracy"].mean())
 
     def to_json(self) -> str:
-        """The frames as lists of rows, with the model and the seed."""
+        """The frames as lists of rows, with the model and the seed, and the heads taken out."""
         frames = {
             name: json.loads(frame.to_json(orient="records")) for name, frame in self.frames.items()
         }
-        return json.dumps(
-            {"model": self.manifest["model"], "seed": self.manifest["seed"]} | frames,
-            ensure_ascii=False,
-        )
-
-    def _repr_html_(self) -> str:
-        return self.mean.to_html(index=False, float_format="{:.3f}".format, na_rep="")
+        about = {"model": self.manifest["model"], "seed": self.manifest["seed"]}
+        if self.without is not None:
+            about["heads_out"] = self.heads_out
+        return json.dumps(about | frames, ensure_ascii=False)
 
 
 def evaluate(
-    model: ModelSource, corpus: Any, *, seed: int = 0, progress: Progress | None = None
+    model: ModelSource,
+    corpus: Any,
+    words: Sequence[str] | str | None = None,
+    *,
+    without: HeadsSource | None = None,
+    top: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> Evaluation:
     """Sense accuracy and macro-F1 of `model` at the word, per depth, on the sentences of `corpus`,
     with baselines.
 
     `corpus` is what `read_sentences` gives or takes (a path, a DataFrame, a list of dicts or of
-    sentences). Raises InputError when no word has two senses that can be learned and tested apart,
-    and CrossCheckError when the certificate fails: no number is reported from a model that
-    disagrees with the from-scratch math.
+    sentences), `words` those of it that are evaluated, all by default; rows that name no word are
+    about the one that is evaluated. `without` takes heads out at the word, as
+    `probe.evidence.ablation` says: names ("L4H1,L4H2", a list of them, or of (layer, head)), or a
+    CSV or Parquet file or a DataFrame with the columns layer and head, of which `top` takes those
+    with the largest effect. The frame `without` then says how far the accuracy falls at every
+    depth, beside random sets of heads of the same layers.
+
+    Raises InputError when no word has two senses that can be learned and tested apart, or the heads
+    cannot be taken out, and CrossCheckError when the certificate fails: no number is reported from
+    a model that disagrees with the from-scratch math.
 
     Example:
         >>> corpus = probe.lexicon.expand_natural("bank")
-        >>> evaluation = probe.evaluate("tiny-senses", corpus)
+        >>> evaluation = probe.evaluate("tiny-senses", corpus, without="L1H0")
         >>> list(evaluation.depths["label"])[:2]
         ['token + position', 'after layer 0']
+        >>> set(evaluation.without["random_sets"])  # the three other heads of layer 1, one by one
+        {3}
     """
     model = load(model)
     require_single(model.config.architecture, "an evaluation")
+    if without is None and top is not None:
+        raise InputError(
+            f"Taking out the first {top} heads: got no file to take them from, expected one with "
+            "the columns layer, head and effect; give it with --without."
+        )
+    shape = (model.config.n_layers, model.config.n_heads)
+    out = None
+    if without is not None:
+        out = heads_out(without, top, model=model.name, shape=shape, seed=seed)
     report = progress or (lambda stage, share: None)
-    corpus = as_corpus(corpus)
+    corpus = _only(as_corpus(corpus, words), words)
     everything = prepare_tasks(model, corpus, seed=seed)
     left_out = tables.left_out(
         corpus.left_out, [(task.material.word, task.material.left_out) for task in everything]
@@ -164,14 +207,21 @@ def evaluate(
     report("reading", 0.05)
     word_rows = []
     depth_rows = []
-    for count, (task, resid) in enumerate(read_tasks(model, tested), start=1):
-        answers = answer(task, resid, seed=seed)
+    without_rows = []
+    total: Accuracies | None = None
+    layers = out.layers if out else []
+    for count, (task, states) in enumerate(read_tasks(model, tested, layers), start=1):
+        answers = answer(task, states.resid, seed=seed)
         word_rows.append(_word_row(task, answers))
-        depth_rows += _depth_rows(task, answers, resid)
+        depth_rows += _depth_rows(task, answers, states.resid)
+        if out:
+            accuracies = _without_heads(model, task, states, answers, out, seed=seed)
+            without_rows += ablation.rows(task.material.word, accuracies)
+            total = ablation.add(total, accuracies)
         report(task.material.word, 0.05 + 0.95 * count / len(tested))
-    words = pd.DataFrame(word_rows)
-    depths = pd.DataFrame(depth_rows)
-    mean = _mean(words, depths)
+    by_word = pd.DataFrame(word_rows)
+    by_depth = pd.DataFrame(depth_rows)
+    mean = _mean(by_word, by_depth)
     record = manifest(
         model.name,
         model.origin,
@@ -180,8 +230,34 @@ def evaluate(
         data_sha256=corpus.sha256,
         dtype=str(model.dtype).removeprefix("torch."),
         sentences=corpus.source,
+        **({"without": out.names} if out else {}),
     )
-    return Evaluation(record, rounded(words), rounded(depths), rounded(mean), left_out)
+    return Evaluation(
+        record,
+        rounded(by_word),
+        rounded(by_depth),
+        rounded(mean),
+        left_out,
+        rounded(ablation.frame(without_rows, total)) if total else None,
+    )
+
+
+def _only(corpus: Corpus, words: Sequence[str] | str | None) -> Corpus:
+    """The corpus with only the sentences of some words, the others counted; InputError where one
+    has none."""
+    if not words:
+        return corpus
+    chosen = set(choose_words(words, corpus))
+    others = [
+        LeftOut(sentence.where or sentence.text, OTHER_WORD)
+        for sentence in corpus.sentences
+        if sentence.word not in chosen
+    ]
+    return replace(
+        corpus,
+        sentences=tuple(sentence for sentence in corpus.sentences if sentence.word in chosen),
+        left_out=(*corpus.left_out, *others),
+    )
 
 
 def prepare_tasks(model: Model, corpus: Corpus, *, seed: int) -> list[Task]:
@@ -202,8 +278,10 @@ def prepare_tasks(model: Model, corpus: Corpus, *, seed: int) -> list[Task]:
     return tasks
 
 
-def read_tasks(model: Model, tasks: Sequence[Task]) -> Iterator[tuple[Task, Tensor]]:
-    """Residual streams at the word of every task's sentences, `sentence depth d_model`.
+def read_tasks(
+    model: Model, tasks: Sequence[Task], layers: Sequence[int] = ()
+) -> Iterator[tuple[Task, WordStates]]:
+    """Residual streams at the word of every task's sentences, and z of some layers there.
 
     Words are read together until there are SENTENCES_PER_LOAD sentences, which fills the batches
     where each has few; the next load is read when this one is used up.
@@ -213,22 +291,50 @@ def read_tasks(model: Model, tasks: Sequence[Task]) -> Iterator[tuple[Task, Tens
         load.append(task)
         sizes = [len(waiting.material) for waiting in load]
         if sum(sizes) >= SENTENCES_PER_LOAD or task is tasks[-1]:
-            yield from zip(load, _resid(model, load).split(sizes), strict=True)
+            read = _read(model, load, list(layers))
+            parts = zip(*(tensor.split(sizes) for tensor in read), strict=True)
+            yield from zip(load, (WordStates(*part) for part in parts), strict=True)
             load = []
 
 
-def _resid(model: Model, load: Sequence[Task]) -> Tensor:
-    """The residual stream at the targets, read in chunks of like length of which nothing else is
-    kept."""
+def _read(model: Model, load: Sequence[Task], layers: list[int]) -> WordStates:
+    """What is read at the targets, in chunks of like length of which nothing else is kept."""
     tokens = [cut for task in load for cut in task.material.tokens]
     targets = [target for task in load for target in task.material.targets]
     order = sorted(range(len(targets)), key=targets.__getitem__)
     chunks = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
-    states = (
-        target_states(model, [tokens[row] for row in rows], [targets[row] for row in rows])
-        for rows in chunks
+    parts = []
+    for rows in chunks:
+        states = target_states(model, [tokens[row] for row in rows], [targets[row] for row in rows])
+        parts.append(WordStates(states.resid, states.z[:, layers]))
+    in_given_order = in_order(chunks)
+    resid = torch.cat([part.resid for part in parts])[in_given_order]
+    return WordStates(resid, torch.cat([part.z for part in parts])[in_given_order])
+
+
+def _without_heads(
+    model: Model, task: Task, states: WordStates, answers: Answers, out: HeadsOut, *, seed: int
+) -> Accuracies:
+    """What taking the heads out costs one word; its draws are its own."""
+    own_seed = hash_of(seed, task.material.word)
+    without = ablation.predict_without(
+        read_weights(model),
+        task.material,
+        states,
+        numbered(task.material.sentences),
+        task.plan.holdouts,
+        out,
+        seed=own_seed,
     )
-    return torch.cat([chunk.resid for chunk in states])[in_order(chunks)]
+    tested = task.tested
+    return ablation.compare(
+        task.material.keep(tested),
+        answers.gold,
+        answers.by_depth,
+        without[:, :, tested],
+        answers.depths,
+        seed=own_seed,
+    )
 
 
 def _word_row(task: Task, answers: Answers) -> dict[str, object]:
@@ -281,7 +387,7 @@ def _mean(words: pd.DataFrame, depths: pd.DataFrame) -> pd.DataFrame:
     for method, name in METHODS.items():
         row: dict[str, object] = {
             "method": name,
-            "label": "depth chosen in training" if method == "nearest" else None,
+            "label": CHOSEN if method == "nearest" else None,
         }
         for score in ("accuracy", "macro_f1"):
             row[score] = words[f"{_prefix(method)}{score}"].mean()
@@ -290,28 +396,6 @@ def _mean(words: pd.DataFrame, depths: pd.DataFrame) -> pd.DataFrame:
     means = pd.concat([nearest, pd.DataFrame(rows)], ignore_index=True)
     columns = ["method", "depth", "label", "words", "accuracy", "macro_f1", "angle"]
     return means.assign(words=len(words)).astype({"depth": "Int64"})[columns]
-
-
-def by_frequency(labels: Senses) -> Senses:
-    """The senses, the most frequent first, equally frequent ones by number."""
-    senses, counts = np.unique(labels, return_counts=True)
-    return senses[np.argsort(-counts, kind="stable")]
-
-
-def predict(resid: Tensor, labels: Senses, holdout: Holdout) -> Senses:
-    """The sense whose training mean has the largest cosine.
-    `sentence depth d_model -> depth test`"""
-    train = list(holdout.train)
-    test = list(holdout.test)
-    # The most frequent first: argmax takes the first of equals.
-    senses = by_frequency(labels[train])
-    member = torch.tensor(senses[:, None] == labels[train], dtype=torch.float64)  # sense train
-    nearest = []
-    for depth in range(resid.shape[1]):
-        centroids = member @ resid[train, depth].double() / member.sum(1, keepdim=True)
-        cosines = _unit(resid[test, depth]) @ _unit(centroids).T
-        nearest.append(np.round(cosines.numpy(), TIE_DECIMALS).argmax(1))
-    return senses[np.stack(nearest)]
 
 
 def angle_gap(resid: Tensor, labels: Senses) -> Array:
@@ -323,7 +407,7 @@ def angle_gap(resid: Tensor, labels: Senses) -> Array:
     """
     senses = torch.tensor(labels)
     return np.array(
-        [_angle_gap_here(_unit(resid[:, depth]), senses) for depth in range(resid.shape[1])]
+        [_angle_gap_here(unit_vectors(resid[:, depth]), senses) for depth in range(resid.shape[1])]
     )
 
 
@@ -345,11 +429,6 @@ def _angle_gap_here(unit: Tensor, senses: Tensor) -> float:
     return float(different - same_sense)
 
 
-def _unit(vectors: Tensor) -> Tensor:
-    """In float64, of length 1; a vector of zeros stays one."""
-    return torch.nn.functional.normalize(vectors.double(), dim=-1, eps=SMALLEST_NORM)
-
-
 def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
     """Test every sentence that the plan holds out, learning from its training part only. `sentence
     depth d_model`"""
@@ -368,11 +447,13 @@ def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
         "left": [left_bag(sentence) for sentence in material.sentences],
     }
     depths = []
+    read_at = np.zeros(len(material), dtype=np.int64)
     for holdout in task.plan.holdouts:
         train = list(holdout.train)
         test = list(holdout.test)
         depth = choose_depth([material.sentences[row] for row in train], resid[train], seed=seed)
         depths.append(depth)
+        read_at[test] = depth
         by_depth[:, test] = predict(resid, labels, holdout)
         predicted["nearest"][test] = by_depth[depth, test]
         predicted["frequent"][test] = by_frequency(labels[train])[0]
@@ -381,11 +462,12 @@ def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
         predicted["length"][test] = by_length
         for method, words in bags.items():
             predicted[method][test] = predict_by_bag(words, labels, holdout)
-    tested = sorted(row for holdout in task.plan.holdouts for row in holdout.test)
+    tested = task.tested
     return Answers(
         gold=labels[tested],
         by_depth=by_depth[:, tested],
         predicted={method: senses[tested] for method, senses in predicted.items()},
+        depths=read_at[tested],
         depth=min(depths, key=lambda depth: (-depths.count(depth), depth)),
     )
 

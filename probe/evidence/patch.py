@@ -32,7 +32,7 @@ from probe.errors import InputError, UnsupportedModel
 from probe.model import forward
 from probe.model.load import ModelSource, load, read_weights
 from probe.model.model import Model
-from probe.model.tokens import Tokens, token_id, tokenize
+from probe.model.tokens import Tokens, text_position, token_id, tokenize
 from probe.model.trace import target_states
 from probe.model.weights import Weights
 from probe.patching.heads import BATCH_NUMBERS, require_depth
@@ -196,8 +196,8 @@ def patch_hooks(
             )
     donor = tokenize(model, a)
     recipient = tokenize(model, b)
-    to = _position(recipient, at)
-    z = target_states(model, [donor], [_position(donor, at)]).z[0].to(model.device)
+    to = text_position(recipient, at)
+    z = target_states(model, [donor], [text_position(donor, at)]).z[0].to(model.device)
     by_layer: dict[int, list[int]] = defaultdict(list)
     for layer, head in heads:
         by_layer[layer].append(head)
@@ -247,8 +247,8 @@ def _pairs(
 
 
 def _member(model: Model, tokens: Tokens, at: int | str, read: int | str | None) -> Member:
-    swapped = _position(tokens, at)
-    read_at = swapped if read is None else _position(tokens, read)
+    swapped = text_position(tokens, at)
+    read_at = swapped if read is None else text_position(tokens, read)
     if not model.config.causal:
         return Member(tokens.ids, swapped, read_at)
     if read_at < swapped:
@@ -258,19 +258,6 @@ def _member(model: Model, tokens: Tokens, at: int | str, read: int | str | None)
             "swapped or behind it."
         )
     return Member(tokens.ids[: read_at + 1], swapped, read_at)
-
-
-def _position(tokens: Tokens, at: int | str) -> int:
-    """A position counted from the start; of a word, its last token where it first stands."""
-    if isinstance(at, str):
-        return tokens.positions_of(at)[-1]
-    n = len(tokens)
-    if not -n <= at < n:
-        raise InputError(
-            f"Looking for token {at} of {tokens.text!r}: it has {n} tokens; give a word, or a "
-            f"position from {-n} to {n - 1}."
-        )
-    return at % n
 
 
 def _aligned(pairs: Sequence[tuple[Member, Member]]) -> list[TokenPair]:

@@ -8,9 +8,10 @@ stand before them.
 
 Sources: Vaswani et al. 2017 (attention); Elhage et al. 2021, A Mathematical Framework for
 Transformer Circuits (the per-head additive form); Ba et al. 2016 (LayerNorm); Zhang & Sennrich 2019
-(RMSNorm); Su et al. 2021 (rotary positions); Dubey et al. 2024 (their scaling); Gemma Team 2024
-(soft caps); Raffel et al. 2020 (relative position buckets); Hendrycks & Gimpel 2016 (GELU, tanh
-form).
+(RMSNorm); Su et al. 2021 (rotary positions); Chen et al. 2023, Peng et al. 2023, Ding et al. 2024
+and Dubey et al. 2024 (their scaling: linear, YaRN, LongRoPE, Llama 3); Gemma Team 2024 (soft caps);
+Raffel et al. 2020 (relative position buckets); Press et al. 2022 (ALiBi); Hendrycks & Gimpel 2016
+(GELU, tanh form); So et al. 2021 (squared ReLU).
 """
 
 import math
@@ -71,13 +72,49 @@ def matches(q: Tensor, k: Tensor) -> Tensor:
     return q @ k.transpose(-1, -2)
 
 
-def rotary_frequencies(dims: int, base: float) -> Tensor:
-    """How fast each pair of coordinates turns with the position: 1 / base^(2 i / dims). `-> pair`
+def rotary_frequencies(dims: int, base: float, slower: Tensor | float = 1.0) -> Tensor:
+    """How fast each pair of coordinates turns with the position: 1 / (slower base^(2 i / dims)).
+    `-> pair`
 
-    In single precision: models are trained and run with the rounded numbers, which are part of what
-    they are.
+    `slower` is one number, or LongRoPE's of every pair. In single precision: models are trained and
+    run with the rounded numbers, which are part of what they are.
     """
-    return 1.0 / base ** (torch.arange(0, dims, 2, dtype=torch.float32, device="cpu") / dims)
+    exponents = torch.arange(0, dims, 2, dtype=torch.float32, device="cpu") / dims
+    return 1.0 / (slower * base**exponents)
+
+
+def yarn(
+    dims: int,
+    base: float,
+    *,
+    factor: float,
+    length: float,
+    fast: float,
+    slow: float,
+    whole: bool,
+) -> Tensor:
+    """YaRN's frequencies for texts `factor` times as long as the `length` of training. `-> pair`
+
+    A pair that turns more than `fast` times in that length is left alone, one that turns fewer than
+    `slow` times is slowed down by the factor; between the two the share of either goes linearly
+    with the number of the pair. `whole` rounds the two ends outwards to whole numbers.
+    """
+
+    def pair_of(turns: float) -> float:
+        """The pair, as a real number, that turns so many times in the length."""
+        return dims * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    first, last = pair_of(fast), pair_of(slow)
+    if whole:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, dims - 1)
+    width = last - first or 0.001
+    slowed = ((torch.arange(dims // 2, dtype=torch.float32, device="cpu") - first) / width).clamp(
+        0, 1
+    )
+    alone = 1 - slowed
+    frequencies = rotary_frequencies(dims, base)
+    return rotary_frequencies(dims, base, factor) * (1 - alone) + frequencies * alone
 
 
 def rope_scaling(
@@ -100,9 +137,9 @@ def rotary_angles(positions: Tensor, frequencies: Tensor) -> Tensor:
     return (positions.float()[:, None] * frequencies).repeat(1, 2)
 
 
-def rotate(x: Tensor, angles: Tensor) -> Tensor:
-    """Coordinates i and i + dims/2 of a query or key rotated by their angle, those beyond dims left
-    alone.
+def rotate(x: Tensor, angles: Tensor, length: float = 1.0) -> Tensor:
+    """Coordinates i and i + dims/2 of a query or key rotated by their angle, and `length` times as
+    long; those beyond dims left alone.
 
     `head pos d_head, pos dims -> head pos d_head`
     """
@@ -110,7 +147,9 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
     rotary = x[..., :dims]
     first, second = rotary.chunk(2, dim=-1)
     quarter_turn = torch.cat([-second, first], dim=-1)
-    rotated = rotary * angles.cos().to(x.dtype) + quarter_turn * angles.sin().to(x.dtype)
+    cos = (angles.cos() * length).to(x.dtype)
+    sin = (angles.sin() * length).to(x.dtype)
+    rotated = rotary * cos + quarter_turn * sin
     return torch.cat([rotated, x[..., dims:]], dim=-1)
 
 
@@ -160,6 +199,31 @@ def relative_buckets(offsets: Tensor, buckets: int, *, furthest: int, both_ways:
     octaves = torch.log(distance.clamp_min(1).float() / exact) / math.log(furthest / exact)
     wide = (exact + (octaves * (half - exact)).long()).clamp_max(half - 1)
     return later + torch.where(distance < exact, distance, wide)
+
+
+def alibi_slopes(heads: int) -> Tensor:
+    """How much each head's scores fall with the distance: 2^(-8 i / heads) for i = 1, 2, ... `->
+    head`
+
+    Where the number of heads is no power of two, the slopes of the next smaller power stand first,
+    then every second one of the next larger. In single precision, as models have them.
+    """
+    power = 2 ** int(math.log2(heads))
+
+    def slopes(count: int) -> Tensor:
+        ratio = torch.tensor(2 ** (-8 / count), dtype=torch.float32, device="cpu")
+        return ratio ** torch.arange(1, count + 1, device="cpu")
+
+    return torch.cat([slopes(power), slopes(2 * power)[::2]])[:heads]
+
+
+def alibi(slopes: Tensor, keys: Tensor) -> Tensor:
+    """ALiBi, added to the scores: slope times key position. `head, key_pos -> head 1 key_pos`
+
+    Less the same of the query's own position, which the softmax does not see, it is how far the key
+    stands before the query, times minus the slope.
+    """
+    return slopes[:, None, None] * keys
 
 
 def mask(scores: Tensor) -> Tensor:
@@ -214,6 +278,11 @@ def gelu_new(x: Tensor) -> Tensor:
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
+def gelu_bloom(x: Tensor) -> Tensor:
+    """BLOOM's: the same with sqrt(2/pi) rounded to eight digits, as its code has it."""
+    return 0.5 * x * (1 + torch.tanh(0.79788456 * x * (1 + 0.044715 * x * x)))
+
+
 def gelu(x: Tensor) -> Tensor:
     """The exact GELU: x times the share of a standard normal distribution below x, x/2 (1 + erf(x /
     sqrt 2))."""
@@ -223,6 +292,11 @@ def gelu(x: Tensor) -> Tensor:
 def relu(x: Tensor) -> Tensor:
     """x where it is positive, 0 elsewhere."""
     return x.clamp_min(0)
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    """x² where x is positive, 0 elsewhere."""
+    return relu(x).square()
 
 
 def silu(x: Tensor) -> Tensor:

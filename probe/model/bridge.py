@@ -67,7 +67,7 @@ def boot(
             folder, f"transformers refuses it ({in_short(error)})", "save it again"
         ) from error
     _require_whole(info, config, where=folder)
-    return _booted(model.to(device), str(folder), tokenizer)
+    return _wrap(model.to(device), str(folder), tokenizer)
 
 
 def boot_gguf(
@@ -115,7 +115,7 @@ def boot_gguf(
     _require_whole(
         {"missing_keys": missing, "mismatched_keys": info.unexpected_keys}, config, where=file
     )
-    return _booted(model.to(embedding.device, embedding.dtype).eval(), str(file), tokenizer)
+    return _wrap(model.to(embedding.device, embedding.dtype).eval(), str(file), tokenizer)
 
 
 def _read_by_transformers(
@@ -160,16 +160,6 @@ def _drawn(model_class: Any, config: Any, *, seed: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return model_class._from_config(config, attn_implementation="eager")
-
-
-def _booted(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
-    stated = model.config.architectures
-    # TransformerLens looks its adapter up by this name, which a headless checkpoint has otherwise
-    model.config.architectures = [type(model).__name__]
-    bridge = _wrap(model, name, tokenizer)
-    # it says whether there was a head, also to who loads this bridge again
-    model.config.architectures = stated
-    return bridge
 
 
 def _full_names(weights: Mapping[str, torch.Tensor], config: Config) -> dict[str, torch.Tensor]:
@@ -220,9 +210,14 @@ def _wrap(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     # may be gone by now.
     own = copy.deepcopy(tokenizer)
     own.init_kwargs |= {"add_bos_token": True, "name_or_path": name}
+    stated = model.config.architectures
+    # TransformerLens looks its adapter up by this name, which a headless checkpoint has otherwise
+    model.config.architectures = [FAMILIES[model.config.model_type].adapter or type(model).__name__]
     bridge = TransformerBridge.boot_transformers(
         name, hf_model=model, tokenizer=own, device=str(model.device), dtype=model.dtype
     )
+    # it says whether there was a head, also to who loads this bridge again
+    model.config.architectures = stated
     return bridge.eval().requires_grad_(False)
 
 

@@ -354,7 +354,7 @@ def _scores_formula(attention: Attention, config: Config) -> str:
         scores = f"normed, {scores}"
     if config.attn_logit_softcapping:
         scores = f"capped({scores})"
-    if family.positions == "relative bias" and attention.name != "cross":
+    if family.positions in ("relative bias", "alibi") and attention.name != "cross":
         scores += " + bias"
     return f"{scores}, masked" if attention.causal else scores
 

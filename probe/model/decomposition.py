@@ -13,8 +13,8 @@ scale and multiplied by the gain, and the bias is one more term; so the sum is e
 What a different write would do to the scale is not part of it: that is what a swap measures.
 Because scales differ from text to text, what is written everywhere alike can have a share there,
 the token embedding among it. Pre-norm families (GPT-2, GPT-NeoX, Llama) have no norm between a
-write and the read-out; in OLMo 2 and Gemma each write passes a norm of its own, which is held in
-the same way, and no other.
+write and the read-out (in BLOOM the embeddings pass one, and nothing else does); in OLMo 2 and
+Gemma each write passes a norm of its own, which is held in the same way, and no other.
 
 Projected on a sense axis there are two readings. `shares`: each component's part of the difference
 of the two sense means over many sentences; they sum to 1. `decompose_resid`: one sentence, each
@@ -27,6 +27,12 @@ What this is: direct attribution at the read-out, everything downstream of a ter
 is not: the effect of changing the term (that is a swap, `probe.patching.heads`). A source is a
 position, not a word of the text: from the second block on its vector holds what earlier blocks
 gathered there. What a head wrote and an MLP then turned into sense is booked on the MLP.
+
+Projected on the direction of a logit, or of the difference of two (`logit_direction`), the same sum
+is direct logit attribution. What stands between the stream and the logit is held as it was in this
+text: the scale of the final norm; in BERT's head the scale of its norm and, activation by
+activation, f(x) / x; where a family caps its logits, capped / uncapped. So the sum is exact: the
+terms and the constants that the biases add are the logit.
 
 A vector of the stream is also read as words: the next token if the model stopped there (the logit
 lens; before the last depth it is a reading, not a thing that the model does), and the tokens it
@@ -47,6 +53,7 @@ from torch.nn.functional import normalize
 from probe.errors import CrossCheckError, InputError
 from probe.model import attention, forward
 from probe.model.load import ModelSource, load
+from probe.model.model import Config
 from probe.model.records import TargetStates, Trace
 from probe.model.tokens import position
 from probe.model.trace import at_position, with_embeddings
@@ -55,7 +62,7 @@ from probe.stats.axes import Axis
 
 WeightAndBias = tuple[Tensor | None, Tensor | None]
 
-__all__ = ["logit_lens", "nearest_tokens", "residual_stream"]
+__all__ = ["logit_direction", "logit_lens", "nearest_tokens", "residual_stream"]
 
 # How far the terms may miss the hooked stream, as a share of its size: rounding of float32 comes to
 # about 1e-7, a forgotten term to far more.
@@ -80,13 +87,15 @@ class Norms:
 
     Norm 0 stands behind the embeddings, norm 1 + 2 layer behind the attention of a layer, norm 2 +
     2 layer behind its MLP. Where norms are of the sum a write passes every one behind it; where
-    they are `of_writes` (no norm 0, no biases) only its own.
+    they are `of_writes` (no norm 0, no biases) only its own; where writes are added plainly there
+    is norm 0 at most.
     """
 
     gains: Tensor
     biases: Tensor
     scales: Tensor
     of_writes: bool = False
+    plain: bool = False
     centred: bool = True
 
     def behind(self, number: int) -> slice:
@@ -94,6 +103,8 @@ class Norms:
         embeddings."""
         if self.of_writes:
             return slice(number - 1, number) if number else slice(0)
+        if self.plain:
+            return slice(0) if number else slice(None)
         return slice(number, None)
 
     def behind_attention(self, layer: int) -> slice:
@@ -115,11 +126,12 @@ def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
     config = weights.config
     of_writes = config.family.norm_after_write
     no_vectors = torch.zeros(0, weights.shape[2], dtype=torch.float64)
-    if config.family.adds_plainly or (of_writes and not depth):
+    plain = config.family.adds_plainly
+    if (plain and not config.family.embedding_norm) or (of_writes and not depth):
         no_scales = torch.ones(len(states), 0, dtype=torch.float64)
-        return Norms(no_vectors, no_vectors, no_scales)
+        return Norms(no_vectors, no_vectors, no_scales, plain=plain)
     passed = _norms_of_writes if of_writes else _norms_of_sums
-    inputs, norms = passed(weights, states, depth)
+    inputs, norms = passed(weights, states, 0 if plain else depth)
     centred = config.family.norm == "LayerNorm"
     squares = [x.var(-1, unbiased=False) if centred else x.square().mean(-1) for x in inputs]
     gains = [forward.gain_of(weight, config).cpu().double() for weight, _ in norms]
@@ -129,6 +141,7 @@ def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
         torch.stack(biases) if biases else no_vectors,
         torch.stack([(square + config.epsilon).sqrt() for square in squares], dim=1),
         of_writes=of_writes,
+        plain=plain,
         centred=centred,
     )
 
@@ -268,7 +281,7 @@ def components(weights: Weights, states: TargetStates, depth: int) -> Iterator[C
         return Component(component, layer, head, norms.arriving(of_texts, passed))
 
     def norm_bias(behind: str, number: int, layer: int | None = None) -> list[Component]:
-        if not len(norms.biases):
+        if number >= len(norms.biases):
             return []
         passed = norms.behind(number + 1)
         return [arriving(f"norm bias behind {behind}", norms.biases[number], passed, layer)]
@@ -457,6 +470,95 @@ def logit_lens(trace: Trace, at: int | str) -> Tensor:
     # asked for alone: it raises where there is no language-model head, which no lens can do without
     trace.logits  # noqa: B018
     return attention.softmax(forward.unembed(trace.weights, stream)).cpu()
+
+
+@dataclass(frozen=True, eq=False)
+class LogitDirection:
+    """How the stream after the last block makes a logit, or the difference of two, at one position
+    of a text: <stream, direction> + Σ constants, in float64.
+
+    `direction: d_model` · `constants`: by name, what each bias behind the stream adds.
+    """
+
+    direction: Tensor
+    constants: Mapping[str, float]
+
+
+def logit_direction(trace: Trace, at: int | str, tokens: Sequence[int]) -> LogitDirection:
+    """The direction in the stream after the last block that makes the logit of the first of
+    `tokens`, less that of the second where there is one, at a position or a word.
+
+    `tokens`: one id or two. Norms, activations and caps on the way are held as they were (see the
+    module's docstring). Raises UnsupportedModel where there is no language-model head.
+
+    Example:
+        >>> model = probe.load("tiny-senses")
+        >>> trace = probe.trace(model, "a loan from the bank")
+        >>> first, second = (model.tokenizer(word)["input_ids"][0] for word in (" and", " with"))
+        >>> towards = probe.decomposition.logit_direction(trace, "bank", [first, second])
+        >>> final = probe.decomposition.residual_stream(trace, "bank")[-1].double()
+        >>> made = float(final @ towards.direction) + sum(towards.constants.values())
+        >>> logits = trace.logits[-1]
+        >>> abs(made - float(logits[first] - logits[second])) < 1e-4
+        True
+    """
+    # asked for alone: it raises where there is no language-model head, which no logit is without
+    trace.logits  # noqa: B018
+    at = position(trace.tokens, at)
+    weights = trace.weights.on("cpu")
+    config = weights.config
+    family = config.family
+    constants: dict[str, float] = {}
+
+    def through_norm(direction: Tensor, entering: Tensor, name: str, called: str) -> Tensor:
+        gain, bias = weights.norm(name, torch.float64)
+        if gain is None:
+            return direction
+        if bias is not None:
+            constants[called] = float(bias @ direction)
+        return before_norm(direction, entering, forward.gain_of(gain, config), config)
+
+    resid = trace.resid_post[-1, at].double()
+    normed = forward.final_norm(weights, resid)
+    final = forward.transformed(weights, normed)
+    table = forward.unembedding(weights, weights.dtype)[list(tokens)].double()
+    stored = weights.raw.get(family.head_bias or "final_logits_bias")
+    biases = final.new_zeros(len(tokens))
+    if stored is not None:
+        biases = stored.flatten()[list(tokens)].double()
+    signs = final.new_tensor([1.0, -1.0])[: len(tokens)]
+    if config.final_logit_softcapping:
+        uncapped = table @ final + biases
+        capped = attention.softcap(uncapped, config.final_logit_softcapping)
+        # next to 0 a cap changes nothing
+        signs = signs * torch.where(uncapped == 0, 1.0, capped / uncapped)
+    direction = signs @ table
+    if stored is not None:
+        constants["unembedding bias"] = float(signs @ biases)
+    dense, last_norm, activation = family.transform
+    if dense:
+        weight = weights.raw[dense + ".weight"].double()
+        bias = weights.raw[dense + ".bias"].double()
+        hidden = weight @ normed + bias
+        activated = getattr(attention, activation or config.activation)(hidden)
+        direction = through_norm(direction, activated, last_norm, "norm bias of the head")
+        direction = direction * torch.where(hidden == 0, 0.0, activated / hidden)
+        constants["bias of the head"] = float(bias @ direction)
+        direction = direction @ weight
+    direction = through_norm(direction, resid, family.final_norm, "final norm bias")
+    return LogitDirection(direction, constants)
+
+
+def before_norm(direction: Tensor, entering: Tensor, gain: Tensor, config: Config) -> Tensor:
+    """A direction behind a norm as one in front of it, the norm's scale held at that of what
+    enters: <norm(x), direction> = <x, this> + <bias, direction>. `... d_model`, unchanged"""
+    direction = direction * gain
+    if config.family.norm == "LayerNorm":
+        entering = entering - entering.mean(-1, keepdim=True)
+        direction = direction - direction.mean(-1, keepdim=True)
+    if config.family.in_float32:  # as `forward.norm` has it
+        entering = entering.float()
+    return direction * attention.inverse_rms(entering, config.epsilon)
 
 
 def nearest_tokens(

@@ -79,8 +79,9 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) 
     Shape unchanged."""
     family = config.family
     gain = gain_of(weight, config)
-    if family.norm == "LayerNorm" and bias is not None:
-        return formulas.layer_norm(x, gain, bias, config.epsilon)
+    if family.norm == "LayerNorm":
+        no_bias = x.new_zeros(())
+        return formulas.layer_norm(x, gain, no_bias if bias is None else bias, config.epsilon)
     if "variance" in family.in_float32:
         return x * formulas.inverse_rms(x.float(), config.epsilon) * gain
     single = x.float()
@@ -109,14 +110,17 @@ def _named_norm(weights: Weights, x: Tensor, name: str) -> Tensor:
 
 
 def position_bias(weights: Weights, n: int) -> Tensor | None:
-    """T5's addition to self-attention's scores, from its first layer's table, or None. `-> head
-    query_pos key_pos`"""
+    """What positions add to the scores of self-attention: T5's, from its first layer's table, or
+    ALiBi's; None elsewhere. `-> head query_pos key_pos`"""
     config = weights.config
     stack = weights.attention.name
+    positions = torch.arange(n, device=weights.device)
+    if config.positions.kind == "alibi":
+        slopes = formulas.alibi_slopes(config.n_heads).to(weights.device)
+        return formulas.alibi(slopes, positions).expand(-1, n, n)
     if config.positions.kind != "relative bias" or stack == "cross":
         return None
     table = weights.raw[config.family.position_table.format(stack) + ".weight"]
-    positions = torch.arange(n, device=table.device)
     offsets = positions[None] - positions[:, None]
     furthest = config.positions.furthest
     return formulas.relative_bias(table, offsets, furthest=furthest, both_ways=not weights.causal)
@@ -152,30 +156,67 @@ def apply_rotary(block: Block, q: Tensor, k: Tensor, config: Config) -> tuple[Te
     k = k[..., ::group, :, :]
     q = norm_heads(q, block.norm_q, config)
     k = norm_heads(k, block.norm_k, config)
-    if config.positions.kind == "rotary":
+    if block.rotated and config.positions.kind == "rotary":
         frequencies = rotary(config.positions, local=block.local)
         angles = formulas.rotary_angles(torch.arange(q.shape[-2]), frequencies)
-        q = _rotate(q, angles, config)
-        k = _rotate(k, angles, config)
+        stretch = rotary_stretch(config.positions, local=block.local)
+        q = _rotate(q, angles, stretch, config)
+        k = _rotate(k, angles, stretch, config)
     return q, formulas.repeat_kv(k, config.n_heads)
 
 
-def _rotate(x: Tensor, angles: Tensor, config: Config) -> Tensor:
-    if config.family.interleaved:
-        x = formulas.halves(x, angles.shape[-1])
-    return formulas.rotate(x, angles.to(x.device))
+def _rotate(x: Tensor, angles: Tensor, stretch: float, config: Config) -> Tensor:
+    family = config.family
+    dims = angles.shape[-1]
+    rotary, others = x[..., :dims], x[..., dims:]
+    if "rotation" in family.in_float32:
+        rotary = rotary.float()
+    if "rotated" in family.in_float32:
+        rotary = rotary.float().to(x.dtype)
+    if family.interleaved:
+        rotary = formulas.halves(rotary, dims)
+    rotated = formulas.rotate(rotary, angles.to(x.device), stretch)
+    return torch.cat([rotated.to(x.dtype), others], dim=-1)
 
 
 def rotary(positions: Positions, *, local: bool) -> Tensor:
     """Rotary frequencies, scaled where the config says so; local layers may have a base of their
     own. `-> pair`"""
+    dims = positions.dims
     if local and positions.local_base:
-        return formulas.rotary_frequencies(positions.dims, positions.local_base)
-    frequencies = formulas.rotary_frequencies(positions.dims, positions.base)
-    if positions.rope_scaling is None:
-        return frequencies
-    factor, low, high, length = positions.rope_scaling
-    return formulas.rope_scaling(frequencies, factor=factor, low=low, high=high, length=length)
+        return formulas.rotary_frequencies(dims, positions.local_base)
+    base = positions.base
+    scaling = positions.rope_scaling
+    if scaling is None:
+        return formulas.rotary_frequencies(dims, base)
+    if scaling.kind == "longrope":
+        return formulas.rotary_frequencies(dims, base, torch.tensor(scaling.factors, device="cpu"))
+    if scaling.kind == "yarn":
+        return formulas.yarn(
+            dims,
+            base,
+            factor=scaling.factor,
+            length=scaling.length,
+            fast=scaling.high,
+            slow=scaling.low,
+            whole=scaling.whole,
+        )
+    frequencies = formulas.rotary_frequencies(dims, base)
+    if scaling.kind == "linear":
+        return frequencies / scaling.factor
+    return formulas.rope_scaling(
+        frequencies,
+        factor=scaling.factor,
+        low=scaling.low,
+        high=scaling.high,
+        length=scaling.length,
+    )
+
+
+def rotary_stretch(positions: Positions, *, local: bool) -> float:
+    """How much longer rotation makes queries and keys: 1 but where the scaling says so."""
+    scaling = positions.rope_scaling
+    return 1.0 if scaling is None or (local and positions.local_base) else scaling.stretch
 
 
 def softmax(scores: Tensor, config: Config) -> Tensor:

@@ -7,7 +7,7 @@ computed once a run. What it must equal is `forward`, step by step: to 1e-5 of t
 1e-10 in float64 (1e-6 where a family's own code rounds to float32 on the way).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +16,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from probe.model import forward
-from probe.model.attention import halves, mask, repeat_kv, rotary_angles, sliding_window, softcap
+from probe.model.attention import (
+    gelu_bloom,
+    halves,
+    mask,
+    repeat_kv,
+    rotary_angles,
+    sliding_window,
+    softcap,
+)
 from probe.model.model import Config
 from probe.model.weights import Block, Weights
 
@@ -24,26 +32,33 @@ KeysValues = tuple[Tensor, Tensor]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_new": lambda x: functional.gelu(x, approximate="tanh"),
+    "gelu_bloom": gelu_bloom,
     "relu": functional.relu,
+    "relu_squared": lambda x: functional.relu(x).square(),
     "silu": functional.silu,
 }
 
 
-@dataclass(frozen=True, eq=False)
-class PositionTables:
-    """What depends on positions alone, for one run: cosines and sines `pos dims` of rotary
-    positions, bias `head query_pos key_pos`, minus infinity where nothing is read; `local` is the
-    same for layers that look back only so far.
+class LayerTables(NamedTuple):
+    """What depends on positions alone in one layer: cosines and sines `pos dims` of rotary
+    positions, bias `head query_pos key_pos`, minus infinity where nothing is read; None where there
+    is none.
     """
 
     cos: Tensor | None
     sin: Tensor | None
     bias: Tensor | None
-    local: "PositionTables | None" = None
 
-    def of(self, block: Block) -> "PositionTables":
+
+@dataclass(frozen=True, eq=False)
+class PositionTables:
+    """The same for one run, by kind of layer: whether it is local, and whether it is rotated."""
+
+    layers: Mapping[tuple[bool, bool], LayerTables]
+
+    def of(self, block: Block) -> LayerTables:
         """Those of this block."""
-        return self.local if block.local and self.local is not None else self
+        return self.layers[block.local, block.rotated]
 
     def row(self, block: Block, pos: int) -> Tensor | None:
         """What is added to the scores of the query at `pos`, whose own key is the last. `head 1
@@ -55,26 +70,29 @@ class PositionTables:
 def position_tables(weights: Weights, n: int) -> PositionTables:
     """The constants of texts of up to `n` tokens."""
     config = weights.config
-    local = None
-    if any(config.local):
-        window = None
-        if n > config.window:  # a shorter text is read whole
-            every = torch.zeros(n, n, dtype=weights.dtype, device=weights.device)
-            window = mask(sliding_window(every, config.window)).expand(config.n_heads, n, n)
-        local = PositionTables(*_rotations(weights, n, local=True), window)
     bias = forward.position_bias(weights, n)
     if bias is not None:
         bias = (mask(bias) if weights.causal else bias).to(weights.dtype)
-    return PositionTables(*_rotations(weights, n, local=False), bias, local)
+    layers = {}
+    for local, rotated in {(block.local, block.rotated) for block in weights.blocks}:
+        own_bias = bias
+        if local and n > config.window:  # a shorter text is read whole
+            every = torch.zeros(n, n, dtype=weights.dtype, device=weights.device)
+            own_bias = mask(sliding_window(every, config.window)).expand(config.n_heads, n, n)
+        cos, sin = _rotations(weights, n, local=local) if rotated else (None, None)
+        layers[local, rotated] = LayerTables(cos, sin, own_bias)
+    return PositionTables(layers)
 
 
 def _rotations(weights: Weights, n: int, *, local: bool) -> tuple[Tensor | None, Tensor | None]:
     """Cosines and sines of rotary positions. `pos dims`"""
-    if weights.config.positions.kind != "rotary":
+    positions = weights.config.positions
+    if positions.kind != "rotary":
         return None, None
-    frequencies = forward.rotary(weights.config.positions, local=local).to(weights.device)
+    frequencies = forward.rotary(positions, local=local).to(weights.device)
     angles = rotary_angles(torch.arange(n, device=weights.device), frequencies)
-    return angles.cos().to(weights.dtype), angles.sin().to(weights.dtype)
+    stretch = forward.rotary_stretch(positions, local=local)
+    return (angles.cos() * stretch).to(weights.dtype), (angles.sin() * stretch).to(weights.dtype)
 
 
 def run(
@@ -138,29 +156,40 @@ def project(
     the leading axes of resid. `... pos d_model -> ... head pos d_head`, kv_head for two
     """
     config = weights.config
-    tables = tables.of(block)
+    own_tables = tables.of(block)
     x = _norm(resid, block.norm, block.norm_bias, config) if config.family.norm_first else resid
     flat = _linear(x, *block.fused)
     heads = flat.unflatten(-1, (-1, config.d_head)).transpose(-2, -3)  # ... head pos d_head
     q, k, v = heads.split((config.n_heads, config.n_kv_heads, config.n_kv_heads), dim=-3)
     q = forward.norm_heads(q, block.norm_q, config, _norm)
     k = forward.norm_heads(k, block.norm_k, config, _norm)
-    if tables.cos is None or pos is None:
+    if own_tables.cos is None or pos is None:
         return q, k, v
-    return _rotate(config, q, tables, pos), _rotate(config, k, tables, pos), v
+    return _rotate(config, q, own_tables, pos), _rotate(config, k, own_tables, pos), v
 
 
-def _rotate(config: Config, x: Tensor, tables: PositionTables, pos: Tensor) -> Tensor:
+def _rotate(config: Config, x: Tensor, tables: LayerTables, pos: Tensor) -> Tensor:
     """Rotary positions with the run's own cosines and sines. `... head pos d_head`, `... pos`"""
     assert tables.cos is not None and tables.sin is not None
-    x = halves(x, tables.cos.shape[-1]) if config.family.interleaved else x
+    dims = tables.cos.shape[-1]
+    # A family may rotate the first dimensions of a head only.
+    rotary = x[..., :dims]
+    others = x[..., dims:]
+    if config.family.interleaved:
+        rotary = halves(rotary, dims)
     cos = tables.cos[pos].unsqueeze(-3)
     sin = tables.sin[pos].unsqueeze(-3)
-    # A family may rotate the first dimensions of a head only.
-    rotary = x[..., : cos.shape[-1]]
-    others = x[..., cos.shape[-1] :]
+    rounded = config.family.in_float32 if x.dtype == torch.float64 else ()
+    # Rounded to float32 on the way, as the family's own code does.
+    if "rotated" in rounded or "rotation" in rounded:
+        rotary = rotary.float()
+    if "rotated" in rounded:
+        rotary = rotary.double()
+    elif "rotation" in rounded:
+        cos, sin = cos.float(), sin.float()
     first, second = rotary.chunk(2, dim=-1)
     rotated = rotary * cos + torch.cat([-second, first], dim=-1) * sin
+    rotated = rotated.to(x.dtype)
     return torch.cat([rotated, others], dim=-1) if others.shape[-1] else rotated
 
 
@@ -391,7 +420,8 @@ def _write(config: Config, writer: Writer, resid: Tensor, x: Tensor) -> Tensor:
 
 def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:
     if config.family.norm == "LayerNorm":
-        return functional.layer_norm(x, x.shape[-1:], weight, bias, config.epsilon)
+        gain = forward.gain_of(weight, config)
+        return functional.layer_norm(x, x.shape[-1:], gain, bias, config.epsilon)
     if config.family.in_float32 and x.dtype == torch.float64:
         # Rounded to float32 on the way, as the family's own code does.
         return forward.norm(x, weight, bias, config)

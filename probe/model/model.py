@@ -31,28 +31,52 @@ ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_new",
     "gelu_pytorch_tanh": "gelu_new",
+    "gelu_bloom": "gelu_bloom",
     "relu": "relu",
+    "relu2": "relu_squared",
 }
 ACTIVATIONS |= {"silu": "silu", "swish": "silu"}
+ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """How rotary frequencies are changed for texts longer than those of training.
+
+    `factor` slows pairs down: all of them ("linear"), or those that turn seldom in a text of
+    `length` tokens: fewer than `low` times; those that turn more than `high` times are left alone
+    ("llama3", "yarn", which rounds to `whole` pairs). `factors` are those of every pair
+    ("longrope"). Rotated queries and keys become `stretch` times as long.
+    """
+
+    kind: Literal["linear", "llama3", "yarn", "longrope"]
+    factor: float = 1.0
+    low: float = 0.0
+    high: float = 0.0
+    length: float = 0.0
+    whole: bool = True
+    factors: tuple[float, ...] = ()
+    stretch: float = 1.0
 
 
 @dataclass(frozen=True)
 class Positions:
     """How a model knows where a token stands: the rows of its table and which is the first, or
-    rotary, or T5's buckets.
+    rotary, or T5's buckets, or ALiBi's slopes, which follow from the number of heads.
 
-    `dims` coordinates of each head are rotated at the `base` frequency, at `local_base` in local
-    layers where that is not 0; `rope_scaling` holds Llama 3's factor, low, high and length; offsets
-    fall into `buckets` up to `furthest`.
+    `dims` coordinates of each head are rotated at the `base` frequency, scaled as `rope_scaling`
+    says, plainly at `local_base` in local layers where that is not 0, and not at all in the layers
+    that are `unrotated`; offsets fall into `buckets` up to `furthest`.
     """
 
-    kind: Literal["learned", "sinusoidal", "rotary", "relative bias"] = "learned"
+    kind: Literal["learned", "sinusoidal", "rotary", "relative bias", "alibi"] = "learned"
     rows: int = 0
     first: int = 0
     dims: int = 0
     base: float = 0.0
     local_base: float = 0.0
-    rope_scaling: tuple[float, float, float, float] | None = None
+    rope_scaling: RopeScaling | None = None
+    unrotated: tuple[bool, ...] = ()
     buckets: int = 0
     furthest: int = 0
 
@@ -211,9 +235,10 @@ def config_from(
             "not their product; correct the sizes."
         )
     activation, gated = _activation(raw, keys, where)
-    kv_heads = size_from(raw.get("num_key_value_heads") or n_heads, "num_key_value_heads", where)
+    kv_key, usual_kv = keys.kv_heads
+    kv_heads = size_from(raw.get(kv_key) or usual_kv or n_heads, kv_key, where)
     if n_heads % kv_heads:
-        problem = f"{n_heads} heads cannot share num_key_value_heads = {kv_heads} evenly"
+        problem = f"{n_heads} heads cannot share {kv_key} = {kv_heads} evenly"
         raise refuse(where, problem, "correct its config")
     has_decoder = family.kind == "encoder-decoder"
     window, local = _windows(raw, keys, sizes["n_layers"], where)
@@ -221,6 +246,9 @@ def config_from(
     sizes |= {"n_kv_heads": kv_heads, "d_head": d_head}
     positions = _positions(raw, family, sizes, where)
     sizes["n_ctx"] = _context(raw, keys, sizes, where)
+    if positions.rope_scaling is not None and positions.rope_scaling.factors:
+        # a longer text has other frequencies from its first token on
+        sizes["n_ctx"] = min(sizes["n_ctx"], int(positions.rope_scaling.length))
     usual = {"d_mlp": 4 * d_model, "n_decoder_layers": sizes["n_layers"] if has_decoder else 0}
     return Config(
         **(usual | sizes),
@@ -297,7 +325,7 @@ def _activation(raw: Mapping[str, Any], keys: Keys, where: object) -> tuple[str,
     """The activation by the name of its formula in `probe.model.attention`, and whether T5 gates
     it."""
     key, usual = keys.activation
-    stated = str(raw.get(key, usual))
+    stated = str(raw.get(key, usual)) if key else usual
     gated = stated.startswith("gated-")
     name = stated.removeprefix("gated-")
     if gated and name == "gelu":
@@ -338,10 +366,7 @@ def _windows(
     if not name or raw.get(name, usual) is None:
         return 0, ()
     window = size_from(raw.get(name, usual), name, where)
-    if n_layers > MOST_LAYERS:
-        raise refuse(
-            where, f"{keys.sizes['n_layers']} is {n_layers:,} in its config", "correct its config"
-        )
+    _require_layers(n_layers, keys, where)
     kinds: Any = raw.get(keys.kinds)
     every = raw.get(*keys.global_every)
     if kinds is None and isinstance(every, int) and every >= 0:
@@ -357,6 +382,14 @@ def _windows(
         raise refuse(where, problem, "correct its config") from error
 
 
+def _require_layers(n_layers: int, keys: Keys, where: object) -> None:
+    """Raises ModelError for more layers than anything should be made for."""
+    if n_layers > MOST_LAYERS:
+        raise refuse(
+            where, f"{keys.sizes['n_layers']} is {n_layers:,} in its config", "correct its config"
+        )
+
+
 def _kinds_of_layers(kinds: Any) -> Iterator[str]:
     """The kind of every layer, from a list of kinds, or from GPT-Neo's of kinds and how often they
     come again."""
@@ -370,9 +403,10 @@ def _kinds_of_layers(kinds: Any) -> Iterator[str]:
 
 
 def _context(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], where: object) -> int:
-    if keys.context:
-        # relative positions have no end; this is the length that the family was trained on
-        return size_from(raw.get("n_positions", keys.context), "n_positions", where)
+    key, usual = keys.context
+    if usual:
+        # such positions have no end; this is the length that the family was trained on
+        return size_from(raw.get(key, usual), key, where)
     taken = 0 if keys.reserved else _first_row(raw, keys)
     return size_from(sizes["n_ctx"] - taken, keys.sizes["n_ctx"], where)
 
@@ -400,28 +434,24 @@ def _positions(
         )
         return Positions("relative bias", buckets=buckets, furthest=furthest)
     if family.positions == "rotary":
-        return _rotary(raw, family, sizes["d_head"], where)
+        return _rotary(raw, family, sizes, where)
+    if family.positions == "alibi":
+        return Positions("alibi")
     rows = sizes["n_ctx"] + family.keys.reserved
     return Positions(family.positions, rows=rows, first=_first_row(raw, family.keys))
 
 
-def _rotary(raw: Mapping[str, Any], family: Family, d_head: int, where: object) -> Positions:
+def _rotary(
+    raw: Mapping[str, Any], family: Family, sizes: Mapping[str, int], where: object
+) -> Positions:
     """Either spelling: rope_parameters, or rope_theta / rotary_emb_base, rotary_pct and
     rope_scaling."""
     keys = family.keys
     stated = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     local: Mapping[str, Any] = stated.get("sliding_attention") or {}
-    stated = stated.get("full_attention") or stated
-    local_kind = local.get("rope_type", local.get("type", "default"))
-    kind = stated.get("rope_type", stated.get("type", "default"))
-    special = local_kind if local_kind != "default" else kind
-    if special not in ("default", "llama3") or local_kind == "llama3":
-        problem = f"its rotary positions are of type {special!r}"
-        certified = "only 'default' and 'llama3' are certified"
-        step = "load a model with plain rotary positions"
-        raise unsupported(where, f"{problem}, and {certified}", step)
+    whole = stated.get("full_attention") or stated
     base = (
-        stated.get("rope_theta")
+        whole.get("rope_theta")
         or raw.get("rope_theta")
         or raw.get("rotary_emb_base")
         or keys.rotary_base
@@ -430,12 +460,19 @@ def _rotary(raw: Mapping[str, Any], family: Family, d_head: int, where: object) 
     for number in (base, local_base):
         if number != 0 and not _is_number(number):
             raise refuse(where, f"rope_theta is {number!r} in its config", "give a number above 0")
+    dims = _rotary_dims(raw, whole, keys, sizes["d_head"], where)
+    kind = rope_kind(local)
+    if kind != "default":
+        problem = f"rope_type is {kind!r} for its local layers"
+        step = "load a model whose local layers have plain rotary positions"
+        raise unsupported(where, f"{problem}, and only 'default' is certified there", step)
     return Positions(
         "rotary",
-        dims=_rotary_dims(raw, stated, keys, d_head, where),
+        dims=dims,
         base=float(base),
         local_base=float(local_base),
-        rope_scaling=_rope_scaling(stated, where) if special == "llama3" else None,
+        rope_scaling=_rope_scaling(raw, whole, stated.get("truncate", True), dims, where),
+        unrotated=_unrotated(raw, keys, sizes["n_layers"], where),
     )
 
 
@@ -449,14 +486,96 @@ def _rotary_dims(
     return int(d_head * stated.get("partial_rotary_factor", usual))
 
 
-def _rope_scaling(stated: Mapping[str, Any], where: object) -> tuple[float, float, float, float]:
-    keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-    for key in keys:
-        if not _is_number(stated.get(key)):
-            problem = f"{key} of its rotary positions is {stated.get(key)!r}"
+def rope_kind(stated: Mapping[str, Any]) -> Any:
+    """The name of a scaling of rotary positions; "default" where there is none."""
+    return stated.get("rope_type", stated.get("type", "default"))
+
+
+def _rope_scaling(
+    raw: Mapping[str, Any], stated: Mapping[str, Any], whole: object, dims: int, where: object
+) -> RopeScaling | None:
+    """How the frequencies are scaled. Raises UnsupportedModel for a scaling that no formula covers,
+    ModelError for one whose numbers are not there."""
+    kind = rope_kind(stated)
+    if kind in ("default", "dynamic"):
+        # dynamic scaling begins behind max_position_embeddings, which is as far as a text may go
+        return None
+    if kind not in ROPE_KINDS:
+        problem = f"rope_type of its rotary positions is {kind!r}"
+        certified = f"certified are {', '.join(map(repr, ROPE_KINDS))} only"
+        step = "load a model with one of these"
+        raise unsupported(where, f"{problem}, and {certified}", step)
+    length = original_length(raw, stated)
+
+    def number(key: str, usual: object = None) -> float:
+        value = usual if stated.get(key) is None else stated[key]
+        if not _is_number(value):
+            problem = f"{key} of its rotary positions is {value!r}"
             raise refuse(where, problem, "give a number in config.json")
-    factor, low, high, length = [float(stated[key]) for key in keys]
-    return factor, low, high, length
+        return float(value)  # type: ignore[arg-type]
+
+    if kind == "linear":
+        return RopeScaling("linear", number("factor"))
+    if not _is_number(length):
+        number("original_max_position_embeddings")
+    if kind == "llama3":
+        low, high = number("low_freq_factor"), number("high_freq_factor")
+        return RopeScaling("llama3", number("factor"), low, high, float(length))
+    if kind == "yarn":
+        factor = number("factor")
+        fast = number("beta_fast", 32)
+        slow = number("beta_slow", 1)
+        stretch = number("attention_factor", _yarn_stretch(stated, factor))
+        return RopeScaling("yarn", factor, slow, fast, float(length), whole is True, (), stretch)
+    factors = stated.get("short_factor")
+    of_pairs = factors if isinstance(factors, list) else []
+    if len(of_pairs) != dims // 2 or not all(map(_is_number, of_pairs)):
+        problem = f"short_factor of its rotary positions is not a list of {dims // 2} numbers"
+        raise refuse(where, problem, "correct its config")
+    factor = number("factor", raw.get("max_position_embeddings", 0) / length)
+    usual = math.sqrt(1 + math.log(factor) / math.log(length)) if factor > 1 else 1.0
+    return RopeScaling(
+        "longrope",
+        length=float(length),
+        factors=tuple(of_pairs),
+        stretch=number("attention_factor", usual),
+    )
+
+
+def original_length(raw: Mapping[str, Any], stated: Mapping[str, Any]) -> Any:
+    """How long the texts of training were before rotary positions were scaled."""
+    key = "original_max_position_embeddings"
+    return raw.get(key) or stated.get(key) or raw.get("max_position_embeddings")
+
+
+def _yarn_stretch(stated: Mapping[str, Any], factor: float) -> float:
+    """How much longer YaRN makes queries and keys where the config does not say."""
+
+    def longer(scale: float) -> float:
+        return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
+
+    scale, of_all = stated.get("mscale"), stated.get("mscale_all_dim")
+    if _is_number(scale) and _is_number(of_all):
+        return longer(scale) / longer(of_all)  # type: ignore[arg-type]
+    return longer(1)
+
+
+def _unrotated(
+    raw: Mapping[str, Any], keys: Keys, n_layers: int, where: object
+) -> tuple[bool, ...]:
+    """The layers without positions of their own, by the family's list of 1 (rotated) and 0."""
+    name, every = keys.rotated
+    if not name:
+        return ()
+    _require_layers(n_layers, keys, where)
+    stated = raw.get(name)
+    if stated is None:
+        interval = size_from(raw.get(*every), every[0], where)
+        return tuple((layer + 1) % interval == 0 for layer in range(n_layers))
+    if not isinstance(stated, list) or len(stated) != n_layers or set(stated) - {0, 1}:
+        problem = f"{name} does not say which of its {n_layers} layers are rotated"
+        raise refuse(where, problem, "correct its config")
+    return tuple(not rotated for rotated in stated)
 
 
 def _start_token(raw: Mapping[str, Any], keys: Keys, where: object) -> int:

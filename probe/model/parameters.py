@@ -220,6 +220,8 @@ def sizes_of(model: "Model") -> Sizes:
         and not family.type_table
         and family.kind == "decoder"
         and biased
+        and c.n_kv_heads == c.n_heads
+        and not family.keys.reserved
     ):
         return plain
     shapes = expected_shapes(c, model.weights)

@@ -192,6 +192,20 @@ def position(tokens: Tokens, at: int | str) -> int:
     return tokens.positions_of(at)[-1] if isinstance(at, str) else at
 
 
+def text_position(tokens: Tokens, at: int | str) -> int:
+    """A position counted from the start; of a word, its last token where it first stands.
+    InputError where it is not there."""
+    if isinstance(at, str):
+        return tokens.positions_of(at)[-1]
+    n = len(tokens)
+    if not -n <= at < n:
+        raise InputError(
+            f"Looking for token {at} of {tokens.text!r}: it has {n} tokens; give a word, or a "
+            f"position from {-n} to {n - 1}."
+        )
+    return at % n
+
+
 def is_one_token(model: Model, piece: str) -> bool:
     """Whether `piece` (with its leading space, as it stands inside a sentence) is a single token of
     the model."""

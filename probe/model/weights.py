@@ -56,6 +56,7 @@ class Block:
     w_out: Tensor | None = None
     b_out: Tensor | None = None
     local: bool = False
+    rotated: bool = True
 
     @cached_property
     def fused(self) -> tuple[Tensor, Tensor | None]:
@@ -273,6 +274,7 @@ def _block(
         w_out=matrix("out"),
         b_out=raw("out", "bias"),
         local=bool(config.local) and config.local[layer],
+        rotated=not (config.positions.unrotated and config.positions.unrotated[layer]),
         **_projections(raw, matrix, config, attention.fused),
     )
 
@@ -300,12 +302,16 @@ def _projections(
     return projections
 
 
-def _split_by_head(joined: Tensor, joined_bias: Tensor, config: Config) -> dict[str, Tensor]:
+def _split_by_head(
+    joined: Tensor, joined_bias: Tensor | None, config: Config
+) -> dict[str, Tensor | None]:
     """The same from one tensor in which the three of each head stand side by side."""
     weight = joined.unflatten(-1, (config.n_heads, 3, -1))  # d_model head 3 d_head
-    bias = joined_bias.unflatten(-1, (config.n_heads, 3, -1))  # head 3 d_head
-    projections = {}
+    bias = None
+    if joined_bias is not None:
+        bias = joined_bias.unflatten(-1, (config.n_heads, 3, -1))  # head 3 d_head
+    projections: dict[str, Tensor | None] = {}
     for index, role in enumerate("qkv"):
         projections[f"w_{role}"] = weight[:, :, index].transpose(0, 1)
-        projections[f"b_{role}"] = bias[:, index]
+        projections[f"b_{role}"] = None if bias is None else bias[:, index]
     return projections

@@ -31,6 +31,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from probe.charts import palette, themed
+from probe.charts.ablation import accuracy_without
 from probe.errors import InputError
 from probe.evidence.columns import LEADERS, dictionary
 from probe.pages.sentences import BAR, TINTS
@@ -244,10 +245,15 @@ def write_evaluation(
     evaluation: "Evaluation", out: str | os.PathLike[str], *, command: str = ""
 ) -> Path:
     """The tables of an evaluation (`evaluation_words.csv`, ...) and what their columns say, as
-    `probe.write` says."""
+    `probe.write` says; with heads taken out, a picture of `evaluation_without.csv`."""
     frames = {f"evaluation_{name}": frame for name, frame in evaluation.frames.items()}
     frames["evaluation_columns"] = dictionary(frames, name="evaluation_columns")
-    return write_folder(out, {}, frames=frames, made=evaluation.manifest | {"command": command})
+    files = {}
+    if evaluation.without is not None:
+        files["evaluation_without.svg"] = palette.svg(
+            accuracy_without(evaluation.without, evaluation.heads_out, bag=evaluation.bag_accuracy)
+        )
+    return write_folder(out, files, frames=frames, made=evaluation.manifest | {"command": command})
 
 
 def tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:

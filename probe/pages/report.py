@@ -151,6 +151,22 @@ def _trace(trace: Trace) -> str:
 
 
 @html_of.register
+def _evaluation(evaluation: Evaluation) -> str:
+    """The means over the words; with heads taken out, a picture of them and their table as well."""
+    shown = [evaluation.mean]
+    picture = ""
+    if evaluation.without is not None:
+        without = evaluation.without
+        shown.append(without[without["word"].isna()].drop(columns="word"))
+        chart = charts.accuracy_without(without, evaluation.heads_out, bag=evaluation.bag_accuracy)
+        picture = image(chart)
+    means, *others = (
+        frame.to_html(index=False, float_format="{:.3f}".format, na_rep="") for frame in shown
+    )
+    return "".join([means, picture, *others])
+
+
+@html_of.register
 def _study(study: Study) -> str:
     """The first screen of its report: the answer, the maps, and a line for each word."""
     findings = study.findings

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 MINUTE = 60.0  # seconds
+# What stands in the place of a head that is taken out, by the kind of the table.
+REPLACED = {"mean": "their mean", "swap": "a random sentence's"}
 REASONS = 5  # why sentences were left out, that are listed one by one
 
 if TYPE_CHECKING:
@@ -73,9 +75,16 @@ def print_parameters(counted: "Count", *, as_json: bool) -> None:
 
 
 def print_evaluation(evaluation: "Evaluation") -> None:
-    """Every word at its chosen depth, the mean by depth, and why sentences were left out."""
+    """Every word at its chosen depth, the mean by depth, both with heads taken out where they were,
+    and why sentences were left out."""
     for header, rows in (words_of(evaluation), means_of(evaluation)):
         print_table(header, rows)
+        typer.echo()
+    if evaluation.without is not None:
+        print_table(*without_of(evaluation))
+        typer.echo()
+        for line in without_sentences(evaluation):
+            typer.echo(line)
         typer.echo()
     for line in reasons_of(evaluation):
         typer.echo(line)
@@ -109,6 +118,63 @@ def means_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
         rows.append([row["method"], label, *_scores(row), angle])
     count = counted(len(evaluation.words), "word")
     return [f"mean over {count}", "read", "accuracy", "macro-F1", "angle"], rows
+
+
+def without_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
+    """Header and rows: accuracy by depth, the mean over the words, and how far it falls with heads
+    taken out, beside random sets; in per cent and percentage points."""
+    from probe.evidence.ablation import KINDS
+    from probe.stats.numbers import counted, decimal
+
+    header = [f"mean over {counted(len(evaluation.words), 'word')}", "accuracy"]
+    for replacement in REPLACED.values():
+        header += [f"with {replacement}", "falls by", "random sets by"]
+    by_kind = [_mean_without(evaluation, kind) for kind in KINDS]
+    rows = []
+    for of_depth in zip(*by_kind, strict=True):
+        cells = [of_depth[0]["label"], f"{100 * of_depth[0]['accuracy']:.1f}"]
+        for row in of_depth:
+            low, high = (100 * row[f"random_{end}"] for end in ("least", "most"))
+            cells += [f"{100 * row['accuracy_without']:.1f}", _points(row, "fall")]
+            cells.append(f"{decimal(low, 1)} to {decimal(high, 1)}")
+        rows.append(cells)
+    return header, rows
+
+
+def without_sentences(evaluation: "Evaluation") -> list[str]:
+    """What taking the heads out costs at the depth chosen in training, a sentence for each way."""
+    from probe.evidence.ablation import KINDS
+    from probe.stats.numbers import decimal, listed
+
+    names = listed(evaluation.heads_out)
+    sentences = []
+    for kind in KINDS:
+        row = _mean_without(evaluation, kind)[-1]
+        sentences.append(
+            f"Without {names} at the word ({REPLACED[kind]} instead), accuracy at the "
+            f"{row['label']} falls from {100 * row['accuracy']:.1f} % to "
+            f"{100 * row['accuracy_without']:.1f} %, by {_points(row, 'fall')} percentage points; "
+            f"without random sets of as many other heads a layer ({row['random_sets']} sets) by "
+            f"{decimal(100 * row['random_fall'], 1)} on average and by "
+            f"{decimal(100 * row['random_most'], 1)} at most."
+        )
+    return sentences
+
+
+def _mean_without(evaluation: "Evaluation", kind: str) -> list[dict[str, Any]]:
+    """The rows of one kind that are means over the words, by depth; the chosen one is last."""
+    assert evaluation.without is not None
+    frame = evaluation.without
+    of_kind = frame[frame["word"].isna() & (frame["kind"] == kind)]
+    return [{str(name): value for name, value in row.items()} for row in of_kind.to_dict("records")]
+
+
+def _points(row: Mapping[str, float], name: str) -> str:
+    """A difference of accuracies in percentage points, with its interval."""
+    from probe.stats.numbers import decimal, interval
+
+    low, high = (100 * row[f"{name}_{end}"] for end in ("low", "high"))
+    return f"{decimal(100 * row[name], 1)} {interval(low, high, 1)}"
 
 
 def _scores(row: Mapping[Any, float], prefix: str = "") -> list[str]:

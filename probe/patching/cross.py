@@ -34,11 +34,11 @@ import torch
 from torch import Tensor
 
 from probe.errors import InputError, UnsupportedModel
-from probe.model import attention as formulas
 from probe.model import forward, fused
+from probe.model.decomposition import before_norm
 from probe.model.forward import Decoded, Stacks
 from probe.model.load import ModelSource, load
-from probe.model.model import Config, Model
+from probe.model.model import Model
 from probe.model.records import PairTrace
 from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
@@ -337,7 +337,7 @@ def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
     back = direction.expand(len(pair.target), -1)
     final, _ = stacks["decoder"].norm(config.family.final_norm, direction.dtype)
     if final is not None:
-        back = _through(back, pair.decoder.resid_post[-1], final, config)
+        back = before_norm(back, pair.decoder.resid_post[-1], final, config)
     by_writer: dict[str, list[Tensor]] = {"mlp": [], "cross": [], "decoder": []}
     for layer in reversed(range(len(pair.cross.z))):
         own = stacks["decoder"].blocks[layer]
@@ -352,19 +352,7 @@ def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
         for name, (resid, written, gain) in writers.items():
             if config.family.norm_after_sum:
                 assert gain is not None
-                back = _through(back, resid + written, gain, config)
+                back = before_norm(back, resid + written, gain, config)
             by_writer[name].append(back)
     stacked = {name: torch.stack(layers[::-1]) for name, layers in by_writer.items()}
     return Directions(**stacked, entering=back)
-
-
-def _through(back: Tensor, entering: Tensor, gain: Tensor, config: Config) -> Tensor:
-    """A direction behind a norm as one in front of it, its scale frozen. `query_pos d_model`,
-    unchanged"""
-    back = back * gain
-    if config.family.norm == "LayerNorm":
-        entering = entering - entering.mean(-1, keepdim=True)
-        back = back - back.mean(-1, keepdim=True)
-    if config.family.in_float32:  # as `forward.norm` has it
-        entering = entering.float()
-    return back * formulas.inverse_rms(entering, config.epsilon)

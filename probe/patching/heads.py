@@ -131,7 +131,8 @@ def swap_sets(
     `donor_z` and `directions` as in `swap_heads` · `head_sets: set layer head`, True inside the set
     -> `row set direction`: <resid - unchanged resid, direction>. Directions of each row's own, `row
     stage d_model`, are read behind every block and, where there is one more, behind the final norm:
-    `-> row set stage`.
+    `-> row set stage`. With several at each stage, `row stage direction d_model`, `-> row set stage
+    direction`.
 
     Example:
         >>> import torch
@@ -160,7 +161,7 @@ def swap_sets(
         def donor(layer: int, own: Tensor) -> Tensor:
             return donors[:, layer]
 
-        along = directions[members] if directions.ndim == 3 else directions
+        along = directions[members] if directions.ndim >= 3 else directions
         return _swap_batch(weights, texts, tree, donor, along, tables)[:, variant_of]
 
     return _in_batches(rows, weights, len(tree[-1].parent), swap)
@@ -289,12 +290,12 @@ def run_variants(
     None where there are none · `at: batch`, the live position that is swapped and read ·
     `donor(layer, z of the unchanged run)`: z of the donors, `batch head d_head` both · `cross`:
     cross-attention and what it reads; the swapped heads are then its own · `directions: direction
-    d_model` are read behind the last block; `batch stage d_model` are each text's own (see
-    `swap_sets`).
+    d_model` are read behind the last block; `batch stage d_model` and `batch stage direction
+    d_model` are each text's own (see `swap_sets`).
     """
     row = torch.arange(len(resid), device=weights.device)
     last = len(tree) - 1
-    stages = directions.unbind(1) if directions is not None and directions.ndim == 3 else ()
+    stages = directions.unbind(1) if directions is not None and directions.ndim >= 3 else ()
     # The last MLP need not be written where only its projection on common directions is asked for.
     last_unwritten = directions is not None and not stages and weights.config.family.adds_plainly
     moved_by_stage: list[Tensor] = []
@@ -332,14 +333,14 @@ def run_variants(
     if stages:
         for along in stages[len(tree) :]:
             moved_by_stage.append(_moved(forward.final_norm(weights, final), along))
-        return torch.stack(moved_by_stage, dim=-1)
+        return torch.stack(moved_by_stage, dim=2)
     return final if directions is None else (final - final[:, :1]) @ directions.T
 
 
 def _moved(resid: Tensor, along: Tensor) -> Tensor:
-    """How far variants are from the unchanged one along a direction. `batch variant d_model, batch
-    d_model`"""
-    return torch.einsum("bvd,bd->bv", resid - resid[:, :1], along)
+    """How far variants are from the unchanged one along a direction, or along several. `batch
+    variant d_model, batch ... d_model -> batch variant ...`"""
+    return torch.einsum("bvd,b...d->bv...", resid - resid[:, :1], along)
 
 
 def _swap(z: Tensor, branch: Branch, donor: Donor, layer: int, at: Tensor, row: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ Sources: Miller, Chughtai & Saunders 2024 (faithfulness); Wang et al. 2022 (mini
 """
 
 from collections.abc import Sequence
+from itertools import combinations, product
+from math import comb, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +54,37 @@ def random_sets(mask: Mask, count: int, rng: np.random.Generator) -> Mask:
         while (same := (drawn == mask).all((1, 2))).any():
             drawn[same] = [rng.permuted(mask, axis=1) for _ in range(int(same.sum()))]
     return drawn
+
+
+def other_sets(mask: Mask, count: int, rng: np.random.Generator) -> Mask:
+    """`count` different random sets with as many heads a layer as `mask` and none of its heads; all
+    there are where these are fewer. `-> set layer head`
+
+    Every layer must have as many heads outside `mask` as in it.
+    """
+    others: list[list[int]] = [np.flatnonzero(~heads).tolist() for heads in mask]
+    sizes = mask.sum(1).tolist()
+    possible = prod(comb(len(heads), size) for heads, size in zip(others, sizes, strict=True))
+    if possible <= count:
+        chosen = product(*map(combinations, others, sizes))
+        return np.stack([_mask_by_layer(by_layer, mask.shape) for by_layer in chosen])
+    drawn: dict[bytes, Mask] = {}
+    while len(drawn) < count:
+        by_layer = [
+            rng.permutation(heads)[:size].astype(int).tolist()
+            for heads, size in zip(others, sizes, strict=True)
+        ]
+        one = _mask_by_layer(by_layer, mask.shape)
+        drawn[one.tobytes()] = one
+    return np.stack([*drawn.values()])
+
+
+def _mask_by_layer(by_layer: Sequence[Sequence[int]], shape: tuple[int, ...]) -> Mask:
+    """`mask_of` from the heads of each layer. `-> layer head`"""
+    mask = np.zeros(shape, dtype=bool)
+    for layer, heads in enumerate(by_layer):
+        mask[layer, list(heads)] = True
+    return mask
 
 
 def faithfulness(total: Array) -> Array:

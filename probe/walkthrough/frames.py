@@ -442,6 +442,7 @@ def _family_facts(scene: Scene) -> Block:
     """What the steps of the page depend on, from the table of architectures and the config."""
     config = scene.view.weights.config
     block = scene.view.weights.blocks[0]
+    followed = scene.view.weights.blocks[scene.layer]
     source = scene.view.source
     special_positions = scene.view.special_tokens.nonzero()[:, 0].tolist()
     return {
@@ -451,7 +452,7 @@ def _family_facts(scene: Scene) -> Block:
         "scaled": config.family.scaled,
         "cap": config.attn_logit_softcapping,
         "parallel": config.family.parallel,
-        "positions": config.positions.kind,
+        "positions": config.positions.kind if followed.rotated else "none",
         "kv_heads": config.n_kv_heads,
         "norm_heads": block.norm_q is not None,
         "biased": {"q": block.b_q is not None, "o": block.b_o is not None},

@@ -20,8 +20,8 @@ from sklearn.metrics import accuracy_score, f1_score
 
 import probe
 from probe.evidence import evaluation, material
+from probe.evidence.centroids import predict
 from probe.evidence.columns import COLUMNS, METHODS
-from probe.evidence.evaluation import predict
 from probe.model.tokens import tokenize
 from probe.text import splits
 from probe.text.sentences import Sentence
@@ -376,7 +376,7 @@ def test_what_is_read_is_the_residual_stream_at_the_word_in_the_order_given(mode
         )
     )
     assert [task.material.word for task, _ in found] == ["bank", "mole", "zebra"]
-    for task, resid in found:
+    for task, (resid, _) in found:
         for sentence, states in zip(task.material.sentences, resid, strict=True):
             whole = probe.trace(model, sentence.text)
             # The last token of the word is the last one that starts before its end.

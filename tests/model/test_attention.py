@@ -4,9 +4,12 @@ import math
 
 import pytest
 import torch
+import transformers
 from torch.nn import functional
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from probe.model import attention
+from probe.model import attention, forward
+from probe.model.model import config_from
 
 HEADS, POS, D_HEAD, D_MODEL = 3, 7, 5, 11
 EXACT = {"rtol": 0, "atol": 1e-12}
@@ -166,6 +169,55 @@ def test_stretched_frequencies_by_hand() -> None:
     found = attention.rope_scaling(frequencies, factor=8, low=1, high=5, length=100)
     expected = frequencies * torch.tensor([1, 0.75 + 0.25 / 8, 0.25 + 0.75 / 8, 1 / 8])
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+BASE = {"rope_theta": 10000.0}
+SCALED = {
+    "linear": BASE | {"factor": 3.0},
+    "dynamic": BASE | {"factor": 3.0},
+    "llama3": BASE
+    | {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    | {"original_max_position_embeddings": 100},
+    "yarn": BASE | {"factor": 7.0, "original_max_position_embeddings": 300},
+    "yarn, its ends not rounded": BASE
+    | {"factor": 7.0, "original_max_position_embeddings": 300}
+    | {"truncate": False, "beta_fast": 20.0, "beta_slow": 2.0},
+    "yarn, scaled by two numbers": BASE
+    | {"factor": 7.0, "original_max_position_embeddings": 300}
+    | {"mscale": 0.7, "mscale_all_dim": 1.3},
+    "yarn, stretched as it says": BASE
+    | {"factor": 7.0, "original_max_position_embeddings": 300}
+    | {"attention_factor": 1.25},
+    "longrope": BASE
+    | {"original_max_position_embeddings": 300, "long_factor": [9.0] * 16}
+    | {"short_factor": [1 + number / 7 for number in range(16)]},
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_scaled_frequencies_are_those_of_transformers_to_the_last_digit(name: str) -> None:
+    stated = {"rope_type": name.partition(",")[0]} | SCALED[name]
+    sizes = {"hidden_size": 128, "num_attention_heads": 4, "max_position_embeddings": 2000}
+    # a fresh copy: their config writes into the one that it is given
+    theirs = transformers.LlamaConfig(**sizes, rope_parameters=dict(stated))
+    exact, stretch = ROPE_INIT_FUNCTIONS[stated["rope_type"]](theirs, "cpu")
+    raw = theirs.to_dict() | sizes | {"rope_parameters": stated, "vocab_size": 9}
+    architecture = "LlamaForCausalLM"
+    config = config_from(raw, where="a test", architecture=architecture, prepend_bos=True)
+    found = forward.rotary(config.positions, local=False)
+    assert found.dtype == exact.dtype and torch.equal(found, exact)
+    assert forward.rotary_stretch(config.positions, local=False) == stretch
+    # a text beyond the length of LongRoPE's short factors has other frequencies throughout
+    assert config.n_ctx == (300 if name == "longrope" else 2000)
+
+
+def test_alibi_by_hand() -> None:
+    torch.testing.assert_close(attention.alibi_slopes(4), 2.0 ** -torch.tensor([2.0, 4, 6, 8]))
+    # six heads: the four of above, then the first and the third of eight
+    last = attention.alibi_slopes(6)[4:]
+    torch.testing.assert_close(last, 2.0 ** -torch.tensor([1.0, 3.0]))
+    bias = attention.alibi(torch.tensor([0.5, 0.25]), torch.arange(3))
+    assert bias.tolist() == [[[0, 0.5, 1]], [[0, 0.25, 0.5]]]
 
 
 # 32 buckets up to 128, as T5 has them. Both ways: 16 each side, 8 of them exact, then 8 over

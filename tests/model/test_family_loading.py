@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from families import MADE, PAIRED, family_model, family_tokenizer, make_family
+from families import ENCODERS, KV_HEADS, MADE, PAIRED, family_model, family_tokenizer, make_family
 from safetensors.torch import load_file, save_file
 from test_load import edit_config, refusal
 from transformer_lens.model_bridge import TransformerBridge
@@ -19,6 +20,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import probe
 from probe.model.architectures import FAMILIES, SUPPORTED
 from probe.model.load import read_weights
+from probe.model.model import ACTIVATIONS, RopeScaling
 from probe.model.tokens import find_word, positions_of_span, tokenize
 from probe.model.trace import target_states, trace_target
 from probe.text.sentences import Corpus
@@ -59,8 +61,8 @@ def test_a_folder_gives_its_own_raw_tensors(kind: str, tmp_path: Path) -> None:
     )
     assert model.config.architecture == kind and model.origin.kind == "folder"
     assert model.config.n_decoder_layers == (2 if kind in PAIRED else 0)
-    assert model.config.causal == (kind not in (*PAIRED, "bert", "roberta"))
-    assert model.config.n_kv_heads == (2 if "num_key_value_heads" in MADE[kind][2] else 4)
+    assert model.config.causal == (kind not in (*PAIRED, *ENCODERS))
+    assert model.config.n_kv_heads == KV_HEADS[kind]
 
 
 def test_an_untied_t5_is_taken_though_transformers_writes_that_it_were_tied(tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def test_llama_3s_scaled_positions_are_taken(tmp_path: Path) -> None:
     rope = {"rope_type": "llama3", "rope_theta": 10000.0} | LLAMA3
     folder = make_family(tmp_path / "llama3", "llama", rope_parameters=rope)
     model = probe.load(folder, dtype=torch.float64)
-    assert model.config.positions.rope_scaling == (8.0, 1.0, 4.0, 256.0)
+    assert model.config.positions.rope_scaling == RopeScaling("llama3", 8.0, 1.0, 4.0, 256.0)
     assert probe.certify(model).require().ok
     plain = replace(model.config, positions=replace(model.config.positions, rope_scaling=None))
     with pytest.raises(probe.CrossCheckError, match="scores of layer 0"):
@@ -125,6 +127,55 @@ def test_llama_3s_scaled_positions_are_taken(tmp_path: Path) -> None:
         folder, rope_parameters={name: value for name, value in rope.items() if name != "factor"}
     )
     assert "factor of its rotary positions is None; give a number in config.json" in refusal(folder)
+
+
+LONG = {"short_factor": [1.0, 1.5, 2.0, 5.0], "long_factor": [2.0, 4.0, 8.0, 9.0]}
+LONG_TEXTS = {
+    "a Qwen2 with YaRN": (
+        "qwen2",
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}},
+        "yarn",
+    ),
+    "a Qwen3 with YaRN": (
+        "qwen3",
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}},
+        "yarn",
+    ),
+    "Phi-4-mini": (
+        "phi3",
+        {
+            "rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4} | LONG,
+            "original_max_position_embeddings": 36,
+        },
+        "longrope",
+    ),
+    "a Llama with linear positions": (
+        "llama",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}},
+        "linear",
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "changes", "scaling"), LONG_TEXTS.values(), ids=LONG_TEXTS)
+def test_positions_scaled_for_long_texts_are_taken(
+    kind: str, changes: dict[str, Any], scaling: str, tmp_path: Path
+) -> None:
+    model = probe.load(make_family(tmp_path / kind, kind, **changes), dtype=torch.float64)
+    scaled = model.config.positions.rope_scaling
+    assert scaled is not None and scaled.kind == scaling
+    assert probe.certify(model).require().ok
+    plain = replace(model.config, positions=replace(model.config.positions, rope_scaling=None))
+    with pytest.raises(probe.CrossCheckError, match="scores of layer 0"):
+        probe.certify(replace(model, config=plain)).require()
+    assert probe.load(model.bridge).config == model.config
+
+
+def test_dynamic_positions_are_plain_as_far_as_a_text_may_go(tmp_path: Path) -> None:
+    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 3.0}
+    model = probe.load(make_family(tmp_path / "llama", "llama", rope_parameters=rope))
+    assert model.config.positions.rope_scaling is None and model.config.n_ctx == 40
+    assert probe.certify(model, ["The" + " bank" * 36]).require().ok
 
 
 @pytest.mark.slow
@@ -281,14 +332,40 @@ ABSURD = [
         "rotary_dim is None in its config; give a whole number of at least 1",
     ),
 ]
+ROPE = {"full_attention": {"rope_type": "linear"}, "sliding_attention": {"rope_type": "default"}}
+ABSURD += [
+    (
+        "gemma3_text",
+        {"rope_parameters": ROPE},
+        "factor of its rotary positions is None; give a number in config.json",
+    ),
+    (
+        "llama",
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": "4"}},
+        "factor of its rotary positions is '4'; give a number in config.json",
+    ),
+    (
+        "phi3",
+        {"rope_scaling": {"type": "longrope"}, "rope_parameters": None},
+        "short_factor of its rotary positions is not a list of 4 numbers; correct its config",
+    ),
+    (
+        "smollm3",
+        {"no_rope_layers": [1, 2]},
+        "no_rope_layers does not say which of its 2 layers are rotated; correct its config",
+    ),
+    (
+        "smollm3",
+        {"no_rope_layers": None, "no_rope_layer_interval": 0},
+        "no_rope_layer_interval is 0 in its config; give a whole number of at least 1",
+    ),
+]
 QUICK, FOUR_BITS = {"activation_function": "quick_gelu"}, {"quantization_config": {"bits": 4}}
 RELATIVE, DECODER, DEEPER = (
     {"position_embedding_type": "relative_key"},
     {"is_decoder": True},
     {"decoder_layers": 3},
 )
-ROPE = {"full_attention": {"rope_type": "linear"}, "sliding_attention": {"rope_type": "default"}}
-LINEAR = {"rope_parameters": ROPE}
 NOT_COVERED = [
     (
         "gpt2",
@@ -297,8 +374,8 @@ NOT_COVERED = [
     ),
     (
         "gpt2",
-        {"architectures": None, "model_type": "falcon"},
-        f"its model_type is 'falcon', {OTHERS}",
+        {"architectures": None, "model_type": "mamba"},
+        f"its model_type is 'mamba', {OTHERS}",
     ),
     (
         "gpt2",
@@ -338,7 +415,7 @@ NOT_COVERED = [
     (
         "bert",
         {"hidden_act": "tanh"},
-        "known are gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish; load a standard",
+        f"known are {', '.join(ACTIVATIONS)}; load a standard",
     ),
     (
         "bert",
@@ -354,8 +431,8 @@ NOT_COVERED = [
     ("llama", {"attention_bias": True}, "attention_bias is True in its config"),
     (
         "llama",
-        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
-        "positions are of type 'yarn', and only ",
+        {"rope_parameters": {"rope_type": "mrope", "rope_theta": 1e4}},
+        "rope_type of its rotary positions is 'mrope', and certified are 'default', 'linear', ",
     ),
     ("qwen2", {"use_sliding_window": True}, "use_sliding_window is True in its config"),
     (
@@ -375,14 +452,13 @@ NOT_COVERED = [
     ),
     (
         "gemma3_text",
-        LINEAR,
-        "positions are of type 'linear', and only 'default' and 'llama3' are certified",
+        {"rope_parameters": ROPE | {"sliding_attention": {"rope_type": "linear"}}},
+        "rope_type is 'linear' for its local layers, and only 'default' is certified there; load",
     ),
-    (
-        "phi3",
-        {"rope_scaling": {"type": "longrope"}, "rope_parameters": None},
-        "positions are of type 'longrope'",
-    ),
+    ("opt", {"do_layer_norm_before": False}, "do_layer_norm_before is False in its config, and"),
+    ("opt", {"word_embed_proj_dim": 16}, "hidden_size is 28 and word_embed_proj_dim 16 in its"),
+    ("falcon", {"alibi": True}, "alibi is True in its config, and the from-scratch check covers"),
+    ("bloom", {"n_inner": 30}, "n_inner is 30 in its config, and the from-scratch check covers"),
 ]
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from checkpoints import SMALL_PARAMETERS, make_checkpoint
-from families import MADE, family_model, make_family
+from families import KV_HEADS, MADE, PAIRED, family_model, make_family
 
 import probe
 from probe.model.load import read_checkpoint
@@ -70,6 +70,10 @@ def test_the_formula_without_matrices_only_adds_positions_biases_and_norms():
 # `families.MADE`; 28 x 7 elsewhere.
 HEAD = {"t5": 28 * 5} | dict.fromkeys(("gpt_neox", "gptj", "phi3", "qwen2", "olmo2"), 32 * 8)
 HEAD |= dict.fromkeys(("llama", "mistral", "qwen3", "gemma2", "gemma3_text"), 32 * 6)
+HEAD |= {"mt5": HEAD["t5"]} | dict.fromkeys(("glm", "glm4"), 32 * 12)
+HEAD |= dict.fromkeys(("gemma", "vaultgemma", "arcee", "seed_oss", "ernie4_5"), 32 * 6)
+HEAD |= dict.fromkeys(("olmo3", "smollm3", "falcon", "phi", "stablelm", "starcoder2"), 32 * 8)
+HEAD |= dict.fromkeys(("nemotron", "jais2"), 32 * 8)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +116,8 @@ def test_tensors_of_every_family_agree_with_the_formula_and_with_hugging_face(ki
     assert counted.total == sum(tensor.numel() for tensor in model.weights.values())
     assert counted.tensors == len(model.weights)
     by_name = {part.name: part for part in counted.parts}
-    attentions = 6 if kind in ("t5", "bart", "marian") else 2
-    shared = 2 if "num_key_value_heads" in MADE[kind][2] else 4
+    attentions = 6 if kind in PAIRED else 2
+    shared = KV_HEADS[kind]
     assert {by_name[name].each for name in HEAD_PARTS} == {HEAD.get(kind, 28 * 7)}
     assert [by_name[name].number for name in HEAD_PARTS] == [
         n * attentions for n in (4, shared, shared, 4)

@@ -202,7 +202,7 @@ def test_target_states_are_the_traces_at_the_target_in_the_order_given_and_alone
         token, first = seen.tokens.ids[target], model.config.positions.first
         assert states.ids[row] == token
         embedded = model.weights[f"{family.embed}.weight"][token] * (
-            32**0.5 if kind.startswith("gemma") else 1
+            32**0.5 if "gemma" in kind else 1
         )
         assert torch.equal(states.token_embedding[row], embedded)
         table = model.weights.get(f"{family.position_table}.weight")

@@ -170,7 +170,8 @@ def test_a_swap_at_the_last_block_before_the_read_out_is_its_write_and_what_the_
     block, config = weights.blocks[0], model.config
     for number, text in enumerate(texts):
         resid = forward.embed(weights, torch.tensor(text.ids))
-        step = forward.attend(weights, block, resid)
+        bias = forward.position_bias(weights, len(text.ids))
+        step = forward.attend(weights, block, resid, bias=bias)
 
         def after(z, resid=resid, at=text.at):
             resid_mid = forward.attention_output(block, resid, z, config)["resid_mid"]

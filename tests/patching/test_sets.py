@@ -39,3 +39,19 @@ def test_random_sets_have_as_many_heads_in_every_layer_and_are_others():
 def test_where_there_is_no_other_set_it_is_the_set_itself():
     mask = sets.mask_of([(1, head) for head in range(HEADS)], (LAYERS, HEADS))
     assert (sets.random_sets(mask, 5, np.random.default_rng(0)) == mask).all()
+
+
+def test_other_sets_have_as_many_heads_in_every_layer_none_of_the_set_and_no_two_are_the_same():
+    mask = sets.mask_of([(0, 1), (2, 3)], (LAYERS, HEADS))
+    for count, expected in ((5, 5), (8, 8), (9, 9), (200, 3 * 3)):
+        found = sets.other_sets(mask, count, np.random.default_rng(0))
+        assert found.shape == (expected, LAYERS, HEADS) and not (found & mask).any()
+        assert all(drawn.sum(1).tolist() == [1, 0, 1] for drawn in found)
+        assert len({drawn.tobytes() for drawn in found}) == expected
+
+
+def test_other_sets_are_drawn_evenly():
+    mask = sets.mask_of([(0, 0), (1, 0), (2, 0)], (3, 5))
+    drawn = [sets.other_sets(mask, 1, np.random.default_rng(seed))[0] for seed in range(600)]
+    counts = np.sum(drawn, axis=0)
+    assert (counts[:, 0] == 0).all() and (np.abs(counts[:, 1:] - 150) < 45).all()

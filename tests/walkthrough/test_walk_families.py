@@ -26,9 +26,13 @@ SMALL = (
     "gpt_neo",
     "gemma2",
     "gemma3_text",
+    "vaultgemma",
+    "olmo3",
+    "starcoder2",
 )  # whose small models look back over five tokens only
 SINGLE = tuple(kind for kind in SINGLE if kind not in SMALL)
 CAUSAL = {kind: FAMILIES[kind].kind == "decoder" for kind in SINGLE}
+UNBIASED = ("gemma", "falcon", "smollm3", "arcee", "stablelm", "nemotron", "ernie4_5")
 STEPS = [
     "tokens",
     "layernorm",
@@ -135,11 +139,12 @@ def test_the_steps_and_tables_are_those_of_the_family(walked, kind):
     assert ("reads both ways" in page) == (kind in SINGLE and not config.causal)
     assert ("attention.mask(scores)" in page) == CAUSAL.get(kind, False)
     assert ("behind the sum, not in front of the head" in page) == family.norm_after_sum
-    assert ("are turned by angles" in page) == (config.positions.kind == "rotary")
+    rotated = not (config.positions.unrotated and config.positions.unrotated[walked.layer])
+    assert ("are turned by angles" in page) == (config.positions.kind == "rotary" and rotated)
     assert ("share 2 sets of keys and values" in page) == (config.n_kv_heads == 2)
     assert ("The MLP of this model reads E, not E′" in page) == family.parallel
     assert ("three matrices and no biases" in page) == (
-        kind in ("t5", "gptj", "llama", "phi3", "qwen3", "olmo2")
+        kind in ("t5", "mt5", "gptj", "llama", "phi3", "qwen3", "olmo2", *UNBIASED)
     )
     assert ("pass norms of their own" in page) == (kind in ("qwen3", "olmo2"))
 

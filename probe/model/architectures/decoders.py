@@ -168,6 +168,117 @@ GPT_NEOX = Family(
         unread=("rope.dimension_count", "tensor_data_layout"),
     ),
 )
+OPT = Family(
+    "OPT",
+    "decoder",
+    ("OPTForCausalLM",),
+    Keys(
+        HIDDEN | {"d_mlp": "ffn_dim"},
+        ("layer_norm_eps", 1e-5),
+        ("activation_function", "relu"),
+        must={
+            "do_layer_norm_before": (True,),
+            "_remove_final_layer_norm": (False,),
+            "enable_bias": (True,),
+            "layer_norm_elementwise_affine": (True,),
+        },
+        equal=(("hidden_size", "word_embed_proj_dim"),),
+        first=2,
+        reserved=2,
+    ),
+    prefix="model.decoder.",
+    in_float32=("softmax",),
+    attentions=causal(
+        {
+            **{role: (f"self_attn.{role}_proj", "h d +") for role in "qkv"},
+            "o": ("self_attn.out_proj", "d h +"),
+            "norm": ("self_attn_layer_norm", "d +"),
+            "in": ("fc1", "m d +"),
+            "out": ("fc2", "d m +"),
+            "norm_mlp": ("final_layer_norm", "d +"),
+        },
+        recomputed(),
+    ),
+    embed="embed_tokens",
+    position_table="embed_positions",
+    final_norm="final_layer_norm",
+)
+BLOOM = Family(
+    "BLOOM",
+    "decoder",
+    ("BloomForCausalLM",),
+    Keys(
+        {
+            "n_layers": "n_layer",
+            "n_heads": "n_head",
+            "d_model": "hidden_size",
+            "d_mlp": "n_inner",
+            "d_vocab": "vocab_size",
+        },
+        ("layer_norm_epsilon", 1e-5),
+        ("", "gelu_bloom"),
+        must={"apply_residual_connection_post_layernorm": (False,), "n_inner": (None,)},
+        wide=True,
+        context=("seq_length", 2048),
+    ),
+    prefix="transformer.",
+    positions="alibi",
+    in_float32=("softmax",),
+    attentions=causal(
+        {
+            "qkv": ("self_attention.query_key_value", "hgg d +"),
+            "o": ("self_attention.dense", "d h +"),
+            "norm": ("input_layernorm", "d +"),
+            "in": ("mlp.dense_h_to_4h", "m d +"),
+            "out": ("mlp.dense_4h_to_h", "d m +"),
+            "norm_mlp": ("post_attention_layernorm", "d +"),
+        },
+        fused="by head",
+        read={"attn_out": "attn.o.hook_out"},
+        layers="h.{}.",
+    ),
+    embed="word_embeddings",
+    embedding_norm="word_embeddings_layernorm",
+    final_norm="ln_f",
+)
+# The first of the line: one head of keys and values, no biases, and one norm for attention and MLP.
+FALCON = Family(
+    "Falcon",
+    "decoder",
+    ("FalconForCausalLM",),
+    Keys(
+        HIDDEN | {"d_mlp": "ffn_hidden_size"},
+        ("layer_norm_epsilon", 1e-5),
+        ("activation", "gelu"),
+        must={
+            "alibi": (False,),
+            "bias": (False,),
+            "multi_query": (True,),
+            "new_decoder_architecture": (False,),
+            "parallel_attn": (True,),
+        },
+        wide=True,
+        kv_heads=("", 1),
+    ),
+    prefix="transformer.",
+    positions="rotary",
+    in_float32=("softmax",),
+    parallel=True,
+    attentions=causal(
+        {
+            "qkv": ("self_attention.query_key_value", "hgg d"),
+            "o": ("self_attention.dense", "d h"),
+            "norm": ("input_layernorm", "d +"),
+            "in": ("mlp.dense_h_to_4h", "m d"),
+            "out": ("mlp.dense_4h_to_h", "d m"),
+        },
+        PARALLEL,
+        fused="by role",
+        layers="h.{}.",
+    ),
+    embed="word_embeddings",
+    final_norm="ln_f",
+)
 
 PARTS = {
     "q": ("self_attn.q_proj", "h d"),
@@ -179,6 +290,10 @@ PARTS = {
     "up": ("mlp.up_proj", "m d"),
     "out": ("mlp.down_proj", "d m"),
     "norm_mlp": ("post_attention_layernorm", "d"),
+}
+BIASED_NORMS = {
+    "norm": ("input_layernorm", "d +"),
+    "norm_mlp": ("post_attention_layernorm", "d +"),
 }
 SANDWICH_NORMS = {
     "norm_out": ("post_attention_layernorm", "d"),
@@ -304,6 +419,273 @@ OLMO2 = replace(
     ),
     gguf=replace(QWEN2_GGUF, architecture="olmo2", transformers=False),
 )
+OLMO3 = replace(
+    OLMO2,
+    name="OLMo 3",
+    architectures=("Olmo3ForCausalLM",),
+    keys=replace(
+        OLMO2.keys,
+        window=WINDOW,
+        kinds="layer_types",
+        global_every=("", 4),
+        rotary_base=500000.0,
+        local_base=("rope_theta", 500000.0),
+    ),
+    gguf=None,
+)
+SMOLLM3 = replace(
+    LLAMA,
+    name="SmolLM3",
+    architectures=("SmolLM3ForCausalLM",),
+    keys=replace(
+        LLAMA.keys,
+        tied=True,
+        must={
+            "attention_bias": (False,),
+            "mlp_bias": (False,),
+            "use_sliding_window": (False,),
+        },
+        rotary_base=2000000.0,
+        rotated=("no_rope_layers", ("no_rope_layer_interval", 4)),
+    ),
+    free_heads=False,
+    gguf=None,
+)
+PHI = Family(
+    "Phi",
+    "decoder",
+    ("PhiForCausalLM",),
+    Keys(
+        HIDDEN,
+        ("layer_norm_eps", 1e-5),
+        ("hidden_act", "gelu_new"),
+        tied=False,
+        must={"qk_layernorm": (False,)},
+        rotary_share=0.5,
+    ),
+    prefix="model.",
+    positions="rotary",
+    in_float32=("softmax",),
+    parallel=True,
+    attentions=causal(
+        {
+            "q": ("self_attn.q_proj", "h d +"),
+            "k": ("self_attn.k_proj", "g d +"),
+            "v": ("self_attn.v_proj", "g d +"),
+            "o": ("self_attn.dense", "d h +"),
+            "norm": ("input_layernorm", "d +"),
+            "in": ("mlp.fc1", "m d +"),
+            "out": ("mlp.fc2", "d m +"),
+        },
+        PARALLEL,
+    ),
+    embed="embed_tokens",
+    final_norm="final_layernorm",
+    head_bias="lm_head.bias",
+    ignored=LLAMA.ignored,
+)
+STABLELM = replace(
+    LLAMA,
+    name="StableLM",
+    architectures=("StableLmForCausalLM",),
+    keys=replace(
+        LLAMA.keys,
+        epsilon=("layer_norm_eps", 1e-5),
+        must={
+            "use_qkv_bias": (False,),
+            "qk_layernorm": (False,),
+            "use_parallel_residual": (False,),
+        },
+        rotary_share=0.25,
+    ),
+    norm="LayerNorm",
+    in_float32=("softmax",),
+    attentions=causal(PARTS | BIASED_NORMS),
+    free_heads=False,
+    gguf=None,
+)
+STARCODER2 = replace(
+    LLAMA,
+    name="StarCoder2",
+    architectures=("Starcoder2ForCausalLM",),
+    keys=Keys(
+        HIDDEN,
+        ("norm_epsilon", 1e-5),
+        ("hidden_act", "gelu_pytorch_tanh"),
+        must={"use_bias": (True,)},
+        window=("sliding_window", None),
+    ),
+    norm="LayerNorm",
+    gated=False,
+    in_float32=("softmax",),
+    attentions=causal(
+        {
+            "norm": ("input_layernorm", "d +"),
+            "q": ("self_attn.q_proj", "h d +"),
+            "k": ("self_attn.k_proj", "g d +"),
+            "v": ("self_attn.v_proj", "g d +"),
+            "o": ("self_attn.o_proj", "d h +"),
+            "norm_mlp": ("post_attention_layernorm", "d +"),
+            "in": ("mlp.c_fc", "m d +"),
+            "out": ("mlp.c_proj", "d m +"),
+        }
+    ),
+    gguf=None,
+)
+ARCEE = replace(
+    LLAMA,
+    name="Arcee",
+    architectures=("ArceeForCausalLM",),
+    keys=replace(LLAMA.keys, epsilon=("rms_norm_eps", 1e-5), activation=("hidden_act", "relu2")),
+    gated=False,
+    attentions=causal(without(PARTS, "gate", "up") | {"in": ("mlp.up_proj", "m d")}),
+    gguf=None,
+)
+SEED_OSS = replace(
+    LLAMA,
+    name="Seed-OSS",
+    architectures=("SeedOssForCausalLM",),
+    keys=replace(
+        LLAMA.keys,
+        sizes=HIDDEN | {"d_head": "head_dim"},
+        must={"attention_bias": (True,), "attention_out_bias": (False,), "mlp_bias": (False,)},
+    ),
+    attentions=QWEN2.attentions,
+    gguf=None,
+)
+ERNIE45 = replace(
+    LLAMA,
+    name="ERNIE 4.5",
+    architectures=("Ernie4_5ForCausalLM",),
+    keys=replace(
+        LLAMA.keys,
+        epsilon=("rms_norm_eps", 1e-5),
+        tied=True,
+        must={"use_bias": (False,)},
+        rotary_base=500000.0,
+    ),
+    interleaved=True,
+    in_float32=("norm", "rotation", "softmax"),
+    gguf=None,
+)
+GLM = replace(
+    LLAMA,
+    name="GLM",
+    architectures=("GlmForCausalLM",),
+    keys=replace(
+        LLAMA.keys,
+        sizes=HIDDEN | {"d_head": "head_dim"},
+        epsilon=("rms_norm_eps", 1.5625e-7),
+        must={"attention_bias": (True,)},
+        rotary_share=0.5,
+    ),
+    interleaved=True,
+    in_float32=("norm", "rotated", "softmax"),
+    plain_rounds=True,
+    attentions=causal(
+        without(PARTS, "gate", "up")
+        | {role: (PARTS[role][0], f"{PARTS[role][1]} +") for role in "qkv"}
+        | {"gate_up": ("mlp.gate_up_proj", "2m d")}
+    ),
+    gguf=None,
+)
+GLM4 = replace(
+    GLM,
+    name="GLM-4",
+    architectures=("Glm4ForCausalLM",),
+    norm_after_write=True,
+    attentions=causal(
+        dict(GLM.attentions[0].parts)
+        | {
+            "norm_out": ("post_self_attn_layernorm", "d"),
+            "norm_mlp_out": ("post_mlp_layernorm", "d"),
+        },
+        WRITE_REPLACEMENTS,
+        read=WRITTEN,
+    ),
+)
+NEMOTRON = replace(
+    LLAMA,
+    name="Nemotron",
+    architectures=("NemotronForCausalLM",),
+    keys=replace(
+        LLAMA.keys,
+        epsilon=("norm_eps", 1e-5),
+        activation=("hidden_act", "relu2"),
+        rotary_share=0.5,
+    ),
+    norm="LayerNorm",
+    offset=True,
+    gated=False,
+    in_float32=("softmax",),
+    attentions=causal(without(PARTS, "gate", "up") | BIASED_NORMS | {"in": ("mlp.up_proj", "m d")}),
+    gguf=None,
+)
+JAIS2 = replace(
+    NEMOTRON,
+    name="Jais 2",
+    architectures=("Jais2ForCausalLM",),
+    keys=replace(
+        NEMOTRON.keys,
+        epsilon=("layer_norm_eps", 1e-5),
+        must={"attention_bias": (True,), "mlp_bias": (True,)},
+        rotary_share=1.0,
+    ),
+    offset=False,
+    attentions=causal(
+        {
+            role: (name, shape if shape.endswith("+") else f"{shape} +")
+            for role, (name, shape) in NEMOTRON.attentions[0].parts.items()
+        }
+    ),
+)
+GPT_BIGCODE = replace(
+    GPT2,
+    name="GPTBigCode",
+    architectures=("GPTBigCodeForCausalLM",),
+    keys=replace(
+        GPT2.keys,
+        activation=("activation_function", "gelu_pytorch_tanh"),
+        must={
+            "scale_attn_weights": (True,),
+            "multi_query": (True,),
+            "add_cross_attention": (False,),
+        },
+        kv_heads=("", 1),
+    ),
+    transposed=False,
+    in_float32=("softmax",),
+    plain_rounds=True,
+    attentions=causal(
+        {
+            "norm": ("ln_1", "d +"),
+            "qkv": ("attn.c_attn", "hgg d +"),
+            "o": ("attn.c_proj", "d h +"),
+            "norm_mlp": ("ln_2", "d +"),
+            "in": ("mlp.c_fc", "m d +"),
+            "out": ("mlp.c_proj", "d m +"),
+        },
+        fused="by role",
+        layers="h.{}.",
+    ),
+    gguf=None,
+)
+GEMMA = replace(
+    LLAMA,
+    name="Gemma",
+    architectures=("GemmaForCausalLM",),
+    keys=replace(
+        LLAMA.keys,
+        sizes=HIDDEN | {"d_head": "head_dim"},
+        activation=("hidden_act", "gelu_pytorch_tanh"),
+        tied=True,
+        must={"attention_bias": (False,), "use_bidirectional_attention": (False, None)},
+    ),
+    offset=True,
+    scaled_embedding=True,
+    in_float32=("norm", "gain", "softmax"),
+    gguf=None,
+)
 GEMMA2 = replace(
     LLAMA,
     name="Gemma 2",
@@ -358,4 +740,12 @@ GEMMA3 = replace(
         },
         query_scalar=62,
     ),
+)
+VAULTGEMMA = replace(
+    GEMMA2,
+    name="VaultGemma",
+    architectures=("VaultGemmaForCausalLM",),
+    norm_after_write=False,
+    attentions=causal(PARTS | {"norm_mlp": ("pre_feedforward_layernorm", "d")}),
+    gguf=None,
 )

@@ -86,6 +86,20 @@ ROBERTA = replace(
     ignored=("pooler.*", "lm_head.decoder.bias", "embeddings.position_ids"),
     gguf=None,
 )
+XLM_ROBERTA = replace(
+    ROBERTA,
+    name="XLM-RoBERTa",
+    architectures=("XLMRobertaForMaskedLM",),
+    headless=("XLMRobertaModel",),
+    adapter="RobertaForMaskedLM",
+)
+CAMEMBERT = replace(
+    ROBERTA,
+    name="CamemBERT",
+    architectures=("CamembertForMaskedLM",),
+    headless=("CamembertModel",),
+    adapter="RobertaForMaskedLM",
+)
 
 # What a cross-attention, behind which no MLP stands, has no hooks of.
 MLP = ("mlp_out", "resid_post")
@@ -127,7 +141,7 @@ T5 = Family(
         ("layer_norm_epsilon", 1e-6),
         ("feed_forward_proj", "relu"),
         equal=(("num_layers", "num_decoder_layers"),),
-        context=512,
+        context=("n_positions", 512),
         start=("decoder_start_token_id", "pad_token_id"),
     ),
     norm="RMSNorm",
@@ -187,6 +201,15 @@ T5 = Family(
         unread=("attention.value_length", "attention.layer_norm_rms_epsilon"),
         transformers=True,
     ),
+)
+
+MT5 = replace(
+    T5,
+    name="mT5",
+    architectures=("MT5ForConditionalGeneration",),
+    keys=replace(T5.keys, activation=("feed_forward_proj", "gated-gelu")),
+    unembed_scaled=False,
+    gguf=None,
 )
 
 

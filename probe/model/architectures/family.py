@@ -60,12 +60,16 @@ class Keys:
     pair in `equal` must agree. `wide`: d_mlp is 4 d_model where its key is absent. `first` is the
     first row of the position table that a token uses and `reserved` how many rows the table has
     beyond the context; a key in place of a number is counted from behind that token's row.
-    `context` is a usual length for positions that have no end.
+    `context` is, for positions that have no end, the key of a usual length and that length.
+    `kv_heads` is the key of how many heads hold keys and values; 0 stands for as many as query, and
+    a number without a key is the family's own.
 
-    `window` is how far local layers look back; `kinds` names the list of what each layer is; where
-    there is no such list every `global_every`-th layer is global, none where it is 0.
-    `query_scalar` is what stands under the root in place of d_head; the caps bound scores and
-    logits. With each goes what an absent key means.
+    `rotated` names the list that says which layers have rotary positions; where there is no such
+    list all have but every so many-th, by the key beside it. `window` is how far local layers look
+    back; `kinds` names the list of what each layer is; where there is no such list every
+    `global_every`-th layer is global, none where it is 0. `query_scalar` is what stands under the
+    root in place of d_head; the caps bound scores and logits. With each goes what an absent key
+    means.
     """
 
     sizes: Mapping[str, str]
@@ -77,11 +81,13 @@ class Keys:
     wide: bool = False
     first: int | tuple[str, int] = 0
     reserved: int = 0
-    context: int = 0
+    context: tuple[str, int] = ("", 0)
+    kv_heads: tuple[str, int] = ("num_key_value_heads", 0)
     rotary_share: float = 1.0
     rotary_dims: str = ""
     rotary_base: float = 10000.0
     local_base: tuple[str, float | None] = ("", None)
+    rotated: tuple[str, tuple[str, int]] = ("", ("", 0))
     window: tuple[str, int | None] = ("", None)
     kinds: str = ""
     global_every: tuple[str, int] = ("", 0)
@@ -126,15 +132,17 @@ class Family:
     an `offset` norm is 1 + its weight. `interleaved` rotary positions rotate coordinates 2 i and
     2 i + 1 together, the others i and i + dims/2. `in_float32` says what the architecture's own
     code computes in float32 whatever the model's type: the variance of its norms, its norms up to
-    the gain or with it, its scores, its softmax. `plain_rounds` says that Hugging Face's model and
-    the hooked one, run in float64, round to float32 at different steps. `transposed` families hold
-    the matrices of their layers input x output, the others output x input.
+    the gain or with it, the queries and keys that it rotates or the whole rotation, its scores, its
+    softmax. `plain_rounds` says that Hugging Face's model and the hooked one, run in float64, round
+    to float32 at different steps. `transposed` families hold the matrices of their layers input x
+    output, the others output x input.
 
     `embed` to `head_bias` are the raw names of the weights of no layer; names with "{}" have one
     tensor per stack. `transform` is the product, the norm and the activation (the config's where
     empty) in front of the unembedding. `optional` weights, with their shapes, are read where they
     are there; `ignored` ones are read by no formula, "*" in them standing for any text. `gguf` says
-    how a GGUF file holds the family, None where it does not.
+    how a GGUF file holds the family, None where it does not. `adapter` is the class whose adapter
+    TransformerLens has for models of the same modules, where it has none for the family's own.
     """
 
     name: str
@@ -150,11 +158,13 @@ class Family:
     norm_after_write: bool = False
     offset: bool = False
     gated: bool = False
-    positions: Literal["learned", "sinusoidal", "rotary", "relative bias"] = "learned"
+    positions: Literal["learned", "sinusoidal", "rotary", "relative bias", "alibi"] = "learned"
     interleaved: bool = False
     scaled: bool = True
     scaled_embedding: bool = False
-    in_float32: tuple[Literal["variance", "norm", "gain", "scores", "softmax"], ...] = ()
+    in_float32: tuple[
+        Literal["variance", "norm", "gain", "rotated", "rotation", "scores", "softmax"], ...
+    ] = ()
     plain_rounds: bool = False
     parallel: bool = False
     special_tokens: bool = True
@@ -172,6 +182,7 @@ class Family:
     head_bias: str = ""
     ignored: tuple[str, ...] = ()
     gguf: GgufKeys | None = None
+    adapter: str = ""
 
     @property
     def adds_plainly(self) -> bool:

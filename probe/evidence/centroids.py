@@ -1,0 +1,69 @@
+"""The nearest sense centroid: which sense the vector at a word is closest to, at every depth.
+
+A sense is the mean of its vectors in training, compared by cosine. Ties, and cosines that differ in
+rounding only, go to the sense that is more frequent in training.
+
+Source: Loureiro et al. 2021.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probe.stats.resampling import Array
+from probe.text.splits import Holdout
+
+Senses = NDArray[np.int64]  # by their numbers in alphabetical order
+TIE_DECIMALS = 12  # of cosines in float64: what differs beyond is the order of the sums
+SMALLEST_NORM = 1e-300  # so that a vector of zeros stays one
+
+
+class Centroids(NamedTuple):
+    """The means of the senses in a training part: `senses`, the most frequent first, and `unit:
+    depth sense d_model`, each of length 1, in float64."""
+
+    senses: Senses
+    unit: Tensor
+
+
+def by_frequency(labels: Senses) -> Senses:
+    """The senses, the most frequent first, equally frequent ones by number."""
+    senses, counts = np.unique(labels, return_counts=True)
+    return senses[np.argsort(-counts, kind="stable")]
+
+
+def fit_centroids(resid: Tensor, labels: Senses, holdout: Holdout) -> Centroids:
+    """The centroid of every sense of the training part at every depth. `sentence depth d_model`"""
+    train = list(holdout.train)
+    senses = by_frequency(labels[train])
+    member = torch.tensor(senses[:, None] == labels[train], dtype=torch.float64)  # sense train
+    count = member.sum(1, keepdim=True)
+    means = [member @ resid[train, depth].double() / count for depth in range(resid.shape[1])]
+    return Centroids(senses, unit_vectors(torch.stack(means)))
+
+
+def cosines(resid: Tensor, centroids: Centroids) -> Array:
+    """Cosine of every vector with every centroid, rounded so that ties are ties. `n depth d_model
+    -> n depth sense`"""
+    by_depth = [
+        (unit_vectors(vectors) @ means.T).numpy()
+        for vectors, means in zip(resid.unbind(1), centroids.unit, strict=True)
+    ]
+    return np.round(np.stack(by_depth, axis=1), TIE_DECIMALS)
+
+
+def predict(resid: Tensor, labels: Senses, holdout: Holdout) -> Senses:
+    """The sense whose training mean has the largest cosine.
+    `sentence depth d_model -> depth test`"""
+    centroids = fit_centroids(resid, labels, holdout)
+    # The most frequent comes first, and argmax takes the first of equals.
+    nearest = cosines(resid[list(holdout.test)], centroids).argmax(-1)
+    return centroids.senses[nearest.T]
+
+
+def unit_vectors(vectors: Tensor) -> Tensor:
+    """In float64, of length 1; a vector of zeros stays one."""
+    return torch.nn.functional.normalize(vectors.double(), dim=-1, eps=SMALLEST_NORM)

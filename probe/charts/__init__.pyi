@@ -24,6 +24,7 @@ from .heads import mlps_beside_nouns as mlps_beside_nouns
 from .heads import named as named
 from .heads import separation_and_effect as separation_and_effect
 from .heads import survey_map as survey_map
+from .heads import survey_verdicts as survey_verdicts
 from .nouns import noun_distances as noun_distances
 from .nouns import noun_gaps as noun_gaps
 from .palette import as_pictures as as_pictures

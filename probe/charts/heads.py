@@ -225,6 +225,16 @@ def head_maps(word_heads: pd.DataFrame) -> Any:
     return finish(alt.hconcat(*charts), description)
 
 
+def survey_verdicts(heads: pd.DataFrame) -> pd.Series:
+    """What of the verdicts on one word can be said of heads over many: "opposes", "suggestive" or
+    "none". `heads` is the frame `survey_heads`."""
+    confirmed = heads["p"] < LEVEL
+    verdict = pd.Series("none", index=heads.index)
+    verdict[(heads["effect_low"] > 0) & (heads["effect"] >= SMALLEST) & ~confirmed] = "suggestive"
+    verdict[(heads["effect"] <= -SMALLEST) & confirmed] = "opposes"
+    return verdict
+
+
 def survey_map(heads: pd.DataFrame, *, limit: float) -> Any:
     """Layer x head grid of net swap effects over many words; marks and frames as in `head_map`.
 
@@ -233,14 +243,12 @@ def survey_map(heads: pd.DataFrame, *, limit: float) -> Any:
     or further than SMALLEST without being confirmed; a frame is round heads that were shown to move
     words and do more for them than for nouns of one meaning.
     """
-    shown = heads["p"] < LEVEL
-    verdict = pd.Series("none", index=heads.index)
-    verdict[(heads["effect_low"] > 0) & (heads["effect"] >= SMALLEST) & ~shown] = "suggestive"
-    verdict[(heads["effect"] <= -SMALLEST) & shown] = "opposes"
-    moves = shown & (heads["effect"] >= SMALLEST)
+    moves = (heads["p"] < LEVEL) & (heads["effect"] >= SMALLEST)
     ends = {"effect": "net", "effect_low": "net_low", "effect_high": "net_high"}
     comparison = heads["comparison"].where(moves, "")
-    rows = heads.rename(columns=ends).assign(word="", verdict=verdict, comparison=comparison)
+    rows = heads.rename(columns=ends).assign(
+        word="", verdict=survey_verdicts(heads), comparison=comparison
+    )
     clear = ((rows["net_low"] > 0) | (rows["net_high"] < 0)).sum()
     best = rows.nlargest(1, "net").iloc[0]
     names = ", ".join(head_names(rows[moves & (comparison == MORE)])) or "none"

@@ -55,7 +55,7 @@ KEPT_TIPS = tips(
 )
 DISTANCES = ("ambiguous words", "nouns of one meaning in their place")
 DISTANCE_TIPS = tips("what:N", "depth:Q | depth", "distance:Q | distance | .2f")
-HEIGHT = 200  # pixels of a picture of lines
+HEIGHT = 150  # pixels of a picture of lines
 
 
 def words_and_heads(cells: pd.DataFrame, words: Sequence[str], heads: Sequence[str]) -> Any:
@@ -96,10 +96,12 @@ def words_and_heads(cells: pd.DataFrame, words: Sequence[str], heads: Sequence[s
     frames = alt.Chart(outliers).mark_rect(**OUTLIER_FRAME).encode(x=x, y=y, tooltip=WORD_TIPS)
     far = ", ".join(f"{row.word} for {row.name}" for row in outliers.itertuples(index=False))
     description = (
-        f"Words and heads: what {counted(len(heads), 'head')} move of {counted(len(words), 'word')}, "
-        f"each in its own gap. Far from the other words: {far or 'none'}."
+        f"Words and heads: what {counted(len(heads), 'head')} move of "
+        f"{counted(len(words), 'word')}, each in its own gap. Far from the other words: "
+        f"{far or 'none'}."
     )
-    return finish(alt.layer(squares, numbers, dashes, frames), description, height=alt.Step(STEP))
+    picture = alt.layer(squares, numbers, dashes, frames)
+    return finish(picture, description, height=STEP * len(words))
 
 
 def _mark(effect: float) -> str:

@@ -3,14 +3,13 @@ from the tables of its survey. No sentences; what is said of a fact is the templ
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from probe.patching.sets import HeadIndex
-from probe.stats.numbers import counted
 from probe.stats.verdicts import LEVEL, SMALLEST
 
 NAMED = 3  # heads that a sentence names
@@ -213,7 +212,10 @@ def _kinds(frame: pd.DataFrame) -> list[KindsApart]:
         [gap] = rows[rows["layer"].isna()].to_dict("records")
         heads = rows[rows["layer"].notna()]
         heads = heads.assign(
-            name=[f"L{layer}H{head}" for layer, head in zip(heads["layer"], heads["head"], strict=True)]
+            name=[
+                f"L{layer}H{head}"
+                for layer, head in zip(heads["layer"], heads["head"], strict=True)
+            ]
         )
         largest = heads.loc[heads["difference"].abs().idxmax()]
         apart = heads[heads["p"] < LEVEL]

@@ -663,7 +663,9 @@ def sets_frames(
         rows += [(record.word, *values) for values in of_size]
         parts = dict(zip(("own", "others", "random"), map(np.asarray, columns), strict=True))
         sums.add(
-            [hash_of(record.word)], whole=np.array([record.whole]), **{name: one[None] for name, one in parts.items()}
+            [hash_of(record.word)],
+            whole=np.array([record.whole]),
+            **{name: one[None] for name, one in parts.items()},
         )
     per_word = pd.DataFrame(rows, columns=list(SETS))
     frames = {"survey_sets": per_word, "survey_carry_over": _carry_over(measured, sums)}

@@ -218,7 +218,8 @@ def write_folder(
 
 
 def _write_parts(parts: Iterable[pd.DataFrame], opened: BinaryIO) -> None:
-    """The parts one after the other as groups of rows of one Parquet file; there is at least one."""
+    """The parts, of which there are some, one after the other as groups of rows of one Parquet
+    file."""
     writer = None
     for part in parts:
         table = pyarrow.Table.from_pandas(part, preserve_index=False)

@@ -20,7 +20,6 @@ from probe.charts.palette import image
 from probe.evidence import tables
 from probe.evidence.columns import TABLES, dictionary
 from probe.evidence.survey_findings import (
-    LEADING,
     OUTLIER,
     HeadAcrossWords,
     SurveyFindings,
@@ -32,7 +31,7 @@ from probe.pages.output import SURVEY
 from probe.provenance import manifest
 from probe.stats import resampling
 from probe.stats.numbers import decimal, measured, p_value, percent
-from probe.stats.verdicts import GATE, SMALLEST
+from probe.stats.verdicts import GATE
 
 MOST_WORDS = 200  # in the picture of words and heads; the tables hold all
 MOST_ROWS = 500  # words in the table on the page
@@ -44,8 +43,8 @@ Section = dict[str, Any]
 def write_surveys(
     surveys: Sequence[Any], out: str | os.PathLike[str], *, command: str = ""
 ) -> Path:
-    """Write the page of the surveys of one or several models, their tables and the manifest; returns
-    the path of the page.
+    """Write the page of the surveys of one or several models, their tables and the manifest;
+    returns the path of the page.
 
     The tables of one model lie in `out`, those of several in a folder for each. Raises InputError
     when the folder cannot be written.
@@ -150,6 +149,7 @@ def render(
         compared=[_compared(findings) for findings in found] if len(found) > 1 else [],
         natural=None if natural_text is None else _natural(natural_text, made["without"]),
         marks=charts.MARKS,
+        verdicts=_verdicts(found),
         dictionary=_frames(surveys[0])["survey_columns"].to_dict("records"),
         downloads=[row for model in models for row in model["downloads"]],
         clear=percent(CLEAR),
@@ -164,6 +164,12 @@ def _limit(found: Sequence[SurveyFindings]) -> float:
     """Both ends of the maps' scale, one for all models."""
     effects = [head.effect for findings in found for head in findings.heads]
     return charts.effect_limit(pd.DataFrame({"net": effects}))
+
+
+def _verdicts(found: Sequence[SurveyFindings]) -> list[str]:
+    """The verdicts that have a mark in one of the maps."""
+    maps = [charts.survey_verdicts(one.frames["survey_heads"]) for one in found if one.ranked]
+    return charts.marked(pd.DataFrame({"verdict": pd.concat(maps)})) if maps else []
 
 
 # --- one model ------------------------------------------------------------------------------------
@@ -232,7 +238,11 @@ def lines(findings: SurveyFindings) -> Section:
     rows = []
     for head in leaders:
         spread_low, spread_high = _spread_ends(head)
-        drawn = {"effect": at(head.effect), "low": at(head.effect_low), "high": at(head.effect_high)}
+        drawn = {
+            "effect": at(head.effect),
+            "low": at(head.effect_low),
+            "high": at(head.effect_high),
+        }
         drawn |= {"from": at(spread_low), "to": at(spread_high)}
         drawn["width"] = f"{float(drawn['to']) - float(drawn['from']):.2f}"
         drawn["general"] = at(head.general) if head.comparison else ""
@@ -264,8 +274,7 @@ def _head_row(head: HeadAcrossWords) -> Section:
         "effect": measured(head.effect, head.effect_low, head.effect_high),
         "p": p_value(head.p),
         "between": percent(head.between_words),
-        "positive": head.words_positive,
-        "clear": head.words_clear,
+        "forward": f"{head.words_positive} of {head.words_clear}",
         "general": percent(head.general) if compared else "",
         "specific": specific,
         "p_specific": p_value(head.p_specific) if compared else "",
@@ -316,8 +325,8 @@ def _words_shown(findings: SurveyFindings) -> list[str]:
 
 
 def _every_word(findings: SurveyFindings, survey: Any, number: int) -> Section:
-    """A line for each word: its gap beside those of the nouns in its place, in parts of the mean gap
-    over words, or why it was not measured; and what the file says of it."""
+    """A line for each word: its gap beside those of the nouns in its place, in parts of the mean
+    gap over words, or why it was not measured; and what the file says of it."""
     words = findings.frames["survey_words"].reset_index(names="row")
     mean = words["gap"].mean()
     further = [str(name) for name in words.columns.difference(["row", *WORDS], sort=False)]
@@ -334,7 +343,9 @@ def _every_word(findings: SurveyFindings, survey: Any, number: int) -> Section:
                 "nouns": row["nouns"],
                 "clear": row["clear"],
                 "gap": "" if row["reason"] else decimal(row["gap"] / mean),
-                "general": "" if pd.isna(row["general_gap"]) else decimal(row["general_gap"] / mean),
+                "general": ""
+                if pd.isna(row["general_gap"])
+                else decimal(row["general_gap"] / mean),
                 "further": [_plain(row[name]) for name in further],
             }
         )
@@ -413,5 +424,3 @@ def notebook_html(survey: Any) -> str:
             picture=picture,
         )
     )
-
-

@@ -46,7 +46,9 @@ REPORTS = Path("reports")
 ModelOption = Annotated[
     str,
     Option(
-        "--model", help="A name (probe models lists them), a hub name, a folder or a GGUF file."
+        "--model",
+        help="A name (probe models lists them), a hub name (owner/name@revision for a checkpoint "
+        "of its training), a folder or a GGUF file.",
     ),
 ]
 DeviceOption = Annotated[str, Option("--device", help="Where the model runs, as cpu or cuda.")]

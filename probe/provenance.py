@@ -41,14 +41,16 @@ class Origin:
     of this machine.
 
     `stored` is the type in which the file holds the weights, or its types, the most frequent first:
-    "bfloat16", "Q4_1, float32".
+    "bfloat16", "Q4_1, float32". `read` says what was read of an object in memory:
+    "LlamaForCausalLM, adapters merged: default".
     """
 
-    kind: Literal["embedded", "hub", "folder", "file", "package", "bridge"]
+    kind: Literal["embedded", "hub", "folder", "file", "package", "in memory"]
     location: str
     revision: str | None
     sha256: str
     stored: str = "float32"
+    read: str = ""
 
 
 def manifest(
@@ -71,6 +73,7 @@ def manifest(
         "origin": {"kind": origin.kind, "location": origin.location, "revision": origin.revision},
         "weights_sha256": origin.sha256,
         "weights_stored_as": origin.stored,
+        "weights_read_from": origin.read,
         "seed": seed,
         "command": command if isinstance(command, str) else list(command),
         "data_sha256": data_sha256,

@@ -22,7 +22,8 @@ LARGE = ".safetensors"
 
 @dataclass(frozen=True)
 class Hub:
-    """A running hub: its address, the folders it serves by model name, and what it was asked for."""
+    """A running hub: its address, the folders it serves by model name (of a revision by
+    "name@revision"), and what it was asked for."""
 
     address: str
     models: Mapping[str, Path]
@@ -94,7 +95,7 @@ def _respond(hub: Hub, path: str) -> tuple[int, dict[str, str], bytes]:
             if _sha256(f) == path.split("/")[2]
         )
         return 200, {"Content-Type": "application/octet-stream"}, file.read_bytes()
-    name, action, rest = _split(hub, path)
+    name, action, revision, rest = _split(hub, path)
     if name in hub.gated:
         return 403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted."}, b""
     if name not in hub.models:
@@ -103,34 +104,48 @@ def _respond(hub: Hub, path: str) -> tuple[int, dict[str, str], bytes]:
             {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Invalid username or password."},
             b"",
         )
-    folder = hub.models[name]
+    commits = {commit_of(key): key for key in hub.models if key.partition("@")[0] == name}
+    known = {"main": name, COMMIT: name} | {key.partition("@")[2]: key for key in commits.values()}
+    key = (known | commits).get(revision)
+    if key is None:
+        said = {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "Invalid rev id"}
+        return 404, said, b""
+    folder = hub.models[key]
+    commit = commit_of(key)
     if action == "revision":
         return _json(
             {
                 "id": name,
-                "sha": COMMIT,
+                "sha": commit,
                 "siblings": [{"rfilename": f.name} for f in sorted(folder.iterdir())],
-            }
+            },
+            commit,
         )
     if action == "tree":
-        return _json([_entry(file) for file in sorted(folder.iterdir())])
-    return _resolve(hub, folder / rest)
+        return _json([_entry(file) for file in sorted(folder.iterdir())], commit)
+    return _resolve(hub, folder / rest, commit)
 
 
-def _split(hub: Hub, path: str) -> tuple[str, str, str]:
-    """("gpt2", "tree", "main") of /api/models/gpt2/tree/main, and ("gpt2", "resolve",
+def commit_of(key: str) -> str:
+    """The commit hash of a model, or of a revision of it."""
+    return hashlib.sha1(key.encode()).hexdigest() if "@" in key else COMMIT
+
+
+def _split(hub: Hub, path: str) -> tuple[str, str, str, str]:
+    """("gpt2", "tree", "main", "") of /api/models/gpt2/tree/main, and ("gpt2", "resolve", "main",
     "config.json") of a file's."""
     parts = path.removeprefix("/api/models").strip("/").split("/")
     at = next(
         (i for i, part in enumerate(parts) if part in ("revision", "tree", "resolve")), len(parts)
     )
-    return "/".join(parts[:at]), parts[at] if at < len(parts) else "revision", parts[-1]
+    action, revision, *rest = parts[at:] if at < len(parts) else ("revision", "main")
+    return "/".join(parts[:at]), action, revision, "/".join(rest)
 
 
-def _resolve(hub: Hub, file: Path) -> tuple[int, dict[str, str], bytes]:
+def _resolve(hub: Hub, file: Path, commit: str) -> tuple[int, dict[str, str], bytes]:
     if not file.is_file():
-        return 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT}, b""
-    headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{_sha256(file)[:40]}"', "Accept-Ranges": "bytes"}
+        return 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit}, b""
+    headers = {"X-Repo-Commit": commit, "ETag": f'"{_sha256(file)[:40]}"', "Accept-Ranges": "bytes"}
     if file.suffix != LARGE:
         return 200, headers, file.read_bytes()
     linked = {"X-Linked-Size": str(file.stat().st_size), "X-Linked-ETag": f'"{_sha256(file)}"'}
@@ -151,10 +166,10 @@ def _entry(file: Path) -> dict[str, object]:
     )
 
 
-def _json(content: object) -> tuple[int, dict[str, str], bytes]:
+def _json(content: object, commit: str) -> tuple[int, dict[str, str], bytes]:
     return (
         200,
-        {"Content-Type": "application/json", "X-Repo-Commit": COMMIT},
+        {"Content-Type": "application/json", "X-Repo-Commit": commit},
         json.dumps(content).encode(),
     )
 

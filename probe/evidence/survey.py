@@ -569,7 +569,7 @@ def write_record(path: Path, record: Record) -> Path:
 def read_record(path: Path, kind: type[Any] = WordRecord) -> Any:
     """The record of a file. Raises InputError where it is not whole."""
     try:
-        with np.load(path, allow_pickle=False) as opened:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as opened:
             values = {name: opened[name] for name in opened.files}
         others = json.loads(values.pop("_described").tobytes())
         for name in ("nouns", "sizes"):

@@ -1,8 +1,9 @@
-"""Everything that touches TransformerLens while a model is loaded: booting, reading a bridge back,
-trusting its hooks.
+"""Everything that makes a model for TransformerLens: Hugging Face's model of a folder, or a fresh
+one around tensors that were read already, inside a bridge.
 
-Apart from `load`, which reads files only, so that each side of the certificate has its own way to
-the weights.
+A folder is read twice, here by transformers and by `load` from the headers, so that each side of
+the certificate has its own way to the weights. What a GGUF file or an object holds is read once and
+shared: a second reader of the file, as tests run it, takes longer than everything else.
 """
 
 import copy
@@ -10,17 +11,16 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from fnmatch import fnmatchcase
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import torch
 
 from probe.errors import ModelError
 from probe.model.architectures import FAMILIES
-from probe.model.model import Config, Model, config_from, refuse
-from probe.model.weights import check_finite, expected_shapes
+from probe.model.model import Config, Model, refuse
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -67,7 +67,7 @@ def boot(
             folder, f"transformers refuses it ({in_short(error)})", "save it again"
         ) from error
     _require_whole(info, config, where=folder)
-    return _wrap(model.to(device), str(folder), tokenizer)
+    return boot_model(model.to(device), str(folder), tokenizer)
 
 
 def boot_gguf(
@@ -77,68 +77,76 @@ def boot_gguf(
     config: Config,
     weights: Mapping[str, torch.Tensor],
 ) -> "TransformerBridge":
-    """The same from a GGUF file, read a second time, by transformers' own reader, where that knows
-    the architecture.
-
-    `raw` is the config in Hugging Face's keys. Other architectures are filled with `weights`, so
-    that only the formulas are checked by two sides. The model is a fresh one: what the reader
-    returns calls itself quantised.
-    """
+    """The same around the tensors of a GGUF file; `raw` is its config in Hugging Face's keys."""
     import transformers
-    from transformers.initialization import no_init_weights
 
-    family = config.family
-    embedding = weights[f"{family.embed}.weight"]
-    model_class: Any = getattr(transformers, family.architectures[0])
+    device = weights[f"{config.family.embed}.weight"].device
+    model_class: Any = getattr(transformers, config.family.architectures[0])
     try:
         settings = model_class.config_class(
             **{key: value for key, value in raw.items() if key != "model_type"}
         )
-        if family.gguf and family.gguf.transformers:
-            state = _read_by_transformers(file, model_class, settings, config, embedding.dtype)
-            with no_init_weights():  # every weight is replaced; drawing them takes seconds
-                model = model_class._from_config(settings, attn_implementation="eager")
-        else:
-            state = {name: tensor.clone() for name, tensor in _full_names(weights, config).items()}
-            model = _drawn(model_class, settings, seed=0)
-        info = model.load_state_dict(state, strict=False, assign=True)
+        model = fresh_model(model_class, settings, weights, config, where=file)
     except ModelError:
         raise
-    # broad, because its readers and validators raise direct children of Exception
+    # broad, because its validators raise direct children of Exception
     except Exception as error:
         raise refuse(
             file, f"transformers refuses it ({in_short(error)})", "convert the model to GGUF again"
         ) from error
+    return boot_model(model.to(device), str(file), tokenizer)
+
+
+def fresh_model(
+    model_class: Any,
+    settings: Any,
+    weights: Mapping[str, torch.Tensor],
+    config: Config,
+    *,
+    where: object,
+    others: Mapping[str, torch.Tensor] = MappingProxyType({}),
+) -> Any:
+    """A Hugging Face model of its own around these very tensors: none is copied.
+
+    `weights` go by our names; `others`, by those of the class, are what no formula reads. Only what
+    no tensor gives is drawn, the same each time: the head of a checkpoint that has none. Raises
+    ModelError where the class asks for more.
+    """
+    dtype = weights[f"{config.family.embed}.weight"].dtype
+    settings = copy.deepcopy(settings)
+    # of a file that was dequantised: a model that calls itself quantised can neither be moved nor
+    # saved
+    vars(settings).pop("quantization_config", None)
+    is_drawn = not config.has_head or config.positions.kind == "sinusoidal"
+    model = _made(model_class, settings, seed=0 if is_drawn else None, dtype=dtype)
+    state = _full_names(weights, config)
+    # copies, because TransformerLens moves these into the product behind which they stand
+    state |= {name: state[name].clone() for name in config.family.optional if name in state}
+    held = model.state_dict().keys()
+    state |= {name: others[name] for name in others.keys() & held if name not in state}
+    info = model.load_state_dict(state, strict=False, assign=True)
     model.tie_weights()
-    tied = {f"{family.unembed}.weight", "lm_head.weight"} if config.tied else set()
-    missing = [name for name in info.missing_keys if name not in (*tied, *family.ignored)]
-    _require_whole(
-        {"missing_keys": missing, "mismatched_keys": info.unexpected_keys}, config, where=file
-    )
-    return _wrap(model.to(embedding.device, embedding.dtype).eval(), str(file), tokenizer)
+    family = config.family
+    if config.tied or not config.has_head:
+        tied = {f"{family.unembed}.weight", "lm_head.weight"}
+    else:
+        # transformers ties an untied T5 all the same, and leaves out the scale of the tied ones
+        unembedding = weights[f"{family.unembed}.weight"]
+        model.get_output_embeddings().weight = torch.nn.Parameter(unembedding)
+        tied = set()
+    ignored = (*family.ignored, *family.optional)
+    missing = [
+        name
+        for name in info.missing_keys
+        if name not in tied
+        and not any(fnmatchcase(name.removeprefix(family.prefix), known) for known in ignored)
+    ]
+    reported = {"missing_keys": missing, "mismatched_keys": info.unexpected_keys}
+    _require_whole(reported, config, where=where)
+    return model.eval().requires_grad_(False)
 
 
-def _read_by_transformers(
-    file: Path, model_class: Any, settings: Any, config: Config, dtype: torch.dtype
-) -> dict[str, torch.Tensor]:
-    """All weights as transformers reads them, without its bar, its map of names made once instead
-    of once a module."""
-    import gguf
-    from transformers import modeling_gguf_pytorch_utils as reader
-
-    once = cache(gguf.get_tensor_name_map)
-    with (
-        patch.object(gguf, "get_tensor_name_map", once),
-        patch.object(reader, "tqdm", lambda items, **_: items),
-    ):
-        model, info = model_class.from_pretrained(
-            file.parent, gguf_file=file.name, config=settings, dtype=dtype, **READ
-        )
-    _require_whole(info, config, where=file)
-    return dict(model.state_dict())
-
-
-def _require_whole(info: Mapping[str, Any], config: Config, *, where: Path) -> None:
+def _require_whole(info: Mapping[str, Any], config: Config, *, where: object) -> None:
     """Raises ModelError when transformers left a weight out; a head that the checkpoint never had
     is not one."""
     heads = () if config.has_head else (*config.family.head, config.family.unembed)
@@ -154,12 +162,20 @@ def _require_whole(info: Mapping[str, Any], config: Config, *, where: Path) -> N
             )
 
 
-def _drawn(model_class: Any, config: Any, *, seed: int) -> Any:
-    """A fresh model with weights drawn from the seed; the random numbers of the caller go on as
-    they were."""
+def _made(
+    model_class: Any, config: Any, *, seed: int | None, dtype: torch.dtype | None = None
+) -> Any:
+    """A fresh model with weights drawn from the seed, the random numbers of the caller going on as
+    they were; with None nothing is drawn, which takes seconds, because every weight is replaced."""
+    from transformers.initialization import no_init_weights
+
+    options = {"attn_implementation": "eager"} | ({} if dtype is None else {"dtype": dtype})
+    if seed is None:
+        with no_init_weights():
+            return model_class._from_config(config, **options)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return model_class._from_config(config, attn_implementation="eager")
+        return model_class._from_config(config, **options)
 
 
 def _full_names(weights: Mapping[str, torch.Tensor], config: Config) -> dict[str, torch.Tensor]:
@@ -183,27 +199,24 @@ def boot_untrained(
     name."""
     original = like.original_model
     held = next(like.parameters())
-    model = _drawn(type(original), original.config, seed=seed).to(held.device, held.dtype)
+    model = _made(type(original), original.config, seed=seed).to(held.device, held.dtype)
     weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     weights |= {ours: weights[theirs] for ours, theirs in RENAMED.items() if theirs in weights}
-    return _wrap(model, "untrained", tokenizer), weights
+    return boot_model(model, "untrained", tokenizer), weights
 
 
 def plain_model(model: Model) -> torch.nn.Module:
-    """A fresh Hugging Face model with no hooks, filled from the same raw weights."""
-    original = model.bridge.original_model
+    """A fresh Hugging Face model with no hooks around the same raw weights."""
+    original: Any = model.bridge.original_model
     with quiet():
-        plain = _drawn(type(original), original.config, seed=0)
-    plain.load_state_dict(_full_names(model.weights, model.config), strict=False, assign=True)
-    plain.tie_weights()
-    if not model.config.tied:
-        # transformers ties an untied T5 all the same, and leaves out the scale of the tied ones
-        unembedding = model.weights[f"{model.config.family.unembed}.weight"]
-        plain.get_output_embeddings().weight = torch.nn.Parameter(unembedding)
-    return plain.to(model.device, model.dtype).eval()
+        plain: torch.nn.Module = fresh_model(
+            type(original), original.config, model.weights, model.config, where=model.name
+        )
+    return plain.to(model.device)
 
 
-def _wrap(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
+def boot_model(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
+    """Hugging Face's model inside a bridge, which rebuilds it; raw mode."""
     from transformer_lens.model_bridge import TransformerBridge
 
     # TransformerLens would read a tokenizer without add_bos_token again from where it came, which
@@ -252,85 +265,3 @@ def quiet() -> Iterator[None]:
             logging.getLogger().handlers[:] = handlers
             if had_bars:
                 bars.enable_progress_bar()
-
-
-def read_bridge(bridge: Any, *, prepend_bos: bool) -> tuple[Config, dict[str, torch.Tensor]]:
-    """Config and raw tensors of an existing bridge, by Hugging Face name without the family's
-    prefix.
-
-    Raises ModelError for anything but an untouched model in raw mode, in evaluation, with finite
-    weights.
-    """
-    from transformer_lens.model_bridge import TransformerBridge
-
-    if not isinstance(bridge, TransformerBridge):
-        kind = type(bridge).__name__
-        raise refuse(
-            f"a {kind}",
-            "only a name, a folder or a TransformerBridge can be loaded",
-            "give one of these",
-        )
-    _check_raw(bridge)
-    original = bridge.original_model
-    raw = original.config.to_dict()
-    architecture = type(original).__name__
-    family = FAMILIES.get(str(raw.get("model_type")))
-    stored: dict[str, torch.Tensor] = {}
-    if family is not None:  # or the config is refused
-        named = (raw.get("architectures") or [""])[0]
-        if named in family.headless:  # says that the checkpoint had no head
-            architecture = named
-        stored = _state_of(original, family.prefix)
-        unembed = f"{family.unembed}.weight"
-        head = stored.get(RENAMED.get(unembed, unembed))
-        table = stored.get(f"{family.embed}.weight")
-        if head is not None and table is not None:
-            # an untied T5's config, as transformers writes it, says tied
-            raw["tie_word_embeddings"] = head.data_ptr() == table.data_ptr()
-    config = config_from(
-        raw, where="the bridge", architecture=architecture, prepend_bos=prepend_bos
-    )
-    # the bridge moves this bias into the product behind which it stood
-    moved = RENAMED | {"final_logits_bias": f"{config.family.unembed}.bias"}
-    optional = config.family.optional
-    weights = {}
-    for name, _ in expected_shapes(config, optional):
-        tensor = stored[moved.get(name, name)]
-        weights[name] = tensor[None] if name in optional and tensor.dim() == 1 else tensor
-    for name, values in weights.items():
-        check_finite(values, name, where="the bridge")
-    return config, weights
-
-
-def _state_of(original: torch.nn.Module, prefix: str) -> dict[str, torch.Tensor]:
-    """A model's tensors by name without the prefix, and without what the bridge puts around its
-    parts."""
-    state = {}
-    for name, tensor in original.state_dict().items():
-        plain = name.replace("._original_component", "").removeprefix(prefix)
-        state[plain] = tensor.detach()
-    return state
-
-
-def _check_raw(bridge: Any) -> None:
-    if bridge.compatibility_mode:
-        step = (
-            "boot it again with TransformerBridge.boot_transformers(...) and do not call "
-            "enable_compatibility_mode()"
-        )
-        raise refuse(
-            "the bridge",
-            "it is in compatibility mode, which changes every head's contribution",
-            step,
-        )
-    if bridge.training:
-        problem = "it is in training mode, where dropout changes every run"
-        raise refuse("the bridge", problem, "call bridge.eval() first")
-    for point in sorted(bridge.hook_dict.values(), key=lambda point: point.name):
-        for handle in (*point.fwd_hooks, *point.bwd_hooks):
-            # some bridges pass values on by hooks of their own
-            if not str(getattr(handle.user_hook, "__module__", "")).startswith("transformer_lens."):
-                problem = (
-                    f"it already carries hooks ({point.name}), which would change what is measured"
-                )
-                raise refuse("the bridge", problem, "call bridge.reset_hooks() first")

@@ -1,14 +1,15 @@
 """A name or a path -> the folder or GGUF file of a model on this machine, and what names there are.
 
 An embedded name comes first, then a packaged one, then what is a path or looks like one, then a hub
-name. A packaged model is carried as a file by a package of the package index, which is never
-imported: what it needs besides (a runtime of its own) is not needed here. Of the hub the local
-cache comes first, so that a model works offline from its second use on and keeps its revision until
-the user removes it. Only what loading reads is fetched: config, tokenizer and safetensors, never a
-pickle or code.
+name, with a revision behind an @ where one is meant. A packaged model is carried as a file by a
+package of the package index, which is never imported: what it needs besides (a runtime of its own)
+is not needed here. Of the hub the local cache comes first, so that a model works offline from its
+second use on and keeps its revision until the user removes it. Only what loading reads is fetched:
+config, tokenizer and safetensors, never a pickle or code.
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,6 +53,9 @@ ANSWER_WITHIN = 6
 INSTEAD = (
     "a folder with config.json, tokenizer and safetensors works too, and tiny-senses needs nothing"
 )
+# What a string of a class looks like: "GPT2LMHeadModel", "<class 'transformers...'>".
+CLASS_NAME = re.compile(r"<class .*>|[A-Z]\w*(Model|For[A-Z]\w*)")
+ADAPTER = "adapter_config.json"
 # Every failure of the network arrives as one of these: httpx's errors are the bases of the hub's
 # own.
 NETWORK_ERRORS = (
@@ -125,16 +129,28 @@ def find(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
         path, revision = find_packaged(name)
     elif path.is_dir():
         kind = "folder"
+        if (path / ADAPTER).is_file() and not (path / "config.json").is_file():
+            raise _is_adapter(name)
         name = name_of(path.resolve())
     elif path.suffix == GGUF and path.is_file():
         kind = "file"
         name = name_of(path.resolve().with_suffix(""))
     elif isinstance(source, os.PathLike) or _looks_like_a_path(name) or path.is_file():
         raise _no_model_at(path, name)
+    elif CLASS_NAME.fullmatch(name):
+        step = "give a name, a folder, or an object that from_pretrained(...) returned"
+        raise refuse(name, "that is the name of a class, which holds no weights", step)
     else:
         kind = "hub"
-        path, revision = fetch(name)
+        repository, _, wanted = name.partition("@")
+        path, revision = fetch(repository, wanted) if wanted else fetch(name)
     return _gguf_in(path) or path, Origin(kind, name, revision, "")
+
+
+def _is_adapter(name: str) -> ModelError:
+    problem = f"it is an adapter, as of LoRA ({ADAPTER}), and no model"
+    step = "load the model that it adapts, then give PeftModel.from_pretrained(model, folder)"
+    return refuse(name, problem, step)
 
 
 def _no_model_at(path: Path, name: str) -> ModelError:
@@ -168,6 +184,7 @@ def name_of(folder: Path) -> str:
 
 def _looks_like_a_path(text: str) -> bool:
     ends = (GGUF, "/", os.sep)
+    text, _, _ = text.partition("@")  # a revision may hold more: refs/pr/1
     return (
         text.startswith((".", "~", "/", os.sep))
         or text.endswith(ends)
@@ -194,8 +211,9 @@ def find_packaged(name: str) -> tuple[Path, str]:
     return held[0] if held[0].suffix == GGUF else held[0].parent, installed.version
 
 
-def fetch(name: str) -> tuple[Path, str]:
-    """The folder that holds the model `name` of the hub, and its revision (a commit hash).
+def fetch(name: str, revision: str | None = None) -> tuple[Path, str]:
+    """The folder that holds the model `name` of the hub, at a branch, tag or commit where one is
+    given, and its revision (a commit hash).
 
     Downloads with a progress bar on a terminal when the cache lacks it. Raises ModelError with one
     sentence when the name is not a valid one, the hub cannot be reached, knows no such model, or
@@ -206,38 +224,47 @@ def fetch(name: str) -> tuple[Path, str]:
     except errors.HFValidationError as error:
         problem = "that is neither a folder here, an embedded model nor a possible hub name"
         raise refuse(repr(name), problem, INSTEAD) from error
-    folder = _cached(name) or _download(name)
+    folder = _cached(name, revision) or _download(name, revision)
     return folder, folder.name
 
 
-def _cached(name: str) -> Path | None:
+def _cached(name: str, revision: str | None) -> Path | None:
     """The cached folder when everything that loading needs is in it, so that nothing is asked of
     the network."""
     try:
-        folder = Path(snapshot_download(name, allow_patterns=WANTED, local_files_only=True))
+        folder = Path(
+            snapshot_download(name, revision=revision, allow_patterns=WANTED, local_files_only=True)
+        )
     except errors.LocalEntryNotFoundError:
         return None
     complete = (folder / "config.json").is_file() and has_tokenizer(folder) and has_weights(folder)
     return folder if complete else None
 
 
-def _download(name: str) -> Path:
+def _download(name: str, revision: str | None) -> Path:
     """Asks the hub what it has, then fetches what is wanted; the question has a time limit, which
     the library lacks."""
+    said = f"{name}@{revision}" if revision else name
     try:
         with _only_what_helps():
-            listed = HfApi().model_info(name, timeout=ANSWER_WITHIN).siblings or ()
-            if not any(file.rfilename.endswith(".safetensors") for file in listed):
+            info = HfApi().model_info(name, revision=revision, timeout=ANSWER_WITHIN)
+            listed = {file.rfilename for file in info.siblings or ()}
+            if ADAPTER in listed and "config.json" not in listed:
+                raise _is_adapter(said)
+            if not any(file.endswith(".safetensors") for file in listed):
                 raise refuse(
-                    name,
+                    said,
                     f"the hub {constants.ENDPOINT} has no safetensors of it, only a pickle or "
                     "nothing",
                     "convert it with save_pretrained(folder, safe_serialization=True) and load "
                     "that folder",
                 )
-            return Path(snapshot_download(name, allow_patterns=WANTED, etag_timeout=ANSWER_WITHIN))
+            fetched = snapshot_download(
+                name, revision=revision, allow_patterns=WANTED, etag_timeout=ANSWER_WITHIN
+            )
+            return Path(fetched)
     except NETWORK_ERRORS as error:
-        raise _refusal(name, error) from error
+        raise _refusal(said, error) from error
 
 
 def _refusal(name: str, error: BaseException) -> ModelError:
@@ -245,6 +272,10 @@ def _refusal(name: str, error: BaseException) -> ModelError:
     hub = f"the hub {constants.ENDPOINT}"
     if isinstance(error, errors.GatedRepoError):
         problem = f"{hub} asks for a login and for its terms to be accepted"
+    elif isinstance(error, errors.RevisionNotFoundError):
+        repository, _, revision = name.partition("@")
+        problem = f"{hub} has no branch, tag or commit {revision!r} of it"
+        return refuse(name, problem, f"choose one that {constants.ENDPOINT}/{repository} lists")
     elif isinstance(error, errors.RepositoryNotFoundError):
         problem = f"{hub} has no public model of that name, and there is no such folder here"
     elif constants.HF_HUB_OFFLINE:
@@ -314,6 +345,20 @@ def has_tokenizer(folder: Path) -> bool:
     return (folder / "tokenizer.json").is_file() or all(
         (folder / n).is_file() for n in ("vocab.json", "merges.txt")
     )
+
+
+def find_tokenizer(source: str) -> Path | None:
+    """The folder, or the cached files of the hub name, that hold the tokenizer of a model which
+    says that it came from `source`; None where there are none here."""
+    if not source:
+        return None
+    folder = Path(source)
+    if not folder.is_dir():
+        try:
+            folder = Path(snapshot_download(source, allow_patterns=WANTED, local_files_only=True))
+        except (errors.LocalEntryNotFoundError, errors.HFValidationError):
+            return None
+    return folder if has_tokenizer(folder) else None
 
 
 def weight_map(folder: Path) -> dict[str, str]:

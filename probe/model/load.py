@@ -1,5 +1,5 @@
-"""One door for every model: a name, a folder, a GGUF file or an existing TransformerBridge ->
-Model; and the weights of a model's one stack.
+"""One door for every model: a name, a folder, a GGUF file or a model in memory -> Model; and the
+weights of a model's one stack.
 
 Every public function that takes a model begins with `model = load(model)`, so it takes what `load`
 takes, and a Model passes through as it is. What `load` can be asked for stands in `ModelSource`.
@@ -7,7 +7,8 @@ takes, and a Model passes through as it is. What `load` can be asked for stands 
 Decisions that stand here: raw weights (compatibility mode changes every head's contribution), eager
 attention, no remote code, safetensors or GGUF only, and a self-check of the hooks on one short text
 before anybody sees the model. What a name stands for is decided in `find`, what a GGUF file must
-hold in `gguf`, what TransformerLens must do in `bridge`; what a folder must hold before any of it
+hold in `gguf`, what is taken of an object in memory in `objects`, what TransformerLens must do in
+`bridge`; what a folder must hold before any of it
 is believed, here: the sizes that the config promises are compared with those that the safetensors
 headers state before memory is taken. The forward from scratch runs from the tensors read here,
 which never pass through Hugging Face's model classes.
@@ -20,65 +21,109 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
+from weakref import WeakKeyDictionary
 
 import torch
 from safetensors import SafetensorError, safe_open
 
-from probe.errors import InputError
+from probe.errors import InputError, ModelError
 from probe.model.architectures import FAMILIES, require_single
 from probe.model.bridge import (
     LOCAL,
     boot,
     boot_gguf,
+    boot_model,
     boot_untrained,
     check_config_file,
+    fresh_model,
     in_short,
     quiet,
-    read_bridge,
 )
-from probe.model.find import INDEX, SINGLE, find, has_tokenizer, name_of, weight_files, weight_map
+from probe.model.find import (
+    INDEX,
+    SINGLE,
+    find,
+    find_tokenizer,
+    has_tokenizer,
+    weight_files,
+    weight_map,
+)
 from probe.model.hooks import check_hooks
 from probe.model.model import RESAVE, Config, Model, read_config, read_json, refuse
+from probe.model.objects import (
+    Held,
+    hold,
+    read_object,
+    read_state,
+    require_same,
+    require_same_words,
+    state_key,
+)
 from probe.model.weights import Weights, check_finite, expected_shapes, read_stacks, stored_types
 from probe.provenance import Origin
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from probe.model.gguf import GgufFile
 
 TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}  # how the first BERTs called the two of a norm
-DTYPES = (torch.float32, torch.float64)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 # Cuts in front of byte-level merges for which transformers' converter takes GPT-2's. SmolLM's own,
 # which sets digits apart, gives the same tokens: its merges know no two digits.
 LIKE_GPT2 = (None, "gpt-2", "gpt2", "default", "smollm", "mpt", "olmo", "jais", "phi-2")
 GIVE_TOKENIZER = "put the tokenizer.json of this model beside the file"
+# Of the rows of an embedding, the share that has a token: tables are padded by a few per cent.
+LEAST_KNOWN = 0.9
 SHORT_TEXT = "The mole dug under the river bank."
 
 
-# Whatever a public function takes as its model. A Union, because TransformerLens is imported for
-# types only and `|` cannot hold a name in quotes.
-ModelSource: TypeAlias = Union[Model, "TransformerBridge", str, os.PathLike[str]]
+# Whatever a public function takes as its model; beyond it, what other libraries wrap around one of
+# the objects. A Union, because these are imported for types only and `|` cannot hold a name in
+# quotes.
+ModelSource: TypeAlias = Union[Model, "PreTrainedModel", "TransformerBridge", str, os.PathLike[str]]
+
+
+class Loaded(NamedTuple):
+    """What was made of an object in memory, from which state of it and with which options."""
+
+    state: tuple[object, ...]
+    options: tuple[object, ...]
+    model: Model
+
+
+# An object is loaded once; it is forgotten with the object.
+_LOADED: WeakKeyDictionary[Any, Loaded] = WeakKeyDictionary()
 
 
 def load(
     source: ModelSource,
     *,
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype | str = torch.float32,
+    tokenizer: Any = None,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | str | None = None,
     prepend_bos: bool = True,
 ) -> Model:
-    """A checked Model of a name, a folder, a GGUF file or an existing TransformerBridge.
+    """A checked Model of a name, a folder, a GGUF file or a model in memory.
 
     An embedded name comes first ("tiny-senses"), then a packaged one ("smollm2"), then an existing
     folder or file or anything that looks like a path ("./gpt2", "~/gpt2", "a/b/c", "model.gguf"),
-    then a hub name ("gpt2", "owner/name"). Weights stored in another type, float16 or quantised,
-    are computed with in `dtype`, torch.float32 or torch.float64 or the name of one. A bridge keeps
-    its own device and dtype and must be in raw mode; a Model comes back as it is. Raises ModelError
-    or UnsupportedModel with one sentence that names the file and the next step.
+    then a hub name ("gpt2", "owner/name"), a revision behind it ("owner/name@step1000"). Weights
+    stored in another type, float16 or quantised, are computed with in `dtype`: torch.float32
+    (usual), torch.float64, torch.bfloat16, or the name of one.
+
+    In memory a Hugging Face model is taken, with adapters or without, a TransformerBridge, and what
+    another library wraps around one of them. It keeps its device and its type and shares its
+    weights, unless `device` or `dtype` asks for others; adapters are merged in a copy of the
+    tensors that they touch. `tokenizer` is that of a Hugging Face model whose source does not tell
+    it. The object stays as it is, and is loaded once: asked again with the same options, it gives
+    the same Model until its tensors are changed. A change made through `.data` is not noticed;
+    there, delete the Model and give a new object. A Model comes back as it is.
+
+    Raises ModelError or UnsupportedModel with one sentence that names the file and the next step.
 
     Example:
         >>> model = probe.load("tiny-senses")
@@ -90,9 +135,14 @@ def load(
     if isinstance(source, Model):
         return source
     if not isinstance(source, str | os.PathLike):
-        return _checked(_from_bridge(source, prepend_bos))
-    loaded_dtype = _dtype(dtype, source)
-    loaded_device = _device(device)
+        return _from_object(source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos)
+    if tokenizer is not None:
+        raise InputError(
+            f"Cannot load {source} with tokenizer=: a name, a folder and a file bring their own; "
+            "leave it out."
+        )
+    loaded_dtype = _dtype(dtype or torch.float32, source)
+    loaded_device = _device(device or "cpu")
     path, origin = find(source)
     read = _from_folder if path.is_dir() else _from_gguf
     model = read(path, origin, device=loaded_device, dtype=loaded_dtype, prepend_bos=prepend_bos)
@@ -120,8 +170,8 @@ def _dtype(dtype: torch.dtype | str, source: object) -> torch.dtype:
         if dtype in (known, str(known).removeprefix("torch.")):
             return known
     raise InputError(
-        f"Cannot load {source} in {dtype}: the certificate holds for torch.float32 and "
-        "torch.float64."
+        f"Cannot load {source} in {dtype}: the certificate holds for torch.float32, torch.float64 "
+        "and torch.bfloat16."
     )
 
 
@@ -285,26 +335,164 @@ def check_tokenizer(tokenizer: Any, config: Config, *, where: object) -> "PreTra
     return tokenizer
 
 
-def _from_bridge(bridge: Any, prepend_bos: bool) -> Model:
-    config, weights = read_bridge(bridge, prepend_bos=prepend_bos)
-    embedding = weights[f"{config.family.embed}.weight"]
-    dtype = embedding.dtype
-    if dtype not in DTYPES:
-        raise refuse("the bridge", f"it runs in {dtype}", "boot it again with dtype=torch.float32")
-    if bridge.tokenizer is None:
-        raise refuse("the bridge", "it has no tokenizer", "boot it again with tokenizer=...")
-    tokenizer = check_tokenizer(bridge.tokenizer, config, where="the bridge")
-    name = name_of(Path(str(bridge.cfg.model_name)))
-    stored = str(dtype).removeprefix("torch.")
-    origin = Origin("bridge", name, None, _sha256_of_tensors(weights), stored)
-    return Model(name, bridge, tokenizer, config, weights, origin, embedding.device, dtype)
+def _from_object(
+    source: object,
+    tokenizer: Any,
+    *,
+    device: str | torch.device | None,
+    dtype: torch.dtype | str | None,
+    prepend_bos: bool,
+) -> Model:
+    """The Model of an object in memory: the one that was made of it before, where it is as it
+    was."""
+    held = hold(source)
+    own_device = None if device is None else _device(device)
+    own_dtype = None if dtype is None else _dtype(dtype, held.said)
+    options = (own_device, own_dtype, prepend_bos)
+    state = state_key(held)
+    known = _LOADED.get(held.original)
+    as_it_was = known is not None and (known.state, known.options) == (state, options)
+    # the tokenizer need be given only once
+    if known is not None and as_it_was and tokenizer in (None, known.model.tokenizer):
+        return known.model
+    read = _unfolded if held.folded else _shared
+    with quiet():
+        model = read(held, tokenizer, device=own_device, dtype=own_dtype, prepend_bos=prepend_bos)
+    _LOADED[held.original] = Loaded(state, options, model)
+    return model
+
+
+def _shared(
+    held: Held,
+    tokenizer: Any,
+    *,
+    device: torch.device | None,
+    dtype: torch.dtype | None,
+    prepend_bos: bool,
+) -> Model:
+    """A Model around the tensors of an object."""
+    state, adapters = read_state(held.original)
+    config, weights = read_object(held, state, prepend_bos=prepend_bos)
+    stored = stored_types((str(t.dtype).removeprefix("torch.") for t in weights.values()), {})
+    dtype = dtype or _own_dtype(held, weights)
+    devices = {tensor.device for tensor in weights.values()}
+    if len(devices) > 1 and device is None:
+        problem = f"its weights lie on {len(devices)} devices"
+        raise refuse(held.said, problem, "pass device=, for which they are copied")
+    weights = {name: tensor.to(device, dtype) for name, tensor in weights.items()}
+    others = {
+        name: tensor.to(device, dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in state.items()
+    }
+    given = tokenizer if tokenizer is not None else held.tokenizer
+    own = check_tokenizer(_tokenizer_of(held, given), config, where=held.said)
+    if tokenizer is not None:
+        _require_own_tokenizer(held, tokenizer, config)
+    model_class = _class_of(held, config)
+    fresh = fresh_model(
+        model_class, held.original.config, weights, config, where=held.said, others=others
+    )
+    fresh = fresh.to(device or devices.pop())
+    ids = own(SHORT_TEXT, add_special_tokens=config.special_tokens)["input_ids"]
+    require_same(held, fresh, config, ids[: config.n_ctx])
+    bridge = boot_model(fresh, held.source or held.name, own)
+    origin = Origin(
+        "in memory", held.name, None, _sha256_of_tensors(weights), stored, read=_how(held, adapters)
+    )
+    return _checked(Model(held.name, bridge, own, config, weights, origin, fresh.device, dtype))
+
+
+def _class_of(held: Held, config: Config) -> Any:
+    """The class to make a fresh model of: the object's own, or, where that has no language-model
+    head, the one that has."""
+    import transformers
+
+    if config.has_head:
+        return type(held.original)
+    return getattr(transformers, config.family.architectures[0])
+
+
+def _how(held: Held, adapters: tuple[str, ...]) -> str:
+    """What was read of an object, for the provenance of a result."""
+    kind = type(held.original).__name__
+    whole = kind if held.bridge is None else f"{kind} in a TransformerBridge"
+    return f"{whole}, adapters merged: {', '.join(adapters)}" if adapters else whole
+
+
+def _own_dtype(held: Held, weights: Mapping[str, torch.Tensor]) -> torch.dtype:
+    """The type that an object's weights are in."""
+    found = sorted({tensor.dtype for tensor in weights.values()}, key=str)
+    if len(found) == 1 and found[0] in DTYPES:
+        return found[0]
+    problem = f"its weights are in {' and '.join(map(str, found))}"
+    raise refuse(held.said, problem, "pass dtype=torch.float32, for which they are copied")
+
+
+def _tokenizer_of(held: Held, given: Any) -> Any:
+    """The tokenizer given with an object, or that of the folder or hub name that it came from."""
+    if given is not None:
+        return given
+    folder = find_tokenizer(held.source)
+    if folder is None:
+        if held.bridge is not None:
+            raise refuse(held.said, "it has no tokenizer", "boot it again with tokenizer=...")
+        step = "pass tokenizer=, as AutoTokenizer.from_pretrained(...) gives it"
+        raise refuse(held.said, "its tokenizer cannot be told from it", step)
+    return _read_tokenizer(folder, "AutoTokenizer")
+
+
+def _require_own_tokenizer(held: Held, tokenizer: Any, config: Config) -> None:
+    """ModelError for a tokenizer that a caller chose and that was made for another model: nearly
+    every row of an embedding belongs to a token."""
+    known = len(tokenizer)
+    if known < LEAST_KNOWN * config.d_vocab:
+        problem = f"the tokenizer knows {known:,} tokens and it embeds {config.d_vocab:,}"
+        raise refuse(held.said, problem, "pass the tokenizer that belongs to these weights")
+
+
+def _unfolded(
+    held: Held,
+    tokenizer: Any,
+    *,
+    device: torch.device | None,
+    dtype: torch.dtype | None,
+    prepend_bos: bool,
+) -> Model:
+    """The model that a bridge in compatibility mode was before: read again from where it says that
+    it came from, and held against the bridge, for folding leaves log-probabilities as they are."""
+    if not held.source:
+        step = "give it without enable_compatibility_mode()"
+        raise refuse(held.said, "it is in compatibility mode, which folds its weights", step)
+    try:
+        path, origin = find(held.source)
+    except ModelError as error:
+        problem = (
+            "it is in compatibility mode, which folds its weights, and the untouched ones "
+            f"cannot be read from {held.name}, where it came from"
+        )
+        raise refuse(held.said, problem, "give it without enable_compatibility_mode()") from error
+    read = _from_folder if path.is_dir() else _from_gguf
+    own = next(held.original.parameters())
+    model = read(
+        path,
+        origin,
+        device=device or own.device,
+        dtype=dtype or (own.dtype if own.dtype in DTYPES else torch.float32),
+        prepend_bos=prepend_bos,
+    )
+    ids = model.tokenizer(SHORT_TEXT, add_special_tokens=False)["input_ids"]
+    require_same_words(held, model, ids[: model.config.n_ctx])
+    how = "asked for by a TransformerBridge in compatibility mode: its weights before folding"
+    return _checked(replace(model, origin=replace(model.origin, read=how)))
 
 
 def _sha256_of_tensors(weights: Mapping[str, torch.Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(weights):
         digest.update(name.encode())
-        digest.update(weights[name].cpu().contiguous().numpy().tobytes())
+        # as bytes, because numpy knows no bfloat16
+        raw = weights[name].cpu().contiguous().view(-1).view(torch.uint8)
+        digest.update(raw.numpy().data)
     return digest.hexdigest()
 
 

@@ -15,7 +15,6 @@ import torch
 from families import ENCODERS, KV_HEADS, MADE, PAIRED, family_model, family_tokenizer, make_family
 from safetensors.torch import load_file, save_file
 from test_load import edit_config, refusal
-from transformer_lens.model_bridge import TransformerBridge
 
 import probe
 from probe.model.architectures import FAMILIES, SUPPORTED
@@ -504,46 +503,6 @@ def test_an_embedding_that_should_be_tied_and_is_not_is_refused(tmp_path: Path) 
     assert "lm_head.weight differs from shared.weight although config.json ties them" in refusal(
         folder
     )
-
-
-# Bridges of the user's own
-
-
-@pytest.mark.parametrize("kind", MADE)
-def test_a_bridge_gives_the_same_model_as_its_folder(kind: str) -> None:
-    model = family_model(kind, torch.float64)
-    bridged = probe.load(model.bridge)
-    assert bridged.config == model.config and bridged.bridge is model.bridge
-    assert (bridged.origin.kind, bridged.origin.location) == ("bridge", model.name)
-    assert bridged.origin.sha256 != model.origin.sha256
-    assert set(bridged.weights) == set(model.weights)
-    assert all(torch.equal(bridged.weights[name], tensor) for name, tensor in model.weights.items())
-
-
-def test_compatibility_mode_is_refused_with_the_way_to_raw_mode(tmp_path: Path) -> None:
-    bridge = probe.load(make_family(tmp_path / "llama", "llama")).bridge
-    bridge.enable_compatibility_mode(no_processing=True)
-    sentence = refusal(bridge)
-    assert (
-        "it is in compatibility mode, which changes every head's contribution; boot it again with"
-        in sentence
-    )
-    assert (
-        "TransformerBridge.boot_transformers(...) and do not call enable_compatibility_mode()"
-        in sentence
-    )
-
-
-def test_a_hook_of_the_user_on_a_bridge_is_refused_and_its_own_are_not(tmp_path: Path) -> None:
-    bridge: TransformerBridge = probe.load(make_family(tmp_path / "bert", "bert")).bridge
-    bridge.add_hook("blocks.0.attn.hook_z", lambda z, hook: z)
-    assert "it already carries hooks (blocks.0.attn." in refusal(bridge)
-    bridge.reset_hooks()
-    assert probe.load(bridge).origin.kind == "bridge"
-    bridge.hook_dict["blocks.0.mlp.in.hook_in"].add_hook(
-        lambda tensor, hook: tensor, is_permanent=True
-    )
-    assert "it already carries hooks (blocks.0.mlp.in.hook_in)" in refusal(bridge)
 
 
 # Tokens

@@ -16,6 +16,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+import transformers
 import typer.main
 from families import each_family, make_family
 from gguf import GGMLQuantizationType as Kind
@@ -36,7 +37,8 @@ from probe.model.model import Model
 
 TEXTS = ["The mole dug under the river bank.", "A red apple fell."]
 KINDS = tuple(kind for kind, family in FAMILIES.items() if family.gguf)
-READ_TWICE = tuple(kind for kind in KINDS if FAMILIES[kind].gguf.transformers)
+# transformers has a reader of its own for these, by which ours is held.
+READ_TWICE = ("gpt2", "t5", "llama", "qwen2", "qwen3")
 WIDE = {"hidden_size": 32, "intermediate_size": 64}  # rows of whole blocks
 SIZES: dict[str, dict[str, object]] = {
     "gpt2": {"n_embd": 32, "n_inner": 64},
@@ -176,9 +178,19 @@ def test_quantised_weights_are_the_dequantised_ones_and_both_readers_agree(
     expected = torch.from_numpy(gguf.dequantize(blocks, stored).copy())
     assert torch.equal(made.weights[name], expected.T if family.transposed else expected)
     assert not torch.equal(made.weights[name], whole)
-    for theirs, tensor in made.bridge.original_model.state_dict().items():
-        ours = theirs.replace("._original_component", "").removeprefix(family.prefix)
-        assert ours not in made.weights or torch.equal(tensor, made.weights[ours])
+    assert readers_agree(made, pair.file)
+
+
+def readers_agree(made: Model, file: Path) -> bool:
+    """Whether transformers reads every tensor of the file as it was read for `made`."""
+    family = made.config.family
+    model_class = getattr(transformers, family.architectures[0])
+    settings = {"config": made.bridge.original_model.config, "dtype": torch.float32}
+    theirs = model_class.from_pretrained(file.parent, gguf_file=file.name, **settings).state_dict()
+    read = {name.removeprefix(family.prefix): tensor for name, tensor in theirs.items()}
+    shared = read.keys() & made.weights.keys()
+    assert len(shared) > 20
+    return all(torch.equal(read[name], made.weights[name]) for name in shared)
 
 
 def test_two_dequantisers_agree_on_blocks_of_every_type_that_both_know() -> None:
@@ -264,7 +276,7 @@ def test_an_output_tensor_makes_the_unembedding_a_weight_of_its_own(llama, tmp_p
 def test_a_loaded_file_can_be_loaded_again_as_a_bridge_and_untrained(llama) -> None:
     made = llama.made
     again = probe.load(made.bridge)
-    assert again.weights.keys() == made.weights.keys() and again.origin.kind == "bridge"
+    assert again.weights.keys() == made.weights.keys() and again.origin.kind == "in memory"
     drawn = untrained(made, seed=1)
     assert drawn.weights.keys() == made.weights.keys()
     assert not torch.equal(
@@ -532,12 +544,11 @@ def test_absurd_counts_are_refused_before_memory_is_taken(llama, tmp_path) -> No
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
 
 
-def test_the_certificate_falls_short_when_the_pairs_of_a_position_stay_as_the_file_holds_them(
-    llama, tmp_path, monkeypatch
+def test_the_other_reader_tells_when_the_pairs_of_a_position_stay_as_the_file_holds_them(
+    llama, monkeypatch
 ) -> None:
     monkeypatch.setattr(ours, "_as_in_checkpoint", lambda values, role, config: values)
-    with pytest.raises(probe.ProbeError):
-        certify(probe.load(llama.file), TEXTS).require()
+    assert not readers_agree(probe.load(llama.file), llama.file)
 
 
 # The command line

@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hub_server import COMMIT, Hub, serve
+import torch
+from checkpoints import make_checkpoint
+from hub_server import COMMIT, Hub, commit_of, serve
 from huggingface_hub import constants
 
 import probe
@@ -44,7 +46,13 @@ def hub(copy: Path, tmp_path: Path) -> Iterator[Hub]:
     (copy / "modeling_evil.py").write_text("raise SystemExit")
     pickled = Path(shutil.copytree(copy, tmp_path / "pickled"))
     (pickled / "model.safetensors").unlink()
+    early = make_checkpoint(tmp_path / "early", seed=1)
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    (adapter / "adapter_model.safetensors").write_bytes(b"")
     models = {"gpt2": copy, "somebody/gpt2-small": copy, "big/gated": copy, "old/pickled": pickled}
+    models |= {f"{NAME}@step1000": early, "my/adapter": adapter}
     with serve(models, gated=frozenset({"big/gated"})) as running:
         yield running
 
@@ -123,6 +131,7 @@ def test_first_from_the_hub_with_a_bar_on_a_terminal_then_from_the_cache_when_th
         "revision": COMMIT,
         "sha256": digest,
         "stored": "float32",
+        "read": "",
     }
     assert hub.fetched() == FILES
 
@@ -147,6 +156,35 @@ def test_a_name_is_asked_for_once_and_an_incomplete_cache_is_completed(
     assert capfd.readouterr().err == ""
 
 
+def test_a_checkpoint_of_training_is_a_model(
+    hub: Hub, use: Callable[..., None], refused: Callable[..., str]
+) -> None:
+    """Of one name, two revisions."""
+    use(hub.address)
+    last = probe.load(NAME)
+    early = probe.load(f"{NAME}@step1000")
+    assert (early.name, early.origin.revision) == (f"{NAME}@step1000", commit_of(early.name))
+    assert (last.name, last.origin.revision) == (NAME, COMMIT)
+    assert not torch.equal(early.weights["wte.weight"], last.weights["wte.weight"])
+    by_hash = probe.load(f"{NAME}@{early.origin.revision}")
+    assert by_hash.origin.sha256 == early.origin.sha256 != last.origin.sha256
+    assert refused(f"{NAME}@step7", hub.address) == (
+        f"Cannot load {NAME}@step7: the hub {hub.address} has no branch, tag or commit 'step7' of "
+        f"it; choose one that {hub.address}/{NAME} lists."
+    )
+    assert refused(f"{NAME}@", hub.address).startswith(f"Cannot load '{NAME}@': that is neither")
+
+
+def test_a_checkpoint_is_asked_for_on_the_command_line_and_comes_from_the_cache(
+    hub: Hub, use: Callable[..., None], run: Callable[..., tuple[int, str, str]]
+) -> None:
+    use(hub.address)
+    fetch(NAME, "step1000")
+    use(NOBODY)
+    code, said, _ = run("check", "--model", f"{NAME}@step1000", "--json")
+    assert code == 0 and json.loads(said)["model"] == f"{NAME}@step1000"
+
+
 def test_what_the_hub_refuses_is_one_sentence(hub: Hub, refused: Callable[..., str]) -> None:
     nobody, gated = (
         "has no public model of that name, and there is no such folder here",
@@ -161,6 +199,10 @@ def test_what_the_hub_refuses_is_one_sentence(hub: Hub, refused: Callable[..., s
     assert (
         f"the hub {hub.address} has no safetensors of it, only a pickle or nothing; convert it"
         in said
+    )
+    assert refused("my/adapter", hub.address) == (
+        "Cannot load my/adapter: it is an adapter, as of LoRA (adapter_config.json), and no model; "
+        "load the model that it adapts, then give PeftModel.from_pretrained(model, folder)."
     )
     absent = "Cannot load gpt2: it is not in the local cache, and"
     said = refused("gpt2", hub.address, offline=True)

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import change_tensors, make_checkpoint, make_model
+from checkpoints import change_tensors, make_checkpoint
 from safetensors.torch import load_file, save_file
-from transformer_lens.model_bridge import TransformerBridge
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GPT2LMHeadModel
 
 import probe
 from probe.model.check import certify
@@ -374,7 +373,11 @@ def test_without_a_bos_token_the_bos_policy_must_say_so(copy: Path) -> None:
 NOWHERE = ("./nowhere", "~/no-such-folder-here", "a/b/c", "nowhere/", Path("nowhere"))
 FILE = "it is a file; give the folder"
 ABSENT = "there is no such folder; give the folder that holds config.json"
-KINDS = "only a name, a folder or a TransformerBridge can be loaded; give one of these."
+KINDS = (
+    "only a name, a folder, a GGUF file, a Hugging Face model or a TransformerBridge can be loaded;"
+    " give one of these."
+)
+A_CLASS = "that is the name of a class, which holds no weights; give a name, a folder, or an object"
 
 
 @pytest.mark.parametrize(
@@ -384,6 +387,9 @@ KINDS = "only a name, a folder or a TransformerBridge can be loaded; give one of
         (Path(__file__), "it is a file; give the folder"),
         ("README.md", "it is a file; give"),
         (42, KINDS),
+        ("LlamaForCausalLM", f"{A_CLASS} that from_pretrained(...) returned."),
+        ("GPT2LMHeadModel", A_CLASS),
+        ("<class 'transformers.GPT2LMHeadModel'>", A_CLASS),
     ],
 )
 def test_what_is_no_folder_and_no_hub_name_is_told_apart(source: object, said: str) -> None:
@@ -391,11 +397,14 @@ def test_what_is_no_folder_and_no_hub_name_is_told_apart(source: object, said: s
     assert refusal(source).startswith(f"Cannot load {named}: {said}")
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, "float16"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int64, "float16"])
 def test_only_the_certified_number_formats_are_taken(
     checkpoint: Path, dtype: torch.dtype | str
 ) -> None:
-    said = f"Cannot load {checkpoint} in {dtype}: the certificate holds for torch.float32 and torch.float64."
+    said = (
+        f"Cannot load {checkpoint} in {dtype}: the certificate holds for torch.float32, "
+        "torch.float64 and torch.bfloat16."
+    )
     assert refusal(checkpoint, probe.InputError, dtype=dtype) == said
 
 
@@ -405,13 +414,7 @@ def test_a_device_that_is_not_here_is_refused(checkpoint: Path, device: str) -> 
     assert refusal(checkpoint, probe.InputError, device=device) == expected
 
 
-# A bridge of the user's own
-
-
-@pytest.fixture
-def bridge(checkpoint: Path) -> TransformerBridge:
-    """A fresh raw bridge, for one test to spoil."""
-    return probe.load(checkpoint).bridge
+# What every public function takes
 
 
 # Each of them called with a model and nothing that depends on it.
@@ -429,7 +432,8 @@ ASKED_OF_A_MODEL = {
 def test_a_public_function_takes_what_load_takes(name: str, checkpoint: Path, model: Model) -> None:
     ask = ASKED_OF_A_MODEL[name]
     expected = ask(model)
-    for source in (checkpoint, str(checkpoint), model.bridge):
+    in_memory = GPT2LMHeadModel.from_pretrained(checkpoint)  # its folder tells its tokenizer
+    for source in (checkpoint, str(checkpoint), model.bridge, in_memory):
         assert ask(source) == expected
 
 
@@ -443,34 +447,11 @@ def test_every_public_function_of_a_model_says_that_it_takes_what_load_takes() -
         if annotation is not None:
             assert "Union" in str(annotation) or "ModelSource" in str(annotation), function
             of_models += 1
-    assert of_models == 14
+    assert of_models == 17
 
 
 def test_a_loaded_model_passes_through_as_it_is(model: Model) -> None:
     assert probe.load(model) is model
-
-
-def test_training_mode_is_refused(bridge: TransformerBridge) -> None:
-    bridge.train()
-    assert (
-        "it is in training mode, where dropout changes every run; call bridge.eval() first"
-        in refusal(bridge)
-    )
-
-
-def test_a_bridge_with_a_nan_is_refused(bridge: TransformerBridge) -> None:
-    with torch.no_grad():
-        bridge.blocks[1].mlp.out.bias[0] = float("nan")
-    assert "h.1.mlp.c_proj.bias contains NaN" in refusal(bridge)
-
-
-def test_a_bridge_without_tokenizer_is_refused(checkpoint: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    bridge = TransformerBridge.boot_transformers(
-        "bare", hf_model=make_model(), tokenizer=tokenizer, device="cpu"
-    )
-    bridge._tokenizer = None
-    assert "it has no tokenizer; boot it again with tokenizer=..." in refusal(bridge)
 
 
 # The self-check
@@ -489,7 +470,7 @@ def test_every_load_is_self_checked(
     seen: list[str] = []
     monkeypatch.setattr("probe.model.load.check_hooks", lambda model, ids: seen.append(model.name))
     probe.load(checkpoint)
-    probe.load(model.bridge)
+    probe.load(GPT2LMHeadModel.from_pretrained(checkpoint))
     assert seen == [model.name, model.name]
 
 

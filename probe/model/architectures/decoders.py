@@ -64,7 +64,6 @@ GPT2 = Family(
         "gpt2",
         {"attention.layer_norm_epsilon": "layer_norm_epsilon"},
         must={"attention.causal": (True,)},
-        transformers=True,
     ),
 )
 GPT_NEO = replace(
@@ -347,7 +346,6 @@ LLAMA = Family(
         must=GGUF_PLAIN,
         unread=(*GGUF_HEAD_SIZES, "tensor_data_layout"),
         interleaved=("q", "k"),
-        transformers=True,
     ),
 )
 MISTRAL = replace(
@@ -357,9 +355,7 @@ MISTRAL = replace(
     keys=replace(LLAMA.keys, must={"layer_types": (None,)}, window=WINDOW),
     gguf=None,
 )
-QWEN2_GGUF = GgufKeys(
-    "qwen2", GGUF_ROTARY, must=GGUF_PLAIN, unread=GGUF_HEAD_SIZES, transformers=True
-)
+QWEN2_GGUF = GgufKeys("qwen2", GGUF_ROTARY, must=GGUF_PLAIN, unread=GGUF_HEAD_SIZES)
 QWEN2 = replace(
     LLAMA,
     name="Qwen2",
@@ -417,7 +413,7 @@ OLMO2 = replace(
         WRITE_REPLACEMENTS,
         read=WRITTEN | {"x": "attn.q.hook_in"},
     ),
-    gguf=replace(QWEN2_GGUF, architecture="olmo2", transformers=False),
+    gguf=replace(QWEN2_GGUF, architecture="olmo2"),
 )
 OLMO3 = replace(
     OLMO2,

@@ -199,7 +199,6 @@ T5 = Family(
             "decoder_start_token_id": "decoder_start_token_id",
         },
         unread=("attention.value_length", "attention.layer_norm_rms_epsilon"),
-        transformers=True,
     ),
 )
 

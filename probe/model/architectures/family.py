@@ -109,7 +109,7 @@ class GgufKeys:
     queries, keys and values of a single tensor are held by role, matrices output x input, and
     `offset` norms as 1 + their weight. `query_scalar` is how many layers the one size has whose
     scores are divided by the root of d_model / n_heads, which no key tells; the others' are by that
-    of the head. `transformers` says that this library has a reader of its own for the architecture.
+    of the head.
     """
 
     architecture: str
@@ -118,7 +118,6 @@ class GgufKeys:
     unread: tuple[str, ...] = ()
     interleaved: tuple[str, ...] = ()
     query_scalar: int = 0
-    transformers: bool = False
 
 
 @dataclass(frozen=True)

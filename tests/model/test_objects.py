@@ -1,0 +1,527 @@
+"""Models in memory: what is taken and shared, that the object stays as it is, and what is refused
+with which sentence."""
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from checkpoints import make_checkpoint, make_model, make_tokenizer
+from families import MADE, family_model, family_tokenizer, make_family, perturb
+from test_load import refusal
+from torch import nn
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import AutoTokenizer, PreTrainedModel
+
+import probe
+from probe.model import objects
+
+NO_ADAPTERS = "PEFT is not installed; pip install peft, which no number of probe depends on"
+NO_NNSIGHT = "nnsight is not installed; pip install nnsight, which no number of probe depends on"
+ids = torch.tensor([[5, 6, 7, 30]])
+
+
+def in_memory(kind: str, *, architecture: str = "", **changes: object) -> PreTrainedModel:
+    """A random Hugging Face model of the family that no file holds."""
+    config_class, model_class, sizes = MADE[kind]
+    config = getattr(transformers, config_class)(**(sizes | changes))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model = getattr(transformers, architecture or model_class)(config).eval()
+        perturb(model)
+    return model
+
+
+def fingerprint(model: nn.Module) -> tuple[object, ...]:
+    """Everything of a model that loading could change: tensors, modules, hooks, modes, config."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode() + str((tensor.dtype, tensor.data_ptr())).encode())
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy())
+    modules = [
+        (name, type(module), module.training, len(module._forward_hooks), module.forward)
+        for name, module in model.named_modules()
+        if not hasattr(module, "weight")
+    ]
+    needs = [tensor.requires_grad for tensor in model.parameters()]
+    stated = str(model.config.to_dict()) + str(model.config._attn_implementation)
+    return digest.hexdigest(), str(modules), needs, stated
+
+
+def storages(tensors: Any) -> set[int]:
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors}
+
+
+# --- Hugging Face models --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_hugging_face_model_is_certified_shares_its_weights_and_stays_as_it_is(kind: str) -> None:
+    source = in_memory(kind)
+    source.train()  # its own affair
+    before = fingerprint(source)
+    model = probe.load(source, tokenizer=family_tokenizer(kind))
+    assert probe.certify(model).require().ok
+    assert fingerprint(source) == before
+    held = storages(source.state_dict().values())
+    optional = model.config.family.optional
+    shared = [tensor for name, tensor in model.weights.items() if name not in optional]
+    assert storages(shared) <= held
+    assert (model.name, model.origin.kind) == (type(source).__name__, "in memory")
+    assert model.origin.read == type(source).__name__ and len(model.origin.sha256) == 64
+    assert probe.load(source) is model, "an object is loaded once"
+
+
+@pytest.mark.parametrize(("kind", "beyond"), [("llama", 1.05), ("gpt2", 1.05), ("gpt_neox", 1.4)])
+def test_memory_beyond_the_object(kind: str, beyond: float) -> None:
+    """All tensors of the Model that do not lie in the object's own. TransformerLens takes GPT-NeoX's
+    queries, keys and values apart in copies."""
+    source = in_memory(kind)
+    model = probe.load(source, tokenizer=family_tokenizer(kind))
+    mine = {t.untyped_storage().data_ptr(): t for t in (*model.bridge.parameters(),)}
+    mine |= {t.untyped_storage().data_ptr(): t for t in model.weights.values()}
+    own = storages(source.state_dict().values())
+    extra = sum(t.untyped_storage().nbytes() for key, t in mine.items() if key not in own)
+    assert 1 + extra / sum(p.nbytes for p in source.parameters()) <= beyond
+
+
+def test_an_object_and_a_file_of_the_same_numbers_give_the_same(tmp_path: Path) -> None:
+    folder = make_family(tmp_path / "llama", "llama")
+    source = transformers.LlamaForCausalLM.from_pretrained(folder)
+    model, from_file = probe.load(source), probe.load(folder)
+    assert model.config == from_file.config and model.name == "llama"
+    assert all(torch.equal(model.weights[name], t) for name, t in from_file.weights.items())
+    assert torch.equal(model.bridge(ids), from_file.bridge(ids))
+    made = probe.provenance.manifest("m", model.origin, seed=0, command="", data_sha256="")
+    assert made["origin"] == {"kind": "in memory", "location": "llama", "revision": None}
+    assert made["weights_read_from"] == "LlamaForCausalLM"
+    assert made["weights_sha256"] == model.origin.sha256 != from_file.origin.sha256
+
+
+def test_a_model_without_head_and_an_untied_one_and_float64(tmp_path: Path) -> None:
+    bare = probe.load(
+        in_memory("bert", architecture="BertModel"), tokenizer=family_tokenizer("bert")
+    )
+    assert not bare.config.has_head and probe.certify(bare).require().ok
+    untied = in_memory("gpt2", tie_word_embeddings=False).double()
+    loaded = probe.load(untied, tokenizer=family_tokenizer("gpt2"))
+    assert not loaded.config.tied and loaded.dtype == torch.float64
+    assert probe.certify(loaded).require().ok
+    single = probe.load(untied, tokenizer=family_tokenizer("gpt2"), dtype="float32")
+    assert single.dtype == torch.float32 and loaded.origin.stored == "float64"
+
+
+def test_a_change_of_the_object_is_seen(tmp_path: Path) -> None:
+    source = in_memory("llama")
+    first = probe.load(source, tokenizer=family_tokenizer("llama"))
+    with torch.no_grad():
+        source.model.norm.weight.mul_(2)
+    second = probe.load(source, tokenizer=family_tokenizer("llama"))
+    assert second is not first and second.origin.sha256 != first.origin.sha256
+    other = probe.load(source, tokenizer=family_tokenizer("llama"), prepend_bos=False)
+    assert other is not second
+
+
+def test_an_object_is_forgotten_with_its_owner() -> None:
+    from probe.model.load import _LOADED
+
+    source = in_memory("llama")
+    probe.load(source, tokenizer=family_tokenizer("llama"))
+    assert source in _LOADED
+    count = len(_LOADED)
+    del source
+    import gc
+
+    gc.collect()
+    assert len(_LOADED) < count
+
+
+# --- bridges --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_bridge_gives_the_same_model_as_its_folder(kind: str) -> None:
+    model = family_model(kind, torch.float64)
+    bridged = probe.load(model.bridge)
+    assert bridged.config == model.config
+    assert (bridged.origin.kind, bridged.origin.location) == ("in memory", model.name)
+    assert bridged.origin.sha256 != model.origin.sha256
+    assert set(bridged.weights) == set(model.weights)
+    assert all(torch.equal(bridged.weights[name], tensor) for name, tensor in model.weights.items())
+    assert probe.load(model.bridge) is bridged
+
+
+def boot(folder: Path, **options: Any) -> TransformerBridge:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return TransformerBridge.boot_transformers(
+        str(folder), device="cpu", tokenizer=tokenizer, **options
+    )
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
+def test_of_a_bridge_in_compatibility_mode_the_untouched_weights_are_read(
+    kind: str, tmp_path: Path
+) -> None:
+    folder = make_family(tmp_path / kind, kind)
+    raw = probe.load(folder)
+    bridge = boot(folder, dtype=torch.float32)
+    bridge.enable_compatibility_mode(disable_warnings=True)
+    before = {name: tensor.clone() for name, tensor in bridge.state_dict().items()}
+    model = probe.load(bridge)
+    assert all(torch.equal(model.weights[name], tensor) for name, tensor in raw.weights.items())
+    assert probe.certify(model).require().ok
+    assert model.origin.read == (
+        "asked for by a TransformerBridge in compatibility mode: its weights before folding"
+    )
+    assert model.origin.sha256 == raw.origin.sha256
+    after = bridge.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    named = boot(folder, dtype=torch.float32)
+    named.enable_compatibility_mode(disable_warnings=True, no_processing=True)
+    assert probe.load(named).origin.read.endswith("in a TransformerBridge")
+    assert probe.certify(named).require().ok
+
+
+def test_a_folded_bridge_whose_weights_are_nowhere_is_refused(tmp_path: Path) -> None:
+    folder = make_family(tmp_path / "llama", "llama")
+    other = boot(folder, hf_model=in_memory("llama"))
+    other.enable_compatibility_mode(disable_warnings=True)
+    folds = "Cannot load the bridge: it is in compatibility mode, which folds its weights, and"
+    said = refusal(other)
+    assert said.startswith(f"{folds} llama, where it says that it came from, is another model (log")
+    assert said.endswith("; give it without enable_compatibility_mode().")
+    other.cfg.model_name = str(tmp_path / "nowhere")
+    assert refusal(other) == (
+        f"{folds} the untouched ones cannot be read from nowhere, where it came from; "
+        "give it without enable_compatibility_mode()."
+    )
+
+
+def test_a_bridge_in_training_mode_is_measured_in_evaluation(tmp_path: Path) -> None:
+    bridge = boot(make_checkpoint(tmp_path / "small"))
+    bridge.train()
+    assert probe.certify(bridge).require().ok
+    assert all(module.training for module in bridge.modules())
+
+
+# --- adapters -------------------------------------------------------------------------------------
+
+
+def lora(peft: Any) -> Any:
+    names = ["q_proj", "v_proj", "down_proj", "embed_tokens"]
+    return peft.LoraConfig(r=4, target_modules=names, init_lora_weights=False)
+
+
+def dora(peft: Any) -> Any:
+    names = ["q_proj", "o_proj"]
+    return peft.LoraConfig(r=4, use_dora=True, target_modules=names, init_lora_weights=False)
+
+
+def ia3(peft: Any) -> Any:
+    names = ["k_proj", "down_proj"]
+    return peft.IA3Config(
+        target_modules=names, feedforward_modules=["down_proj"], init_ia3_weights=False
+    )
+
+
+def saved(peft: Any) -> Any:
+    return peft.LoraConfig(
+        r=4, target_modules=["k_proj"], modules_to_save=["lm_head"], init_lora_weights=False
+    )
+
+
+@pytest.mark.parametrize("kind", [lora, dora, ia3, saved])
+def test_adapters_are_merged_in_a_copy_of_what_they_touch(kind: Callable[[Any], Any]) -> None:
+    peft = pytest.importorskip("peft", reason=NO_ADAPTERS)
+    plain = in_memory("llama")
+    untouched = copy.deepcopy(plain)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        adapted = peft.get_peft_model(plain, kind(peft)).eval()
+        if kind is saved:
+            nn.init.normal_(adapted.base_model.model.lm_head.modules_to_save["default"].weight)
+    before = fingerprint(adapted)
+    model = probe.load(adapted, tokenizer=family_tokenizer("llama"))
+    assert probe.certify(model).require().ok
+    assert fingerprint(adapted) == before
+    assert model.origin.read == "LlamaForCausalLM, adapters merged: default"
+    with torch.no_grad():
+        expected = adapted(ids).logits
+        torch.testing.assert_close(model.bridge(ids), expected, rtol=0, atol=2e-5)
+        assert (expected - untouched(ids).logits).abs().max() > 0.01
+    copied = {
+        n for n, t in model.weights.items() if not storages([t]) <= storages(plain.parameters())
+    }
+    names = {
+        "lora": {"q_proj", "v_proj", "down_proj", "embed_tokens"},
+        "dora": {"q_proj", "o_proj"},
+    }
+    names |= {"ia3": {"k_proj", "down_proj"}, "saved": {"k_proj"}}
+    assert {name.split(".")[-2] for name in copied} == names[kind.__name__]
+    with adapted.disable_adapter():
+        off = probe.load(adapted, tokenizer=family_tokenizer("llama"))
+        assert off.origin.read == "LlamaForCausalLM"
+        assert torch.equal(
+            off.bridge(ids), probe.load(untouched, tokenizer=off.tokenizer).bridge(ids)
+        )
+
+
+def test_a_bridge_around_an_adapter_and_one_added_by_transformers(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft", reason=NO_ADAPTERS)
+    folder = make_family(tmp_path / "llama", "llama")
+    source = transformers.LlamaForCausalLM.from_pretrained(folder)
+    source.add_adapter(
+        peft.LoraConfig(r=4, target_modules=["q_proj", "up_proj"], init_lora_weights=False)
+    )
+    model = probe.load(source)
+    assert probe.certify(model).require().ok
+    bridged = probe.load(boot(folder, hf_model=source))
+    assert bridged.origin.sha256 == model.origin.sha256
+    assert (
+        bridged.origin.read == "LlamaForCausalLM in a TransformerBridge, adapters merged: default"
+    )
+
+
+def test_a_folder_of_an_adapter_says_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert refusal(tmp_path) == (
+        f"Cannot load {tmp_path}: it is an adapter, as of LoRA (adapter_config.json), and no model; "
+        "load the model that it adapts, then give PeftModel.from_pretrained(model, folder)."
+    )
+
+
+def test_learned_prompts_are_refused() -> None:
+    peft = pytest.importorskip("peft", reason=NO_ADAPTERS)
+    sizes = {"num_attention_heads": 4, "num_layers": 2, "token_dim": 32, "num_virtual_tokens": 3}
+    prompted = peft.get_peft_model(
+        in_memory("llama"), peft.PromptTuningConfig(task_type="CAUSAL_LM", **sizes)
+    )
+    assert refusal(prompted) == (
+        "Cannot load the PeftModelForCausalLM: its adapter puts learned vectors in front of every "
+        "text, which no weight holds; give the model without it, or one with a LoRA adapter."
+    )
+
+
+# --- wrappers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", objects.WRAPPED_IN)
+def test_what_wraps_a_model_is_unwrapped_by_attribute(name: str) -> None:
+    source = in_memory("llama")
+    wrapper = SimpleNamespace(**{name: source}, tokenizer=family_tokenizer("llama"))
+    outer = SimpleNamespace(model=wrapper)
+    assert probe.load(outer).bridge is probe.load(source).bridge
+    assert probe.trace(outer, "The muddy bank").model_name == "LlamaForCausalLM"
+
+
+def test_a_pipeline_a_parallel_and_a_compiled_model_are_unwrapped() -> None:
+    source = in_memory("llama")
+    tokenizer = family_tokenizer("llama")
+    pipeline = transformers.pipeline("text-generation", model=source, tokenizer=tokenizer)
+    model = probe.load(pipeline)
+    assert model is probe.load(nn.DataParallel(source)) is probe.load(torch.compile(source))
+
+
+def test_an_nnsight_model_is_unwrapped() -> None:
+    nnsight = pytest.importorskip("nnsight", reason=NO_NNSIGHT)
+    source = in_memory("llama")
+    wrapped = nnsight.NNsight(source)
+    model = probe.load(wrapped, tokenizer=family_tokenizer("llama"))
+    assert probe.certify(model).require().ok
+    with wrapped.trace(ids):
+        hidden = wrapped.model.norm.output.save()
+    assert hidden.shape == (1, 4, 32), "the wrapper works as before"
+    assert probe.load(wrapped) is model
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def without_numbers() -> PreTrainedModel:
+    config_class, model_class, sizes = MADE["llama"]
+    with torch.device("meta"):
+        return getattr(transformers, model_class)(getattr(transformers, config_class)(**sizes))
+
+
+def in_eight_bits() -> PreTrainedModel:
+    model = in_memory("llama")
+    weight = torch.zeros(24, 32, dtype=torch.int8)
+    model.model.layers[0].self_attn.q_proj.weight = nn.Parameter(weight, requires_grad=False)
+    return model
+
+
+def not_a_number() -> PreTrainedModel:
+    model = in_memory("llama")
+    with torch.no_grad():
+        model.model.norm.weight[0] = float("nan")
+    return model
+
+
+def read_by_somebody() -> PreTrainedModel:
+    model = in_memory("llama")
+    model.model.layers[1].register_forward_hook(lambda module, given, found: None)
+    return model
+
+
+def changed_forward() -> PreTrainedModel:
+    model = in_memory("llama")
+    layer = model.model.layers[1]
+    forward = layer.mlp.forward
+    layer.mlp.forward = lambda x: 0.5 * forward(x)
+    return model
+
+
+def in_two_types() -> PreTrainedModel:
+    model = in_memory("llama")
+    model.model.norm.half()
+    return model
+
+
+COPIED = "pass dtype=torch.float32, for which they are copied."
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "a class": (
+        lambda: transformers.LlamaForCausalLM,
+        (
+            "the class LlamaForCausalLM: a class holds no weights; give an object of it, as "
+            "LlamaForCausalLM.from_pretrained(...) returns."
+        ),
+    ),
+    "meta": (
+        without_numbers,
+        (
+            "the LlamaForCausalLM: model.embed_tokens.weight is on the meta device and holds no "
+            "numbers; load it again with from_pretrained, without device_map."
+        ),
+    ),
+    "8 bits": (
+        in_eight_bits,
+        (
+            "the LlamaForCausalLM: model.layers.0.self_attn.q_proj.weight is quantized (torch.int8, 8 "
+            "bits an element); load it again without quantization_config."
+        ),
+    ),
+    "NaN": (
+        not_a_number,
+        "the LlamaForCausalLM: norm.weight contains NaN; take an undamaged copy of the weights.",
+    ),
+    "a hook": (
+        read_by_somebody,
+        (
+            "the LlamaForCausalLM: it already carries hooks (model.layers.1), which would change what "
+            "is measured; call remove() on the handle that register_forward_hook gave."
+        ),
+    ),
+    "half": (
+        lambda: in_memory("llama").half(),
+        f"the LlamaForCausalLM: its weights are in torch.float16; {COPIED}",
+    ),
+    "two types": (
+        in_two_types,
+        f"the LlamaForCausalLM: its weights are in torch.float16 and torch.float32; {COPIED}",
+    ),
+    "another tensor": (
+        lambda: in_memory("llama", attention_bias=True),
+        (
+            "the LlamaForCausalLM: attention_bias is True in its config, and the from-scratch check "
+            "covers Llama with False only; load a standard Llama."
+        ),
+    ),
+    "no model": (lambda: nn.Linear(2, 2), "a Linear: only a name, a folder, a GGUF file, a"),
+    "a dictionary": (dict, "a dict: only a name, a folder, a GGUF file, a Hugging Face model or a"),
+    "another class": (
+        lambda: in_memory("gpt2", architecture="GPT2Model"),
+        "the GPT2Model: its architecture is GPT2Model (model_type 'gpt2'), and certified are ",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "said"), REFUSED.values(), ids=REFUSED)
+def test_an_object_that_cannot_be_read_is_refused_in_a_sentence(
+    make: Callable[[], Any], said: str
+) -> None:
+    with pytest.raises(probe.ModelError) as caught:
+        probe.load(make(), tokenizer=family_tokenizer("llama"))
+    sentence = str(caught.value)
+    assert sentence.startswith(f"Cannot load {said}") and sentence.endswith(".")
+
+
+def test_what_computes_something_else_than_its_weights_is_found() -> None:
+    with pytest.raises(probe.ModelError) as caught:
+        probe.load(changed_forward(), tokenizer=family_tokenizer("llama"))
+    said = "Cannot load the LlamaForCausalLM: on a short text it computes something else than its"
+    assert str(caught.value).startswith(said)
+    assert str(caught.value).endswith("give the model as its library made it.")
+
+
+def test_half_precision_is_computed_in_the_type_that_is_asked_for() -> None:
+    source = in_memory("llama").half()
+    model = probe.load(source, tokenizer=family_tokenizer("llama"), dtype="float32")
+    assert model.dtype == torch.float32 and model.origin.stored == "float16"
+    assert probe.certify(model).require().ok
+
+
+def test_the_tokenizer_must_be_told_and_must_belong_to_the_model() -> None:
+    source = make_model()
+    start = "Cannot load the GPT2LMHeadModel: "
+    assert refusal(source) == (
+        f"{start}its tokenizer cannot be told from it; pass tokenizer=, as "
+        "AutoTokenizer.from_pretrained(...) gives it."
+    )
+    given = partial(refusal, source)
+    small = "pass the tokenizer that belongs to these weights."
+    assert given(tokenizer=make_tokenizer(300)) == (
+        f"{start}the tokenizer knows 300 tokens and it embeds 400; {small}"
+    )
+    large = "its tokenizer has a token 381 and the model embeds only 300 tokens; use the tokenizer"
+    said = refusal(make_model(vocab_size=300), tokenizer=make_tokenizer())
+    assert said == f"{start}{large} that belongs to these weights."
+    assert "its tokenizer is not a fast one" in given(tokenizer=lambda text: text)
+    with pytest.raises(probe.InputError) as caught:
+        probe.load("tiny-senses", tokenizer=make_tokenizer())
+    assert str(caught.value) == (
+        "Cannot load tiny-senses with tokenizer=: a name, a folder and a file bring their own; "
+        "leave it out."
+    )
+
+
+def test_a_hook_of_the_user_on_a_bridge_is_refused_and_its_own_are_not(tmp_path: Path) -> None:
+    bridge: TransformerBridge = boot(make_family(tmp_path / "bert", "bert"))
+    bridge.add_hook("blocks.0.attn.hook_z", lambda z, hook: z)
+    assert refusal(bridge) == (
+        "Cannot load the bridge: it already carries hooks (blocks.0.attn.o.hook_in), which would "
+        "change what is measured; call bridge.reset_hooks() first."
+    )
+    bridge.reset_hooks()
+    assert probe.load(bridge).origin.kind == "in memory"
+    bridge.hook_dict["blocks.0.mlp.in.hook_in"].add_hook(
+        lambda tensor, hook: tensor, is_permanent=True
+    )
+    assert "it already carries hooks (blocks.0.mlp.in.hook_in)" in refusal(bridge)
+
+
+def test_a_bridge_with_a_nan_or_without_tokenizer_is_refused(tmp_path: Path) -> None:
+    bridge = boot(make_checkpoint(tmp_path / "small"))
+    bridge.cfg.model_name = "nowhere"
+    bridge._tokenizer = None
+    assert "it has no tokenizer; boot it again with tokenizer=..." in refusal(bridge)
+    with torch.no_grad():
+        bridge.blocks[1].mlp.out.bias[0] = float("nan")
+    assert "h.1.mlp.c_proj.bias contains NaN" in refusal(bridge)
+
+
+def test_a_study_of_an_object_names_it(tmp_path: Path, run: Any) -> None:
+    """From the object to the manifest of a page."""
+    folder = make_checkpoint(tmp_path / "small")
+    source = transformers.GPT2LMHeadModel.from_pretrained(folder)
+    walked = probe.walk(source, "The muddy bank", word="bank")
+    made = probe.write(walked, tmp_path / "out")
+    manifest = json.loads((Path(made).parent / "manifest.json").read_text())
+    assert manifest["origin"]["kind"] == "in memory"
+    assert manifest["weights_read_from"] == "GPT2LMHeadModel"

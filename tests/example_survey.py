@@ -1,14 +1,15 @@
 """A survey of made-up words: what a page is made of, without a model."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from made_words import LAYERS, effects_of, made_word, unmeasured
 
-from probe.display import Displayed
+from probe.evidence.survey_run import Survey
 from probe.evidence.survey_summary import sets_frames, summarise
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin
@@ -17,7 +18,6 @@ WORDS = ("bank", "bark", "bat", "bolt", "bow", "chest", "club", "crane", "date",
 WORDS += ("fan", "file", "jam", "mole", "mouse", "nail", "organ", "palm", "pitch", "pupil", "seal")
 WORDS += ("spring", "stamp")
 SIZES = (1, 2, 4, 8)
-ORIGIN = Origin("hub", "HuggingFaceTB/SmolLM2-135M", None, "ab" * 32)
 
 
 @dataclass
@@ -33,19 +33,10 @@ class MadeSets:
 
 
 @dataclass(frozen=True, eq=False)
-class MadeSurvey(Displayed):
-    """What a page reads of a survey."""
+class MadeSurvey(Survey):
+    """A survey whose records are at hand and in no folder."""
 
-    model_name: str
-    words: tuple[Any, ...]
-    frames: dict[str, pd.DataFrame]
-    certificate: Certificate
-    depth: int
-    origin: Origin = ORIGIN
-    options: dict[str, object] = field(default_factory=lambda: {"seed": 0, "controls": None})
-    source: str = "words.csv"
-    data_sha256: str = "cd" * 32
-    said: tuple[str, ...] = ()
+    words: tuple[Any, ...] = ()
 
     def records(self) -> Iterator[Any]:
         return iter(self.words)
@@ -100,11 +91,19 @@ def make_survey(
     left_out = [("word099", "all cues stand behind the word", 4)]
     frames = summary.frames | sets_frames(measured, seed=0, draws=499)
     frames["survey_left_out"] = pd.DataFrame(left_out, columns=["word", "reason", "count"])
+    made: dict[str, Any] = {
+        "origin": Origin("hub", "HuggingFaceTB/SmolLM2-135M", None, "ab" * 32),
+        "options": {"seed": 0, "controls": None},
+        "source": "words.csv",
+        "data_sha256": "cd" * 32,
+        "said": (),
+        "folder": Path("nowhere"),
+    }
     return MadeSurvey(
         model_name=model_name,
         words=tuple(words),
         frames=frames,
         certificate=certificate_of(shape[0]),
         depth=summary.depth,
-        **more,
+        **made | more,
     )

@@ -42,9 +42,9 @@ WORD_TIPS = tips(
     "share:Q | its gap, of the mean gap | .2f",
 )
 KEPT = {
-    "own": "in the word's own order",
-    "others": "in the order of all other words",
-    "random": "random heads, as many a layer",
+    "own": "the word's own order",
+    "others": "order of all other words",
+    "random": "random, as many a layer",
 }
 KEPT_TIPS = tips(
     "what:N",
@@ -118,7 +118,7 @@ def carried_over(carry: pd.DataFrame) -> Any:
         parts.append(pd.DataFrame({"k": carry["k"], "what": what, **ends}))
     rows = pd.concat(parts, ignore_index=True)
     kinds = list(KEPT.values())
-    key = line_legend(orient="top", symbolOpacity=1, offset=6, columns=1, labelLimit=300)
+    key = line_legend(orient="top", symbolOpacity=1, offset=6, columns=3, labelLimit=300)
     colour = by_value(alt.Color, "what:N", kinds, (INK, WITH, MUTED), key)
     dash = by_value(alt.StrokeDash, "what:N", kinds, ([5, 3], [1, 0], [2, 2]), key)
     sizes = carry["k"].tolist()

@@ -13,7 +13,7 @@ from probe.patching.sets import HeadIndex
 from probe.stats.verdicts import LEVEL, SMALLEST
 
 NAMED = 3  # heads that a sentence names
-LEADING = 8  # heads that are looked at word by word
+LEADING = 6  # heads that are looked at word by word
 FEW_WORDS = 20  # with fewer, what is said of words in general is a first look
 SET_SIZE = 4  # heads of the set that a sentence speaks of, or the largest there is
 OUTLIER = 3.0  # standard deviations between words from the effect over all of them

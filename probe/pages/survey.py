@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 from probe import charts
 from probe.charts.palette import image
@@ -25,6 +26,7 @@ from probe.evidence.survey_findings import (
     SurveyFindings,
     survey_findings,
 )
+from probe.evidence.survey_run import Survey
 from probe.evidence.survey_summary import CLEAR, WORD_HEADS, WORDS, word_heads
 from probe.pages import checks, output
 from probe.pages.output import SURVEY
@@ -41,7 +43,7 @@ Section = dict[str, Any]
 
 
 def write_surveys(
-    surveys: Sequence[Any], out: str | os.PathLike[str], *, command: str = ""
+    surveys: Sequence[Survey], out: str | os.PathLike[str], *, command: str = ""
 ) -> Path:
     """Write the page of the surveys of one or several models, their tables and the manifest;
     returns the path of the page.
@@ -67,7 +69,12 @@ def write_surveys(
     return written / SURVEY
 
 
-def _folders(surveys: Sequence[Any]) -> list[str]:
+def write_survey(survey: Survey, out: str | os.PathLike[str], *, command: str = "") -> Path:
+    """The page and the tables of one survey, as `probe.write` has them."""
+    return write_surveys([survey], out, command=command)
+
+
+def _folders(surveys: Sequence[Survey]) -> list[str]:
     """Where the tables of each model lie, below the page's folder: "" for a single one."""
     if len(surveys) == 1:
         return [""]
@@ -78,7 +85,7 @@ def _folders(surveys: Sequence[Any]) -> list[str]:
     ]
 
 
-def _frames(survey: Any) -> dict[str, pd.DataFrame]:
+def _frames(survey: Survey) -> dict[str, pd.DataFrame]:
     """The tables of one model, with what their columns mean. Columns of the file are its user's."""
     frames = dict(survey.frames)
     frames["survey_certificate"] = tables.certificate_rows(survey.certificate)
@@ -90,7 +97,7 @@ def _frames(survey: Any) -> dict[str, pd.DataFrame]:
     return frames
 
 
-def _made_by(survey: Any, command: str) -> dict[str, Any]:
+def _made_by(survey: Survey, command: str) -> dict[str, Any]:
     return manifest(
         survey.model_name,
         survey.origin,
@@ -125,7 +132,7 @@ def _heads_taken_out(folder: Path) -> list[str]:
 
 
 def render(
-    surveys: Sequence[Any],
+    surveys: Sequence[Survey],
     made: Mapping[str, Any],
     folders: Sequence[str],
     *,
@@ -176,7 +183,7 @@ def _verdicts(found: Sequence[SurveyFindings]) -> list[str]:
 
 
 def _model(
-    number: int, findings: SurveyFindings, survey: Any, folder: str, limit: float
+    number: int, findings: SurveyFindings, survey: Survey, folder: str, limit: float
 ) -> Section:
     """The sections of one model."""
     frames = findings.frames
@@ -223,6 +230,8 @@ def lines(findings: SurveyFindings) -> Section:
     """A line for each leading head: its numbers as text, and where they lie on an axis that all
     lines share, in per cent of its width."""
     leaders = findings.leaders
+    if not leaders:
+        return {"rows": [], "ticks": [], "zero": ""}
     ends = [0.0]
     for head in leaders:
         ends += [head.effect_low, head.effect_high, *_spread_ends(head)]
@@ -288,7 +297,7 @@ def _head_row(head: HeadAcrossWords) -> Section:
 # --- words ----------------------------------------------------------------------------------------
 
 
-def _cells(findings: SurveyFindings, survey: Any, number: int) -> pd.DataFrame:
+def _cells(findings: SurveyFindings, survey: Survey, number: int) -> pd.DataFrame:
     """What each leading head does for each measured word; `effect` is missing where the word's gap
     is not clear, `outlier` says that it lies far from the effect over all words."""
     leading = pd.DataFrame(
@@ -324,11 +333,12 @@ def _words_shown(findings: SurveyFindings) -> list[str]:
     return [str(word) for word in ordered["word"]]
 
 
-def _every_word(findings: SurveyFindings, survey: Any, number: int) -> Section:
-    """A line for each word: its gap beside those of the nouns in its place, in parts of the mean
-    gap over words, or why it was not measured; and what the file says of it."""
+def _every_word(findings: SurveyFindings, survey: Survey, number: int) -> Section:
+    """A line for each word: its gap beside those of the nouns in its place, or why it was not
+    measured; and what the file says of it. Gaps are in parts of the mean gap over words, in units
+    of the residual stream where that was not shown to be there."""
     words = findings.frames["survey_words"].reset_index(names="row")
-    mean = words["gap"].mean()
+    unit = words["gap"].mean() if findings.ranked else 1.0
     further = [str(name) for name in words.columns.difference(["row", *WORDS], sort=False)]
     further = further[:MOST_NUMBERS]
     rows = []
@@ -342,10 +352,10 @@ def _every_word(findings: SurveyFindings, survey: Any, number: int) -> Section:
                 "reason": row["reason"],
                 "nouns": row["nouns"],
                 "clear": row["clear"],
-                "gap": "" if row["reason"] else decimal(row["gap"] / mean),
+                "gap": "" if row["reason"] else decimal(row["gap"] / unit),
                 "general": ""
                 if pd.isna(row["general_gap"])
-                else decimal(row["general_gap"] / mean),
+                else decimal(row["general_gap"] / unit),
                 "further": [_plain(row[name]) for name in further],
             }
         )
@@ -406,14 +416,13 @@ def _downloads(
     return rows
 
 
-def notebook_html(survey: Any) -> str:
+def notebook_html(survey: Survey) -> str:
     """What a notebook shows of a survey: its answer, the map, and a line for each leading head."""
     findings = survey_findings(survey.model_name, survey.frames)
     picture = ""
     if findings.ranked:
-        picture = image(
-            charts.survey_map(findings.frames["survey_heads"], limit=_limit([findings]))
-        )
+        map_of_heads = charts.survey_map(findings.frames["survey_heads"], limit=_limit([findings]))
+        picture = Markup(image(map_of_heads))
     return (
         output.environment("notebook", "survey")
         .get_template("survey.html.j2")

@@ -126,7 +126,7 @@ def measure_word(
 
     Example:
         >>> from probe.evidence.survey import measure_word
-        >>> sentences = probe.lexicon.expand("bank").sentences[::24]
+        >>> sentences = probe.lexicon.expand("bank").sentences[:96]
         >>> record = measure_word(probe.load("tiny-senses"), sentences, controls=())
         >>> record.net.shape  # layer head depth
         (4, 4, 5)

@@ -366,7 +366,7 @@ def campaign(
     folder: Path, kills: int, kinds: Sequence[str], *, seed: int = 0
 ) -> list[dict[str, object]]:
     """Kinds in turn until there are `kills`; one row per kind."""
-    stage = make_stage(folder, seed=seed)
+    stage = make_stage(folder, seed=seed, forked=True)
     found: dict[str, list[Outcome]] = {kind: [] for kind in kinds}
     while sum(outcome.kills for all_of in found.values() for outcome in all_of) < kills:
         for kind in kinds:

@@ -202,8 +202,8 @@ def test_ten_words_of_a_survey_are_what_plain_code_gives(smollm2, transformers_m
                 tokens = probe.tokenize(smollm2, sentence.text[: sentence.end])
                 ids.append(tokens.ids)
             pairs.append(tuple(ids))
-        gap, net = plain_word(plain, pairs, smollm2.config.d_head, LEADING)
-        scale = np.abs(gap).max(0)
+        gap, net, distance = plain_word(plain, pairs, smollm2.config.d_head, LEADING)
+        scale = distance.max(0)
         assert (np.abs(record.gap - gap.mean(0)) <= 1e-4 * scale).all(), word
         for place in LEADING:
             assert (np.abs(record.net[place] - net[place].mean(0)) <= 1e-4 * scale).all(), word

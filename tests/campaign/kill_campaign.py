@@ -178,7 +178,7 @@ def make_stage(folder: Path, *, seed: int = 0, forked: bool = False) -> Stage:
 
 def finished(out: Path) -> int:
     """How many words and sets have their file."""
-    return sum(not name.startswith(".") for name in files_of(out))
+    return sum(1 for _ in out.glob("words-*/0*"))
 
 
 def wait_for(process: subprocess.Popen[str] | Forked, out: Path, files: int) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from plain_survey import plain_word
+from seeds import mostly_campaign
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import probe
@@ -189,10 +190,14 @@ def two_sentences_a_sense(word):
     raise AssertionError(f"{word}: no second pair")
 
 
+TEN_WORDS = lexicon.natural_words()[:10]
+
+
 @pytest.mark.slow
-def test_ten_words_of_a_survey_are_what_plain_code_gives(smollm2, transformers_model):
+@pytest.mark.parametrize("words", mostly_campaign([(TEN_WORDS[:3],), (TEN_WORDS[3:],)]))
+def test_words_of_a_survey_are_what_plain_code_gives(smollm2, transformers_model, words):
     plain, _ = transformers_model
-    for word in lexicon.natural_words()[:10]:
+    for word in words:
         sentences = two_sentences_a_sense(word)
         record = measure_word(smollm2, sentences, controls=())
         pairs = []

@@ -135,11 +135,11 @@ def carried_over(carry: pd.DataFrame) -> Any:
     band = base.mark_area(opacity=0.14)
     band = band.encode(y=alt.Y("low:Q", title="share of the sense gap"), y2="high:Q")
     lines = lines_with_dots(base, 40, line={"strokeDash": dash}, tooltip=KEPT_TIPS)
-    ends = carry.iloc[-1]
+    last = carry.to_dict("records")[-1]
     description = (
-        f"Heads of other words: of a word that was left out the first {int(ends['k'])} heads of "
-        f"all others keep {percent(ends['others'])} of the gap, its own first "
-        f"{percent(ends['own'])}, random ones {percent(ends['random'])}."
+        f"Heads of other words: of a word that was left out the first {last['k']} heads of "
+        f"all others keep {percent(last['others'])} of the gap, its own first "
+        f"{percent(last['own'])}, random ones {percent(last['random'])}."
     )
     return finish(alt.layer(band, *lines), description, height=HEIGHT)
 

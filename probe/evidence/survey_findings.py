@@ -201,36 +201,35 @@ def _named(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _head(row: Mapping[Any, Any]) -> HeadAcrossWords:
-    name = f"L{row['layer']}H{row['head']}"
-    return HeadAcrossWords(name=name, **_named(row))
+    return HeadAcrossWords(name=_name(row), **_named(row))
 
 
 def _kinds(frame: pd.DataFrame) -> list[KindsApart]:
     keys = ["column", "kind_a", "kind_b", "words_a", "words_b"]
     found = []
-    for key, rows in frame.groupby(keys, sort=False):
+    for _, rows in frame.groupby(keys, sort=False):
         [gap] = rows[rows["layer"].isna()].to_dict("records")
-        heads = rows[rows["layer"].notna()]
-        heads = heads.assign(
-            name=[
-                f"L{layer}H{head}"
-                for layer, head in zip(heads["layer"], heads["head"], strict=True)
-            ]
-        )
-        largest = heads.loc[heads["difference"].abs().idxmax()]
-        apart = heads[heads["p"] < LEVEL]
+        heads = rows[rows["layer"].notna()].to_dict("records")
+        largest = max(heads, key=lambda row: abs(row["difference"]))
+        apart = [row for row in heads if row["p"] < LEVEL]
+        apart.sort(key=lambda row: -float(row["difference"]))
+        key: dict[str, Any] = {name: gap[name] for name in keys}
         found.append(
             KindsApart(
-                *key,
+                **key,
                 gap=gap["difference"],
                 gap_low=gap["difference_low"],
                 gap_high=gap["difference_high"],
                 gap_p=gap["p"],
-                heads=tuple(apart.sort_values("difference", ascending=False)["name"]),
-                largest=largest["name"],
-                largest_difference=float(largest["difference"]),
-                largest_low=float(largest["difference_low"]),
-                largest_high=float(largest["difference_high"]),
+                heads=tuple(_name(row) for row in apart),
+                largest=_name(largest),
+                largest_difference=largest["difference"],
+                largest_low=largest["difference_low"],
+                largest_high=largest["difference_high"],
             )
         )
     return found
+
+
+def _name(row: Mapping[Any, Any]) -> str:
+    return f"L{row['layer']}H{row['head']}"

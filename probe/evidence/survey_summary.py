@@ -496,13 +496,14 @@ def word_heads(records: Records, depth: int) -> Iterator[pd.DataFrame]:
         for record in batch:
             net = reading.net(record.net)
             gap = reading.gap(record.gap)[reading.column]
-            columns = {"word": record.word, **reading.names(), "net": net, "gap": gap}
-            columns["effect"] = np.divide(net, gap, out=np.full_like(net, np.nan), where=gap > 0)
-            columns["general"] = np.full_like(net, np.nan)
+            effect = np.divide(net, gap, out=np.full_like(net, np.nan), where=gap > 0)
+            general = np.full_like(net, np.nan)
             if len(record.nouns):
                 of_nouns = reading.net(record.noun_net.sum(0))
                 their_gap = reading.gap(record.noun_gap.sum(0))[reading.column]
-                np.divide(of_nouns, their_gap, out=columns["general"], where=their_gap > 0)
+                np.divide(of_nouns, their_gap, out=general, where=their_gap > 0)
+            columns: dict[str, Any] = {"word": record.word, **reading.names(), "net": net}
+            columns |= {"gap": gap, "effect": effect, "general": general}
             frames.append(pd.DataFrame(columns)[list(WORD_HEADS)])
         yield rounded(pd.concat(frames, ignore_index=True))
 

@@ -100,6 +100,7 @@ BESIDE_NOUNS = {
     "undecided": "not decided",
     "": "not compared",
 }
+MLP_CELL = ("word", "layer", "head", "name", "net", "general", "specific", "comparison", "beside")
 EFFECT_TITLE = "net swap effect (share of gap)"
 CHANCE = 0.5
 LEVEL_LABELS = {"labelAngle": 0, "labelOverlap": True}
@@ -159,7 +160,10 @@ def mlps_beside_nouns(mlps: pd.DataFrame, more: Mapping[str, Sequence[int]]) -> 
 def _mlp_cells(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows as cells of the map: `head` is the MLPs' column, `name` what each is called."""
     names = [f"MLP of layer {layer}" for layer in rows["layer"]]
-    return rows.assign(head=MLP, name=names)
+    # In a frame without rows no column is a number, nor is it in what the frame is joined to.
+    numbers = dict.fromkeys(("net", "general", "specific"), float)
+    cells = rows.assign(head=MLP, name=names).reindex(columns=MLP_CELL)
+    return cells.astype(numbers)
 
 
 def named(word_heads: pd.DataFrame) -> pd.DataFrame:
@@ -167,8 +171,8 @@ def named(word_heads: pd.DataFrame) -> pd.DataFrame:
     (`clear`), and its comparison with nouns of one meaning in words (`beside`)."""
     ranked = word_heads.dropna(subset="rank")
     clear = (ranked["net_low"] > 0) | (ranked["net_high"] < 0)
-    # A sweep compares with no nouns, and its table of heads has no such column.
-    comparison = ranked.get("comparison", "")
+    # A table read from a file has a missing value where nothing was compared.
+    comparison = ranked["comparison"].fillna("")
     ranked = ranked.assign(name=head_names(ranked), clear=clear, comparison=comparison)
     return ranked.assign(beside=[BESIDE_NOUNS[one] for one in ranked["comparison"]])
 

@@ -3,8 +3,9 @@ of one sender alone.
 
 An edge leads from what a sender writes at one position to one head at the same or a later position
 (at any where the model reads both ways), into its query, its key or its value, or to an MLP at the
-same position; positions are counted from the word, 0 the word and -1 the token before it. Along it
-the receiver's input at the sender's position is
+same position; positions are counted from the word, 0 the word and -1 the token before it (below,
+such a number is an `offset`; `pos` counts from the beginning of the text). Along it the receiver's
+input at the sender's position is
 
     the stream there, with the donor's write of the sender in place of its own, through the
     receiver's own norm,
@@ -223,15 +224,17 @@ def edges_of(
     writers = np.array(_writers(weights, depth), dtype=np.int16).T
     blocks = []
     for layer in range(depth):
-        for pos in senders:
+        for offset in senders:
             before = _writers_before(weights, Site(layer, Part.ATTENTION))
-            for channel, receiver in channels_from(weights, pos, receivers):
-                ends = (layer, heads, pos, receiver, channel)
+            for channel, receiver in channels_from(weights, offset, receivers):
+                ends = (layer, heads, offset, receiver, channel)
                 blocks.append(_edges_between(writers[:, :before], *ends))
-        for pos in senders:
-            if mlps and pos in receivers:
+        for offset in senders:
+            if mlps and offset in receivers:
                 before = _writers_before(weights, Site(layer, Part.MLP))
-                blocks.append(_edges_between(writers[:, :before], layer, [MLP], pos, pos, INPUT))
+                blocks.append(
+                    _edges_between(writers[:, :before], layer, [MLP], offset, offset, INPUT)
+                )
     return np.concatenate(blocks)
 
 
@@ -255,14 +258,19 @@ def _writers_before(weights: Weights, site: Site) -> int:
 
 
 def _edges_between(
-    writers: NDArray[np.int16], layer: int, heads: list[int], pos: int, receiver: int, channel: str
+    writers: NDArray[np.int16],
+    layer: int,
+    heads: list[int],
+    offset: int,
+    receiver: int,
+    channel: str,
 ) -> EdgeArray:
     """The edges from some writers at one position to some heads of a layer at another. `-> (head
     writer)`"""
     block = np.empty((len(heads), writers.shape[1]), dtype=EDGE_DTYPE)
     block["sender_layer"] = writers[0]
     block["sender_head"] = writers[1]
-    block["sender_pos"] = pos
+    block["sender_pos"] = offset
     block["receiver_layer"] = layer
     block["receiver_head"] = np.array(heads)[:, None]
     block["receiver_pos"] = receiver
@@ -270,11 +278,11 @@ def _edges_between(
     return block.ravel()
 
 
-def channels_from(weights: Weights, pos: int, receivers: Sequence[int]) -> list[tuple[str, int]]:
-    """Through which channel a write at `pos` gets into a head at which position: no earlier one in
-    a causal model."""
-    reading = [receiver for receiver in receivers if receiver >= pos or not weights.causal]
-    channels = [(QUERY, pos)] if pos in receivers else []
+def channels_from(weights: Weights, offset: int, receivers: Sequence[int]) -> list[tuple[str, int]]:
+    """Through which channel a write at `offset` gets into a head at which position: no earlier one
+    in a causal model."""
+    reading = [receiver for receiver in receivers if receiver >= offset or not weights.causal]
+    channels = [(QUERY, offset)] if offset in receivers else []
     for channel in (KEY, VALUE):
         channels += [(channel, receiver) for receiver in reading]
     return channels
@@ -284,9 +292,10 @@ def channels_from(weights: Weights, pos: int, receivers: Sequence[int]) -> list[
 
 
 class Arriving(NamedTuple):
-    """How what the heads of a block read at a position, and what its MLP reads there, changes with
-    the write of each sender before it alone, the senders in the order of `_writers`. `recipient
-    sender d_model`, twice
+    """The changes of a stream at one position when one sender alone writes what it writes in the
+    other sentence: in front of the heads of a block, and in front of its MLP.
+
+    `recipient sender d_model` each, the senders before the reader in the order of `_writers`.
     """
 
     heads: Tensor
@@ -299,11 +308,10 @@ def _arriving(cache: PairCache, pos: int) -> Iterator[Arriving]:
     entering = _donor_less_own(cache.layers[0].resid_pre[:, pos, None])
     for number, layer in enumerate(cache.layers):
         block = cache.weights.blocks[number]
-        assert block.w_out is not None
         heads = torch.einsum("rhe,hed->rhd", _donor_less_own(layer.z[:, pos]), block.w_o)
         middle = _changes_behind(cache, Site(number, Part.ATTENTION), pos, entering, heads)
         yield Arriving(entering, entering if parallel else middle)
-        mlp = _donor_less_own(layer.hidden[:, pos, None]) @ block.w_out
+        mlp = _donor_less_own(layer.hidden[:, pos, None]) @ block.w_hidden
         entering = _changes_behind(cache, Site(number, Part.MLP), pos, middle, mlp)
 
 
@@ -331,9 +339,11 @@ def _donor_less_own(own: Tensor) -> Tensor:
 
 
 class Inputs(NamedTuple):
-    """What some heads of a block read otherwise, one input after the other: the `variant` to which
-    it belongs, the `channel` that it enters, its position `pos` in the text, and how the stream
-    there changes, `change: recipient input d_model`.
+    """The changed inputs of some runs of one head, one row an input: in the run number `variant`
+    the stream at `pos` of the text changes by `change` on its way into one `channel`.
+
+    `variant channel pos: input` · `change: recipient input d_model`. A run may have several inputs;
+    what is in none of them is read as it was.
     """
 
     variant: ArrayLike
@@ -346,11 +356,10 @@ def moved_mlp(cache: PairCache, layer: int, pos: int, changes: Tensor) -> Tensor
     """What a block's MLP writes otherwise with each change of the stream at `pos` alone. `recipient
     variant d_model`"""
     block = cache.weights.blocks[layer]
-    assert block.w_out is not None
     stream = cache.stream(cache.mlp_input(layer))[:, pos, None]
     # As it was comes first, so that nothing but the change is left.
     hidden = fused.activate(cache.weights, block, torch.cat([stream, stream + changes], dim=1))
-    return (hidden[:, 1:] - hidden[:, :1]) @ block.w_out
+    return (hidden[:, 1:] - hidden[:, :1]) @ block.w_hidden
 
 
 def _indices(values: ArrayLike, cache: PairCache) -> Tensor:
@@ -387,7 +396,9 @@ def receiver_z(
     values[:, variant[into_value], pos[into_value]] = v[:, into_value]
     bias = cache.tables.row(block, receiver)
     matches = (keys @ queries[..., None])[..., 0]
-    pattern = fused.pattern(weights, matches, None if bias is None else bias[head, 0])
+    bias = None if bias is None else bias[head, 0]
+    sinks = None if block.sinks is None else block.sinks[head]
+    pattern = fused.pattern(weights, matches, bias, sinks)
     return (pattern[:, :, None] @ values)[:, :, 0]
 
 
@@ -421,7 +432,8 @@ def _moved_by_every_sender(
         if channel == KEY:
             matches = matches.repeat(1, 1, k.shape[2], 1)
             matches[..., pos] = (queries * k).sum(-1)
-        pattern = fused.pattern(weights, matches, cache.tables.row(block, receiver))
+        sinks = None if block.sinks is None else block.sinks[:, None]
+        pattern = fused.pattern(weights, matches, cache.tables.row(block, receiver), sinks)
         # The rest of what is read does not change with one value, so it drops out.
         z = pattern[..., pos, None] * v if channel == VALUE else pattern @ values[:, :, readable]
         yield receiver, z[:, :, 1:] - z[:, :, :1]
@@ -439,20 +451,20 @@ def _measure(
     fractions = []
     directs = []
     for layer, arriving in enumerate(_arriving_from(cache, senders)):
-        for pos, here in zip(senders, arriving, strict=True):
-            for fraction, direct in _measure_heads(reading, layer, pos, here.heads, receivers):
+        for offset, here in zip(senders, arriving, strict=True):
+            for fraction, direct in _measure_heads(reading, layer, offset, here.heads, receivers):
                 fractions.append(fraction)
                 directs.append(direct)
-        for pos, here in zip(senders, arriving, strict=True):
-            if mlps and pos in receivers:
-                fraction, direct = _measure_mlp(reading, layer, pos, here.mlp)
+        for offset, here in zip(senders, arriving, strict=True):
+            if mlps and offset in receivers:
+                fraction, direct = _measure_mlp(reading, layer, offset, here.mlp)
                 fractions.append(fraction)
                 directs.append(direct)
     return torch.cat(fractions, dim=1), torch.cat(directs, dim=1)
 
 
 def _measure_heads(
-    reading: PairReading, layer: int, pos: int, changes: Tensor, receivers: Sequence[int]
+    reading: PairReading, layer: int, offset: int, changes: Tensor, receivers: Sequence[int]
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Fraction and direct effect of the edges from one position into the heads of a block, by
     channel and receiving position. `-> recipient (head sender), recipient (head sender) direction`
@@ -462,9 +474,9 @@ def _measure_heads(
     w_o = cache.weights.blocks[layer].w_o
     channels = [
         (channel, cache.at + receiver)
-        for channel, receiver in channels_from(cache.weights, pos, receivers)
+        for channel, receiver in channels_from(cache.weights, offset, receivers)
     ]
-    moved_by_channel = _moved_by_every_sender(cache, layer, cache.at + pos, changes, channels)
+    moved_by_channel = _moved_by_every_sender(cache, layer, cache.at + offset, changes, channels)
     for receiver, moved in moved_by_channel:
         fraction = _fraction(moved, _donor_less_own(cache.layers[layer].z[:, receiver]))
         direct = moved.new_zeros(*moved.shape[:-1], len(reading.directions))
@@ -474,18 +486,17 @@ def _measure_heads(
 
 
 def _measure_mlp(
-    reading: PairReading, layer: int, pos: int, changes: Tensor
+    reading: PairReading, layer: int, offset: int, changes: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Fraction and direct effect of the edges into the MLP of a block at one position. `->
     recipient sender, recipient sender direction`"""
     cache = reading.cache
-    w_out = cache.weights.blocks[layer].w_out
-    assert w_out is not None
-    here = cache.at + pos
-    swapped = _donor_less_own(cache.layers[layer].hidden[:, here, None]) @ w_out
-    moved = moved_mlp(cache, layer, here, changes)[:, None]
+    w_hidden = cache.weights.blocks[layer].w_hidden
+    pos = cache.at + offset
+    swapped = _donor_less_own(cache.layers[layer].hidden[:, pos, None]) @ w_hidden
+    moved = moved_mlp(cache, layer, pos, changes)[:, None]
     direct = moved.new_zeros(*moved.shape[:-1], len(reading.directions))
-    if pos == 0:
+    if offset == 0:
         direct = _direct(cache, Site(layer, Part.MLP), moved, None, reading.directions)
     return _fraction(moved, swapped).flatten(1), direct.flatten(1, 2)
 

@@ -218,7 +218,7 @@ def head_map(
         f"{int(rows['clear'].sum())} heads exclude zero. Shown to resolve the word: {resolvers}. "
         f"Shown to do more for it than for nouns of one meaning: {do_more}."
     )
-    picture = _map(word_heads, word, legend, mlps, read_at)
+    picture = _map(word_heads, word, legend, mlps, read_at=read_at)
     return finish(picture.properties(width="container"), description)
 
 
@@ -250,7 +250,8 @@ def survey_map(heads: pd.DataFrame, *, limit: float) -> Any:
     """Layer x head grid of net swap effects over many words; marks and frames as in `head_map`.
 
     `heads` is the frame `survey_heads` of one model, of heads that have a rank · `limit`: both ends
-    of the scale, so that several models have one. A mark is at heads that move words the wrong way,
+    of the scale, so that several models have one. A dashed line lies above the first layer that is
+    read at the last depth. A mark is at heads that move words the wrong way,
     or further than SMALLEST without being confirmed; a frame is round heads that were shown to move
     words and do more for them than for nouns of one meaning.
     """
@@ -269,7 +270,8 @@ def survey_map(heads: pd.DataFrame, *, limit: float) -> Any:
         f"the intervals of {int(clear)} heads exclude zero. Shown to do more for ambiguous words "
         f"than for nouns of one meaning: {names}."
     )
-    picture = _map(rows, "", False, limit=limit, tooltip=SURVEY_TIPS)
+    depth = int(rows["read_depth"].min())
+    picture = _map(rows, "", False, limit=limit, tooltip=SURVEY_TIPS, read_at=depth)
     return finish(picture.properties(width="container"), description)
 
 
@@ -278,10 +280,10 @@ def _map(
     word: str,
     legend: bool,
     mlps: pd.DataFrame | None = None,
-    read_at: int | None = None,
     *,
     limit: float | None = None,
     tooltip: Sequence[alt.Tooltip] = HEAD_TIPS,
+    read_at: int | None = None,
 ) -> alt.LayerChart:
     limit = effect_limit(word_heads, mlps) if limit is None else limit
     beside = of_word(mlps, word) if mlps is not None else word_heads[:0]

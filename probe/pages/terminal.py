@@ -120,7 +120,7 @@ def means_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
         angle = "" if math.isnan(row["angle"]) else f"{row['angle']:.2f}"
         rows.append([row["method"], label, *_scores(row), angle])
     count = counted(len(evaluation.words), "word")
-    return [f"mean over {count}", "read", "accuracy", "macro-F1", "angle"], rows
+    return [f"mean over {count}", "read", "accuracy", "macro-F1", "angle (°)"], rows
 
 
 def without_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:

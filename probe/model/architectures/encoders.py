@@ -337,6 +337,16 @@ MBART = replace(
     BART,
     name="mBART",
     architectures=("MBartForConditionalGeneration",),
+    keys=replace(
+        BART.keys,
+        must={
+            "add_final_layer_norm": (True,),
+            "normalize_before": (True,),
+            "static_position_embeddings": (False,),
+            "share_encoder_decoder_embeddings": (True,),
+            "tie_word_embeddings": (True,),
+        },
+    ),
     norm_first=True,
     norm_after_sum=False,
     attentions=(
@@ -376,7 +386,14 @@ PEGASUS = replace(
     name="Pegasus",
     architectures=("PegasusForConditionalGeneration",),
     keys=replace(
-        BART.keys, activation=("activation_function", "gelu"), must={}, first=0, reserved=0
+        BART.keys,
+        must={
+            "add_final_layer_norm": (True,),
+            "normalize_before": (True,),
+            "tie_word_embeddings": (True,),
+        },
+        first=0,
+        reserved=0,
     ),
     positions="sinusoidal",
     position_table="",

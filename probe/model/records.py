@@ -20,6 +20,13 @@ from probe.model.tokens import Tokens, position
 from probe.model.weights import Weights
 
 
+def as_array(tensor: Tensor) -> Any:
+    """A tensor as a numpy array of its own type, of float32 where it is bfloat16, which numpy does
+    not know."""
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    return tensor.detach().cpu().to(wide).numpy()
+
+
 @dataclass(frozen=True, eq=False)
 class AttentionTrace:
     """Every tensor of one attention at every layer, and ΔE of single heads; query_pos counts

@@ -124,6 +124,49 @@ hold(
 )
 
 # %% [markdown]
+# ## Texts and a metric of one's own
+#
+# `probe.patch` on twice as many pairs of texts, tokens and frames included, by the coordinate between the two, by the logits of two next tokens
+# and by a function of all logits, against the loop with the same metric. The loop is run for one head of every third layer and counted up.
+
+# %%
+texts = timing.drawn_texts(model, 2 * PAIRS, LENGTH)
+token_rows = [[probe.tokenize(model, text).ids for text in side] for side in texts]
+ends = probe.target_states(
+    model,
+    [probe.tokenize(model, text) for side in texts for text in side],
+    [LENGTH - 1] * 4 * PAIRS,
+).resid[:, -1]
+way = ends[: 2 * PAIRS] - ends[2 * PAIRS :]
+sample = [(layer, layer % heads) for layer in range(0, layers, 3)]
+
+
+def surprise(logits):
+    """The log of the probability of one token, which takes all logits."""
+    return logits.log_softmax(-1)[:, 5]
+
+
+METRICS = {
+    "the coordinate between the two": (None, way / way.square().sum(-1, keepdim=True), 60),
+    "the logits of two next tokens": ((5, 9), lambda logits: logits[:, 5] - logits[:, 9], 20),
+    "a function of all logits": (surprise, surprise, 20),
+}
+for name, (metric, read, least) in METRICS.items():
+    patching = {
+        "patch": lambda metric=metric: probe.patch(model, *texts, at=-1, metric=metric),
+        "loop": lambda read=read: timing.loop_over_heads(model, token_rows, read, sample),
+    }
+    timings = timing.interleave(patching, runs=RUNS)
+    forwards_run, forwards_asked = 2 * len(sample) + 2, 2 * layers * heads + 2
+    hold(
+        f"a forward per head with TransformerLens hooks, {2 * PAIRS} pairs, read by {name}",
+        "probe.patch",
+        least,
+        timing.compare(timings, "loop", "patch", times=forwards_run / forwards_asked),
+        least=True,
+    )
+
+# %% [markdown]
 # ## From the cue to the word: every position, every edge
 #
 # One pair, both ways, its cue five tokens before the word, against the bare forward of its two members. The stream, the attention output and

@@ -20,6 +20,7 @@ from .patching import cross as cross
 from .text.sentences import read_sentences as read_sentences
 from .text import lexicon as lexicon
 from .evidence.study import study as study
+from .evidence.survey_run import survey as survey
 from .evidence.evaluation import evaluate as evaluate
 from .evidence.logits import decompose as decompose
 from .evidence.patch import patch as patch

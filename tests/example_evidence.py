@@ -5,7 +5,8 @@ import numpy as np
 import pandas as pd
 
 from probe.evidence.circuit import COLUMNS, whole
-from probe.evidence.columns import CURVES, PARTS
+from probe.evidence.columns import CURVES
+from probe.evidence.noun_parts import PARTS
 
 KEYS = ["word", "sense_a", "sense_b", "layer", "head"]
 CONDITIONS = {
@@ -203,6 +204,9 @@ def paths(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
         fraction=1.0, direct=rows["net"], total=rows["net"], q=0.01, composition=float("nan")
     )
     edges = edges.assign(low=rows["net"] - 0.05, high=rows["net"] + 0.04)
+    third = rows["net"] / 3  # is done for other nouns, too
+    edges = edges.assign(general=third, specific=2 * third, p_specific=0.01, comparison="more")
+    edges = edges.assign(specific_low=third, specific_high=3 * third)
     grid = [
         {"component": name, "layer": layer, "head": None, "pos": pos, "behind": behind, "pairs": 8}
         | dict.fromkeys(

@@ -24,8 +24,9 @@ from example_evidence import (
     separation_controls,
 )
 
-from probe.evidence.columns import ATTENTION, CAUSAL, PARTS, RANKS
+from probe.evidence.columns import ATTENTION, CAUSAL, RANKS
 from probe.evidence.columns import HEADS as HEADS_TABLE
+from probe.evidence.noun_parts import PARTS
 from probe.evidence.study import Study
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin

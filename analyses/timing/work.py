@@ -148,28 +148,56 @@ def curve_sets(layers: int, heads: int, *, seed: int = 0) -> Tensor:
     return torch.from_numpy(np.array(masks))
 
 
+def words_of(model: Model) -> list[str]:
+    """The words that the tokenizer has as one token each inside a text, in the order of their ids."""
+    pieces = sorted(model.tokenizer.get_vocab().items(), key=lambda item: item[1])
+    words = [model.tokenizer.decode([token]) for _, token in pieces]
+    plain = [word for word in words if word.startswith(" ") and word[1:].isalpha()]
+    return [word for word in plain if len(model.tokenizer(word)["input_ids"]) == 1]
+
+
+def drawn_texts(
+    model: Model, pairs: int, length: int, *, seed: int = 0
+) -> tuple[list[str], list[str]]:
+    """Pairs as texts of `length` tokens, BOS among them, that differ in one word, CUE_BEFORE places before the end."""
+    rng = np.random.default_rng(seed)
+    words = words_of(model)
+    a = [list(rng.choice(words, length - model.config.prepend_bos)) for _ in range(pairs)]
+    b = [list(row) for row in a]
+    for one, other in zip(a, b, strict=True):
+        one[-1 - CUE_BEFORE], other[-1 - CUE_BEFORE] = rng.choice(words, 2, replace=False)
+    return ["".join(row) for row in a], ["".join(row) for row in b]
+
+
 def loop_over_heads(
     model: Model,
     pairs: Sequence[Sequence[Sequence[int]]],
-    direction: Tensor,
+    read: Tensor | Callable[[Tensor], Tensor],
     heads: Sequence[tuple[int, int]],
 ) -> Tensor:
     """The swap as others run it: one whole forward with a hook per head and direction, as `get_act_patch_attn_head_z`
     does.
 
-    `pairs`: rows of a and rows of b. `-> pair recipient head`: how far the last block's output at the last position
-    moves.
+    `pairs`: rows of a and rows of b · `read`: a direction, `d_model`, of all or `pair d_model`, along which the last
+    block's output at the last position is read, or a function of the logits there, `row d_vocab -> row`. `-> pair
+    recipient head`: how far what is read moves.
     """
     both = [torch.tensor(rows, device=model.device) for rows in pairs]
     last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
-    caches = [
+
+    def value(resid: Tensor, logits: Tensor) -> Tensor:
+        return read(logits[:, -1]) if callable(read) else (resid[:, -1] * read).sum(-1)
+
+    runs = [
         model.bridge.run_with_cache(
             ids, names_filter=lambda name: name.endswith(("attn.hook_z", last))
-        )[1]
+        )
         for ids in both
     ]
+    unchanged = [value(cache[last], logits) for logits, cache in runs]
+    donors = [cache for _, cache in reversed(runs)]
     sides = []
-    for ids, own, donor in zip(both, caches, reversed(caches), strict=True):
+    for ids, own, donor in zip(both, unchanged, donors, strict=True):
         moved = []
         for layer, head in heads:
             seen: list[Tensor] = []
@@ -180,13 +208,13 @@ def loop_over_heads(
                 z[:, -1, head] = donor[f"blocks.{layer}.attn.hook_z"][:, -1, head]
                 return z
 
-            def read(resid: Tensor, hook: Any, seen: list[Tensor] = seen) -> None:
-                seen.append(resid[:, -1].clone())
+            def keep(resid: Tensor, hook: Any, seen: list[Tensor] = seen) -> None:
+                seen.append(resid.clone())
 
-            hooks = [(f"blocks.{layer}.attn.hook_z", patch), (last, read)]
+            hooks = [(f"blocks.{layer}.attn.hook_z", patch), (last, keep)]
             with torch.inference_mode():
-                model.bridge.run_with_hooks(ids, fwd_hooks=hooks)
-            moved.append((seen[0] - own[last][:, -1]) @ direction)
+                logits = model.bridge.run_with_hooks(ids, fwd_hooks=hooks)
+            moved.append(value(seen[0], logits) - own)
         sides.append(torch.stack(moved, dim=1))
     return torch.stack(sides, dim=1)
 

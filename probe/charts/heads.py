@@ -100,6 +100,7 @@ BESIDE_NOUNS = {
     "undecided": "not decided",
     "": "not compared",
 }
+MLP_CELL = ("word", "layer", "head", "name", "net", "general", "specific", "comparison", "beside")
 EFFECT_TITLE = "net swap effect (share of gap)"
 CHANCE = 0.5
 LEVEL_LABELS = {"labelAngle": 0, "labelOverlap": True}
@@ -159,7 +160,10 @@ def mlps_beside_nouns(mlps: pd.DataFrame, more: Mapping[str, Sequence[int]]) -> 
 def _mlp_cells(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows as cells of the map: `head` is the MLPs' column, `name` what each is called."""
     names = [f"MLP of layer {layer}" for layer in rows["layer"]]
-    return rows.assign(head=MLP, name=names)
+    # In a frame without rows no column is a number, nor is it in what the frame is joined to.
+    numbers = dict.fromkeys(("net", "general", "specific"), float)
+    cells = rows.assign(head=MLP, name=names).reindex(columns=MLP_CELL)
+    return cells.astype(numbers)
 
 
 def named(word_heads: pd.DataFrame) -> pd.DataFrame:

@@ -44,6 +44,7 @@ from probe.evidence.centroids import (
     Senses,
     cosines,
     fit_centroids,
+    macro_f1,
 )
 from probe.evidence.material import Material
 from probe.model.tokens import TargetText
@@ -65,11 +66,11 @@ COLUMNS = (
     *("word", "kind", "depth", "label", "tested", "accuracy", "accuracy_without"),
     *("fall", "fall_low", "fall_high", "random_sets", "random_fall", "random_least"),
     *("random_most", "beyond_random", "beyond_random_low", "beyond_random_high"),
+    *("macro_f1", "macro_f1_without", "random_macro_f1"),
 )
 
 # What heads to take out can be given as: names, a file or a table with the columns layer and head.
 HeadsSource: TypeAlias = str | os.PathLike[str] | pd.DataFrame | Iterable[str | HeadIndex]
-Right = NDArray[np.bool_]
 
 
 # --- which heads ----------------------------------------------------------------------------------
@@ -267,13 +268,16 @@ class Accuracies(NamedTuple):
     """What taking sets of heads out costs at one word, or on average over words. The last depth is
     the one chosen in training.
 
-    `intact: depth` · `fall: kind 1 + random depth`, the accuracy lost · `draws: 2 draw kind depth`,
+    `intact: depth` and `fall: kind 1 + random depth`, the accuracy and what is lost of it ·
+    `intact_f1: depth` and `f1: kind 1 + random depth`, macro-F1 · `draws: 2 draw kind depth`,
     bootstrap draws of the fall of the set asked for, and of what it is beyond the mean random set ·
     `tested` sentences, `units` of them that are drawn as a whole, `words` added up.
     """
 
     intact: Array
     fall: Array
+    intact_f1: Array
+    f1: Array
     draws: Array
     tested: int
     units: int
@@ -392,23 +396,32 @@ def compare(
     The same sentences are drawn for every set, so differences are paired. Frames and cue words are
     drawn as a whole where the file has them, sentences where it does not.
     """
-    right = _with_chosen(intact.T == gold[:, None], depths)  # sentence depth
-    right_without = _with_chosen(without == gold[:, None], depths)  # kind set sentence depth
-    lost = right.astype(float) - right_without  # kind set sentence depth
+    predicted = _with_chosen(intact.T, depths)  # sentence depth
+    predicted_without = _with_chosen(without, depths)  # kind set sentence depth
+    right = predicted == gold[:, None]
+    lost = right.astype(float) - (predicted_without == gold[:, None])
     units = cue_words(material.sentences)
     factors = resampling.crossed_factors([row.frame for row in material.sentences], units)
     drawn = resampling.bootstrap_weights(factors, seed=seed)
     drawn /= drawn.sum(1, keepdims=True)
     compared = np.stack([lost[:, 0], lost[:, 0] - lost[:, 1:].mean(1)])  # 2 kind sentence depth
     draws = np.einsum("wn,cknd->cwkd", drawn, compared, optimize=True)
-    return Accuracies(right.mean(0), lost.mean(2), draws, len(gold), len(set(units)))
+    return Accuracies(
+        intact=right.mean(0),
+        fall=lost.mean(2),
+        intact_f1=macro_f1(gold, predicted.T),
+        f1=macro_f1(gold, predicted_without.swapaxes(-1, -2)),
+        draws=draws,
+        tested=len(gold),
+        units=len(set(units)),
+    )
 
 
-def _with_chosen(right: Right, depths: Senses) -> Right:
+def _with_chosen(predicted: Senses, depths: Senses) -> Senses:
     """With one more depth behind the last, that of each sentence. `... sentence depth -> ...
     sentence depth + 1`"""
-    at = np.broadcast_to(depths[:, None], (*right.shape[:-1], 1))
-    return np.concatenate([right, np.take_along_axis(right, at, -1)], axis=-1)
+    at = np.broadcast_to(depths[:, None], (*predicted.shape[:-1], 1))
+    return np.concatenate([predicted, np.take_along_axis(predicted, at, -1)], axis=-1)
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -421,6 +434,8 @@ def add(total: Accuracies | None, one: Accuracies) -> Accuracies:
     return Accuracies(
         total.intact + one.intact,
         total.fall + one.fall,
+        total.intact_f1 + one.intact_f1,
+        total.f1 + one.f1,
         total.draws + one.draws,
         total.tested + one.tested,
         total.units + one.units,
@@ -433,6 +448,8 @@ def mean(total: Accuracies) -> Accuracies:
     return total._replace(
         intact=total.intact / total.words,
         fall=total.fall / total.words,
+        intact_f1=total.intact_f1 / total.words,
+        f1=total.f1 / total.words,
         draws=total.draws / total.words,
     )
 
@@ -450,6 +467,7 @@ def rows(word: str | None, accuracies: Accuracies) -> list[Mapping[str, object]]
         for depth, intact in enumerate(accuracies.intact):
             here = (number, depth)
             random = fall[number, 1:, depth]
+            f1 = accuracies.f1[number, :, depth]
             values = (
                 *(word, kind, None if depth == last else depth),
                 *(CHOSEN if depth == last else tables.depth_label(depth), accuracies.tested),
@@ -457,6 +475,7 @@ def rows(word: str | None, accuracies: Accuracies) -> list[Mapping[str, object]]
                 *(estimate[0][here], low[0][here], high[0][here]),
                 *(len(random), random.mean(), random.min(), random.max()),
                 *(estimate[1][here], low[1][here], high[1][here]),
+                *(accuracies.intact_f1[depth], f1[0], f1[1:].mean()),
             )
             made.append(dict(zip(COLUMNS, values, strict=True)))
     return made

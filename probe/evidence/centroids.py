@@ -1,4 +1,5 @@
-"""The nearest sense centroid: which sense the vector at a word is closest to, at every depth.
+"""The nearest sense centroid: which sense the vector at a word is closest to, at every depth, and
+how well that is right.
 
 A sense is the mean of its vectors in training, compared by cosine. Ties, and cosines that differ in
 rounding only, go to the sense that is more frequent in training.
@@ -62,6 +63,18 @@ def predict(resid: Tensor, labels: Senses, holdout: Holdout) -> Senses:
     # The most frequent comes first, and argmax takes the first of equals.
     nearest = cosines(resid[list(holdout.test)], centroids).argmax(-1)
     return centroids.senses[nearest.T]
+
+
+def macro_f1(gold: Senses, predicted: Senses) -> Array:
+    """Mean over the senses in `gold` of F1 = 2 hits / (times in gold + times predicted), 0 to 1.
+    `n, ... n -> ...`"""
+    scores = []
+    for sense in np.unique(gold):
+        in_gold = gold == sense
+        in_predicted = predicted == sense
+        hits = (in_gold & in_predicted).sum(-1)
+        scores.append(2 * hits / (in_gold.sum() + in_predicted.sum(-1)))
+    return np.asarray(np.mean(scores, axis=0))
 
 
 def unit_vectors(vectors: Tensor) -> Tensor:

@@ -23,6 +23,9 @@ Beside every swap, of a part and of an edge, stands one with a donor of the same
 layout, another cue word and the same frame where there is one; what is tested is the effect beyond
 it, over the pairs whose members both have such a donor: an edge that carries something else that
 must fit is no edge of the sense.
+
+The first BESIDE_NOUNS edges are run once more with one-meaning nouns in the word's place, on all
+pairs of the layouts, each with one of the nouns that heads are compared on (`evidence.noun_parts`).
 """
 
 from collections import defaultdict
@@ -38,13 +41,15 @@ from torch import Tensor
 
 from probe.evidence import design
 from probe.evidence.columns import KEYS, key_of, leading_heads, rounded, stacked, with_key
+from probe.evidence.controls import NounInPlace
+from probe.evidence.noun_parts import PARTS, compare_pairwise, comparisons, joined_parts
 from probe.evidence.word import PairResult, StudyOptions, WordResult, clearest
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import as_array
 from probe.model.weights import Weights
 from probe.patching import positions
-from probe.patching.edges import EDGE_DTYPE, REACH, SAMPLE, Edges, total_effects
+from probe.patching.edges import EDGE_DTYPE, REACH, SAMPLE, EdgeArray, Edges, total_effects
 from probe.patching.edges import edges as every_edge
 from probe.patching.paths import DIGITS, LEAST, Paths, composition
 from probe.patching.paths import paths as chain_paths
@@ -57,6 +62,7 @@ MOST_TOTALS = 500  # edges of a layout whose total effect is run
 MOST_EDGES = 1_000_000  # of a layout: as many are held in memory at once for every pair
 LEAST_ROWS = 200  # of the table of edges, tested or not
 MOST_ROWS = 1000  # edges that are tested: p is of the largest of them all, so more would cost power
+BESIDE_NOUNS = 40  # edges of the table that are compared with one-meaning nouns
 RANDOM_SETS = 100  # of edges, beside the circuit of each layout
 WORD = "word"
 CUE = "cue"
@@ -76,6 +82,8 @@ EDGE_COLUMNS = (
     "q",
     "pairs",
     "composition",
+    *PARTS,
+    "comparison",
 )
 PATH_COLUMNS = (
     *KEYS,
@@ -186,6 +194,8 @@ def _of_word(
             for group, measured in by_group:
                 moved += _named(group, _rows_of_head(measured, layer, head))
     edges = _edges(by_group, runs, options.seed)
+    edges = edges.join(_beside_nouns(by_group, runs, edges.index[:BESIDE_NOUNS]))
+    edges = edges.fillna({"comparison": ""})
     fits = composition(weights, edges.index.to_frame())
     chain = partial(chain_paths, seed=options.seed, draws=RANDOM_SETS)
     chained = []
@@ -234,6 +244,25 @@ class PairRuns:
         return measure(
             self.weights, texts_a, texts_b, along, *more, depth=self.word.depth, **options
         )
+
+    def beside_noun(
+        self, noun: NounInPlace, pairs: Sequence[int], edges: EdgeArray
+    ) -> tuple[Array, Array]:
+        """The total effects of edges for the word, in fractions of the fitted gap, and with a noun
+        in its place, in the noun's own gap. `-> pair edge`, twice"""
+        a, b = self.members(pairs)
+        depth = self.word.depth
+        texts = noun.texts(self.word.texts)
+        of_word = self.run(partial(total_effects, edges=edges), a, b)
+        of_noun = total_effects(
+            self.weights,
+            [texts[row] for row in a],
+            [texts[row] for row in b],
+            noun.axes.directions(a)[:, [depth]],
+            edges,
+            depth=depth,
+        )
+        return _toward(of_word).numpy(), _toward(of_noun).numpy() * noun.scale[depth]
 
     def gap(self, pairs: Sequence[int]) -> Array:
         """The gap of some pairs at L*."""
@@ -518,6 +547,39 @@ def _tests(
         "q": tests.q.min(-1),
     }
     return {name: pd.Series(values, moved.index) for name, values in columns.items()}
+
+
+def _beside_nouns(by_group: Sequence[GroupEdges], runs: PairRuns, listed: pd.Index) -> pd.DataFrame:
+    """The general and the specific part of some edges' totals, over all pairs of the layouts;
+    missing where no nouns stood in the word's place."""
+    nothing = pd.DataFrame(dict.fromkeys(PARTS, np.nan) | {"comparison": ""}, index=listed)
+    compared = runs.pair.nouns
+    if compared is None:
+        return nothing
+    numbers = _by_pair(by_group)["number"].loc[listed]
+    chosen: list[int] = []
+    noun_of: list[str] = []
+    of_word: list[Array] = []
+    of_noun: list[Array] = []
+    for group, edges in by_group:
+        here = numbers[group.traced[0]].notna().to_numpy()
+        array = edges.edges[numbers.loc[here, group.traced[0]].to_numpy(int)]
+        for noun in compared.in_place:
+            pairs = sorted({*group.traced, *group.held_out} & {*noun.pairs})
+            if pairs:
+                word, its = np.zeros((2, len(pairs), len(listed)))  # 0 in a layout without the edge
+                word[:, here], its[:, here] = runs.beside_noun(noun, pairs, array)
+                chosen += pairs
+                noun_of += [noun.noun] * len(pairs)
+                of_word += [*word]
+                of_noun += [*its]
+    if len(set(runs.units(chosen))) < 2:
+        return nothing
+    in_its_gap = np.stack(of_word) / runs.gap(chosen).mean()
+    pairs_compared = runs.pair.pairs.take(chosen)
+    parts = compare_pairwise(in_its_gap, np.stack(of_noun), pairs_compared, noun_of)
+    frame = pd.DataFrame(joined_parts([parts]) | {"net": parts.net}, index=listed)
+    return frame.assign(comparison=comparisons(frame)).drop(columns="net")
 
 
 def _toward(moved: Tensor) -> Tensor:

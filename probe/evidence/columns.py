@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from probe.evidence.head_parts import KINDS
+from probe.evidence.noun_parts import PARTS
 from probe.evidence.word import PairResult, WordResult
 from probe.stats.resampling import Array
 
@@ -35,8 +36,6 @@ CAUSAL = (
     "net_high",
     *RANKS,
 )
-# How an effect compares with that for one-meaning nouns in the word's place.
-PARTS = ("general", "specific", "specific_low", "specific_high", "p_specific")
 # A contract: columns may be added.
 HEADS = (
     *KEYS,

@@ -7,17 +7,16 @@ meaning that stand in its place in the same sentences, with the same cues and fr
     g²(x)     mean over holdouts of <D_test, D_train>, D the difference of the sense means of the
               vectors at the word: 0 in expectation where there is none
     share     g²(noun) / g²(word), on the same sentences
-    p         (1 + nouns with g² of at least the word's) / (1 + nouns): the ambiguity gate
+    p         (1 + nouns with g² of at least the word's) / (1 + nouns): the ambiguity gate, one for
+              the word, with g² summed over its pairs of senses
     axis      <D_noun, u_word> / gap_word: how much of the word's own axis is plain topic
-    general   mean over nouns of E_noun, in the noun's own gap, along the noun's own held-out axis
-    specific  E_word - general, paired by cue word
 
-The squared gap has no bias: a plain distance of means is never 0. A head that does the same for a
-noun whose gap is smaller is general; the difference in size is the gap's, and stands at the word.
-For the parts of the network the pairs of sentences are shared out among the nouns whose own gap is
-there: as many swaps as for the word itself, over as many nouns as that allows. A noun's effects are
-divided by its own gap, but never by less than FLOOR of the word's: a ratio over a gap that is not
-there would be noise over noise.
+The squared gap has no bias: a plain distance of means is never 0. What heads and MLPs do for the
+nouns is in `evidence.noun_parts`.
+
+The gate is asked once for a word: asked for each of six pairs of senses, a noun of one meaning
+would pass for one of them by chance three times in ten. Only nouns that could be compared for every
+pair of senses count.
 
 Nouns are left out that are not as many tokens as the word, that stand in its sentences already, or
 whose article would not agree in most of them; sentences in which the word does not stand in its
@@ -26,25 +25,20 @@ dictionary form, or is no noun there, are left out and counted.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from probe.errors import InputError
-from probe.evidence.design import UNKNOWN_FRAME, Pairs, Readings, spread
-from probe.evidence.effects import gaps, numerators
+from probe.evidence.design import Pairs, spread
 from probe.evidence.material import Material
 from probe.model.model import Model
 from probe.model.tokens import TargetText, positions_of_span, tokenize
 from probe.model.weights import Weights
-from probe.patching.heads import Rows, swap_heads
-from probe.patching.mlps import swap_mlps
 from probe.patching.tokens import replace_tokens
-from probe.stats import axes, resampling
 from probe.stats.axes import HeldOutAxes, squared_gap
 from probe.stats.resampling import Array
 from probe.text import lexicon
@@ -54,8 +48,6 @@ FEWEST_NOUNS = 19  # with one fewer the gate cannot come to .05
 FEWEST_SENTENCES = 24
 MOST_PAIRS = 24  # of sentences at which the gaps of nouns are measured, as many as are swapped
 MOST_NOUNS = 48  # of those that ship: the gate can then come to .05 where one noun changes as far
-HEAD_NOUNS = 4  # that heads and MLPs are compared on; at least three, if their gap is there
-FLOOR = 0.1  # of the word's gap: what a noun's effects are divided by at least
 # Directly before a noun stand a determiner, an adjective or a preposition, none of these.
 SUBJECTS = ("i", "you", "he", "she", "it", "we", "they", "who")
 MODALS = ("will", "would", "can", "could", "may", "might", "must", "shall", "should", "cannot")
@@ -63,6 +55,7 @@ NEGATED = ("don't", "doesn't", "didn't", "won't", "can't", "not")
 BEFORE_A_VERB = frozenset(("to", "do", "does", "did", "let's", *SUBJECTS, *MODALS, *NEGATED))
 SURFACE = "the word does not stand in its dictionary form"
 NO_NOUN = "the word is no noun here"
+TOO_FEW_NOUNS = "nouns that can take its place"
 # A text that begins with the word, in a tokenizer whose tokens hold the space before them.
 OTHER_TOKENS = "the word is other tokens here than in most of its sentences"
 
@@ -71,10 +64,11 @@ OTHER_TOKENS = "the word is other tokens here than in most of its sentences"
 class PartComparison:
     """What parts of the network do for the word and for one-meaning nouns in its place.
 
-    Heads are `layer head`, MLPs `layer`. `net`: what the part does for the word, in the pairs that
-    were compared · `general`: mean over nouns of the effect in their own gaps · `specific`: net
-    less general · `drawn`: the same in every bootstrap draw, of `units` pairs of cue words · `p`:
-    that specific is not 0, two-sided, corrected for all parts of the kind.
+    Heads are `layer head`, NaN for those that were not compared; MLPs are `layer`. `net`: what the
+    part does for the word, in the pairs that were compared · `general`: mean over nouns of the
+    effect in their own gaps · `specific`: net less general · `drawn`: the same in every bootstrap
+    draw, of `units` pairs of cue words · `p`: that specific is not 0, two-sided, corrected for all
+    parts of the kind that were compared.
     """
 
     net: Array
@@ -84,17 +78,56 @@ class PartComparison:
     units: int
     p: Array
 
+    def scattered(self, where: tuple[Array, ...], shape: tuple[int, ...]) -> "PartComparison":
+        """The same at the places `where` of an array of all parts, NaN at those not compared."""
+
+        def spread_out(values: Array) -> Array:
+            whole: Array = np.full((*values.shape[:-1], *shape), np.nan)
+            index: Any = (..., *where)
+            whole[index] = values
+            return whole
+
+        return replace(
+            self,
+            net=spread_out(self.net),
+            general=spread_out(self.general),
+            specific=spread_out(self.specific),
+            drawn=spread_out(self.drawn),
+            p=spread_out(self.p),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class NounInPlace:
+    """A noun that parts of the network are compared on: its tokens `ids`, and its held-out `axes`,
+    fitted on the sentences with the noun in the word's place.
+
+    `scale: depth`, what turns fractions of the fitted gap into fractions of the noun's own ·
+    `pairs`: the numbers of those that are swapped with this noun.
+    """
+
+    noun: str
+    ids: tuple[int, ...]
+    axes: HeldOutAxes
+    scale: Array
+    pairs: tuple[int, ...]
+
+    def texts(self, texts: Sequence[TargetText]) -> list[TargetText]:
+        """Texts with the noun's tokens in the word's place."""
+        return [with_tokens(text, self.ids) for text in texts]
+
 
 @dataclass(frozen=True, eq=False)
 class NounComparison:
     """The comparison of a word with one-meaning nouns for one pair of senses.
 
     `gap word_gap axis: noun depth`, the squared gaps of the noun and of the word in the same
-    sentences, and the share of the word's axis that the noun takes on · `sentences: noun` ·
-    `reason`: why the gate is not asked, "" where it is · `sentences_left_out`: in which no noun
-    could take the word's place · `left_out`: the reason of every noun that was asked for by name
-    and not compared · `head_nouns`: those that `heads` and `mlps` are compared on; these are None
-    where nothing was swapped.
+    sentences, and the share of the word's axis that the noun takes on · `sentences: noun` · `p`:
+    the ambiguity gate of the word, the same for all its pairs of senses, NaN where it is not asked
+    · `reason`: why it is not, "" where it is · `sentences_left_out`: in which no noun could take
+    the word's place · `left_out`: the reason of every noun that was asked for by name and not
+    compared · `in_place`: the nouns that `heads` and `mlps` are compared on; these are None where
+    nothing was swapped.
     """
 
     depth: int
@@ -103,10 +136,11 @@ class NounComparison:
     word_gap: Array
     axis: Array
     sentences: tuple[int, ...]
+    p: float = float("nan")
     reason: str = ""
     sentences_left_out: int = 0
     left_out: Mapping[str, str] = field(default_factory=dict)
-    head_nouns: tuple[str, ...] = ()
+    in_place: tuple[NounInPlace, ...] = ()
     heads: PartComparison | None = None
     mlps: PartComparison | None = None
 
@@ -122,13 +156,17 @@ class NounComparison:
         """Mean of the shares at the read-out; NaN without nouns."""
         return float(self.shares[:, self.depth].mean()) if len(self.nouns) else float("nan")
 
-    @property
-    def p(self) -> float:
-        """The ambiguity gate at the read-out; NaN where it is not asked."""
-        if self.reason:
-            return float("nan")
-        as_far = self.gap[:, self.depth] >= self.word_gap[:, self.depth]
-        return float((1 + as_far.sum()) / (1 + len(self.nouns)))
+    def take(self, nouns: Sequence[str]) -> "NounComparison":
+        """The comparison with some of the nouns."""
+        kept = [self.nouns.index(noun) for noun in nouns]
+        return replace(
+            self,
+            nouns=tuple(nouns),
+            gap=self.gap[kept],
+            word_gap=self.word_gap[kept],
+            axis=self.axis[kept],
+            sentences=tuple(self.sentences[index] for index in kept),
+        )
 
 
 # --- which nouns, which sentences -----------------------------------------------------------------
@@ -253,10 +291,26 @@ def require_usable(model: Model, materials: Sequence[Material], nouns: Sequence[
         )
 
 
+def with_tokens(text: TargetText, ids: Sequence[int]) -> TargetText:
+    """A text with other tokens in the word's place."""
+    start = text.at + 1 - len(ids)
+    return TargetText((*text.ids[:start], *ids, *text.ids[text.at + 1 :]), text.at)
+
+
 def rows_for(among: Candidates, noun: str) -> list[int]:
     """The sentences in which the article before the word is the noun's, too."""
     fitting = ("", lexicon.article_of(noun))
     return [row for row in among.rows if among.article[row] in fitting]
+
+
+def pairs_inside(pairs: Pairs, rows: Collection[int]) -> list[int]:
+    """The numbers of the pairs whose members and same-sense donors are all among some rows."""
+    usable = []
+    for index in range(len(pairs)):
+        members = (pairs.a[index], pairs.b[index], pairs.same_a[index], pairs.same_b[index])
+        if all(row in rows for row in members):
+            usable.append(index)
+    return usable
 
 
 def _pairs_within(split: CrossFit, rows: Sequence[int], *, seed: int) -> CrossFit:
@@ -318,6 +372,26 @@ def compare_gaps(
     )
 
 
+def ambiguity_gate(comparisons: Sequence[NounComparison]) -> list[NounComparison]:
+    """The comparisons of a word's pairs of senses, with the p of the word's ambiguity gate.
+
+    p = (1 + nouns with a g² of at least the word's) / (1 + nouns), g² at the read-out summed over
+    the pairs of senses for which the gate can be asked, with the nouns that all of these have.
+    """
+    asked = [each for each in comparisons if not each.reason]
+    if not asked:
+        return list(comparisons)
+    nouns = [noun for noun in asked[0].nouns if all(noun in each.nouns for each in asked)]
+    if len(nouns) < FEWEST_NOUNS:
+        reason = f"{TOO_FEW_NOUNS}: {len(nouns)} for all its senses, and {FEWEST_NOUNS} are needed"
+        return [replace(each, reason=each.reason or reason) for each in comparisons]
+    together = [each.take(nouns) for each in asked]
+    of_noun = np.sum([each.gap[:, each.depth] for each in together], axis=0)
+    of_word = np.sum([each.word_gap[:, each.depth] for each in together], axis=0)
+    p = float((1 + np.sum(of_noun >= of_word)) / (1 + len(nouns)))
+    return [each if each.reason else replace(each.take(nouns), p=p) for each in comparisons]
+
+
 def _nouns_that_fit(
     among: Candidates, part: CrossFit
 ) -> tuple[dict[str, list[int]], dict[str, str]]:
@@ -348,7 +422,7 @@ def _why_no_gate(part: CrossFit, nouns: Sequence[str]) -> str:
             f"{FEWEST_SENTENCES} are needed"
         )
     if len(nouns) < FEWEST_NOUNS:
-        return f"nouns that can take its place: {len(nouns)}, and {FEWEST_NOUNS} are needed"
+        return f"{TOO_FEW_NOUNS}: {len(nouns)}, and {FEWEST_NOUNS} are needed"
     return ""
 
 
@@ -359,174 +433,3 @@ def _along_axis(resid: Tensor, split: CrossFit, held_out: HeldOutAxes) -> Array:
     of_a = np.asarray(split.is_a)
     tested = split.cells >= 0
     return np.asarray(along[tested & of_a].mean(0) - along[tested & ~of_a].mean(0))
-
-
-# --- heads and MLPs -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class WordInPlace:
-    """What a comparison of heads and MLPs starts from: the sentences of a word for one pair of
-    senses, the pairs that were swapped and where heads are read.
-
-    `texts`: by row · `net: pair layer head`, what each head does for the word beyond same-sense
-    donors, in the word's gap.
-    """
-
-    texts: Sequence[TargetText]
-    split: CrossFit
-    axes: HeldOutAxes
-    pairs: Pairs
-    reading: Readings
-    net: Array
-
-
-def compare_parts(
-    weights: Weights,
-    word: WordInPlace,
-    among: Candidates,
-    compared: NounComparison,
-) -> NounComparison:
-    """The comparison with what every head and every MLP does for nouns whose own gap is there.
-
-    Each noun gets its share of the pairs, so that all together take as many swaps as the word does.
-    """
-    nouns = _with_the_largest_gaps(compared)
-    if not nouns:
-        return compared
-    rows = sorted(set.intersection(*(set(rows_for(among, noun)) for noun in nouns)))
-    usable = pairs_inside(word.pairs, set(rows))
-    units = {word.pairs.units[index] for index in usable}
-    if len(units) < 2 or len(usable) < len(nouns):
-        return compared
-    # Pairs of one cue word stand together, so that every noun meets as many cue words as can be.
-    usable.sort(key=lambda index: word.pairs.units[index])
-    every_ids = [among.ids, *(among.nouns[noun] for noun in nouns)]
-    states = replace_tokens(weights, [word.texts[row] for row in rows], every_ids)
-
-    def spread_out(part: Tensor) -> Tensor:
-        """The states of some rows at the rows' own numbers; those of other rows are never read."""
-        whole = torch.zeros(len(word.texts), *part.shape[1:], dtype=part.dtype)
-        whole[rows] = part
-        return whole
-
-    hidden = spread_out(states.hidden[:, 0])
-    word_mlps = _net_of_mlps(weights, word.texts, hidden, word.axes, word.pairs.take(usable))
-    own_resid = spread_out(states.resid[:, 0])
-    at = np.asarray(word.reading.at)
-    least = FLOOR * _raw_gap(own_resid, word.axes, word.pairs.take(usable))[at]
-    part = restrict(
-        word.split, [number for number, row in enumerate(word.split.rows) if row in set(rows)]
-    )
-    order: list[int] = []
-    noun_of: list[str] = []
-    heads: list[Array] = []
-    mlps: list[Array] = []
-    for number, noun in enumerate(nouns, start=1):
-        mine = usable[number - 1 :: len(nouns)]
-        pairs = word.pairs.take(mine)
-        resid = spread_out(states.resid[:, number])
-        own_axes = axes.hold_out(resid, part, word.axes.senses)
-        texts = [with_tokens(text, every_ids[number]) for text in word.texts]
-        fitted = own_axes.gap.mean(0).numpy()
-        gap = np.maximum(_raw_gap(resid, own_axes, word.pairs.take(usable))[at], least)
-        # From fractions of the fitted gap to the noun's own gap.
-        scale = (fitted[at] / gap)[None, :]
-        swap = partial(swap_heads, weights)
-        z = spread_out(states.z[:, number])
-        net = net_numerators(swap, texts, z, own_axes, pairs)
-        layers = np.arange(len(at))
-        heads.append(net[:, layers, :, at - 1].transpose(1, 0, 2) * scale[..., None])
-        hidden = spread_out(states.hidden[:, number])
-        mlps.append(
-            _net_of_mlps(weights, texts, hidden, own_axes, pairs)[:, layers, at - 1] * scale
-        )
-        order += mine
-        noun_of += [noun] * len(mine)
-    where = [usable.index(index) for index in order]
-    word_gap = _held_out_gap(own_resid, word.axes, word.pairs.take(usable))[at]
-    word_net = word_mlps[:, np.arange(len(at)), at - 1][where] / word_gap
-    pairs = word.pairs.take(order)
-    return replace(
-        compared,
-        head_nouns=tuple(nouns),
-        heads=_compared(word.net[order], np.concatenate(heads), pairs, noun_of),
-        mlps=_compared(word_net, np.concatenate(mlps), pairs, noun_of),
-    )
-
-
-def _with_the_largest_gaps(compared: NounComparison) -> list[str]:
-    """At most HEAD_NOUNS nouns, those whose own gap is largest beside the word's: what a head does
-    in a noun's own gap is surest there, and these nouns are the most like the word, which makes it
-    the harder for a head to do more for the word.
-    """
-    if not compared.nouns:
-        return []
-    shares = np.nan_to_num(compared.shares[:, compared.depth], nan=-np.inf)
-    return [compared.nouns[index] for index in resampling.order(shares)[:HEAD_NOUNS]]
-
-
-def pairs_inside(pairs: Pairs, rows: Collection[int]) -> list[int]:
-    """The numbers of the pairs whose members and same-sense donors are all among some rows."""
-    usable = []
-    for index in range(len(pairs)):
-        members = (pairs.a[index], pairs.b[index], pairs.same_a[index], pairs.same_b[index])
-        if all(row in rows for row in members):
-            usable.append(index)
-    return usable
-
-
-def with_tokens(text: TargetText, ids: Sequence[int]) -> TargetText:
-    """A text with other tokens in the word's place."""
-    start = text.at + 1 - len(ids)
-    return TargetText((*text.ids[:start], *ids, *text.ids[text.at + 1 :]), text.at)
-
-
-def net_numerators(
-    swap: Callable[[Rows, Tensor, Tensor], Tensor],
-    texts: Sequence[TargetText],
-    donors: Tensor,
-    held_out: HeldOutAxes,
-    pairs: Pairs,
-) -> Array:
-    """What swaps do beyond same-sense donors, in fractions of the fitted gap. `-> pair part...
-    stage`"""
-    denoise, noise, same_sense = numerators(swap, texts, donors, held_out, pairs)
-    return (denoise + noise) / 2 - same_sense
-
-
-def _net_of_mlps(
-    weights: Weights,
-    texts: Sequence[TargetText],
-    hidden: Tensor,
-    held_out: HeldOutAxes,
-    pairs: Pairs,
-) -> Array:
-    return net_numerators(partial(swap_mlps, weights), texts, hidden, held_out, pairs)
-
-
-def _held_out_gap(resid: Tensor, held_out: HeldOutAxes, pairs: Pairs) -> Array:
-    """Mean G of the pairs, in fractions of the fitted gap. `row depth d_model -> depth`"""
-    return gaps(held_out, resid, pairs).mean(0)
-
-
-def _raw_gap(resid: Tensor, held_out: HeldOutAxes, pairs: Pairs) -> Array:
-    """The same in units of the residual stream."""
-    depths = resid.shape[1]
-    return _held_out_gap(resid, held_out, pairs) * held_out.gap[:, :depths].mean(0).numpy()
-
-
-def _compared(word: Array, noun: Array, pairs: Pairs, noun_of: Sequence[str]) -> PartComparison:
-    """General and specific parts of effects that are paired: `word noun: pair part...`, each in its
-    own gap. Frames, cue words and nouns are resampled; signs are flipped by cue word.
-    """
-    more = word - noun
-    frames = [None if name.startswith(UNKNOWN_FRAME) else name for name in pairs.frames]
-    factors = [*resampling.crossed_factors(frames, pairs.units), list[Hashable](noun_of)]
-    weights = resampling.bootstrap_weights(factors, seed=pairs.seed)
-    drawn = np.tensordot(weights, more, axes=1) / weights.sum(1).reshape(-1, *[1] * (more.ndim - 1))
-    above = resampling.sign_flip_test(more, pairs.units, seed=pairs.seed).p
-    below = resampling.sign_flip_test(-more, pairs.units, seed=pairs.seed).p
-    p = np.minimum(1, 2 * np.minimum(above, below))
-    units = len(set(pairs.units))
-    return PartComparison(word.mean(0), noun.mean(0), more.mean(0), drawn, units, p)

@@ -18,7 +18,7 @@ import psutil
 import torch
 
 from probe.errors import InputError
-from probe.evidence import circuit, controls, head_parts
+from probe.evidence import circuit, controls, head_parts, noun_parts
 from probe.evidence.material import Material, SecondModel, SensePairSplits, unused
 from probe.evidence.word import CURVE_PAIRS, JOINT_HEADS, JOINT_PAIRS, StudyOptions
 from probe.model.architectures import FAMILIES
@@ -202,7 +202,7 @@ def _count_swaps_beside_nouns(
     nouns = _nouns_compared(options)
     if not nouns:
         return 0
-    nouns_swapped = min(nouns, controls.HEAD_NOUNS)
+    nouns_swapped = min(nouns, noun_parts.HEAD_NOUNS)
     layers = model.config.n_layers
     runs = 0
     for material in materials:
@@ -297,7 +297,7 @@ def _bytes_beside_nouns(model: Model, sentences: int, options: StudyOptions) -> 
     """Bytes of the states of one word's sentences with other nouns in its place: the stream behind
     every block, what heads and MLPs hold at the word, of the word and of every noun whose parts are
     swapped, and one of them once more."""
-    nouns = min(_nouns_compared(options), controls.HEAD_NOUNS)
+    nouns = min(_nouns_compared(options), noun_parts.HEAD_NOUNS)
     if not nouns:
         return 0
     config = model.config

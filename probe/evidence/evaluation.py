@@ -37,7 +37,7 @@ from probe.display import Displayed
 from probe.errors import InputError
 from probe.evidence import ablation, tables
 from probe.evidence.ablation import CHOSEN, Accuracies, HeadsOut, HeadsSource, WordStates, heads_out
-from probe.evidence.centroids import Senses, by_frequency, predict, unit_vectors
+from probe.evidence.centroids import Senses, by_frequency, macro_f1, predict, unit_vectors
 from probe.evidence.columns import METHODS, rounded
 from probe.evidence.material import Material, choose_words, prepare_usable
 from probe.evidence.study import Progress
@@ -494,18 +494,6 @@ def choose_depth(sentences: Sequence[Sentence], resid: Tensor, *, seed: int) -> 
     predicted = [predict(vectors, labels, holdout) for holdout in plan.holdouts]
     gold = np.concatenate([labels[list(holdout.test)] for holdout in plan.holdouts])
     return int(macro_f1(gold, np.concatenate(predicted, axis=1))[1:].argmax()) + 1
-
-
-def macro_f1(gold: Senses, predicted: Senses) -> Array:
-    """Mean over the senses in `gold` of F1 = 2 hits / (times in gold + times predicted), 0 to 1.
-    `n, ... n -> ...`"""
-    scores = []
-    for sense in np.unique(gold):
-        in_gold = gold == sense
-        in_predicted = predicted == sense
-        hits = (in_gold & in_predicted).sum(-1)
-        scores.append(2 * hits / (in_gold.sum() + in_predicted.sum(-1)))
-    return np.asarray(np.mean(scores, axis=0))
 
 
 def left_bag(sentence: Sentence, right: str = "") -> Bag:

@@ -97,7 +97,7 @@ class PairOfSenses:
     same where the pair did not pass the ambiguity gate, else nothing. `nouns` is the number of
     nouns of one meaning in the word's place; `general_share`, the mean, and `largest_share` are how
     far they change, as shares of the word's own squared gap; `ambiguity_p` is the gate's, missing
-    where it was not asked, with the reason in `not_compared`.
+    where it was not asked, with the reason in `not_compared`, and `ambiguous` whether it passed.
     """
 
     sense_a: str
@@ -123,6 +123,7 @@ class PairOfSenses:
     general_share: float
     largest_share: float
     ambiguity_p: float
+    ambiguous: bool
     not_compared: str
     nuisances: tuple[str, ...]
     confounders: tuple[str, ...]
@@ -130,30 +131,25 @@ class PairOfSenses:
     leading_head: str | None
     leading_effect: float
 
-    @property
-    def ambiguous(self) -> bool:
-        """Whether the word changes further here than nouns of one meaning (the ambiguity gate)."""
-        return self.ambiguity_p <= LEVEL
-
 
 @dataclass(frozen=True)
 class BesideNouns:
     """How far the word changes at its read-out beside nouns of one meaning in its place, over the
     ranked pairs of senses for which that was asked.
 
-    `pairs` is the number of these and `passed` of those that passed the ambiguity gate. With no
-    pairs only the number of nouns and the reason, `not_compared`, are known, and what a few nouns
-    are enough for: `typical` and `mlps_more`. `nouns`: the fewest that were compared ·
-    `as_far`: the most nouns
-    that change at least as far as the word · `general_share` and `largest_share`: mean and largest
-    squared gap of a noun over the word's · `times_as_far`: how many times as far the word changes
-    as the nouns do, a ratio of distances, infinite where they do not change · `typical`: two nouns
-    that change as the mean does · `furthest`: the noun that changes furthest · `mlps_more`: layers
-    whose MLP does more for the word than for these nouns, in the mean over pairs of senses.
+    `pairs` is the number of these. With no pairs only the number of nouns and the reason,
+    `not_compared`, are known, and what a few nouns are enough for: `typical` and `mlps_more`.
+    `nouns`: those that were compared · `as_far`: those that change at least as far as the word ·
+    `p`: of the ambiguity gate, one for the word, and whether it `passed` · `general_share` and
+    `largest_share`: mean and largest squared gap of a noun over the word's · `times_as_far`: how
+    many times as far the word changes as the nouns do, a ratio of distances, infinite where they do
+    not change · `typical`: two nouns that change as the mean does · `furthest`: the noun that
+    changes furthest · `mlps_more`: layers whose MLP does more for the word than for these nouns, in
+    the mean over pairs of senses.
     """
 
     pairs: int
-    passed: int
+    passed: bool
     nouns: int
     as_far: int
     general_share: float
@@ -491,6 +487,7 @@ def _pair_of_senses(row: Row, heads: pd.DataFrame) -> PairOfSenses:
     # nuisance of these sentences.
     confounders = [] if row["ambiguity_p"] <= LEVEL else nuisances
     values: dict[str, Any] = {
+        "ambiguous": row["ambiguity_p"] <= LEVEL,
         "nuisances": tuple(nuisances),
         "confounders": tuple(confounders),
         "resolvers": names_of(own[own["verdict"] == "resolver"]),
@@ -512,7 +509,7 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
         nouns = min((pair.nouns for pair in ranked_pairs), default=0)
         return BesideNouns(
             pairs=0,
-            passed=0,
+            passed=False,
             nouns=nouns,
             as_far=0,
             general_share=math.nan,
@@ -528,13 +525,13 @@ def beside_nouns(word: str, ranked_pairs: Sequence[PairOfSenses], rows: Frames) 
     nearest = (shares - share).abs().sort_values(kind="stable")
     return BesideNouns(
         pairs=len(asked),
-        passed=sum(pair.ambiguous for pair in asked),
-        nouns=min(pair.nouns for pair in asked),
+        passed=asked[0].ambiguous,
+        nouns=asked[0].nouns,  # the same for all of them, as the gate's p is
         # The gate's p is (1 + nouns as far) / (1 + nouns).
-        as_far=max(round(pair.ambiguity_p * (1 + pair.nouns)) - 1 for pair in asked),
+        as_far=round(asked[0].ambiguity_p * (1 + asked[0].nouns)) - 1,
         general_share=share,
         largest_share=max(pair.largest_share for pair in asked),
-        p=max(pair.ambiguity_p for pair in asked),
+        p=asked[0].ambiguity_p,
         times_as_far=_times_as_far(share),
         typical=tuple(nearest.index[:TYPICAL]),
         furthest=str(shares.idxmax()) if len(shares) else "",

@@ -33,7 +33,6 @@ from probe.errors import InputError
 from probe.evidence.controls import (
     Candidates,
     candidates,
-    net_numerators,
     pairs_inside,
     rows_for,
     with_tokens,
@@ -42,6 +41,7 @@ from probe.evidence.curves import moved_toward_donor
 from probe.evidence.design import Pairs, make_pairs
 from probe.evidence.effects import gaps
 from probe.evidence.material import LATE, Material, prepare_counted, unused
+from probe.evidence.noun_parts import net_numerators
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.tokens import TargetText
@@ -569,7 +569,7 @@ def write_record(path: Path, record: Record) -> Path:
 def read_record(path: Path, kind: type[Any] = WordRecord) -> Any:
     """The record of a file. Raises InputError where it is not whole."""
     try:
-        with np.load(path, allow_pickle=False) as opened:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as opened:
             values = {name: opened[name] for name in opened.files}
         others = json.loads(values.pop("_described").tobytes())
         for name in ("nouns", "sizes"):

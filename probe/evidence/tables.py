@@ -26,7 +26,6 @@ from probe.evidence.columns import (
     HEAD_PARTS,
     HEADS,
     KEYS,
-    PARTS,
     RANKS,
     by_head,
     key_of,
@@ -35,9 +34,9 @@ from probe.evidence.columns import (
     stacked,
     with_key,
 )
-from probe.evidence.controls import PartComparison
 from probe.evidence.head_parts import by_distance
 from probe.evidence.material import unused
+from probe.evidence.noun_parts import PARTS, comparisons, joined_parts
 from probe.evidence.word import PERMUTED, Controls, PairResult, WordResult
 from probe.model import decomposition
 from probe.model.check import Certificate
@@ -45,7 +44,7 @@ from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.stats import axes, resampling
 from probe.stats.resampling import Array
-from probe.stats.verdicts import GATE, LEVEL, REASONS, best_verdicts, comparison, verdicts
+from probe.stats.verdicts import GATE, LEVEL, REASONS, best_verdicts, verdicts
 from probe.text.sentences import LeftOut
 
 FEW = 50  # sentences per sense: with fewer, a result is called exploratory
@@ -206,10 +205,10 @@ def _gate(pair: PairResult) -> dict[str, object]:
 
 def _nouns_left_out(result: WordResult) -> list[LeftOut]:
     """The nouns that a user named and that were compared for no pair of senses of the word."""
-    comparisons = [pair.nouns for pair in result.pairs if pair.nouns is not None]
-    compared = {noun for each in comparisons for noun in each.nouns}
+    of_pairs = [pair.nouns for pair in result.pairs if pair.nouns is not None]
+    compared = {noun for each in of_pairs for noun in each.nouns}
     reasons: dict[str, str] = {}
-    for each in comparisons:
+    for each in of_pairs:
         reasons |= each.left_out
     return [LeftOut(noun, reason) for noun, reason in reasons.items() if noun not in compared]
 
@@ -233,7 +232,7 @@ def evidence(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFram
         frame["ambiguity_p"] = np.nan if pair.nouns is None else pair.nouns.p
         untrained_p = untrained.get((result.material.word, *pair.senses), 1.0)
         frame["confounded"] = float(untrained_p < GATE or pair.nuisance_p < LEVEL)
-        frame["comparison"] = _comparisons(frame)
+        frame["comparison"] = comparisons(frame)
         frame["verdict"] = verdicts(frame)
         parts.append(with_key(frame, key_of(result, pair)))
     return pd.concat(parts, ignore_index=True)
@@ -344,7 +343,7 @@ def word_heads(results: Sequence[WordResult], evidence: pd.DataFrame) -> pd.Data
         frame = by_head(arrays).astype(RANKS)
         rows = evidence[(evidence["word"] == result.material.word) & evidence["net"].notna()]
         frame = frame.merge(best_verdicts(rows), on=["layer", "head"])
-        frame["comparison"] = _comparisons(frame)
+        frame["comparison"] = comparisons(frame)
         parts.append(with_key(frame, {"word": result.material.word}))
     columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, *PARTS, "comparison"]
     columns += ["verdict", "resolves", "of"]
@@ -364,26 +363,7 @@ def _attention(result: WordResult, pair: PairResult) -> dict[str, Array]:
 def _beside_nouns(pairs: Sequence[PairResult]) -> dict[str, Array]:
     """The general and the specific part of every head; missing where no noun was compared."""
     parts = [pair.nouns.heads for pair in pairs if pair.nouns and pair.nouns.heads]
-    return _joined(parts) if parts else dict.fromkeys(PARTS, _missing(pairs[0]))
-
-
-def _joined(parts: Sequence[PartComparison]) -> dict[str, Array]:
-    """The means of comparisons of one word over its pairs of senses, by the names of columns, with
-    95 % intervals; p the smallest, times their number.
-    """
-    specific = np.mean([part.specific for part in parts], axis=0)
-    drawn = np.mean([part.drawn for part in parts], axis=0)
-    low, high = resampling.interval(drawn, specific, units=sum(part.units for part in parts))
-    p = np.minimum(1, len(parts) * np.min([part.p for part in parts], axis=0))
-    general = np.mean([part.general for part in parts], axis=0)
-    values = (general, specific, low, high, p)
-    return dict(zip(PARTS, values, strict=True))
-
-
-def _comparisons(frame: pd.DataFrame) -> list[str]:
-    """`verdicts.comparison` of every row."""
-    rows = frame.to_dict("records")
-    return [comparison({str(name): value for name, value in row.items()}) for row in rows]
+    return joined_parts(parts) if parts else dict.fromkeys(PARTS, _missing(pairs[0]))
 
 
 def controls(results: Sequence[WordResult]) -> pd.DataFrame:
@@ -415,8 +395,8 @@ def mlps(results: Sequence[WordResult]) -> pd.DataFrame:
             continue
         part = pair.nouns.mlps
         columns: dict[str, Any] = {"layer": np.arange(len(part.net)), "net": part.net}
-        frame = pd.DataFrame(columns | _joined([part]))
-        frame["comparison"] = _comparisons(frame)
+        frame = pd.DataFrame(columns | joined_parts([part]))
+        frame["comparison"] = comparisons(frame)
         parts.append(with_key(frame, key_of(result, pair)))
     return stacked(parts, [*KEYS, "layer", "net", *PARTS, "comparison"])
 

@@ -19,18 +19,13 @@ from scipy.stats import false_discovery_control
 
 from probe.errors import InputError
 from probe.evidence import design, effects
-from probe.evidence.controls import (
-    NounComparison,
-    WordInPlace,
-    candidates,
-    compare_gaps,
-    compare_parts,
-)
+from probe.evidence.controls import NounComparison, ambiguity_gate, candidates, compare_gaps
 from probe.evidence.curves import Curves, joint_swaps, measure_curves
 from probe.evidence.design import Pairs, Ranked, Readings
 from probe.evidence.effects import Effects, PairEffects
 from probe.evidence.head_parts import HeadParts, measure_head_parts
 from probe.evidence.material import Material, SensePairSplits, continuations, split_senses
+from probe.evidence.noun_parts import WordInPlace, compare_parts
 from probe.model import decomposition, forward
 from probe.model.load import read_weights
 from probe.model.model import Model
@@ -410,18 +405,30 @@ def _with_nouns(
 ) -> dict[tuple[str, str], PairResult]:
     """The pairs of senses with the comparison with one-meaning nouns in the word's place."""
     among = candidates(model, word.material, options.controls)
-    compared = {}
-    for senses, pair in swapped.items():
-        gaps = compare_gaps(
+    gaps_of_pairs = [
+        compare_gaps(
             weights, word.texts, among, pair.split, pair.axes, word.depth, seed=options.seed
         )
+        for pair in swapped.values()
+    ]
+    heads = _worth_comparing([pair.effects.net for pair in swapped.values() if pair.effects])
+    compared = {}
+    for (senses, pair), gaps in zip(swapped.items(), ambiguity_gate(gaps_of_pairs), strict=True):
         if pair.effects is not None:
             start = WordInPlace(
                 word.texts, pair.split, pair.axes, pair.pairs, pair.reading, pair.effects.net
             )
-            gaps = compare_parts(weights, start, among, gaps)
+            gaps = compare_parts(weights, start, among, gaps, heads)
         compared[senses] = replace(pair, nouns=gaps)
     return compared
+
+
+def _worth_comparing(nets: Sequence[Array]) -> list[HeadIndex]:
+    """The heads that move the word by at least SMALLEST for any pair of senses. `pair layer head`
+    each"""
+    largest = np.max([np.abs(net.mean(0)) for net in nets], axis=0)
+    layers, heads = np.nonzero(largest >= SMALLEST)
+    return list(zip(layers.tolist(), heads.tolist(), strict=True))
 
 
 def _stand_ins(

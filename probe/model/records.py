@@ -7,7 +7,7 @@ source token A[t, j] V[j] W_O, both computed on demand from the hooked z, patter
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from probe.errors import InputError, UnsupportedModel
 from probe.model import attention
 from probe.model.tokens import Tokens, position
 from probe.model.weights import Weights
+
+if TYPE_CHECKING:
+    from transformer_lens import ActivationCache
 
 
 def as_array(tensor: Tensor) -> Any:
@@ -67,6 +70,30 @@ class AttentionTrace:
         at = self._position_of(layer, head, at)
         w_o = self.stack.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
+
+    def to_cache(self, model: object = None) -> "ActivationCache":
+        """TransformerLens' ActivationCache of this attention, under its own names and in its own
+        shapes, with a batch of one: every tensor that a hook of the bridge holds.
+
+        What was recomputed, because a hook holds something else, is not in it. Methods of the cache
+        that need weights need `model`, a bridge or a Model. `trace.to_cache()["z", 3]` is `1
+        query_pos head d_head`.
+        """
+        # imported here: it takes seconds, and nobody else needs it once a model is loaded
+        from transformer_lens import ActivationCache
+
+        by_name: dict[str, Tensor] = {}
+        attention = self.stack.attention
+        group = self.stack.config.n_heads // self.stack.config.n_kv_heads
+        for name, hook in attention.hooks.items():
+            layers = getattr(self, name)
+            if name in ("k", "v"):
+                layers = layers[:, ::group]  # repeated for the heads that share them
+            if name in ("q", "k", "v", "z"):
+                layers = layers.transpose(1, 2)  # layer pos head d_head
+            for layer, tensor in enumerate(layers):
+                by_name[f"{attention.blocks}.{layer}.{hook}"] = tensor[None]
+        return ActivationCache(by_name, getattr(model, "bridge", model))
 
     def _position_of(self, layer: int, head: int, at: int | str) -> int:
         """The position `at`, of a word its last token. Raises InputError for a layer, head or
@@ -314,6 +341,13 @@ class PairTrace:
     @property
     def logits(self) -> Tensor:
         return self.decoder.logits
+
+    def to_cache(self, model: object = None) -> "ActivationCache":
+        """TransformerLens' ActivationCache of all three attentions, as `Trace.to_cache`."""
+        cache = self.encoder.to_cache(model)
+        for side in (self.decoder, self.cross):
+            cache.cache_dict |= side.to_cache().cache_dict
+        return cache
 
     def to_bertviz(self) -> dict[str, Any]:
         """The arguments of BertViz's head_view and model_view for all three attentions and both

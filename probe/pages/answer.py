@@ -155,11 +155,10 @@ def _ambiguity_of_all(findings: Sequence[WordFindings], shared: Sequence[str]) -
 
 
 def _times_of_all(words: Sequence[BesideNouns]) -> str:
-    """How far words change beside nouns: “1.9 to 3.1 times as far as”, “further than” where a word
-    does so for some pairs of meanings only, or a number would be mostly noise."""
+    """How far words change beside nouns: “1.9 to 3.1 times as far as”, “further than” where a
+    number would be mostly noise."""
     times = [about.times_as_far for about in words]
-    partly = any(about.passed < about.pairs for about in words)
-    if len(words) == 1 or partly or not all(one < FAR for one in times):
+    if len(words) == 1 or not all(one < FAR for one in times):
         return "further than"
     least = _rounded(min(times))
     most = _rounded(max(times))
@@ -351,22 +350,12 @@ def _distance(finding: WordFindings) -> str:
     word = f"“{finding.word}”"
     if not about.pairs:
         return _not_asked(finding)
-    if about.passed == about.pairs:
+    if about.passed:
         return (
             f"In the same sentences {word} changes {_times(about.times_as_far)} nouns of one "
             f"meaning, such as {_examples(about.typical)}."
         )
-    if about.passed:
-        return (
-            f"In the same sentences {word} changes further than nouns of one meaning for "
-            f"{about.passed} of the {about.pairs} pairs of meanings that were compared."
-        )
     not_shown = "that an ambiguity is resolved was not shown"
-    if about.pairs > 1:
-        return (
-            f"For none of its {about.pairs} pairs of meanings does {word} change further than "
-            f"nouns of one meaning in the same sentences: {not_shown}."
-        )
     if about.as_far == 1:
         return (
             f"In the same sentences one of {about.nouns} nouns of one meaning, "

@@ -47,6 +47,7 @@ def _of_word(finding: WordFindings, all_positions: pd.DataFrame) -> Section:
         # All words' positions, so that their maps share a scale.
         "charts": charts.position_maps(all_positions, finding.word),
         "paths": paths(finding) if len(edges) else None,
+        "compared": bool((edges["comparison"] != "").any()),
         "edges": [_edge(row) for row in edges.head(TABLE_ROWS).to_dict("records")],
         "all": len(edges),
         "graph": f"graph_{finding.index}.json",
@@ -119,5 +120,7 @@ def _edge(row: Row) -> Section:
         "p": "not tested" if pd.isna(row["p"]) else p_value(row["p"]),
         "direct": percent(row["direct"]),
         "fraction": percent(row["fraction"]),
+        "beside": charts.BESIDE_NOUNS[row["comparison"]],
+        "general": percent(row["general"]) if row["comparison"] else "",
         "composition": "" if pd.isna(row["composition"]) else decimal(row["composition"]),
     }

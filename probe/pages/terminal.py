@@ -153,9 +153,10 @@ def without_sentences(evaluation: "Evaluation") -> list[str]:
         sentences.append(
             f"Without {names} at the word ({REPLACED[kind]} instead), accuracy at the "
             f"{row['label']} falls from {100 * row['accuracy']:.1f} % to "
-            f"{100 * row['accuracy_without']:.1f} %, by {_points(row, 'fall')} percentage points; "
-            f"without random sets of as many other heads a layer ({row['random_sets']} sets) by "
-            f"{decimal(100 * row['random_fall'], 1)} on average and by "
+            f"{100 * row['accuracy_without']:.1f} % (macro-F1 from {100 * row['macro_f1']:.1f} % "
+            f"to {100 * row['macro_f1_without']:.1f} %), by {_points(row, 'fall')} percentage "
+            f"points; without random sets of as many other heads a layer ({row['random_sets']} "
+            f"sets) by {decimal(100 * row['random_fall'], 1)} on average and by "
             f"{decimal(100 * row['random_most'], 1)} at most."
         )
     return sentences

@@ -3,8 +3,9 @@ of one sender alone.
 
 An edge leads from what a sender writes at one position to one head at the same or a later position
 (at any where the model reads both ways), into its query, its key or its value, or to an MLP at the
-same position; positions are counted from the word, 0 the word and -1 the token before it. Along it
-the receiver's input at the sender's position is
+same position; positions are counted from the word, 0 the word and -1 the token before it (below,
+such a number is an `offset`; `pos` counts from the beginning of the text). Along it the receiver's
+input at the sender's position is
 
     the stream there, with the donor's write of the sender in place of its own, through the
     receiver's own norm,
@@ -224,15 +225,17 @@ def edges_of(
     writers = np.array(_writers(weights, depth), dtype=np.int16).T
     blocks = []
     for layer in range(depth):
-        for pos in senders:
+        for offset in senders:
             before = _writers_before(weights, Site(layer, Part.ATTENTION))
-            for channel, receiver in channels_from(weights, pos, receivers):
-                ends = (layer, heads, pos, receiver, channel)
+            for channel, receiver in channels_from(weights, offset, receivers):
+                ends = (layer, heads, offset, receiver, channel)
                 blocks.append(_edges_between(writers[:, :before], *ends))
-        for pos in senders:
-            if mlps and pos in receivers:
+        for offset in senders:
+            if mlps and offset in receivers:
                 before = _writers_before(weights, Site(layer, Part.MLP))
-                blocks.append(_edges_between(writers[:, :before], layer, [MLP], pos, pos, INPUT))
+                blocks.append(
+                    _edges_between(writers[:, :before], layer, [MLP], offset, offset, INPUT)
+                )
     return np.concatenate(blocks)
 
 
@@ -256,14 +259,19 @@ def _writers_before(weights: Weights, site: Site) -> int:
 
 
 def _edges_between(
-    writers: NDArray[np.int16], layer: int, heads: list[int], pos: int, receiver: int, channel: str
+    writers: NDArray[np.int16],
+    layer: int,
+    heads: list[int],
+    offset: int,
+    receiver: int,
+    channel: str,
 ) -> EdgeArray:
     """The edges from some writers at one position to some heads of a layer at another. `-> (head
     writer)`"""
     block = np.empty((len(heads), writers.shape[1]), dtype=EDGE_DTYPE)
     block["sender_layer"] = writers[0]
     block["sender_head"] = writers[1]
-    block["sender_pos"] = pos
+    block["sender_pos"] = offset
     block["receiver_layer"] = layer
     block["receiver_head"] = np.array(heads)[:, None]
     block["receiver_pos"] = receiver
@@ -271,11 +279,11 @@ def _edges_between(
     return block.ravel()
 
 
-def channels_from(weights: Weights, pos: int, receivers: Sequence[int]) -> list[tuple[str, int]]:
-    """Through which channel a write at `pos` gets into a head at which position: no earlier one in
-    a causal model."""
-    reading = [receiver for receiver in receivers if receiver >= pos or not weights.causal]
-    channels = [(QUERY, pos)] if pos in receivers else []
+def channels_from(weights: Weights, offset: int, receivers: Sequence[int]) -> list[tuple[str, int]]:
+    """Through which channel a write at `offset` gets into a head at which position: no earlier one
+    in a causal model."""
+    reading = [receiver for receiver in receivers if receiver >= offset or not weights.causal]
+    channels = [(QUERY, offset)] if offset in receivers else []
     for channel in (KEY, VALUE):
         channels += [(channel, receiver) for receiver in reading]
     return channels
@@ -285,9 +293,10 @@ def channels_from(weights: Weights, pos: int, receivers: Sequence[int]) -> list[
 
 
 class Arriving(NamedTuple):
-    """How what the heads of a block read at a position, and what its MLP reads there, changes with
-    the write of each sender before it alone, the senders in the order of `_writers`. `recipient
-    sender d_model`, twice
+    """The changes of a stream at one position when one sender alone writes what it writes in the
+    other sentence: in front of the heads of a block, and in front of its MLP.
+
+    `recipient sender d_model` each, the senders before the reader in the order of `_writers`.
     """
 
     heads: Tensor
@@ -332,9 +341,11 @@ def _donor_less_own(own: Tensor) -> Tensor:
 
 
 class Inputs(NamedTuple):
-    """What some heads of a block read otherwise, one input after the other: the `variant` to which
-    it belongs, the `channel` that it enters, its position `pos` in the text, and how the stream
-    there changes, `change: recipient input d_model`.
+    """The changed inputs of some runs of one head, one row an input: in the run number `variant`
+    the stream at `pos` of the text changes by `change` on its way into one `channel`.
+
+    `variant channel pos: input` · `change: recipient input d_model`. A run may have several inputs;
+    what is in none of them is read as it was.
     """
 
     variant: ArrayLike
@@ -440,20 +451,20 @@ def _measure(
     fractions = []
     directs = []
     for layer, arriving in enumerate(_arriving_from(cache, senders)):
-        for pos, here in zip(senders, arriving, strict=True):
-            for fraction, direct in _measure_heads(reading, layer, pos, here.heads, receivers):
+        for offset, here in zip(senders, arriving, strict=True):
+            for fraction, direct in _measure_heads(reading, layer, offset, here.heads, receivers):
                 fractions.append(fraction)
                 directs.append(direct)
-        for pos, here in zip(senders, arriving, strict=True):
-            if mlps and pos in receivers:
-                fraction, direct = _measure_mlp(reading, layer, pos, here.mlp)
+        for offset, here in zip(senders, arriving, strict=True):
+            if mlps and offset in receivers:
+                fraction, direct = _measure_mlp(reading, layer, offset, here.mlp)
                 fractions.append(fraction)
                 directs.append(direct)
     return torch.cat(fractions, dim=1), torch.cat(directs, dim=1)
 
 
 def _measure_heads(
-    reading: PairReading, layer: int, pos: int, changes: Tensor, receivers: Sequence[int]
+    reading: PairReading, layer: int, offset: int, changes: Tensor, receivers: Sequence[int]
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Fraction and direct effect of the edges from one position into the heads of a block, by
     channel and receiving position. `-> recipient (head sender), recipient (head sender) direction`
@@ -463,9 +474,9 @@ def _measure_heads(
     w_o = cache.weights.blocks[layer].w_o
     channels = [
         (channel, cache.at + receiver)
-        for channel, receiver in channels_from(cache.weights, pos, receivers)
+        for channel, receiver in channels_from(cache.weights, offset, receivers)
     ]
-    moved_by_channel = _moved_by_every_sender(cache, layer, cache.at + pos, changes, channels)
+    moved_by_channel = _moved_by_every_sender(cache, layer, cache.at + offset, changes, channels)
     for receiver, moved in moved_by_channel:
         fraction = _fraction(moved, _donor_less_own(cache.layers[layer].z[:, receiver]))
         direct = moved.new_zeros(*moved.shape[:-1], len(reading.directions))
@@ -475,18 +486,18 @@ def _measure_heads(
 
 
 def _measure_mlp(
-    reading: PairReading, layer: int, pos: int, changes: Tensor
+    reading: PairReading, layer: int, offset: int, changes: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Fraction and direct effect of the edges into the MLP of a block at one position. `->
     recipient sender, recipient sender direction`"""
     cache = reading.cache
     w_out = cache.weights.blocks[layer].w_out
     assert w_out is not None
-    here = cache.at + pos
-    swapped = _donor_less_own(cache.layers[layer].hidden[:, here, None]) @ w_out
-    moved = moved_mlp(cache, layer, here, changes)[:, None]
+    pos = cache.at + offset
+    swapped = _donor_less_own(cache.layers[layer].hidden[:, pos, None]) @ w_out
+    moved = moved_mlp(cache, layer, pos, changes)[:, None]
     direct = moved.new_zeros(*moved.shape[:-1], len(reading.directions))
-    if pos == 0:
+    if offset == 0:
         direct = _direct(cache, Site(layer, Part.MLP), moved, None, reading.directions)
     return _fraction(moved, swapped).flatten(1), direct.flatten(1, 2)
 

@@ -87,7 +87,8 @@ def verdicts(evidence: pd.DataFrame) -> pd.Series:
 
     Reads p_auroc p_swap p_opposes p_next_token next_token auroc net net_low net_high direct
     net_near net_far attention_previous attention_next p_stands_in backed_up confounded ambiguity_p
-    specific p_specific; a row without a measured swap (no gap) gets none.
+    specific specific_low specific_high p_specific; a row without a measured swap (no gap) gets
+    none.
     """
     rows = evidence.to_dict("records")
     names = [verdict({str(name): value for name, value in row.items()}) for row in rows]
@@ -146,21 +147,24 @@ def is_for_this_word(row: Evidence) -> bool:
     """
     if not row["ambiguity_p"] <= LEVEL:  # also where it was not asked
         return False
-    if row["confounded"] > 0:
-        return row["specific"] > 0 and row["p_specific"] < LEVEL
-    return True
+    return row["confounded"] == 0 or comparison(row) == "more"
 
 
 def comparison(row: Evidence) -> str:
     """How what a head or an MLP does for the word compares with what it does for one-meaning nouns:
-    "more", "less", "same" (the interval of the difference lies within SAME of the effect), or
-    "undecided"; "" where it was not compared. Reads net specific specific_low specific_high
-    p_specific.
+    "more" or "less" (p_specific is below LEVEL and the interval of the difference excludes 0),
+    "same" (the interval lies within SAME of the effect), or "undecided"; "" where it was not
+    compared. Reads net specific specific_low specific_high p_specific.
+
+    The test holds for the nouns that were compared; the interval, in which nouns are drawn anew,
+    speaks for others like them. "For other nouns" takes both.
     """
     if math.isnan(row["specific"]):
         return ""
-    if row["p_specific"] < LEVEL:
-        return "more" if row["specific"] > 0 else "less"
+    if row["p_specific"] < LEVEL and row["specific_low"] > 0:
+        return "more"
+    if row["p_specific"] < LEVEL and row["specific_high"] < 0:
+        return "less"
     within = SAME * abs(row["net"])
     if -within <= row["specific_low"] and row["specific_high"] <= within:
         return "same"

@@ -12,7 +12,9 @@ import pytest
 import timing
 import torch
 
+from probe.evidence.patch import patch
 from probe.model.load import read_weights
+from probe.model.tokens import tokenize
 from probe.model.trace import target_states
 from probe.patching import heads as swaps
 from probe.patching.edges import edges
@@ -103,6 +105,26 @@ def test_the_loop_over_heads_finds_what_the_swaps_find(model):
     torch.testing.assert_close(plain, fast, rtol=0, atol=1e-5)
 
 
+def test_the_loop_over_heads_by_a_metric_finds_what_patch_finds(model):
+    a, b = timing.drawn_texts(model, 3, 9)
+    rows = [[tokenize(model, text).ids for text in texts] for texts in (a, b)]
+    for one, other in zip(*rows, strict=True):
+        assert len(one) == len(other) == 9
+        assert [place for place in range(9) if one[place] != other[place]] == [3]
+
+    def surprise(logits):
+        return logits.log_softmax(-1)[:, 5]
+
+    heads = [(0, 0), (1, 3), (3, 2)]
+    looped = timing.loop_over_heads(model, rows, surprise, heads)
+    frame = patch(model, a, b, at=-1, metric=surprise).set_index(["layer", "head"])
+    for number, place in enumerate(heads):
+        found = frame.loc[[place]].sort_values("pair")
+        assert found["denoise"].tolist() == pytest.approx(looped[:, 1, number].tolist(), abs=1e-5)
+        assert found["noise"].tolist() == pytest.approx((-looped[:, 0, number]).tolist(), abs=1e-5)
+    assert looped.abs().max() > 1e-4
+
+
 def test_the_bare_forward_computes_the_same_states(model):
     tokens = timing.drawn(model, 5, 7)
     bare = timing.bare_forward(timing.plain_model(model), [row.ids for row in tokens], batch=2)
@@ -142,7 +164,7 @@ def test_the_quick_benchmark_has_right_results_and_a_page(tmp_path):
     assert done.returncode == 0, done.stderr
     targets = pd.read_csv(tmp_path / "targets.csv").set_index("work")
     assert targets.loc["largest difference of the two, of the residual's unit", "ratio"] < 1e-5
-    assert len(targets) == 14 and targets["ratio"].notna().all()
+    assert len(targets) == 17 and targets["ratio"].notna().all()
     assert set(pd.read_csv(tmp_path / "scaling.csv")["axis"]) == {"sentences", "pairs", "tokens"}
     page = (tmp_path / "speed.html").read_text(encoding="utf-8")
     assert all(name in page for name in targets.index[:3]) and page.count('class="chart"') == 3

@@ -26,7 +26,7 @@ from handmade import corpus_of
 
 import probe
 from probe.errors import InputError
-from probe.evidence.controls import candidates, compare_gaps
+from probe.evidence.controls import ambiguity_gate, candidates, compare_gaps
 from probe.evidence.material import WORDS, prepare, sentences_of
 from probe.evidence.tables import evidence, p_in_untrained
 from probe.evidence.word import StudyOptions, measure_controls, observe_word, study_word
@@ -83,10 +83,11 @@ def studies_of(
     options = StudyOptions(permutations=PERMUTATIONS)
     among = candidates(model, material, None)
     observed = observe_word(model, material, options)
-    rows = {}
-    for pair in observed.pairs:
-        compared = compare_gaps(
-            read_weights(model),
+    with_gap = [pair for pair in observed.pairs if pair.gate_p < GATE]
+    weights = read_weights(model)
+    gaps = [
+        compare_gaps(
+            weights,
             observed.texts,
             among,
             pair.split,
@@ -94,6 +95,14 @@ def studies_of(
             observed.depth,
             seed=options.seed,
         )
+        for pair in with_gap
+    ]
+    by_senses = {
+        pair.senses: compared for pair, compared in zip(with_gap, ambiguity_gate(gaps), strict=True)
+    }
+    rows = {}
+    for pair in observed.pairs:
+        compared = by_senses.get(pair.senses)
         rows[pair.senses] = {
             "model": model.name,
             "word": word,
@@ -102,12 +111,11 @@ def studies_of(
             "sense_b": pair.senses[1],
             "sentences": len(pair.split.rows),
             "gap_p": pair.gate_p,
-            "nouns": len(compared.nouns),
-            "general_share": compared.general_share,
-            "ambiguity_p": compared.p,
+            "nouns": len(compared.nouns) if compared else 0,
+            "general_share": compared.general_share if compared else float("nan"),
+            "ambiguity_p": compared.p if compared else float("nan"),
         } | NO_HEADS
-    passed = [row for row in rows.values() if row["gap_p"] < GATE and row["ambiguity_p"] <= LEVEL]
-    if passed:
+    if any(row["ambiguity_p"] <= LEVEL for row in rows.values()):
         result = study_word(model, material, options)
         control = measure_controls(model, random_model, result, options)
         heads = evidence([result], p_in_untrained([control]))

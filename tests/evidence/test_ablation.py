@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from handmade import (
     HEADS,
     LAYERS,
@@ -27,6 +28,7 @@ from handmade import (
 )
 from hooked_runs import swapped
 from seeds import mostly_campaign
+from sklearn.metrics import f1_score
 
 import probe
 from probe.errors import InputError
@@ -36,6 +38,7 @@ from probe.evidence.columns import dictionary
 from probe.model.load import read_weights
 from probe.model.trace import target_states
 from probe.text.sentences import Sentence
+from probe.text.splits import Holdout
 
 HERE = {"model": "this model", "shape": (LAYERS, HEADS), "seed": 0}
 ROWS = make_sentences(frames=6, distances=(1, 2))
@@ -180,6 +183,18 @@ def test_every_prediction_is_that_of_a_whole_hooked_run_with_the_heads_replaced(
     assert changed > 0  # sets differ in what they do, so that they cannot be taken for each other
 
 
+def test_every_training_sentence_is_the_donor_of_a_tested_one_as_often_as_every_other():
+    states = ablation.WordStates(torch.ones(7, 2, 3), torch.ones(7, 1, 1, 2))
+    holdout = Holdout((0, 1, 2, 3), (4, 5, 6))
+    drawn = [
+        ablation.learn(states, np.arange(7) % 2, holdout, np.random.default_rng(seed)).donors
+        for seed in range(400)
+    ]
+    for row in holdout.test:
+        counts = np.bincount([donors[row] for donors in drawn], minlength=4)
+        assert len(counts) == 4 and (np.abs(counts - 100) < 35).all()
+
+
 def test_the_interval_is_that_of_paired_differences_over_sentences():
     sentences, sets, depths = 400, 4, 3
     rng = np.random.default_rng(0)
@@ -202,6 +217,12 @@ def test_the_interval_is_that_of_paired_differences_over_sentences():
         assert np.allclose(here[name], per_sentence.mean(0))
         assert np.allclose(here[f"{name}_low"], here[name] - 1.96 * error, atol=0.2 * error.min())
         assert np.allclose(here[f"{name}_high"], here[name] + 1.96 * error, atol=0.2 * error.min())
+    scores = [f1_score(gold, wrong[0, 0, :, depth], average="macro") for depth in range(depths)]
+    assert np.allclose(rows["macro_f1_without"].iloc[:depths], scores)
+    assert np.isclose(
+        rows["macro_f1"].iloc[-1],
+        f1_score(gold, intact[chosen, np.arange(sentences)], average="macro"),
+    )
     assert np.allclose(rows["random_most"].iloc[:depths], difference[1:].mean(1).max(0))
     assert np.allclose(rows["random_least"].iloc[:depths], difference[1:].mean(1).min(0))
 
@@ -409,7 +430,8 @@ def test_the_command_prints_and_writes_what_python_gives(run, tmp_path, model):
     last = means(found, "swap").iloc[-1]
     sentence = next(line for line in out.splitlines() if "a random sentence's instead" in line)
     assert sentence.startswith("Without L0H1 and L1H2 at the word")
-    assert f"to {100 * last['accuracy_without']:.1f} %, by" in sentence and "(9 sets)" in sentence
+    assert f"to {100 * last['accuracy_without']:.1f} % (macro-F1 from" in sentence
+    assert f"to {100 * last['macro_f1_without']:.1f} %), by" in sentence and "(9 sets)" in sentence
     table = next(line for line in out.splitlines() if line.startswith("after layer 1"))
     assert f"{100 * means(found)['accuracy_without'][2]:.1f}" in table
 

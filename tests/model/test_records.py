@@ -5,14 +5,14 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from families import HEADS, LAYERS, PAIRED, family_model
+from families import HEADS, LAYERS, PAIRED, each_family, family_model
 from handmade import random_model
 
 from probe.errors import InputError, UnsupportedModel
 from probe.model.architectures import FAMILIES
 from probe.model.decomposition import logit_lens, residual_stream
 from probe.model.records import CrossTrace, PairTrace, TargetStates, Trace
-from probe.model.tokens import tokenize
+from probe.model.tokens import target_tokens, tokenize
 from probe.model.trace import target_states, trace
 
 TEXT, TARGET = "The mole dug under the bank", "A red apple"
@@ -185,3 +185,48 @@ def test_bertviz_gets_the_three_attentions_of_a_pair(pair: PairTrace) -> None:
     assert given["decoder_attention"][0].shape == (1, 4, n, n)
     assert given["cross_attention"][0].shape == (1, 4, n, m)
     assert (len(given["encoder_tokens"]), len(given["decoder_tokens"])) == (m, n)
+
+
+# --- as TransformerLens takes it ------------------------------------------------------------------
+
+
+def own_cache(model, *texts):
+    """TransformerLens' own cache of one run."""
+    ids = torch.tensor([tokenize(model, texts[0]).ids])
+    decoder = {}
+    if len(texts) == 2:
+        decoder["decoder_input"] = torch.tensor([target_tokens(model, texts[1]).ids])
+    with torch.inference_mode():
+        _, cache = model.bridge.run_with_cache(ids, attention_mask=torch.ones_like(ids), **decoder)
+    return cache
+
+
+@pytest.mark.parametrize("kind", each_family())
+def test_a_cache_holds_what_transformer_lens_caches_under_the_same_names(kind: str) -> None:
+    model = family_model(kind)
+    texts = (TEXT, TARGET) if kind in PAIRED else (TEXT,)
+    made = trace(model, *texts).to_cache()
+    own = own_cache(model, *texts)
+    assert len(made.cache_dict) >= LAYERS * 8
+    for name, tensor in made.cache_dict.items():
+        assert tensor.shape == own[name].shape, name
+        scale = float(own[name].abs().clamp(max=1e9).max())
+        torch.testing.assert_close(tensor, own[name], rtol=1e-5, atol=1e-6 * max(1.0, scale))
+
+
+def test_the_shorthand_and_the_methods_of_a_cache_work(causal: Trace) -> None:
+    model = random_model()
+    cache = causal.to_cache(model)
+    n = len(causal.tokens)
+    assert cache["z", 1].shape == (1, n, HEADS, 7)
+    assert torch.equal(cache["pattern", 2][0], causal.pattern[2])
+    assert torch.equal(cache["resid_post", -1][0], causal.resid_post[-1])
+    stack = cache.accumulated_resid(layer=-1, incl_mid=False)
+    torch.testing.assert_close(stack[:, 0], residual_of(causal), rtol=0, atol=1e-6)
+    without_batch = causal.to_cache().remove_batch_dim()
+    assert torch.equal(without_batch["q", 0], causal.q[0].transpose(0, 1))
+
+
+def residual_of(whole: Trace) -> torch.Tensor:
+    """The stream at every depth. `depth pos d_model`"""
+    return torch.cat([whole.resid_pre, whole.resid_post[-1:]])

@@ -161,16 +161,43 @@ def test_a_page_can_be_followed_as_it_stands(page, tmp_path, monkeypatch):
         assert heads.at[1, "net"] == pytest.approx(0.34, abs=0.01)
 
 
+TOOLS = DOCS / "pages" / "tools.md"
+NEEDED = sorted({block.says("needs") for page in PAGES for block in blocks(page)} - {""})
+
+
+@pytest.fixture(scope="module")
+def of_tools() -> dict[str, object]:
+    """The names that the chapter on other tools has made, without the blocks that need a package."""
+    names: dict[str, object] = {}
+    for block in blocks(TOOLS):
+        if block.language == "python" and not block.says("needs"):
+            exec(block.text, names)  # noqa: S102 - the page's own lines
+    return names
+
+
 @pytest.mark.real_model
-@pytest.mark.parametrize("package", ["bertviz", "circuitsvis"])
-def test_a_trace_is_handed_over(package):
-    pytest.importorskip(package, reason=f"{package} is not installed")
-    names = {"trace": probe.trace(probe.load("tiny-senses"), "The river near the old bank")}
-    handed = [
-        block for block in blocks(DOCS / "pages" / "python.md") if block.says("needs") == package
+def test_the_chapter_on_other_tools_says_what_its_lines_give(of_tools):
+    heads, terms, logits = (of_tools[name] for name in ("heads", "terms", "logits"))
+    assert list(heads) == ["layer", "head", "denoise", "noise", "swap", "gap"]
+    assert of_tools["cache"]["z", 2].shape == (1, len(of_tools["trace"].tokens), 4, 32)
+    assert logits.shape[1] == of_tools["ids"].shape[1]
+    whole = of_tools["trace"].logits[-1]
+    first, second = (of_tools["tokenizer"](word)["input_ids"][0] for word in (" and", " with"))
+    assert terms["logit"].sum() == pytest.approx(float(whole[first] - whole[second]), abs=1e-4)
+    assert [block.says("needs") for block in blocks(TOOLS) if block.says("needs")] == [
+        "peft",
+        "nnsight",
+        "bertviz",
+        "circuitsvis",
     ]
-    assert len(handed) == 1
-    exec(handed[0].text, names)  # noqa: S102 - the page's own lines
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize("package", NEEDED)
+def test_a_block_that_needs_a_package_runs_where_it_is_installed(package, of_tools):
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    (block,) = [block for block in blocks(TOOLS) if block.says("needs") == package]
+    exec(block.text, dict(of_tools))  # noqa: S102 - the page's own lines
 
 
 def test_the_first_hour_names_the_sections_that_a_report_has():

@@ -212,7 +212,6 @@ TOO_FEW_NOUNS = {
 }
 OF_BANK = (FRAMES["words"]["word"] == "bank").to_numpy()
 ONLY_BANK = np.where(OF_BANK, 0.02, 0.3)
-HALF_OF_MOLE = [0.02, *[0.02] * 2, *[0.3] * 5]
 UNSHOWN = [each | {"verdict": "unread"} for each in MANY[:3]]
 ODD = changed(
     "sentences",
@@ -1013,13 +1012,7 @@ SENTENCES = [
     ),
     (
         beside_mole,
-        "In the same sentences “mole” changes further than nouns of one meaning for 2 of the 5 pairs of meanings that were compared.",
-        FRAMES | changed("words", ambiguity_p=HALF_OF_MOLE),
-        FRAMES,
-    ),
-    (
-        beside_mole,
-        "For none of its 5 pairs of meanings does “mole” change further than nouns of one meaning in the same sentences: that",
+        "In the same sentences 3 of 48 nouns of one meaning, “noun47” among them, change as far as “mole”: that",
         gate(3),
         FRAMES,
     ),
@@ -1142,12 +1135,6 @@ SENTENCES = [
     ),
     (
         across,
-        "both words change further than nouns of one meaning",
-        BOTH | changed("words", ambiguity_p=HALF_OF_MOLE),
-        BOTH,
-    ),
-    (
-        across,
         "as nouns of one meaning, and L0H2 does more for each of them.",
         all_words("more"),
         all_words("same"),
@@ -1191,7 +1178,7 @@ SENTENCES = [
     (
         answer_mole,
         "without meaning, by the same model with random weights: of 2 pairs of them nouns of one meaning in the same sentences do not change",
-        FRAMES | changed("words", untrained_p=0, ambiguity_p=HALF_OF_MOLE),
+        FRAMES | changed("words", untrained_p=0, ambiguity_p=[0.02, *[0.02] * 2, *[np.nan] * 5]),
         FRAMES | changed("words", untrained_p=0),
     ),
     (
@@ -1217,7 +1204,7 @@ SENTENCES = [
     ),
     (
         answer_mole,
-        "ambiguity gate, passed for 5 of 5 pairs of senses, p ≤ .02.",
+        "ambiguity gate, p = .02, over all 5 pairs of senses.",
         FRAMES,
         gate(3),
     ),

@@ -59,7 +59,7 @@ RESOLVES = MOVES | FOR_THIS_WORD
         # Other nouns stand among the same function words: behind the gate they are the control.
         ({"confounded": 1.0}, "resolver"),
         ({"confounded": 1.0, "p_specific": 0.05}, "context"),
-        ({"confounded": 1.0, "specific": -0.2}, "context"),
+        ({"confounded": 1.0, "specific_low": -0.01}, "context"),
         ({"confounded": 1.0, "specific": math.nan, "p_specific": math.nan}, "context"),
         ({"confounded": 1.0, "p_next_token": 0.05}, "unread"),
         ({"confounded": 1.0} | NEAR_ONLY, "position-explained"),
@@ -139,7 +139,9 @@ def test_a_head_that_does_more_stands_before_one_that_does_less_in_the_order_of_
     ("changed", "expected"),
     [
         ({}, "more"),
-        ({"specific": -0.2}, "less"),
+        ({"specific": -0.2, "specific_low": -0.3, "specific_high": -0.1}, "less"),
+        ({"specific_low": 0.0}, "undecided"),  # with other nouns it might not be more
+        ({"specific": -0.2, "specific_low": -0.4, "specific_high": 0.0}, "undecided"),
         ({"p_specific": 0.05}, "undecided"),  # as much as a quarter of the gap may be the word's
         ({"p_specific": 0.5, "specific_low": -0.1, "specific_high": 0.1}, "same"),
         ({"p_specific": 0.5, "specific_low": -0.104, "specific_high": 0.1}, "undecided"),

@@ -1,0 +1,304 @@
+"""A survey from sentences to tables: every word measured by one task and kept as one file, the
+tables made from the files.
+
+    <out>/words-KEY/000017.word        what one word says (`probe.evidence.survey.WordRecord`)
+    <out>/words-KEY/000017-KEY.sets    what the leading heads of all other words do for it
+
+KEY is of the weights, the options, the sentences and the version of probe. A file is whole or
+absent, and that is all that is known of what was done: a survey that was killed makes what is
+missing. Of the words' sentences all are held, of their records one at a time.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import Any
+
+import pandas as pd
+
+import probe
+from probe.display import Displayed
+from probe.errors import InputError, ModelError
+from probe.evidence.material import sentences_of
+from probe.evidence.study import Progress
+from probe.evidence.survey import (
+    SetRecord,
+    WordRecord,
+    is_whole,
+    measure_sets,
+    measure_word,
+    read_record,
+    records,
+    write_record,
+)
+from probe.evidence.survey_summary import Summary, sets_frames, summarise
+from probe.evidence.workers import Run, Workers, running
+from probe.model.architectures import require_single
+from probe.model.check import Certificate, certify
+from probe.model.load import ModelSource, load
+from probe.model.model import Model
+from probe.provenance import Origin, content_key
+from probe.text import lexicon
+from probe.text.sentences import Corpus, Sentence, as_corpus, join
+
+CERTIFIED_WORDS = 3  # a sentence of each of the first ones stands in the certificate
+NO_ENGLISH = (
+    "The nouns of one meaning that ship are English, and most of the sentences are not, so no noun "
+    "was put in the words' place; name nouns of their language to compare with any."
+)
+NO_NOUN = (
+    "None of the nouns could take the place of any word: a noun has as many tokens as the word, "
+    "whose sentences have it as a noun in its dictionary form."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Survey(Displayed):
+    """What a model does with many words: `frames` by name (`probe.evidence.columns` describes every
+    column), and what made them.
+
+    `depth`: where words are read · `source`: the name of the sentences · `said`: what a reader has
+    to know of how this was measured, as sentences · `folder`: of the words' records.
+    """
+
+    model_name: str
+    origin: Origin
+    options: dict[str, object]
+    certificate: Certificate
+    source: str
+    data_sha256: str
+    depth: int
+    frames: dict[str, pd.DataFrame]
+    said: tuple[str, ...]
+    folder: Path
+    kept: object = None  # holds a folder that goes with the survey
+
+    def records(self) -> Iterator[WordRecord]:
+        """The record of every word, one in memory at a time."""
+        return records(self.folder)
+
+    def to_json(self) -> str:
+        """The frames as lists of rows, with the model, what made them and what has to be said."""
+        frames = {
+            name: json.loads(frame.to_json(orient="records")) for name, frame in self.frames.items()
+        }
+        made = {"model": self.model_name, "options": self.options, "said": self.said}
+        return json.dumps(made | frames, ensure_ascii=False)
+
+    def __repr__(self) -> str:
+        return f"<Survey of {self.source} in {self.model_name}: {len(self.frames)} frames>"
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What all tasks of a survey share: the model by name, its weights, and the options."""
+
+    model: str
+    weights_sha256: str
+    device: str
+    dtype: str
+    controls: tuple[str, ...] | None
+    seed: int
+
+
+def survey(
+    model: ModelSource,
+    sentences: Any = None,
+    *,
+    out: str | Path | None = None,
+    controls: Sequence[str] | None = None,
+    seed: int = 0,
+    workers: Workers | None = None,
+    progress: Progress | None = None,
+) -> Survey:
+    """Which heads move the senses of words in general: effects over many words, each of them one
+    unit, with what one-meaning nouns in their places take as well.
+
+    `sentences`: what `read_sentences` gives or takes, or several files; two sentences a sense are
+    enough for a word; by default the words that ship · `out`: a folder in which finished words are
+    kept, so that a survey can go on where it was stopped · `controls`: one-meaning nouns, those
+    that ship for None, none for () · `workers`: this process, or those of Dask. Raises InputError
+    where fewer than two words can be measured, UnsupportedModel for an encoder-decoder and
+    CrossCheckError when the certificate fails.
+
+    Example:
+        >>> words = [probe.lexicon.expand(word) for word in ("bank", "bark", "bat")]
+        >>> sentences = [row for corpus in words for row in corpus.sentences[:96]]
+        >>> survey = probe.survey("tiny-senses", sentences, controls=())
+        >>> len(survey.frames["survey_words"])
+        3
+    """
+    report = progress or (lambda stage, share: None)
+    workers = workers or Workers()
+    name = workers.model or (model if isinstance(model, str) else None)
+    model = load(model)
+    require_single(model.config.architecture, "a survey")
+    corpus = _corpus(model, sentences)
+    by_word = _by_word(corpus)
+    said = []
+    nouns = None if controls is None else tuple(dict.fromkeys(controls))
+    if nouns is None and not lexicon.is_english([row.text for row in corpus.sentences]):
+        nouns = ()
+        said.append(NO_ENGLISH)
+    report("certificate", 0.02)
+    texts = [rows[0].text for rows in list(by_word.values())[:CERTIFIED_WORDS]]
+    certificate = certify(model, texts).require()
+    job = _job(model, name, workers, nouns, seed)
+    key = _key(model, job, corpus)
+    kept = TemporaryDirectory() if out is None else None
+    folder = Path(kept.name if kept else out or "") / f"words-{key}"
+    with running(workers) as run:
+        _measure_words(run, job, by_word, folder, lambda share: report("words", 0.05 + 0.8 * share))
+        report("summary", 0.85)
+        summary = summarise(lambda: records(folder), seed=seed)
+        measured = _measure_sets(run, job, by_word, folder, summary)
+    for unfinished in folder.glob(".*.part"):
+        unfinished.unlink(missing_ok=True)
+    frames = summary.frames | sets_frames(measured, seed=seed)
+    frames["survey_left_out"] = _left_out(corpus, records(folder))
+    if nouns != () and not any(record.nouns for record in records(folder)):
+        said.append(NO_NOUN)
+    return Survey(
+        model_name=model.name,
+        origin=model.origin,
+        options={"seed": seed, "controls": None if nouns is None else list(nouns)},
+        certificate=certificate,
+        source=corpus.source,
+        data_sha256=corpus.sha256,
+        depth=summary.depth,
+        frames=frames,
+        said=tuple(said),
+        folder=folder,
+        kept=kept,
+    )
+
+
+def _corpus(model: Model, sentences: Any) -> Corpus:
+    """The sentences given, or those that ship and suit the model."""
+    if sentences is not None:
+        return as_corpus(sentences)
+    words = lexicon.words() if model.origin.kind == "embedded" else lexicon.natural_words()
+    return join([sentences_of(word, None, model) for word in words])
+
+
+def _by_word(corpus: Corpus) -> dict[str, list[Sentence]]:
+    """The sentences of each word, words in order of first appearance."""
+    by_word: dict[str, list[Sentence]] = {}
+    for sentence in corpus.sentences:
+        by_word.setdefault(sentence.word, []).append(sentence)
+    return by_word
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+# The model of this process by what a job says of it; workers that are threads find it here.
+_loaded: dict[tuple[str, str, str], Model] = {}
+_loading = Lock()
+
+
+def _job(
+    model: Model, name: str | None, workers: Workers, controls: tuple[str, ...] | None, seed: int
+) -> _Job:
+    """The job, whose model this process has already. Raises InputError where workers of other
+    processes could not load it by a name."""
+    if name is None and workers.scheduler is not None:
+        raise InputError(
+            f"Surveying {model.name} with the workers of {workers.scheduler}: the model was given "
+            "as an object, expected a name or a folder that every worker can load; give that as "
+            "the model, or as the model of the workers."
+        )
+    dtype = str(model.dtype).removeprefix("torch.")
+    job = _Job(name or "", model.origin.sha256, str(model.device), dtype, controls, seed)
+    with _loading:
+        _loaded.clear()
+        _loaded[_which(job)] = model
+    return job
+
+
+def _which(job: _Job) -> tuple[str, str, str]:
+    return job.weights_sha256, job.device, job.dtype
+
+
+def _model(job: _Job) -> Model:
+    """The model of a job, loaded once in a process. Raises ModelError where its weights are not
+    those of the survey."""
+    with _loading:
+        model = _loaded.get(_which(job))
+        if model is None:
+            model = load(job.model, device=job.device, dtype=job.dtype)
+            if model.origin.sha256 != job.weights_sha256:
+                raise ModelError(
+                    f"Loading {job.model} for the survey: its weights are not those that the "
+                    "survey was started with; give every worker the same model, or start another "
+                    "survey."
+                )
+            _loaded.clear()
+            _loaded[_which(job)] = model
+        return model
+
+
+def _word_task(job: _Job, place: str, sentences: Sequence[Sentence]) -> tuple[str, WordRecord]:
+    return place, measure_word(_model(job), sentences, controls=job.controls, seed=job.seed)
+
+
+def _sets_task(
+    job: _Job, place: str, sentences: Sequence[Sentence], order: Any, depth: int
+) -> tuple[str, SetRecord]:
+    return place, measure_sets(_model(job), sentences, order, depth=depth, seed=job.seed)
+
+
+def _key(model: Model, job: _Job, corpus: Corpus) -> str:
+    options = [job.controls, job.seed, job.device, job.dtype, model.config.prepend_bos]
+    return content_key(job.weights_sha256, probe.__version__, options, corpus.sha256)
+
+
+def _measure_words(
+    run: Run,
+    job: _Job,
+    by_word: Mapping[str, Sequence[Sentence]],
+    folder: Path,
+    report: Callable[[float], None],
+) -> None:
+    """Makes the records that are not there, or not whole."""
+    places = {f"{number:06}.word": rows for number, rows in enumerate(by_word.values())}
+    missing = {place: rows for place, rows in places.items() if not is_whole(folder / place)}
+    done = len(places) - len(missing)
+    for place, record in run(_word_task, [(job, *item) for item in missing.items()]):
+        write_record(folder / place, record)
+        done += 1
+        report(done / len(places))
+
+
+def _measure_sets(
+    run: Run,
+    job: _Job,
+    by_word: Mapping[str, Sequence[Sentence]],
+    folder: Path,
+    summary: Summary,
+) -> list[SetRecord]:
+    """What the leading heads of all other words do for every word with a clear gap."""
+    number = {word: index for index, word in enumerate(by_word)}
+    places = []
+    tasks = []
+    for word, order in summary.left_out_orders.items():
+        place = f"{number[word]:06}-{content_key(summary.depth, order)}.sets"
+        places.append(folder / place)
+        if not is_whole(folder / place, SetRecord):
+            tasks.append((job, place, by_word[word], order, summary.depth))
+    for place, record in run(_sets_task, tasks):
+        write_record(folder / place, record)
+    return [read_record(place, SetRecord) for place in places]
+
+
+def _left_out(corpus: Corpus, measured: Iterator[WordRecord]) -> pd.DataFrame:
+    """How many sentences or pairs of each word were not used, by reason; those of a file that are
+    left out while it is read have no word."""
+    unread = Counter(item.reason for item in corpus.left_out)
+    rows: list[tuple[str | None, str, int]] = [(None, *item) for item in unread.items()]
+    for record in measured:
+        rows += [(record.word, *item) for item in record.left_out.items()]
+    return pd.DataFrame(rows, columns=["word", "reason", "count"])

@@ -1,0 +1,198 @@
+"""A survey from sentences to tables: the same bytes whoever measures and however often it was
+stopped, and every word and sentence counted."""
+
+from dataclasses import replace
+
+import pytest
+
+import probe
+from probe.errors import InputError
+from probe.evidence import survey_run, workers
+from probe.evidence.survey import NOT_SWAPPED
+from probe.evidence.survey_run import NO_ENGLISH, NO_NOUN
+from probe.evidence.workers import DASK, Workers
+from probe.text.sentences import Corpus, join
+
+WORDS = probe.lexicon.words()
+
+
+def some_of(word, pairs=3):
+    """A few pairs of a word, the cue beside it, in a frame of their own."""
+    rows = [row for row in probe.lexicon.expand(word).sentences if row.distance == 1]
+    frames = list(dict.fromkeys(row.frame for row in rows))
+    return [
+        row
+        for number, frame in enumerate(frames[:pairs])
+        for row in rows
+        if row.frame == frame and row.pair.endswith(f"/{number}")
+    ]
+
+
+SENTENCES = [row for word in WORDS for row in some_of(word)]
+
+
+def files_of(survey):
+    return {path.name: path.read_bytes() for path in sorted(survey.folder.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, tmp_path_factory):
+    return probe.survey(tiny, SENTENCES, out=tmp_path_factory.mktemp("survey"))
+
+
+def test_every_word_has_a_record_and_every_word_with_a_clear_gap_its_sets(whole):
+    assert [record.word for record in whole.records()] == list(WORDS)
+    words = whole.frames["survey_words"]
+    assert list(words["word"]) == list(WORDS) and set(words["pairs"]) == {3, 6}
+    assert set(whole.frames["survey_sets"]["word"]) == set(words["word"][words["clear"]])
+    assert len(files_of(whole)) == len(WORDS) + words["clear"].sum() > len(WORDS)
+    [unused] = whole.frames["survey_left_out"].values.tolist()
+    assert unused == ["mole", NOT_SWAPPED, 12] and whole.said == ()  # six pairs of four senses
+    assert f"words-{whole.folder.name[6:]}" == whole.folder.name and len(whole.folder.name) == 22
+    assert len(whole.frames["survey_heads"]) == 16 and whole.depth == words["depth"].iloc[0]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_workers_of_dask_write_the_same_bytes(whole, tiny, tmp_path, number):
+    pytest.importorskip("distributed")
+    again = probe.survey(tiny, SENTENCES, out=tmp_path, workers=Workers(DASK, number=number))
+    assert again.folder.name == whole.folder.name and files_of(again) == files_of(whole)
+
+
+def test_what_is_missing_or_cut_is_made_anew_and_nothing_else(whole, tiny, tmp_path, monkeypatch):
+    expected = files_of(whole)
+    folder = tmp_path / whole.folder.name
+    folder.mkdir()
+    for name, content in expected.items():
+        (folder / name).write_bytes(content)
+    (folder / ".000000.word.0123.part").write_bytes(b"half")
+    (folder / "000001.word").unlink()
+    (folder / "000002.word").write_bytes(expected["000002.word"][:-100])
+    cut = next(name for name in expected if name.endswith(".sets"))
+    (folder / cut).write_bytes(b"")
+    measured = []
+    for name in ("measure_word", "measure_sets"):
+        function = getattr(survey_run, name)
+
+        def counted(model, sentences, *rest, function=function, **named):
+            measured.append((function.__name__, sentences[0].word))
+            return function(model, sentences, *rest, **named)
+
+        monkeypatch.setattr(survey_run, name, counted)
+    again = probe.survey(tiny, SENTENCES, out=tmp_path)
+    assert files_of(again) == expected
+    assert measured == [
+        ("measure_word", WORDS[1]),
+        ("measure_word", WORDS[2]),
+        ("measure_sets", WORDS[int(cut[:6])]),
+    ]
+
+
+def test_other_options_and_other_sentences_are_kept_apart(whole, tiny, tmp_path):
+    for sentences, options in ((SENTENCES[:-6], {}), (SENTENCES, {"seed": 1})):
+        other = probe.survey(tiny, sentences, out=tmp_path, controls=(), **options)
+        assert other.folder.name != whole.folder.name
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_stop_in_the_middle_keeps_what_is_finished(whole, tiny, tmp_path):
+    class Stop(Exception):
+        pass
+
+    def stop(stage, share):
+        if stage == "words" and share > 0.3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        probe.survey(tiny, SENTENCES, out=tmp_path, progress=stop)
+    half = {path.name: path.read_bytes() for path in (tmp_path / whole.folder.name).iterdir()}
+    assert 0 < len(half) < len(WORDS) and half.items() <= files_of(whole).items()
+    assert files_of(probe.survey(tiny, SENTENCES, out=tmp_path)) == files_of(whole)
+
+
+def test_words_that_cannot_be_measured_are_counted_and_every_sentence_with_them(tiny):
+    one_sense = [row for row in some_of(WORDS[0]) if row.sense == some_of(WORDS[0])[0].sense]
+    late = [
+        replace(row, cue_start=row.start, cue_end=row.end, start=row.cue_start, end=row.cue_end)
+        for row in some_of(WORDS[1])
+    ]
+    late = [replace(row, word=row.text[row.start : row.end]) for row in late[:1]]
+    given = [*one_sense, *late, *SENTENCES[12:]]
+    survey = probe.survey(tiny, given, controls=())
+    words = survey.frames["survey_words"].set_index("word")
+    assert len(words) == len({row.word for row in given})
+    assert words.loc[WORDS[0], "reason"] == "no second sense of the word is left to tell it from"
+    assert words.loc[late[0].word, "reason"].startswith("the cue comes after the word")
+    left_out = survey.frames["survey_left_out"]
+    sentences = left_out["count"][left_out["reason"] != NOT_SWAPPED]
+    assert words["sentences"].sum() + sentences.sum() == len(given)
+
+
+def test_sentences_of_another_language_get_no_english_nouns(tiny):
+    shifted = []
+    for row in SENTENCES:
+        text = f"Quer durch {row.cue} {row.word}"
+        spans = {"start": text.rindex(row.word), "end": len(text), "cue_start": 11}
+        spans["cue_end"] = 11 + len(row.cue)
+        shifted.append(replace(row, text=text, **spans))
+    survey = probe.survey(tiny, shifted)
+    assert survey.said == (NO_ENGLISH,) and survey.options["controls"] == []
+    assert not any(record.nouns for record in survey.records())
+    named = probe.survey(tiny, shifted, controls=["piano"])
+    assert named.said == () and {noun for one in named.records() for noun in one.nouns} == {"piano"}
+    long = probe.survey(tiny, SENTENCES, controls=["notaword"])
+    assert long.said == (NO_NOUN,)
+
+
+def test_what_ships_is_surveyed_by_default(tiny, monkeypatch):
+    corpus = survey_run._corpus(tiny, None)
+    assert {row.word for row in corpus.sentences} == set(WORDS)
+    outside = replace(tiny, origin=replace(tiny.origin, kind="folder"))
+    natural = survey_run._corpus(outside, None)
+    assert {row.word for row in natural.sentences} == set(probe.lexicon.natural_words())
+    assert natural.source == "the natural sentences of probe" and len(natural.sha256) == 64
+
+
+def test_corpora_are_joined():
+    parts = [probe.lexicon.expand(word) for word in WORDS[:2]]
+    joined = join(parts)
+    assert joined.sentences == parts[0].sentences + parts[1].sentences
+    assert joined.source == parts[0].source and join(parts[:1]).sha256 == parts[0].sha256
+    assert joined.sha256 not in (part.sha256 for part in parts) and isinstance(joined, Corpus)
+
+
+def test_who_cannot_measure_is_refused_in_a_sentence(tiny, tmp_path, monkeypatch):
+    def refused(message, **options):
+        with pytest.raises(InputError) as error:
+            probe.survey(tiny, SENTENCES, out=tmp_path, **options)
+        assert str(error.value) == message
+
+    refused(
+        "Choosing who measures: got the engine 'ray', expected one of local, dask; give one of "
+        "these.",
+        workers=Workers("ray"),
+    )
+    refused(
+        f"Surveying {tiny.name} with the workers of tcp://127.0.0.1:1: the model was given as an "
+        "object, expected a name or a folder that every worker can load; give that as the model, "
+        "or as the model of the workers.",
+        workers=Workers(DASK, scheduler="tcp://127.0.0.1:1"),
+    )
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(workers, "PATIENCE", "200ms")
+    with pytest.raises(InputError) as error:
+        probe.survey(
+            tiny,
+            SENTENCES,
+            workers=Workers(DASK, scheduler="tcp://127.0.0.1:1", model="tiny-senses"),
+        )
+    assert str(error.value).startswith(
+        "Reaching Dask at tcp://127.0.0.1:1: no scheduler answers ("
+    ) and str(error.value).endswith(
+        "start one with `dask scheduler`, or leave --scheduler away to use this machine."
+    )
+
+
+def test_too_few_words_are_refused_with_the_reason(tiny):
+    with pytest.raises(InputError, match="words are its sample"):
+        probe.survey(tiny, some_of(WORDS[0]))

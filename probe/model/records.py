@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def as_array(tensor: Tensor) -> Any:
     """A tensor as a numpy array of its own type, of float32 where it is bfloat16, which numpy does
     not know."""
-    wide = torch.promote_types(tensor.dtype, torch.float32)
-    return tensor.detach().cpu().to(wide).numpy()
+    known = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    return known.detach().cpu().numpy()
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@
 # at the end the same for a sentence encoder.
 # `PROBE_OUT` names the folder to write into.
 #
-# Shown: What swapping one head's output at the word does in SmolLM2-135M: the same three heads, L4H1, L4H2 and L5H1, lead for all three words. Second picture: in the encoder MiniLM no head leads for all words; eight to twenty share the work.
+# Shown: What swapping one head's output at the word does in SmolLM2-135M-Instruct: the same three heads, L4H1, L4H2 and L5H1, lead for all three words. Second picture: in the encoder MiniLM no head leads for all words; ten to twenty-two share the work.
 
 # %%
 import os
@@ -116,7 +116,7 @@ leading.round(4).to_csv(out / "a_real_model.csv", index=False)
 # ## In a sentence encoder many heads share the work
 #
 # all-MiniLM-L6-v2 (six layers of twelve heads) reads both ways, so its cues may stand behind the word, too. No head leads for
-# all three words there: one head moves at most 36 % of the way (apple), and it takes eight to twenty heads, in nearly every layer,
+# all three words there: one head moves at most 31 % of the way (apple), and it takes ten to twenty-two heads, in nearly every layer,
 # to keep nine tenths of the gap.
 
 # %%

@@ -15,35 +15,45 @@
 #
 # A head that brings the cue to *bank* may bring it to *fence* as well. So nouns of one meaning take the word's place in the
 # same sentences, with the same cues. Expect that they change, too, and that most of what the leading heads do is done for
-# any noun; what is left belongs to the word. Then some of these nouns are studied as if they were ambiguous: no head may
-# be called a resolver of them.
-# SmolLM2 where its package is installed (an hour on two cores), else the embedded model (some minutes). `PROBE_MODEL` names
-# another model, `PROBE_NOUNS` how many nouns are studied in full for each word, `PROBE_OUT` the folder to write into.
+# any noun; what is left belongs to the word.
+# Read from the tables that `make real` writes (`reports/real`), of SmolLM2 and of the encoder MiniLM, because the studies
+# themselves take some ten minutes on two cores. `PROBE_OUT` names the folder to write into.
 #
-# Shown: How far the two senses of *bank*, *mole* and *apple* are apart at each depth, beside one-meaning nouns in their place.
+# Shown: How far the senses of *bank*, *mole* and *apple* are apart at each depth of SmolLM2, beside one-meaning nouns in their place. Second picture: the same in MiniLM.
 
 # %%
 import os
+from importlib.resources import files
 from pathlib import Path
 
 import drawing
 import pandas as pd
 
-import probe
 from probe import charts
 
 charts.as_pictures()  # no network
-installed = [row.name for row in probe.available() if row.where.startswith("in the package")]
-usual = "smollm2" if "smollm2" in installed else "tiny-senses"
-model = probe.load(os.environ.get("PROBE_MODEL", usual))
-out = Path(os.environ.get("PROBE_OUT", "reports"))
+kept = Path(str(files("probe"))).parent / "reports"  # in a clone
+out = Path(os.environ.get("PROBE_OUT", "reports/real"))
+FOLDERS = {"SmolLM2": kept / "real", "MiniLM": kept / "real" / "minilm"}
 WORDS = ("bank", "mole", "apple")
-NOUNS = 30  # of one meaning, that each word is held against in the last tables
-IN_FULL = int(os.environ.get("PROBE_NOUNS", "3"))  # of these, studied with all their heads
-LEADING = 10  # heads of a word
+LEADING = 5  # heads of a word
 LEVEL = 0.05
 KEY = ["word", "sense_a", "sense_b"]
-model
+COLUMNS = ["net", "general", "specific", "specific_low", "specific_high", "p_specific"]
+
+
+def read(name: str) -> pd.DataFrame:
+    """A table of both models, the model in front."""
+    tables = {}
+    for model, folder in FOLDERS.items():
+        if name == "controls":  # the largest, kept in the smaller form
+            tables[model] = pd.read_parquet(folder / f"{name}.parquet")
+        else:
+            tables[model] = pd.read_csv(folder / f"{name}.csv")
+    return pd.concat(tables, names=["model"]).reset_index("model")
+
+
+words, heads, mlps, controls = (read(name) for name in ("words", "word_heads", "mlps", "controls"))
 
 # %% [markdown]
 # ## The words
@@ -52,41 +62,43 @@ model
 # `general_share`: their mean squared gap, in the word's own.
 
 # %%
-study = probe.study(model, WORDS)
-study.words[[*KEY, "depth", "gap_p", "nouns", "general_share", "largest_share", "ambiguity_p"]]
+words[["model", *KEY, "depth", "gap_p", "nouns", "general_share", "largest_share", "ambiguity_p"]]
 
 # %% [markdown]
 # ## How far apart, depth by depth
 #
-# In the word's own squared gap at the depth where it is read. A squared gap measured like this is 0 on average where there is
-# nothing, so it may come out below 0.
+# The distance between the senses, 1 for the word where it is read, mean over its pairs of senses. An estimated distance is
+# 0 on average where there is none, so it may come out below 0.
 
 
 # %%
-def beside_nouns(word: str) -> pd.DataFrame:
-    """The squared gap of a word and of the nouns, by depth: the first pair of senses."""
-    pair = study.words[study.words["word"] == word].iloc[0]
-    rows = study.controls[(study.controls[KEY] == pair[KEY]).all(axis=1)]
-    own = rows["noun"] == word
-    at_depth = rows[own & (rows["depth"] == pair["depth"])]["gap"].item()
-    by_depth = rows.assign(value=rows["gap"] / at_depth).groupby("depth")["value"]
-    of_nouns = rows[~own].assign(value=rows["gap"] / at_depth).groupby("depth")["value"]
+def beside_nouns(model: str, word: str) -> pd.DataFrame:
+    """The distance of a word's senses and of the nouns in its place, by depth."""
+    depth = words[(words["model"] == model) & (words["word"] == word)]["depth"].iloc[0]
+    rows = charts.noun_distances(controls[controls["model"] == model], word, read_at=int(depth))
+    of_nouns = rows[rows["what"] != word]
     lines = {
-        "the ambiguous word": by_depth.first(),  # its rows stand first
-        "the noun that changes most": of_nouns.max(),
-        "nouns, mean": of_nouns.mean(),
+        "the ambiguous word": rows[rows["what"] == word].assign(value=rows["distance"]),
+        "the noun that changes most": of_nouns.assign(value=of_nouns["high"]),
+        "nouns, mean": of_nouns.assign(value=of_nouns["distance"]),
     }
-    parts = [
-        pd.DataFrame({"panel": word, "variant": name, "x": line.index, "value": line.to_numpy()})
-        for name, line in lines.items()
-    ]
-    return pd.concat(parts, ignore_index=True)
+    parts = [line.assign(panel=word, variant=name, x=line["depth"]) for name, line in lines.items()]
+    return pd.concat(parts, ignore_index=True)[["panel", "variant", "x", "value"]]
 
 
-gaps = pd.concat([beside_nouns(word) for word in WORDS], ignore_index=True)
-panels = [drawing.Panel(word, "depth, in blocks", "squared gap") for word in WORDS]
-picture = drawing.line_panels(gaps, panels)
+def picture_of(model: str):
+    distances = pd.concat([beside_nouns(model, word) for word in WORDS], ignore_index=True)
+    panels = [drawing.Panel(word, "depth, in blocks", "distance") for word in WORDS]
+    return drawing.line_panels(distances, panels)
+
+
+picture = picture_of("SmolLM2")
 charts.save(picture, out / "is_it_ambiguity.png")
+picture
+
+# %%
+picture = picture_of("MiniLM")
+charts.save(picture, out / "is_it_ambiguity_encoder.png")
 picture
 
 # %% [markdown]
@@ -96,86 +108,49 @@ picture
 # difference, over the sentences in which both were measured.
 
 # %%
-COLUMNS = ["net", "general", "specific", "specific_low", "specific_high", "p_specific"]
-leading = study.word_heads[study.word_heads["rank"] <= LEADING].sort_values(["word", "rank"])
-leading[["word", "layer", "head", *COLUMNS, "comparison", "verdict"]]
+leading = heads[heads["rank"] <= LEADING].sort_values(["model", "word", "rank"], kind="stable")
+leading = leading.assign(part=[f"L{row.layer}H{row.head}" for row in leading.itertuples()])
+leading[["model", "word", "part", *COLUMNS, "comparison", "verdict"]]
 
 # %% [markdown]
 # ## Which MLPs do more for the word than for other nouns
+#
+# An MLP reads the token itself: what belongs to *bank* and not to *fence* has to come from there.
+
+# `pairs` counts the pairs of senses for which it does more; the numbers are means over all of them.
 
 # %%
-specific_mlps = study.mlps[study.mlps["p_specific"] < LEVEL]
-specific_mlps[[*KEY, "layer", *COLUMNS, "comparison"]]
+by_layer = mlps.assign(pairs=mlps["comparison"] == "more").groupby(["model", "word", "layer"])
+of_layers = by_layer.agg(dict.fromkeys(COLUMNS[:3], "mean") | {"pairs": "sum"}).reset_index()
+specific_mlps = of_layers[of_layers["pairs"] > 0]
+specific_mlps = specific_mlps.assign(part=[f"MLP {layer}" for layer in specific_mlps["layer"]])
+specific_mlps[["model", "word", "part", *COLUMNS[:3], "pairs"]]
 
 # %% [markdown]
-# ## Thirty nouns through the same gate
+# ## Every noun through the same gate
 #
-# Every noun against all others, as the word was: how many would be called ambiguous? One in twenty may be, by chance.
+# Each noun against all others, as the word was, squared gaps summed over the pairs of senses: how many would be called
+# ambiguous? One in twenty may be, by chance.
 
 
 # %%
-def gate_of_nouns(pair: pd.Series) -> pd.DataFrame:
-    """p of every noun of a pair of senses, against the other nouns, where the word was read."""
-    rows = study.controls[(study.controls[KEY] == pair[KEY]).all(axis=1)]
-    here = rows[(rows["depth"] == pair["depth"]) & (rows["noun"] != pair["word"])]
-    gap = here["gap"].to_numpy()
-    as_far = (gap[None, :] >= gap[:, None]).sum(1)  # the noun itself among them: the 1 of the p
-    p = as_far / len(gap)
-    return pd.DataFrame({"word": pair["word"], "noun": here["noun"].to_numpy(), "p": p})[:NOUNS]
+def gate_of_nouns(model: str, word: str) -> pd.DataFrame:
+    """p of every noun that has taken the word's place, against the other nouns."""
+    mine = (words["model"] == model) & (words["word"] == word)
+    rows = controls[(controls["model"] == model) & (controls["word"] == word)]
+    here = rows[(rows["depth"] == words[mine]["depth"].iloc[0]) & (rows["noun"] != word)]
+    gap = here.groupby("noun")["gap"].sum()
+    as_far = (gap.to_numpy()[None, :] >= gap.to_numpy()[:, None]).sum(1)  # itself is the 1 of the p
+    return pd.DataFrame({"model": model, "word": word, "noun": gap.index, "p": as_far / len(gap)})
 
 
-gate = pd.concat([gate_of_nouns(pair) for _, pair in study.words.iterrows()])
-gate.assign(passed=gate["p"] <= LEVEL).groupby("word", sort=False)["passed"].agg(["size", "sum"])
-
-# %% [markdown]
-# ## Some of them with all their heads
-#
-# The noun takes the word's place in its sentences, and is studied as if it had the word's senses.
+gate = pd.concat([gate_of_nouns(model, word) for model in FOLDERS for word in WORDS])
+gate.assign(passed=gate["p"] <= LEVEL).groupby(["model", "word"], sort=False)["passed"].agg(
+    ["size", "sum"]
+)
 
 # %%
-FIELDS = ["sense", "text", "start", "end", "frame", "pair", "cue_start", "cue_end", "distance"]
-
-
-def in_its_place(word: str, noun: str) -> list[dict[str, object]]:
-    """The sentences of a word with a noun in its place, where "a" or "an" agrees."""
-    rows = study.sentences[study.sentences["word"] == word]
-    article = "an" if noun[0] in "aeiou" else "a"
-    changed = []
-    for row in rows[FIELDS].to_dict("records"):
-        before = row["text"][: row["start"]]
-        if {"a", "an"} & set(before.lower().split()[-1:]) - {article}:
-            continue
-        longer = len(noun) - (row["end"] - row["start"])
-        if pd.notna(row["cue_start"]) and row["cue_start"] > row["start"]:
-            row["cue_start"] += longer
-            row["cue_end"] += longer
-        row["text"] = before + noun + row["text"][row["end"] :]
-        row["end"] += longer
-        known = {name: value for name, value in row.items() if pd.notna(value)}
-        changed.append({"word": noun, **known})
-    return changed
-
-
-def parts_of(result, word: str, studied: str) -> pd.DataFrame:
-    """The leading heads of a study and its MLPs, with what is done for other nouns."""
-    heads = result.word_heads[result.word_heads["word"] == studied]
-    heads = heads[heads["rank"] <= LEADING].sort_values("rank")
-    names = [f"L{row.layer}H{row.head}" for row in heads.itertuples()]
-    mlps = result.mlps[result.mlps["word"] == studied]
-    of_mlps = mlps.assign(part=[f"MLP {layer}" for layer in mlps["layer"]])
-    rows = pd.concat([heads.assign(part=names), of_mlps])
-    p = result.words.loc[result.words["word"] == studied, "ambiguity_p"].max()
-    rows = rows.assign(word=word, studied=studied, ambiguity_p=p)
-    senses = ["sense_a", "sense_b"]  # of an MLP; a head's numbers are means over the pairs of them
-    about = ["word", "studied", "ambiguity_p", "part"]
-    return rows[[*about, *senses, *COLUMNS, "comparison", "verdict"]]
-
-
-tables = [parts_of(study, word, word) for word in WORDS]
-for word in WORDS:
-    for noun in gate.loc[gate["word"] == word, "noun"].drop_duplicates()[:IN_FULL]:
-        of_noun = probe.study(model, noun, corpus=in_its_place(word, noun))
-        tables.append(parts_of(of_noun, word, noun))
-table = pd.concat(tables, ignore_index=True)
+table = pd.concat([leading, specific_mlps], ignore_index=True)
+table = table[["model", "word", "part", *COLUMNS, "comparison", "verdict", "pairs"]]
 table.to_csv(out / "is_it_ambiguity.csv", index=False, float_format="%.6g")
-table[table["studied"] != table["word"]].groupby("studied")["verdict"].value_counts()
+table

@@ -171,8 +171,8 @@ def named(word_heads: pd.DataFrame) -> pd.DataFrame:
     (`clear`), and its comparison with nouns of one meaning in words (`beside`)."""
     ranked = word_heads.dropna(subset="rank")
     clear = (ranked["net_low"] > 0) | (ranked["net_high"] < 0)
-    # A sweep compares with no nouns, and its table of heads has no such column.
-    comparison = ranked.get("comparison", "")
+    # A table read from a file has a missing value where nothing was compared.
+    comparison = ranked["comparison"].fillna("")
     ranked = ranked.assign(name=head_names(ranked), clear=clear, comparison=comparison)
     return ranked.assign(beside=[BESIDE_NOUNS[one] for one in ranked["comparison"]])
 

@@ -44,6 +44,7 @@ DEFAULT_TEXTS = ("Make a deposit at the bank", "A fluffy blue creature roamed th
 MASKED = -1e30
 ROUNDED = 1e-6  # a softmax in float32: a few times its rounding of 1.2e-7
 FLOAT32_SOFTMAX = "the model's own softmax is in float32"
+FLOAT32_ROUTER = "the model's own router is in float32"
 FLOAT32_SCORES = "recomputed from q.k in float32, as the model's own"
 FROM_SCORES = "as uncertain as its scores, which no hook holds"
 THROUGH_ALL = "two ways through all blocks, both rounded"
@@ -203,8 +204,8 @@ def _rows(model: Model, text: str, answer: str, plain: torch.nn.Module | None) -
             block = stored.to(EXACT, "cpu")
             yield from entering[layer]
             yield from _attention_rows(model, run, stack, layer, block=block, bias=bias)
-            if block.w_out is not None:
-                yield from _mlp_rows(run, stack, layer, block)
+            if block.has_mlp:
+                yield from _mlp_rows(model, run, stack, layer, block)
     last_stack = stacks["decoder" if config.family.kind == "encoder-decoder" else ""]
     logits = None if plain is None else _plain_logits(plain, ids, target)
     yield from _logits_rows(model, run, last_stack, logits)
@@ -327,7 +328,7 @@ def _each_step(
     q, k, v = forward.project_qkv(block, seen["x"], seen.get("memory", seen["x"]), config)
     scores = forward.score(stack, block, seen["q"], seen["k"], bias)
     is_seen = "scores" not in stack.attention.unreliable_hooks
-    pattern = forward.softmax(seen["scores"] if is_seen else scores, config)
+    pattern = forward.softmax(seen["scores"] if is_seen else scores, block, config)
     z = formulas.mix(seen["pattern"], seen["v"])
     steps = {"x": x, "q": q, "k": k, "v": v, "scores": scores, "pattern": pattern, "z": z}
     return steps | forward.attention_output(block, seen["resid_pre"], seen["z"], config)
@@ -340,18 +341,26 @@ def _replacement_note(attention: Attention, quantity: str) -> str:
     return "" if replacement is None else f"replaced: {replacement.instead}"
 
 
-def _mlp_rows(run: HookedRun, stack: Weights, layer: int, block: Block) -> Iterator[Row]:
+def _mlp_rows(
+    model: Model, run: HookedRun, stack: Weights, layer: int, block: Block
+) -> Iterator[Row]:
     name = stack.attention.name
     hooked = run.tensors[name]
     # a decoder's MLP stands behind its cross-attention
     resid_mid = run.tensors["cross" if name == "decoder" else name]["resid_mid"][layer]
     resid_pre = hooked["resid_pre"][layer]
     steps = forward.mlp(block, resid_mid.to(EXACT), resid_pre.to(EXACT), stack.config)
-    formulas = {"mlp_out": "MLP", "resid_post": _summed("E′", "MLP", stack.config.family)}
+    mlp = "Σ share of the expert · expert" if block.experts else "MLP"
+    formulas = {"mlp_out": mlp, "resid_post": _summed("E′", "MLP", stack.config.family)}
     for quantity, tensor in steps.items():
         named = (quantity, formulas[quantity])
         note = _replacement_note(stack.attention, quantity)
-        yield _row(stack, layer, named, hooked[quantity][layer], tensor, note=note)
+        tolerance = None
+        if "router" in stack.config.family.in_float32 and model.dtype == EXACT:
+            note = FLOAT32_ROUTER
+            tolerance = ROUNDED
+        found = hooked[quantity][layer]
+        yield _row(stack, layer, named, found, tensor, note=note, tolerance=tolerance)
 
 
 def _own_writes(model: Model, z: Tensor, attention: Attention, layer: int) -> Tensor:
@@ -383,7 +392,7 @@ def formulas_of(attention: Attention, config: Config) -> dict[str, str]:
         "k": f"{read} W_K{bias['k']}",
         "v": f"{read} W_V{bias['v']}",
         "scores": _scores_formula(attention, config),
-        "pattern": "softmax(scores)",
+        "pattern": "softmax(scores, sink)" if "sinks" in attention.parts else "softmax(scores)",
         "z": "A V",
         "delta_e": "z W_O, every head",
         "attn_out": f"Σ ΔE{bias['o']}",

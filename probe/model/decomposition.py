@@ -48,6 +48,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.functional import normalize
 
 from probe.errors import CrossCheckError, InputError
@@ -68,6 +69,7 @@ __all__ = ["logit_direction", "logit_lens", "nearest_tokens", "residual_stream"]
 # How far the terms may miss the hooked stream, as a share of its size: rounding of float32 comes to
 # about 1e-7, a forgotten term to far more.
 LARGEST_ERROR = 1e-4
+SINK = "sink"  # the source of a head's attention that goes to no token
 
 
 @dataclass(frozen=True)
@@ -255,7 +257,8 @@ class Component:
     every text.
 
     In the decomposition of one text, of every source: a head's sources are the positions it may
-    look at, with `attention: source`; everything else has a single one, with attention 1.
+    look at, with `attention: source`, and last the sink where it has one, which writes nothing;
+    everything else has a single one, with attention 1.
     """
 
     component: str
@@ -305,7 +308,7 @@ def components(weights: Weights, states: TargetStates, depth: int) -> Iterator[C
 @dataclass(frozen=True)
 class DecompositionEntry:
     """One term of the decomposition: a component, a head's by source, at `pos` with its `token`, as
-    `Tokens.labels` has it.
+    `Tokens.labels` has it, or "sink" without a position.
 
     `norm` is the length of the vector in units of the residual stream; `contribution`, in fractions
     of the sense gap, is None without an axis.
@@ -337,6 +340,12 @@ def components_by_source(trace: Trace, depth: int, *, at: int) -> Iterator[Compo
             passed = norms.behind_attention(part.layer)
             pattern_row = trace.pattern[part.layer, part.head, at, :sources]
             vectors = norms.arriving(delta_e[None], passed)[0]
+            if weights.blocks[part.layer].sinks is not None:
+                # what the sink takes writes nothing; without it the attention would not sum to 1
+                vectors = functional.pad(vectors, (0, 0, 0, 1))
+                pattern_row = functional.pad(
+                    pattern_row, (0, 1), value=1 - float(pattern_row.sum())
+                )
             part = replace(part, vectors=vectors, attention=pattern_row)
         yield part
 
@@ -405,8 +414,10 @@ def _entries(
         contributions = axis.effect(off_mean).tolist()
     norms = part.vectors.norm(dim=-1).tolist()
     for source, (norm, contribution) in enumerate(zip(norms, contributions, strict=True)):
-        pos = None if part.head is None else source
-        token = None if part.head is None else trace.tokens.labels[source]
+        of_token = part.head is not None and source < len(trace.tokens)
+        pos = source if of_token else None
+        token = trace.tokens.labels[source] if of_token else None
+        token = SINK if part.head is not None and not of_token else token
         yield DecompositionEntry(
             part.component, part.layer, part.head, pos, token, norm, contribution
         )

@@ -200,13 +200,18 @@ def scale_of(weights: Weights) -> float:
     return (config.query_scalar or config.d_head) ** -0.5 if config.family.scaled else 1.0
 
 
-def pattern(weights: Weights, matches: Tensor, bias: Tensor | None) -> Tensor:
-    """The pattern from products of queries and keys: softmax(cap(scale q k) + bias). `... key_pos`,
-    unchanged"""
+def pattern(weights: Weights, matches: Tensor, bias: Tensor | None, sinks: Tensor | None) -> Tensor:
+    """The pattern from products of queries and keys: softmax(cap(scale q k) + bias), with the sinks
+    of the heads, where they have any, shaped as the products but for keys. `... key_pos`, unchanged
+    """
     scores = matches * scale_of(weights)
     if weights.config.attn_logit_softcapping:
         scores = softcap(scores, weights.config.attn_logit_softcapping)
-    return (scores if bias is None else scores + bias).softmax(-1)
+    scores = scores if bias is None else scores + bias
+    if sinks is None:
+        return scores.softmax(-1)
+    sink = sinks[..., None].expand(*scores.shape[:-1], 1)
+    return torch.cat([scores, sink], dim=-1).softmax(-1)[..., :-1]
 
 
 def attend(
@@ -219,18 +224,20 @@ def attend(
     size = k.shape[-2]
     leading = q.shape[:-3]
     heads = q.shape[-3]
-    softcapped = bool(weights.config.attn_logit_softcapping)
+    # torch's attention knows no cap of the scores and no sinks
+    by_hand = bool(weights.config.attn_logit_softcapping) or block.sinks is not None
     bias = tables.of(block).bias
     if bias is not None:
         bias = bias[:, size - n : size, :size]
-    elif weights.causal and (n < size or softcapped):
+    elif weights.causal and (n < size or by_hand):
         bias = mask(q.new_zeros(n, size))
     q = q.flatten(0, -4)
     k = k.flatten(0, -4)
     v = v.flatten(0, -4)
-    if softcapped:  # torch's attention knows no cap of the scores
+    if by_hand:
         matches = q @ repeat_kv(k, heads).mT
-        z = pattern(weights, matches, bias) @ repeat_kv(v, heads)
+        sinks = None if block.sinks is None else block.sinks[:, None]
+        z = pattern(weights, matches, bias, sinks) @ repeat_kv(v, heads)
     else:
         z = functional.scaled_dot_product_attention(
             q,
@@ -261,7 +268,9 @@ def attend_last(
     own_match = (q * k).sum(-1, keepdim=True)
     matches = torch.cat([_grouped(q, keys.mT), own_match], dim=-1)
     bias = tables.row(block, keys.shape[-2])
-    attention = pattern(weights, matches, None if bias is None else bias.unflatten(0, groups))
+    bias = None if bias is None else bias.unflatten(0, groups)
+    sinks = None if block.sinks is None else block.sinks.unflatten(0, groups)[..., None]
+    attention = pattern(weights, matches, bias, sinks)
     from_before = _grouped(attention[..., :-1], values)
     return torch.addcmul(from_before, attention[..., -1:], v).flatten(1, 2)
 
@@ -283,7 +292,7 @@ def pattern_at(
         bias = bias[:, at, : k.shape[-2]].transpose(0, 1)
     elif weights.causal:
         bias = mask(q.new_zeros(k.shape[-2], k.shape[-2]))[at, None]
-    return pattern(weights, matches, bias)
+    return pattern(weights, matches, bias, block.sinks)
 
 
 def attend_live(
@@ -361,8 +370,9 @@ def attention_of(block: Block) -> Writer:
 
 def mlp_of(block: Block) -> Writer:
     """What the MLP of a block writes with; its input are its activations."""
-    assert block.w_out is not None
-    return Writer(block.w_out, block.b_out, block.norm_mlp_out, block.norm_mlp, block.norm_mlp_bias)
+    return Writer(
+        block.w_hidden, block.b_out, block.norm_mlp_out, block.norm_mlp, block.norm_mlp_bias
+    )
 
 
 def add(config: Config, writer: Writer, resid: Tensor, written: Tensor) -> Tensor:
@@ -390,10 +400,36 @@ def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
     x = resid
     if config.family.norm_first:
         x = _norm(resid, block.norm_mlp, block.norm_mlp_bias, config)
+    if block.experts:
+        return _activate_experts(block, x, config)
     if block.w_gate is not None and block.w_up is not None:
         return activation(_linear(x, block.w_gate, None)).mul_(_linear(x, block.w_up, None))
     assert block.w_in is not None
     return activation(_linear(x, block.w_in, block.b_in))
+
+
+def _activate_experts(block: Block, x: Tensor, config: Config) -> Tensor:
+    """The activations of a routed MLP, as `Block` has them; an expert is run for the tokens that
+    are given to it, by what they are in this very run. `... d_model -> ... d_mlp`"""
+    rows = x.flatten(0, -2)
+    shares = forward.route(block, rows, config)
+    hidden = rows.new_zeros(len(rows), block.d_mlp)
+    width = block.experts[0].w_out.shape[0]
+    for number, expert in enumerate(block.experts):
+        given = shares[:, number].nonzero()[:, 0]
+        activations = forward.activate_expert(expert, rows[given], config)
+        columns = slice(number * width, (number + 1) * width)
+        hidden[given, columns] = shares[given, number, None] * activations
+    end = len(block.experts) * width
+    if block.shared is not None:
+        activations = forward.activate_expert(block.shared, rows, config)
+        end += activations.shape[-1]
+        hidden[:, end - activations.shape[-1] : end] = (
+            forward.shared_gate(block, rows) * activations
+        )
+    if hidden.shape[-1] > end:  # the shares, which multiply the biases
+        hidden[:, end:] = shares
+    return hidden.unflatten(0, x.shape[:-1])
 
 
 def finish(weights: Weights, block: Block, resid: Tensor, resid_mid: Tensor) -> Tensor:

@@ -189,8 +189,8 @@ def _stack_text(stack: Weights, recorded: Mapping[str, Sequence[Tensor]]) -> dic
 
 
 def check_hooks(model: Model, ids: Sequence[int]) -> None:
-    """Pattern rows sum to 1; a causal attention does not look ahead; an edit of one head's z
-    reaches the logits.
+    """Pattern rows sum to 1, what a sink takes among it; a causal attention does not look ahead; an
+    edit of one head's z reaches the logits.
 
     Asked of every attention on one short text. Raises ModelError naming the property that fails.
     """
@@ -215,6 +215,10 @@ def _problem_of(
     """The property of the self-check that this attention lacks; empty where it has all three."""
     pattern = whole.tensors[attention.name]["pattern"]
     sums = pattern.double().sum(-1)
+    for layer, block in enumerate(whole.stacks[attention.name].blocks):
+        if block.sinks is not None:  # the rest of a row goes to the sink
+            scores = whole.tensors[attention.name]["scores"][layer].double()
+            sums[layer] += 1 - formulas.softmax_with_sink(scores, block.sinks.to(scores)).sum(-1)
     within = SUMS_WITHIN[pattern.dtype]
     if not torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=within):
         return "the rows of its attention pattern do not sum to 1"

@@ -172,6 +172,8 @@ def cross_fit(
     part = _given_parts(sentences)
     usable = [row for row in range(len(sentences)) if part is None or part[row]]
     of_sense: Side = [[row for row in usable if sentences[row].sense == sense] for sense in senses]
+    if part is not None:
+        _require_both_parts(sentences, senses, part)
     rng = np.random.default_rng(seed)
     aligned = _aligned(sentences, of_sense)
     paired = len(aligned) >= least.pairs and 2 * len(aligned) >= min(map(len, of_sense))
@@ -377,6 +379,23 @@ def _unit_name(sentences: Sequence[Sentence]) -> str:
 def _fewest(labels: Sequence[str], rows: Sequence[int]) -> int:
     """How many of the rows the rarer sense has."""
     return min(sum(labels[row] == sense for row in rows) for sense in set(labels))
+
+
+def _require_both_parts(
+    sentences: Sequence[Sentence], senses: tuple[str, str], part: Sequence[str | None]
+) -> None:
+    """Raises InputError for a sense that the file's split leaves out of one of its parts."""
+    for sense in senses:
+        its = {part[row] for row, sentence in enumerate(sentences) if sentence.sense == sense}
+        for name in (FIT, REPORT):
+            if name not in its:
+                does = "is fitted on" if name == FIT else "is tested"
+                raise InputError(
+                    f"Holding out the sentences of {sentences[0].word!r} as their split says: got "
+                    f"no sentence of {sense!r} in the part that {does}, expected some of each "
+                    f"sense in both; give {sense!r} rows of both parts, or leave the column split "
+                    "away."
+                )
 
 
 def _require_enough(

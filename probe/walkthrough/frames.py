@@ -452,6 +452,7 @@ def _family_facts(scene: Scene) -> Block:
         "norm_after_write": config.family.norm_after_write,
         "scaled": config.family.scaled,
         "cap": config.attn_logit_softcapping,
+        "sinks": block.sinks is not None,
         "parallel": config.family.parallel,
         "positions": config.positions.kind if followed.rotated else "none",
         "kv_heads": config.n_kv_heads,

@@ -27,15 +27,18 @@ ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "analyses").glob("*.ipynb"))
 SVG = "image/svg+xml"
 SCRIPTS = sorted((ROOT / "analyses").glob("*.py"))
-# Tests of their own run them: GPT-2 small is wanted, a table is kept of a model that does not ship,
-# times differ.
-APART = ("ioi", "is_it_ambiguity", "speed")
+# Tests of their own run them: GPT-2 small is wanted, times differ.
+APART = ("ioi", "speed")
 KEPT = [script for script in SCRIPTS if script.stem not in APART]
 LONG, SLOW = (
     "which_heads_resolve",
     "which_source_words_choose_rive",
 )  # none runs the one, the campaign the other
-PERMUTATIONS = {"adjectives_to_nouns": 2000, "which_source_words_choose_rive": 1000}
+PERMUTATIONS = {
+    "adjectives_to_nouns": 2000,
+    "is_it_ambiguity": 1000,
+    "which_source_words_choose_rive": 1000,
+}
 LARGEST_PICTURE, MOST_ROWS = 60_000, 60
 MODULES = {"probe", "probe.model.attention", "probe.charts"}
 PUBLIC = {

@@ -1,6 +1,7 @@
 """Held-out sentences: no frame and no cue word on both sides, each tested once, pairs nested, every
 reason given."""
 
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from probe.errors import InputError
 from probe.sweep import deal
 from probe.text import splits
+from probe.text.sentences import Sentence
 from probe.text.splits import ALIGNED, CROSSED, DRAWN, ELSEWHERE, UNPAIRED, cue_words
 
 quick = settings(max_examples=30, deadline=None, derandomize=True)
@@ -200,6 +202,34 @@ def test_a_handful_of_pairs_is_no_paired_file():
 
 def test_another_seed_is_another_split():
     assert len({cross_fit(GRID, seed=seed).holdouts for seed in range(10)}) > 5
+
+
+@pytest.mark.parametrize(
+    ("split", "does"), [("train", "is tested"), ("test", "is fitted on"), (None, "is fitted on")]
+)
+def test_a_split_that_leaves_a_sense_out_of_a_part_is_refused(split, does):
+    rows = [
+        Sentence("bank", "river", f"The river{number} had a bank", 0, 4, split=split)
+        for number in range(20)
+    ]
+    rows += [
+        Sentence(
+            "bank",
+            "money",
+            f"The money{number} had a bank",
+            0,
+            4,
+            split=("train", "test")[number % 2],
+        )
+        for number in range(20)
+    ]
+    said = (
+        f"Holding out the sentences of 'bank' as their split says: got no sentence of 'river' in the "
+        f"part that {does}, expected some of each sense in both; give 'river' rows of both parts, or "
+        "leave the column split away."
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(said)}$"):
+        splits.cross_fit(rows, ("river", "money"), seed=0)
 
 
 def test_the_split_of_the_file_is_respected():

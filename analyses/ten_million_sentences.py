@@ -17,6 +17,9 @@
 # how many it reads and deals out (`reports/sweep_throughput.csv`, made in one run on a machine with two cores). Everything else is
 # extrapolated. Expect the measuring to shrink with every machine that is added, and the reading, which one process does, to stay. A second.
 #
+# Needs: a clone of the repository, for `reports/sweep_throughput.csv` and `drawing` beside this script. Writes into `reports/lessons` below
+# the current folder, or where `PROBE_OUT` says.
+#
 # Shown: Ten million sentences by the number of machines: every machine helps until reading, which one process does, is what is left.
 
 # %%

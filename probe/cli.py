@@ -67,7 +67,6 @@ app = typer.Typer(
     name="probe",
     help="Which attention heads move the meaning of an ambiguous word, from which cue, at which "
     "depth, and how we know.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -453,6 +452,11 @@ def models(as_json: JsonOption = False) -> None:
         typer.echo(json.dumps(rows))
         return
     print_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
+
+
+# In the list of commands a description is one whole sentence: Typer would cut it to one line.
+for registered in app.registered_commands:
+    registered.short_help = " ".join((registered.callback.__doc__ or "").split())
 
 
 def main() -> None:

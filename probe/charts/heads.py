@@ -63,6 +63,7 @@ MORE = "more"  # the comparison of a head that does more for the word than for n
 MORE_FRAME = {"stroke": INK, "strokeWidth": 2.5, "fillOpacity": 0}
 COLOURS = dict.fromkeys(ORDER, MUTED) | {"resolver": WITH, "context": WITH, "opposes": AGAINST}
 MANY_HEADS = 16  # in a wider map a cell has no space for a number beside the verdict's mark
+ASIDE = -4  # pixels that a number is moved to the left
 FEW_LAYERS = 6  # a higher map has numbers on all four sides
 NOTHING = 0.005  # of the gap: an effect that rounds to 0 %
 STRONG = 0.55  # of the scale: from here on white is read better on a cell than ink
@@ -178,7 +179,12 @@ def named(word_heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def head_map(
-    word_heads: pd.DataFrame, word: str, mlps: pd.DataFrame | None = None, *, legend: bool = True
+    word_heads: pd.DataFrame,
+    word: str,
+    mlps: pd.DataFrame | None = None,
+    *,
+    read_at: int | None = None,
+    legend: bool = True,
 ) -> Any:
     """Layer x head grid of a word's net swap effects; a number (percent) stands where the 95 %
     interval excludes zero.
@@ -186,7 +192,7 @@ def head_map(
     The verdict is a mark in the cell's corner; in wide models it stands alone. A frame is round
     the cells that do more for the word than for nouns of one meaning. `mlps`, from
     `mlps_beside_nouns` or `mlps_at_word`, are one more column on the same scale, each with its
-    number.
+    number. A dashed line lies above the layer `read_at`, the first that is read at the last depth.
     """
     rows = named(of_word(word_heads, word))
     best = rows.nlargest(1, "net").iloc[0]
@@ -198,7 +204,8 @@ def head_map(
         f"{int(rows['clear'].sum())} heads exclude zero. Shown to resolve the word: {resolvers}. "
         f"Shown to do more for it than for nouns of one meaning: {do_more}."
     )
-    return finish(_map(word_heads, word, legend, mlps).properties(width="container"), description)
+    picture = _map(word_heads, word, legend, mlps, read_at)
+    return finish(picture.properties(width="container"), description)
 
 
 def head_maps(word_heads: pd.DataFrame) -> Any:
@@ -216,7 +223,11 @@ def head_maps(word_heads: pd.DataFrame) -> Any:
 
 
 def _map(
-    word_heads: pd.DataFrame, word: str, legend: bool, mlps: pd.DataFrame | None = None
+    word_heads: pd.DataFrame,
+    word: str,
+    legend: bool,
+    mlps: pd.DataFrame | None = None,
+    read_at: int | None = None,
 ) -> alt.LayerChart:
     limit = effect_limit(word_heads, mlps)
     beside = of_word(mlps, word) if mlps is not None else word_heads[:0]
@@ -238,11 +249,19 @@ def _map(
     y = _layers_down(down, alt.Axis(**LEVEL_LABELS))
     layered = [cells.encode(x=x, y=y, color=colour)]
     if len(heads) <= MANY_HEADS:
-        numbers = base.transform_filter(alt.datum.clear).mark_text(fontSize=11)
+        # In small cells the number makes room for the mark.
+        aside = ASIDE if len(layers) > FEW_LAYERS else 0
+        numbers = base.transform_filter(alt.datum.clear).mark_text(fontSize=11, dx=aside)
         layered.append(numbers.encode(text="mark:N", color=text))
     if kinds := marked(word_heads):
         shape = verdict_shape(kinds, legend=legend)
-        layered.append(_verdict_marks(base, kinds, shape, text, corner=len(heads) <= MANY_HEADS))
+        size = 60 if len(heads) <= MANY_HEADS and len(layers) <= FEW_LAYERS else 40
+        corner = len(heads) <= MANY_HEADS
+        layered.append(_verdict_marks(base, kinds, shape, text, size=size, corner=corner))
+    if read_at in layers:
+        line = alt.Chart(pd.DataFrame({"layer": [read_at]}))
+        line = line.mark_rule(color=INK, strokeDash=[5, 4], strokeWidth=1.5)
+        layered.append(line.encode(y=alt.Y("layer:O", scale=down, bandPosition=0, axis=None)))
     layered += _beyond(layers[int(rows["layer"].max()) + 1 :], heads, on_cells["y"])
     if len(layers) > FEW_LAYERS:
         opposite = base.mark_rect(opacity=0)
@@ -277,12 +296,11 @@ def _effect_legend(limit: float) -> alt.Legend:
 
 
 def _verdict_marks(
-    base: alt.Chart, kinds: list[str], shape: Any, colour: Any, *, corner: bool
+    base: alt.Chart, kinds: list[str], shape: Any, colour: Any, *, size: int, corner: bool
 ) -> alt.Chart:
     """The marks of verdicts: in the cells' corners, where numbers leave space, or in their
     middle."""
     points = base.transform_filter(alt.FieldOneOfPredicate(field="verdict", oneOf=kinds))
-    size = 60 if corner else 40
     points = points.mark_point(filled=True, size=size, opacity=1, strokeWidth=0)
     points = points.encode(shape=shape, color=colour)
     if not corner:

@@ -87,10 +87,15 @@ FAULTS = (
     Fault(
         "model/attention.py",
         "shares of 1 over queries",
-        "exponentials.sum(-1,",
-        "exponentials.sum(-2,",
+        "/ exponentials.sum(-1,",
+        "/ exponentials.sum(-2,",
     ),
-    Fault("model/attention.py", "a wrong rotary base", "1.0 / base **", "1.0 / (2 * base) **"),
+    Fault(
+        "model/attention.py",
+        "a wrong rotary base",
+        "(slower * base**exponents)",
+        "(slower * (2 * base) ** exponents)",
+    ),
     Fault(
         "model/attention.py",
         "rotary turns backwards",

@@ -117,7 +117,8 @@ def test_words_that_cannot_be_measured_are_counted_and_every_sentence_with_them(
         for row in some_of(WORDS[1])
     ]
     late = [replace(row, word=row.text[row.start : row.end]) for row in late[:1]]
-    given = [*one_sense, *late, *SENTENCES[12:]]
+    long = replace(SENTENCES[-1], word="pages", text=SENTENCES[-1].text + " pages" * 400)
+    given = [long, *one_sense, *late, *SENTENCES[12:]]
     survey = probe.survey(tiny, given, controls=())
     words = survey.frames["survey_words"].set_index("word")
     assert len(words) == len({row.word for row in given})

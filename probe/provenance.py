@@ -11,13 +11,13 @@ import os
 import platform
 import secrets
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from probe.errors import InputError
 
@@ -112,12 +112,13 @@ def manifest(
 
 
 def command_line(*arguments: str, **options: object) -> str:
-    """A `probe` command as it is typed, its options in the order given; those that are None are
-    left out."""
+    """A `probe` command as it is typed, its options in the order given, those of several values
+    once for each; those that are None are left out."""
     words = ["probe", *arguments]
     for name, value in options.items():
         if value is not None:
-            words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+            for one in value if isinstance(value, list) else [value]:
+                words += [f"--{name}", str(one)]
     return shlex.join(words)
 
 
@@ -171,6 +172,12 @@ def sha256_of_bytes(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def sha256_of_file(path: str | os.PathLike[str]) -> str:
+    """The sha256 of a file in hex."""
+    with open(path, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path:
     """Writes `content` under a temporary name beside `path`, then renames: a reader sees the old
     file or the new one.
@@ -178,11 +185,19 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
     Makes missing folders. Text is UTF-8 with its line ends as they are. Raises InputError when it
     cannot be written.
     """
-    target = Path(path)
     raw = content.encode() if isinstance(content, str) else content
+    return write_parts_atomically(path, lambda opened: opened.write(raw))
+
+
+def write_parts_atomically(
+    path: str | os.PathLike[str], write: Callable[[BinaryIO], object]
+) -> Path:
+    """`write_atomically` of what `write` writes into the open file, for content that is never held
+    as a whole."""
+    target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _write_and_rename(target, raw)
+        _write_and_rename(target, write)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         if isinstance(error, FileExistsError | NotADirectoryError):
@@ -193,7 +208,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
     return target
 
 
-def _write_and_rename(target: Path, raw: bytes) -> None:
+def _write_and_rename(target: Path, write: Callable[[BinaryIO], object]) -> None:
     """The temporary name cannot be guessed and must be new, and the file gets the rights of any new
     file, but never for the world to write.
     """
@@ -201,7 +216,7 @@ def _write_and_rename(target: Path, raw: bytes) -> None:
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o664)
     try:
         with os.fdopen(handle, "wb") as opened:
-            opened.write(raw)
+            write(opened)
             opened.flush()
             os.fsync(opened.fileno())
         os.replace(temporary, target)

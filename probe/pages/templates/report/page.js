@@ -35,6 +35,7 @@ const follow = (box, view) => {
   if (!map) return;
   map.classList.add("clickable");
   view.addEventListener("click", (_, item) => {
+    if (item?.datum?.target) return goTo(item.datum.target);
     if (item?.datum?.head === undefined) return;
     const name = `${map.dataset.map}-L${item.datum.layer}H${item.datum.head}`;
     goTo(document.getElementById(`word-${name}`) ? `word-${name}` : `every-${name}`);

@@ -163,7 +163,9 @@ class Model:
         c = self.config
         layers = f"{c.n_layers} + {c.n_decoder_layers}" if c.n_decoder_layers else str(c.n_layers)
         size = f"{layers} layers x {c.n_heads} heads, d_model {c.d_model}"
-        return f"<Model {self.name}: {size}, {self.origin.kind}>"
+        origin = self.origin
+        file = f", {origin.file} stored in {origin.stored}" if origin.is_quantised else ""
+        return f"<Model {self.name}: {size}, {origin.kind}{file}>"
 
 
 def refuse(where: object, problem: str, step: str) -> ModelError:

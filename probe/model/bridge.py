@@ -302,7 +302,7 @@ def _register_adapter(family: Family) -> str:
     parts = {role: part for role, (part, _) in attention.parts.items()}
     attention_module = parts["q"].rpartition(".")[0]
 
-    class RowAdapter(BertArchitectureAdapter):  # type: ignore[misc]
+    class RowAdapter(BertArchitectureAdapter):
         """BERT's, with the modules where the row says that they are."""
 
         def __init__(self, cfg: Any) -> None:

@@ -85,12 +85,13 @@ def manifest(
 
 
 def command_line(*arguments: str, **options: object) -> str:
-    """A `probe` command as it is typed, its options in the order given; those that are None are
-    left out."""
+    """A `probe` command as it is typed, its options in the order given, those of several values
+    once for each; those that are None are left out."""
     words = ["probe", *arguments]
     for name, value in options.items():
         if value is not None:
-            words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+            for one in value if isinstance(value, list) else [value]:
+                words += [f"--{name}", str(one)]
     return shlex.join(words)
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LOCAL = "local"
 DASK = "dask"
 ENGINES = (LOCAL, DASK)
+HERE = "127.0.0.1:0"  # where Dask tells of itself: any port, on this machine alone
 PATIENCE = "30s"  # until a scheduler that does not answer is not there
 LOST_WORKERS = 20  # under one task, before it is given up
 # Dask looks at the stack of a computing thread a hundred times a second otherwise.
@@ -102,7 +103,8 @@ def _client(workers: Workers) -> "Iterator[Client]":
                     threads_per_worker=workers.number or os.cpu_count() or 1,
                     processes=False,
                     memory_limit=0,
-                    dashboard_address=None,
+                    dashboard_address=HERE,
+                    worker_dashboard_address=HERE,
                     silence_logs=logging.CRITICAL,
                 )
             )

@@ -63,9 +63,8 @@ if TYPE_CHECKING:
 TEMPLATES = Path(__file__).parent / "templates"
 REPORT = "ambiguity.html"
 WALK = "walk.html"
-SWEEP = "sweep.html"
 SURVEY = "survey.html"
-PAGES = (REPORT, WALK, SWEEP, SURVEY)
+PAGES = (REPORT, WALK, SURVEY)
 
 
 def environment(*folders: str | Path) -> Environment:

@@ -149,7 +149,7 @@ def test_a_page_can_be_followed_as_it_stands(page, tmp_path, monkeypatch):
     assert all(made.stat().st_size > 10_000 for made in (tmp_path / "out").glob("*.html"))
     assert {made.name for made in (tmp_path / "out").glob("*.html")} & {
         "ambiguity.html",
-        "sweep.html",
+        "survey.html",
     }
     if page.stem == "first_hour":  # whose last report is of a word of one's own
         heads = pd.read_csv(tmp_path / "out" / "word_heads.csv").set_index("rank")

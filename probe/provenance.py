@@ -32,6 +32,7 @@ PACKAGES = (
     "pandas",
     "altair",
 )
+FLOATS = {"float16", "bfloat16", "float32", "float64"}
 KEY_LENGTH = 16  # hex digits: 64 bits, so that two results of a folder never share a key
 
 
@@ -41,8 +42,9 @@ class Origin:
     of this machine.
 
     `stored` is the type in which the file holds the weights, or its types, the most frequent first:
-    "bfloat16", "Q4_1, float32". `read` says what was read of an object in memory:
-    "LlamaForCausalLM, adapters merged: default".
+    "bfloat16", "Q4_1, float32". `file` is the name of a GGUF file, which says more than the name by
+    which it is asked for: "SmolLM2-135M-Instruct.Q4_1.gguf". `read` says what was read of an object
+    in memory: "LlamaForCausalLM, adapters merged: default".
     """
 
     kind: Literal["embedded", "hub", "folder", "file", "package", "in memory"]
@@ -51,6 +53,29 @@ class Origin:
     sha256: str
     stored: str = "float32"
     read: str = ""
+    file: str = ""
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether the file holds anything but plain floats."""
+        return not set(self.stored.split(", ")) <= FLOATS
+
+    def quantised(self, dtype: str) -> str:
+        """Of a quantised model, which file it is, how that holds the weights, and in what they are
+        computed with; empty of any other."""
+        if not self.is_quantised:
+            return ""
+        return f"{self.file}, its weights stored in {self.stored} and computed with in {dtype}"
+
+    @property
+    def described(self) -> str:
+        """What the model is, in words: where it came from, its revision and file, what was read,
+        and in which types its weights are held."""
+        parts = [f"{self.kind}: {self.location}"]
+        if self.revision:
+            parts.append(f"revision {self.revision}")
+        parts += [part for part in (self.file, self.read) if part]
+        return ", ".join([*parts, f"stored in {self.stored}"])
 
 
 def manifest(
@@ -74,6 +99,8 @@ def manifest(
         "weights_sha256": origin.sha256,
         "weights_stored_as": origin.stored,
         "weights_read_from": origin.read,
+        "described": origin.described,
+        "quantised": origin.quantised(str(more.get("dtype", ""))),
         "seed": seed,
         "command": command if isinstance(command, str) else list(command),
         "data_sha256": data_sha256,

@@ -322,6 +322,14 @@ def _require_logits(model: Model, depth: int) -> None:
 
 def _reader(weights: Weights, metric: Any, ends: Tensor) -> Reader:
     """M of one pair. `ends: 2 d_model`, the vectors of a and of b where the metric is read"""
+    # The difference of two numbers that were rounded to bfloat16 would be mostly their rounding.
+    wide = torch.promote_types(weights.dtype, torch.float32)
+    read = _reader_of(weights, metric, ends.to(wide))
+    return lambda vectors: read(vectors.to(wide))
+
+
+def _reader_of(weights: Weights, metric: Any, ends: Tensor) -> Reader:
+    """The same of vectors whose type is precise enough for differences."""
     if metric is None:
         return _coordinate(ends)
     if isinstance(metric, tuple):

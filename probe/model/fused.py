@@ -4,7 +4,8 @@ swaps, traces and edges run on.
 Queries, keys and values of a block come out of one product; norms, activations and attention are
 torch's own; beginnings that several texts share are run once, rotations and relative biases are
 computed once a run. What it must equal is `forward`, step by step: to 1e-5 of the scale in float32,
-1e-10 in float64 (1e-6 where a family's own code rounds to float32 on the way).
+1e-10 in float64 (1e-6 where a family's own code rounds to float32 on the way). In bfloat16 norms
+and softmax are taken in float32 inside, as the families' own code takes them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -491,8 +492,8 @@ def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config)
     if config.family.norm == "LayerNorm":
         gain = forward.gain_of(weight, config)
         return functional.layer_norm(x, x.shape[-1:], gain, bias, config.epsilon)
-    if config.family.in_float32 and x.dtype == torch.float64:
-        # Rounded to float32 on the way, as the family's own code does.
+    if config.family.in_float32 and x.dtype != torch.float32:
+        # In float32 on the way, as the family's own code.
         return forward.norm(x, weight, bias, config)
     return functional.rms_norm(x, x.shape[-1:], forward.gain_of(weight, config), config.epsilon)
 

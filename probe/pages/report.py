@@ -184,6 +184,7 @@ def _study(study: Study) -> str:
         .render(
             model_name=study.model_name,
             origin=study.origin.kind,
+            quantised=study.origin.quantised(study.certificate.dtype),
             answer=answer(findings),
             findings=findings,
             frames=study.frames,

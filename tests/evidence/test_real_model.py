@@ -55,6 +55,7 @@ def test_it_is_named_by_its_package_its_file_and_its_quantisation(smollm2):
         "smollm2",
         "Q4_1, float32, Q8_0",
     )
+    assert origin.file == "SmolLM2-135M-Instruct.Q4_1.gguf" and origin.file in repr(smollm2)
     file, version = find_packaged("smollm2")
     assert origin.revision == version and math.isclose(file.stat().st_size / 1e6, 98, abs_tol=0.5)
     row = next(row for row in probe.available() if row.name == "smollm2")

@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
 import probe
 from probe.errors import InputError
@@ -58,6 +59,19 @@ def test_the_workers_of_dask_write_the_same_bytes(whole, tiny, tmp_path, number)
     pytest.importorskip("distributed")
     again = probe.survey(tiny, SENTENCES, out=tmp_path, workers=Workers(DASK, number=number))
     assert again.folder.name == whole.folder.name and files_of(again) == files_of(whole)
+
+
+@pytest.mark.parametrize("who", [Workers(), Workers(DASK, number=2)])
+def test_torch_computes_in_one_thread_while_words_are_measured_and_as_before_behind(who):
+    pytest.importorskip("distributed")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with workers.running(who) as run:
+            assert set(run(torch.get_num_threads, [()] * 6)) == {1}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_what_is_missing_or_cut_is_made_anew_and_nothing_else(whole, tiny, tmp_path, monkeypatch):

@@ -53,6 +53,7 @@ from torch.nn.functional import normalize
 
 from probe.errors import CrossCheckError, InputError
 from probe.model import attention, forward
+from probe.model.check import rounded_through
 from probe.model.load import ModelSource, load
 from probe.model.model import Config
 from probe.model.records import TargetStates, Trace
@@ -384,15 +385,17 @@ def decompose_resid(
     gap for anything else, with the means of `average`; without `average`, <vector, u> / gap.
     Attention sums to 1, so the sources of a head sum to <ΔE - mean ΔE, u> / gap whatever constant
     b_V adds to V, and all entries to M, the axis's coordinate. Raises CrossCheckError where the
-    components miss the hooked residual stream by more than LARGEST_ERROR, InputError as
-    `components_by_source`.
+    components miss the hooked residual stream by more than LARGEST_ERROR (in bfloat16, by more than
+    its roundings), InputError as `components_by_source`.
     """
     error = closing_error(trace, depth, at=at)
-    if not error <= LARGEST_ERROR:
+    coarse = trace.resid_pre.dtype == torch.bfloat16
+    expected = rounded_through(depth) if coarse else LARGEST_ERROR
+    if not error <= expected:
         raise CrossCheckError(
             f"Adding up the residual stream of {trace.model_name} after {depth} blocks at position "
             f"{at}: the terms miss it by {error:.1e} of its size, expected at most "
-            f"{LARGEST_ERROR:.0e}; run `probe check` to see which quantity disagrees."
+            f"{expected:.0e}; run `probe check` to see which quantity disagrees."
         )
     entries: list[DecompositionEntry] = []
     for part in components_by_source(trace, depth, at=at):

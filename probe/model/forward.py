@@ -83,7 +83,7 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) 
         no_bias = x.new_zeros(())
         return formulas.layer_norm(x, gain, no_bias if bias is None else bias, config.epsilon)
     if "variance" in family.in_float32:
-        return x * formulas.inverse_rms(x.float(), config.epsilon) * gain
+        return (x * formulas.inverse_rms(x.float(), config.epsilon)).to(x.dtype) * gain
     single = x.float()
     normed = single * formulas.inverse_rms(single, config.epsilon)
     # where it rounds back to the model's type, in front of the gain or behind it, is the family's

@@ -4,7 +4,8 @@ swaps, traces and edges run on.
 Queries, keys and values of a block come out of one product; norms, activations and attention are
 torch's own; beginnings that several texts share are run once, rotations and relative biases are
 computed once a run. What it must equal is `forward`, step by step: to 1e-5 of the scale in float32,
-1e-10 in float64 (1e-6 where a family's own code rounds to float32 on the way).
+1e-10 in float64 (1e-6 where a family's own code rounds to float32 on the way). In bfloat16 norms
+and softmax are taken in float32 inside, as the families' own code takes them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,25 +106,58 @@ def run(
     that several rows share is computed once. `-> batch head pos d_head, twice batch kv_head pos
     d_head`
     """
-    device = weights.device
-    ids = torch.tensor(rows, dtype=torch.long, device=device)
-    if weights.causal:
-        first, number = _beginnings(rows)
-        first_end = torch.tensor(first, dtype=torch.long, device=device)
-        beginning = torch.tensor(number, dtype=torch.long, device=device)
-    else:  # every position reads the whole text, so nothing is shared
-        first_end = torch.arange(ids.numel(), device=device)
-        beginning = first_end.view(ids.shape)
-    resid = forward.embed(weights, ids).flatten(0, 1)[first_end, None]  # beginning 1 d_model
-    pos = first_end % max(ids.shape[1], 1)
+    ids = torch.tensor(rows, dtype=torch.long, device=weights.device)
+    shared = beginnings(weights, rows)
+    resid = shared.distinct(forward.embed(weights, ids))
+    pos = shared.positions
     for layer, block in enumerate(weights.blocks[:depth]):
-        projected = project(weights, block, resid, tables, pos[:, None])
-        q, k, v = [part[beginning, :, 0].transpose(1, 2) for part in projected]
+        q, k, v = map(shared.heads_everywhere, project(weights, block, resid, tables, pos))
         yield q, k, v
         if layer + 1 < depth:
-            z = attend(weights, block, q, k, v, tables)
-            z = z.transpose(1, 2).flatten(0, 1)[first_end].unsqueeze(1)  # beginning 1 head d_head
+            z = shared.distinct(attend(weights, block, q, k, v, tables).transpose(1, 2))
             resid = finish(weights, block, resid, write(weights, block, resid, z))
+
+
+class Beginnings(NamedTuple):
+    """The different beginnings of equally long rows, each to be run once: `first_end: beginning`,
+    where each first ends in the flattened rows, and `number: row pos`, the number of the one that
+    ends at each position."""
+
+    first_end: Tensor
+    number: Tensor
+
+    @property
+    def positions(self) -> Tensor:
+        """The position at which each ends. `beginning 1`"""
+        return self.first_end[:, None] % max(self.number.shape[1], 1)
+
+    def distinct(self, x: Tensor) -> Tensor:
+        """What stands at the end of each beginning. `row pos ... -> beginning 1 ...`"""
+        return x.flatten(0, 1)[self.first_end, None]
+
+    def everywhere(self, x: Tensor) -> Tensor:
+        """The same at every position again. `beginning 1 ... -> row pos ...`"""
+        return x[self.number, 0]
+
+    def heads_everywhere(self, x: Tensor) -> Tensor:
+        """The same of heads. `beginning head 1 d_head -> row head pos d_head`"""
+        return x[self.number, :, 0].transpose(1, 2)
+
+
+def beginnings(weights: Weights, rows: Sequence[Sequence[int]]) -> Beginnings:
+    """The beginnings of rows of token ids; where every position reads the whole text nothing is
+    shared."""
+    if not weights.causal:
+        return unshared(len(rows), len(rows[0]), weights.device)
+    first, number = _beginnings(rows)
+    first_end = torch.tensor(first, dtype=torch.long, device=weights.device)
+    return Beginnings(first_end, torch.tensor(number, dtype=torch.long, device=weights.device))
+
+
+def unshared(rows: int, length: int, device: torch.device) -> Beginnings:
+    """Every position of every row as a beginning of its own."""
+    first_end = torch.arange(rows * length, device=device)
+    return Beginnings(first_end, first_end.view(rows, length))
 
 
 def _beginnings(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
@@ -458,8 +492,8 @@ def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config)
     if config.family.norm == "LayerNorm":
         gain = forward.gain_of(weight, config)
         return functional.layer_norm(x, x.shape[-1:], gain, bias, config.epsilon)
-    if config.family.in_float32 and x.dtype == torch.float64:
-        # Rounded to float32 on the way, as the family's own code does.
+    if config.family.in_float32 and x.dtype != torch.float32:
+        # In float32 on the way, as the family's own code.
         return forward.norm(x, weight, bias, config)
     return functional.rms_norm(x, x.shape[-1:], forward.gain_of(weight, config), config.epsilon)
 

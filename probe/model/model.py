@@ -163,7 +163,9 @@ class Model:
         c = self.config
         layers = f"{c.n_layers} + {c.n_decoder_layers}" if c.n_decoder_layers else str(c.n_layers)
         size = f"{layers} layers x {c.n_heads} heads, d_model {c.d_model}"
-        return f"<Model {self.name}: {size}, {self.origin.kind}>"
+        origin = self.origin
+        file = f", {origin.file} stored in {origin.stored}" if origin.is_quantised else ""
+        return f"<Model {self.name}: {size}, {origin.kind}{file}>"
 
 
 def refuse(where: object, problem: str, step: str) -> ModelError:
@@ -381,6 +383,7 @@ def _activation(raw: Mapping[str, Any], keys: Keys, where: object) -> tuple[str,
     stated = str(raw.get(key, usual)) if key else usual
     gated = stated.startswith("gated-")
     name = stated.removeprefix("gated-")
+    name = keys.meant.get(name, name)
     if gated and name == "gelu":
         name = "gelu_new"  # what T5's own config turns "gated-gelu" into
     if name not in ACTIVATIONS:

@@ -43,6 +43,7 @@ from torch import Tensor
 
 from probe.model import fused
 from probe.model.attention import repeat_kv
+from probe.model.records import as_array
 from probe.model.weights import Weights
 from probe.patching.heads import BATCH_NUMBERS, Rows
 from probe.patching.pair import (
@@ -115,7 +116,7 @@ class Edges:
         columns: dict[str, NDArray[np.generic]] = {}
         for name in EDGE_DTYPE.names or ():
             columns[name] = self.edges[name]
-        columns["fraction"] = self.fraction.mean((0, 1)).numpy()
+        columns["fraction"] = as_array(self.fraction.mean((0, 1)))
         columns["direct"] = self.share("direct", direction)
         columns["total"] = self.share("total", direction)
         columns["sampled"] = self.sampled
@@ -176,7 +177,7 @@ def edges(
             directs.append(direct)
             swaps.append(_swapped(reading, receiving, mlps=mlps))
         could_reach = _could_reach(array, fractions, swaps, receiving)
-        could = (could_reach / gap[:, 0].sum().abs()).cpu().numpy()
+        could = as_array(could_reach / gap[:, 0].sum().abs())
         leading = np.isin(np.arange(len(could)), order(could)[:most]) & (could >= reach)
         sampled = np.zeros_like(leading)
         others = np.random.default_rng(seed).permutation(np.flatnonzero(~leading))

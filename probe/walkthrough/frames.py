@@ -22,6 +22,7 @@ from probe.model import forward
 from probe.model.check import Certificate
 from probe.model.model import Model
 from probe.model.parameters import Count
+from probe.model.records import as_array
 from probe.model.tokens import Tokens
 from probe.walkthrough import numbers
 from probe.walkthrough.numbers import AXES, Measured, Quantities
@@ -307,7 +308,7 @@ def heads(scene: Scene, quantities: Quantities) -> pd.DataFrame:
         columns["apart"] = quantities["delta_apart"]
     if "adds" in quantities:
         columns["logit"] = quantities["adds"][..., scene.at]
-    rows = by_head({name: column.numpy() for name, column in columns.items()})
+    rows = by_head({name: as_array(column) for name, column in columns.items()})
     return rows.assign(looks_at=[scene.view.source.labels[key] for key in rows["looks_at"]])
 
 

@@ -76,7 +76,7 @@ def test_the_evidence_gives_the_largest_p_the_attention_and_what_the_others_are(
         frames_of(head("L0H2", (1, 1, 1), 0.3, "position-explained"))
     ) == (  # no test to speak of
         "The one head: L0H2 moves the word by the token beside it, whatever that is (position-explained); "
-        f"within ±35{N}%."
+        f"its interval lies within ±35{N}%."
     )
 
 

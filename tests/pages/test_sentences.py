@@ -590,6 +590,12 @@ SENTENCES = [
         "hub",
     ),
     (
+        lambda quantised: page_text.cautions(FRAMES, "made-up", "package", quantised),
+        "made-up is M.gguf, its weights stored in Q4_1 and computed with in float32.",
+        "M.gguf, its weights stored in Q4_1 and computed with in float32",
+        "",
+    ),
+    (
         cautions,
         "“bank” stands in 2 forms, each a token of its own to the model: “bank” (4), “Bank” (4).",
         FRAMES | FORMS,

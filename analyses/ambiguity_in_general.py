@@ -1,0 +1,108 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Which heads move ambiguous words in general?
+#
+# Three words are no sample of English. Here every word that ships is one unit: a head's effect is what it moves of all words'
+# ways from one meaning to the other, its interval is over words, and heads that were found on all other words are tried on the word
+# that was left out.
+#
+# Needs: a clone, and `drawing` beside this script. Read from the tables that `make real` writes (`reports/real/survey`), because the
+# surveys themselves take some twenty minutes on two cores. Writes into `reports/real`, or where `PROBE_OUT` says.
+#
+# Shown: The first heads of each model over all words that ship: what they move of ambiguous words, and of nouns of one meaning in their place.
+
+# %%
+import os
+from importlib.resources import files
+from pathlib import Path
+
+import drawing
+import pandas as pd
+
+from probe import charts
+
+charts.as_pictures()  # no network
+kept = Path(str(files("probe"))).parent / "reports" / "real" / "survey"  # in a clone
+out = Path(os.environ.get("PROBE_OUT", "reports/real"))
+MODELS = sorted(folder.name for folder in kept.iterdir() if (folder / "survey_heads.csv").exists())
+FIRST = 8  # heads of a model
+
+
+def read(name: str) -> pd.DataFrame:
+    """A table of every model, the model in front."""
+    tables = {model: pd.read_csv(kept / model / f"{name}.csv") for model in MODELS}
+    return pd.concat(tables, names=["model"]).reset_index("model")
+
+
+# %% [markdown]
+# ## The words
+#
+# `general_share`: the squared gap of one-meaning nouns in the words' place, in that of the words. `ambiguity_p`: that words change
+# further than these nouns, words as units.
+
+# %%
+models = read("survey_model")
+COUNTS = ["words", "words_left_out", "words_without_gap", "words_compared"]
+GENERAL = ["general_share", "general_low", "general_high", "ambiguity_p"]
+models[["model", *COUNTS, "depth", "gap_p", *GENERAL]]
+
+# %% [markdown]
+# ## The first heads
+#
+# `between_words` is the standard deviation between words, which holds the noise of single words, too.
+
+# %%
+heads = read("survey_heads").sort_values(["model", "rank"])
+heads = heads[heads["rank"] <= FIRST]
+NUMBERS = ["effect", "effect_low", "effect_high", "p", "between_words", "words_positive"]
+BESIDE = ["general", "specific", "specific_low", "specific_high", "p_specific", "comparison"]
+table = heads[["model", "layer", "head", "read_depth", *NUMBERS, *BESIDE]]
+table
+
+# %% [markdown]
+# ## Do they carry over to a word that was left out?
+
+# %%
+read("survey_carry_over")
+
+# %% [markdown]
+# ## Homonyms and polysemes
+
+# %%
+read("survey_kinds")
+
+# %% [markdown]
+# ## In one picture
+#
+# Every head's effect over words and what it does for one-meaning nouns, in the order of the ranks.
+
+
+# %%
+def line_rows(model: str) -> pd.DataFrame:
+    """The first heads of a model, for words and for nouns, with their places in the order."""
+    rows = table[table["model"] == model].reset_index(drop=True)
+    parts = {"ambiguous words": "effect", "nouns of one meaning": "general"}
+    frames = [
+        pd.DataFrame({"panel": model, "variant": what, "x": rows.index + 1, "value": rows[column]})
+        for what, column in parts.items()
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+lines = pd.concat([line_rows(name) for name in MODELS], ignore_index=True)
+panels = [drawing.Panel(name, "rank of the head", "part of the way") for name in MODELS]
+picture = drawing.line_panels(lines, panels)
+charts.save(picture, out / "ambiguity_in_general.png")
+table.to_csv(out / "ambiguity_in_general.csv", index=False, float_format="%.6g")
+picture

@@ -22,6 +22,9 @@
 # The embedded model was trained on sentences about characters with these names and attributes, never on the paragraph of the lesson
 # (Mike's); the other three were put together from the same attributes.
 #
+# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+#
 # Shown: the rank of each character's name at the full stop, by depth, with its own description, with another's, and with none.
 
 # %%

@@ -15,7 +15,9 @@
 #
 # Read from the tables that `make real` writes (`reports/real`), because the study itself takes some ten minutes on two cores;
 # at the end the same for a sentence encoder.
-# `PROBE_OUT` names the folder to write into.
+#
+# Needs: a clone of the repository, in which probe is installed (`pip install -e .`): the tables of `reports/real` are read. Writes into
+# `reports/real` below the current folder, or where `PROBE_OUT` says.
 #
 # Shown: What swapping one head's output at the word does in SmolLM2-135M-Instruct: the same three heads, L4H1, L4H2 and L5H1, lead for all three words. Second picture: in the encoder MiniLM no head leads for all words; ten to twenty-two share the work.
 

@@ -19,6 +19,9 @@
 #
 # This shows where heads look. What a head moves would have to be shown by a swap, and is not shown here.
 #
+# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+#
 # Shown: how much of a noun's attention goes to the two places before it, when adjectives stand there and when other words do.
 
 # %%

@@ -18,6 +18,9 @@
 # control with a plain word, "window", in place of the ambiguous one tells how much of it is the topic of the sentence alone: expect
 # most. Half a minute, a few minutes with GPT-2.
 #
+# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+#
 # Shown: two senses told apart at places before and after their cue, for *apple*, *mole*, *bank*, and for *window* in their place.
 
 # %%

@@ -17,6 +17,9 @@
 # vector apart, term by term. Expect this decomposition and the swaps to differ where a head works through others: the decomposition says who wrote the sense in
 # the end, a swap shows what hangs on a head. Half a minute with the embedded model; `PROBE_MODEL=gpt2` for GPT-2.
 #
+# Needs: probe alone, in any folder; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+#
 # Shown: Where the sense of one sentence comes from, token by token and head by head, for a word studied on sentences of your own.
 
 # %%
@@ -24,7 +27,6 @@ import json
 import os
 from pathlib import Path
 
-import drawing
 import pandas as pd
 
 import probe
@@ -70,18 +72,9 @@ pattern = attention.softmax(attention.mask(attention.scores(q, k)))
 (pattern - trace.pattern[0, 0]).abs().max()
 
 # %%
-words = [label.split("·", 1)[1] for label in trace.tokens.labels]
-cells = [
-    {
-        "panel": "L0H0: weights",
-        "query": words[i],
-        "key": words[j],
-        "value": pattern[i, j].item() if j <= i else None,
-    }
-    for i in range(1, len(words))
-    for j in range(1, len(words))
-]
-drawing.matrix_panels(pd.DataFrame(cells), {"L0H0: weights": "shares"})
+labels = trace.tokens.labels
+weights = pd.DataFrame(pattern.numpy(), index=labels, columns=labels)  # queries as rows
+weights.iloc[1:, 1:].round(2)
 
 # %% [markdown]
 # ## Your own sentences

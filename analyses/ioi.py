@@ -20,6 +20,9 @@
 # Published numbers are of folded weights. A logit difference is the same in both; a head's write is told here without b_V W_O, which
 # folding moves into the bias of the layer.
 #
+# Needs: probe alone, in any folder; GPT-2 small (from the hub, or the folder that `PROBE_MODEL` names). Writes into `reports/real` below the
+# current folder, or where `PROBE_OUT` says.
+#
 # Shown: Numbers published of indirect objects in GPT-2 small beside those measured here; there is no picture.
 
 # %%

@@ -17,7 +17,10 @@
 # same sentences, with the same cues. Expect that they change, too, and that most of what the leading heads do is done for
 # any noun; what is left belongs to the word.
 # Read from the tables that `make real` writes (`reports/real`), of SmolLM2 and of the encoder MiniLM, because the studies
-# themselves take some ten minutes on two cores. `PROBE_OUT` names the folder to write into.
+# themselves take some ten minutes on two cores.
+#
+# Needs: a clone of the repository, in which probe is installed (`pip install -e .`): the tables of `reports/real` are read, and `drawing`
+# beside this script draws. Writes into `reports/real` below the current folder, or where `PROBE_OUT` says.
 #
 # Shown: How far the senses of *bank*, *mole* and *apple* are apart at each depth of SmolLM2, beside one-meaning nouns in their place. Second picture: the same in MiniLM.
 

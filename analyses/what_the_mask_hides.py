@@ -18,6 +18,9 @@
 # have looked at "smartphone" in a model that reads from left to right. Half a minute.
 # Where such a sense can be read is asked in `cues_that_come_later.py`.
 #
+# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+#
 # Shown: one head with its mask, and without it as the model never is: only there could *Apple* look at *smartphone*.
 
 # %%

@@ -15,7 +15,9 @@
 #
 # Expect one or two heads that carry most of the meaning from the cue into the word, within the first layers, and many that
 # carry none. About a minute with the embedded model, a few with GPT-2.
-# `PROBE_MODEL` names another model, `PROBE_OUT` the folder to write into.
+#
+# Needs: probe alone, in any folder; a model: the one that ships, or any that `PROBE_MODEL` names. Writes into `reports` below the current
+# folder, or where `PROBE_OUT` says.
 #
 # Shown: How far swapping one head's output at the word, alone, moves the word between its senses, beyond what a donor of the same sense does.
 

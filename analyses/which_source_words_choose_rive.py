@@ -16,7 +16,10 @@
 # "Nobody knew why the bank was near the river": the French is *rive*, and *banque* if the last word is "money". The choice falls at
 # one place of the translation, behind "la", where cross-attention looks back at the English. Two answers are possible. The decoder
 # may read the cue, "river"; or the encoder may have moved the sense to "bank" already, and the decoder reads only that. Expect the
-# second. A few seconds. `PROBE_TRANSLATOR` names another translator into French.
+# second. A few seconds.
+#
+# Needs: a clone of the repository, for `drawing` beside this script; a translator into French: the one that ships, or the one that
+# `PROBE_TRANSLATOR` names. Writes into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
 #
 # Shown: how much of the choice between *rive* and *banque* passes through each English word, and through each head of cross-attention.
 

@@ -17,6 +17,9 @@
 # one token (low entropy), and its gradient to be gone for most queries. The real q and k of a model that was trained with
 # the division, then random vectors of many widths. A few seconds.
 #
+# Needs: a clone of the repository, for `drawing` beside this script; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
+# into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+#
 # Shown: Without the division by √d_head the softmax gives nearly everything to one token, and the gradient of a typical query is nearly gone.
 
 # %%

@@ -13,11 +13,11 @@ in which data pass through them; a module imports only from its own package and 
   one, the
   certificate, the decomposition of the stream
 * patching: swaps of heads, sets, positions, edges, cross-attention: tensors in, tensors out
-* evidence: one word measured, a study of several, evaluation; the border to pandas
+* evidence: one word measured, a study of several, a survey of many, evaluation; the border to
+  pandas
 * walkthrough: the steps of attention on one text or two
 * charts: frames in, pictures out
-* sweep: the same measurements over a corpus of any size, in shards
-* pages: report, walk, sweep: one HTML file and a folder that is whole or absent
+* pages: report, walk, survey: one HTML file and a folder that is whole or absent
 * explorer: the walk live, on one's own sentences: one page, from a local server or in a notebook
 * cli: parse, call one library function, write
 """

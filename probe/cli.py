@@ -54,10 +54,20 @@ ModelOption = Annotated[
 ]
 DeviceOption = Annotated[str, Option("--device", help="Where the model runs, as cpu or cuda.")]
 DtypeOption = Annotated[
-    Literal["float32", "float64"],
-    Option("--dtype", help="What is computed in, whatever the file holds."),
+    Literal["float32", "float64", "bfloat16"],
+    Option(
+        "--dtype",
+        help="What is computed in, whatever the file holds; bfloat16 takes half the memory.",
+    ),
 ]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
+ControlsOption = Annotated[
+    str | None,
+    Option(
+        help="Nouns with one meaning to put in the word's place, as window,fence; those that ship "
+        "by default, 'none' for no comparison."
+    ),
+]
 OutOption = Annotated[Path, Option(help="The folder to write into.")]
 Labelled = Option(help=f"Labelled sentences: {FORMS}")
 
@@ -65,7 +75,6 @@ app = typer.Typer(
     name="probe",
     help="Which attention heads move the meaning of an ambiguous word, from which cue, at which "
     "depth, and how we know.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -98,19 +107,7 @@ def report(
     permutations: Annotated[
         int, Option(min=99, help="How often senses are reassigned to cue words.")
     ] = PERMUTATIONS,
-    controls: Annotated[
-        str | None,
-        Option(
-            help="Nouns with one meaning to put in the word's place, as window,fence; those that "
-            "ship by default, 'none' for no comparison."
-        ),
-    ] = None,
-    shards: Annotated[
-        Path | None,
-        Option(
-            "--from", help="A finished sweep: its page, from its shards alone, without the model."
-        ),
-    ] = None,
+    controls: ControlsOption = None,
     beside: Annotated[
         str | None,
         Option(
@@ -136,11 +133,6 @@ def report(
     from probe.pages.output import check_folder
 
     check_folder(out)
-    if shards is not None:
-        from probe.pages.sweep import write_page
-
-        typer.echo(write_page(shards, out, words=words))
-        return
     from probe.evidence.cost import parse_memory
     from probe.text.sentences import as_corpus
 
@@ -392,13 +384,20 @@ def evaluate(
 
 
 @app.command()
-def sweep(
-    sentences: Annotated[list[Path], Labelled],
-    out: Annotated[Path, Option(help="The folder of the shards; what is finished there is kept.")],
+def survey(
     more: Annotated[
-        list[Path] | None, Argument(metavar="[PATH]...", help="More of them, after the first.")
+        list[Path] | None, Argument(metavar="[PATH]...", help="More sentences, after --sentences.")
     ] = None,
-    model: ModelOption = DEFAULT_MODEL,
+    sentences: Annotated[
+        list[Path] | None,
+        Option(help=f"Your own sentences, two a sense or more: {FORMS} Else those that ship."),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        Option("--model", help="As in report; several for the same words beside each other."),
+    ] = None,
+    out: OutOption = REPORTS / "survey",
+    controls: ControlsOption = None,
     engine: Annotated[
         str, Option(help="local: in this process; dask: on workers (needs dask and distributed).")
     ] = "local",
@@ -410,43 +409,50 @@ def sweep(
         int | None,
         Option(min=1, help="Dask workers on this machine, without --scheduler; one per processor."),
     ] = None,
-    seed: Annotated[int, Option(min=0, help="Decides the split and the donors.")] = 0,
-    block: Annotated[int, Option(min=1, help="Sentences per shard: what a kill can lose.")] = 1024,
-    resume: Annotated[
-        bool,
-        Option("--resume", help="Keep what is finished; this is what happens without it, too."),
-    ] = True,
+    seed: Annotated[int, Option(min=0, help="Decides pairs, nouns, donors and draws.")] = 0,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
-    as_json: Annotated[bool, Option("--json", help="Progress and result as JSON lines.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """The measurements of a study over a large corpus, as Parquet shards that survive whatever
-    stops it."""
-    from probe.sweep.deal import Options
-    from probe.sweep.run import shown, sweep
-    from probe.sweep.work import Workers
+    """Which heads move the meaning of words in general: words are the sample; what is finished in
+    the folder is kept."""
+    from probe.pages.output import check_folder
 
-    with shown(as_json=as_json) as step:
-        result = sweep(
-            model,
-            [*sentences, *(more or [])],
-            out,
-            options=Options(seed=seed, block=block, device=device, dtype=dtype),
-            workers=Workers(engine, scheduler, workers),
-            step=step,
-        )
-    if result.said:
-        typer.echo(f"probe: {result.said}", err=True)
-    counts = result.manifest["counts"]
-    if as_json:
-        typer.echo(json.dumps({"folder": str(result.folder), "counts": counts}))
+    check_folder(out)
+    files = [*(sentences or []), *(more or [])]
+    with progress_bar() as progress:
+        from probe.evidence.survey_run import survey
+        from probe.evidence.workers import Workers
+        from probe.pages.survey import write_surveys
+
+        surveys = []
+        names = model or [DEFAULT_MODEL]
+        for name in names:
+            surveyed = survey(
+                _load(name, device, dtype),
+                files or None,
+                out=out,
+                controls=_nouns(controls),
+                seed=seed,
+                workers=Workers(engine, scheduler, workers, model=name),
+                progress=progress,
+            )
+            surveys.append(surveyed)
+        options = {
+            "sentences": [file.name for file in files] or None,
+            "model": [Path(name).name for name in names],
+            "controls": controls,
+            "seed": seed,
+        }
+        options |= _compute_options(device, dtype)
+        page = write_surveys(surveys, out, command=command_line("survey", **options))
+    for sentence in dict.fromkeys(line for each in surveys for line in each.said):
+        typer.echo(f"probe: {sentence}", err=True)
+    if not as_json:
+        typer.echo(page)
         return
-    typer.echo(result.folder)
-    typer.echo(
-        f"{counts['in']:,} sentences: {counts['measured']:,} measured, "
-        f"{counts['fitted_on']:,} fitted on, {counts['left_out']:,} left out; "
-        f"{counts['shards']:,} shards, {counts['rows_of_heads']:,} rows of heads."
-    )
+    for each in surveys:
+        typer.echo(each.to_json())
 
 
 @app.command()
@@ -479,6 +485,11 @@ def models(as_json: JsonOption = False) -> None:
         typer.echo(json.dumps(rows))
         return
     print_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
+
+
+# In the list of commands a description is one whole sentence: Typer would cut it to one line.
+for registered in app.registered_commands:
+    registered.short_help = " ".join((registered.callback.__doc__ or "").split())
 
 
 def main() -> None:

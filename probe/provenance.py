@@ -11,13 +11,13 @@ import os
 import platform
 import secrets
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from probe.errors import InputError
 
@@ -32,6 +32,7 @@ PACKAGES = (
     "pandas",
     "altair",
 )
+FLOATS = {"float16", "bfloat16", "float32", "float64"}
 KEY_LENGTH = 16  # hex digits: 64 bits, so that two results of a folder never share a key
 
 
@@ -41,8 +42,9 @@ class Origin:
     of this machine.
 
     `stored` is the type in which the file holds the weights, or its types, the most frequent first:
-    "bfloat16", "Q4_1, float32". `read` says what was read of an object in memory:
-    "LlamaForCausalLM, adapters merged: default".
+    "bfloat16", "Q4_1, float32". `file` is the name of a GGUF file, which says more than the name by
+    which it is asked for: "SmolLM2-135M-Instruct.Q4_1.gguf". `read` says what was read of an object
+    in memory: "LlamaForCausalLM, adapters merged: default".
     """
 
     kind: Literal["embedded", "hub", "folder", "file", "package", "in memory"]
@@ -51,6 +53,29 @@ class Origin:
     sha256: str
     stored: str = "float32"
     read: str = ""
+    file: str = ""
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether the file holds anything but plain floats."""
+        return not set(self.stored.split(", ")) <= FLOATS
+
+    def quantised(self, dtype: str) -> str:
+        """Of a quantised model, which file it is, how that holds the weights, and in what they are
+        computed with; empty of any other."""
+        if not self.is_quantised:
+            return ""
+        return f"{self.file}, its weights stored in {self.stored} and computed with in {dtype}"
+
+    @property
+    def described(self) -> str:
+        """What the model is, in words: where it came from, its revision and file, what was read,
+        and in which types its weights are held."""
+        parts = [f"{self.kind}: {self.location}"]
+        if self.revision:
+            parts.append(f"revision {self.revision}")
+        parts += [part for part in (self.file, self.read) if part]
+        return ", ".join([*parts, f"stored in {self.stored}"])
 
 
 def manifest(
@@ -74,6 +99,8 @@ def manifest(
         "weights_sha256": origin.sha256,
         "weights_stored_as": origin.stored,
         "weights_read_from": origin.read,
+        "described": origin.described,
+        "quantised": origin.quantised(str(more.get("dtype", ""))),
         "seed": seed,
         "command": command if isinstance(command, str) else list(command),
         "data_sha256": data_sha256,
@@ -85,12 +112,13 @@ def manifest(
 
 
 def command_line(*arguments: str, **options: object) -> str:
-    """A `probe` command as it is typed, its options in the order given; those that are None are
-    left out."""
+    """A `probe` command as it is typed, its options in the order given, those of several values
+    once for each; those that are None are left out."""
     words = ["probe", *arguments]
     for name, value in options.items():
         if value is not None:
-            words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+            for one in value if isinstance(value, list) else [value]:
+                words += [f"--{name}", str(one)]
     return shlex.join(words)
 
 
@@ -144,6 +172,12 @@ def sha256_of_bytes(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def sha256_of_file(path: str | os.PathLike[str]) -> str:
+    """The sha256 of a file in hex."""
+    with open(path, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path:
     """Writes `content` under a temporary name beside `path`, then renames: a reader sees the old
     file or the new one.
@@ -151,11 +185,19 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
     Makes missing folders. Text is UTF-8 with its line ends as they are. Raises InputError when it
     cannot be written.
     """
-    target = Path(path)
     raw = content.encode() if isinstance(content, str) else content
+    return write_parts_atomically(path, lambda opened: opened.write(raw))
+
+
+def write_parts_atomically(
+    path: str | os.PathLike[str], write: Callable[[BinaryIO], object]
+) -> Path:
+    """`write_atomically` of what `write` writes into the open file, for content that is never held
+    as a whole."""
+    target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _write_and_rename(target, raw)
+        _write_and_rename(target, write)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         if isinstance(error, FileExistsError | NotADirectoryError):
@@ -166,7 +208,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
     return target
 
 
-def _write_and_rename(target: Path, raw: bytes) -> None:
+def _write_and_rename(target: Path, write: Callable[[BinaryIO], object]) -> None:
     """The temporary name cannot be guessed and must be new, and the file gets the rights of any new
     file, but never for the world to write.
     """
@@ -174,7 +216,7 @@ def _write_and_rename(target: Path, raw: bytes) -> None:
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o664)
     try:
         with os.fdopen(handle, "wb") as opened:
-            opened.write(raw)
+            write(opened)
             opened.flush()
             os.fsync(opened.fileno())
         os.replace(temporary, target)

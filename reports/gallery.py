@@ -39,7 +39,6 @@ ORDER = (
         "directions",
         "a_long_description",
     ),
-    "ten_million_sentences",
 )
 SCALE, WIDEST = 2, 760  # pictures are drawn at twice their size
 

@@ -34,7 +34,7 @@ LONGEST = (
         "walkthrough/test_walk_families.py",
         "patching/test_paths.py",
         "model/test_check.py",
-        "sweep/test_sweep_faults.py",
+        "evidence/test_survey_run.py",
     ),
     *(
         "pages/test_page.py",

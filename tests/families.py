@@ -114,6 +114,7 @@ MADE: dict[str, tuple[str, str, dict[str, object]]] = {
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0}
 YARN |= {"original_max_position_embeddings": 10, "beta_fast": 3.0}
+EXPERTS = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
 MADE |= {
     "gemma": ("GemmaConfig", "GemmaForCausalLM", HIDDEN | GROUPED | {"head_dim": 6}),
     "vaultgemma": (
@@ -157,6 +158,42 @@ MADE |= {
         "GPTBigCodeForCausalLM",
         N_SIZES | NAMED | {"n_embd": 28},
     ),
+    "mixtral": (
+        "MixtralConfig",
+        "MixtralForCausalLM",
+        HIDDEN | GROUPED | NAMED | {"intermediate_size": 20, "num_local_experts": 3},
+    ),
+    "qwen2_moe": (
+        "Qwen2MoeConfig",
+        "Qwen2MoeForCausalLM",
+        HIDDEN | GROUPED | EXPERTS | {"shared_expert_intermediate_size": 12},
+    ),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        "Qwen3MoeForCausalLM",
+        HIDDEN | GROUPED | EXPERTS | {"head_dim": 6, "norm_topk_prob": True},
+    ),
+    "olmoe": (
+        "OlmoeConfig",
+        "OlmoeForCausalLM",
+        HIDDEN | GROUPED | NAMED | EXPERTS | {"intermediate_size": 20},
+    ),
+    "flex_olmo": (
+        "FlexOlmoConfig",
+        "FlexOlmoForCausalLM",
+        HIDDEN | GROUPED | NAMED | EXPERTS | {"intermediate_size": 20},
+    ),
+    "gpt_oss": (
+        "GptOssConfig",
+        "GptOssForCausalLM",
+        HIDDEN
+        | GROUPED
+        | NAMED
+        | {"intermediate_size": 20, "num_local_experts": 3, "num_experts_per_tok": 2}
+        | {"head_dim": 6, "sliding_window": 5, "swiglu_limit": 1.0}
+        | {"layer_types": ["full_attention", "sliding_attention"]}
+        | {"rope_parameters": YARN | {"truncate": False}},
+    ),
     "phi": ("PhiConfig", "PhiForCausalLM", HIDDEN | GROUPED | NAMED),
     "stablelm": ("StableLmConfig", "StableLmForCausalLM", HIDDEN | GROUPED | NAMED),
     "starcoder2": (
@@ -196,7 +233,7 @@ KV_HEADS |= dict.fromkeys(("falcon", "gpt_bigcode"), 1)
 # gated MLPs, caps, norms before and behind, one mask and the other, one stack and two.
 REPRESENTATIVES = ("gpt2", "llama", "gemma2", "bert", "t5")
 SINGLE = tuple(kind for kind in MADE if kind not in PAIRED)
-SPREAD = {1: 0.1, 2: 0.25}
+SPREAD = {1: 0.1, 2: 0.25, 3: 0.25}
 MARKS = {
     "bert": ("[CLS]", "[SEP]"),
     "roberta": ("<s>", "</s>"),

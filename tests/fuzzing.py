@@ -25,6 +25,7 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 from checkpoints import make_checkpoint, make_tokenizer
@@ -33,13 +34,13 @@ from hypothesis import strategies as st
 from kept import write_totals
 
 from probe.errors import ProbeError
+from probe.evidence import survey
+from probe.evidence.survey import WordRecord
 from probe.model.gguf import open_gguf, read_gguf_config, read_tensors
 from probe.model.load import check_tokenizer, locate, read_checkpoint, read_gguf_tokenizer
 from probe.model.model import Model, read_config
 from probe.model.tokens import positions_of_span, tokenize
 from probe.pages import output
-from probe.pages.sweep import read_manifest
-from probe.sweep import shards
 from probe.text.files import FileRow, Source, stream
 from probe.text.sentences import check_row, read_sentences
 
@@ -554,7 +555,7 @@ def read_a_gguf_file(folder: Path, content: bytes) -> str:
     return TAKEN
 
 
-# --- pages and shards -----------------------------------------------------------------------------
+# --- pages and records ----------------------------------------------------------------------------
 
 
 class Elements(HTMLParser):
@@ -591,31 +592,23 @@ def show(_: Path, text: str) -> str:
     return TAKEN
 
 
-@st.composite
-def notes(draw: st.DrawFn) -> bytes:
-    good = {
-        "set": "x",
-        "shards": [],
-        "counts": {},
-        "layers": 2,
-        "heads": 2,
-        "model": "m",
-        "origin": {},
-    }
-    good |= {"key": "k", "files": {}}
-    changed = draw(st.dictionaries(st.sampled_from((*good, "more")), values, max_size=3))
-    return draw(damaged(st.just(json.dumps(good | changed).encode("utf-8", "replace"))))
+@cache
+def record() -> bytes:
+    """The file of a word that a survey measured."""
+    depth, head, noun = np.zeros(3), np.zeros((2, 2, 3)), np.zeros((1, 3))
+    facts = {"word": "bank", "kind": "", "columns": {}, "senses": 2, "sentences": 4, "pairs": 2}
+    facts |= {"left_out": {}, "reason": "", "design": "5 folds by cue word", "nouns": ("fence",)}
+    arrays = {"separation": depth, "gap": depth, "net": head, "squared_gap": depth}
+    arrays |= {"noun_gap": noun, "noun_net": head[None], "noun_squared_gap": noun}
+    with TemporaryDirectory() as folder:
+        return survey.write_record(Path(folder) / "r", WordRecord(**facts, **arrays)).read_bytes()
 
 
-def read_notes(folder: Path, content: bytes) -> str:
-    """Manifests and receipts of a sweep: believed when they are whole, never followed when they are
-    not."""
-    (folder / "receipts").mkdir(exist_ok=True)
-    for name in ("manifest.json", "receipts/k.json"):
-        (folder / name).write_bytes(content)
-    found = shards.done(folder, "k")
-    assert found is None or found["key"] == "k"
-    return outcome(lambda: read_manifest(folder))
+def read_a_record(folder: Path, content: bytes) -> str:
+    """The file of a word: believed when it is whole, else refused, and then it is measured anew."""
+    file = folder / "000000.word"
+    file.write_bytes(content)
+    return outcome(lambda: survey.read_record(file))
 
 
 some_rows = st.lists(rows, min_size=1, max_size=4)
@@ -639,7 +632,7 @@ TARGETS = {
     "page": Target(
         texts.filter(lambda text: not any("\ud800" <= c <= "\udfff" for c in text)), show
     ),
-    "manifest and receipt": Target(notes(), read_notes),
+    "record of a word": Target(damaged(st.deferred(lambda: st.just(record()))), read_a_record),
 }
 
 

@@ -274,7 +274,8 @@ class Plain:
             )
             bias = forward.position_bias(self.weights, q.shape[-2])
             scores = forward.score(self.weights, self.weights.blocks[layer], q, k, bias)
-            return forward.softmax(scores, self.model.config).to(v) @ v  # head query_pos d_head
+            block = self.weights.blocks[layer]
+            return forward.softmax(scores, block, self.model.config).to(v) @ v
 
         return self.once((side, *sender, layer, channel), change, every)[head, self.at + pos]
 

@@ -60,8 +60,8 @@ def headline(frames, names):
     return answer.headline([by_word[name] for name in names])
 
 
-def cautions(frames, model_name, origin):
-    return macro("cautions.html.j2", "cautions")(findings(frames), model_name, origin)
+def cautions(frames, model_name, origin, quantised=""):
+    return macro("cautions.html.j2", "cautions")(findings(frames), model_name, origin, quantised)
 
 
 def scope(frames):

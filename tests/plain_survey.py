@@ -48,9 +48,11 @@ def run(model, ids: Sequence[int], swap=None) -> tuple[np.ndarray, np.ndarray]:
     return tuple(torch.stack(part).numpy().astype(np.float64) for part in (stream, z))
 
 
-def plain_word(model, pairs, d_head: int, chosen) -> tuple[np.ndarray, dict]:
+def plain_word(model, pairs, d_head: int, chosen) -> tuple[np.ndarray, dict, np.ndarray]:
     """The gap `pair depth` of two pairs of token ids (sense A, sense B), each along the axis of the
-    other, and the net effect `pair depth` of the chosen heads, by (layer, head)."""
+    other; the net effect `pair depth` of the chosen heads, by (layer, head); and how far the two
+    sentences of a pair are apart in whatever direction `pair depth`: what their difference along an
+    axis is a part of."""
     states = [[run(model, ids) for ids in pair] for pair in pairs]
     axes = []
     for (a, _), (b, _) in reversed(states):
@@ -66,4 +68,5 @@ def plain_word(model, pairs, d_head: int, chosen) -> tuple[np.ndarray, dict]:
             into_a, _ = run(model, ids_a, (layer, columns, z_b[layer, columns]))
             moved.append((((into_b - b) - (into_a - a)) * u).sum(1) / 2)
         net[layer, head] = np.array(moved)
-    return gap, net
+    distance = np.array([np.linalg.norm(a - b, axis=1) for (a, _), (b, _) in states])
+    return gap, net, distance

@@ -23,6 +23,8 @@ from .heads import mlps_at_word as mlps_at_word
 from .heads import mlps_beside_nouns as mlps_beside_nouns
 from .heads import named as named
 from .heads import separation_and_effect as separation_and_effect
+from .heads import survey_map as survey_map
+from .heads import survey_verdicts as survey_verdicts
 from .nouns import noun_distances as noun_distances
 from .nouns import noun_gaps as noun_gaps
 from .palette import as_pictures as as_pictures
@@ -32,6 +34,9 @@ from .palette import save as save
 from .palette import sense_colour as sense_colour
 from .palette import senses_of as senses_of
 from .palette import themed as themed
+from .survey import carried_over as carried_over
+from .survey import distances_by_depth as distances_by_depth
+from .survey import words_and_heads as words_and_heads
 from .writes import decomposition_bars as decomposition_bars
 from .writes import decomposition_table as decomposition_table
 from .writes import share_bars as share_bars

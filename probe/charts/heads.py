@@ -28,11 +28,12 @@ from probe.charts.palette import (
     head_names,
     layer_height,
     of_word,
+    part_name,
     reference_line,
     tips,
 )
 from probe.stats.numbers import NARROW, decimal, percent
-from probe.stats.verdicts import ORDER
+from probe.stats.verdicts import LEVEL, ORDER, SMALLEST
 
 STAR = (
     "M0.00,-1.00L0.25,-0.34L0.95,-0.31L0.40,0.13L0.59,0.81"
@@ -63,6 +64,7 @@ MORE = "more"  # the comparison of a head that does more for the word than for n
 MORE_FRAME = {"stroke": INK, "strokeWidth": 2.5, "fillOpacity": 0}
 COLOURS = dict.fromkeys(ORDER, MUTED) | {"resolver": WITH, "context": WITH, "opposes": AGAINST}
 MANY_HEADS = 16  # in a wider map a cell has no space for a number beside the verdict's mark
+ASIDE = -4  # pixels that a number is moved to the left
 FEW_LAYERS = 6  # a higher map has numbers on all four sides
 NOTHING = 0.005  # of the gap: an effect that rounds to 0 %
 STRONG = 0.55  # of the scale: from here on white is read better on a cell than ink
@@ -89,6 +91,19 @@ HEAD_TIPS = tips(
     "auroc:Q | held-out AUROC | .2f",
     "attention_cue:Q | attention to the cue | .0%",
     "attention_previous:Q | attention to the previous token | .0%",
+)
+SURVEY_TIPS = tips(
+    "name:N | head",
+    "net:Q | over all words | .1%",
+    "net_low:Q | 95 % from | .1%",
+    "net_high:Q | 95 % to | .1%",
+    "p:Q | p, corrected for all heads | .3f",
+    "between_words:Q | standard deviation between words | .1%",
+    "words_positive:Q | words that it moves forward",
+    "words_clear:Q | of words",
+    "general:Q | for other nouns | .1%",
+    "specific:Q | more for ambiguous words | .1%",
+    "read_depth:Q | blocks passed where it is read",
 )
 NAMED = 6  # heads with their name beside the point
 NAME_HEIGHT = 0.055  # of a name, as a part of the axis of effects
@@ -178,7 +193,12 @@ def named(word_heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def head_map(
-    word_heads: pd.DataFrame, word: str, mlps: pd.DataFrame | None = None, *, legend: bool = True
+    word_heads: pd.DataFrame,
+    word: str,
+    mlps: pd.DataFrame | None = None,
+    *,
+    read_at: int | None = None,
+    legend: bool = True,
 ) -> Any:
     """Layer x head grid of a word's net swap effects; a number (percent) stands where the 95 %
     interval excludes zero.
@@ -186,7 +206,7 @@ def head_map(
     The verdict is a mark in the cell's corner; in wide models it stands alone. A frame is round
     the cells that do more for the word than for nouns of one meaning. `mlps`, from
     `mlps_beside_nouns` or `mlps_at_word`, are one more column on the same scale, each with its
-    number.
+    number. A dashed line lies above the layer `read_at`, the first that is read at the last depth.
     """
     rows = named(of_word(word_heads, word))
     best = rows.nlargest(1, "net").iloc[0]
@@ -198,7 +218,8 @@ def head_map(
         f"{int(rows['clear'].sum())} heads exclude zero. Shown to resolve the word: {resolvers}. "
         f"Shown to do more for it than for nouns of one meaning: {do_more}."
     )
-    return finish(_map(word_heads, word, legend, mlps).properties(width="container"), description)
+    picture = _map(word_heads, word, legend, mlps, read_at=read_at)
+    return finish(picture.properties(width="container"), description)
 
 
 def head_maps(word_heads: pd.DataFrame) -> Any:
@@ -215,10 +236,56 @@ def head_maps(word_heads: pd.DataFrame) -> Any:
     return finish(alt.hconcat(*charts), description)
 
 
+def survey_verdicts(heads: pd.DataFrame) -> pd.Series:
+    """What of the verdicts on one word can be said of heads over many: "opposes", "suggestive" or
+    "none". `heads` is the frame `survey_heads`."""
+    confirmed = heads["p"] < LEVEL
+    verdict = pd.Series("none", index=heads.index)
+    verdict[(heads["effect_low"] > 0) & (heads["effect"] >= SMALLEST) & ~confirmed] = "suggestive"
+    verdict[(heads["effect"] <= -SMALLEST) & confirmed] = "opposes"
+    return verdict
+
+
+def survey_map(heads: pd.DataFrame, *, limit: float) -> Any:
+    """Layer x head grid of net swap effects over many words; marks and frames as in `head_map`.
+
+    `heads` is the frame `survey_heads` of one model, of heads that have a rank · `limit`: both ends
+    of the scale, so that several models have one. A dashed line lies above the first layer that is
+    read at the last depth. A mark is at heads that move words the wrong way,
+    or further than SMALLEST without being confirmed; a frame is round heads that were shown to move
+    words and do more for them than for nouns of one meaning.
+    """
+    moves = (heads["p"] < LEVEL) & (heads["effect"] >= SMALLEST)
+    ends = {"effect": "net", "effect_low": "net_low", "effect_high": "net_high"}
+    comparison = heads["comparison"].where(moves, "")
+    rows = heads.rename(columns=ends).assign(
+        word="", verdict=survey_verdicts(heads), comparison=comparison
+    )
+    clear = ((rows["net_low"] > 0) | (rows["net_high"] < 0)).sum()
+    best = rows.nlargest(1, "net").iloc[0]
+    names = ", ".join(head_names(rows[moves & (comparison == MORE)])) or "none"
+    description = (
+        f"Map over words: net swap effects of {len(rows)} heads by layer and head. The largest is "
+        f"{percent(best['net'])} of the sense gap, by {part_name(best['layer'], best['head'])}; "
+        f"the intervals of {int(clear)} heads exclude zero. Shown to do more for ambiguous words "
+        f"than for nouns of one meaning: {names}."
+    )
+    depth = int(rows["read_depth"].min())
+    picture = _map(rows, "", False, limit=limit, tooltip=SURVEY_TIPS, read_at=depth)
+    return finish(picture.properties(width="container"), description)
+
+
 def _map(
-    word_heads: pd.DataFrame, word: str, legend: bool, mlps: pd.DataFrame | None = None
+    word_heads: pd.DataFrame,
+    word: str,
+    legend: bool,
+    mlps: pd.DataFrame | None = None,
+    *,
+    limit: float | None = None,
+    tooltip: Sequence[alt.Tooltip] = HEAD_TIPS,
+    read_at: int | None = None,
 ) -> alt.LayerChart:
-    limit = effect_limit(word_heads, mlps)
+    limit = effect_limit(word_heads, mlps) if limit is None else limit
     beside = of_word(mlps, word) if mlps is not None else word_heads[:0]
     rows = named(of_word(word_heads, word))
     rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
@@ -232,17 +299,25 @@ def _map(
         "net:Q", scale=effect_scale(limit), legend=_effect_legend(limit) if legend else None
     )
     text = alt.condition(abs(alt.datum.net) > STRONG * limit, alt.value("#ffffff"), alt.value(INK))
-    base = alt.Chart(rows).encode(**on_cells, tooltip=HEAD_TIPS)
+    base = alt.Chart(rows).encode(**on_cells, tooltip=tooltip)
     cells = base.mark_rect(stroke=LINE, strokeWidth=1)
     x = _heads_along(across, alt.Axis(**LEVEL_LABELS))
     y = _layers_down(down, alt.Axis(**LEVEL_LABELS))
     layered = [cells.encode(x=x, y=y, color=colour)]
     if len(heads) <= MANY_HEADS:
-        numbers = base.transform_filter(alt.datum.clear).mark_text(fontSize=11)
+        # In small cells the number makes room for the mark.
+        aside = ASIDE if len(layers) > FEW_LAYERS else 0
+        numbers = base.transform_filter(alt.datum.clear).mark_text(fontSize=11, dx=aside)
         layered.append(numbers.encode(text="mark:N", color=text))
     if kinds := marked(word_heads):
         shape = verdict_shape(kinds, legend=legend)
-        layered.append(_verdict_marks(base, kinds, shape, text, corner=len(heads) <= MANY_HEADS))
+        size = 60 if len(heads) <= MANY_HEADS and len(layers) <= FEW_LAYERS else 40
+        corner = len(heads) <= MANY_HEADS
+        layered.append(_verdict_marks(base, kinds, shape, text, size=size, corner=corner))
+    if read_at in layers:
+        line = alt.Chart(pd.DataFrame({"layer": [read_at]}))
+        line = line.mark_rule(color=INK, strokeDash=[5, 4], strokeWidth=1.5)
+        layered.append(line.encode(y=alt.Y("layer:O", scale=down, bandPosition=0, axis=None)))
     layered += _beyond(layers[int(rows["layer"].max()) + 1 :], heads, on_cells["y"])
     if len(layers) > FEW_LAYERS:
         opposite = base.mark_rect(opacity=0)
@@ -252,7 +327,7 @@ def _map(
     if len(beside):
         layered += _mlp_column(beside, on_cells, fill=colour, text=text)
     # Frames last, so that no cell beside them covers a side.
-    layered += _frames_of_more(rows, on_cells, HEAD_TIPS)
+    layered += _frames_of_more(rows, on_cells, tooltip)
     layered += _frames_of_more(beside, on_cells, MLP_TIPS)
     picture = alt.layer(*layered).properties(height=layer_height(len(layers)))
     return picture.resolve_axis(x="independent", y="independent")
@@ -277,12 +352,11 @@ def _effect_legend(limit: float) -> alt.Legend:
 
 
 def _verdict_marks(
-    base: alt.Chart, kinds: list[str], shape: Any, colour: Any, *, corner: bool
+    base: alt.Chart, kinds: list[str], shape: Any, colour: Any, *, size: int, corner: bool
 ) -> alt.Chart:
     """The marks of verdicts: in the cells' corners, where numbers leave space, or in their
     middle."""
     points = base.transform_filter(alt.FieldOneOfPredicate(field="verdict", oneOf=kinds))
-    size = 60 if corner else 40
     points = points.mark_point(filled=True, size=size, opacity=1, strokeWidth=0)
     points = points.encode(shape=shape, color=colour)
     if not corner:
@@ -306,7 +380,7 @@ def _mlp_column(
 
 def _frames_of_more(rows: pd.DataFrame, on_cells: dict[str, Any], tooltip: Any) -> list[alt.Chart]:
     """Frames round the cells that do more for the word than for nouns of one meaning."""
-    if "comparison" not in rows:  # a sweep compares with no nouns
+    if "comparison" not in rows:  # where no noun was compared
         return []
     more = rows[rows["comparison"] == MORE]
     if more.empty:

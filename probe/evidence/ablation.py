@@ -156,13 +156,18 @@ def _named(given: Any, top: int | None) -> list[HeadIndex]:
 def _head(part: Any) -> HeadIndex | None:
     """One head from its name or from (layer, head), None for anything else."""
     if isinstance(part, str):
-        match = NAME.fullmatch(part.strip().upper())
-        return (int(match[1]), int(match[2])) if match else None
+        return head_index(part) if NAME.fullmatch(part.strip().upper()) else None
     try:
         layer, head = part
         return int(layer), int(head)
     except (TypeError, ValueError):
         return None
+
+
+def head_index(name: str) -> HeadIndex:
+    """(4, 1) of "L4H1"."""
+    layer, head = name.strip().upper().removeprefix("L").split("H")
+    return int(layer), int(head)
 
 
 def _read_table(path: Path) -> pd.DataFrame:

@@ -46,6 +46,7 @@ from probe.evidence.noun_parts import PARTS, compare_pairwise, comparisons, join
 from probe.evidence.word import PairResult, StudyOptions, WordResult, clearest
 from probe.model.load import read_weights
 from probe.model.model import Model
+from probe.model.records import as_array
 from probe.model.weights import Weights
 from probe.patching import positions
 from probe.patching.edges import EDGE_DTYPE, REACH, SAMPLE, EdgeArray, Edges, total_effects
@@ -508,7 +509,7 @@ def _by_pair(by_group: Sequence[GroupEdges]) -> dict[str, pd.DataFrame]:
         }
         for name, values in values_by_name.items():
             columns = list(group.traced)
-            frame = pd.DataFrame(values.numpy()[:, were_run].T, index=index, columns=columns)
+            frame = pd.DataFrame(as_array(values)[:, were_run].T, index=index, columns=columns)
             parts[name].append(frame)
     return {name: pd.concat(frames, axis=1, sort=True) for name, frames in parts.items()}
 

@@ -301,7 +301,7 @@ def _bytes_beside_nouns(model: Model, sentences: int, options: StudyOptions) -> 
     if not nouns:
         return 0
     config = model.config
-    per_layer = 2 * config.d_model + config.d_mlp
+    per_layer = 2 * config.d_model + config.d_mlp * max(1, config.n_experts) + config.d_shared
     per_run = _bytes_per_number(model) * (config.n_layers * per_layer + config.d_model)
     return (2 + nouns) * sentences * per_run
 

@@ -36,7 +36,15 @@ from torch import Tensor
 from probe.display import Displayed
 from probe.errors import InputError
 from probe.evidence import ablation, tables
-from probe.evidence.ablation import CHOSEN, Accuracies, HeadsOut, HeadsSource, WordStates, heads_out
+from probe.evidence.ablation import (
+    CHOSEN,
+    Accuracies,
+    HeadsOut,
+    HeadsSource,
+    WordStates,
+    head_index,
+    heads_out,
+)
 from probe.evidence.centroids import Senses, by_frequency, macro_f1, predict, unit_vectors
 from probe.evidence.columns import METHODS, rounded
 from probe.evidence.material import Material, choose_words, prepare_usable
@@ -127,6 +135,11 @@ class Evaluation(Displayed):
     def heads_out(self) -> list[str]:
         """The names of the heads that were taken out."""
         return list(self.manifest.get("without", []))
+
+    @property
+    def first_layer_out(self) -> int:
+        """The first layer that a head was taken out of: depths up to it cannot change."""
+        return min(layer for layer, _ in map(head_index, self.heads_out))
 
     @property
     def bag_accuracy(self) -> float:

@@ -41,6 +41,7 @@ SAME = (
     "apart there"
 )
 NOT_THE_WORD = "the marked characters do not contain the word"
+NOTHING_BEFORE = "nothing stands before the word, and this model reads left to right"
 ON_NO_TOKEN = "its word or its cue is on no token of the model"
 
 SensePairSplits = Mapping[tuple[str, str], CrossFit]  # of one word, by its pairs of senses
@@ -220,9 +221,15 @@ def prepare_usable(
     reasons = {}
     for row, sentence in enumerate(sentences):
         try:
-            rows.append((sentence, *place(model, sentence)))
+            placed = (sentence, *place(model, sentence))
         except InputError:
             reasons[row] = _why_not(model, sentence)
+            continue
+        if model.config.causal and not sentence.text[: sentence.start].strip():
+            # All such vectors are one and the same, and a first token's is often a huge one.
+            reasons[row] = NOTHING_BEFORE
+        else:
+            rows.append(placed)
     return _material(word, rows), reasons
 
 

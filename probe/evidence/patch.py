@@ -133,30 +133,21 @@ def patch(
     else:
         _require_difference(weights, pairs, at)
 
-    moved: dict[int, dict[str, Tensor]] = {}
-    gaps: dict[int, float] = {}
+    frames: dict[int, pd.DataFrame] = {}
     with torch.inference_mode():
         for batch in _batches(weights, pairs, depth):
             sides = _sides(weights, [pairs[number] for number in batch], depth)
-            ends = torch.stack([side.cache.final[:, side.cache.at] for side in sides], dim=1)
-            readers = []
-            for number, vectors in zip(batch, ends, strict=True):
-                reader = _reader(weights, metrics[number], vectors)
-                value_a, value_b = reader(vectors).tolist()
-                gaps[number] = value_a - value_b
-                readers.append(reader)
-            changed = [_effects(side, readers, offsets, PARTS[parts]) for side in sides]
-            for row, number in enumerate(batch):
-                moved[number] = {
-                    part: torch.stack([side[part][row] for side in changed]).cpu()
-                    for part in PARTS[parts]
-                }
-    frames = [_frame(moved[number], gaps[number], offsets) for number in range(len(pairs))]
+            of_batch = [metrics[number] for number in batch]
+            values, moved = _effects(sides, of_batch, offsets, PARTS[parts])
+            gaps = (values[0] - values[1]).tolist()
+            for index, number in enumerate(batch):
+                of_pair = {part: tensor[:, index] for part, tensor in moved.items()}
+                frames[number] = _frame(of_pair, gaps[index], offsets)
     if one_pair:
         return frames[0]
-    for number, frame in enumerate(frames):
+    for number, frame in frames.items():
         frame.insert(0, "pair", number)
-    return pd.concat(frames, ignore_index=True)
+    return pd.concat([frames[number] for number in range(len(pairs))], ignore_index=True)
 
 
 def patch_hooks(
@@ -331,6 +322,14 @@ def _require_logits(model: Model, depth: int) -> None:
 
 def _reader(weights: Weights, metric: Any, ends: Tensor) -> Reader:
     """M of one pair. `ends: 2 d_model`, the vectors of a and of b where the metric is read"""
+    # The difference of two numbers that were rounded to bfloat16 would be mostly their rounding.
+    wide = torch.promote_types(weights.dtype, torch.float32)
+    read = _reader_of(weights, metric, ends.to(wide))
+    return lambda vectors: read(vectors.to(wide))
+
+
+def _reader_of(weights: Weights, metric: Any, ends: Tensor) -> Reader:
+    """The same of vectors whose type is precise enough for differences."""
     if metric is None:
         return _coordinate(ends)
     if isinstance(metric, tuple):
@@ -392,53 +391,74 @@ def _batches(
         if weights.causal:
             live = max(read + 1 - at for _, at, read in layouts)
         variants = depth * weights.shape[1]
-        by_width = BATCH_NUMBERS // (variants * live * weights.blocks[0].d_mlp)
+        by_width = BATCH_NUMBERS // (2 * variants * live * weights.blocks[0].d_mlp)
         size = max(1, min(by_width, CACHED_TOKENS // longest))
         for start in range(0, len(numbers), size):
             yield numbers[start : start + size]
 
 
 class Side(NamedTuple):
-    """The runs of one side of a batch, which get parts of the other's: `offset`, where they get
-    them, counted from where they are read."""
+    """Runs that get parts of their partners': `offset`, where they get them, counted from where
+    they are read."""
 
     cache: PairCache
     offset: int
 
 
 def _sides(weights: Weights, pairs: Sequence[tuple[Member, Member]], depth: int) -> list[Side]:
-    """The runs of the texts a and those of b, each the donors of the others."""
-    caches = []
-    for members in zip(*pairs, strict=True):
-        ids = [member.ids for member in members]
-        caches.append(cache_pair(weights, ids, members[0].read, depth))
+    """The runs of the texts a and those of b, each the donors of the others: together where all are
+    of one layout, or else apart."""
     first, second = pairs[0]  # all are of its layout
+    a, b = ([member.ids for member in members] for members in zip(*pairs, strict=True))
+    if first.layout == second.layout:
+        both = cache_pair(weights, [*a, *b], first.read, depth)
+        return [Side(both, first.at - first.read)]
+    cache_a = cache_pair(weights, a, first.read, depth)
+    cache_b = cache_pair(weights, b, second.read, depth)
     shift = second.at - first.at
     return [
-        Side(replace(caches[0], donor=caches[1], shift=shift), first.at - first.read),
-        Side(replace(caches[1], donor=caches[0], shift=-shift), second.at - second.read),
+        Side(replace(cache_a, donor=cache_b, shift=shift), first.at - first.read),
+        Side(replace(cache_b, donor=cache_a, shift=-shift), second.at - second.read),
     ]
 
 
 def _effects(
-    side: Side,
-    readers: Sequence[Reader],
+    sides: Sequence[Side],
+    metrics: Sequence[Any],
     offsets: Sequence[int] | None,
     parts: Sequence[str],
-) -> dict[str, Tensor]:
-    """How far M moves in the runs of one side with each part of the other's. `-> part: row layer
-    variant pos`"""
-    unchanged = side.cache.final[:, None, side.cache.at]  # row 1 d_model
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """M of the unchanged runs of some pairs, `recipient pair`, and how far it moves with each part
+    of the other run. `-> part: recipient pair layer variant pos`"""
+    weights = sides[0].cache.weights
+    unchanged = torch.cat([side.cache.final[:, side.cache.at] for side in sides])
+    by_pair = unchanged.unflatten(0, (2, -1)).transpose(0, 1)  # pair recipient d_model
+    readers = [
+        _reader(weights, metric, ends) for metric, ends in zip(metrics, by_pair, strict=True)
+    ]
+    values = torch.stack(
+        [reader(ends) for reader, ends in zip(readers, by_pair, strict=True)], dim=1
+    )
+    # Of every row: the metric of its pair, and its unchanged vector.
+    rows = iter(zip(readers * 2, unchanged, strict=True))
+    moved = []
+    for side in sides:
+        of_side = [next(rows) for _ in side.cache.final]
 
-    def read(changes: Tensor) -> Tensor:
-        by_row = []
-        for reader, own, change in zip(readers, unchanged, changes, strict=True):
-            numbers = reader(torch.cat([own, own + change]))
-            by_row.append(numbers[1:] - numbers[0])
-        return torch.stack(by_row)[..., None]
+        def read(changes: Tensor, of_side: Any = of_side) -> Tensor:
+            by_row = []
+            for (reader, own), change in zip(of_side, changes, strict=True):
+                # The unchanged run beside the others, so that no change is exactly 0.
+                numbers = reader(torch.cat([own[None], own + change]))
+                by_row.append(numbers[1:] - numbers[0])
+            return torch.stack(by_row)[..., None]
 
-    moved = effects(side.cache, offsets or [side.offset], read, parts)
-    return {part: values[..., 0] for part, values in moved.items()}
+        moved.append(effects(side.cache, offsets or [side.offset], read, parts))
+    together = {
+        part: torch.cat([by_part[part] for by_part in moved])[..., 0].unflatten(0, (2, -1)).cpu()
+        for part in parts
+    }
+    return values.cpu(), together
 
 
 def _frame(moved: dict[str, Tensor], gap: float, offsets: Sequence[int] | None) -> pd.DataFrame:

@@ -16,6 +16,7 @@ one record and one file, whole or absent.
 
 import io
 import json
+import struct
 import zipfile
 import zlib
 from collections import Counter
@@ -70,7 +71,7 @@ NO_NOUN_FITS = "a pair in which no one-meaning noun can take the word's place"
 # Why a word is not measured; or that its cues stand behind it, or that it has one sense.
 NOT_APART = "no two of its senses have two sentences each with cue words that can be kept apart"
 # What reading a file that was cut or changed raises, beside ValueError.
-DAMAGED = (zipfile.BadZipFile, zlib.error)
+DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +126,7 @@ def measure_word(
 
     Example:
         >>> from probe.evidence.survey import measure_word
-        >>> sentences = probe.lexicon.expand("bank").sentences[::24]
+        >>> sentences = probe.lexicon.expand("bank").sentences[:96]
         >>> record = measure_word(probe.load("tiny-senses"), sentences, controls=())
         >>> record.net.shape  # layer head depth
         (4, 4, 5)

@@ -12,6 +12,7 @@ missing. Of the words' sentences all are held, of their records one at a time.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,9 +39,10 @@ from probe.evidence.survey import (
 from probe.evidence.survey_summary import Summary, sets_frames, summarise
 from probe.evidence.workers import Run, Workers, running
 from probe.model.architectures import require_single
-from probe.model.check import Certificate, certify
+from probe.model.check import DEFAULT_TEXTS, Certificate, certify
 from probe.model.load import ModelSource, load
 from probe.model.model import Model
+from probe.model.tokens import tokenize
 from probe.provenance import Origin, content_key
 from probe.text import lexicon
 from probe.text.sentences import Corpus, Sentence, as_corpus, join
@@ -145,8 +147,7 @@ def survey(
         nouns = ()
         said.append(NO_ENGLISH)
     report("certificate", 0.02)
-    texts = [rows[0].text for rows in list(by_word.values())[:CERTIFIED_WORDS]]
-    certificate = certify(model, texts).require()
+    certificate = certify(model, _readable(model, by_word) or DEFAULT_TEXTS).require()
     job = _job(model, name, workers, nouns, seed)
     key = _key(model, job, corpus)
     kept = TemporaryDirectory() if out is None else None
@@ -191,6 +192,20 @@ def _by_word(corpus: Corpus) -> dict[str, list[Sentence]]:
     for sentence in corpus.sentences:
         by_word.setdefault(sentence.word, []).append(sentence)
     return by_word
+
+
+def _readable(model: Model, by_word: Mapping[str, Sequence[Sentence]]) -> list[str]:
+    """A text of each of the first words that the model can read; others are counted later."""
+    texts: list[str] = []
+    for rows in by_word.values():
+        for row in rows:
+            with suppress(InputError):
+                tokenize(model, row.text)
+                texts.append(row.text)
+                break
+        if len(texts) == CERTIFIED_WORDS:
+            break
+    return texts
 
 
 # --- tasks ----------------------------------------------------------------------------------------

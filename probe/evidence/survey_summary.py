@@ -31,6 +31,7 @@ from probe.errors import InputError
 from probe.evidence.columns import RANKS, rounded, stacked
 from probe.evidence.design import readings
 from probe.evidence.effects import rank_intervals
+from probe.evidence.survey import SetRecord, WordRecord
 from probe.patching.sets import HeadIndex
 from probe.provenance import hash_of
 from probe.stats import across_words, resampling
@@ -86,9 +87,7 @@ NUMBERS = ("column", "words", "rho", "rho_low", "rho_high")
 WORD_HEADS = ("word", "layer", "head", "effect", "gap", "general", "net")
 SETS = ("word", "k", "own", "others", "random_low", "random_mean", "random_high")
 
-Record = Any  # probe.evidence.survey.WordRecord
-SetRecord = Any  # probe.evidence.survey.SetRecord
-Records = Callable[[], Iterator[Record]]
+Records = Callable[[], Iterator[WordRecord]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +166,7 @@ class _Words:
         """The mean held-out separation of the words, and its standard error. `depth, depth`"""
         return self._separation.mean, self._separation.error
 
-    def add(self, record: Record) -> None:
+    def add(self, record: WordRecord) -> None:
         """Add a word, measured or not."""
         line = {
             "word": record.word,
@@ -361,9 +360,9 @@ class _SummedHeads:
         return self.own.total["bottom"] / self.own.words
 
 
-def _measured(records: Records, size: int = BATCH) -> Iterator[list[Record]]:
+def _measured(records: Records, size: int = BATCH) -> Iterator[list[WordRecord]]:
     """The measured words, a few at a time."""
-    batch: list[Record] = []
+    batch: list[WordRecord] = []
     for record in records():
         if record.reason:
             continue
@@ -394,7 +393,7 @@ def _sum_up(records: Records, reading: _Reading, *, seed: int, draws: int) -> _S
     return _SummedHeads(own, compared)
 
 
-def _parts(batch: Sequence[Record], reading: _Reading) -> dict[str, Array]:
+def _parts(batch: Sequence[WordRecord], reading: _Reading) -> dict[str, Array]:
     return {
         "top": np.stack([reading.net(each.net) for each in batch]),
         "bottom": np.stack([reading.gap(each.gap) for each in batch]),
@@ -497,13 +496,14 @@ def word_heads(records: Records, depth: int) -> Iterator[pd.DataFrame]:
         for record in batch:
             net = reading.net(record.net)
             gap = reading.gap(record.gap)[reading.column]
-            columns = {"word": record.word, **reading.names(), "net": net, "gap": gap}
-            columns["effect"] = np.divide(net, gap, out=np.full_like(net, np.nan), where=gap > 0)
-            columns["general"] = np.full_like(net, np.nan)
+            effect = np.divide(net, gap, out=np.full_like(net, np.nan), where=gap > 0)
+            general = np.full_like(net, np.nan)
             if len(record.nouns):
                 of_nouns = reading.net(record.noun_net.sum(0))
                 their_gap = reading.gap(record.noun_gap.sum(0))[reading.column]
-                np.divide(of_nouns, their_gap, out=columns["general"], where=their_gap > 0)
+                np.divide(of_nouns, their_gap, out=general, where=their_gap > 0)
+            columns: dict[str, Any] = {"word": record.word, **reading.names(), "net": net}
+            columns |= {"gap": gap, "effect": effect, "general": general}
             frames.append(pd.DataFrame(columns)[list(WORD_HEADS)])
         yield rounded(pd.concat(frames, ignore_index=True))
 
@@ -655,15 +655,17 @@ def sets_frames(
     rows: list[tuple[Any, ...]] = []
     sums = Sums(seed=seed, draws=draws)
     for record in sorted(measured, key=lambda record: str(record.word)):
-        low, high = np.quantile(record.random, SET_ENDS, axis=1) / record.whole
+        whole = record.whole if record.whole > 0 else np.nan  # no gap, no share of it
+        low, high = np.quantile(record.random, SET_ENDS, axis=1) / whole
         columns = (record.own, record.left_out, record.random.mean(1))
-        own, others, random = (np.asarray(values) / record.whole for values in columns)
+        own, others, random = (np.asarray(values) / whole for values in columns)
         of_size = zip(record.sizes, own, others, low, random, high, strict=True)
         rows += [(record.word, *values) for values in of_size]
         parts = dict(zip(("own", "others", "random"), map(np.asarray, columns), strict=True))
-        whole = np.array([record.whole])
         sums.add(
-            [hash_of(record.word)], whole=whole, **{name: one[None] for name, one in parts.items()}
+            [hash_of(record.word)],
+            whole=np.array([record.whole]),
+            **{name: one[None] for name, one in parts.items()},
         )
     per_word = pd.DataFrame(rows, columns=list(SETS))
     frames = {"survey_sets": per_word, "survey_carry_over": _carry_over(measured, sums)}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LOCAL = "local"
 DASK = "dask"
 ENGINES = (LOCAL, DASK)
+HERE = "127.0.0.1:0"  # where Dask tells of itself: any port, on this machine alone
 PATIENCE = "30s"  # until a scheduler that does not answer is not there
 LOST_WORKERS = 20  # under one task, before it is given up
 # Dask looks at the stack of a computing thread a hundred times a second otherwise.
@@ -58,16 +59,20 @@ def running(workers: Workers) -> Iterator[Run]:
     Raises InputError for an unknown engine, where Dask is not installed, and where the scheduler is
     not there.
     """
-    if workers.engine == LOCAL:
-        yield _in_turn
-    elif workers.engine == DASK:
-        with _client(workers) as client:
-            yield partial(_on_cluster, client)
-    else:
+    if workers.engine not in ENGINES:
         raise InputError(
             f"Choosing who measures: got the engine {workers.engine!r}, expected one of "
             f"{', '.join(ENGINES)}; give one of these."
         )
+    threads = torch.get_num_threads()
+    try:
+        if workers.engine == LOCAL:
+            yield _in_turn
+        else:
+            with _client(workers) as client:
+                yield partial(_on_cluster, client)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _in_turn(function: Callable[..., Any], tasks: Iterable[Task]) -> Iterator[Any]:
@@ -75,13 +80,12 @@ def _in_turn(function: Callable[..., Any], tasks: Iterable[Task]) -> Iterator[An
 
 
 def in_one_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a call in which torch computes in one thread."""
-    threads = torch.get_num_threads()
+    """The result of a call in which torch computes in one thread.
+
+    `running` sets the number back, when no other task of this process may still be at work.
+    """
     torch.set_num_threads(1)
-    try:
-        return function(*arguments)
-    finally:
-        torch.set_num_threads(threads)
+    return function(*arguments)
 
 
 @contextmanager
@@ -102,7 +106,8 @@ def _client(workers: Workers) -> "Iterator[Client]":
                     threads_per_worker=workers.number or os.cpu_count() or 1,
                     processes=False,
                     memory_limit=0,
-                    dashboard_address=None,
+                    dashboard_address=HERE,
+                    worker_dashboard_address=HERE,
                     silence_logs=logging.CRITICAL,
                 )
             )

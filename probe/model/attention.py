@@ -9,9 +9,10 @@ stand before them.
 Sources: Vaswani et al. 2017 (attention); Elhage et al. 2021, A Mathematical Framework for
 Transformer Circuits (the per-head additive form); Ba et al. 2016 (LayerNorm); Zhang & Sennrich 2019
 (RMSNorm); Su et al. 2021 (rotary positions); Chen et al. 2023, Peng et al. 2023, Ding et al. 2024
-and Dubey et al. 2024 (their scaling: linear, YaRN, LongRoPE, Llama 3); Gemma Team 2024 (soft caps);
+and Dubey et al. 2024 (their scaling: linear, YaRN, LongRoPE, Llama 3); Gemma Team 2024 (caps);
 Raffel et al. 2020 (relative position buckets); Press et al. 2022 (ALiBi); Hendrycks & Gimpel 2016
-(GELU, tanh form); So et al. 2021 (squared ReLU).
+(GELU, tanh form); So et al. 2021 (squared ReLU); Shazeer et al. 2017 (routed MLPs); Xiao et al.
+2024 and OpenAI 2025 (sinks).
 """
 
 import math
@@ -251,6 +252,16 @@ def softmax(scores: Tensor) -> Tensor:
     return exponentials / exponentials.sum(-1, keepdim=True)
 
 
+def softmax_with_sink(scores: Tensor, sinks: Tensor) -> Tensor:
+    """The attention pattern of a head with a sink: exp(s) / (exp(sink) + sum exp(s)), so that every
+    row is shares of 1 of which the sink has the rest. `head query_pos key_pos, head -> head
+    query_pos key_pos`"""
+    sink = sinks[:, None, None]
+    largest = torch.maximum(scores.amax(-1, keepdim=True), sink)
+    exponentials = torch.exp(scores - largest)
+    return exponentials / (exponentials.sum(-1, keepdim=True) + torch.exp(sink - largest))
+
+
 def mix(pattern: Tensor, v: Tensor) -> Tensor:
     """What each head carries: z = A V. `head query_pos key_pos, head key_pos d_head -> head
     query_pos d_head`"""
@@ -271,6 +282,30 @@ def write_by_source(pattern_row: Tensor, v: Tensor, w_o: Tensor) -> Tensor:
     inside V.
     """
     return pattern_row.unsqueeze(-1) * v @ w_o
+
+
+def route(logits: Tensor, chosen: int, *, of_all: bool, normed: bool) -> Tensor:
+    """How much each expert of a routed MLP counts: 0 but for the `chosen` ones with the largest
+    logits. `... expert -> ... expert`
+
+    Their shares are a softmax over all experts (`of_all`), where `normed` divided by their sum, or
+    a softmax over the chosen ones.
+    """
+    if of_all:
+        shares, experts = softmax(logits).topk(chosen, dim=-1)
+        shares = shares / shares.sum(-1, keepdim=True) if normed else shares
+    else:
+        largest, experts = logits.topk(chosen, dim=-1)
+        shares = softmax(largest)
+    return torch.zeros_like(logits).scatter(-1, experts, shares)
+
+
+def clamped_swiglu(gate: Tensor, up: Tensor, *, sharpness: float, limit: float) -> Tensor:
+    """GPT-OSS' gated activation: g / (1 + exp(-sharpness g)) (u + 1), g and u cut off at the limit,
+    g only above. Shape unchanged."""
+    gate = gate.clamp_max(limit)
+    up = up.clamp(-limit, limit)
+    return gate * torch.sigmoid(sharpness * gate) * (up + 1)
 
 
 def gelu_new(x: Tensor) -> Tensor:

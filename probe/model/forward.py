@@ -16,7 +16,7 @@ from torch import Tensor
 
 from probe.model import attention as formulas
 from probe.model.model import Config, Positions
-from probe.model.weights import Block, Weights
+from probe.model.weights import Block, Expert, Weights
 
 Stacks = Mapping[str, Weights]
 Norm = Callable[[Tensor, Tensor | None, Tensor | None, Config], Tensor]
@@ -83,7 +83,7 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) 
         no_bias = x.new_zeros(())
         return formulas.layer_norm(x, gain, no_bias if bias is None else bias, config.epsilon)
     if "variance" in family.in_float32:
-        return x * formulas.inverse_rms(x.float(), config.epsilon) * gain
+        return (x * formulas.inverse_rms(x.float(), config.epsilon)).to(x.dtype) * gain
     single = x.float()
     normed = single * formulas.inverse_rms(single, config.epsilon)
     # where it rounds back to the model's type, in front of the gain or behind it, is the family's
@@ -219,11 +219,14 @@ def rotary_stretch(positions: Positions, *, local: bool) -> float:
     return 1.0 if scaling is None or (local and positions.local_base) else scaling.stretch
 
 
-def softmax(scores: Tensor, config: Config) -> Tensor:
+def softmax(scores: Tensor, block: Block, config: Config) -> Tensor:
     """The pattern, in float32 where the family's own code softmaxes in float32."""
+    dtype = scores.dtype
     if "softmax" in config.family.in_float32:
-        return formulas.softmax(scores.float()).to(scores.dtype)
-    return formulas.softmax(scores)
+        scores = scores.float()
+    if block.sinks is None:
+        return formulas.softmax(scores).to(dtype)
+    return formulas.softmax_with_sink(scores, block.sinks.to(scores)).to(dtype)
 
 
 def project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -254,7 +257,7 @@ def attend(
     x = attention_input(block, resid_pre, config)
     q, k, v = project_qkv(block, x, x if memory is None else memory, config)
     scores = score(weights, block, q, k, bias)
-    computed = softmax(scores, config).to(v)
+    computed = softmax(scores, block, config).to(v)
     z = formulas.mix(computed if pattern is None else pattern.to(computed), v)
     steps = {"x": x, "q": q, "k": k, "v": v, "scores": scores, "pattern": computed, "z": z}
     return steps | attention_output(block, resid_pre, z, config)
@@ -306,13 +309,10 @@ def attention_output(
 def mlp(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config) -> dict[str, Tensor]:
     """The block's second half: mlp_out and resid_post. `pos d_model -> pos d_model`"""
     family = config.family
-    assert block.w_out is not None
     x = resid_pre if family.parallel else resid_mid
     if family.norm_first:
         x = norm(x, block.norm_mlp, block.norm_mlp_bias, config)
-    mlp_out = activate(block, x, config) @ block.w_out
-    if block.b_out is not None:
-        mlp_out = mlp_out + block.b_out
+    mlp_out = experts(block, x, config) if block.experts else neurons(block, x, config)
     added = mlp_out
     if family.norm_after_write:
         added = norm(mlp_out, block.norm_mlp_out, None, config)
@@ -320,6 +320,65 @@ def mlp(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config) -> d
     if family.norm_after_sum:
         resid_post = norm(resid_post, block.norm_mlp, block.norm_mlp_bias, config)
     return {"mlp_out": mlp_out, "resid_post": resid_post}
+
+
+def neurons(block: Block, x: Tensor, config: Config) -> Tensor:
+    """What a plain MLP writes: its activations times W_out, and b_out. `... d_model -> ...
+    d_model`"""
+    assert block.w_out is not None
+    written = activate(block, x, config) @ block.w_out
+    return written if block.b_out is None else written + block.b_out
+
+
+def experts(block: Block, x: Tensor, config: Config) -> Tensor:
+    """What a routed MLP writes: Σ share times what the expert writes, over the experts that the
+    token is given to, and what the shared one does. `... d_model -> ... d_model`"""
+    shares = route(block, x, config)
+    written = torch.zeros_like(x)
+    for number, expert in enumerate(block.experts):
+        of_expert = activate_expert(expert, x, config) @ expert.w_out
+        if expert.b_out is not None:
+            of_expert = of_expert + expert.b_out
+        written = written + shares[..., number, None] * of_expert
+    if block.shared is not None:
+        of_shared = activate_expert(block.shared, x, config) @ block.shared.w_out
+        written = written + shared_gate(block, x) * of_shared
+    return written
+
+
+def route(block: Block, x: Tensor, config: Config) -> Tensor:
+    """How much each expert counts for each token, in float32 where the family's own router is.
+    `... d_model -> ... expert`"""
+    assert block.w_router is not None and config.family.routed is not None
+    logits = x @ block.w_router
+    if block.b_router is not None:
+        logits = logits + block.b_router
+    if "router" in config.family.in_float32:
+        logits = logits.float()
+    of_all = config.family.routed.of_all
+    normed = config.normed_shares
+    return formulas.route(logits, config.n_chosen, of_all=of_all, normed=normed).to(x.dtype)
+
+
+def shared_gate(block: Block, x: Tensor) -> Tensor:
+    """How much the expert counts that every token is given to, between 0 and 1. `... d_model -> ...
+    1`"""
+    assert block.w_shared is not None
+    return torch.sigmoid(x @ block.w_shared)
+
+
+def activate_expert(expert: Expert, x: Tensor, config: Config) -> Tensor:
+    """An expert's activations: f(x W_gate) * x W_up, or GPT-OSS' clamped form. `... d_model -> ...
+    d_mlp`"""
+    gate = x @ expert.w_gate
+    up = x @ expert.w_up
+    if expert.b_gate is not None and expert.b_up is not None:
+        gate = gate + expert.b_gate
+        up = up + expert.b_up
+    if config.swiglu_limit:
+        sharpness = config.swiglu_sharpness
+        return formulas.clamped_swiglu(gate, up, sharpness=sharpness, limit=config.swiglu_limit)
+    return getattr(formulas, config.activation)(gate) * up
 
 
 def activate(block: Block, x: Tensor, config: Config) -> Tensor:

@@ -4,7 +4,8 @@ swaps, traces and edges run on.
 Queries, keys and values of a block come out of one product; norms, activations and attention are
 torch's own; beginnings that several texts share are run once, rotations and relative biases are
 computed once a run. What it must equal is `forward`, step by step: to 1e-5 of the scale in float32,
-1e-10 in float64 (1e-6 where a family's own code rounds to float32 on the way).
+1e-10 in float64 (1e-6 where a family's own code rounds to float32 on the way). In bfloat16 norms
+and softmax are taken in float32 inside, as the families' own code takes them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,25 +106,58 @@ def run(
     that several rows share is computed once. `-> batch head pos d_head, twice batch kv_head pos
     d_head`
     """
-    device = weights.device
-    ids = torch.tensor(rows, dtype=torch.long, device=device)
-    if weights.causal:
-        first, number = _beginnings(rows)
-        first_end = torch.tensor(first, dtype=torch.long, device=device)
-        beginning = torch.tensor(number, dtype=torch.long, device=device)
-    else:  # every position reads the whole text, so nothing is shared
-        first_end = torch.arange(ids.numel(), device=device)
-        beginning = first_end.view(ids.shape)
-    resid = forward.embed(weights, ids).flatten(0, 1)[first_end, None]  # beginning 1 d_model
-    pos = first_end % max(ids.shape[1], 1)
+    ids = torch.tensor(rows, dtype=torch.long, device=weights.device)
+    shared = beginnings(weights, rows)
+    resid = shared.distinct(forward.embed(weights, ids))
+    pos = shared.positions
     for layer, block in enumerate(weights.blocks[:depth]):
-        projected = project(weights, block, resid, tables, pos[:, None])
-        q, k, v = [part[beginning, :, 0].transpose(1, 2) for part in projected]
+        q, k, v = map(shared.heads_everywhere, project(weights, block, resid, tables, pos))
         yield q, k, v
         if layer + 1 < depth:
-            z = attend(weights, block, q, k, v, tables)
-            z = z.transpose(1, 2).flatten(0, 1)[first_end].unsqueeze(1)  # beginning 1 head d_head
+            z = shared.distinct(attend(weights, block, q, k, v, tables).transpose(1, 2))
             resid = finish(weights, block, resid, write(weights, block, resid, z))
+
+
+class Beginnings(NamedTuple):
+    """The different beginnings of equally long rows, each to be run once: `first_end: beginning`,
+    where each first ends in the flattened rows, and `number: row pos`, the number of the one that
+    ends at each position."""
+
+    first_end: Tensor
+    number: Tensor
+
+    @property
+    def positions(self) -> Tensor:
+        """The position at which each ends. `beginning 1`"""
+        return self.first_end[:, None] % max(self.number.shape[1], 1)
+
+    def distinct(self, x: Tensor) -> Tensor:
+        """What stands at the end of each beginning. `row pos ... -> beginning 1 ...`"""
+        return x.flatten(0, 1)[self.first_end, None]
+
+    def everywhere(self, x: Tensor) -> Tensor:
+        """The same at every position again. `beginning 1 ... -> row pos ...`"""
+        return x[self.number, 0]
+
+    def heads_everywhere(self, x: Tensor) -> Tensor:
+        """The same of heads. `beginning head 1 d_head -> row head pos d_head`"""
+        return x[self.number, :, 0].transpose(1, 2)
+
+
+def beginnings(weights: Weights, rows: Sequence[Sequence[int]]) -> Beginnings:
+    """The beginnings of rows of token ids; where every position reads the whole text nothing is
+    shared."""
+    if not weights.causal:
+        return unshared(len(rows), len(rows[0]), weights.device)
+    first, number = _beginnings(rows)
+    first_end = torch.tensor(first, dtype=torch.long, device=weights.device)
+    return Beginnings(first_end, torch.tensor(number, dtype=torch.long, device=weights.device))
+
+
+def unshared(rows: int, length: int, device: torch.device) -> Beginnings:
+    """Every position of every row as a beginning of its own."""
+    first_end = torch.arange(rows * length, device=device)
+    return Beginnings(first_end, first_end.view(rows, length))
 
 
 def _beginnings(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
@@ -199,13 +233,18 @@ def scale_of(weights: Weights) -> float:
     return (config.query_scalar or config.d_head) ** -0.5 if config.family.scaled else 1.0
 
 
-def pattern(weights: Weights, matches: Tensor, bias: Tensor | None) -> Tensor:
-    """The pattern from products of queries and keys: softmax(cap(scale q k) + bias). `... key_pos`,
-    unchanged"""
+def pattern(weights: Weights, matches: Tensor, bias: Tensor | None, sinks: Tensor | None) -> Tensor:
+    """The pattern from products of queries and keys: softmax(cap(scale q k) + bias), with the sinks
+    of the heads, where they have any, shaped as the products but for keys. `... key_pos`, unchanged
+    """
     scores = matches * scale_of(weights)
     if weights.config.attn_logit_softcapping:
         scores = softcap(scores, weights.config.attn_logit_softcapping)
-    return (scores if bias is None else scores + bias).softmax(-1)
+    scores = scores if bias is None else scores + bias
+    if sinks is None:
+        return scores.softmax(-1)
+    sink = sinks[..., None].expand(*scores.shape[:-1], 1)
+    return torch.cat([scores, sink], dim=-1).softmax(-1)[..., :-1]
 
 
 def attend(
@@ -218,18 +257,20 @@ def attend(
     size = k.shape[-2]
     leading = q.shape[:-3]
     heads = q.shape[-3]
-    softcapped = bool(weights.config.attn_logit_softcapping)
+    # torch's attention knows no cap of the scores and no sinks
+    by_hand = bool(weights.config.attn_logit_softcapping) or block.sinks is not None
     bias = tables.of(block).bias
     if bias is not None:
         bias = bias[:, size - n : size, :size]
-    elif weights.causal and (n < size or softcapped):
+    elif weights.causal and (n < size or by_hand):
         bias = mask(q.new_zeros(n, size))
     q = q.flatten(0, -4)
     k = k.flatten(0, -4)
     v = v.flatten(0, -4)
-    if softcapped:  # torch's attention knows no cap of the scores
+    if by_hand:
         matches = q @ repeat_kv(k, heads).mT
-        z = pattern(weights, matches, bias) @ repeat_kv(v, heads)
+        sinks = None if block.sinks is None else block.sinks[:, None]
+        z = pattern(weights, matches, bias, sinks) @ repeat_kv(v, heads)
     else:
         z = functional.scaled_dot_product_attention(
             q,
@@ -260,7 +301,9 @@ def attend_last(
     own_match = (q * k).sum(-1, keepdim=True)
     matches = torch.cat([_grouped(q, keys.mT), own_match], dim=-1)
     bias = tables.row(block, keys.shape[-2])
-    attention = pattern(weights, matches, None if bias is None else bias.unflatten(0, groups))
+    bias = None if bias is None else bias.unflatten(0, groups)
+    sinks = None if block.sinks is None else block.sinks.unflatten(0, groups)[..., None]
+    attention = pattern(weights, matches, bias, sinks)
     from_before = _grouped(attention[..., :-1], values)
     return torch.addcmul(from_before, attention[..., -1:], v).flatten(1, 2)
 
@@ -282,7 +325,7 @@ def pattern_at(
         bias = bias[:, at, : k.shape[-2]].transpose(0, 1)
     elif weights.causal:
         bias = mask(q.new_zeros(k.shape[-2], k.shape[-2]))[at, None]
-    return pattern(weights, matches, bias)
+    return pattern(weights, matches, bias, block.sinks)
 
 
 def attend_live(
@@ -360,8 +403,9 @@ def attention_of(block: Block) -> Writer:
 
 def mlp_of(block: Block) -> Writer:
     """What the MLP of a block writes with; its input are its activations."""
-    assert block.w_out is not None
-    return Writer(block.w_out, block.b_out, block.norm_mlp_out, block.norm_mlp, block.norm_mlp_bias)
+    return Writer(
+        block.w_hidden, block.b_out, block.norm_mlp_out, block.norm_mlp, block.norm_mlp_bias
+    )
 
 
 def add(config: Config, writer: Writer, resid: Tensor, written: Tensor) -> Tensor:
@@ -389,10 +433,36 @@ def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
     x = resid
     if config.family.norm_first:
         x = _norm(resid, block.norm_mlp, block.norm_mlp_bias, config)
+    if block.experts:
+        return _activate_experts(block, x, config)
     if block.w_gate is not None and block.w_up is not None:
         return activation(_linear(x, block.w_gate, None)).mul_(_linear(x, block.w_up, None))
     assert block.w_in is not None
     return activation(_linear(x, block.w_in, block.b_in))
+
+
+def _activate_experts(block: Block, x: Tensor, config: Config) -> Tensor:
+    """The activations of a routed MLP, as `Block` has them; an expert is run for the tokens that
+    are given to it, by what they are in this very run. `... d_model -> ... d_mlp`"""
+    rows = x.flatten(0, -2)
+    shares = forward.route(block, rows, config)
+    hidden = rows.new_zeros(len(rows), block.d_mlp)
+    width = block.experts[0].w_out.shape[0]
+    for number, expert in enumerate(block.experts):
+        given = shares[:, number].nonzero()[:, 0]
+        activations = forward.activate_expert(expert, rows[given], config)
+        columns = slice(number * width, (number + 1) * width)
+        hidden[given, columns] = shares[given, number, None] * activations
+    end = len(block.experts) * width
+    if block.shared is not None:
+        activations = forward.activate_expert(block.shared, rows, config)
+        end += activations.shape[-1]
+        hidden[:, end - activations.shape[-1] : end] = (
+            forward.shared_gate(block, rows) * activations
+        )
+    if hidden.shape[-1] > end:  # the shares, which multiply the biases
+        hidden[:, end:] = shares
+    return hidden.unflatten(0, x.shape[:-1])
 
 
 def finish(weights: Weights, block: Block, resid: Tensor, resid_mid: Tensor) -> Tensor:
@@ -422,8 +492,8 @@ def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config)
     if config.family.norm == "LayerNorm":
         gain = forward.gain_of(weight, config)
         return functional.layer_norm(x, x.shape[-1:], gain, bias, config.epsilon)
-    if config.family.in_float32 and x.dtype == torch.float64:
-        # Rounded to float32 on the way, as the family's own code does.
+    if config.family.in_float32 and x.dtype != torch.float32:
+        # In float32 on the way, as the family's own code.
         return forward.norm(x, weight, bias, config)
     return functional.rms_norm(x, x.shape[-1:], forward.gain_of(weight, config), config.epsilon)
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # Vectors by position and head in a hook, by head and position in a trace.
 HEAD_VECTORS = ("q", "k", "v", "z")
 SHARED = ("k", "v")
+# How near to 1 the rows of a pattern sum: each entry of one in bfloat16 was rounded to 2^-8.
+SUMS_WITHIN = {torch.float64: 1e-5, torch.float32: 1e-5, torch.bfloat16: 2**-8}
 AT_ONE_POSITION = (*HEAD_VECTORS, "pattern", "mlp_out", "resid_pre", "resid_post")
 
 
@@ -187,8 +189,8 @@ def _stack_text(stack: Weights, recorded: Mapping[str, Sequence[Tensor]]) -> dic
 
 
 def check_hooks(model: Model, ids: Sequence[int]) -> None:
-    """Pattern rows sum to 1; a causal attention does not look ahead; an edit of one head's z
-    reaches the logits.
+    """Pattern rows sum to 1, what a sink takes among it; a causal attention does not look ahead; an
+    edit of one head's z reaches the logits.
 
     Asked of every attention on one short text. Raises ModelError naming the property that fails.
     """
@@ -212,8 +214,13 @@ def _problem_of(
 ) -> str:
     """The property of the self-check that this attention lacks; empty where it has all three."""
     pattern = whole.tensors[attention.name]["pattern"]
-    sums = pattern.sum(-1)
-    if not torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-5):
+    sums = pattern.double().sum(-1)
+    for layer, block in enumerate(whole.stacks[attention.name].blocks):
+        if block.sinks is not None:  # the rest of a row goes to the sink
+            scores = whole.tensors[attention.name]["scores"][layer].double()
+            sums[layer] += 1 - formulas.softmax_with_sink(scores, block.sinks.to(scores)).sum(-1)
+    within = SUMS_WITHIN[pattern.dtype]
+    if not torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=within):
         return "the rows of its attention pattern do not sum to 1"
     if attention.causal:
         ahead = bool((pattern.triu(1) != 0).any())

@@ -236,7 +236,7 @@ def _from_gguf(
             read = read_gguf_tokenizer(opened, config)
         tokenizer = check_tokenizer(read, config, where=file)
         bridge = boot_gguf(file, read_raw_config(opened), tokenizer, config, weights)
-    known = replace(origin, sha256=sha256_of((file,)), stored=opened.stored)
+    known = replace(origin, sha256=sha256_of((file,)), stored=opened.stored, file=file.name)
     return Model(origin.location, bridge, tokenizer, config, weights, known, device, dtype)
 
 

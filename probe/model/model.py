@@ -36,6 +36,7 @@ ACTIVATIONS = {
     "relu2": "relu_squared",
 }
 ACTIVATIONS |= {"silu": "silu", "swish": "silu"}
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
@@ -93,6 +94,10 @@ class Config:
     Layers that are `local` see a sliding window of `window` tokens, their own among them.
     `query_scalar` stands under the root in place of d_head; `attn_logit_softcapping` and
     `final_logit_softcapping` bound scores and logits; 0 where there is none.
+
+    A routed MLP gives a token to `n_chosen` of its `n_experts` experts, `d_mlp` wide each, and to a
+    shared one of `d_shared`; `normed_shares` says that the shares of the chosen ones sum to 1.
+    `swiglu_sharpness` and `swiglu_limit` are those of a clamped gate, 0 where there is none.
     """
 
     architecture: str
@@ -122,6 +127,12 @@ class Config:
     final_logit_softcapping: float = 0.0
     start_token: int | None = None
     positions: Positions = Positions()
+    n_experts: int = 0
+    n_chosen: int = 0
+    d_shared: int = 0
+    normed_shares: bool = True
+    swiglu_sharpness: float = 0.0
+    swiglu_limit: float = 0.0
 
     @property
     def family(self) -> Family:
@@ -152,7 +163,9 @@ class Model:
         c = self.config
         layers = f"{c.n_layers} + {c.n_decoder_layers}" if c.n_decoder_layers else str(c.n_layers)
         size = f"{layers} layers x {c.n_heads} heads, d_model {c.d_model}"
-        return f"<Model {self.name}: {size}, {self.origin.kind}>"
+        origin = self.origin
+        file = f", {origin.file} stored in {origin.stored}" if origin.is_quantised else ""
+        return f"<Model {self.name}: {size}, {origin.kind}{file}>"
 
 
 def refuse(where: object, problem: str, step: str) -> ModelError:
@@ -249,7 +262,10 @@ def config_from(
     if positions.rope_scaling is not None and positions.rope_scaling.factors:
         # a longer text has other frequencies from its first token on
         sizes["n_ctx"] = min(sizes["n_ctx"], int(positions.rope_scaling.length))
-    usual = {"d_mlp": 4 * d_model, "n_decoder_layers": sizes["n_layers"] if has_decoder else 0}
+    usual: dict[str, Any] = {
+        "d_mlp": 4 * d_model,
+        "n_decoder_layers": sizes["n_layers"] if has_decoder else 0,
+    }
     return Config(
         **(usual | sizes),
         architecture=kind,
@@ -270,7 +286,46 @@ def config_from(
         final_logit_softcapping=_above_0(raw, keys.final_logit_softcapping, where),
         start_token=_start_token(raw, keys, where) if has_decoder else None,
         positions=positions,
+        **_routing(raw, family, where),
     )
+
+
+def _routing(raw: Mapping[str, Any], family: Family, where: object) -> dict[str, Any]:
+    """The numbers of a routed MLP. Raises UnsupportedModel where a config has experts and its
+    family none, or a router that no formula covers."""
+    routed = family.routed
+    if routed is None:
+        key = next((key for key in EXPERTS if raw.get(key)), "")
+        if key:
+            problem = f"{key} is {raw[key]!r} in its config, and {family.name} is certified"
+            step = f"load a standard {family.name}"
+            raise unsupported(where, f"{problem} without a router and experts only", step)
+        return {}
+    scoring = raw.get("scoring_func", "softmax")
+    if scoring != "softmax":
+        problem = f"scoring_func of its router is {scoring!r} in its config"
+        raise unsupported(
+            where, f"{problem}, and only 'softmax' is certified", "load another model"
+        )
+    key = next((key for key in routed.experts if key in raw), routed.experts[0])
+    experts = size_from(raw.get(key), key, where)
+    chosen = size_from(raw.get(routed.chosen), routed.chosen, where)
+    if chosen > experts:
+        problem = f"{routed.chosen} is {chosen} and {key} {experts} in its config"
+        raise refuse(where, problem, "correct its config")
+    normed = raw.get(*routed.normed) if routed.normed[0] else routed.normed[1]
+    if not isinstance(normed, bool):
+        problem = f"{routed.normed[0]} is {normed!r} in its config"
+        raise refuse(where, problem, "give true or false")
+    sharpness, limit = routed.clamp
+    return {
+        "n_experts": experts,
+        "n_chosen": chosen,
+        "d_shared": size_from(raw.get(routed.shared), routed.shared, where) if routed.shared else 0,
+        "normed_shares": normed,
+        "swiglu_sharpness": _above_0(raw, sharpness, where),
+        "swiglu_limit": _above_0(raw, limit, where),
+    }
 
 
 def _unknown(where: object, problem: str) -> UnsupportedModel:

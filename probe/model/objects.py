@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from probe.model.architectures import FAMILIES
-from probe.model.bridge import RENAMED
+from probe.model.bridge import RENAMED, as_in_files
 from probe.model.find import name_of
 from probe.model.model import Config, config_from, refuse
 from probe.model.weights import check_finite, expected_shapes
@@ -250,7 +250,8 @@ def read_object(
         named = (raw.get("architectures") or [""])[0]
         if named in family.headless:  # says that the checkpoint had no head
             architecture = named
-        stored = {name.removeprefix(family.prefix): tensor for name, tensor in state.items()}
+        plain = {name.removeprefix(family.prefix): tensor for name, tensor in state.items()}
+        stored = as_in_files(plain, family)
         unembed = f"{family.unembed}.weight"
         head = stored.get(RENAMED.get(unembed, unembed))
         table = stored.get(f"{family.embed}.weight")

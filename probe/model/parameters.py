@@ -197,8 +197,11 @@ def sizes_of(model: "Model") -> Sizes:
     family = c.family
     attentions = sum(layers_of(attention, c) for attention in family.attentions)
     mlps = sum(
-        layers_of(attention, c) for attention in family.attentions if "out" in attention.parts
+        layers_of(attention, c)
+        for attention in family.attentions
+        if {"out", "expert_out", "experts_out"} & attention.parts.keys()
     )
+    mlps *= max(1, c.n_experts)
     plain = Sizes(
         model.name,
         attentions,
@@ -265,6 +268,7 @@ def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
 
     family = config.family
     blocks = [block for stack in read_stacks(raw, config).values() for block in stack.blocks]
+    experts = [expert for block in blocks for expert in block.experts]
 
     def named(*names: str) -> list["Tensor | None"]:
         full = [name.format(side) for name in names for side in ("", "encoder", "decoder")]
@@ -278,10 +282,14 @@ def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
         "value down": [block.w_v for block in blocks],
         "value up": [block.w_o for block in blocks],
         "attention biases": [bias for b in blocks for bias in (b.b_q, b.b_k, b.b_v, b.b_o)],
-        "MLP gate": [block.w_gate for block in blocks],
-        "MLP up": [part for block in blocks for part in (block.w_in, block.w_up)],
-        "MLP down": [block.w_out for block in blocks],
-        "MLP biases": [bias for b in blocks for bias in (b.b_in, b.b_out)],
+        "MLP gate": [b.w_gate for b in blocks] + [expert.w_gate for expert in experts],
+        "MLP up": [part for b in blocks for part in (b.w_in, b.w_up)]
+        + [expert.w_up for expert in experts],
+        "MLP down": [b.w_out for b in blocks] + [expert.w_out for expert in experts],
+        "MLP biases": [
+            *(bias for b in blocks for bias in (b.b_in, b.b_out)),
+            *(bias for expert in experts for bias in (expert.b_gate, expert.b_up, expert.b_out)),
+        ],
         "norms": [
             getattr(b, name) for b in blocks for name in (*NORMS, "norm_bias", "norm_mlp_bias")
         ]

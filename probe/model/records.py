@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from transformer_lens import ActivationCache
 
 
+def as_array(tensor: Tensor) -> Any:
+    """A tensor as a numpy array of its own type, of float32 where it is bfloat16, which numpy does
+    not know."""
+    known = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    return known.detach().cpu().numpy()
+
+
 @dataclass(frozen=True, eq=False)
 class AttentionTrace:
     """Every tensor of one attention at every layer, and ΔE of single heads; query_pos counts

@@ -9,13 +9,35 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from probe.model.architectures.family import Attention
 from probe.model.model import Config, refuse
+
+
+class Expert(NamedTuple):
+    """One expert of a routed MLP. `w_gate w_up: d_model d_mlp`, `w_out: d_mlp d_model`, biases as
+    long as the output, None where the family has none."""
+
+    w_gate: Tensor
+    w_up: Tensor
+    w_out: Tensor
+    b_gate: Tensor | None = None
+    b_up: Tensor | None = None
+    b_out: Tensor | None = None
+
+    def to(self, dtype: torch.dtype, device: str | torch.device) -> "Expert":
+        """The same weights in another type and on another device."""
+        moved = {
+            name: part.to(device, dtype)
+            for name, part in self._asdict().items()
+            if part is not None
+        }
+        return Expert(**moved)
+
 
 NORMS = ("norm", "norm_q", "norm_k", "norm_out", "norm_mlp", "norm_mlp_out")
 
@@ -30,7 +52,13 @@ class Block:
     `w_up` in a gated MLP in place of `w_in`. Norms: `norm norm_mlp` in front or behind the sum,
     `norm_out norm_mlp_out: d_model` behind what is written, `norm_q norm_k` of the queries and keys
     of each head (`d_head`) or of all heads together. A `local` layer looks back only as far as the
-    config's window.
+    config's window; one that is not `rotated` has no rotary positions. `sinks: head` are logits
+    that take part in the softmax.
+
+    A routed MLP has `experts` in place of `w_out`, a router `w_router: d_model expert`, and where
+    the family has it one more expert, `shared`, for every token, with a gate `w_shared: d_model 1`.
+    Its activations are those of all experts side by side, times the token's shares, 0 for experts
+    that it is not given to; then, where experts have a bias, the shares themselves.
     """
 
     w_q: Tensor
@@ -55,6 +83,12 @@ class Block:
     w_up: Tensor | None = None
     w_out: Tensor | None = None
     b_out: Tensor | None = None
+    experts: tuple[Expert, ...] = ()
+    w_router: Tensor | None = None
+    b_router: Tensor | None = None
+    shared: Expert | None = None
+    w_shared: Tensor | None = None
+    sinks: Tensor | None = None
     local: bool = False
     rotated: bool = True
 
@@ -72,9 +106,29 @@ class Block:
         return _side_by_side(self.w_q), None if self.b_q is None else self.b_q.flatten()
 
     @property
+    def has_mlp(self) -> bool:
+        """Whether an MLP stands behind this attention."""
+        return self.w_out is not None or bool(self.experts)
+
+    @cached_property
+    def w_hidden(self) -> Tensor:
+        """What the activations of the MLP are multiplied with: W_out, of all experts below each
+        other, then their biases. `d_mlp d_model`"""
+        if self.w_out is not None:
+            return self.w_out
+        parts = [expert.w_out for expert in self.experts]
+        parts += [] if self.shared is None else [self.shared.w_out]
+        parts += [expert.b_out[None] for expert in self.experts if expert.b_out is not None]
+        return torch.cat(parts)
+
+    @property
     def d_mlp(self) -> int:
-        """The width of the MLP behind this attention, 0 where there is none."""
-        return 0 if self.w_out is None else self.w_out.shape[0]
+        """How many activations the MLP behind this attention has, 0 where there is none."""
+        if self.w_out is not None:
+            return self.w_out.shape[0]
+        experts = [*self.experts, *([] if self.shared is None else [self.shared])]
+        biases = sum(expert.b_out is not None for expert in self.experts)
+        return sum(expert.w_out.shape[0] for expert in experts) + biases
 
     def to(self, dtype: torch.dtype, device: str | torch.device) -> "Block":
         """The same weights in another type and on another device."""
@@ -83,6 +137,10 @@ class Block:
             weight = getattr(self, field.name)
             if isinstance(weight, Tensor):
                 tensors[field.name] = weight.to(device, dtype)
+            elif isinstance(weight, Expert):
+                tensors[field.name] = weight.to(dtype, device)
+        if self.experts:
+            tensors["experts"] = tuple(expert.to(dtype, device) for expert in self.experts)
         return replace(self, **tensors)
 
 
@@ -201,7 +259,9 @@ def _named_shapes(config: Config, stored: Container[str]) -> Iterator[tuple[str,
         for layer in range(layers_of(attention, config)):
             for role, (name, shape) in attention.parts.items():
                 if role not in absent:
-                    yield attention.layers.format(layer) + name, shape
+                    numbers = range(config.n_experts) if "{}" in name else (None,)
+                    for number in numbers:
+                        yield attention.layers.format(layer) + name.format(number), shape
     if config.has_head:
         yield from family.head.items()
         if not config.tied:
@@ -238,6 +298,8 @@ def _size(word: str, config: Config) -> int:
         "t": config.n_token_types,
         "p": config.positions.rows,
         "b": config.positions.buckets,
+        "x": config.n_experts,
+        "s": config.d_shared,
     }
     return sizes[word]
 
@@ -245,11 +307,13 @@ def _size(word: str, config: Config) -> int:
 def _block(
     weights: Mapping[str, Tensor], attention: Attention, layer: int, config: Config
 ) -> Block:
+    layer_name = attention.layers.format(layer)
+
     def raw(role: str, kind: str = "weight") -> Any:
         # in a parallel block of GPT-J one norm serves attention and MLP
         shares_norm = config.family.parallel and role == "norm_mlp" and role not in attention.parts
         name, _ = attention.parts.get("norm" if shares_norm else role, ("", ""))
-        return weights.get(f"{attention.layers.format(layer)}{name}.{kind}")
+        return weights.get(f"{layer_name}{name}.{kind}")
 
     def matrix(role: str) -> Any:  # formulas are input x output
         stored = raw(role)
@@ -273,10 +337,52 @@ def _block(
         w_up=up,
         w_out=matrix("out"),
         b_out=raw("out", "bias"),
+        w_router=matrix("router"),
+        b_router=raw("router", "bias"),
+        w_shared=matrix("shared_router"),
+        sinks=weights.get(layer_name + attention.parts.get("sinks", ("", ""))[0]),
+        **_experts(weights, attention, layer_name, config),
         local=bool(config.local) and config.local[layer],
         rotated=not (config.positions.unrotated and config.positions.unrotated[layer]),
         **_projections(raw, matrix, config, attention.fused),
     )
+
+
+def _experts(
+    weights: Mapping[str, Tensor], attention: Attention, layer_name: str, config: Config
+) -> dict[str, Any]:
+    """The experts of a routed MLP, and the one that every token is given to."""
+
+    def named(role: str, number: int | None = None) -> Tensor:
+        return weights[f"{layer_name}{attention.parts[role][0].format(number)}.weight"].T
+
+    def whole(role: str) -> Tensor:
+        return weights[layer_name + attention.parts[role][0]]
+
+    found: dict[str, Any] = {}
+    if "expert_out" in attention.parts:
+        roles = ("expert_gate", "expert_up", "expert_out")
+        found["experts"] = tuple(
+            Expert(*(named(role, number) for role in roles)) for number in range(config.n_experts)
+        )
+    if "experts_out" in attention.parts:
+        # gate and up stand coordinate by coordinate
+        joined, bias = whole("experts_gate_up"), whole("experts_gate_up_bias")
+        gates, ups = joined.unflatten(-1, (-1, 2)).unbind(-1)
+        gate_biases, up_biases = bias.unflatten(-1, (-1, 2)).unbind(-1)
+        parts = (
+            gates,
+            ups,
+            whole("experts_out"),
+            gate_biases,
+            up_biases,
+            whole("experts_out_bias"),
+        )
+        found["experts"] = tuple(Expert(*of_one) for of_one in zip(*parts, strict=True))
+    if "shared_out" in attention.parts:
+        roles = ("shared_gate", "shared_up", "shared_out")
+        found["shared"] = Expert(*(named(role) for role in roles))
+    return found
 
 
 def _projections(

@@ -13,7 +13,6 @@ checks     view: controls, power, certificate, data, tables to download
 report     the report of a study, what a notebook shows of a result, the writer of every kind of
            result
 walk       the page of one sentence, step by step
-sweep      the page of a sweep, from its shards alone
 templates/ the pages themselves: headings, sentences, captions and the method in words
 output     a self-contained HTML file; page, tables and manifest as files; whether a folder can be
            written

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from probe.evidence.columns import LEADERS
 from probe.evidence.findings import MOVERS, BesideNouns, CreditedCue, HeadFinding, WordFindings
 from probe.evidence.tables import NOT_ASKED_FOR
-from probe.stats.numbers import counted, listed, ordinal
+from probe.stats.numbers import counted, listed, ordinal, percent
 
 NAMED = 4  # heads that the sentence over all words names
 FEW_LAYERS = 3  # layers that are named one by one
@@ -112,11 +112,43 @@ def _over_all_words(findings: Sequence[WordFindings], shared: Sequence[str]) -> 
         return f"No single head was shown to move {every_word}: each has heads of its own."
     if len(shared) == 1:
         return f"The same head, {shared[0]}, moves {every_word}."
+    leading = [head.name for head in findings[0].leaders]
+    if len(leading) > 1 and all(_leads(leading, finding) for finding in findings):
+        number = counted(len(leading), "head", words=True).lower()
+        return f"The same {number}, {listed(leading)}, lead for {every_word}{_how_few(findings)}."
     heads = counted(len(shared), "head", words=True).lower()
     names = listed(list(shared[:NAMED]))
     if len(shared) > NAMED:
         return f"The same {heads} move {every_word}, {names} among them."
     return f"The same {heads}, {names}, move {every_word}."
+
+
+def _leads(names: Sequence[str], finding: WordFindings) -> bool:
+    """Whether these heads are the leading ones of a word, and all of them were shown to move it."""
+    movers = {head.name for head in finding.movers}
+    return {head.name for head in finding.leaders} == {*names} <= movers
+
+
+def _how_few(findings: Sequence[WordFindings]) -> str:
+    """How much the smallest sets keep of the way between the meanings, beside the best random set;
+    nothing where a word has none, or a random set does as well."""
+    sets = [(finding.smallest_set, finding.random_sets) for finding in findings]
+    if not all(few and drawn and drawn.best < few.faithfulness for few, drawn in sets):
+        return ""
+    sizes = [len(few.names) for few, _ in sets if few]
+    kept = [few.faithfulness for few, _ in sets if few]
+    best = max(drawn.best for _, drawn in sets if drawn)
+    heads = counted(max(sizes), "head", words=True).lower()
+    if min(sizes) < max(sizes):
+        heads = f"{counted(min(sizes), 'head', words=True).split()[0].lower()} to {heads}"
+    shares = f"{100 * min(kept):.0f} to {percent(max(kept))}"
+    if percent(min(kept)) == percent(max(kept)):
+        shares = percent(max(kept))
+    keep = "keeps" if max(sizes) == 1 else "keep"
+    return (
+        f": alone, {heads} {keep} {shares} of the way between the meanings, the best of as many "
+        f"drawn at random {percent(best)}"
+    )
 
 
 def _every_word(findings: Sequence[WordFindings]) -> str:
@@ -200,8 +232,9 @@ def sentence(finding: WordFindings) -> str:
     changes = f"{opening} the vector of “{word}” changes with its {what}"
     if finding.all_confounded:
         return (
-            f"{changes}, but also with something that has no meaning: what brings it about cannot "
-            "be told."
+            f"{changes}, but its sentences differ in more than meaning: they can also be told "
+            f"apart {_by(finding.confounders)}. Sentences in pairs that differ in the cue alone "
+            "would decide what brings it about."
         )
     if not finding.movers:
         return f"{changes}, but no single attention head was shown to bring that about."
@@ -330,7 +363,7 @@ def _confirmed(finding: WordFindings) -> str:
     each = "" if len(finding.pairs) == 1 else " for each pair of meanings"
     return (
         f"{which}, on {swapped} of sentences ({cues} of cue words){each}, "
-        "read along axes fitted without them."
+        "tested on sentences that the measurement had not seen."
     )
 
 

@@ -5,7 +5,7 @@ Records and frames in, plain values and charts out; the sentences stand in the t
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -160,7 +160,9 @@ def _left_out(left_out: pd.DataFrame) -> list[Section]:
 
 def downloads(frames: Frames, what: Mapping[str, str] = TABLES) -> list[Section]:
     """The tables in the page's folder, and `what` each holds."""
-    return [
-        {"name": name, "what": what.get(name, ""), "rows": len(frame)}
-        for name, frame in frames.items()
-    ]
+    return [download(name, len(frame), what.get(name, "")) for name, frame in frames.items()]
+
+
+def download(name: str, rows: int, what: str, files: Sequence[str] = ("CSV", "Parquet")) -> Section:
+    """A table to download: in which folder and under which name, and as which files."""
+    return {"name": name, "what": what, "rows": rows, "files": files}

@@ -37,10 +37,21 @@ def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
     return {
         "limit": percent(charts.effect_limit(heads, mlps)),
         "charts": [
-            (finding.index, finding.word, charts.head_map(heads, finding.word, mlps, legend=False))
+            (
+                finding.index,
+                finding.word,
+                charts.head_map(
+                    heads, finding.word, mlps, read_at=finding.read_depth, legend=False
+                ),
+            )
             for finding in drawn
         ],
         "mlps": bool(len(mlps)),
+        "read": [
+            (finding.word, finding.read_depth)
+            for finding in drawn
+            if finding.read_depth in set(heads["layer"])
+        ],
         "unranked": [finding.word for finding in findings.values() if not finding.heads],
         "counted": [(finding.word, *_clear_and_all(finding)) for finding in drawn],
         "more": bool((pd.concat([marked["comparison"], mlps["comparison"]]) == charts.MORE).any()),

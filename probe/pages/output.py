@@ -15,15 +15,17 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pandas as pd
+import pyarrow
+import pyarrow.parquet
 import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -33,7 +35,13 @@ from probe.charts.ablation import accuracy_without
 from probe.errors import InputError
 from probe.evidence.columns import LEADERS, dictionary
 from probe.pages.sentences import BAR, TINTS
-from probe.provenance import manifest, sha256_of_bytes, write_atomically
+from probe.provenance import (
+    manifest,
+    sha256_of_bytes,
+    sha256_of_file,
+    write_atomically,
+    write_parts_atomically,
+)
 from probe.stats.numbers import (
     counted,
     decimal,
@@ -55,8 +63,8 @@ if TYPE_CHECKING:
 TEMPLATES = Path(__file__).parent / "templates"
 REPORT = "ambiguity.html"
 WALK = "walk.html"
-SWEEP = "sweep.html"
-PAGES = (REPORT, WALK, SWEEP)
+SURVEY = "survey.html"
+PAGES = (REPORT, WALK, SURVEY)
 
 
 def environment(*folders: str | Path) -> Environment:
@@ -184,23 +192,40 @@ def write_folder(
     *,
     frames: Mapping[str, pd.DataFrame],
     made: dict[str, Any],
+    streams: Mapping[str, Iterable[pd.DataFrame]] | None = None,
 ) -> Path:
     """Write the pages, by file name, the tables and the manifest `made` (the files' hashes are
     added).
 
-    Returns the folder. Raises InputError when it cannot be written.
+    `streams`: tables that are never held as a whole, part by part, as Parquet alone. Returns the
+    folder. Raises InputError when it cannot be written.
     """
     check_folder(out)
     files = {name: page.encode() for name, page in pages.items()} | tables(frames)
-    listed = made | {
-        "files": {name: sha256_of_bytes(content) for name, content in sorted(files.items())}
-    }
+    hashes = {name: sha256_of_bytes(content) for name, content in files.items()}
+    # The longest first: a page that is there finds its tables beside it.
+    for name, parts in (streams or {}).items():
+        path = write_parts_atomically(Path(out) / f"{name}.parquet", partial(_write_parts, parts))
+        hashes[f"{name}.parquet"] = sha256_of_file(path)
     for name, content in files.items():
         write_atomically(Path(out) / name, content)
+    listed = made | {"files": dict(sorted(hashes.items()))}
     write_atomically(
         Path(out) / "manifest.json", json.dumps(listed, indent=2, ensure_ascii=False) + "\n"
     )
     return Path(out)
+
+
+def _write_parts(parts: Iterable[pd.DataFrame], opened: BinaryIO) -> None:
+    """The parts, of which there are some, one after the other as groups of rows of one Parquet
+    file."""
+    writer = None
+    for part in parts:
+        table = pyarrow.Table.from_pandas(part, preserve_index=False)
+        writer = writer or pyarrow.parquet.ParquetWriter(opened, table.schema)
+        writer.write_table(table)
+    if writer is not None:
+        writer.close()
 
 
 def made_by(result: "Study | Walk", command: str) -> dict[str, Any]:

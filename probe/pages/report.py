@@ -24,11 +24,14 @@ from probe.evidence.columns import LEADERS, dictionary
 from probe.evidence.evaluation import Evaluation
 from probe.evidence.findings import Frames, WordFindings
 from probe.evidence.study import Study
+from probe.evidence.survey_run import Survey
 from probe.model.records import Trace
 from probe.pages import checks, heads, output, paths, sentences, words
 from probe.pages.answer import answer
 from probe.pages.attribution_graph import graphs
 from probe.pages.output import REPORT
+from probe.pages.survey import notebook_html as survey_html
+from probe.pages.survey import write_survey
 from probe.pages.verdicts import MEANINGS, with_reasons
 from probe.pages.walk import notebook_html, write_walk
 from probe.walkthrough.walk import Walk
@@ -36,8 +39,8 @@ from probe.walkthrough.walk import Walk
 
 @singledispatch
 def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """Write a study, a walk or an evaluation into the folder `out`: its page, its tables and the
-    manifest.
+    """Write a study, a walk, a survey or an evaluation into the folder `out`: its page, its tables
+    and the manifest.
 
     Returns the path of the page; of an evaluation, which has none, that of the folder. `command` is
     named as what made it. The same result gives the same bytes; times of day live only in the
@@ -50,12 +53,14 @@ def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Pat
         'walk.html'
     """
     raise TypeError(
-        f"write: got a {type(result).__name__}, expected what probe.study, walk or evaluate returns"
+        f"write: got a {type(result).__name__}, expected what probe.study, walk, survey or "
+        "evaluate returns"
     )
 
 
 write.register(Walk, write_walk)
 write.register(Evaluation, output.write_evaluation)
+write.register(Survey, write_survey)
 
 
 @write.register
@@ -127,6 +132,7 @@ def hues(findings: Mapping[str, WordFindings]) -> dict[str, dict[str, str]]:
 
 
 html_of.register(Walk, notebook_html)
+html_of.register(Survey, survey_html)
 
 
 @html_of.register
@@ -178,6 +184,7 @@ def _study(study: Study) -> str:
         .render(
             model_name=study.model_name,
             origin=study.origin.kind,
+            quantised=study.origin.quantised(study.certificate.dtype),
             answer=answer(findings),
             findings=findings,
             frames=study.frames,

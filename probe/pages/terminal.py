@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from time import monotonic
@@ -83,6 +83,9 @@ def print_evaluation(evaluation: "Evaluation") -> None:
     if evaluation.without is not None:
         print_table(*without_of(evaluation))
         typer.echo()
+        if len(evaluation.words) > 1:
+            print_table(*without_words_of(evaluation))
+            typer.echo()
         for line in without_sentences(evaluation):
             typer.echo(line)
         typer.echo()
@@ -117,65 +120,89 @@ def means_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
         angle = "" if math.isnan(row["angle"]) else f"{row['angle']:.2f}"
         rows.append([row["method"], label, *_scores(row), angle])
     count = counted(len(evaluation.words), "word")
-    return [f"mean over {count}", "read", "accuracy", "macro-F1", "angle"], rows
+    return [f"mean over {count}", "read", "accuracy", "macro-F1", "angle (°)"], rows
 
 
 def without_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
     """Header and rows: accuracy by depth, the mean over the words, and how far it falls with heads
     taken out, beside random sets; in per cent and percentage points."""
-    from probe.evidence.ablation import KINDS
-    from probe.stats.numbers import counted, decimal
+    from probe.stats.numbers import counted
 
-    header = [f"mean over {counted(len(evaluation.words), 'word')}", "accuracy"]
+    rows = [_without_cells(of_depth[0]["label"], of_depth) for of_depth in _without(evaluation)]
+    return _without_header(f"mean over {counted(len(evaluation.words), 'word')}"), rows
+
+
+def without_words_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
+    """The same of every word, at the depth chosen in training, which stands last."""
+    from probe.evidence.ablation import CHOSEN
+
+    rows = [
+        _without_cells(word, _without(evaluation, word)[-1]) for word in evaluation.words["word"]
+    ]
+    return _without_header(CHOSEN), rows
+
+
+def _without_header(first: str) -> list[str]:
+    header = [first, "accuracy"]
     for replacement in REPLACED.values():
         header += [f"with {replacement}", "falls by", "random sets by"]
-    by_kind = [_mean_without(evaluation, kind) for kind in KINDS]
-    rows = []
-    for of_depth in zip(*by_kind, strict=True):
-        cells = [of_depth[0]["label"], f"{100 * of_depth[0]['accuracy']:.1f}"]
-        for row in of_depth:
-            low, high = (100 * row[f"random_{end}"] for end in ("least", "most"))
-            cells += [f"{100 * row['accuracy_without']:.1f}", _points(row, "fall")]
-            cells.append(f"{decimal(low, 1)} to {decimal(high, 1)}")
-        rows.append(cells)
-    return header, rows
+    return header
+
+
+def _without_cells(first: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line of such a table; `rows`: of each kind."""
+    from probe.stats.numbers import decimal
+
+    cells = [first, f"{100 * rows[0]['accuracy']:.1f}"]
+    for row in rows:
+        least, most = (decimal(100 * row[f"random_{end}"], 1) for end in ("least", "most"))
+        cells += [f"{100 * row['accuracy_without']:.1f}", _points(row), f"{least} to {most}"]
+    return cells
 
 
 def without_sentences(evaluation: "Evaluation") -> list[str]:
     """What taking the heads out costs at the depth chosen in training, a sentence for each way."""
-    from probe.evidence.ablation import KINDS
-    from probe.stats.numbers import decimal, listed
+    from probe.stats.numbers import counted, decimal, listed
 
     names = listed(evaluation.heads_out)
     sentences = []
-    for kind in KINDS:
-        row = _mean_without(evaluation, kind)[-1]
+    for replacement, row in zip(REPLACED.values(), _without(evaluation)[-1], strict=True):
         sentences.append(
-            f"Without {names} at the word ({REPLACED[kind]} instead), accuracy at the "
-            f"{row['label']} falls from {100 * row['accuracy']:.1f} % to "
-            f"{100 * row['accuracy_without']:.1f} % (macro-F1 from {100 * row['macro_f1']:.1f} % "
-            f"to {100 * row['macro_f1_without']:.1f} %), by {_points(row, 'fall')} percentage "
-            f"points; without random sets of as many other heads a layer ({row['random_sets']} "
-            f"sets) by {decimal(100 * row['random_fall'], 1)} on average and by "
+            f"Without {names} at the word ({replacement} instead), accuracy at the {row['label']} "
+            f"is {100 * row['accuracy_without']:.1f} %, with them {100 * row['accuracy']:.1f} % "
+            f"(macro-F1 {100 * row['macro_f1_without']:.1f} % and {100 * row['macro_f1']:.1f} %): "
+            f"it falls by {_points(row)} percentage points. Without random sets of as many other "
+            f"heads a layer ({row['random_sets']} sets) it falls by "
+            f"{decimal(100 * row['random_fall'], 1)} on average, by "
             f"{decimal(100 * row['random_most'], 1)} at most."
+        )
+    early = int((evaluation.words["depth"] <= evaluation.first_layer_out).sum())
+    if early:
+        sentences.append(
+            f"For {counted(early, 'word')} of {len(evaluation.words)} the depth chosen in training "
+            "lies before these heads, where nothing can change."
         )
     return sentences
 
 
-def _mean_without(evaluation: "Evaluation", kind: str) -> list[dict[str, Any]]:
-    """The rows of one kind that are means over the words, by depth; the chosen one is last."""
-    assert evaluation.without is not None
+def _without(
+    evaluation: "Evaluation", word: str | None = None
+) -> list[tuple[Mapping[str, Any], ...]]:
+    """The rows of a word, by default of the mean over the words, depth by depth: one of each kind.
+    The depth chosen in training is last."""
     frame = evaluation.without
-    of_kind = frame[frame["word"].isna() & (frame["kind"] == kind)]
-    return [{str(name): value for name, value in row.items()} for row in of_kind.to_dict("records")]
+    assert frame is not None
+    of_word = frame[frame["word"].isna() if word is None else frame["word"] == word]
+    by_kind = [of_word[of_word["kind"] == kind].to_dict("records") for kind in REPLACED]
+    return list(zip(*by_kind, strict=True))
 
 
-def _points(row: Mapping[str, float], name: str) -> str:
-    """A difference of accuracies in percentage points, with its interval."""
+def _points(row: Mapping[str, Any]) -> str:
+    """The fall of an accuracy in percentage points, with its interval."""
     from probe.stats.numbers import decimal, interval
 
-    low, high = (100 * row[f"{name}_{end}"] for end in ("low", "high"))
-    return f"{decimal(100 * row[name], 1)} {interval(low, high, 1)}"
+    low, high = (100 * row[f"fall_{end}"] for end in ("low", "high"))
+    return f"{decimal(100 * row['fall'], 1)} {interval(low, high, 1)}"
 
 
 def _scores(row: Mapping[Any, float], prefix: str = "") -> list[str]:

@@ -43,6 +43,7 @@ from torch import Tensor
 
 from probe.model import fused
 from probe.model.attention import repeat_kv
+from probe.model.records import as_array
 from probe.model.weights import Weights
 from probe.patching.heads import BATCH_NUMBERS, Rows
 from probe.patching.pair import (
@@ -115,7 +116,7 @@ class Edges:
         columns: dict[str, NDArray[np.generic]] = {}
         for name in EDGE_DTYPE.names or ():
             columns[name] = self.edges[name]
-        columns["fraction"] = self.fraction.mean((0, 1)).numpy()
+        columns["fraction"] = as_array(self.fraction.mean((0, 1)))
         columns["direct"] = self.share("direct", direction)
         columns["total"] = self.share("total", direction)
         columns["sampled"] = self.sampled
@@ -176,7 +177,7 @@ def edges(
             directs.append(direct)
             swaps.append(_swapped(reading, receiving, mlps=mlps))
         could_reach = _could_reach(array, fractions, swaps, receiving)
-        could = (could_reach / gap[:, 0].sum().abs()).cpu().numpy()
+        could = as_array(could_reach / gap[:, 0].sum().abs())
         leading = np.isin(np.arange(len(could)), order(could)[:most]) & (could >= reach)
         sampled = np.zeros_like(leading)
         others = np.random.default_rng(seed).permutation(np.flatnonzero(~leading))
@@ -308,11 +309,10 @@ def _arriving(cache: PairCache, pos: int) -> Iterator[Arriving]:
     entering = _donor_less_own(cache.layers[0].resid_pre[:, pos, None])
     for number, layer in enumerate(cache.layers):
         block = cache.weights.blocks[number]
-        assert block.w_out is not None
         heads = torch.einsum("rhe,hed->rhd", _donor_less_own(layer.z[:, pos]), block.w_o)
         middle = _changes_behind(cache, Site(number, Part.ATTENTION), pos, entering, heads)
         yield Arriving(entering, entering if parallel else middle)
-        mlp = _donor_less_own(layer.hidden[:, pos, None]) @ block.w_out
+        mlp = _donor_less_own(layer.hidden[:, pos, None]) @ block.w_hidden
         entering = _changes_behind(cache, Site(number, Part.MLP), pos, middle, mlp)
 
 
@@ -357,11 +357,10 @@ def moved_mlp(cache: PairCache, layer: int, pos: int, changes: Tensor) -> Tensor
     """What a block's MLP writes otherwise with each change of the stream at `pos` alone. `recipient
     variant d_model`"""
     block = cache.weights.blocks[layer]
-    assert block.w_out is not None
     stream = cache.stream(cache.mlp_input(layer))[:, pos, None]
     # As it was comes first, so that nothing but the change is left.
     hidden = fused.activate(cache.weights, block, torch.cat([stream, stream + changes], dim=1))
-    return (hidden[:, 1:] - hidden[:, :1]) @ block.w_out
+    return (hidden[:, 1:] - hidden[:, :1]) @ block.w_hidden
 
 
 def _indices(values: ArrayLike, cache: PairCache) -> Tensor:
@@ -398,7 +397,9 @@ def receiver_z(
     values[:, variant[into_value], pos[into_value]] = v[:, into_value]
     bias = cache.tables.row(block, receiver)
     matches = (keys @ queries[..., None])[..., 0]
-    pattern = fused.pattern(weights, matches, None if bias is None else bias[head, 0])
+    bias = None if bias is None else bias[head, 0]
+    sinks = None if block.sinks is None else block.sinks[head]
+    pattern = fused.pattern(weights, matches, bias, sinks)
     return (pattern[:, :, None] @ values)[:, :, 0]
 
 
@@ -432,7 +433,8 @@ def _moved_by_every_sender(
         if channel == KEY:
             matches = matches.repeat(1, 1, k.shape[2], 1)
             matches[..., pos] = (queries * k).sum(-1)
-        pattern = fused.pattern(weights, matches, cache.tables.row(block, receiver))
+        sinks = None if block.sinks is None else block.sinks[:, None]
+        pattern = fused.pattern(weights, matches, cache.tables.row(block, receiver), sinks)
         # The rest of what is read does not change with one value, so it drops out.
         z = pattern[..., pos, None] * v if channel == VALUE else pattern @ values[:, :, readable]
         yield receiver, z[:, :, 1:] - z[:, :, :1]
@@ -490,10 +492,9 @@ def _measure_mlp(
     """Fraction and direct effect of the edges into the MLP of a block at one position. `->
     recipient sender, recipient sender direction`"""
     cache = reading.cache
-    w_out = cache.weights.blocks[layer].w_out
-    assert w_out is not None
+    w_hidden = cache.weights.blocks[layer].w_hidden
     pos = cache.at + offset
-    swapped = _donor_less_own(cache.layers[layer].hidden[:, pos, None]) @ w_out
+    swapped = _donor_less_own(cache.layers[layer].hidden[:, pos, None]) @ w_hidden
     moved = moved_mlp(cache, layer, pos, changes)[:, None]
     direct = moved.new_zeros(*moved.shape[:-1], len(reading.directions))
     if offset == 0:

@@ -363,7 +363,6 @@ def _read_out(
     """How far variants move behind the last MLP, whose activations are projected on the directions
     unwritten."""
     hidden = fused.activate(weights, block, resid if weights.config.family.parallel else resid_mid)
-    assert block.w_out is not None
     stream_moved = resid_mid - resid_mid[:, :1]
     hidden_moved = hidden - hidden[:, :1]
-    return stream_moved @ directions.T + hidden_moved @ (block.w_out @ directions.T)
+    return stream_moved @ directions.T + hidden_moved @ (block.w_hidden @ directions.T)

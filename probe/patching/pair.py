@@ -26,7 +26,7 @@ from torch import Tensor
 
 from probe.errors import InputError
 from probe.model import forward, fused
-from probe.model.fused import KeysValues, PositionTables, Writer
+from probe.model.fused import Beginnings, KeysValues, PositionTables, Writer
 from probe.model.weights import Block, Weights
 from probe.patching.heads import Rows, require_depth, target_texts
 
@@ -77,7 +77,8 @@ class LayerCache(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class PairCache:
     """The two runs of a pair, each the other's donor: row 0 is a, row 1 is b; the word stands at
-    `at` in both. `final: row pos d_model`, the stream after the last of `layers`.
+    `at` in both. `final: row pos d_model`, the stream after the last of `layers`. Of several pairs
+    all rows a stand in front of all rows b.
 
     With a `donor`, its rows give to these, row by row, and may be longer or shorter: what is given
     to a position here stands `shift` positions further there.
@@ -105,7 +106,8 @@ class PairCache:
         """What a layer of the donor computed at a position, by its name in `LayerCache`. `row 1
         ...`"""
         if self.donor is None:
-            return getattr(self.layers[layer], name)[:, pos, None].roll(1, 0)
+            own = getattr(self.layers[layer], name)[:, pos, None]
+            return own.roll(len(own) // 2, 0)
         return getattr(self.donor.layers[layer], name)[:, pos + self.shift, None]
 
     def stream(self, site: Site) -> Tensor:
@@ -136,10 +138,12 @@ class HeadPatch(NamedTuple):
 
 
 def cache_pair(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: int) -> PairCache:
-    """Both runs of a pair, with all that the first `depth` blocks compute, at every position."""
+    """Both runs of a pair, with all that the first `depth` blocks compute, at every position; or
+    those of several pairs of equal length, all first members in front of all second ones."""
     ids = torch.tensor(rows, dtype=torch.long, device=weights.device)
     tables = fused.position_tables(weights, ids.shape[1])
-    layers, final = _run(weights, forward.embed(weights, ids), tables, [None] * depth)
+    shared = fused.beginnings(weights, rows)
+    layers, final = _run(weights, forward.embed(weights, ids), tables, [None] * depth, shared)
     return PairCache(weights, tables, layers, final, at)
 
 
@@ -148,17 +152,23 @@ def _run(
     resid: Tensor,
     tables: PositionTables,
     before: Sequence[KeysValues | None],
+    shared: Beginnings | None = None,
     patch: HeadPatch | None = None,
 ) -> tuple[tuple[LayerCache, ...], Tensor]:
     """What as many blocks as `before` has entries compute, and the stream behind them, at the
     positions behind those whose keys and values are given in `before`. k and v are those of all
     positions. `row pos d_model`
+
+    `shared`: beginnings that several rows have in common, which are computed once.
     """
     start = before[0][0].shape[-2] if before and before[0] is not None else 0
-    pos = torch.arange(start, start + resid.shape[1], device=weights.device)[None]
+    if shared is None:
+        shared = fused.unshared(len(resid), resid.shape[1], weights.device)
+    pos = start + shared.positions
+    here = shared.distinct(resid)  # beginning 1 d_model
     layers = []
     for number, (block, earlier) in enumerate(zip(weights.blocks, before, strict=False)):
-        q, k, v = fused.project(weights, block, resid, tables, pos)
+        q, k, v = map(shared.heads_everywhere, fused.project(weights, block, here, tables, pos))
         if earlier is not None:
             k = torch.cat([earlier[0], k], dim=-2)
             v = torch.cat([earlier[1], v], dim=-2)
@@ -166,13 +176,15 @@ def _run(
         if patch is not None:
             own = z[0, patch.at - start]
             z[0, patch.at - start] = patch_heads(own, patch.z[number], patch.heads[number])
-        resid_mid = fused.write(weights, block, resid, z)
-        mlp_input = resid if weights.config.family.parallel else resid_mid
+        resid_pre = shared.everywhere(here)
+        here_mid = fused.write(weights, block, here, shared.distinct(z))
+        mlp_input = here if weights.config.family.parallel else here_mid
         hidden = fused.activate(weights, block, mlp_input)
-        layers.append(LayerCache(resid, q, k, v, z, resid_mid, hidden))
-        # A copy, because the MLP's write is added in place and resid_mid is cached.
-        resid = fused.write_mlp(weights, block, resid_mid.clone(), hidden)
-    return tuple(layers), resid
+        # Copies, because the MLP's write is added in place.
+        resid_mid = shared.everywhere(here_mid)
+        layers.append(LayerCache(resid_pre, q, k, v, z, resid_mid, shared.everywhere(hidden)))
+        here = fused.write_mlp(weights, block, here_mid, hidden)
+    return tuple(layers), shared.everywhere(here)
 
 
 def patch_heads(z: Tensor, donor_z: Tensor, heads: Tensor) -> Tensor:
@@ -269,10 +281,12 @@ def run_patched(cache: PairCache, pos: int, starts: Mapping[Site, Tensor]) -> di
                 spread = spread[:, :, cache.at - first, None]
             resid_mid = fused.write(cache.weights, block, spread, z)
         started = _with_starts(local[:, :0], starts, Site(number, Part.MLP))
-        entering = layer.resid_pre[:, pos, None].expand_as(started)
-        finished = fused.finish(
-            cache.weights, block, _joined(spread, entering), _joined(resid_mid, started)
-        )
+        behind = _joined(resid_mid, started)
+        entering = behind
+        if cache.weights.config.family.parallel:  # elsewhere the MLP does not read what entered
+            of_started = layer.resid_pre[:, pos, None].expand_as(started)
+            entering = _joined(spread, of_started)
+        finished = fused.finish(cache.weights, block, entering, behind)
         spread, local = _parted(finished, spread.shape)
     local = _with_starts(local, starts, cache.end)
     word = cache.final[:, None, cache.at]
@@ -455,7 +469,7 @@ def run_with_patch(cache: PairCache, patch: HeadPatch) -> PatchedRun:
     before = [(layer.k[:1, :, :start], layer.v[:1, :, :start]) for layer in cache.layers]
     with torch.inference_mode():
         entering = cache.layers[0].resid_pre[:1, start:]
-        layers, final = _run(weights, entering, cache.tables, before, patch)
+        layers, final = _run(weights, entering, cache.tables, before, patch=patch)
         streams = [*(layer.resid_pre for layer in layers), final]
         stream = torch.stack([resid[0, patch.at - start] for resid in streams])
     return PatchedRun([(layer.k, layer.v) for layer in layers], final[0], stream)

@@ -192,13 +192,18 @@ def _effects_at(
         site: torch.cat([stream for _, stream in changes], dim=1)
         for site, changes in at_site.items()
     }
-    moved: dict[tuple[str, int], Tensor] = {}
-    for site, changes in run_patched(cache, pos, starts).items():
-        counts = [stream.shape[1] for _, stream in at_site[site]]
-        apart = read(changes).split(counts, dim=1)
-        for (key, _), tensor in zip(at_site[site], apart, strict=True):
-            moved[key] = tensor
-    return moved
+    # Read all at once: what a reading costs may hardly depend on how many variants it is of.
+    changes = run_patched(cache, pos, starts)
+    sites = list(changes)
+    read_out = read(torch.cat([changes[site] for site in sites], dim=1))
+    counts = [len_of for site in sites for len_of in _variants(at_site[site])]
+    keys = [key for site in sites for key, _ in at_site[site]]
+    return dict(zip(keys, read_out.split(counts, dim=1), strict=True))
+
+
+def _variants(changes: Sequence[tuple[tuple[str, int], Tensor]]) -> list[int]:
+    """How many variants each change has."""
+    return [stream.shape[1] for _, stream in changes]
 
 
 # Where a changed stream stands, `recipient variant d_model`. A page shows the code of these

@@ -28,16 +28,16 @@ def measured(value: float, low: float, high: float) -> str:
     return f"{percent(value, digits)} {interval(100 * low, 100 * high, digits)}"
 
 
-LEVELS = (0.01, 0.05)
+LEVEL = 0.05  # of the tests: a p below it is never written as ".05"
 
 
 def p_value(p: float) -> str:
-    """p = .034, p = .0014: two significant digits, more where two would cross a level; p < .001
-    below that; p = 1."""
+    """p = .034, p = .0014: two significant digits, more where two would cross LEVEL; p < .001 below
+    that; p = 1."""
     if p < 0.001:
         return "p < .001"
     texts = [f"{p:.{digits}g}" for digits in (2, 3, 4, 5)]
-    kept = [text for text in texts if all((float(text) < level) == (p < level) for level in LEVELS)]
+    kept = [text for text in texts if (float(text) < LEVEL) == (p < LEVEL)]
     return f"p = {(kept or texts)[0]}".replace("= 0.", "= .")
 
 

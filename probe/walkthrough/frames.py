@@ -23,6 +23,7 @@ from probe.model import forward
 from probe.model.check import Certificate
 from probe.model.model import Model
 from probe.model.parameters import Count
+from probe.model.records import as_array
 from probe.model.tokens import Tokens, visible_token
 from probe.walkthrough import numbers
 from probe.walkthrough.numbers import AXES, Measured, Quantities
@@ -308,7 +309,7 @@ def heads(scene: Scene, quantities: Quantities) -> pd.DataFrame:
         columns["swap"] = quantities["swap"]
     if "adds" in quantities:
         columns["logit"] = quantities["adds"][..., scene.at]
-    rows = by_head({name: column.numpy() for name, column in columns.items()})
+    rows = by_head({name: as_array(column) for name, column in columns.items()})
     return rows.assign(looks_at=[scene.view.source.labels[key] for key in rows["looks_at"]])
 
 
@@ -452,6 +453,7 @@ def _family_facts(scene: Scene) -> Block:
         "norm_after_write": config.family.norm_after_write,
         "scaled": config.family.scaled,
         "cap": config.attn_logit_softcapping,
+        "sinks": block.sinks is not None,
         "parallel": config.family.parallel,
         "positions": config.positions.kind if followed.rotated else "none",
         "kv_heads": config.n_kv_heads,

@@ -155,9 +155,9 @@ def attention_grids(view: AttentionView, layer: int) -> Quantities:
     dot = divided * view.score_divisor
     grids = {"dot": dot, "score": score, "pattern": trace.pattern[layer]}
     if view.causal:
-        grids["open"] = forward.softmax(score, config)
+        grids["open"] = forward.softmax(score, block, config)
     if view.family.scaled:
-        grids["steep"] = forward.softmax(attention.mask(dot) if view.causal else dot, config)
+        grids["steep"] = forward.softmax(attention.mask(dot) if view.causal else dot, block, config)
     return grids
 
 
@@ -354,10 +354,11 @@ def _pattern_steps(view: AttentionView, layer: int) -> list[Step]:
     masked = ~view.allowed
     computed = score.masked_fill(masked, 0)
     hooked = trace.scores[layer].masked_fill(masked, 0)
-    pattern = forward.softmax(score, view.weights.config)
+    pattern = forward.softmax(score, block, view.weights.config)
+    softmax = attention.softmax if block.sinks is None else attention.softmax_with_sink
     return [
         ("scores", formula, computed, hooked),
-        ("pattern", attention.softmax, pattern, trace.pattern[layer]),
+        ("pattern", softmax, pattern, trace.pattern[layer]),
     ]
 
 

@@ -2,6 +2,7 @@
 that is kept."""
 
 import ast
+import re
 import runpy
 import subprocess
 import sys
@@ -185,6 +186,46 @@ def test_it_opens_as_a_notebook(script):
     first = notebook.cells[0].source.splitlines()
     assert first[0].startswith("# ") and first[0].endswith("?")
     assert first[-1].startswith("Shown: ") and first[-1].endswith(".")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_its_first_cell_says_what_it_needs(script):
+    """What is beside it in a clone, which model, which folder it writes into: as its code has it."""
+    text = script.read_text(encoding="utf-8")
+    first = jupytext.read(script).cells[0].source.replace("\n", " ")
+    assert first.count("Needs: ") == 1
+    needs = first.partition("Needs: ")[2].partition("Shown: ")[0]
+    beside = imported(ast.parse(text)) & BESIDE
+    for name in BESIDE:
+        assert (f"`{name}`" in needs) == (name in beside)
+    from_the_clone = bool(beside) or 'files("probe")' in text or "__file__" in text
+    assert ("a clone of the repository" in needs) == from_the_clone
+    for variable in re.findall(r'environ\.get\("(PROBE_\w+)"', text):
+        assert f"`{variable}`" in needs
+    folder = re.search(r'"PROBE_OUT", "([^"]+)"', text)
+    assert f"`{folder[1]}` below the current folder" in needs
+
+
+BESIDE = {path.parent.name for path in (ROOT / "analyses").glob("*/__init__.py")}
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """The packages that are imported, by their first name."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_outside_its_folder(path):
+    """It may be opened anywhere: it imports nothing that stands beside it."""
+    code = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+    packages = imported(ast.parse("\n".join(code)))
+    assert "probe" in packages and not packages & BESIDE
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)

@@ -1,8 +1,9 @@
-"""Sweeps that are killed, again and again, and what was lost: a part of `make campaign`.
+"""Surveys that are killed, again and again, and what was lost: a part of `make campaign`.
 
-Every run starts a real `probe sweep` in its own process group on a small model, does something
-terrible to it at a moment drawn with the seed, runs the same command again until it ends well, and
-compares all shards with those of a run that nothing happened to. The tests run one of each kind.
+Every run starts a real `probe survey` in its own process group on the embedded model, does
+something terrible to it at a moment drawn with the seed, runs the same command again until it ends
+well, and compares the file of every word with that of a run that nothing happened to. The tests run
+some of each kind.
 """
 
 import argparse
@@ -17,17 +18,19 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import psutil
 from kept import write_totals
-from sweeping import fingerprints, lost_and_doubled, make_corpus, make_model, temporaries
 
-ROWS, BLOCK = 1200, 16
+import probe
+from probe.text.sentences import Sentence
+
+MODEL = "tiny-senses"
+PAIRS = 3  # of sentences, of every word
 WAIT = 180.0
-FULL = "the disk is full; make room there"
+FULL = "no space left on device"
 GONE = "the scheduler is gone"
 # Jobs that a shell puts in the background ignore Ctrl-C, and what they start ignores it too.
 PROGRAM = """import signal
@@ -35,31 +38,60 @@ signal.signal(2, signal.default_int_handler)
 from probe.cli import main
 main()"""
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+FIELDS = ("word", "sense", "text", "start", "end", "frame", "pair", "cue_start", "cue_end")
+
+
+def some_sentences() -> list[Sentence]:
+    """A few pairs of every word that ships; the embedded model knows some of them."""
+    words = {word: probe.lexicon.expand_natural(word) for word in probe.lexicon.natural_words()}
+    words |= {word: probe.lexicon.expand(word) for word in probe.lexicon.words()}
+    chosen = []
+    for corpus in words.values():
+        by_pair: dict[str, list[Sentence]] = {}
+        frames: set[str] = set()
+        for row in corpus.sentences:
+            by_pair.setdefault(row.pair, []).append(row)
+        for rows in by_pair.values():
+            cues = {row.cue_word for row in rows}
+            if len(frames) < 2 * PAIRS and not cues & frames:
+                frames |= cues
+                chosen += rows
+    return chosen
+
+
+def make_words(path: Path) -> Path:
+    """A file of these sentences."""
+    lines = []
+    for sentence in some_sentences():
+        row = {name: value for name, value in asdict(sentence).items() if name in FIELDS}
+        lines.append(json.dumps(row) + "\n")
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def files_of(out: Path) -> dict[str, bytes]:
+    """The files of the words of a survey."""
+    return {path.name: path.read_bytes() for path in sorted(out.glob("words-*/*"))}
 
 
 @dataclass
 class Stage:
-    """A folder with a model, sentences and the shards of a run that nothing happened to.
+    """A folder with sentences and the files of a survey that nothing happened to.
 
     `forked`: runs without Dask start as `Forked` processes, which load no libraries.
     """
 
     folder: Path
     rng: random.Random
-    rows: int = ROWS
-    reference: dict[str, str] = field(default_factory=dict)
+    reference: dict[str, bytes] = field(default_factory=dict)
     forked: bool = False
 
     @property
     def base(self) -> list[str]:
-        return [
-            f"--model={self.folder}/model",
-            f"--sentences={self.folder}/sentences.jsonl",
-            f"--block={BLOCK}",
-        ]
+        return [f"--model={MODEL}", f"--sentences={self.folder}/sentences.jsonl"]
 
     def start(self, out: Path, *more: str) -> "subprocess.Popen[str] | Forked":
-        arguments = ["sweep", *self.base, "--out", str(out), "--json", *more]
+        arguments = ["survey", *self.base, "--out", str(out), *more]
         if self.forked and "dask" not in more:
             return Forked(arguments, out.parent)
         command = [sys.executable, "-c", PROGRAM, *arguments]
@@ -76,7 +108,7 @@ class Forked:
     def __init__(self, arguments: Sequence[str], folder: Path):
         server = multiprocessing.get_context("forkserver")
         server.set_forkserver_preload(
-            ["probe.cli", "probe.sweep.run", "probe.sweep.work", "transformer_lens"]
+            ["probe.cli", "probe.evidence.survey_run", "probe.pages.survey", "transformer_lens"]
         )
         self._said = [folder / f"{name}-{time.monotonic_ns()}" for name in ("out", "err")]
         self._process = server.Process(
@@ -95,7 +127,7 @@ class Forked:
     def communicate(self, *, timeout: float) -> tuple[str, str]:
         self._process.join(timeout)
         if self._process.exitcode is None:
-            raise subprocess.TimeoutExpired("probe sweep", timeout)
+            raise subprocess.TimeoutExpired("probe survey", timeout)
         out, err = (
             path.read_text(encoding="utf-8") if path.exists() else "" for path in self._said
         )
@@ -125,7 +157,6 @@ class Outcome:
     codes: list[int] = field(default_factory=list)
     said: str = ""
     lost: int = 0
-    doubled: int = 0
     different: int = 0
     left_over: int = 0
 
@@ -138,54 +169,36 @@ class Outcome:
         return err
 
 
-def make_stage(folder: Path, *, seed: int = 0, rows: int = ROWS, forked: bool = False) -> Stage:
-    """Model, sentences and the reference run, made in this process."""
-    from probe.sweep.deal import Options
-    from probe.sweep.run import sweep
-
-    make_model(folder / "model")
-    corpus = make_corpus(folder / "sentences.jsonl", rows)
-    whole = sweep(
-        str(folder / "model"), [corpus], folder / "reference", options=Options(block=BLOCK)
-    )
-    return Stage(folder, random.Random(seed), rows, fingerprints(whole.folder), forked)
+def make_stage(folder: Path, *, seed: int = 0, forked: bool = False) -> Stage:
+    """Sentences and the reference run, made in this process."""
+    corpus = make_words(folder / "sentences.jsonl")
+    probe.survey(MODEL, corpus, out=folder / "reference")
+    return Stage(folder, random.Random(seed), files_of(folder / "reference"), forked)
 
 
 def finished(out: Path) -> int:
-    """How many units have a receipt."""
-    return sum(1 for _ in out.glob("set-*/receipts/*.json"))
+    """How many words and sets have their file."""
+    return sum(1 for _ in out.glob("words-*/0*"))
 
 
-def wait_for(process: subprocess.Popen[str] | Forked, out: Path, receipts: int) -> bool:
-    """Wait until so many units are done; False where the run ended before."""
+def wait_for(process: subprocess.Popen[str] | Forked, out: Path, files: int) -> bool:
+    """Wait until so many files are there; False where the run ended before."""
     end = time.monotonic() + WAIT
     while time.monotonic() < end and process.poll() is None:
-        if finished(out) >= receipts:
+        if finished(out) >= files:
             return True
         time.sleep(0.002)
     return False
 
 
 def moment(stage: Stage) -> int:
-    """After how many more units something happens: at once, while axes are fitted, at the first
-    shards, or later."""
-    return stage.rng.choice([0, 1, 2, stage.rng.randrange(3, stage.rows // BLOCK // 6)])
+    """After how many more files something happens: at once, at the first words, or later."""
+    return stage.rng.choice([0, 1, 2, stage.rng.randrange(3, len(stage.reference) // 3)])
 
 
 def kill_group(process: subprocess.Popen[str] | Forked, how: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(process.pid, how)
-
-
-def workers_of(process: subprocess.Popen[str] | Forked) -> list[psutil.Process]:
-    """The worker processes of a driver: those children that hold torch."""
-    found = []
-    with suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(process.pid).children(recursive=True):
-            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                if "spawn_main" in " ".join(child.cmdline()):
-                    found.append(child)
-    return found
 
 
 # --- what happens to a run ------------------------------------------------------------------------
@@ -203,32 +216,23 @@ def driver_killed(stage: Stage, out: Path, outcome: Outcome, *more: str) -> None
 
 
 def driver_killed_with_dask(stage: Stage, out: Path, outcome: Outcome) -> None:
-    """The driver of two Dask workers dies by SIGKILL: they must not go on for ever."""
-    before = finished(out)
-    process = stage.start(out, "--engine", "dask", "--workers", "2")
-    if wait_for(process, out, max(before, 1) + moment(stage)):
-        orphans = workers_of(process)
-        kill_group(process, signal.SIGKILL)
-        outcome.kills += 1
-        _, alive = psutil.wait_procs(orphans, timeout=60)
-        outcome.left_over += len(alive)
-    outcome.end(process)
+    """The driver dies by SIGKILL with the two workers in it."""
+    driver_killed(stage, out, outcome, "--engine", "dask", "--workers", "2")
 
 
 def worker_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
-    """Dask workers die by SIGKILL in the middle, one after another: the run goes on by itself."""
-    process = stage.start(out, "--engine", "dask", "--workers", "2")
-    for at in sorted((2 + moment(stage), 5 + moment(stage))):
-        if wait_for(process, out, at) and (victims := workers_of(process)):
-            with suppress(psutil.NoSuchProcess):
-                stage.rng.choice(victims).kill()
-                outcome.kills += 1
-    outcome.end(process)
+    """A worker in a process of its own dies by SIGKILL: another one does its words."""
+    with dask_of_its_own(out.parent, workers=2) as (_, workers, address):
+        process = stage.start(out, "--engine", "dask", "--scheduler", address)
+        if wait_for(process, out, 1 + moment(stage)):
+            workers[0].kill()
+            outcome.kills += 1
+        outcome.end(process)
 
 
 def scheduler_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
     """A Dask scheduler of its own dies by SIGKILL: the driver ends with a sentence."""
-    with dask_of_its_own(out.parent) as (scheduler, address):
+    with dask_of_its_own(out.parent) as (scheduler, _, address):
         process = stage.start(out, "--engine", "dask", "--scheduler", address)
         if wait_for(process, out, 2 + moment(stage)):
             scheduler.kill()
@@ -247,13 +251,13 @@ def interrupted(stage: Stage, out: Path, outcome: Outcome) -> None:
 
 
 def truncated(stage: Stage, out: Path, outcome: Outcome) -> None:
-    """The driver dies, and somebody cuts finished shards."""
+    """The driver dies, and somebody cuts finished files."""
     process = stage.start(out)
     if wait_for(process, out, 6 + moment(stage)):
         kill_group(process, signal.SIGKILL)
         outcome.kills += 1
     outcome.end(process)
-    made = sorted(out.glob("set-*/heads/*.parquet"))
+    made = sorted(out.glob("words-*/0*"))
     for victim in stage.rng.sample(made, min(3, len(made))):
         victim.write_bytes(victim.read_bytes()[: stage.rng.randrange(victim.stat().st_size)])
         outcome.kills += 1
@@ -262,7 +266,7 @@ def truncated(stage: Stage, out: Path, outcome: Outcome) -> None:
 def disk_full(stage: Stage, out: Path, outcome: Outcome) -> None:
     """The disk is full: the run ends with a sentence, and goes on once there is room."""
     out.mkdir()
-    size = stage.rng.randrange(300, 900)
+    size = stage.rng.randrange(60, 200)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(out)], check=True)
     outcome.end(stage.start(out))
     outcome.kills += 1
@@ -296,9 +300,8 @@ def can_mount() -> bool:
 
 
 @contextmanager
-def dask_of_its_own(folder: Path):
-    """A scheduler and one worker in processes of their own; yields the scheduler's process and
-    address."""
+def dask_of_its_own(folder: Path, *, workers: int = 1):
+    """A scheduler and workers in processes of their own; yields their processes and the address."""
     environment = ENVIRONMENT | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
     note = folder / f"scheduler-{time.monotonic_ns()}.json"
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
@@ -310,7 +313,7 @@ def dask_of_its_own(folder: Path):
         "cwd": folder,
     }
     scheduler = subprocess.Popen([*command, *here], **quiet)
-    worker = None
+    started = []
     try:
         end = time.monotonic() + WAIT
         while time.monotonic() < end and not (note.exists() and note.stat().st_size):
@@ -318,13 +321,13 @@ def dask_of_its_own(folder: Path):
         address = json.loads(note.read_text())["address"]
         command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1"]
         here = ["--host", "127.0.0.1", "--no-dashboard", "--no-nanny", "--death-timeout", "10"]
-        worker = subprocess.Popen([*command, *here], **quiet)
-        yield scheduler, address
+        for _ in range(workers):
+            started.append(subprocess.Popen([*command, *here], **quiet))
+        yield scheduler, started, address
     finally:
-        for process in (worker, scheduler):
-            if process is not None:
-                process.kill()
-                process.wait()
+        for process in (*started, scheduler):
+            process.kill()
+            process.wait()
 
 
 def run_kind(stage: Stage, kind: str, *, times: int = 1) -> Outcome:
@@ -343,11 +346,11 @@ def run_kind(stage: Stage, kind: str, *, times: int = 1) -> Outcome:
             if outcome.codes[-1]:
                 raise RuntimeError(f"after {kind}: {err}")
             outcome.said = said
-            [folder] = out.glob("set-*")
-            found = fingerprints(folder)
-            outcome.lost, outcome.doubled = lost_and_doubled(folder, stage.rows)
-            outcome.different = len(set(found.items()) ^ set(stage.reference.items()))
-            outcome.left_over += len(temporaries(out))
+            found = files_of(out)
+            outcome.lost = len(stage.reference.keys() - found.keys())
+            different = set(found.items()) ^ set(stage.reference.items())
+            outcome.different = len({name for name, _ in different if not name.startswith(".")})
+            outcome.left_over = sum(name.startswith(".") for name in found)
         finally:
             if os.path.ismount(out):
                 subprocess.run(["umount", str(out)], check=True)
@@ -356,23 +359,14 @@ def run_kind(stage: Stage, kind: str, *, times: int = 1) -> Outcome:
 
 
 TIMES = {"driver_killed": 4, "interrupted": 3, "driver_killed_with_dask": 2}
-COLUMNS = (
-    "kind",
-    "runs",
-    "kills",
-    "rows",
-    "rows_lost",
-    "rows_doubled",
-    "files_different",
-    "left_over",
-)
+COLUMNS = ("kind", "runs", "kills", "words", "words_lost", "files_different", "left_over")
 
 
 def campaign(
     folder: Path, kills: int, kinds: Sequence[str], *, seed: int = 0
 ) -> list[dict[str, object]]:
     """Kinds in turn until there are `kills`; one row per kind."""
-    stage = make_stage(folder, seed=seed)
+    stage = make_stage(folder, seed=seed, forked=True)
     found: dict[str, list[Outcome]] = {kind: [] for kind in kinds}
     while sum(outcome.kills for all_of in found.values() for outcome in all_of) < kills:
         for kind in kinds:
@@ -381,10 +375,10 @@ def campaign(
     rows = []
     for kind, all_of in found.items():
         counts = (
-            sum(getattr(o, name) for o in all_of)
-            for name in ("lost", "doubled", "different", "left_over")
+            sum(getattr(o, name) for o in all_of) for name in ("lost", "different", "left_over")
         )
-        facts = (kind, len(all_of), sum(o.kills for o in all_of), stage.rows * len(all_of), *counts)
+        words = sum(name.endswith(".word") for name in stage.reference)
+        facts = (kind, len(all_of), sum(o.kills for o in all_of), words * len(all_of), *counts)
         rows.append(dict(zip(COLUMNS, facts, strict=True)))
     return rows
 

@@ -87,10 +87,15 @@ FAULTS = (
     Fault(
         "model/attention.py",
         "shares of 1 over queries",
-        "exponentials.sum(-1,",
-        "exponentials.sum(-2,",
+        "/ exponentials.sum(-1,",
+        "/ exponentials.sum(-2,",
     ),
-    Fault("model/attention.py", "a wrong rotary base", "1.0 / base **", "1.0 / (2 * base) **"),
+    Fault(
+        "model/attention.py",
+        "a wrong rotary base",
+        "(slower * base**exponents)",
+        "(slower * (2 * base) ** exponents)",
+    ),
     Fault(
         "model/attention.py",
         "rotary turns backwards",
@@ -312,7 +317,7 @@ FAULTS = (
         'row["net"] <= -SMALLEST',
         'row["net"] >= SMALLEST',
     ),
-    # tables and sweeps
+    # tables and surveys
     Fault(
         "evidence/tables.py",
         "p of the swap in the column of separation",
@@ -332,16 +337,16 @@ FAULTS = (
         "train = list(holdout.test)\n        test = list(holdout.test)\n        depth",
     ),
     Fault(
-        "sweep/measure.py",
-        "one same-sense donor for all sentences",
-        '!= record["draw"]]',
-        '== record["draw"]]',
+        "evidence/design.py",
+        "a same-sense donor that the axis was fitted on",
+        "if other not in fitted.get(row, ())]",
+        "if other != row]",
     ),
     Fault(
-        "sweep/measure.py",
-        "the wrong sign of the second sense",
-        "-sign[:, None, None] * swap",
-        "-swap",
+        "evidence/survey.py",
+        "heads of nouns measured along the axes of the word",
+        "own = replace(each, axes=_raw_axes(resid, each.split, each.senses), pairs=mine)",
+        "own = replace(each, pairs=mine)",
     ),
 )
 

@@ -37,6 +37,7 @@ from probe.evidence.ablation import CHOSEN, KINDS, RANDOM_SETS, heads_out
 from probe.evidence.columns import dictionary
 from probe.model.load import read_weights
 from probe.model.trace import target_states
+from probe.stats.numbers import counted
 from probe.text.sentences import Sentence
 from probe.text.splits import Holdout
 
@@ -430,8 +431,9 @@ def test_the_command_prints_and_writes_what_python_gives(run, tmp_path, model):
     last = means(found, "swap").iloc[-1]
     sentence = next(line for line in out.splitlines() if "a random sentence's instead" in line)
     assert sentence.startswith("Without L0H1 and L1H2 at the word")
-    assert f"to {100 * last['accuracy_without']:.1f} % (macro-F1 from" in sentence
-    assert f"to {100 * last['macro_f1_without']:.1f} %), by" in sentence and "(9 sets)" in sentence
+    assert f"is {100 * last['accuracy_without']:.1f} %, with them" in sentence
+    assert f"(macro-F1 {100 * last['macro_f1_without']:.1f} % and" in sentence
+    assert "(9 sets) it falls by" in sentence and "before these heads" not in out
     table = next(line for line in out.splitlines() if line.startswith("after layer 1"))
     assert f"{100 * means(found)['accuracy_without'][2]:.1f}" in table
 
@@ -448,6 +450,24 @@ def test_the_command_prints_and_writes_what_python_gives(run, tmp_path, model):
     manifest = json.loads((one / "manifest.json").read_text())
     assert manifest["without"] == ["L0H1", "L1H2"] and "--without L0H1,L1H2" in manifest["command"]
     assert manifest["command"].startswith("probe evaluate bank --sentences rows.jsonl")
+
+
+def test_every_word_has_a_line_and_a_depth_before_the_heads_is_said(run, tmp_path, model):
+    rows = [vars(row) for row in (*natural(), *natural("mole"))]
+    (tmp_path / "two.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    _, out, _ = run("--sentences", "two.jsonl", "--without", "L1H0")
+    found = probe.evaluate(model, probe.read_sentences("two.jsonl"), without="L1H0")
+    chosen = found.without[found.without["label"] == CHOSEN].set_index(["word", "kind"])
+    table = out[out.index("\ndepth chosen in training") :].splitlines()
+    for word in ("bank", "mole"):
+        line = next(line for line in table if line.startswith(word))
+        shown = [f"{100 * chosen.at[(word, kind), 'accuracy_without']:.1f}" for kind in KINDS]
+        assert [line.split()[2], line.split()[9]] == shown
+    early = (found.words["depth"] <= 1).sum()
+    said = f"For {counted(int(early), 'word')} of 2 the depth chosen in training lies before"
+    assert early > 0 and said in out
+    _, out, _ = run("bank", "--sentences", "two.jsonl", "--without", "L0H0")
+    assert "lies before" not in out
 
 
 def test_as_json_and_in_a_notebook_the_rows_are_there(run, model):

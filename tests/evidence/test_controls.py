@@ -134,7 +134,7 @@ def test_an_mlp_is_swapped_as_if_its_write_were_replaced():
     stages = direction.expand(1, len(weights.blocks), -1)
     moved = swap_mlps(weights, texts, states.hidden[:, 1], stages)
     for layer, block in enumerate(weights.blocks):
-        change = (states.hidden[0, 1, layer] - states.hidden[0, 0, layer]) @ block.w_out
+        change = (states.hidden[0, 1, layer] - states.hidden[0, 0, layer]) @ block.w_hidden
         assert float(moved[0, layer, layer]) == pytest.approx(float(change @ direction), abs=1e-10)
         assert (moved[0, layer, :layer] == 0).all()
 

@@ -351,17 +351,21 @@ MOLES = [
 
 
 def test_what_cannot_be_used_is_left_out_with_the_reason(model):
-    long = row("bank " + "river " * 60, "a")
+    long = row("the bank " + "river " * 60, "a")
+    first = row("bank of the river", "a")
     elsewhere = Sentence("bank", "a", "the river bank", 4, 9)
     alone = [row(f"the {n} seal", "one", word="seal") for n in range(3)]
-    found = evaluation.prepare_tasks(model, corpus_of([long, *ROWS, elsewhere, *alone]), seed=0)
+    found = evaluation.prepare_tasks(
+        model, corpus_of([long, *ROWS, elsewhere, first, *alone]), seed=0
+    )
     counts = [
         (task.material.word, len(task.material), len(task.material.left_out)) for task in found
     ]
-    assert counts == [("bank", 8, 2), ("seal", 0, 3)]
+    assert counts == [("bank", 8, 3), ("seal", 0, 3)]
     reasons = {item.where: item.reason for item in found[0].material.left_out}
     assert reasons[long.text] == "it has more tokens than the context window of 48"
     assert reasons[elsewhere.text] == material.NOT_THE_WORD
+    assert reasons[first.text] == material.NOTHING_BEFORE
     assert {item.reason for item in found[1].material.left_out} == {ONE_SENSE}
 
 
@@ -600,8 +604,10 @@ def test_a_word_of_coarsewsd_is_tested_on_its_own_test_part(wide):
     ]
     assert words["sentences"] + len(found.left_out) == sum(lines)
     fits = [
-        len(wide.tokenizer(sentence.text)["input_ids"]) < 300 for sentence in corpus.sentences
-    ]  # one for BOS
+        len(wide.tokenizer(sentence.text)["input_ids"]) < 300  # one for BOS
+        and sentence.text[: sentence.start].strip() != ""
+        for sentence in corpus.sentences
+    ]
     assert words["sentences"] == sum(fits) and 0 < words["left_out"] == fits.count(False)
     tested = [
         fit
@@ -626,4 +632,6 @@ def test_every_word_of_coarsewsd_and_of_the_homonyms_can_be_tested(wide):
         wide, probe.read_sentences(DATA / "homonyms" / "dev.jsonl"), seed=0
     )
     assert len(homonyms) == 50 and all(len(task.plan.holdouts) == 5 for task in homonyms)
-    assert sum(len(task.material) for task in homonyms) == 996
+    assert sum(len(task.material) for task in homonyms) == 992
+    first = [item for task in homonyms for item in task.material.left_out]
+    assert [item.reason for item in first] == [material.NOTHING_BEFORE] * 4

@@ -9,11 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from plain_survey import plain_word
+from seeds import mostly_campaign
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import probe
 from probe.evidence import controls, effects, tables
 from probe.evidence.material import prepare
+from probe.evidence.survey import measure_word
 from probe.evidence.word import StudyOptions, observe_word
 from probe.model.check import certify
 from probe.model.find import PACKAGED, find_packaged
@@ -52,6 +55,7 @@ def test_it_is_named_by_its_package_its_file_and_its_quantisation(smollm2):
         "smollm2",
         "Q4_1, float32, Q8_0",
     )
+    assert origin.file == "SmolLM2-135M-Instruct.Q4_1.gguf" and origin.file in repr(smollm2)
     file, version = find_packaged("smollm2")
     assert origin.revision == version and math.isclose(file.stat().st_size / 1e6, 98, abs_tol=0.5)
     row = next(row for row in probe.available() if row.name == "smollm2")
@@ -173,3 +177,39 @@ def test_the_squared_gaps_of_bank_and_of_three_nouns_are_those_of_plain_hugging_
     of_bank = [frame.loc[("bank", depth), "gap"] for depth in DEPTHS]
     assert of_bank == pytest.approx(compared.word_gap[most, list(DEPTHS)], rel=1e-5)
     assert (compared.gap[:, DEPTHS[0]] < compared.word_gap[:, DEPTHS[0]]).all()
+
+
+def two_sentences_a_sense(word):
+    """Two pairs of a word's natural sentences, in different frames and with different cues."""
+    rows = lexicon.expand_natural(word).sentences
+    first = [row for row in rows if row.pair == rows[0].pair]
+    cues = {row.cue_word for row in first}
+    for row in rows:
+        pair = [other for other in rows if other.pair == row.pair]
+        if row.frame != first[0].frame and not cues & {other.cue_word for other in pair}:
+            return [*first, *pair]
+    raise AssertionError(f"{word}: no second pair")
+
+
+TEN_WORDS = lexicon.natural_words()[:10]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", mostly_campaign([(TEN_WORDS[:3],), (TEN_WORDS[3:],)]))
+def test_words_of_a_survey_are_what_plain_code_gives(smollm2, transformers_model, words):
+    plain, _ = transformers_model
+    for word in words:
+        sentences = two_sentences_a_sense(word)
+        record = measure_word(smollm2, sentences, controls=())
+        pairs = []
+        for number in (0, 2):
+            ids = []
+            for sentence in sorted(sentences[number : number + 2], key=lambda row: row.sense):
+                tokens = probe.tokenize(smollm2, sentence.text[: sentence.end])
+                ids.append(tokens.ids)
+            pairs.append(tuple(ids))
+        gap, net, distance = plain_word(plain, pairs, smollm2.config.d_head, LEADING)
+        scale = distance.max(0)
+        assert (np.abs(record.gap - gap.mean(0)) <= 1e-4 * scale).all(), word
+        for place in LEADING:
+            assert (np.abs(record.net[place] - net[place].mean(0)) <= 1e-4 * scale).all(), word

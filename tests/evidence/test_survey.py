@@ -62,7 +62,7 @@ def test_a_word_with_two_sentences_a_sense_is_what_plain_code_gives(built):
     record = measure_word(model, FOUR, controls=())
     layers, heads, depths = record.net.shape
     every = [(layer, head) for layer in range(layers) for head in range(heads)]
-    gap, net = plain_word(plain, pairs_of(model, FOUR), model.config.d_head, every)
+    gap, net, _ = plain_word(plain, pairs_of(model, FOUR), model.config.d_head, every)
     scale = np.abs(gap).max()
     np.testing.assert_allclose(record.gap, gap.mean(0), atol=1e-5 * scale)
     for layer, head in every:
@@ -79,7 +79,7 @@ def test_nouns_in_the_words_place_are_what_plain_code_gives(built):
     assert len(record.nouns) == 2 and set(record.nouns) <= set(NOUNS) and not record.left_out
     place = (0, 1)
     for number, noun in enumerate(record.nouns):
-        gap, net = plain_word(plain, pairs_of(model, FOUR, noun), model.config.d_head, [place])
+        gap, net, _ = plain_word(plain, pairs_of(model, FOUR, noun), model.config.d_head, [place])
         # It stands in one of the two pairs, along the axis of itself in the other one.
         same = [
             np.allclose(record.noun_net[number][place], net[place][pair], atol=1e-5)

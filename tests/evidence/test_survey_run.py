@@ -1,9 +1,11 @@
 """A survey from sentences to tables: the same bytes whoever measures and however often it was
 stopped, and every word and sentence counted."""
 
+import json
 from dataclasses import replace
 
 import pytest
+import torch
 
 import probe
 from probe.errors import InputError
@@ -57,6 +59,19 @@ def test_the_workers_of_dask_write_the_same_bytes(whole, tiny, tmp_path, number)
     pytest.importorskip("distributed")
     again = probe.survey(tiny, SENTENCES, out=tmp_path, workers=Workers(DASK, number=number))
     assert again.folder.name == whole.folder.name and files_of(again) == files_of(whole)
+
+
+@pytest.mark.parametrize("who", [Workers(), Workers(DASK, number=2)])
+def test_torch_computes_in_one_thread_while_words_are_measured_and_as_before_behind(who):
+    pytest.importorskip("distributed")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with workers.running(who) as run:
+            assert set(run(torch.get_num_threads, [()] * 6)) == {1}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_what_is_missing_or_cut_is_made_anew_and_nothing_else(whole, tiny, tmp_path, monkeypatch):
@@ -117,7 +132,8 @@ def test_words_that_cannot_be_measured_are_counted_and_every_sentence_with_them(
         for row in some_of(WORDS[1])
     ]
     late = [replace(row, word=row.text[row.start : row.end]) for row in late[:1]]
-    given = [*one_sense, *late, *SENTENCES[12:]]
+    long = replace(SENTENCES[-1], word="pages", text=SENTENCES[-1].text + " pages" * 400)
+    given = [long, *one_sense, *late, *SENTENCES[12:]]
     survey = probe.survey(tiny, given, controls=())
     words = survey.frames["survey_words"].set_index("word")
     assert len(words) == len({row.word for row in given})
@@ -196,3 +212,32 @@ def test_who_cannot_measure_is_refused_in_a_sentence(tiny, tmp_path, monkeypatch
 def test_too_few_words_are_refused_with_the_reason(tiny):
     with pytest.raises(InputError, match="words are its sample"):
         probe.survey(tiny, some_of(WORDS[0]))
+
+
+def test_the_command_surveys_files_with_several_models_and_says_what_it_found(run, tmp_path):
+    file = tmp_path / "words.jsonl"
+    lines = [json.dumps(named(row)) for row in SENTENCES if row.word in WORDS[:3]]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    given = ["--sentences", file, "--out", tmp_path / "out", "--controls", "none"]
+    models = ["--model", "tiny-senses", "--model", "tiny-senses-bidirectional"]
+    code, out, _ = run("survey", *given, *models, "--json")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and [one["model"] for one in found] == [*models[1::2]]
+    for one in found:
+        assert [row["word"] for row in one["survey_words"]] == list(WORDS[:3])
+        assert one["options"] == {"seed": 0, "controls": []}
+    page = (tmp_path / "out" / "survey.html").read_text(encoding="utf-8")
+    assert "tiny-senses-bidirectional" in page
+    assert len(list((tmp_path / "out").glob("words-*"))) == 2
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
+    assert "probe survey --sentences words.jsonl --model tiny-senses --model" in str(manifest)
+
+    file.write_text("\n".join(lines[:1]), encoding="utf-8")
+    code, out, err = run("survey", *given)
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert "0 of its 1 words were measured (no two of its senses have two sentences" in err
+
+
+def named(row):
+    """A sentence as a row of a file."""
+    return {name: value for name, value in vars(row).items() if name not in ("where", "more")}

@@ -334,6 +334,36 @@ ABSURD = [
 ROPE = {"full_attention": {"rope_type": "linear"}, "sliding_attention": {"rope_type": "default"}}
 ABSURD += [
     (
+        "mixtral",
+        {"num_experts_per_tok": 4},
+        "num_experts_per_tok is 4 and num_local_experts 3 in its config; correct its config",
+    ),
+    (
+        "mixtral",
+        {"num_local_experts": None},
+        "num_local_experts is None in its config; give a whole number of at least 1",
+    ),
+    (
+        "qwen2_moe",
+        {"shared_expert_intermediate_size": None},
+        "shared_expert_intermediate_size is None in its config; give a whole number of at least 1",
+    ),
+    (
+        "qwen2_moe",
+        {"norm_topk_prob": "yes"},
+        "norm_topk_prob is 'yes' in its config; give true or false",
+    ),
+    (
+        "mixtral",
+        {"num_local_experts": 4},
+        "block_sparse_moe.gate.weight has shape [3, 32] where config.json asks for [4, 32]",
+    ),
+    (
+        "gpt_oss",
+        {"num_local_experts": 4},
+        "router.weight has shape [3, 32] where config.json asks for [4, 32]",
+    ),
+    (
         "gemma3_text",
         {"rope_parameters": ROPE},
         "factor of its rotary positions is None; give a number in config.json",
@@ -456,6 +486,19 @@ NOT_COVERED = [
     ),
     ("opt", {"do_layer_norm_before": False}, "do_layer_norm_before is False in its config, and"),
     ("opt", {"word_embed_proj_dim": 16}, "hidden_size is 28 and word_embed_proj_dim 16 in its"),
+    (
+        "llama",
+        {"num_local_experts": 8},
+        "num_local_experts is 8 in its config, and Llama is certified without a router and experts",
+    ),
+    (
+        "mixtral",
+        {"scoring_func": "sigmoid"},
+        "scoring_func of its router is 'sigmoid' in its config, and only 'softmax' is certified",
+    ),
+    ("qwen2_moe", {"mlp_only_layers": [0]}, "mlp_only_layers is [0] in its config, and the from"),
+    ("qwen3_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step is 2 in its config, and the"),
+    ("olmoe", {"clip_qkv": 8.0}, "clip_qkv is 8.0 in its config, and the from-scratch check"),
     ("falcon", {"alibi": True}, "alibi is True in its config, and the from-scratch check covers"),
     ("bloom", {"n_inner": 30}, "n_inner is 30 in its config, and the from-scratch check covers"),
 ]

@@ -564,7 +564,7 @@ def test_check_takes_a_file_a_device_and_a_type(run, llama) -> None:
 
 def test_every_command_that_runs_a_model_takes_a_device_and_a_type() -> None:
     commands = typer.main.get_command(app).commands
-    for name in ("report", "walk", "check", "evaluate", "sweep", "params"):
+    for name in ("report", "walk", "check", "evaluate", "survey", "params"):
         assert {"--device", "--dtype"} <= {
             option for given in commands[name].params for option in given.opts
         }

@@ -132,6 +132,7 @@ def test_first_from_the_hub_with_a_bar_on_a_terminal_then_from_the_cache_when_th
         "sha256": digest,
         "stored": "float32",
         "read": "",
+        "file": "",
     }
     assert hub.fetched() == FILES
 

@@ -61,6 +61,11 @@ def test_parts_sum_to_the_whole_on_the_cpu_in_the_models_type(kind: str) -> None
             assert tensor.dtype == (torch.float32 if rounded else torch.float64), held
             assert tensor.device.type == "cpu" and not tensor.requires_grad, held
         rows = seen.pattern.sum(-1)
+        for layer, block in enumerate(seen.stack.blocks):
+            if block.sinks is not None:  # the only column that is no key
+                taken = (block.sinks[:, None] - seen.scores[layer].logsumexp(-1)).sigmoid()
+                assert 0 < taken.min() and rows[layer].max() < 1
+                rows[layer] += taken
         torch.testing.assert_close(rows, torch.ones_like(rows), **near(kind))
         for layer, block in enumerate(seen.stack.blocks):
             for at in (0, 2, len(seen.tokens) - 1):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer.main
 from checkpoints import change_tensors
 
 import probe
@@ -114,6 +115,31 @@ def test_without_a_command_the_help_is_printed(run):
     bare, asked = run(), run("--help")
     assert bare == asked
     assert bare[0] == 0 and bare[1].startswith("Usage: probe ") and "walk" in bare[1]
+
+
+def test_the_list_of_commands_says_whole_sentences(run):
+    _, listed, _ = run("--help")
+    said = " ".join(listed.split())
+    commands = typer.main.get_command(cli.app).commands
+    for name, command in commands.items():
+        description = " ".join(command.help.split())
+        assert description.endswith(".") and f"{name} {description}" in said
+    assert "..." not in listed.replace("[ARGS]...", "")
+
+
+def test_the_shell_completes_commands_and_options(run, monkeypatch, tmp_path):
+    """The file that --install-completion writes asks the program; it must answer."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    code, shown, _ = run("--install-completion", "bash")
+    assert code == 0 and "bash completion installed" in shown
+    assert "_PROBE_COMPLETE" in (tmp_path / ".bash_completions" / "probe.sh").read_text()
+    monkeypatch.setenv("_PROBE_COMPLETE", "complete_bash")
+    for words, completed in (("probe re", "report"), ("probe report --dry", "--dry-run")):
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+        code, answered, _ = run()
+        assert code == 0 and answered.split() == [completed]
 
 
 def test_the_words_of_ones_own_need_a_sense_and_a_text(run, tmp_path, monkeypatch):

@@ -149,7 +149,7 @@ def test_a_page_can_be_followed_as_it_stands(page, tmp_path, monkeypatch):
     assert all(made.stat().st_size > 10_000 for made in (tmp_path / "out").glob("*.html"))
     assert {made.name for made in (tmp_path / "out").glob("*.html")} & {
         "ambiguity.html",
-        "sweep.html",
+        "survey.html",
     }
     if page.stem == "first_hour":  # whose last report is of a word of one's own
         heads = pd.read_csv(tmp_path / "out" / "word_heads.csv").set_index("rank")
@@ -384,6 +384,40 @@ def test_the_search_of_the_site_works_opened_as_a_file(site, open_page):
         "document.querySelector('.md-search-result__list').innerText.includes('Methods')",
     )
     assert opened.trouble == [] and all(request.startswith("file:") for request in opened.requests)
+
+
+IN_THE_REPOSITORY = re.compile(
+    r"(?<![\w./{-])((?:probe|analyses|reports|tests)/[\w./*-]*[\w*])(?![\w{/-])"
+)
+MADE = ("reports/site", "reports/ambiguity.html", "reports/walk")  # by make, and not kept
+
+
+def paths_named(text: str) -> set[str]:
+    """Files and folders of the repository that a text names, `*` for any; not those that commands
+    make, nor patterns with a NAME to fill in."""
+    found = set(IN_THE_REPOSITORY.findall(text))
+    return {path for path in found if not path.startswith(MADE) and "NAME" not in path}
+
+
+def test_every_path_that_a_text_names_is_there():
+    kinds = (*WRITTEN, "probe/**/*.md", "probe/**/*.toml", "analyses/**/*.toml", "reports/*.md")
+    written = [path for kind in kinds for path in ROOT.glob(kind) if path != CHANGELOG]
+    named = {path: paths_named(path.read_text(encoding="utf-8")) for path in written}
+    assert {"probe/model/attention.py", "analyses/training/grammar_*.toml"} <= set.union(
+        *named.values()
+    )
+    missing = [
+        f"{path.relative_to(ROOT)}: {one}"
+        for path, ones in named.items()
+        for one in sorted(ones)
+        if not any(ROOT.glob(one))
+    ]
+    assert missing == []
+
+
+def test_a_path_that_is_gone_is_noticed():
+    text = "tables of `probe/embedded/grammar*.toml`, reports/NAME.csv, reports/site/index.html"
+    assert paths_named(text) == {"probe/embedded/grammar*.toml"}
 
 
 NAMED = re.compile(r"(?:`|<code>)(probe(?:\.\w+)+)(?:`|\(|</code>)")

@@ -20,7 +20,6 @@ PACKAGES = (
     "evidence",
     "walkthrough",
     "charts",
-    "sweep",
     "pages",
     "explorer",
     "cli",

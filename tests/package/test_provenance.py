@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import probe
 from probe.model.model import Model
-from probe.provenance import content_key, manifest, sha256_of_bytes, write_atomically
+from probe.provenance import Origin, content_key, manifest, sha256_of_bytes, write_atomically
 
 
 def test_a_manifest_names_everything_that_made_a_result(model: Model) -> None:
@@ -38,6 +38,25 @@ def test_a_manifest_names_everything_that_made_a_result(model: Model) -> None:
     assert made["versions"]["probe"] == probe.__version__
     assert {"torch", "transformers", "transformer-lens"} <= set(made["versions"])
     assert json.loads(json.dumps(made)) == made
+
+
+def test_an_origin_is_described_in_words_and_a_quantised_file_is_named() -> None:
+    file = "SmolLM2-135M-Instruct.Q4_1.gguf"
+    packed = Origin("package", "smollm2", "0.1.2", "0" * 64, "Q4_1, float32", file=file)
+    assert packed.described == (
+        f"package: smollm2, revision 0.1.2, {file}, stored in Q4_1, float32"
+    )
+    assert packed.quantised("float32") == (
+        f"{file}, its weights stored in Q4_1, float32 and computed with in float32"
+    )
+    merged = Origin("in memory", "gpt2", None, "0" * 64, read="GPT2LMHeadModel, adapters merged: a")
+    assert merged.described == (
+        "in memory: gpt2, GPT2LMHeadModel, adapters merged: a, stored in float32"
+    )
+    assert merged.quantised("float32") == ""
+    made = manifest("m", packed, seed=0, command="", data_sha256="", dtype="float64")
+    assert made["described"] == packed.described
+    assert made["quantised"].endswith(" and computed with in float64")
 
 
 def test_only_the_time_differs_between_two_manifests_and_what_json_cannot_say_is_refused(

@@ -70,13 +70,13 @@ def test_the_evidence_gives_the_largest_p_the_attention_and_what_the_others_are(
         "What it writes separates the senses in sentences held out (AUROC 0.93, max-T p = .001). Tests are corrected "
         f"for 4 heads and 1 pair of senses together. From the word, L0H2 gives 60{N}% of its attention to the cue. "
         "The 3 other heads: L2H1 moves the word the wrong way (opposes), 1 writes something different for "
-        f"each sense, without an effect that was shown (separates) and of 1 nothing was shown; all within ±12{N}%."
+        f"each sense, without an effect that was shown (separates) and of 1 nothing was shown; the largest effect among them is −7{N}%, and the intervals of all lie within ±12{N}%."
     )
     assert evidence(
         frames_of(head("L0H2", (1, 1, 1), 0.3, "position-explained"))
     ) == (  # no test to speak of
         "The one head: L0H2 moves the word by the token beside it, whatever that is (position-explained); "
-        f"within ±35{N}%."
+        f"its interval lies within ±35{N}%."
     )
 
 
@@ -107,7 +107,7 @@ P_VALUES = {
     0.00149: ".0015",
     0.157: ".16",
 }
-P_VALUES |= {0.001: ".001", 0.0496: ".0496", 0.04999: ".04999", 0.0504: ".05", 0.00998: ".00998"}
+P_VALUES |= {0.001: ".001", 0.0496: ".0496", 0.04999: ".04999", 0.0504: ".05", 0.00999: ".01"}
 WRITTEN = [
     *((p_value(value), f"p = {text}") for value, text in P_VALUES.items()),
     *((p_value(value), "p < .001") for value in (0.0002, 0.000999)),

@@ -3,7 +3,9 @@ the same study."""
 
 import hashlib
 import json
+import re
 import sys
+from html import unescape
 from pathlib import Path
 
 import pandas as pd
@@ -169,3 +171,14 @@ def test_a_report_goes_from_the_study_to_the_template_and_hardly_ever_back(tmp_p
         sys.setprofile(None)
     assert len(set(order)) >= 8
     assert len(order) - len(set(order)) <= 20, order
+
+
+def test_the_result_can_be_copied_as_text_with_what_made_it(report_page):
+    html = report_page.read_text(encoding="utf-8")
+    text = unescape(re.search(r"<textarea readonly[^>]*>(.*?)</textarea>", html, re.DOTALL)[1])
+    manifest = json.loads((report_page.parent / "manifest.json").read_text())
+    for word in make_study().options["words"]:
+        assert f"\n{word}: " in text
+    assert text.startswith("Which heads resolve ")
+    assert manifest["weights_sha256"][:12] in text and manifest["versions"]["probe"] in text
+    assert text.endswith(f"seed {manifest['seed']}, probe report")

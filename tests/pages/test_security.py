@@ -66,8 +66,10 @@ def test_nothing_is_unpickled_and_no_remote_code_is_trusted():
                 ), file
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
-                assert called not in unpickling, (file, called)
                 keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                # Arrays are read by numpy, which is told to unpickle nothing.
+                plain = called == "np.load" and keywords.get("allow_pickle") == "False"
+                assert plain or called not in unpickling, (file, called)
                 assert keywords.get("trust_remote_code", "False") == "False", file
                 assert keywords.get("allow_pickle", "False") == "False", file
 

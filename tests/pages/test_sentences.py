@@ -156,6 +156,29 @@ SHARED = {
     )
     for size, heads in ((2, TWO), (5, MANY))
 }
+# The same heads move both words, but the last of them lead for mole.
+TURNED = {
+    size: frames_of(
+        frames={"word_heads": pd.DataFrame([*heads, *(each | {"word": "mole"} for each in turned)])}
+    )
+    for size, heads, turned in (
+        (2, TWO, [TWO[0], TWO[1] | {"rank": 3}, head("L2H2", (2, 2, 2), verdict="unread")]),
+        (5, MANY, [each | {"rank": 6 - each["rank"]} for each in MANY]),
+    )
+}
+# Curves and random sets of both words.
+FEW_OF_BOTH = SHARED[2] | {
+    name: pd.concat([SHARED[2][name], SHARED[2][name].assign(word="mole")])
+    for name in ("curves", "random_sets")
+}
+FEWER_OF_MOLE = FEW_OF_BOTH | {
+    "curves": pd.concat(
+        [
+            SHARED[2]["curves"],
+            SHARED[2]["curves"].assign(word="mole", faithfulness=[0, 0.9, 1, 1], smallest=1),
+        ]
+    )
+}
 FORMS = changed(
     "sentences",
     text=[
@@ -413,7 +436,10 @@ SENTENCES = [
     (plain, "but no single attention head was shown to bring that about", NOBODY, frames_of()),
     (
         plain,
-        "but also with something that has no meaning: what brings it about cannot be told",
+        (
+            "but its sentences differ in more than meaning: they can also be told apart by the same model with random "
+            "weights. Sentences in pairs that differ in the cue alone would decide what brings it about."
+        ),
         frames_of(UNREAD, untrained_p=0.009, ambiguity_p=0.3),
         frames_of(UNREAD, untrained_p=0.01, ambiguity_p=0.3),
     ),
@@ -504,12 +530,37 @@ SENTENCES = [
         frames_of(kept=(0, 0.93, 1)),
     ),
     (across, "The same head, L0H2, moves both words.", BOTH, frames_of()),
-    (across, "The same two heads, L0H2 and L1H0, move both words.", SHARED[2], BOTH),
+    (across, "The same two heads, L0H2 and L1H0, move both words.", TURNED[2], BOTH),
     (
         across,
         "The same five heads move both words, L0H1, L0H2, L0H3 and L0H4 among them.",
-        SHARED[5],
+        TURNED[5],
         SHARED[2],
+    ),
+    (across, "The same two heads, L0H2 and L1H0, lead for both words.", SHARED[2], TURNED[2]),
+    (
+        across,
+        "The same three heads, L0H1, L0H2 and L0H3, lead for both words.",
+        SHARED[5],
+        TURNED[5],
+    ),
+    (
+        across,
+        (
+            f"lead for both words: alone, two heads keep 95{N}% of the way between the meanings, the best of as many drawn "
+            f"at random 30{N}%."
+        ),
+        FEW_OF_BOTH,
+        SHARED[2],
+    ),
+    (
+        across,
+        (
+            f"alone, one to two heads keep 90 to 95{N}% of the way between the meanings, the best of as many drawn at "
+            f"random 30{N}%."
+        ),
+        FEWER_OF_MOLE,
+        FEW_OF_BOTH,
     ),
     (
         across,
@@ -539,6 +590,12 @@ SENTENCES = [
         "hub",
     ),
     (
+        lambda quantised: page_text.cautions(FRAMES, "made-up", "package", quantised),
+        "made-up is M.gguf, its weights stored in Q4_1 and computed with in float32.",
+        "M.gguf, its weights stored in Q4_1 and computed with in float32",
+        "",
+    ),
+    (
         cautions,
         "“bank” stands in 2 forms, each a token of its own to the model: “bank” (4), “Bank” (4).",
         FRAMES | FORMS,
@@ -564,7 +621,7 @@ SENTENCES = [
     ),
     (
         sure,
-        "All confirmed, on 64 pairs of sentences (14 pairs of cue words), read along axes fitted without them.",
+        "All confirmed, on 64 pairs of sentences (14 pairs of cue words), tested on sentences that the measurement had not seen.",
         frames_of(*TWO),
         frames_of(TWO[0], TWO[1] | {"verdict": "unread"}),
     ),
@@ -613,7 +670,7 @@ SENTENCES = [
     ),
     (
         sure_mole,
-        "(14 pairs of cue words) for each pair of meanings, read",
+        "(14 pairs of cue words) for each pair of meanings, tested",
         FRAMES,
         FRAMES | changed("words", "sense_a == 'animal' and sense_b == 'unit'"),
     ),
@@ -676,7 +733,7 @@ SENTENCES = [
     ),
     (
         evidence,
-        "to prefer the lexicon's continuations of the sense that is meant, although the senses are apart.",
+        "to prefer the next words that were prepared for the sense that is meant, although the senses are apart.",
         frames_of(continuation_p=0.01),
         frames_of(continuation_p=0.009),
     ),
@@ -688,25 +745,25 @@ SENTENCES = [
     ),
     (
         evidence,
-        "That L0H2 also moves the lexicon's continuations was not shown.",
+        "That L0H2 also changes which of the next words that were prepared for each sense are likely was not shown.",
         frames_of(head("L0H2", p_continuation=0.05)),
         frames_of(),
     ),
     (
         evidence,
-        "That L0H2 also moves the lexicon's continuations was not shown.",
+        "That L0H2 also changes which of the next words that were prepared for each sense are likely was not shown.",
         frames_of(head("L0H2", continuation=0.019)),
         frames_of(head("L0H2", p_continuation=np.nan)),
     ),
     (
         evidence_mole,
-        "also move the lexicon's continuations was not shown for every pair of senses.",
+        "also change which of the next words that were prepared for each sense are likely was not shown for every pair of senses.",
         FRAMES | changed("heads", p_continuation=0.5),
         FRAMES,
     ),
     (
         evidence,
-        "Not shown to resolve the word, L1H0 moves the lexicon's continuations.",
+        "L1H0 changes which of the next words that were prepared for each sense are likely, but failed another test.",
         frames_of(TWO[0], head("L1H0", verdict="none", p_continuation=0.01)),
         frames_of(TWO[0], head("L1H0", verdict="none", p_continuation=0.05)),
     ),
@@ -790,7 +847,7 @@ SENTENCES = [
     ),
     (
         evidence,
-        f"Of the one other head nothing was shown; within ±8{N}%",
+        f"Of the one other head nothing was shown; its interval lies within ±8{N}%",
         frames_of(TWO[0], head("L1H0", net=0.03, verdict="none")),
         frames_of(*TWO),
     ),
@@ -825,7 +882,7 @@ SENTENCES = [
     ),
     (
         evidence,
-        "and of 1 nothing was shown; all within",
+        f"and of 1 nothing was shown; the largest effect among them is 30{N}%, and the intervals of all lie within",
         frames_of(UNREAD, head("L1H0", verdict="none")),
         frames_of(UNREAD),
     ),

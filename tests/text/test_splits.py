@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.errors import InputError
-from probe.sweep import deal
 from probe.text import splits
 from probe.text.sentences import Sentence
 from probe.text.splits import ALIGNED, CROSSED, DRAWN, ELSEWHERE, UNPAIRED, cue_words
@@ -263,35 +262,3 @@ def test_too_few_sentences_are_said_in_one_sentence():
         "sentences of each sense to fit on in every fold; "
         "give 8 or more of every sense, with 4 or more different cue words."
     )
-
-
-@quick
-@given(seed=st.integers(0, 10_000), dropped=st.sets(st.integers(0, len(GRID) - 1), max_size=150))
-def test_the_rule_of_a_corpus_that_is_not_held_keeps_frames_and_cue_words_apart_too(seed, dropped):
-    sentences = [sentence for row, sentence in enumerate(GRID) if row not in dropped]
-    sketch = deal.WordSketch()
-    for sentence in sentences:
-        sketch.add(sentence, seed)
-    rule = sketch.rule()
-    ends = [rule.part_of(sentence, seed) for sentence in sentences]
-    assert {reason for part, reason in ends if part is None} <= {deal.CROSSING}
-    for name in ("frame", "cue_word"):
-        named = [
-            (where, getattr(row, name)) for row, (where, _) in zip(sentences, ends, strict=True)
-        ]
-        fit, report = (
-            {value for where, value in named if where == part} for part in ("fit", "report")
-        )
-        assert not fit & report
-    assert rule.design == "by frame and cue word, by their hash"
-
-
-def test_the_smallest_hashes_are_kept_with_what_was_hashed_whatever_the_order():
-    values = [9, 2, 7, 2, 5, 1, 8]
-    for order in (values, values[::-1]):
-        kept = deal.Smallest(3)
-        for value in order:
-            kept.add(value, f"item {value}")
-        assert kept.items == ["item 1", "item 2", "item 5"]
-        assert kept.limit() == 1  # a third of three groups
-    assert deal.Smallest(3).limit() is None

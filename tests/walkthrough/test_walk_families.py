@@ -29,10 +29,12 @@ SMALL = (
     "vaultgemma",
     "olmo3",
     "starcoder2",
+    "gpt_oss",
 )  # whose small models look back over five tokens only
 SINGLE = tuple(kind for kind in SINGLE if kind not in SMALL)
 CAUSAL = {kind: FAMILIES[kind].kind == "decoder" for kind in SINGLE}
 UNBIASED = ("gemma", "falcon", "smollm3", "arcee", "stablelm", "nemotron", "ernie4_5")
+UNBIASED += ("mixtral", "qwen3_moe", "olmoe", "flex_olmo")
 STEPS = [
     "tokens",
     "layernorm",
@@ -146,7 +148,8 @@ def test_the_steps_and_tables_are_those_of_the_family(walked, kind):
     assert ("three matrices and no biases" in page) == (
         kind in ("t5", "mt5", "gptj", "llama", "phi3", "qwen3", "olmo2", *UNBIASED)
     )
-    assert ("pass norms of their own" in page) == (kind in ("qwen3", "olmo2"))
+    normed = ("qwen3", "olmo2", "qwen3_moe", "olmoe", "flex_olmo")
+    assert ("pass norms of their own" in page) == (kind in normed)
 
 
 @pytest.mark.parametrize("kind", each_family("olmo2", "gemma2", "gemma3_text"))
@@ -170,6 +173,16 @@ def test_where_a_family_norms_its_writes_the_sum_shows_it_and_a_head_moves_by_wh
         walked.frames["sums"].query("term == 'difference'")["norm"].item()
         < 1e-5 * trace.resid_mid.norm()
     )
+
+
+@pytest.mark.parametrize("kind", ["gpt_oss", "llama"])
+def test_what_goes_to_a_sink_is_said_where_there_is_one(kind):
+    walked = probe.walk(family_model(kind), "the bank")
+    page, rows = render(walked, MADE), walked.frames["agreement"].query("step == 'pattern'")
+    sunk = kind == "gpt_oss"
+    assert ("the rest goes to the sink of the head" in page) == sunk
+    assert set(rows["function"]) == {"attention.softmax_with_sink" if sunk else "attention.softmax"}
+    assert rows["error"].max() < 1e-5
 
 
 @pytest.mark.parametrize("kind", each_family(*SMALL))

@@ -21,7 +21,7 @@ A small GPT-2 (4 layers x 4 heads, d_model 128, MLP width 256, context 256) that
 
 ## Data
 
-English-like sentences drawn at random from the tables and templates of `probe/embedded/grammar*.toml`: {words} ambiguous words
+English-like sentences drawn at random from the tables and templates of `analyses/training/grammar_*.toml`: {words} ambiguous words
 with {senses} senses, {types:,} word types in a sample of 30,000 texts. About half of the texts hold an ambiguous word; before it
 (1 to 15 or more tokens, with adjectives, clauses, another sentence, or cues of other words between) or sometimes after it stands
 something that tells the sense, and what follows depends on the sense. The other texts are about the same topics without the

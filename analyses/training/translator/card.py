@@ -24,7 +24,7 @@ of a grammar into French, where the French of an ambiguous word depends on its s
 
 ## Data
 
-Pairs of sentences drawn at random from the tables of `probe/embedded/translator`: {plans} plans with the same slots in both
+Pairs of sentences drawn at random from the tables of `analyses/training/translator/*.toml`: {plans} plans with the same slots in both
 languages, {senses} senses with {cues} cue words, articles, adjectives before and after the noun, participles and pronouns that agree.
 {ambiguous:.0%} of the pairs hold an ambiguous word, with its cue before or behind it. In {hiding:.0%} of the others {hidden:.0%} of the English
 tokens are hidden and the French is asked for all the same: a plain translation gives no reason to learn which words go together.

@@ -3,6 +3,7 @@
 """
 
 from dataclasses import replace
+from typing import Any
 
 from probe.model.architectures.family import (
     GGUF_PLAIN,
@@ -11,6 +12,7 @@ from probe.model.architectures.family import (
     GgufKeys,
     Keys,
     Replacement,
+    Routed,
     causal,
     recomputed,
     without,
@@ -445,6 +447,149 @@ SMOLLM3 = replace(
         rotated=("no_rope_layers", ("no_rope_layer_interval", 4)),
     ),
     free_heads=False,
+    gguf=None,
+)
+# Files hold experts one by one; Hugging Face's classes stack them.
+STACKED = {
+    "mlp.experts.gate_up_proj": ("expert_gate", "expert_up"),
+    "mlp.experts.down_proj": ("expert_out",),
+}
+ROUTED = without(PARTS, "gate", "up", "out") | {
+    "router": ("mlp.gate", "x d"),
+    "expert_gate": ("mlp.experts.{}.gate_proj", "m d"),
+    "expert_up": ("mlp.experts.{}.up_proj", "m d"),
+    "expert_out": ("mlp.experts.{}.down_proj", "d m"),
+}
+MIXTRAL = replace(
+    MISTRAL,
+    name="Mixtral",
+    architectures=("MixtralForCausalLM",),
+    keys=replace(
+        MISTRAL.keys,
+        epsilon=("rms_norm_eps", 1e-5),
+        window=("sliding_window", None),
+        rotary_base=1000000.0,
+    ),
+    routed=Routed(
+        ("num_local_experts",), stacked=STACKED, renamed={"mlp.gate": "block_sparse_moe.gate"}
+    ),
+    in_float32=("norm", "softmax", "router"),
+    attentions=causal(
+        ROUTED
+        | {
+            "router": ("block_sparse_moe.gate", "x d"),
+            "expert_gate": ("block_sparse_moe.experts.{}.w1", "m d"),
+            "expert_up": ("block_sparse_moe.experts.{}.w3", "m d"),
+            "expert_out": ("block_sparse_moe.experts.{}.w2", "d m"),
+        }
+    ),
+)
+EVERY_LAYER_ROUTED: dict[str, tuple[Any, ...]] = {
+    "decoder_sparse_step": (1,),
+    "mlp_only_layers": ([], None),
+}
+EXPERTS = ("num_experts", "num_local_experts")
+QWEN2_MOE = replace(
+    QWEN2,
+    name="Qwen2-MoE",
+    architectures=("Qwen2MoeForCausalLM",),
+    keys=replace(
+        QWEN2.keys,
+        sizes=HIDDEN | {"d_mlp": "moe_intermediate_size"},
+        must=EVERY_LAYER_ROUTED | {"use_sliding_window": (False,), "qkv_bias": (True,)},
+    ),
+    routed=Routed(
+        EXPERTS,
+        normed=("norm_topk_prob", False),
+        shared="shared_expert_intermediate_size",
+        stacked=STACKED,
+    ),
+    in_float32=MIXTRAL.in_float32,
+    free_heads=False,
+    attentions=causal(
+        ROUTED
+        | {role: (PARTS[role][0], f"{PARTS[role][1]} +") for role in "qkv"}
+        | {
+            "shared_router": ("mlp.shared_expert_gate", "1 d"),
+            "shared_gate": ("mlp.shared_expert.gate_proj", "s d"),
+            "shared_up": ("mlp.shared_expert.up_proj", "s d"),
+            "shared_out": ("mlp.shared_expert.down_proj", "d s"),
+        }
+    ),
+    gguf=None,
+)
+QWEN3_MOE = replace(
+    QWEN3,
+    name="Qwen3-MoE",
+    architectures=("Qwen3MoeForCausalLM",),
+    keys=replace(
+        QWEN3.keys,
+        sizes=HIDDEN | {"d_head": "head_dim", "d_mlp": "moe_intermediate_size"},
+        must=EVERY_LAYER_ROUTED | {"use_sliding_window": (False,), "attention_bias": (False,)},
+    ),
+    routed=Routed(EXPERTS, normed=("norm_topk_prob", False), stacked=STACKED),
+    in_float32=MIXTRAL.in_float32,
+    attentions=causal(ROUTED | _norms("e", "e")),
+    gguf=None,
+)
+OLMOE = replace(
+    LLAMA,
+    name="OLMoE",
+    architectures=("OlmoeForCausalLM",),
+    keys=replace(
+        LLAMA.keys,
+        epsilon=("rms_norm_eps", 1e-5),
+        must={"attention_bias": (False,), "clip_qkv": (None,)},
+    ),
+    routed=Routed(EXPERTS, normed=("norm_topk_prob", False), stacked=STACKED),
+    in_float32=MIXTRAL.in_float32,
+    free_heads=False,
+    attentions=causal(ROUTED | _norms("h", "g")),
+    gguf=None,
+)
+FLEX_OLMO = replace(
+    OLMO2,
+    name="FlexOlmo",
+    architectures=("FlexOlmoForCausalLM",),
+    keys=replace(OLMO2.keys, epsilon=("rms_norm_eps", 1e-6), rotary_base=500000.0),
+    routed=OLMOE.routed,
+    in_float32=MIXTRAL.in_float32,
+    attentions=causal(
+        without(ROUTED, "norm", "norm_mlp") | SANDWICH_NORMS | _norms("h", "g"),
+        WRITE_REPLACEMENTS,
+        read=WRITTEN | {"x": "attn.q.hook_in"},
+    ),
+    gguf=None,
+)
+GPT_OSS = replace(
+    LLAMA,
+    name="GPT-OSS",
+    architectures=("GptOssForCausalLM",),
+    keys=replace(
+        LLAMA.keys,
+        sizes=HIDDEN | {"d_head": "head_dim"},
+        epsilon=("rms_norm_eps", 1e-5),
+        must={"attention_bias": (True,)},
+        window=("sliding_window", 128),
+        kinds="layer_types",
+        global_every=("", 2),
+        rotary_base=150000.0,
+    ),
+    routed=Routed(EXPERTS, of_all=False, clamp=(("swiglu_alpha", 1.702), ("swiglu_limit", 7.0))),
+    plain_rounds=True,
+    attentions=causal(
+        {role: (PARTS[role][0], f"{PARTS[role][1]} +") for role in ("q", "k", "v", "o")}
+        | {
+            "norm": PARTS["norm"],
+            "norm_mlp": PARTS["norm_mlp"],
+            "sinks": ("self_attn.sinks", "n ="),
+            "router": ("mlp.router", "x d +"),
+            "experts_gate_up": ("mlp.experts.gate_up_proj", "x d 2m ="),
+            "experts_gate_up_bias": ("mlp.experts.gate_up_proj_bias", "x 2m ="),
+            "experts_out": ("mlp.experts.down_proj", "x m d ="),
+            "experts_out_bias": ("mlp.experts.down_proj_bias", "x d ="),
+        }
+    ),
     gguf=None,
 )
 PHI = Family(

@@ -3,9 +3,9 @@ share.
 
 Words of the shapes, in the order in which the file holds the axes: d d_model, e d_head, h heads x
 d_head, g key-value heads x d_head, hgg queries, keys and values together, m d_mlp, 2m gate and up
-together, v d_vocab, p rows of the position table, t token types, b relative-position buckets, n
-heads; "+" adds a bias as long as the output, "=" says that the name is whole (no ".weight" behind
-it).
+together, x experts, s the width of a shared expert, v d_vocab, p rows of the position table, t
+token types, b relative-position buckets, n heads; "+" adds a bias as long as the output, "=" says
+that the name is whole (no ".weight" behind it).
 """
 
 from collections.abc import Mapping
@@ -98,6 +98,35 @@ class Keys:
 
 
 @dataclass(frozen=True)
+class Routed:
+    """A routed MLP, one whose router gives every token to a few of its experts.
+
+    `experts` are the config keys of which one says how many there are, `chosen` that of how many a
+    token is given to. A token's shares come from a softmax over all experts (`of_all`), where
+    `normed` (the key that says so, and what an absent one means) divided by the sum of those of the
+    chosen; or over the chosen ones. `shared` is the key of the width of an expert that every token
+    is given to, by a gate of its own; `clamp` those of the sharpness and the limit of a clamped
+    gate, with what absent ones mean.
+
+    In the parts of a layer `router` and `shared_router` are the gates; `expert_gate`, `expert_up`
+    and `expert_out`, "{}" standing for the number of the expert, or `experts_gate_up` and
+    `experts_out`, all experts in one tensor input x output, gate and up coordinate by coordinate;
+    `shared_gate`, `shared_up` and `shared_out`. Where Hugging Face's class holds otherwise what
+    files hold expert by expert, `stacked` has the roles that stand below each other in each of its
+    tensors; `renamed` are parts that it calls otherwise.
+    """
+
+    experts: tuple[str, ...]
+    chosen: str = "num_experts_per_tok"
+    of_all: bool = True
+    normed: tuple[str, bool] = ("", True)
+    shared: str = ""
+    clamp: tuple[tuple[str, float], tuple[str, float]] = (("", 0.0), ("", 0.0))
+    stacked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class GgufKeys:
     """What a GGUF file of a family holds otherwise than a checkpoint; `architecture` is its name
     there.
@@ -132,9 +161,10 @@ class Family:
     2 i + 1 together, the others i and i + dims/2. `in_float32` says what the architecture's own
     code computes in float32 whatever the model's type: the variance of its norms, its norms up to
     the gain or with it, the queries and keys that it rotates or the whole rotation, its scores, its
-    softmax. `plain_rounds` says that Hugging Face's model and the hooked one, run in float64, round
-    to float32 at different steps. `transposed` families hold the matrices of their layers input x
-    output, the others output x input.
+    softmax, the shares of its router. `plain_rounds` says that Hugging Face's model and the hooked
+    one, run in float64, round to float32 at different steps. `transposed` families hold the
+    matrices of their layers input x output, the others output x input. `routed` says how an MLP of
+    experts is held and which of them a token is given to.
 
     `embed` to `head_bias` are the raw names of the weights of no layer; names with "{}" have one
     tensor per stack. `transform` is the product, the norm and the activation (the config's where
@@ -157,12 +187,14 @@ class Family:
     norm_after_write: bool = False
     offset: bool = False
     gated: bool = False
+    routed: Routed | None = None
     positions: Literal["learned", "sinusoidal", "rotary", "relative bias", "alibi"] = "learned"
     interleaved: bool = False
     scaled: bool = True
     scaled_embedding: bool = False
     in_float32: tuple[
-        Literal["variance", "norm", "gain", "rotated", "rotation", "scores", "softmax"], ...
+        Literal["variance", "norm", "gain", "rotated", "rotation", "scores", "softmax", "router"],
+        ...,
     ] = ()
     plain_rounds: bool = False
     parallel: bool = False

@@ -35,6 +35,7 @@ const follow = (box, view) => {
   if (!map) return;
   map.classList.add("clickable");
   view.addEventListener("click", (_, item) => {
+    if (item?.datum?.target) return goTo(item.datum.target);
     if (item?.datum?.head === undefined) return;
     const name = `${map.dataset.map}-L${item.datum.layer}H${item.datum.head}`;
     goTo(document.getElementById(`word-${name}`) ? `word-${name}` : `every-${name}`);
@@ -85,6 +86,13 @@ const draw = (script) => {
     },
   );
 };
+// What is opened to be copied is selected, and where the browser allows it copied at once.
+for (const details of document.querySelectorAll("details.result"))
+  details.addEventListener("toggle", () => {
+    const text = details.querySelector("textarea");
+    text.select();
+    if (details.open) navigator.clipboard?.writeText(text.value).catch(() => {}); // selected all the same
+  });
 // What is in sight is drawn first; what is folded when it is opened, or while the page is idle, so that it can be printed.
 const scripts = [...document.querySelectorAll("script[data-for]")];
 const inside = (details) => [...details.querySelectorAll("script[data-for]")];

@@ -1,0 +1,435 @@
+"""The page of a survey: what one model, or several beside each other, do over many words.
+
+A view per section over `SurveyFindings`; the sentences stand in the templates. Of several models
+each has its tables in a folder of its name, and what is compared is shares and counts of heads,
+never their numbers.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from probe import charts
+from probe.charts.palette import image
+from probe.evidence import tables
+from probe.evidence.columns import TABLES, dictionary
+from probe.evidence.survey_findings import (
+    OUTLIER,
+    HeadAcrossWords,
+    SurveyFindings,
+    survey_findings,
+)
+from probe.evidence.survey_run import Survey
+from probe.evidence.survey_summary import CLEAR, WORD_HEADS, WORDS, word_heads
+from probe.pages import checks, output
+from probe.pages.output import SURVEY
+from probe.provenance import manifest
+from probe.stats import resampling
+from probe.stats.numbers import decimal, measured, p_value, percent
+from probe.stats.verdicts import GATE
+
+MOST_WORDS = 200  # in the picture of words and heads; the tables hold all
+MOST_ROWS = 500  # words in the table on the page
+MOST_NUMBERS = 3  # columns of the file whose values stand beside a word
+NATURAL_TEXT = "evaluation_without.csv"  # what `probe evaluate --without` writes
+Section = dict[str, Any]
+
+
+def write_surveys(
+    surveys: Sequence[Survey], out: str | os.PathLike[str], *, command: str = ""
+) -> Path:
+    """Write the page of the surveys of one or several models, their tables and the manifest;
+    returns the path of the page.
+
+    The tables of one model lie in `out`, those of several in a folder for each. Raises InputError
+    when the folder cannot be written.
+    """
+    output.check_folder(out)
+    folders = _folders(surveys)
+    frames: dict[str, pd.DataFrame] = {}
+    streams = {}
+    for survey, folder in zip(surveys, folders, strict=True):
+        for name, frame in _frames(survey).items():
+            frames[f"{folder}{name}"] = frame
+        streams[f"{folder}survey_word_heads"] = word_heads(survey.records, survey.depth)
+    made = [_made_by(survey, command) for survey in surveys]
+    whole = made[0] if len(made) == 1 else _made_together(made)
+    natural_text = _natural_text(Path(out))
+    if natural_text is not None:
+        whole |= {"without": _heads_taken_out(Path(out))}
+    page = render(surveys, whole, folders, natural_text=natural_text)
+    written = output.write_folder(out, {SURVEY: page}, frames=frames, made=whole, streams=streams)
+    return written / SURVEY
+
+
+def write_survey(survey: Survey, out: str | os.PathLike[str], *, command: str = "") -> Path:
+    """The page and the tables of one survey, as `probe.write` has them."""
+    return write_surveys([survey], out, command=command)
+
+
+def _folders(surveys: Sequence[Survey]) -> list[str]:
+    """Where the tables of each model lie, below the page's folder: "" for a single one."""
+    if len(surveys) == 1:
+        return [""]
+    names = [re.sub(r"[^\w.-]+", "-", survey.model_name).strip(".-") for survey in surveys]
+    return [
+        f"{name}/" if names.count(name) == 1 else f"{name}-{number}/"
+        for number, name in enumerate(names, start=1)
+    ]
+
+
+def _frames(survey: Survey) -> dict[str, pd.DataFrame]:
+    """The tables of one model, with what their columns mean. Columns of the file are its user's."""
+    frames = dict(survey.frames)
+    frames["survey_certificate"] = tables.certificate_rows(survey.certificate)
+    described = frames | {
+        "survey_words": frames["survey_words"][list(WORDS)],
+        "survey_word_heads": pd.DataFrame(columns=list(WORD_HEADS)),
+    }
+    frames["survey_columns"] = dictionary(described, name="survey_columns")
+    return frames
+
+
+def _made_by(survey: Survey, command: str) -> dict[str, Any]:
+    return manifest(
+        survey.model_name,
+        survey.origin,
+        seed=survey.options.get("seed"),
+        command=command,
+        data_sha256=survey.data_sha256,
+        dtype=survey.certificate.dtype,
+        options=survey.options,
+        sentences=survey.source,
+    )
+
+
+def _made_together(made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One manifest of several models: what differs between them stands with each."""
+    keys = ("model", "origin", "weights_sha256", "weights_stored_as", "dtype")
+    models = [{key: one[key] for key in keys} for one in made]
+    return {key: value for key, value in made[0].items() if key not in keys} | {"models": models}
+
+
+def _natural_text(folder: Path) -> pd.DataFrame | None:
+    """Accuracy on natural text with heads taken out, where that was measured into the folder."""
+    path = folder / NATURAL_TEXT
+    return pd.read_csv(path) if path.is_file() else None
+
+
+def _heads_taken_out(folder: Path) -> list[str]:
+    """Which heads, by the manifest of the evaluation or of a page that was written after it."""
+    try:
+        return list(json.loads((folder / "manifest.json").read_bytes()).get("without", []))
+    except (OSError, ValueError, AttributeError):
+        return []
+
+
+def render(
+    surveys: Sequence[Survey],
+    made: Mapping[str, Any],
+    folders: Sequence[str],
+    *,
+    natural_text: pd.DataFrame | None = None,
+) -> str:
+    """The page as one self-contained HTML file; of the manifest everything but the time is on
+    it."""
+    found = [survey_findings(survey.model_name, survey.frames) for survey in surveys]
+    limit = _limit(found)
+    models = [
+        _model(number, findings, survey, folder, limit)
+        for number, (findings, survey, folder) in enumerate(
+            zip(found, surveys, folders, strict=True)
+        )
+    ]
+    templates = output.environment("survey", "report")
+    return templates.get_template("survey.html.j2").render(
+        models=models,
+        made=made,
+        limit=percent(limit),
+        compared=[_compared(findings) for findings in found] if len(found) > 1 else [],
+        natural=None if natural_text is None else _natural(natural_text, made["without"]),
+        marks=charts.MARKS,
+        verdicts=_verdicts(found),
+        dictionary=_frames(surveys[0])["survey_columns"].to_dict("records"),
+        downloads=[row for model in models for row in model["downloads"]],
+        clear=percent(CLEAR),
+        gate=decimal(GATE).lstrip("0"),
+        outlier=f"{OUTLIER:g}",
+        most_words=MOST_WORDS,
+        **output.assets(templates, "survey.css.j2", "page.js"),
+    )
+
+
+def _limit(found: Sequence[SurveyFindings]) -> float:
+    """Both ends of the maps' scale, one for all models."""
+    effects = [head.effect for findings in found for head in findings.heads]
+    return charts.effect_limit(pd.DataFrame({"net": effects}))
+
+
+def _verdicts(found: Sequence[SurveyFindings]) -> list[str]:
+    """The verdicts that have a mark in one of the maps."""
+    maps = [charts.survey_verdicts(one.frames["survey_heads"]) for one in found if one.ranked]
+    return charts.marked(pd.DataFrame({"verdict": pd.concat(maps)})) if maps else []
+
+
+# --- one model ------------------------------------------------------------------------------------
+
+
+def _model(
+    number: int, findings: SurveyFindings, survey: Survey, folder: str, limit: float
+) -> Section:
+    """The sections of one model."""
+    frames = findings.frames
+    heads = frames["survey_heads"]
+    section: Section = {
+        "id": number,
+        "found": findings,
+        "folder": folder,
+        "name": survey.model_name,
+        "origin": survey.origin,
+        "source": survey.source,
+        "said": survey.said,
+        "map": charts.survey_map(heads, limit=limit) if findings.ranked else None,
+        "lines": lines(findings),
+        "words": None,
+        "carry": None,
+        "distances": None,
+        "kinds": findings.kinds,
+        "numbers": frames["survey_numbers"].to_dict("records"),
+        "visible": decimal(resampling.smallest_effect(findings.words, tests=1, paired=True)),
+        "heads": [_head_row(head) for head in findings.heads],
+        "left_out": frames["survey_left_out"].to_dict("records"),
+        "certificate": checks.certificate(tables.certificate_rows(survey.certificate)),
+        "downloads": _downloads(_frames(survey), findings, folder),
+    }
+    shown = _words_shown(findings)
+    section["every_word"] = _every_word(findings, survey, number)
+    if findings.ranked:
+        cells = _cells(findings, survey, number)
+        names = [head.name for head in findings.leaders]
+        section["words"] = charts.words_and_heads(cells[cells["word"].isin(shown)], shown, names)
+        section["outliers"] = cells[cells["outlier"]].to_dict("records")
+        section["not_drawn"] = findings.words - len(shown)
+    if findings.carry_over:
+        section["carry"] = charts.carried_over(frames["survey_carry_over"])
+    if findings.words_compared and findings.general_share > 0:
+        section["distances"] = charts.distances_by_depth(
+            frames["survey_depths"], read_at=findings.depth
+        )
+    return section
+
+
+def lines(findings: SurveyFindings) -> Section:
+    """A line for each leading head: its numbers as text, and where they lie on an axis that all
+    lines share, in per cent of its width."""
+    leaders = findings.leaders
+    if not leaders:
+        return {"rows": [], "ticks": [], "zero": ""}
+    ends = [0.0]
+    for head in leaders:
+        ends += [head.effect_low, head.effect_high, *_spread_ends(head)]
+        ends += [head.general] if head.comparison else []
+    low = min(ends)
+    high = max(ends)
+    margin = 0.04 * (high - low)
+
+    def at(value: float) -> str:
+        place = (value - low + margin) / (high - low + 2 * margin)
+        return f"{100 * min(max(place, 0.0), 1.0):.2f}"
+
+    rows = []
+    for head in leaders:
+        spread_low, spread_high = _spread_ends(head)
+        drawn = {
+            "effect": at(head.effect),
+            "low": at(head.effect_low),
+            "high": at(head.effect_high),
+        }
+        drawn |= {"from": at(spread_low), "to": at(spread_high)}
+        drawn["width"] = f"{float(drawn['to']) - float(drawn['from']):.2f}"
+        drawn["general"] = at(head.general) if head.comparison else ""
+        rows.append(_head_row(head) | {"drawn": drawn})
+    step = _tick_step(high - low)
+    ticks = [step * place for place in range(int(np.ceil(low / step)), int(high / step) + 1)]
+    return {"rows": rows, "ticks": [(at(tick), percent(tick)) for tick in ticks], "zero": at(0.0)}
+
+
+def _tick_step(width: float) -> float:
+    """Of an axis so wide, so that it has about four numbers."""
+    return next((step for step in (0.05, 0.1, 0.2, 0.5, 1.0) if width / step <= 4.5), 2.0)
+
+
+def _spread_ends(head: HeadAcrossWords) -> tuple[float, float]:
+    """One standard deviation between words either way."""
+    return head.effect - head.between_words, head.effect + head.between_words
+
+
+def _head_row(head: HeadAcrossWords) -> Section:
+    """A head's numbers as text."""
+    compared = bool(head.comparison)
+    specific = ""
+    if compared:
+        specific = measured(head.specific, head.specific_low, head.specific_high)
+    return {
+        "name": head.name,
+        "shown": head.shown,
+        "effect": measured(head.effect, head.effect_low, head.effect_high),
+        "p": p_value(head.p),
+        "between": percent(head.between_words),
+        "forward": f"{head.words_positive} of {head.words_clear}",
+        "general": percent(head.general) if compared else "",
+        "specific": specific,
+        "p_specific": p_value(head.p_specific) if compared else "",
+        "comparison": head.comparison,
+        "beside": charts.BESIDE_NOUNS[head.comparison],
+        "rank": f"{head.rank} [{head.rank_low}, {head.rank_high}]",
+        "read": head.read_depth,
+    }
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def _cells(findings: SurveyFindings, survey: Survey, number: int) -> pd.DataFrame:
+    """What each leading head does for each measured word; `effect` is missing where the word's gap
+    is not clear, `outlier` says that it lies far from the effect over all words."""
+    leading = pd.DataFrame(
+        [
+            {"layer": head.layer, "head": head.head, "name": head.name}
+            | {"over_words": head.effect, "between": head.between_words}
+            for head in findings.leaders
+        ]
+    )
+    parts = [
+        part.merge(leading, on=["layer", "head"])
+        for part in word_heads(survey.records, findings.depth)
+    ]
+    cells = pd.concat(parts, ignore_index=True)
+    # The mean over words of the gap at the depth where a head is read
+    mean_gap = cells.groupby("name")["gap"].transform("mean")
+    words = findings.frames["survey_words"].reset_index(names="row").set_index("word")
+    cells["share"] = cells["gap"] / mean_gap
+    cells["effect"] = cells["effect"].where(cells["share"] >= CLEAR)
+    far = (cells["effect"] - cells["over_words"]).abs() / cells["between"]
+    cells["outlier"] = far > OUTLIER
+    cells["kind"] = cells["word"].map(words["kind"])
+    cells["target"] = [f"word-{number}-{row}" for row in cells["word"].map(words["row"])]
+    return cells
+
+
+def _words_shown(findings: SurveyFindings) -> list[str]:
+    """The words of the picture in its order: kind by kind, those of the largest gap first; of more
+    than MOST_WORDS those of the largest gaps."""
+    words = findings.frames["survey_words"]
+    measured_words = words[words["reason"] == ""].nlargest(MOST_WORDS, "gap")
+    ordered = measured_words.sort_values(["kind", "gap"], ascending=[True, False], kind="stable")
+    return [str(word) for word in ordered["word"]]
+
+
+def _every_word(findings: SurveyFindings, survey: Survey, number: int) -> Section:
+    """A line for each word: its gap beside those of the nouns in its place, or why it was not
+    measured; and what the file says of it. Gaps are in parts of the mean gap over words, in units
+    of the residual stream where that was not shown to be there."""
+    words = findings.frames["survey_words"].reset_index(names="row")
+    unit = words["gap"].mean() if findings.ranked else 1.0
+    further = [str(name) for name in words.columns.difference(["row", *WORDS], sort=False)]
+    further = further[:MOST_NUMBERS]
+    rows = []
+    for row in words.head(MOST_ROWS).to_dict("records"):
+        rows.append(
+            {
+                "id": f"word-{number}-{row['row']}",
+                "word": row["word"],
+                "kind": row["kind"],
+                "pairs": row["pairs"],
+                "reason": row["reason"],
+                "nouns": row["nouns"],
+                "clear": row["clear"],
+                "gap": "" if row["reason"] else decimal(row["gap"] / unit),
+                "general": ""
+                if pd.isna(row["general_gap"])
+                else decimal(row["general_gap"] / unit),
+                "further": [_plain(row[name]) for name in further],
+            }
+        )
+    return {"rows": rows, "further": further, "all": len(words)}
+
+
+def _plain(value: Any) -> str:
+    """A value of the file as it is read: whole numbers without a point."""
+    if pd.isna(value):
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+# --- several models, natural text -----------------------------------------------------------------
+
+
+def _compared(findings: SurveyFindings) -> Section:
+    """One model in shares and counts, which can be held against those of another."""
+    movers = findings.movers
+    carried = findings.carried
+    largest = movers[0] if movers else None
+    return {
+        "model": findings.model,
+        "words": findings.words,
+        "heads": findings.number_of_heads,
+        "movers": len(movers),
+        "share": percent(len(movers) / findings.number_of_heads, 1),
+        "more": len(findings.by_comparison("more")),
+        "same": len(findings.by_comparison("same")),
+        "largest": largest and measured(largest.effect, largest.effect_low, largest.effect_high),
+        "between": largest and percent(largest.between_words),
+        "kept": carried and measured(carried.others, carried.others_low, carried.others_high),
+        "random": carried and percent(carried.random),
+        "k": carried and carried.k,
+        "read": percent(findings.depth / findings.layers),
+        "general": "" if pd.isna(findings.general_share) else percent(findings.general_share),
+    }
+
+
+def _natural(frame: pd.DataFrame, heads: Sequence[str]) -> Section:
+    """The fall in accuracy where it was read, mean over the words, beside random sets."""
+    # The depth that was chosen on training sentences differs between words: it has no number.
+    rows = frame[frame["word"].isna() & frame["depth"].isna()].to_dict("records")
+    return {"rows": rows, "words": frame["word"].nunique(), "heads": list(heads)}
+
+
+def _downloads(
+    frames: Mapping[str, pd.DataFrame], findings: SurveyFindings, folder: str
+) -> list[Section]:
+    """The tables of one model; that of all words and heads is Parquet alone."""
+    rows = [
+        checks.download(f"{folder}{name}", len(frame), TABLES.get(name, ""))
+        for name, frame in frames.items()
+    ]
+    number = findings.words * findings.number_of_heads
+    name = "survey_word_heads"
+    rows.append(checks.download(f"{folder}{name}", number, TABLES[name], ["Parquet"]))
+    return rows
+
+
+def notebook_html(survey: Survey) -> str:
+    """What a notebook shows of a survey: its answer, the map, and a line for each leading head."""
+    findings = survey_findings(survey.model_name, survey.frames)
+    picture = ""
+    if findings.ranked:
+        map_of_heads = charts.survey_map(findings.frames["survey_heads"], limit=_limit([findings]))
+        picture = Markup(image(map_of_heads))
+    return (
+        output.environment("notebook", "survey")
+        .get_template("survey.html.j2")
+        .render(
+            found=findings,
+            frames=survey.frames,
+            rows=[_head_row(head) for head in findings.leaders],
+            picture=picture,
+        )
+    )

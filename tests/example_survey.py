@@ -1,0 +1,109 @@
+"""A survey of made-up words: what a page is made of, without a model."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from made_words import LAYERS, effects_of, made_word, unmeasured
+
+from probe.evidence.survey_run import Survey
+from probe.evidence.survey_summary import sets_frames, summarise
+from probe.model.check import Certificate, Row
+from probe.provenance import Origin
+
+WORDS = ("bank", "bark", "bat", "bolt", "bow", "chest", "club", "crane", "date", "deck", "draft")
+WORDS += ("fan", "file", "jam", "mole", "mouse", "nail", "organ", "palm", "pitch", "pupil", "seal")
+WORDS += ("spring", "stamp")
+SIZES = (1, 2, 4, 8)
+
+
+@dataclass
+class MadeSets:
+    """What is read of the sets that were tried on a word."""
+
+    word: str
+    sizes: tuple[int, ...]
+    whole: float
+    left_out: np.ndarray
+    own: np.ndarray
+    random: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class MadeSurvey(Survey):
+    """A survey whose records are at hand and in no folder."""
+
+    words: tuple[Any, ...] = ()
+
+    def records(self) -> Iterator[Any]:
+        return iter(self.words)
+
+
+def certificate_of(layers: int) -> Certificate:
+    """A certificate in which everything agrees."""
+    rows = [Row(layer, "z", "attention.mix", 2e-7, 1.0, 1e-4) for layer in range(layers)]
+    return Certificate("made-up", "float32", ("The river bank",), tuple(rows))
+
+
+def make_survey(
+    *,
+    names: tuple[str, ...] = WORDS,
+    shape: tuple[int, int] = (LAYERS, 4),
+    model_name: str = "smollm2",
+    heads: dict[str, float] | None = None,
+    general: dict[str, float] | None = None,
+    gap: float = 1.0,
+    noise: float = 0.05,
+    with_sets: bool = True,
+    seed: int = 1,
+    **more: Any,
+) -> MadeSurvey:
+    """A survey in which these heads have these effects on words and on nouns in their place."""
+    heads = {"L0H1": 0.3, "L1H2": 0.2, "L1H3": 0.1} if heads is None else heads
+    general = {"L0H1": 0.3, "L1H2": 0.05} if general is None else general
+    rng = np.random.default_rng(seed)
+    words = []
+    for number, name in enumerate(names):
+        effects = effects_of(shape, **heads) * rng.uniform(0.6, 1.4)
+        word = made_word(
+            number,
+            effects,
+            word=name,
+            gap=gap * rng.uniform(0.5, 1.5),
+            general=effects_of(shape, **general),
+            noise=noise,
+            kind=("homonym", "polyseme")[number % 2],
+            columns={"relatedness": round(rng.uniform(0, 4), 2)},
+            rng=rng,
+        )
+        words.append(word)
+    words.append(unmeasured(99))
+    summary = summarise(lambda: iter(words), seed=0, draws=499)
+    measured = []
+    for name in summary.left_out_orders if with_sets else ():
+        kept = np.array([0.3, 0.5, 0.6, 0.7])
+        random = np.linspace(0.0, 0.1, 20)[None] * np.arange(1, 5)[:, None]
+        sets = MadeSets(name, SIZES, 1.0, kept * rng.uniform(0.8, 1.1), kept + 0.05, random)
+        measured.append(sets)
+    left_out = [("word099", "all cues stand behind the word", 4)]
+    frames = summary.frames | sets_frames(measured, seed=0, draws=499)
+    frames["survey_left_out"] = pd.DataFrame(left_out, columns=["word", "reason", "count"])
+    made: dict[str, Any] = {
+        "origin": Origin("hub", "HuggingFaceTB/SmolLM2-135M", None, "ab" * 32),
+        "options": {"seed": 0, "controls": None},
+        "source": "words.csv",
+        "data_sha256": "cd" * 32,
+        "said": (),
+        "folder": Path("nowhere"),
+    }
+    return MadeSurvey(
+        model_name=model_name,
+        words=tuple(words),
+        frames=frames,
+        certificate=certificate_of(shape[0]),
+        depth=summary.depth,
+        **made | more,
+    )

@@ -1,0 +1,142 @@
+"""Computing in bfloat16: the certificate holds with the tolerance of its roundings and still names a
+wrong formula; swaps move what they move in float64."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from families import MADE, REPRESENTATIVES, SINGLE, each_family, family_model, make_family
+from test_check import WRONG, first_failure
+
+import probe
+from probe.model import attention as formulas
+from probe.model import check
+from probe.model.check import FROM_SCORES, ROUNDING, STEPS, THROUGH_ALL, certify
+from probe.model.load import load, read_weights
+from probe.model.tokens import tokenize
+from probe.model.trace import target_states
+
+BF16 = torch.bfloat16
+TEXT = "The mole dug a tunnel under the muddy bank"
+# Where the families' own numbers differ so much that eight roundings do not hide it.
+NAMED_ALSO_HERE = (
+    "scores not scaled",
+    "no mask",
+    "softmax over queries",
+    "a transposed pattern",
+    "the write of another head",
+    "T5's scores scaled",
+    "buckets towards the query",
+    "T5's activation",
+    "no rotation",
+    "pairs side by side",
+    "Llama's activation",
+    "interleaved groups",
+    "scores cut off",
+)
+
+
+def test_bfloat16_has_the_precision_that_the_tolerance_is_made_of() -> None:
+    """Half the distance of neighbouring numbers, relative: what rounding to the nearest may miss."""
+    assert torch.finfo(BF16).eps / 2 == ROUNDING == 2**-8
+
+
+@pytest.mark.parametrize("kind", each_family(*MADE))
+def test_the_certificate_holds_in_bfloat16(kind: str) -> None:
+    model = family_model(kind, BF16)
+    assert {tensor.dtype for tensor in (*model.weights.values(), *model.bridge.parameters())} == {
+        BF16
+    }
+    certificate = certify(model, [TEXT]).require()
+    assert certificate.dtype == "bfloat16"
+    usual = STEPS * ROUNDING
+    through = check.rounded_through(model.config.n_layers + model.config.n_decoder_layers)
+    for row in certificate.rows:
+        if row.note == THROUGH_ALL:
+            assert row.tolerance == through
+        elif row.note == FROM_SCORES:
+            assert row.quantity == "pattern" and row.tolerance >= usual
+        else:
+            assert row.tolerance == usual
+    assert 0 < certificate.worst.error < 1 / 16
+
+
+@pytest.mark.parametrize("name", NAMED_ALSO_HERE)
+def test_a_wrong_formula_is_named_in_bfloat16(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, formula, wrong, quantity = WRONG[name]
+    model = family_model(kind, BF16)
+    monkeypatch.setattr(formulas, formula, wrong)
+    assert first_failure(certify(model, [TEXT]))[1:] == (0, quantity)
+
+
+def exact_and_coarse(kind: str, tmp_path: Path) -> tuple[probe.Model, probe.Model]:
+    """The same bfloat16 numbers, computed with in float64 and as they are."""
+    coarse = load(make_family(tmp_path / kind, kind), dtype=BF16)
+    return load(coarse.bridge, dtype=torch.float64), coarse
+
+
+@pytest.mark.parametrize("kind", [kind for kind in REPRESENTATIVES if kind in SINGLE])
+def test_swaps_in_bfloat16_are_those_in_float64(kind: str, tmp_path: Path) -> None:
+    """On the same weights: within the roundings of the blocks, of the largest effect."""
+    moved = []
+    for model in exact_and_coarse(kind, tmp_path):
+        texts = [tokenize(model, f"The {cue} under the bank") for cue in ("mole", "town")]
+        at = [tokens.positions_of("bank")[-1] for tokens in texts]
+        states = target_states(model, texts, at)
+        way = (states.resid[0, -1] - states.resid[1, -1]).double()
+        direction = (way / way.square().sum())[None]
+        rows = [probe.model.tokens.TargetText(t.ids, pos) for t, pos in zip(texts, at, strict=True)]
+        swapped = probe.swap_heads(read_weights(model), rows, states.z.flip(0), direction)
+        moved.append(swapped.double())
+    exact, coarse = moved
+    assert exact.abs().max() > 0.05
+    error = (exact - coarse).abs().max() / exact.abs().max()
+    assert 1e-6 < error < check.rounded_through(2)
+
+
+def test_a_bridge_and_a_model_of_hugging_face_in_bfloat16_share_their_weights(
+    tmp_path: Path,
+) -> None:
+    import transformers
+
+    folder = make_family(tmp_path / "llama", "llama")
+    source = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=BF16)
+    model = load(source)
+    assert model.dtype == BF16 and model.origin.stored == "bfloat16"
+    assert model.weights["norm.weight"].data_ptr() == source.model.norm.weight.data_ptr()
+    assert certify(model).require().ok
+    assert load(model.bridge).dtype == BF16
+    assert sum(t.nbytes for t in model.weights.values()) * 2 == sum(
+        t.nbytes for t in load(folder).weights.values()
+    )
+
+
+@pytest.mark.slow
+def test_a_study_in_bfloat16_finds_what_one_in_float32_finds(tmp_path: Path) -> None:
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        study = probe.study(load("tiny-senses", dtype=dtype), "bank", permutations=99, max_pairs=8)
+        found[dtype] = study.frames["heads"].set_index(["layer", "head"])
+        made = probe.write(study, tmp_path / dtype)
+    exact, coarse = found["float32"], found["bfloat16"]
+    assert (exact["net"] - coarse["net"]).abs().max() < 0.02
+    assert (exact["verdict"] == "resolver").any()
+    assert exact["verdict"].equals(coarse["verdict"])
+    assert '"dtype": "bfloat16"' in (Path(made).parent / "manifest.json").read_text()
+
+
+def test_what_goes_to_numpy_goes_there_from_bfloat16_too(run: Callable, tmp_path: Path) -> None:
+    """A walk, a patch and edges: everything between tensors and tables."""
+    model = load("tiny-senses", dtype=BF16)
+    walked = probe.walk(model, "The old tree by the river bank", word="bank")
+    assert walked.frames["heads"]["layer"].notna().all()
+    pair = ("The river bank", "The mortgage bank")
+    by_dtype = [probe.patch(one, *pair, at="bank")["swap"] for one in (model, load("tiny-senses"))]
+    assert (by_dtype[0] - by_dtype[1]).abs().max() < 0.02
+    rows = [tokenize(model, text).ids for text in pair]
+    weights = read_weights(model)
+    direction = torch.ones(1, weights.shape[2])
+    assert probe.edges(weights, rows[:1], rows[1:], direction, depth=4).rows()
+    code, said, _ = run("check", "--dtype", "bfloat16")
+    assert code == 0 and "bfloat16" in said

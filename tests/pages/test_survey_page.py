@@ -1,0 +1,272 @@
+"""The page of a survey: what it says of planted effects and what it may not say, in one file that is
+whole or absent; opened, it draws, fits and asks for nothing."""
+
+import hashlib
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from browser import MARKS, check_look, unfold
+from example_survey import make_survey
+from page_text import one_line
+
+import probe
+from probe.display import html_of
+from probe.errors import InputError
+from probe.evidence.survey_findings import survey_findings
+from probe.pages.output import environment
+from probe.pages.survey import lines, write_surveys
+
+HOSTILE = '<img src=x onerror="window.canary = 1">'
+NARROW = "\u202f"
+
+
+def said(survey, name):
+    """What a macro of the sentences says of a survey."""
+    module = environment("survey", "report").get_template("survey_sentences.html.j2").module
+    return one_line(getattr(module, name)(survey_findings(survey.model_name, survey.frames)))
+
+
+def page_of(survey, out, **more):
+    return write_surveys([survey], out, **more).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def survey():
+    return make_survey()
+
+
+@pytest.fixture(scope="module")
+def survey_page(survey, tmp_path_factory):
+    return probe.write(survey, tmp_path_factory.mktemp("survey"), command="probe survey")
+
+
+# --- what is said ---------------------------------------------------------------------------------
+
+
+def test_the_headline_names_the_head_that_is_surely_first(survey):
+    assert said(survey, "headline").startswith(
+        "In smollm2, over 24 ambiguous words, 3 of 12 attention heads were shown to bring the "
+        f"meaning to the word, most of all L0H1: 29{NARROW}% ["
+    )
+
+
+def test_heads_whose_ranks_overlap_are_named_in_no_order():
+    alike = make_survey(heads={"L0H1": 0.2, "L1H2": 0.2}, general={"L0H1": 0.2})
+    headline = said(alike, "headline")
+    assert "among them L" in headline and "most of all" not in headline
+    assert headline.endswith("].") is False and " and L" in headline
+
+
+def test_one_head_and_none_are_said_as_such():
+    one = make_survey(heads={"L0H1": 0.3}, general={})
+    assert (
+        "one of 12 attention heads was shown to bring the meaning to the word: L0H1 moves it by"
+        in said(one, "headline")
+    )
+    none = make_survey(heads={}, general={}, noise=0.2)
+    assert said(none, "headline") == (
+        "In smollm2, over 24 ambiguous words, the word changes with its meaning, but no single "
+        "attention head was shown to bring that about."
+    )
+
+
+def test_meaning_is_said_only_where_words_change_further_than_nouns(survey):
+    frames = dict(survey.frames)
+    model = frames["survey_model"]
+    frames["survey_model"] = model.assign(ambiguity_p=0.2)
+    context = replace(survey, frames=frames)
+    assert "bring the context to the word" in said(context, "headline")
+    assert "meaning to the word" not in said(context, "headline")
+    assert said(context, "beside_nouns").startswith(
+        "These words were not shown to change further than nouns of one meaning"
+    )
+    assert said(survey, "beside_nouns").startswith(
+        "In the same sentences these words change 2.2 times as far as nouns of one meaning"
+    )
+
+
+def test_general_and_specific_heads_are_named(survey):
+    told = said(survey, "beside_nouns")
+    assert "L1H2 and L1H3 do more for ambiguous words than for such nouns." in told
+    assert "L0H1 does the same for any noun." in told
+
+
+def test_what_heads_of_other_words_keep_is_said_beside_random_ones(survey):
+    told = said(survey, "kept")
+    assert told.startswith("The first four heads of all other words keep 5")
+    assert "of the gap of a word that was left out, random sets of the same layers" in told
+    carry = survey.frames["survey_carry_over"].assign(random_high=0.9)
+    worse = replace(survey, frames=survey.frames | {"survey_carry_over": carry})
+    assert "which was not shown to be more than random sets" in said(worse, "kept")
+
+
+def test_words_without_a_gap_rank_nothing_and_the_page_says_what_to_do(tmp_path):
+    nothing = make_survey(gap=0.0, noise=0.3)
+    text = page_of(nothing, tmp_path)
+    assert "was not shown to change with its meaning: no head is ranked" in one_line(text)
+    assert "Nothing was shown about any head." in text and "probe survey --sentences FILE" in text
+    for section in ('id="words"', 'id="every-head"', 'id="kinds"'):
+        assert section not in text
+    assert "resolve" not in text.partition("<main>")[0]
+
+
+def test_few_words_are_called_a_first_look(tmp_path):
+    few = make_survey(names=("bank", "bark", "bat", "bow", "club", "fan", "jam", "nail", "palm"))
+    assert "A first look: words are the sample here, and 9 of them say little" in one_line(
+        page_of(few, tmp_path)
+    )
+
+
+def test_kinds_and_numbers_of_the_file_are_told(survey, survey_page):
+    text = one_line(survey_page.read_text(encoding="utf-8"))
+    assert "homonym (12 words) and polyseme (12): no difference in the gap was shown" in text
+    assert "No head was shown to do more for one of the two" in text
+    assert "The words' gaps against relatedness: Spearman's ρ =" in text
+
+
+def test_nothing_is_said_to_resolve(survey_page):
+    text = one_line(survey_page.read_text(encoding="utf-8").partition("<main>")[0])
+    assert "resolv" not in text.partition("</style>")[2]
+
+
+def test_natural_text_stands_on_the_page_where_it_was_measured(survey, tmp_path):
+    assert 'id="natural"' not in page_of(survey, tmp_path)
+    rows = []
+    for word, depth in (("bank", 2), (None, 2), (None, None)):
+        for kind in ("mean", "swap"):
+            row = {"word": word, "kind": kind, "depth": depth, "accuracy": 0.85}
+            row |= {"accuracy_without": 0.72, "fall": 0.13, "fall_low": 0.1, "fall_high": 0.16}
+            rows.append(row | {"random_sets": 20, "random_fall": 0.01, "random_most": 0.03})
+    pd.DataFrame(rows).to_csv(tmp_path / "evaluation_without.csv", index=False)
+    (tmp_path / "manifest.json").write_text(json.dumps({"without": ["L4H1", "L4H2"]}))
+    for _ in range(2):  # the second time the manifest is the page's own
+        text = one_line(page_of(survey, tmp_path))
+        assert "Taken out at the word: L4H1 and L4H2." in text
+        assert f"their mean85.0{NARROW}%72.0{NARROW}%13.0 [10.0, 16.0]1.03.0" in text.replace(
+            " <", "<"
+        )
+
+
+# --- lines, tables, files -------------------------------------------------------------------------
+
+
+def test_lines_share_an_axis_that_holds_everything_drawn_on_them(survey):
+    found = survey_findings(survey.model_name, survey.frames)
+    made = lines(found)
+    assert [row["name"] for row in made["rows"]] == ["L0H1", "L1H2", "L1H3"]
+    places = [
+        float(row["drawn"][name]) for row in made["rows"] for name in ("low", "effect", "high")
+    ]
+    assert places[0] < places[1] < places[2] and min(places) > 0 and max(places) < 100
+    ticks = [float(at) for at, _ in made["ticks"]]
+    assert 2 <= len(ticks) <= 7 and np.ptp(np.diff(ticks)) < 0.02
+    assert made["zero"] in [at for at, _ in made["ticks"]]
+
+
+def test_the_tables_lie_beside_the_page_and_are_described(survey, survey_page):
+    folder = survey_page.parent
+    made = json.loads((folder / "manifest.json").read_bytes())
+    assert survey_page.name == "survey.html" and made["command"] == "probe survey"
+    for name, digest in made["files"].items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
+    rows = pd.read_parquet(folder / "survey_word_heads.parquet")
+    assert len(rows) == 24 * 12 and not (folder / "survey_word_heads.csv").exists()
+    heads = pd.read_csv(folder / "survey_heads.csv")
+    sums = rows.groupby(["layer", "head"])[["net", "gap"]].sum()
+    np.testing.assert_allclose(sums["net"] / sums["gap"], heads["effect"], atol=1e-5)
+    described = pd.read_csv(folder / "survey_columns.csv")
+    for name in made["files"]:
+        table, ending = name.split(".")
+        if ending != "csv" or table == "survey_columns":
+            continue
+        columns = set(pd.read_csv(folder / name).columns) - {"relatedness"}
+        assert columns <= set(described.loc[described["table"] == table, "column"]), name
+
+
+def test_the_same_survey_gives_the_same_bytes(survey, survey_page, tmp_path):
+    again = probe.write(survey, tmp_path, command="probe survey").parent
+    for file in survey_page.parent.iterdir():
+        if file.name != "manifest.json":
+            assert file.read_bytes() == (again / file.name).read_bytes(), file.name
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing(survey, tmp_path):
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(InputError, match="expected a folder that can be written"):
+        probe.write(survey, tmp_path / "taken" / "out")
+    broken = replace(survey, words=None)
+    with pytest.raises(TypeError):
+        write_surveys([broken], tmp_path / "new")
+    assert not list((tmp_path / "new").glob("*"))
+
+
+# --- several models -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two_models(tmp_path_factory, survey):
+    other = make_survey(shape=(2, 6), model_name="mini lm", heads={"L0H4": 0.4}, general={})
+    return write_surveys([survey, other], tmp_path_factory.mktemp("two"))
+
+
+def test_two_models_have_a_map_each_and_are_compared_in_counts(two_models):
+    text = two_models.read_text(encoding="utf-8")
+    assert text.count('aria-label="Map over words:') == 2
+    folder = two_models.parent
+    assert (folder / "smollm2" / "survey_heads.csv").is_file()
+    assert (folder / "mini-lm" / "survey_word_heads.parquet").is_file()
+    plain = one_line(text)
+    assert f"smollm224123 (25.0{NARROW}%)21" in plain
+    assert f"mini lm24121 (8.3{NARROW}%)10" in plain
+    assert "In mini lm, over 24 ambiguous words, one of 12 attention heads was shown" in plain
+    made = json.loads((folder / "manifest.json").read_bytes())
+    assert [one["model"] for one in made["models"]] == ["smollm2", "mini lm"]
+
+
+def test_a_notebook_shows_the_answer_the_map_and_the_leading_heads(survey):
+    shown = html_of(survey)
+    assert survey._repr_html_() == shown
+    assert "most of all L0H1" in shown and 'src="data:image/png' in shown and "<script" not in shown
+
+
+# --- opened ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.browser
+@MARKS[1]
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_fits_and_asks_for_nothing(survey_page, open_page, width):
+    opened = open_page(survey_page, viewport={"width": width, "height": 900})
+    unfold(opened.page)
+    check_look(opened, survey_page, width)
+
+
+@pytest.mark.browser
+@MARKS[1]
+def test_before_anything_is_opened_the_page_is_short_and_a_cell_leads_to_its_word(
+    tmp_path, open_page
+):
+    names = tuple(f"word{number}" for number in range(37))
+    large = make_survey(
+        names=names, shape=(30, 9), heads={"L4H2": 0.2, "L4H1": 0.15, "L5H1": 0.1, "L6H7": 0.08}
+    )
+    opened = open_page(write_surveys([large], tmp_path), viewport={"width": 1280, "height": 900})
+    page = opened.page
+    assert page.evaluate("document.body.scrollHeight") <= 1800
+    page.locator('[data-map^="words"] .mark-rect path').first.click(force=True)
+    assert page.evaluate("location.hash").startswith("#word-0-")
+    assert page.locator("#every-word > details").get_attribute("open") is not None
+    assert opened.trouble == []
+
+
+@pytest.mark.browser
+@MARKS[1]
+def test_hostile_names_stay_text(tmp_path, open_page):
+    survey = make_survey(names=(HOSTILE, *map(str, range(10))), model_name=HOSTILE, source=HOSTILE)
+    opened = open_page(write_surveys([survey], tmp_path))
+    unfold(opened.page)
+    assert opened.page.evaluate("window.canary") is None and opened.trouble == []
+    assert opened.page.locator("main img").count() == 0

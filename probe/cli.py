@@ -593,9 +593,10 @@ def _save_explored(
 
     options = {"save": save.name, "word": word, "model": Path(model.name).name}
     command = command_line("explore", *texts, **options, **compute)
+    question = _explored(texts, word)
     html = ""
     with progress_bar() as progress:
-        for share, html in page_steps(Explorer(model), _explored(texts, word), command):
+        for share, html in page_steps(model, Explorer(model).answer, question, command):
             progress("swapping every head", share)
     # A token may decode to half of a surrogate pair, which UTF-8 has no bytes for.
     typer.echo(write_atomically(save, html.encode("utf-8", "replace")))

@@ -4,60 +4,59 @@ of a single head, what was asked last, and the certificate of just these sentenc
 The page is the explorer's own; its questions are answered from a recording that it carries.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from probe.errors import InputError
 from probe.explorer import page
 from probe.explorer.page import HeadSwap, Question
-
-if TYPE_CHECKING:
-    from probe.explorer.session import Explorer, Message, SessionState
+from probe.model.model import Model
 
 FILE_NAME = "explore.html"
 # Fractions of the work, as the progress bar has them: reading, and swapping every head; the
 # certificate and the page are the rest.
 READ = 0.1
 SWAPPED = 0.8
+Result = dict[str, Any]  # plain JSON
+Answer = Callable[[Question], Iterator[Result]]  # `Explorer.answer`
 
 
 def page_steps(
-    explorer: "Explorer", question: Question, command: str = ""
+    model: Model, answer: Answer, question: Question, command: str = ""
 ) -> Iterator[tuple[float, str]]:
     """How much of the work is done, and the page: empty until all of it is.
 
-    `command`: what made the page, as its provenance says. Raises as `Explorer.answer`, and
-    CrossCheckError when hooks and formulas disagree.
+    `answer`: that of an explorer of this model · `command`: what made the page, as its provenance
+    says. Raises as `Explorer.answer`, and CrossCheckError when hooks and formulas disagree.
     """
-    state = explorer.state(question)
-    sentences = _sentences(explorer, question)
+    sentences = _sentences(answer, question)
     block = sentences[0]["block"]
     first = block["first"]
     question = replace(question, word=block["word"], follow=(first["layer"], first["head"]))
     yield READ, ""
     swaps = []
-    wanted = _swaps(explorer, state, question)
+    wanted = _swaps(sentences[0], question)
     for n_done, some in enumerate(wanted, start=1):
-        swaps.append(_recorded(explorer, replace(question, what="swap", swaps=some)))
+        swaps.append(_recorded(answer, replace(question, what="swap", swaps=some)))
         yield READ + (SWAPPED - READ) * n_done / len(wanted), ""
     written = [
-        _recorded(explorer, replace(question, what="write", swaps=some))
+        _recorded(answer, replace(question, what="write", swaps=some))
         for some in dict.fromkeys(((), question.swaps))
     ]
     yield SWAPPED, ""
     opening = page.opening_walk(
-        explorer.model, question.text, question.other, word=question.word, head=question.follow
+        model, question.text, question.other, word=question.word, head=question.follow
     )
     recording = {
         "command": command,
-        "state": address(question, at=state.word.at),
+        "state": address(question, at=block["tokens"][first["at"]]["pos"]),
         # The page has the first sentence's block already; only the swaps may be on another axis.
         "sentence": [sentences[0] | {"block": None}, *sentences[1:]],
         "effects": block["arrays"].get("swap"),
-        "along": [_recorded(explorer, replace(question, what="along", swaps=()))],
+        "along": [_recorded(answer, replace(question, what="along", swaps=()))],
         "swap": swaps,
         "write": written,
     }
@@ -83,48 +82,45 @@ def address(question: Question, *, at: int | None = None) -> str:
     return urlencode(parts, quote_via=quote)
 
 
-def _sentences(explorer: "Explorer", question: Question) -> list["Message"]:
+def _sentences(answer: Answer, question: Question) -> list[Result]:
     """The sentence's answers, as many as carry the attention of every head between them; the first
     one follows the head of the question, or the one that the explorer chooses.
     """
     question = replace(question, what="sentence", swaps=())
-    answers = [_result(explorer, question)]
-    n_layers = explorer.weights.shape[0]
+    answers = [_result(answer, question)]
+    n_layers = answers[0]["block"]["sizes"]["layers"]
     carried = {layer for layer, _ in answers[0]["block"]["heads"]}
     n_at_once = len(carried)
     while missing := set(range(n_layers)) - carried:
         middle = min(min(missing) + n_at_once // 2, n_layers - 1)
-        answers.append(_result(explorer, replace(question, follow=(middle, 0))))
+        answers.append(_result(answer, replace(question, follow=(middle, 0))))
         carried |= {layer for layer, _ in answers[-1]["block"]["heads"]}
     return answers
 
 
-def _swaps(
-    explorer: "Explorer", state: "SessionState", question: Question
-) -> list[tuple[HeadSwap, ...]]:
+def _swaps(sentence: Result, question: Question) -> list[tuple[HeadSwap, ...]]:
     """Every swap of one head, and what is swapped in the question."""
-    n_layers, n_heads = explorer.weights.shape[:2]
-    single = [
-        (HeadSwap(layer, head, state.default_kind),)
-        for layer, head in product(range(n_layers), range(n_heads))
-    ]
-    if state.second is None and explorer.swap_effects(state) is None:
-        # Without an axis there is no mean to swap a head to.
-        single = []
+    block = sentence["block"]
     asked = [question.swaps] if question.swaps else []
+    if "swap" not in block["arrays"]:
+        # Without an axis there is no mean to swap a head to.
+        return asked
+    heads = product(range(block["sizes"]["layers"]), range(block["sizes"]["heads"]))
+    single = [(HeadSwap(layer, head, sentence["swapped_by"]),) for layer, head in heads]
     return list(dict.fromkeys([*single, *asked]))
 
 
-def _result(explorer: "Explorer", question: Question) -> Any:
-    *_, last = explorer.answer(question)
-    return last["result"]
+def _result(answer: Answer, question: Question) -> Result:
+    *_, last = answer(question)
+    result: Result = last["result"]
+    return result
 
 
-def _recorded(explorer: "Explorer", question: Question) -> dict[str, Any]:
+def _recorded(answer: Answer, question: Question) -> Result:
     """A question's swaps and its answer; what cannot be answered is the sentence that says why."""
     try:
-        answer = {"result": _result(explorer, question)}
+        message: Result = {"result": _result(answer, question)}
     except InputError as error:
-        answer = {"error": str(error)}
+        message = {"error": str(error)}
     swaps = [[swap.layer, swap.head, swap.kind] for swap in question.swaps]
-    return {"swaps": swaps, "answer": answer}
+    return {"swaps": swaps, "answer": message}

@@ -444,7 +444,7 @@ class Explorer:
         what was asked last.
         """
         html = ""
-        for progress, html in saved.page_steps(self, question):
+        for progress, html in saved.page_steps(self.model, self.answer, question):
             yield {"doing": "save", "progress": progress}
         yield {"result": {"name": saved.FILE_NAME, "page": html}}
 

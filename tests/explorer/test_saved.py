@@ -28,7 +28,8 @@ def recorded(html):
 def page_path(tmp_path_factory, tiny):
     path = tmp_path_factory.mktemp("saved") / "page.html"
     question = Question("save", THIS, THAT)
-    *_, (_, html) = saved.page_steps(Explorer(tiny), question, "probe explore --save page.html")
+    command = "probe explore --save page.html"
+    *_, (_, html) = saved.page_steps(tiny, Explorer(tiny).answer, question, command)
     path.write_text(html, encoding="utf-8")
     return path
 
@@ -52,7 +53,7 @@ def test_every_swap_of_one_head_is_carried_as_the_explorer_answers_it(page_path,
 
 def test_every_head_can_be_followed_where_a_page_carries_one_layer_at_a_time(tiny, monkeypatch):
     monkeypatch.setattr(scene, "MAX_CELLS", 1)
-    answers = saved._sentences(Explorer(tiny), Question("save", THIS, THAT))
+    answers = saved._sentences(Explorer(tiny).answer, Question("save", THIS, THAT))
     layers = [layer for answer in answers for layer, _ in answer["block"]["heads"]]
     assert sorted(layers) == [layer for layer in range(4) for _ in range(4)]
 
@@ -72,7 +73,8 @@ def test_the_command_writes_one_file_without_a_server(run, tmp_path, monkeypatch
 
 
 def test_one_sentence_is_saved_along_the_axis_of_the_lexicon(tiny):
-    *_, (_, html) = saved.page_steps(Explorer(tiny), Question("save", "The mole dug a tunnel."))
+    question = Question("save", "The mole dug a tunnel.")
+    *_, (_, html) = saved.page_steps(tiny, Explorer(tiny).answer, question)
     held = recorded(html)
     assert {one["swaps"][0][2] for one in held["swap"]} == {"mean"} and held["effects"]
 

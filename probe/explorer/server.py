@@ -11,6 +11,7 @@ import asyncio
 import errno
 import ipaddress
 import json
+import os
 import secrets
 import socket
 import threading
@@ -190,10 +191,16 @@ def listening(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"Listening on {host}, port {port}: {reason}; {_mended_by(error)}."
+            f"Listening on {host}, port {port}: {_reason(error)}; {_mended_by(error)}."
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    # Python adds the address to a system's own words, and it stands in the sentence already.
+    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
+        return os.strerror(error.errno)
+    return str(getattr(error, "strerror", None) or error)
 
 
 def _mended_by(error: Exception) -> str:

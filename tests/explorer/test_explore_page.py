@@ -133,7 +133,7 @@ def test_typing_changes_tokens_head_pictures_and_the_address(opened):
     assert [chip.strip() for chip in page.locator(".strip .chip").all_inner_texts()][-1].endswith(
         "mole"
     )
-    assert "“mole”" in outcome(page)
+    assert "“mole”" in page.locator("#outcome h2").inner_text()
     grid = page.locator('#softmax [data-queries="rows"] .chart')
     assert grid.locator(".mark-symbol.role-mark path").count() > 0
     labels = grid.locator(".role-axis-label text").all_text_contents()
@@ -233,7 +233,7 @@ def test_what_a_head_writes_directly_is_a_map_of_its_own(opened):
     page = opened().page
     page.locator('[name="map"][value="direct"]').check(force=True)
     assert page.locator('[data-map="swap"]').is_hidden()
-    titles = page.locator('[data-map="direct"] .cell').evaluate_all(
+    titles = page.locator('[data-map="direct"] label.cell').evaluate_all(
         "all => all.map(one => one.title)"
     )
     assert len(titles) == 16 and all(re.fullmatch(r"L\dH\d: .* %", title) for title in titles)
@@ -273,7 +273,7 @@ def test_hostile_text_runs_nothing_and_stands_there(opened):
     answered(page, lambda: page.locator('[name="other"]').fill(""))
     answered(page, lambda: page.locator('[name="text"]').fill(HOSTILE))
     assert page.evaluate("window.canary") is None and page.locator("img").count() == 0
-    assert "</s" in page.locator(".strip .chips").inner_text().replace("\n", "")
+    assert "</" in page.locator(".strip .chips").inner_text().replace("\n", "")
     answered(page, lambda: page.locator('[name="text"]').fill("bank " * 3000))
     assert "the context window of tiny-senses" in page.locator("[data-trouble]").inner_text()
     answered(page, lambda: page.locator('[name="text"]').fill("The river bank"))

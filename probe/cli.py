@@ -6,6 +6,7 @@ bad input or a model that cannot be trusted, in one sentence; 130 when interrupt
 """
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -40,6 +41,11 @@ DEFAULT_MODEL = "tiny-senses"
 # Which model reads, beside which, the sentences whose cue comes after the word.
 COMPANION = {DEFAULT_MODEL: "tiny-senses-bidirectional"}
 FORMS = "JSONL, CSV, TSV, Parquet, CoarseWSD-20 word folders, or a folder of these."
+# How long a waiting thread of torch spins before it sleeps: about as long as Python takes from one
+# product to the next, and no longer. By default it is a hundred times as long, and beside another
+# busy process a waiting thread keeps from its processor the very thread that it waits for. Read
+# when torch is loaded, by GNU's OpenMP (in iterations) and by LLVM's and Intel's (in milliseconds).
+WAITING = {"GOMP_SPINCOUNT": "2000", "KMP_BLOCKTIME": "1"}
 CPU: Final = "cpu"
 SINGLE: Final = "float32"
 REPORTS = Path("reports")
@@ -494,6 +500,7 @@ for registered in app.registered_commands:
 
 def main() -> None:
     """The `probe` program: every failure a user can mend is one sentence on standard error."""
+    _wait_briefly()
     try:
         code = app(prog_name="probe", standalone_mode=False)
         if code == INTERRUPTED:  # Typer turns Ctrl-C into its exit code without a word
@@ -515,6 +522,13 @@ def main() -> None:
             err=True,
         )
         sys.exit(INTERRUPTED)
+
+
+def _wait_briefly() -> None:
+    """Puts WAITING into the environment, where it does not say how threads wait."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        for name, value in WAITING.items():
+            os.environ.setdefault(name, value)
 
 
 def _command(

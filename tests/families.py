@@ -222,10 +222,22 @@ MADE |= {
         "CamembertForMaskedLM",
         HIDDEN | {"hidden_size": 28, "max_position_embeddings": 42},
     ),
+    "distilbert": (
+        "DistilBertConfig",
+        "DistilBertForMaskedLM",
+        {"vocab_size": VOCABULARY, "n_layers": LAYERS, "n_heads": HEADS, "dim": 28}
+        | {"hidden_dim": 36, "max_position_embeddings": 40},
+    ),
     "mt5": ("MT5Config", "MT5ForConditionalGeneration", T5),
+    "mbart": (
+        "MBartConfig",
+        "MBartForConditionalGeneration",
+        BART | {"decoder_start_token_id": 0, "scale_embedding": True},
+    ),
+    "pegasus": ("PegasusConfig", "PegasusForConditionalGeneration", BART | MARIAN),
 }
-PAIRED = ("t5", "bart", "marian", "mt5")
-ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert")
+PAIRED = ("t5", "bart", "marian", "mt5", "mbart", "pegasus")
+ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert")
 # How many heads hold the keys and values of the four.
 KV_HEADS = {kind: 2 if "num_key_value_heads" in sizes else 4 for kind, (*_, sizes) in MADE.items()}
 KV_HEADS |= dict.fromkeys(("falcon", "gpt_bigcode"), 1)
@@ -241,6 +253,7 @@ MARKS = {
     "t5": ("", "</s>"),
 }
 MARKS |= {"marian": ("", "</s>"), "llama": ("<s>", "")}
+MARKS |= {"mbart": MARKS["bart"], "pegasus": MARKS["t5"], "distilbert": MARKS["bert"]}
 MARKS |= {"mt5": MARKS["t5"]} | dict.fromkeys(("xlm-roberta", "camembert"), MARKS["roberta"])
 
 

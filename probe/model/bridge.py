@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
 
+BY_ROW = "by the row"
 RENAMED = {"embed_out.weight": "lm_head.weight"}  # what files call otherwise than the class does
 # Nothing is fetched, and no code of others is run.
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -274,14 +275,83 @@ def boot_model(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     own = copy.deepcopy(tokenizer)
     own.init_kwargs |= {"add_bos_token": True, "name_or_path": name}
     stated = model.config.architectures
+    family = FAMILIES[model.config.model_type]
     # TransformerLens looks its adapter up by this name, which a headless checkpoint has otherwise
-    model.config.architectures = [FAMILIES[model.config.model_type].adapter or type(model).__name__]
+    model.config.architectures = [family.adapter or type(model).__name__]
+    if family.adapter == BY_ROW:
+        model.config.architectures = [_register_adapter(family)]
     bridge = TransformerBridge.boot_transformers(
         name, hf_model=model, tokenizer=own, device=str(model.device), dtype=model.dtype
     )
     # it says whether there was a head, also to who loads this bridge again
     model.config.architectures = stated
     return bridge.eval().requires_grad_(False)
+
+
+def _register_adapter(family: Family) -> str:
+    """An adapter made from the row of an encoder that norms the sum, for TransformerLens to find by
+    the name that comes back."""
+    from transformer_lens.factories import architecture_adapter_factory as factory
+    from transformer_lens.model_bridge import generalized_components as components
+    from transformer_lens.model_bridge.supported_architectures.bert import BertArchitectureAdapter
+
+    name = family.architectures[0]
+    if name in factory.SUPPORTED_ARCHITECTURES:
+        return name
+    (attention,) = family.attentions
+    parts = {role: part for role, (part, _) in attention.parts.items()}
+    attention_module = parts["q"].rpartition(".")[0]
+
+    class RowAdapter(BertArchitectureAdapter):
+        """BERT's, with the modules where the row says that they are."""
+
+        def __init__(self, cfg: Any) -> None:
+            super().__init__(cfg)
+
+            def linear(name: str) -> Any:
+                return components.LinearBridge(name=name)
+
+            def norm(name: str) -> Any:
+                native = {"use_native_layernorm_autograd": True}
+                return components.NormalizationBridge(name=name, config=self.cfg, **native)
+
+            heads = {
+                role: linear(parts[role].removeprefix(attention_module + ".")) for role in "qkvo"
+            }
+            self.component_mapping = {
+                "embed": components.EmbeddingBridge(name=family.prefix + family.embed),
+                "pos_embed": components.PosEmbedBridge(name=family.prefix + family.position_table),
+                "embed_ln": norm(family.prefix + family.embedding_norm),
+                "blocks": components.BlockBridge(
+                    name=family.prefix + attention.layers.removesuffix(".{}."),
+                    hook_alias_overrides={
+                        "hook_mlp_out": "mlp.out.hook_out",
+                        "hook_mlp_in": "mlp.in.hook_in",
+                    },
+                    submodules={
+                        "ln1": norm(parts["norm"]),
+                        "ln2": norm(parts["norm_mlp"]),
+                        "attn": components.AttentionBridge(
+                            name=attention_module, config=self.cfg, submodules=heads
+                        ),
+                        "mlp": components.MLPBridge(
+                            name=None,
+                            config=self.cfg,
+                            submodules={"in": linear(parts["in"]), "out": linear(parts["out"])},
+                        ),
+                    },
+                ),
+                "mlm_head": linear(family.transform[0]),
+                "ln_final": norm(family.transform[1]),
+                "unembed": components.UnembeddingBridge(name=family.unembed),
+            }
+
+        def prepare_model(self, hf_model: Any) -> None:
+            """Nothing: the row holds for the one class there is."""
+
+    factory.SUPPORTED_ARCHITECTURES[name] = RowAdapter
+    factory.ArchitectureAdapterFactory.register_adapter(name, RowAdapter)
+    return name
 
 
 def in_short(error: BaseException) -> str:

@@ -383,6 +383,7 @@ def _activation(raw: Mapping[str, Any], keys: Keys, where: object) -> tuple[str,
     stated = str(raw.get(key, usual)) if key else usual
     gated = stated.startswith("gated-")
     name = stated.removeprefix("gated-")
+    name = keys.meant.get(name, name)
     if gated and name == "gelu":
         name = "gelu_new"  # what T5's own config turns "gated-gelu" into
     if name not in ACTIVATIONS:

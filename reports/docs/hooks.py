@@ -7,6 +7,7 @@ none of these is written twice.
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -15,8 +16,13 @@ from typer.testing import CliRunner
 
 import probe.cli
 from probe.evidence.columns import COLUMNS, TABLES
-from probe.model.architectures import GGUF_KNOWN, SUPPORTED
+from probe.model.architectures import FAMILIES, GGUF_KNOWN
 
+READS = {
+    "decoder": "left to right",
+    "encoder": "both ways",
+    "encoder-decoder": "a source, and a target left to right",
+}
 REPORTS = Path(__file__).parents[1]
 PICTURES = ("lessons/*.png", "real/*.png", "*.png")
 # From a page to reports/: how its pictures are named, so that they show in the repository as well
@@ -113,22 +119,42 @@ def intro() -> str:
     return text.partition("\n## ")[0].replace("](reports/", f"]({OUTSIDE}")
 
 
-def families() -> str:
-    """The names of all families."""
-    return f"{SUPPORTED}."
-
-
 def gguf() -> str:
     """The names of the families that a GGUF file may hold."""
     return f"{GGUF_KNOWN}."
 
 
+def rows() -> str:
+    """Every family by the `model_type` of its config, and what it can do."""
+    lines = ["| family | `model_type` | reads | MLP | GGUF |", "|---|---|---|---|---|"]
+    for kind, family in FAMILIES.items():
+        mlp = "routed" if family.routed else "one"
+        gguf = "yes" if family.gguf else ""
+        lines.append(f"| {family.name} | `{kind}` | {READS[family.kind]} | {mlp} | {gguf} |")
+    return "\n".join(lines)
+
+
+def adapters() -> str:
+    """Every class that TransformerLens has an adapter for: its row, or why there is none."""
+    named = {
+        architecture: f"row: {family.name}"
+        for family in FAMILIES.values()
+        for architecture in (*family.architectures, *family.headless)
+    }
+    listed = tomllib.loads((REPORTS / "docs" / "adapters.toml").read_text(encoding="utf-8"))
+    for reason in listed["reason"]:
+        named |= dict.fromkeys(reason["classes"], f"{reason['kind']}: {reason['why']}")
+    cells = (f"| `{name}` | {said} |" for name, said in sorted(named.items()))
+    return "\n".join(["| class | here |", "|---|---|", *cells])
+
+
 WRITTEN = {
+    "rows": rows,
+    "adapters": adapters,
     "intro": intro,
     "commands": commands,
     "tables": tables,
     "columns": columns,
     "names": names,
-    "families": families,
     "gguf": gguf,
 }

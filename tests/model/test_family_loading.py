@@ -50,7 +50,7 @@ def test_a_folder_gives_its_own_raw_tensors(kind: str, tmp_path: Path) -> None:
     }
     sines = (
         {f"{side}.embed_positions.weight" for side in ("encoder", "decoder")}
-        if kind == "marian"
+        if kind in ("marian", "pegasus")
         else set()
     )
     assert model.weights and set(model.weights) == set(stored) - sines
@@ -148,6 +148,16 @@ LONG_TEXTS = {
         },
         "longrope",
     ),
+    "the text part of a Gemma 3 4B": (
+        "gemma3_text",
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            }
+        },
+        "linear",
+    ),
     "a Llama with linear positions": (
         "llama",
         {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}},
@@ -165,9 +175,30 @@ def test_positions_scaled_for_long_texts_are_taken(
     assert scaled is not None and scaled.kind == scaling
     assert probe.certify(model).require().ok
     plain = replace(model.config, positions=replace(model.config.positions, rope_scaling=None))
-    with pytest.raises(probe.CrossCheckError, match="scores of layer 0"):
+    first = model.config.local.index(False) if model.config.local else 0
+    with pytest.raises(probe.CrossCheckError, match=f"scores of layer {first}"):
         probe.certify(replace(model, config=plain)).require()
     assert probe.load(model.bridge).config == model.config
+
+
+def test_what_the_first_gemmas_call_gelu_is_its_tanh_form(tmp_path: Path) -> None:
+    folder = make_family(tmp_path / "gemma", "gemma")
+    edit_config(folder, hidden_act="gelu")
+    model = probe.load(folder, dtype=torch.float64)
+    assert model.config.activation == "gelu_new" and probe.certify(model).require().ok
+
+
+@pytest.mark.parametrize("kind", ["mbart", "pegasus"])
+def test_keys_that_say_where_the_norms_stand_are_taken_and_the_others_refused(
+    kind: str, tmp_path: Path
+) -> None:
+    folder = make_family(tmp_path / kind, kind)
+    edit_config(folder, add_final_layer_norm=True, normalize_before=True)
+    assert probe.load(folder).config == family_model(kind, torch.float64).config
+    edit_config(folder, normalize_before=False)
+    assert "normalize_before is False in its config, and the from-scratch check" in refusal(
+        folder, probe.UnsupportedModel
+    )
 
 
 def test_dynamic_positions_are_plain_as_far_as_a_text_may_go(tmp_path: Path) -> None:

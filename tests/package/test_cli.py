@@ -3,6 +3,8 @@ nothing lost."""
 
 import importlib
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -244,6 +246,34 @@ def test_help_is_quick_because_nothing_heavy_is_imported():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert all(command in done.stdout for command in ("report", "check", "models"))
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "0")],
+)
+def test_waiting_threads_go_to_sleep_unless_the_user_says_otherwise(given, spins):
+    """What the library that torch brings along has read, as it says itself when it is loaded."""
+    code = (
+        "from probe.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "import ctypes, importlib.util, pathlib\n"
+        "folder = pathlib.Path(importlib.util.find_spec('torch').origin).parent\n"
+        "for path in folder.glob('lib/libgomp*'): ctypes.CDLL(str(path))"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in cli.WAITING}
+    environment.pop("OMP_WAIT_POLICY", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--version"],
+        env=environment | given | {"OMP_DISPLAY_ENV": "VERBOSE"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    said = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
+    if not said:
+        pytest.skip("torch brings no GNU OpenMP on this system")
+    assert said == [spins]
 
 
 def test_an_interrupt_ends_with_130_and_a_sentence(run, checkpoint, monkeypatch):

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import transformers
 import typer.main
 from browser import until
 
@@ -292,6 +293,27 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
 def test_every_page_is_in_the_contents():
     contents = (DOCS / "mkdocs.yml").read_text(encoding="utf-8")
     assert [page.name for page in PAGES[1:] if f": {page.name}\n" not in contents] == []
+
+
+def test_every_adapter_of_transformer_lens_has_a_row_or_a_reason():
+    from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
+
+    rows = {
+        name for family in FAMILIES.values() for name in (*family.architectures, *family.headless)
+    }
+    listed = tomllib.loads((DOCS / "adapters.toml").read_text(encoding="utf-8"))["reason"]
+    reasons = [name for reason in listed for name in reason["classes"]]
+    assert sorted(reasons) == sorted(SUPPORTED_ARCHITECTURES.keys() - rows)
+    own_code = {
+        name
+        for reason in listed
+        for name in reason["classes"]
+        if reason["kind"] == "code of its own"
+    }
+    assert not any(hasattr(transformers, name) for name in own_code)
+    shown, families = hooks.filled("<!-- adapters -->"), hooks.filled("<!-- rows -->")
+    assert all(f"| `{name}` | " in shown for name in (*reasons, *rows))
+    assert all(f"| {family.name} | `{kind}` | " in families for kind, family in FAMILIES.items())
 
 
 def test_the_commands_are_all_described():

@@ -156,8 +156,9 @@ def biases(model, found, direction):
     """What the norms' own biases add: each along the direction behind its norm, which is the next
     one's in front."""
     stacks = read_stacks(model.weights, model.config)
-    if stacks["decoder"].blocks[0].norm_bias is None:
-        return 0
+    if not model.config.family.norm_after_sum:
+        _, last_bias = stacks["decoder"].norm(model.config.family.final_norm, direction.dtype)
+        return 0 if last_bias is None else direction @ last_bias
     total = 0
     for layer, (own, across) in enumerate(
         zip(stacks["decoder"].blocks, stacks["cross"].blocks, strict=True)

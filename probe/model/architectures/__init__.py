@@ -59,7 +59,10 @@ FAMILIES: dict[str, Family] = {
     "glm4": decoders.GLM4,
     "xlm-roberta": encoders.XLM_ROBERTA,
     "camembert": encoders.CAMEMBERT,
+    "distilbert": encoders.DISTILBERT,
     "mt5": encoders.MT5,
+    "mbart": encoders.MBART,
+    "pegasus": encoders.PEGASUS,
 }
 SUPPORTED = ", ".join(family.name for family in FAMILIES.values())
 GGUF_KNOWN = ", ".join(family.name for family in FAMILIES.values() if family.gguf)

@@ -819,6 +819,7 @@ GEMMA = replace(
         LLAMA.keys,
         sizes=HIDDEN | {"d_head": "head_dim"},
         activation=("hidden_act", "gelu_pytorch_tanh"),
+        meant={"gelu": "gelu_pytorch_tanh"},
         tied=True,
         must={"attention_bias": (False,), "use_bidirectional_attention": (False, None)},
     ),

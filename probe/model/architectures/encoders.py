@@ -100,6 +100,50 @@ CAMEMBERT = replace(
     headless=("CamembertModel",),
     adapter="RobertaForMaskedLM",
 )
+DISTILBERT = replace(
+    BERT,
+    name="DistilBERT",
+    architectures=("DistilBertForMaskedLM",),
+    keys=replace(
+        BERT.keys,
+        sizes={
+            "n_layers": "n_layers",
+            "n_heads": "n_heads",
+            "d_model": "dim",
+            "d_mlp": "hidden_dim",
+            "d_vocab": "vocab_size",
+            "n_ctx": "max_position_embeddings",
+        },
+        epsilon=("", 1e-12),
+        activation=("activation", "gelu"),
+        must={"sinusoidal_pos_embds": (False,), "tie_word_embeddings": (True,)},
+    ),
+    headless=("DistilBertModel",),
+    prefix="distilbert.",
+    attentions=(
+        Attention(
+            "",
+            post_norm_hooks(),
+            "transformer.layer.{}.",
+            {
+                **{role: (f"attention.{role}_lin", "h d +") for role in "qkv"},
+                "o": ("attention.out_lin", "d h +"),
+                "norm": ("sa_layer_norm", "d +"),
+                "in": ("ffn.lin1", "m d +"),
+                "out": ("ffn.lin2", "d m +"),
+                "norm_mlp": ("output_layer_norm", "d +"),
+            },
+            unreliable_hooks=post_norm_replacements(),
+        ),
+    ),
+    type_table="",
+    unembed="vocab_projector",
+    transform=("vocab_transform", "vocab_layer_norm", ""),
+    head_bias="vocab_projector.bias",
+    ignored=("embeddings.position_ids",),
+    adapter="by the row",
+    gguf=None,
+)
 
 # What a cross-attention, behind which no MLP stands, has no hooks of.
 MLP = ("mlp_out", "resid_post")
@@ -217,6 +261,8 @@ def _bart_parts(attn: str) -> dict[str, tuple[str, str]]:
     return heads | {"o": (f"{attn}.out_proj", "d h +"), "norm": (f"{attn}_layer_norm", "d +")}
 
 
+# In a pre-norm decoder these stand in front of the norm of the cross-attention.
+BEHIND_SELF_ATTENTION = {"attn_out": "self_attn.o.hook_out", "resid_mid": "ln2.hook_in"}
 BART_MLP = {
     "in": ("fc1", "m d +"),
     "out": ("fc2", "d m +"),
@@ -286,6 +332,73 @@ BART = Family(
     position_table="{}.embed_positions",
     embedding_norm="{}.layernorm_embedding",
     ignored=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
+)
+MBART = replace(
+    BART,
+    name="mBART",
+    architectures=("MBartForConditionalGeneration",),
+    keys=replace(
+        BART.keys,
+        must={
+            "add_final_layer_norm": (True,),
+            "normalize_before": (True,),
+            "static_position_embeddings": (False,),
+            "share_encoder_decoder_embeddings": (True,),
+            "tie_word_embeddings": (True,),
+        },
+    ),
+    norm_first=True,
+    norm_after_sum=False,
+    attentions=(
+        Attention(
+            "encoder",
+            without(pre_norm_hooks(), "scores"),
+            "encoder.layers.{}.",
+            _bart_parts("self_attn") | BART_MLP,
+            unreliable_hooks=recomputed(),
+        ),
+        Attention(
+            "decoder",
+            without(pre_norm_hooks("self_attn"), "scores") | BEHIND_SELF_ATTENTION,
+            "decoder.layers.{}.",
+            _bart_parts("self_attn") | BART_MLP,
+            causal=True,
+            unreliable_hooks=recomputed("self_attn"),
+        ),
+        Attention(
+            "cross",
+            without(pre_norm_hooks("cross_attn", "ln2"), "scores", "resid_mid", *MLP)
+            | {
+                "resid_pre": "ln2.hook_in",
+                "attn_out": "cross_attn.o.hook_out",
+                "memory": "cross_attn.k.hook_in",
+            },
+            "decoder.layers.{}.",
+            _bart_parts("encoder_attn"),
+            unreliable_hooks=recomputed("cross_attn")
+            | {"resid_mid": Replacement("", "E + attn_out, which no hook holds")},
+        ),
+    ),
+    final_norm="{}.layer_norm",
+)
+PEGASUS = replace(
+    MBART,
+    name="Pegasus",
+    architectures=("PegasusForConditionalGeneration",),
+    keys=replace(
+        BART.keys,
+        must={
+            "add_final_layer_norm": (True,),
+            "normalize_before": (True,),
+            "tie_word_embeddings": (True,),
+        },
+        first=0,
+        reserved=0,
+    ),
+    positions="sinusoidal",
+    position_table="",
+    embedding_norm="",
+    ignored=(*BART.ignored, "encoder.embed_positions.weight", "decoder.embed_positions.weight"),
 )
 MARIAN = replace(
     BART,

@@ -60,6 +60,7 @@ class Keys:
     pair in `equal` must agree. `wide`: d_mlp is 4 d_model where its key is absent. `first` is the
     first row of the position table that a token uses and `reserved` how many rows the table has
     beyond the context; a key in place of a number is counted from behind that token's row.
+    `meant` are activations that a config calls otherwise than the family computes them.
     `context` is, for positions that have no end, the key of a usual length and that length.
     `kv_heads` is the key of how many heads hold keys and values; 0 stands for as many as query, and
     a number without a key is the family's own.
@@ -75,6 +76,7 @@ class Keys:
     sizes: Mapping[str, str]
     epsilon: tuple[str, float]
     activation: tuple[str, str] = ("hidden_act", "gelu")
+    meant: Mapping[str, str] = field(default_factory=dict)
     tied: bool = True
     must: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     equal: tuple[tuple[str, str], ...] = ()
@@ -171,7 +173,8 @@ class Family:
     empty) in front of the unembedding. `optional` weights, with their shapes, are read where they
     are there; `ignored` ones are read by no formula, "*" in them standing for any text. `gguf` says
     how a GGUF file holds the family, None where it does not. `adapter` is the class whose adapter
-    TransformerLens has for models of the same modules, where it has none for the family's own.
+    TransformerLens has for models of the same modules, where it has none for the family's own; "by
+    the row" where it has none of that kind either.
     """
 
     name: str

@@ -16,7 +16,7 @@ from probe.model import attention
 from probe.pages import walk_sentences
 from probe.pages.walk import formula, pictures
 from probe.pages.walk_sentences import answer, because
-from probe.walkthrough import choose, numbers, scene
+from probe.walkthrough import choose, frames, numbers, scene
 from probe.walkthrough.frames import DESCRIBED
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
@@ -302,7 +302,11 @@ EMPTY = (
             {"against": "A mole", "word": "bank"},
             "Looking for 'bank' (occurrence 1) in 'A mole': found",
         ),
-        ("The bank", {"beside": "A mole"}, "in 'A mole': found it 0 times"),
+        (
+            "The bank",
+            {"beside": "A mole"},
+            "Comparing a word of 'The bank' and 'A mole': they have no word in common, expected",
+        ),
         ("bank " * 60, {}, "expected at most 48, the context window of"),
         ("The bank", {"head": (2, None)}, ": it has 2 layers; give --layer from 0 to 1."),
         ("The bank", {"head": (0, 4)}, ": it has 4 heads per layer; give --head from 0 to 3."),
@@ -355,3 +359,11 @@ def test_a_word_that_stands_twice_is_said_to_be_the_first(model):
     assert answer(twice.findings).startswith("At “bank” (the first of 2), L") and answer(
         once.findings
     ).startswith("At “bank”, L")
+
+
+def test_the_words_of_a_depth_are_shown_as_what_can_be_seen(model, monkeypatch):
+    monkeypatch.setattr(frames, "visible_token", lambda model, token: f"<{token}>")
+    words = probe.walk(model, "The river bank", causal_trace=False).block["words"]
+    for name in ("lens", "nearest"):
+        shown = [word for by_token in words[name] for chips in by_token for word in chips]
+        assert shown and all(re.fullmatch(r"<\d+>", word) for word in shown)

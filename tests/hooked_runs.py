@@ -3,7 +3,7 @@ path."""
 
 import pytest
 import torch
-from families import SINGLE, each_family, family_model
+from families import SINGLE, family_model, telling_families
 from handmade import random_model, tokens_of
 
 from probe.model import forward
@@ -24,7 +24,7 @@ LAYOUTS = ((9, 6, 2), (6, 5, 3), (5, 3, 0))  # tokens, place of the word, place 
 BOTH_WAYS = (3, 1, 0)  # every position lies behind the cue
 
 
-EACH = each_family(*KINDS)
+EACH = telling_families(*KINDS)
 
 
 def typed():

@@ -9,7 +9,14 @@ import pandas as pd
 import pytest
 import torch
 from browser import MARKS, cells, dots, number, settled
-from families import PAIRED, SINGLE, each_family, family_model, make_family
+from families import (
+    PAIRED,
+    SINGLE,
+    each_family,
+    family_model,
+    make_family,
+    telling_families,
+)
 from test_walk import unpacked
 
 import probe
@@ -62,7 +69,7 @@ def walk_of(kind, text=SOURCE, **options):
     return probe.walk(family_model(kind), text, **target, word=WORD, **options)
 
 
-@pytest.fixture(scope="module", params=each_family(*SINGLE, *PAIRED))
+@pytest.fixture(scope="module", params=telling_families(*SINGLE, *PAIRED))
 def kind(request):
     return request.param
 
@@ -278,7 +285,7 @@ def test_the_page_carries_every_head_at_every_token(walked, traced):
     assert "pattern_rest" not in walked.block["arrays"]
 
 
-@pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
+@pytest.mark.parametrize("kind", telling_families(*SINGLE), indirect=True)
 def test_cutting_off_what_comes_later_changes_a_word_only_where_both_sides_are_read(walked, kind):
     assert walked.truncation_change < 1e-5 if CAUSAL[kind] else walked.truncation_change > 1e-3
     shown = [
@@ -291,7 +298,7 @@ def test_cutting_off_what_comes_later_changes_a_word_only_where_both_sides_are_r
     )
 
 
-@pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
+@pytest.mark.parametrize("kind", telling_families(*SINGLE), indirect=True)
 def test_the_word_is_compared_with_another_sentence_in_every_model_with_one_stack(kind):
     other = "A muddy river roamed"
     found = walk_of(kind, head=(0, 0), beside=other)
@@ -307,7 +314,7 @@ def test_the_word_is_compared_with_another_sentence_in_every_model_with_one_stac
     close(entering, here.resid_pre[0, found.at, :4], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
+@pytest.mark.parametrize("kind", telling_families(*SINGLE), indirect=True)
 def test_the_head_that_takes_most_from_the_content_words_it_may_see_is_followed(
     walked, traced, kind
 ):

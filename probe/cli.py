@@ -34,6 +34,7 @@ from probe.provenance import command_line
 if TYPE_CHECKING:
     from probe.evidence.cost import StudyCost
     from probe.evidence.word import Gates
+    from probe.explorer.page import Question
     from probe.model.model import Model
     from probe.walkthrough.walk import Walk
 INTERRUPTED = 130  # what a shell gives a program that Ctrl-C ended
@@ -246,6 +247,25 @@ def walk(
 
 @app.command()
 def explore(
+    texts: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="[TEXT]...",
+            help="The sentence to open with, and a second one with the same word in another "
+            "meaning.",
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        Option(
+            metavar="PAGE.html",
+            help="Write the page of the two sentences, with every swap of one head, into this "
+            "file, and start no server: anybody can open it.",
+        ),
+    ] = None,
+    word: Annotated[
+        str | None, Option(help="The word to follow; chosen by default, and it stands in both.")
+    ] = None,
     model: ModelOption = DEFAULT_MODEL,
     port: Annotated[
         int, Option(min=0, max=65535, help="The port to listen on; a free one by default.")
@@ -260,8 +280,19 @@ def explore(
     dtype: DtypeOption = SINGLE,
 ) -> None:
     """Your own sentences live: type, swap heads, see what changes; a server on this machine, until
-    Ctrl-C."""
+    Ctrl-C. With --save a page that needs no server."""
+    texts = texts or []
+    _check_explored(texts, save, word)
+
+    def load() -> "Model":
+        typer.echo(f"probe: loading {model}.", err=True)
+        return _load(model, device, dtype)
+
+    if save is not None:
+        _save_explored(load(), texts, save, word=word, compute=_compute_options(device, dtype))
+        return
     try:
+        from probe.explorer.saved import address
         from probe.explorer.server import LOCAL_NAMES, serve
     except ModuleNotFoundError as error:
         raise InputError(
@@ -275,12 +306,10 @@ def explore(
             err=True,
         )
 
-    def load() -> "Model":
-        with progress_bar() as progress:
-            progress("loading", 0.1)
-            return _load(model, device, dtype)
-
-    serve(load, host=host, port=port, browser=browser, say=typer.echo)
+    fragment = ""
+    if texts:
+        fragment = address(_explored(texts, word))
+    serve(load, host=host, port=port, browser=browser, fragment=fragment, say=typer.echo)
 
 
 @app.command()
@@ -541,6 +570,57 @@ def _walk_command(model: str, walked: "Walk", compute: Mapping[str, str | None])
         if name in options:
             texts[name] = options.pop(name)
     return command_line("walk", text, **texts, model=Path(model).name, **options, **compute)
+
+
+def _check_explored(texts: list[str], save: Path | None, word: str | None) -> None:
+    """Raises InputError for more than two sentences, none where a page is saved or a word named,
+    and a file that cannot be one."""
+    if len(texts) > 2:
+        raise InputError(
+            f"Exploring: got {len(texts)} sentences, expected one or two with the same word; put "
+            "each into quotation marks."
+        )
+    if save is None and (word is None or texts):
+        return
+    if not texts:
+        option = "--word" if save is None else "--save"
+        raise InputError(
+            f"Exploring with {option}: got no sentence; give one or two with the same word, each "
+            "in quotation marks."
+        )
+    if save is not None and save.is_dir():
+        raise InputError(f"Saving the explorer's page: {save} is a folder; give --save a file.")
+
+
+def _explored(texts: list[str], word: str | None) -> "Question":
+    from probe.explorer.page import Question
+
+    other = texts[1] if len(texts) > 1 else None
+    return Question(what="save", text=texts[0], other=other, word=word)
+
+
+def _save_explored(
+    model: "Model",
+    texts: list[str],
+    save: Path,
+    *,
+    word: str | None,
+    compute: Mapping[str, str | None],
+) -> None:
+    """Write the explorer's page of the sentences into a file."""
+    from probe.explorer.saved import page_steps
+    from probe.explorer.session import Explorer
+    from probe.provenance import write_atomically
+
+    options = {"save": save.name, "word": word, "model": Path(model.name).name}
+    command = command_line("explore", *texts, **options, **compute)
+    question = _explored(texts, word)
+    html = ""
+    with progress_bar() as progress:
+        for share, html in page_steps(model, Explorer(model).answer, question, command):
+            progress("swapping every head", share)
+    # A token may decode to half of a surrogate pair, which UTF-8 has no bytes for.
+    typer.echo(write_atomically(save, html.encode("utf-8", "replace")))
 
 
 def _compute_options(device: str, dtype: str) -> dict[str, str | None]:

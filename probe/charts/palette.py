@@ -352,10 +352,10 @@ def head_names(rows: pd.DataFrame) -> list[str]:
 
 
 def part_name(layer: Any, head: Any) -> str:
-    """A part of the network: L0H2, the MLP of layer 0 where there is no head, the token itself
+    """A part of the network: L0H2, the MLP of layer 0 where there is no head, the embedding
     where no layer."""
     if pd.isna(layer):
-        return "the token itself"
+        return "embedding"
     return f"MLP of layer {layer}" if pd.isna(head) else f"L{layer}H{head}"
 
 

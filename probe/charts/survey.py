@@ -55,7 +55,7 @@ KEPT_TIPS = tips(
 )
 DISTANCES = ("ambiguous words", "nouns of one meaning in their place")
 DISTANCE_TIPS = tips("what:N", "depth:Q | depth", "distance:Q | distance | .2f")
-HEIGHT = 150  # pixels of a picture of lines
+HEIGHT = 120  # pixels of a picture of lines
 
 
 def words_and_heads(cells: pd.DataFrame, words: Sequence[str], heads: Sequence[str]) -> Any:

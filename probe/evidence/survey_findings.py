@@ -15,7 +15,7 @@ from probe.stats.verdicts import LEVEL, SMALLEST
 NAMED = 3  # heads that a sentence names
 LEADING = 6  # heads that are looked at word by word
 FEW_WORDS = 20  # with fewer, what is said of words in general is a first look
-SET_SIZE = 4  # heads of the set that a sentence speaks of, or the largest there is
+SET_SIZE = 4  # heads of the set that a sentence speaks of, at most
 OUTLIER = 3.0  # standard deviations between words from the effect over all of them
 
 
@@ -164,7 +164,9 @@ class SurveyFindings:
 
     @property
     def carried(self) -> CarriedOver | None:
-        sizes = [each for each in self.carry_over if each.k <= SET_SIZE]
+        # Of most of the heads before the read-out random sets are nearly the same.
+        most = min(SET_SIZE, self.depth * self.number_of_heads // self.layers // 2)
+        sizes = [each for each in self.carry_over if each.k <= most]
         return sizes[-1] if sizes else None
 
     @property

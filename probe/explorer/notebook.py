@@ -1,11 +1,11 @@
 """The explorer as a value that a notebook shows: Jupyter, VS Code, marimo."""
 
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlencode
 
 from probe.errors import InputError
 from probe.explorer import page
 from probe.explorer.page import Question
+from probe.explorer.saved import address
 from probe.explorer.session import Explorer
 from probe.model.load import ModelSource, load
 
@@ -47,5 +47,5 @@ def explore(
         else:
             results[what] = last["result"]
     html, _ = page.render(page.opening_walk(model), transport="notebook")
-    address = urlencode({"text": text, "other": against or "", "word": word or ""}, quote_via=quote)
-    return ExplorerWidget(explorer, page=html, state=f"#{address}", results=results)
+    state = address(Question("sentence", text, against, word))
+    return ExplorerWidget(explorer, page=html, state=f"#{state}", results=results)

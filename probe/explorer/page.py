@@ -24,38 +24,54 @@ from probe.pages import walk as walk_page
 from probe.walkthrough.walk import Walk, walk
 
 TEMPLATES = Path(__file__).parent / "templates"
+Recording = dict[str, Any]  # plain JSON: the answers of a saved page and what it opens with
 # By what carries questions and answers: which addresses the page may reach beyond its own file.
-TRANSPORTS = {"server": "; connect-src 'self'", "notebook": ""}
+TRANSPORTS = {"server": "; connect-src 'self'", "notebook": "", "saved": ""}
 EXAMPLES = (  # a word in two meanings, with as many tokens before it in both
     ("The river rose, so he went to the bank", "The money came, so he went to the bank"),
     ("They saw the river from the bank", "They took the money from the bank"),
     ("In the garden they found a mole", "In the agency they found a mole"),
     ("She baked a pie with the apple", "She sold the shares of the apple"),
 )
-WHAT = ("sentence", "along", "swap", "write", "effects", "trace", "trace_heads", "save")
+WHAT = ("sentence", "along", "swap", "write", "trace", "trace_heads", "save")
 # What a swapped head gets: z of the other sentence's word, z halfway between both meanings, zero.
 KINDS = ("other", "mean", "off")
 AXES = ("lexicon", "sentences")
 MAX_NUMBER = 1e6  # layers, heads and positions beyond it are no numbers of a model
 
 
-def opening_walk(model: Model) -> Walk:
+def opening_walk(
+    model: Model,
+    text: str = EXAMPLES[0][0],
+    other: str | None = EXAMPLES[0][1],
+    *,
+    word: str | None = None,
+    head: tuple[int, int] | None = None,
+) -> Walk:
     """The walk that the page opens with. Raises as `probe.walk`."""
-    text, other = EXAMPLES[0]
     # The page asks for the causal trace when it is looked at.
-    return walk(model, text, against=other, causal_trace=False)
+    return walk(
+        model, text, word=word, head=head or (None, None), against=other, causal_trace=False
+    )
 
 
-def render(opening: Walk, *, transport: str = "server") -> tuple[str, str]:
+def render(
+    opening: Walk, *, transport: str = "server", recording: Recording | None = None
+) -> tuple[str, str]:
     """The page for one of TRANSPORTS and its content security policy, which lets it reach what
-    answers it and nobody else.
+    answers it and nobody else. A saved page reaches nothing: it has its answers in a `recording`.
     """
-    templates = _templates()
+    # Its own templates: charts are numbered through a page, and the same page has the same bytes.
+    templates = walk_page.environment(TEMPLATES)
     assets = output.assets(templates, "explore.css.j2", "explore.js")
     policy = f"{assets['policy']}{TRANSPORTS[transport]}"
     # Both are about the opening sentences, and the page is about whatever is typed.
     values = walk_page.values(opening) | {"truncation_change": None, "caution": None}
     values |= assets | {"policy": policy, "examples": EXAMPLES, "transport": transport}
+    values |= {"recorded": None, "manifest": None}
+    if recording is not None:
+        values["recorded"] = output.as_json(recording)
+        values["manifest"] = output.made_by(opening, recording["command"])
     return templates.get_template("explore.html.j2").render(values), policy
 
 
@@ -90,7 +106,6 @@ class Question:
     axis: str | None = None
     follow: tuple[int, int] | None = None
     pos: int = 0
-    kind: str = "other"
     swaps: tuple[HeadSwap, ...] = ()
 
 
@@ -110,12 +125,8 @@ def parse(record: object) -> Question:
     if text is None:
         raise InputError("Reading a question: got no text, expected a sentence.")
     axis = _string(record, "axis")
-    kind = _string(record, "kind") or "other"
-    if axis not in (None, *AXES) or kind not in KINDS:
-        raise InputError(
-            f"Reading a question: got axis = {axis!r} and kind = {kind!r}, expected "
-            f"{' or '.join(AXES)}, and {', '.join(KINDS)}."
-        )
+    if axis not in (None, *AXES):
+        raise InputError(f"Reading a question: got axis = {axis!r}, expected {' or '.join(AXES)}.")
     swaps = _swaps(record.get("swaps") or [])
     follow = record.get("follow")
     (pos,) = _whole_numbers([record.get("pos", 0)])
@@ -127,7 +138,6 @@ def parse(record: object) -> Question:
         axis=axis,
         follow=None if follow is None else _head(follow),
         pos=pos,
-        kind=kind,
         swaps=swaps,
     )
 

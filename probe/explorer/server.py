@@ -8,8 +8,10 @@ goes away ends the work on its question.
 """
 
 import asyncio
+import errno
 import ipaddress
 import json
+import os
 import secrets
 import socket
 import threading
@@ -100,7 +102,9 @@ def application(
         return Response(status_code=204)
 
     routes = [Route("/", show), Route("/ask", ask, methods=["POST"]), Route("/favicon.ico", icon)]
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={Refused: _refusal})
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={Refused: _refusal})
+    app.state.rendered = rendered
+    return app
 
 
 class Refused(HTTPException):
@@ -187,11 +191,24 @@ def listening(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"Listening on {host}, port {port}: {reason}; choose another --port, or leave it away "
-            "for a free one."
+            f"Listening on {host}, port {port}: {_reason(error)}; {_mended_by(error)}."
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    # Python adds the address to a system's own words, and it stands in the sentence already.
+    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
+        return os.strerror(error.errno)
+    return str(getattr(error, "strerror", None) or error)
+
+
+def _mended_by(error: Exception) -> str:
+    """What to do about an address that cannot be had: the host where it is not this machine's."""
+    is_no_address = isinstance(error, socket.gaierror)
+    if is_no_address or getattr(error, "errno", None) == errno.EADDRNOTAVAIL:
+        return f"give --host an address of this machine, as {LOCAL}, or 0.0.0.0 for all that it has"
+    return "choose another --port, or leave it away for a free one"
 
 
 def serve(
@@ -200,16 +217,20 @@ def serve(
     host: str = LOCAL,
     port: int = 0,
     browser: bool = True,
+    fragment: str = "",
     say: Callable[[str], None],
 ) -> None:
     """Serve the page until interrupted; `say` gets the address first, when questions can be asked.
 
-    Raises InputError for an address that cannot be had; KeyboardInterrupt when interrupted.
+    `fragment`: what the address says of the sentences that the page opens with. Raises InputError
+    for an address that cannot be had; KeyboardInterrupt when interrupted.
     """
     listener = listening(host, port)
     token = secrets.token_urlsafe(TOKEN_BYTES)
     url_host = f"[{host}]" if ":" in host else host
     address = f"http://{url_host}:{listener.getsockname()[1]}/?token={token}"
+    if fragment:
+        address += f"#{fragment}"
 
     def announce() -> None:
         say(address)
@@ -218,6 +239,8 @@ def serve(
 
     with listener:
         app = application(load(), token=token, host=host, on_start=announce)
+        # Before the address is told: whoever opens it at once does not wait at an empty page.
+        app.state.rendered()
         config = uvicorn.Config(
             app,
             log_level="warning",

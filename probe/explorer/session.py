@@ -6,32 +6,26 @@ the page's script, which says it in words. Traces, runs and axes are cached, the
 so that a swap costs a run from the word on and nothing else.
 """
 
-import base64
-import io
-import zipfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from probe.errors import InputError, ProbeError, UnsupportedModel
+from probe.explorer import saved
 from probe.explorer.page import Question, choices, parse
 from probe.model import forward
-from probe.model.decomposition import decompose_resid, residual_stream
+from probe.model.decomposition import average, decompose_resid, residual_stream
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import Trace
-from probe.model.tokens import TargetText, tokenize
-from probe.model.trace import trace
+from probe.model.tokens import tokenize, visible_token
+from probe.model.trace import target_states, trace
 from probe.pages import walk_sentences
-from probe.pages.walk import write_walk
 from probe.patching import positions
-from probe.patching.heads import swap_sets
 from probe.patching.pair import (
     HeadPatch,
     PairCache,
@@ -54,15 +48,15 @@ from probe.walkthrough.scene import (
     read_pair,
     trace_steps,
 )
-from probe.walkthrough.walk import check_head, check_length, walk, walk_findings
+from probe.walkthrough.walk import check_head, check_length, walk_findings
 
 Message = dict[str, Any]
 MAX_TOKENS = 128  # of a text: a trace holds the square of it for every head
 CACHE_SIZE = 8  # texts whose traces and runs are cached: both sentences, and a few to go back to
 MAX_NEW_TOKENS = 20  # that the model writes after a sentence
 N_LIKELIEST = 10  # next tokens that are listed
+COORDINATE_DIGITS = 6  # of a fraction of the way
 N_LEADING = 12  # terms of the coordinate that are listed
-SENTENCE_SENSES = ("this meaning", "that meaning")  # names of the ends of the two sentences' axis
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +68,13 @@ class SessionState:
     question: Question
     word: WordInText
     second: WordInText | None
+
+    @property
+    def default_kind(self) -> str:
+        """What a head gets that is swapped to see how far it moves the word: what it has at the
+        word in the other sentence, or, without one, halfway between both meanings.
+        """
+        return "mean" if self.second is None else "other"
 
 
 class Explorer:
@@ -138,8 +139,8 @@ class Explorer:
         check_length(self.model, n_tokens)
 
     def sentence(self, question: Question) -> Iterator[Message]:
-        """What the page shows of a text: the walk's block of the followed head, and what comes
-        next.
+        """What the page shows of a text: the walk's block of the followed head, with how far every
+        head moves the word when it is swapped by itself, and what comes next.
         """
         state = self.state(question)
         view = AttentionView.of_self_attention(self.trace_of(question.text))
@@ -150,12 +151,20 @@ class Explorer:
             second_view = AttentionView.of_self_attention(second_trace)
             second = SecondSentence(second_view, state.second)
             yield {"doing": "read", "progress": 0.6}
+        yield {"doing": "effects", "progress": 0.7}
+        swaps = self.swap_effects(state)
         requested = question.follow or (None, None)
-        choice = choose.choose_by_difference(view, state.word, requested, second)
+        choice = choose.choose_by_swap(swaps, requested)
         if choice is None:
             choice = choose.choose_head(view, state.word, requested)
         scene = Scene(
-            view, state.word, choice.layer, choice.head, second, contrast=second is not None
+            view,
+            state.word,
+            choice.layer,
+            choice.head,
+            second,
+            contrast=second is not None,
+            swaps=swaps,
         )
         # The page shows no neighbours, and they are the slowest of a walk's quantities.
         measured = measure(scene, neighbours=False)
@@ -171,6 +180,7 @@ class Explorer:
             "caution": walk_sentences.caution(findings),
             "block": block,
             "choices": choices(tokens(scene)),
+            "swapped_by": state.default_kind,
             "next": self._next_tokens(view, state.word),
             "lexicon": bool(choose.lexicon_words_in(state.word.text)),
         }
@@ -192,7 +202,7 @@ class Explorer:
         return [
             {
                 "id": token,
-                "piece": self.model.tokenizer.decode([token]),
+                "piece": visible_token(self.model, token),
                 "logit": float(logits[token]),
                 "probability": float(probabilities[token]),
             }
@@ -226,7 +236,7 @@ class Explorer:
             second = choose.word_in_text(self.model, second_text, word_text)
         if second is not None and kind == "sentences":
             depth = len(self.weights.blocks)
-            return choose.sentence_axis(self.model, word, second, SENTENCE_SENSES, depth)
+            return choose.sentence_axis(self.model, word, second, choose.SENTENCE_SENSES, depth)
         if second is not None:
             second_stream = residual_stream(self.trace_of(second.tokens.text), second.at)
         view = AttentionView.of_self_attention(self.trace_of(text))
@@ -239,8 +249,10 @@ class Explorer:
         return axis
 
     def along(self, question: Question) -> Iterator[Message]:
-        """The coordinate of the word on the axis, and what moves it there: every head by source,
-        every other component.
+        """The coordinate of the word on the axis, and what writes it there: every head by source,
+        every other component, each less what it adds at the word of the other sentence, or without
+        one halfway between both meanings. Positive is what the default swap would move toward the
+        other meaning, if nothing behind it responded.
         """
         state = self.state(question)
         word = state.word
@@ -252,7 +264,11 @@ class Explorer:
         by_source = torch.zeros(*self.weights.shape[:2], len(word.tokens))
         rows: list[Message] = []
         for term in decompose_resid(
-            text_trace, axis.depth, at=word.at, axis=axis, average=sense_axis.average
+            text_trace,
+            axis.depth,
+            at=word.at,
+            axis=axis,
+            average=self._reference(state, sense_axis),
         ):
             moved = term.contribution or 0.0
             if term.layer is not None and term.head is not None and term.pos is not None:
@@ -276,11 +292,31 @@ class Explorer:
             "n_sentences": sense_axis.n_sentences,
             "coordinates": coordinates,
             "leading": sorted(rows, key=lambda row: -abs(row["moved"]))[:N_LEADING],
-            "arrays": {"toward": packed(by_source.sum(-1)), "toward_source": packed(by_source)},
+            "arrays": {"direct": packed(by_source.sum(-1)), "direct_source": packed(by_source)},
             "sum": sum(row["moved"] for row in rows),
             "gap": axis.gap,
         }
         yield {"result": result}
+
+    def _reference(self, state: SessionState, sense_axis: choose.SenseAxis) -> Mapping[str, Tensor]:
+        """What each component adds at the word that a default swap takes from, `d_model` each."""
+        if state.second is None:
+            return sense_axis.average
+        states = target_states(self.model, [state.second.tokens], [state.second.at])
+        return average(self.weights, states, [0], [0], depth=sense_axis.axis.depth)
+
+    def swap_effects(self, state: SessionState) -> Tensor | None:
+        """How far each head, swapped by itself, moves the word toward its other meaning. `layer
+        head`; None without an axis to read it on.
+        """
+        try:
+            axis = self._sense_axis(state).axis
+        except InputError:
+            # One sentence with a word that the lexicon does not have is shown all the same.
+            return None
+        kind = state.default_kind
+        donor = self._donors(state, {kind})[kind]
+        return choose.swap_effects(self.model, state.word, donor, axis)
 
     def _donors(self, state: SessionState, kinds: Collection[str]) -> dict[str, Tensor]:
         """z of every head at the word, by what a head can get. `layer head d_head` each."""
@@ -362,28 +398,6 @@ class Explorer:
     def _texts(self, ids: dict[str, list[int]]) -> dict[str, str]:
         return {name: self.model.tokenizer.decode(tokens) for name, tokens in ids.items()}
 
-    def effects(self, question: Question) -> Iterator[Message]:
-        """How far each head, swapped by itself, moves the word along the axis: every swap
-        performed. `layer head`
-        """
-        state = self.state(question)
-        yield {"doing": "effects", "progress": 0.1}
-        axis = self._sense_axis(state).axis
-        donor = self._donors(state, {question.kind})[question.kind][None, : axis.depth]
-        direction = (axis.u / axis.gap)[None].to(self.weights.dtype)
-        rows = [TargetText(state.word.tokens.ids, state.word.at)]
-        n_heads = self.weights.shape[1]
-        effects = torch.zeros(self.weights.shape[:2])
-        for layer in range(axis.depth):
-            # One set for each head of the layer: all heads but this one stay as they are.
-            unchanged = torch.ones(n_heads, axis.depth, n_heads, dtype=torch.bool)
-            unchanged[:, layer] = ~torch.eye(n_heads, dtype=torch.bool)
-            moved = swap_sets(self.weights, rows, donor, unchanged, direction)
-            effects[layer] = moved[0, :, 0]
-            yield {"doing": "effects", "progress": 0.1 + 0.9 * (layer + 1) / axis.depth}
-        arrays = {"effect": packed(effects)}
-        yield {"result": {"kind": question.kind, "depth": axis.depth, "arrays": arrays}}
-
     def _require_second(self, state: SessionState) -> WordInText:
         """The word in the second sentence. Raises InputError where there is none to trace."""
         if state.second is None:
@@ -426,33 +440,21 @@ class Explorer:
         yield {"result": {"pos": question.pos, "arrays": arrays}}
 
     def save(self, question: Question) -> Iterator[Message]:
-        """The offline page of these sentences, as `probe walk` writes it, with its tables and
-        manifest, in one zip.
+        """One page of these sentences that needs no model, with every swap of a single head and
+        what was asked last.
         """
-        self.state(question)
-        yield {"doing": "save", "progress": 0.2}
-        head = question.follow or (None, None)
-        walked = walk(
-            self.model, question.text, word=question.word, head=head, against=question.other
-        )
-        yield {"doing": "save", "progress": 0.8}
-        archive = io.BytesIO()
-        with (
-            TemporaryDirectory() as folder,
-            zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as bundle,
-        ):
-            write_walk(walked, folder)
-            for file in sorted(Path(folder).iterdir()):
-                bundle.write(file, f"walk/{file.name}")
-        data = base64.b64encode(archive.getvalue()).decode()
-        yield {"result": {"name": "walk.zip", "data": data}}
+        html = ""
+        for progress, html in saved.page_steps(self.model, self.answer, question):
+            yield {"doing": "save", "progress": progress}
+        yield {"result": {"name": saved.FILE_NAME, "page": html}}
 
 
 def _coordinate(axis: Axis, stream: Tensor) -> float:
-    """M + 1/2 of a word: 1 where sentences of the first sense stand on average, 0 at those of the
-    second. `depth d_model`
+    """1/2 - M of a word, the way from the first sense to the second: 0 where sentences of the first
+    stand on average, 1 at those of the second. `depth d_model`
     """
-    return float(axis.coordinate(stream[axis.depth])) + 0.5
+    # Rounding of float32 would show as "more than -1 %" at the end of the axis.
+    return round(0.5 - float(axis.coordinate(stream[axis.depth])), COORDINATE_DIGITS) + 0.0
 
 
 def messages(explorer: Explorer, record: object) -> Iterator[Message]:

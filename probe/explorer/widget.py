@@ -84,8 +84,8 @@ class ExplorerWidget(anywidget.AnyWidget):
 
 
 def picture(key: str, outcome: str, results: Mapping[str, Any]) -> str:
-    """The sentences, what came out, and what each head adds to the word's coordinate, layers down
-    and heads across.
+    """The sentences, what came out, and how far each head, swapped by itself, moves the word,
+    layers down and heads across.
 
     `key`: the id of the frame in whose presence this is hidden · `outcome`: as the page says it;
     empty before it has said one, and the walk's answer stands there · `results`: the last ones of
@@ -96,14 +96,14 @@ def picture(key: str, outcome: str, results: Mapping[str, Any]) -> str:
         "key": key,
         "outcome": outcome or sentence["block"]["answer"],
         "texts": [("This meaning", sentence["text"]), ("That meaning", sentence["other"])],
-        "toward": None,
+        "effects": None,
     }
     along = results.get("along")
-    if along is not None:
-        packed = along["arrays"]["toward"]
-        toward = np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"])
-        values["toward"] = toward.tolist()
-        values["limit"] = max(float(np.abs(toward).max()), MIN_LIMIT)
+    packed = sentence["block"]["arrays"].get("swap")
+    if along is not None and packed is not None:
+        effects = np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"])
+        values["effects"] = effects.tolist()
+        values["limit"] = max(float(np.abs(effects).max()), MIN_LIMIT)
         values["senses"] = along["senses"]
         values["positive_rgb"] = ",".join(rgb(WITH))
         values["negative_rgb"] = ",".join(rgb(AGAINST))

@@ -7,6 +7,7 @@ and a word of several tokens is read at its last token. Most families get the sp
 their own tokenizer puts ([CLS] and [SEP], say), each with an empty span.
 """
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,13 @@ from probe.model.model import Model
 
 # Tokens that are run together: more take memory and save little time on a processor.
 BATCH_TOKENS = 1024
+REPLACEMENT = "\ufffd"  # what a decoder puts where bytes are no whole character
+VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
+# Byte-level vocabularies write printable bytes of Latin-1 as they are, the others from U+0100 on.
+PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+UNPRINTABLE = [byte for byte in range(0x100) if byte not in PRINTABLE]
+BYTE_OF = {chr(byte): byte for byte in PRINTABLE}
+BYTE_OF |= {chr(0x100 + index): byte for index, byte in enumerate(UNPRINTABLE)}
 
 
 @dataclass(frozen=True)
@@ -128,6 +136,39 @@ def _require_text(text: object) -> None:
             f"Reading the text: got half of a surrogate pair at character {error.start}, expected "
             "text that can be written as UTF-8; repair the file's encoding."
         ) from error
+
+
+def visible_token(model: Model, token: int) -> str:
+    """A token of the vocabulary as it can be seen: its text, with the codes of characters that show
+    nothing, and its bytes where they are no whole character.
+
+    A line break is ⏎, a token of spaces alone ␣; a space in front of letters stays.
+    """
+    text = model.tokenizer.decode([token])
+    name = model.tokenizer.convert_ids_to_tokens(token)
+    if not text:
+        return str(name)
+    if REPLACEMENT in text:
+        text = _bytes_of(str(name)) or text
+    if not text.strip(" "):
+        return "␣" * len(text)
+    return "".join(map(_visible_character, text))
+
+
+def _bytes_of(name: str) -> str | None:
+    """The bytes that a piece of a character is stored as; None where its name tells none."""
+    if set(name) <= set(BYTE_OF):
+        # What is whole among them stays text.
+        return bytes(BYTE_OF[character] for character in name).decode(errors="backslashreplace")
+    by_fallback = re.fullmatch(r"<0x([0-9A-F]{2})>", name)
+    return None if by_fallback is None else f"\\x{by_fallback[1].lower()}"
+
+
+def _visible_character(character: str) -> str:
+    if character in VISIBLE or character == " ":
+        return VISIBLE.get(character, character)
+    shows_nothing = unicodedata.category(character)[0] in "CZ"
+    return character.encode("unicode_escape").decode() if shows_nothing else character
 
 
 def target_tokens(model: Model, target: str) -> Tokens:

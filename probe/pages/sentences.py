@@ -11,6 +11,7 @@ import pandas as pd
 
 from probe import charts
 from probe.evidence.findings import Frames, HeadFinding, Row, WordFindings
+from probe.model.tokens import VISIBLE
 from probe.pages.sources import sources_in_words
 from probe.stats.numbers import decimal, percent
 
@@ -18,7 +19,6 @@ SMALLEST_WRITTEN = 0.005  # of the gap: a smaller contribution rounds to 0 % and
 STEP = 0.01  # of the gap: what a full bar stands for is a multiple of it
 BAR = 20  # pixels of a full bar, and
 TINTS = 20  # steps of a token's tint: both are classes of the style sheet
-VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 Section = dict[str, Any]
 
 

@@ -36,7 +36,7 @@ def because(findings: WalkFindings) -> str:
     if choice.criterion is Criterion.REQUESTED:
         return f"{head} was asked for."
     reason = {
-        Criterion.DIFFERENCE: _by_difference,
+        Criterion.SWAP: _by_swap,
         Criterion.LOGIT: _by_logit,
         Criterion.SENSE: _by_sense,
         Criterion.LENGTH: _by_length,
@@ -71,11 +71,11 @@ def _compared(choice: HeadChoice) -> str:
     return f"of {choice.n_heads} heads"
 
 
-def _by_difference(findings: WalkFindings) -> str:
+def _by_swap(findings: WalkFindings) -> str:
     size = percent(findings.choice.size)
     return (
-        f"what it adds to “{findings.word}” differs most between the two sentences: by {size} of "
-        "the length of the vector there."
+        f"swapped by itself it moves “{findings.word}” furthest to its other meaning: {size} of "
+        "the way."
     )
 
 

@@ -1,6 +1,8 @@
 """What a walk follows: the word and its tokens, the same word in a second sentence, the head.
 
-Without a head requested, it is the one that carries most from the other content words into the
+Without a head requested, two sentences are compared by swaps: the head is the one that by itself,
+given what it has at the word in the second sentence, moves the word furthest to where it stands
+there. With one sentence, it is the one that carries most from the other content words into the
 word. For a word of the lexicon that is measured along the axis of its senses, fitted on a few of
 the lexicon's sentences at the read-out depth that a study would choose; for others by length:
 ‖Σ_j A[t, j] V[j] W_O‖ / ‖E + Σ ΔE + b_O‖ over those tokens j that the word may look at. Special
@@ -15,6 +17,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -25,20 +28,22 @@ from probe.model import attention, decomposition
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
-from probe.model.tokens import Tokens, find_word, positions_of_span, tokenize
+from probe.model.tokens import TargetText, Tokens, find_word, positions_of_span, tokenize
 from probe.model.trace import target_states
+from probe.patching.heads import swap_heads
 from probe.stats.axes import Axis, choose_depth, fit_axis, nearest_sense, separation_by_depth
 from probe.text import lexicon
 from probe.text.sentences import Sentence, forms_of
-from probe.walkthrough.scene import AttentionView, SecondSentence, WordInText
+from probe.walkthrough.scene import AttentionView, WordInText
 
 SENTENCES_PER_SENSE = 16  # that an axis is fitted on: one batch for all senses
 # Fraction of a head's attention: one that gives more to the first token and to special tokens
 # shows little else.
 MAX_RESTING = 0.5
-# Fraction of a vector's length below which two are the same: the order of a sum's terms in float32
-# makes as much.
+# Fraction of a vector's length below which two are the same, and of the way between two vectors
+# below which a swap moved nothing: the order of a sum's terms in float32 makes as much.
 SAME_VECTOR = 1e-5
+SENTENCE_SENSES = ("this meaning", "that meaning")  # names of the ends of the two sentences' axis
 # Fraction of the way from one sense to another: less is no reason to follow a head.
 MIN_SENSE_EFFECT = 0.02
 # Second sentences for a word that no shipped sentence has: with little before the word, and a
@@ -62,7 +67,7 @@ class Criterion(StrEnum):
     """By what a head is chosen."""
 
     REQUESTED = "requested"
-    DIFFERENCE = "difference"  # what it adds to the word differs most between two sentences
+    SWAP = "swap"  # swapped by itself, it moves the word furthest to the second sentence's
     LOGIT = "logit"  # it adds most to the logit of a word
     SENSE = "sense"  # it moves the word furthest towards its sense
     LENGTH = "length"  # the vector that it takes from other words is the longest
@@ -286,7 +291,7 @@ def word_in_text(
     word of the text.
 
     `also_in`: another text in which the default has to stand, too. Raises InputError where the
-    word is not there.
+    word is not there, and where no content word stands in both.
     """
     tokens = tokenize(model, text)
     require_word(word, "text", "bank")
@@ -302,12 +307,24 @@ def _default_span(text: str, also_in: str | None) -> tuple[int, int]:
             f"Choosing a word of {text!r}: got no letters or digits; give a text with a word in it."
         )
     candidates = words + [(start, end) for start, end, _ in lexicon_words_in(text)]
-    in_both = [
-        (start, end)
-        for start, end in candidates
-        if also_in is None or count_word(text[start:end], also_in)
-    ]
-    return (in_both or candidates)[-1]
+    if also_in is None:
+        return candidates[-1]
+    in_both = [span for span in candidates if count_word(text[slice(*span)], also_in)]
+    with_content = [span for span in in_both if text[slice(*span)].casefold() not in FUNCTION_WORDS]
+    if not with_content:
+        _refuse_without_common_word(text, also_in, [text[slice(*span)] for span in in_both])
+    return with_content[-1]
+
+
+def _refuse_without_common_word(text: str, second_text: str, function_words: list[str]) -> NoReturn:
+    common = "no word"
+    if function_words:
+        quoted = ", ".join(f"“{word}”" for word in dict.fromkeys(function_words))
+        common = f"nothing but {quoted}"
+    raise InputError(
+        f"Comparing a word of {text!r} and {second_text!r}: they have {common} in common, expected "
+        "the word whose meaning differs; write both with that word, or name it with --word."
+    )
 
 
 def count_word(word: str, text: str) -> int:
@@ -380,47 +397,41 @@ def relative_writes(view: AttentionView, layer: int, sources: Tensor) -> Tensor:
     return view.as_added(layer, written).norm(dim=-1) / after.norm(dim=-1)
 
 
-def write_differences(view: AttentionView, word: WordInText, second: SecondSentence) -> Tensor:
-    """How far each head's ΔE at the word differs between two sentences.
+def swap_effects(model: Model, word: WordInText, donor_z: Tensor, axis: Axis) -> Tensor:
+    """How far each head, given the donor's z at the word by itself, moves the word from the axis's
+    first meaning to its second, in fractions of the way: every swap performed. `layer head`
 
-    ‖ΔE - ΔE'‖ / half of ‖E + Σ ΔE + b_O‖ of both, all as they are added. `-> layer head`
+    `donor_z: layer head d_head`. Positive is toward the second meaning, the donor's, as in a
+    study's swaps; heads behind the axis's depth move nothing.
     """
-    differences = []
-    for layer in range(len(view.weights.blocks)):
-        write, length = _writes_at(view, word, layer)
-        second_write, second_length = _writes_at(second.view, second.word, layer)
-        mean_length = (length + second_length) / 2
-        differences.append((write - second_write).norm(dim=-1) / mean_length)
-    return torch.stack(differences)
+    weights = read_weights(model)
+    effects = torch.zeros(weights.shape[:2])
+    rows = [TargetText(word.tokens.ids, word.at)]
+    direction = (-axis.u / axis.gap)[None].to(weights.dtype)
+    moved = swap_heads(weights, rows, donor_z[None, : axis.depth], direction)
+    effects[: axis.depth] = moved[0, :, :, 0]
+    return effects
 
 
-def _writes_at(view: AttentionView, word: WordInText, layer: int) -> tuple[Tensor, Tensor]:
-    """Every head's ΔE at the word as it is added, `head d_model`, and the length of the stream
-    after the layer's attention.
+def swaps_between(model: Model, word: WordInText, second: WordInText) -> Tensor:
+    """`swap_effects` of the second sentence's z, between the word's vectors of both sentences
+    behind the last layer. `layer head`
     """
-    trace = view.attention
-    w_o = view.weights.blocks[layer].w_o
-    written = attention.write(trace.z[layer][:, [word.at]], w_o)[:, 0]
-    attn_out = view.as_added(layer, trace.attn_out[layer, word.at], word.at)
-    length = (trace.resid_pre[layer, word.at] + attn_out).norm()
-    return view.as_added(layer, written, word.at), length
+    depth = len(read_weights(model).blocks)
+    axis = sentence_axis(model, word, second, SENTENCE_SENSES, depth).axis
+    donor = target_states(model, [second.tokens], [second.at])
+    return swap_effects(model, word, donor.z[0], axis)
 
 
-def choose_by_difference(
-    view: AttentionView,
-    word: WordInText,
-    requested: RequestedHead,
-    second: SecondSentence | None,
-) -> HeadChoice | None:
-    """The head whose ΔE at the word differs most between two sentences; None where none does, or
-    one is requested.
+def choose_by_swap(effects: Tensor | None, requested: RequestedHead) -> HeadChoice | None:
+    """The head whose swap moves the word furthest toward the other meaning, `effects: layer head`;
+    None where none does, or one is requested.
     """
     layer, head = requested
-    if second is None or head is not None:
+    if effects is None or head is not None:
         return None
-    differences = write_differences(view, word, second)
-    layers = range(len(differences)) if layer is None else [layer]
-    choice = _first_head(differences, layers, Criterion.DIFFERENCE)
+    layers = range(len(effects)) if layer is None else [layer]
+    choice = _first_head(effects, layers, Criterion.SWAP)
     return choice if choice.size > SAME_VECTOR else None
 
 

@@ -9,6 +9,7 @@ float32 as measured. Behind this module there is no torch.
 import base64
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from probe.model.check import Certificate
 from probe.model.model import Model
 from probe.model.parameters import Count
 from probe.model.records import as_array
-from probe.model.tokens import Tokens
+from probe.model.tokens import Tokens, visible_token
 from probe.walkthrough import numbers
 from probe.walkthrough.numbers import AXES, Measured, Quantities
 from probe.walkthrough.scene import STREAM_NUMBERS, AttentionView, CausalTrace, Scene
@@ -304,8 +305,8 @@ def heads(scene: Scene, quantities: Quantities) -> pd.DataFrame:
         "weight": weight,
         "from_content": quantities["from_content"][..., scene.at],
     }
-    if "delta_apart" in quantities:
-        columns["apart"] = quantities["delta_apart"]
+    if "swap" in quantities:
+        columns["swap"] = quantities["swap"]
     if "adds" in quantities:
         columns["logit"] = quantities["adds"][..., scene.at]
     rows = by_head({name: as_array(column) for name, column in columns.items()})
@@ -385,7 +386,7 @@ def page_block(
     if causal_trace is not None:
         arrays["trace"] = causal_trace.effects
     words = {
-        name: decoded(quantities[f"{name}_ids"], model.tokenizer.decode)
+        name: decoded(quantities[f"{name}_ids"], partial(visible_token, model))
         for name in ("lens", "nearest")
         if name in quantities
     }
@@ -493,8 +494,8 @@ def packed(array: Tensor) -> Block:
     return {"shape": list(array.shape), "data": base64.b64encode(raw).decode()}
 
 
-def decoded(ids: Tensor, decode: Decode) -> Any:
+def decoded(ids: Tensor, text_of: Callable[[int], str]) -> Any:
     """Token texts in the shape of the ids."""
     if ids.dim() == 0:
-        return decode([int(ids)])
-    return [decoded(part, decode) for part in ids]
+        return text_of(int(ids))
+    return [decoded(part, text_of) for part in ids]

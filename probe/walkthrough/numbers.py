@@ -51,7 +51,7 @@ NAMES_BY_AXES = {
     "page_head number": ("explained",),
     "page_head second_key": ("second_pattern", "second_share"),
     "page_head": ("second_norm",),
-    "layer head": ("delta_apart",),
+    "layer head": ("swap",),
     "layer head query": ("write_norm", "moved", "from_content", "adds"),
     "layer query": (
         "mean",
@@ -112,6 +112,8 @@ def measure(scene: Scene, *, neighbours: bool = True) -> Measured:
     quantities |= _depth_quantities(scene, neighbours=neighbours)
     if scene.second is not None and scene.contrast:
         quantities |= _second_sentence_quantities(scene, scene.second)
+    if scene.swaps is not None:
+        quantities["swap"] = scene.swaps
     rows: list[Agreement] = []
     for layer in all_layers:
         rows += agreement(scene.view, layer, at=scene.at)
@@ -411,9 +413,7 @@ def token_vectors(view: AttentionView, positions: Sequence[int]) -> dict[str, Te
 
 
 def _second_sentence_quantities(scene: Scene, second: SecondSentence) -> Quantities:
-    """The word in the second sentence: what each head attends to and takes there, and how far its
-    ΔE differs.
-    """
+    """The word in the second sentence: what each head attends to and takes there."""
     view = second.view
     at = slice(second.word.at, second.word.at + 1)
     patterns = []
@@ -432,7 +432,6 @@ def _second_sentence_quantities(scene: Scene, second: SecondSentence) -> Quantit
         "second_pattern": torch.cat(patterns),
         "second_share": torch.cat(key_shares),
         "second_norm": torch.cat(norms),
-        "delta_apart": choose.write_differences(scene.view, scene.word, second),
     }
 
 

@@ -196,6 +196,9 @@ class SecondSentence:
 class Scene:
     """One attention, the word and the head that are followed first, and what they are compared
     with. With `contrast` the two sentences are compared head by head, side by side.
+
+    `swaps: layer head`: how far each head, swapped by itself, moves the word to its other meaning
+    (`choose.swap_effects`), where there is one.
     """
 
     view: AttentionView
@@ -205,6 +208,7 @@ class Scene:
     second: SecondSentence | None = None
     logit: LogitTarget | None = None
     contrast: bool = False
+    swaps: Tensor | None = None
 
     @property
     def at(self) -> int:

@@ -188,18 +188,19 @@ def walk(
     without them the head is chosen that moves the word most by what it takes from other content
     words (towards its sense, where the lexicon knows it), with a layer alone among the heads of
     that layer. `beside` is another text with the same word, by default one that ships. `against` is
-    one to compare with head by head, side by side: the head is then the one whose ΔE at the word
-    differs most. With it the residual stream, attention and MLP of that sentence are also put into
-    this one at every layer and position, to see where the difference stands; `causal_trace=False`
-    leaves this out.
+    one to compare with head by head, side by side: the head is then the one that by itself, given
+    what it has at the word there, moves the word furthest to the other sentence's. With it the
+    residual stream, attention and MLP of that sentence are also put into this one at every layer
+    and position, to see where the difference stands; `causal_trace=False` leaves this out.
 
     For an encoder-decoder `text` is the source, `target` its translation so far, and `word`, if
     any, one that stands in the target or could follow it: followed is the position that predicts
     it, and without a word the last one.
 
     Raises InputError for an empty or over-long text, a word that does not stand in a text or cannot
-    follow the target, a layer or head that the model does not have, a head without its layer, a
-    target that is missing or cannot be used; CrossCheckError when hooks and formulas disagree.
+    follow the target, two sentences without a common content word, a layer or head that the model
+    does not have, a head without its layer, a target that is missing or cannot be used;
+    CrossCheckError when hooks and formulas disagree.
 
     Example:
         >>> walk = probe.walk("tiny-senses", "The old tree by the bank", word="bank")
@@ -326,11 +327,13 @@ def _text_scene(
     second_word = choose.second_word(model, followed, second_text)
     check_head(model, *requested)
     certificate = certify(model, [text, second_word.tokens.text]).require()
+    # Swapping every head is only worth it where two sentences are compared head by head.
+    swaps = choose.swaps_between(model, followed, second_word) if contrast else None
     view = AttentionView.of_self_attention(trace(model, text))
     second_view = AttentionView.of_self_attention(trace(model, second_word.tokens.text))
     second = SecondSentence(second_view, second_word)
-    choice = _choose(model, view, followed, requested, second if contrast else None)
-    scene = Scene(view, followed, choice.layer, choice.head, second, contrast=contrast)
+    choice = _choose(model, view, followed, requested, swaps)
+    scene = Scene(view, followed, choice.layer, choice.head, second, contrast=contrast, swaps=swaps)
     return scene, choice, certificate
 
 
@@ -339,14 +342,14 @@ def _choose(
     view: AttentionView,
     word: WordInText,
     requested: RequestedHead,
-    contrasted: SecondSentence | None,
+    swaps: Tensor | None,
 ) -> HeadChoice:
-    """The head by what differs, by the senses of the word, or by what it takes from content
+    """The head by what its swap moves, by the senses of the word, or by what it takes from content
     words.
     """
-    by_difference = choose.choose_by_difference(view, word, requested, contrasted)
-    if by_difference is not None:
-        return by_difference
+    by_swap = choose.choose_by_swap(swaps, requested)
+    if by_swap is not None:
+        return by_swap
     # Fitting the axis reads dozens of sentences: only where a head is to be chosen by it.
     if None not in requested or choose.caution(view, word) is not None:
         return choose.choose_head(view, word, requested)

@@ -63,7 +63,7 @@ def test_an_edge_is_as_wide_as_its_effect_and_leads_from_part_to_part():
 def test_parts_stand_in_their_layer_and_position_and_none_on_another():
     spec, _, parts = drawn()
     assert set(parts.index) == {
-        "the token itself at cue",
+        "embedding at cue",
         "MLP of layer 0 at cue",
         "L0H1 at cue + 1",
         "L2H0 at word",
@@ -82,8 +82,7 @@ def test_parts_stand_in_their_layer_and_position_and_none_on_another():
     distances = np.abs(apart[:, None] - apart).sum(-1)[~np.eye(len(apart), dtype=bool)]
     assert distances.min() >= 1 - 1e-6
     assert (
-        "The widest: the token itself at cue to L0H1 at cue + 1, as its value: 90"
-        in spec["description"]
+        "The widest: embedding at cue to L0H1 at cue + 1, as its value: 90" in spec["description"]
     )
 
 

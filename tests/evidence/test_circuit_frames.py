@@ -299,7 +299,7 @@ def test_places_have_names():
     named = {"cue": "the cue", "word": f"“{WORD}”", "cue + 1": "the token behind the cue"}
     named |= {
         "cue + 2": "the second token behind the cue",
-        "cue - 1": "the token before the end of the cue",
+        "cue - 1": "the next to last token of the cue",
     }
     assert {name: position(name, WORD) for name in named} == named
 

@@ -1,9 +1,8 @@
 """The explorer's page in headless Chromium: typing, choosing, swapping, undoing, the address, and
 who can use it."""
 
-import json
+import re
 import threading
-import zipfile
 from urllib.request import urlopen
 
 import pytest
@@ -79,7 +78,7 @@ def outcome(page):
     return page.locator('[data-slot="outcome"]').inner_text()
 
 
-def head(page, layer, number, name="toward"):
+def head(page, layer, number, name="swap"):
     return page.locator(f'[name="map-{name}"][value="{layer}.{number}"]')
 
 
@@ -91,10 +90,12 @@ def test_the_first_sight_is_an_answer_and_asks_its_own_server_only(opened, addre
     shown = opened()
     page = shown.page
     assert outcome(page).startswith(
-        "“bank” stands at 100\u202f% of the way from “that meaning” to “this meaning”."
+        "Your two sentences define 0\u202f% and 100\u202f%. Swap a head to move the dot."
     )
     assert page.locator('[data-rows="next"] tr').count() == 10
-    assert page.locator('[data-map="toward"] .cell').count() >= 16
+    assert page.locator('[data-map="swap"] .cell').count() >= 16
+    assert page.locator('[data-map="swap"]').is_visible()
+    assert page.locator('[data-map="direct"]').is_hidden()
     assert page.locator(".written dd").first.inner_text().strip()
     assert page.locator(".formula:visible").count() >= 3
     origin = address.split("/?")[0]
@@ -125,13 +126,14 @@ def test_typing_changes_tokens_head_pictures_and_the_address(opened):
     answered(
         page, lambda: page.locator('[name="text"]').fill("In the wet garden they found a mole")
     )
-    assert "“the”" in outcome(page)  # the last word that both have
+    trouble = page.locator("[data-trouble]").inner_text()
+    assert "they have nothing but “the” in common" in trouble
     answered(page, lambda: page.locator('[name="other"]').fill("In the agency they found a mole"))
     assert page.locator("[data-trouble]").is_hidden()
     assert [chip.strip() for chip in page.locator(".strip .chip").all_inner_texts()][-1].endswith(
         "mole"
     )
-    assert "“mole”" in outcome(page)
+    assert "“mole”" in page.locator("#outcome h2").inner_text()
     grid = page.locator('#softmax [data-queries="rows"] .chart')
     assert grid.locator(".mark-symbol.role-mark path").count() > 0
     labels = grid.locator(".role-axis-label text").all_text_contents()
@@ -159,20 +161,32 @@ def test_heads_are_swapped_several_at_once_and_undone(opened):
     own = outcome(page)
     head(page, 0, 0).check(force=True)
     swap(page, "other")
-    assert outcome(page).startswith("With L0H0 swapped, “bank” stands at ")
+    told = re.match(
+        "With L0H0 swapped, “bank” moves (.*)\u202f% of the way from “this meaning” to “that meaning”",
+        outcome(page),
+    )
+    shown = head(page, 0, 0).get_attribute("aria-label")
+    assert shown == f"L0H0: {told[1]}\u202f%"
+    assert (
+        page.locator(".axis-line")
+        .get_attribute("aria-label")
+        .startswith(
+            f"“bank” at 0\u202f%, swapped at {told[1]}\u202f%; the other sentence's at 100\u202f%"
+        )
+    )
     assert page.locator('[data-rows="next"] th').count() >= 10
     assert page.locator("[data-with-swap]").is_visible()
     head(page, 3, 2).check(force=True)
     swap(page, "off")
     assert "With L0H0, L3H2 swapped" in outcome(page)
-    assert page.locator('[data-map="toward"] .cell.swapped').count() == 2
+    assert page.locator('[data-map="swap"] .cell.swapped').count() == 2
     assert "swap=L0H0-other.L3H2-off" in page.url
     answered(page, lambda: page.get_by_role("button", name="Undo").click())
     assert outcome(page).startswith("With L0H0 swapped")
     page.locator("h1").click()
     answered(page, lambda: page.keyboard.press("Control+z"))
     assert outcome(page) == own and "swap=" not in page.url
-    assert page.locator('[data-map="toward"] .cell.swapped').count() == 0
+    assert page.locator('[data-map="swap"] .cell.swapped').count() == 0
 
 
 def test_the_address_brings_everything_back_and_the_back_button_goes_back(opened):
@@ -185,7 +199,7 @@ def test_the_address_brings_everything_back_and_the_back_button_goes_back(opened
     assert again.locator('[name="layer"]').input_value() == "1" and head(again, 1, 2).is_checked()
     assert again.locator('[name="swap"][value="mean"]').is_checked()
     answered(page, lambda: page.go_back())
-    assert outcome(page).startswith("“bank” stands at") and head(page, 1, 2).is_checked()
+    assert outcome(page).startswith("Your two sentences") and head(page, 1, 2).is_checked()
     answered(page, lambda: page.go_back())
     assert not head(page, 1, 2).is_checked()
 
@@ -215,21 +229,22 @@ def test_the_keyboard_reaches_heads_swaps_and_the_trace(opened):
     )
 
 
-def test_every_head_swapped_by_itself_is_drawn_when_asked_for(opened):
+def test_what_a_head_writes_directly_is_a_map_of_its_own(opened):
     page = opened().page
-    assert page.locator('[data-map="effect"]').is_hidden()
-    page.locator('[name="map"][value="effect"]').check(force=True)
-    page.wait_for_function(
-        "() => [...document.querySelectorAll('[data-map=effect] .cell')].some(cell => cell.title)"
+    page.locator('[name="map"][value="direct"]').check(force=True)
+    assert page.locator('[data-map="swap"]').is_hidden()
+    titles = page.locator('[data-map="direct"] label.cell').evaluate_all(
+        "all => all.map(one => one.title)"
     )
-    assert page.locator('[data-map="effect"] .against').count() > 0
+    assert len(titles) == 16 and all(re.fullmatch(r"L\dH\d: .* %", title) for title in titles)
+    assert page.locator('[data-map="direct"] .against').count() > 0
 
 
 def test_what_moves_the_word_is_shown_by_token_and_a_cell_is_followed(opened):
     page = opened().page
     page.locator('[name="map"][value="sources"]').check(force=True)
     rows = page.locator('[data-rows="sources"] tr')
-    assert rows.count() == 1 + 4 and page.locator('[data-map="toward"]').is_hidden()
+    assert rows.count() == 1 + 4 and page.locator('[data-map="direct"]').is_hidden()
     tokens = [chip.strip() for chip in page.locator(".strip .chip").all_inner_texts()]
     assert [token.lstrip("·") for token in tokens] == page.locator(
         "#movers thead th"
@@ -242,14 +257,14 @@ def test_what_moves_the_word_is_shown_by_token_and_a_cell_is_followed(opened):
         ]
 
     for layer in range(4):
-        heads = page.locator(f'[data-map="toward"] .cell:has([value^="{layer}."])')
+        heads = page.locator(f'[data-map="direct"] .cell:has([value^="{layer}."])')
         assert sum(numbers(rows.nth(layer + 1).locator("button"))) == pytest.approx(
             sum(numbers(heads)), abs=1e-4
         )
     page.locator("#movers").get_by_label("L3, “river”").click()
     name = page.locator('[data-slot="head"]').first.inner_text()
     assert name.startswith("L3H") and rows.first.locator("th").inner_text() == name
-    own = page.locator(f'[data-map="toward"] .cell:has([value="{name[1]}.{name[3]}"])')
+    own = page.locator(f'[data-map="direct"] .cell:has([value="{name[1]}.{name[3]}"])')
     assert sum(numbers(rows.first.locator("button"))) == pytest.approx(*numbers(own), abs=1e-4)
 
 
@@ -258,24 +273,28 @@ def test_hostile_text_runs_nothing_and_stands_there(opened):
     answered(page, lambda: page.locator('[name="other"]').fill(""))
     answered(page, lambda: page.locator('[name="text"]').fill(HOSTILE))
     assert page.evaluate("window.canary") is None and page.locator("img").count() == 0
-    assert "</s" in page.locator(".strip .chips").inner_text().replace("\n", "")
+    assert "</" in page.locator(".strip .chips").inner_text().replace("\n", "")
     answered(page, lambda: page.locator('[name="text"]').fill("bank " * 3000))
     assert "the context window of tiny-senses" in page.locator("[data-trouble]").inner_text()
     answered(page, lambda: page.locator('[name="text"]').fill("The river bank"))
     assert page.locator("[data-trouble]").is_hidden()
 
 
-def test_the_page_saves_the_walk(opened, tmp_path):
+def test_the_page_saves_a_page_that_anybody_opens(opened, open_page, tmp_path):
     page = opened().page
+    head(page, 0, 1).check(force=True)
+    swap(page, "other")
     with page.expect_download(timeout=2 * PATIENCE) as waiting:
         page.get_by_role("button", name="Save this page").click()
-    waiting.value.save_as(tmp_path / "walk.zip")
-    with zipfile.ZipFile(tmp_path / "walk.zip") as bundle:
-        made = json.loads(bundle.read("walk/manifest.json"))
-        assert {"walk/contrast.csv", "walk/columns.csv"} <= set(bundle.namelist())
-        saved = bundle.read("walk/walk.html").decode()
-        assert "The river rose" in saved and "The money came" in saved
-    assert made["options"]["against"].startswith("The money came")
+    assert waiting.value.suggested_filename == "explore.html"
+    waiting.value.save_as(tmp_path / "explore.html")
+    saved = open_page(tmp_path / "explore.html")
+    answered(saved.page)
+    assert outcome(saved.page) == outcome(page) and "With L0H1 swapped" in outcome(page)
+    assert saved.trouble == []
+    for name in ("own", "swapped-text"):
+        shown = [one.locator(f'[data-slot="{name}"]').inner_text() for one in (page, saved.page)]
+        assert shown[0] == shown[1]
 
 
 @pytest.mark.parametrize(("width", "scheme"), mostly_campaign([(390, "dark"), (1280, "light")]))

@@ -88,7 +88,7 @@ def test_a_swap_moves_the_word_and_the_next_token_as_a_hooked_forward_does(
         *zip(*runs, strict=True), told["coordinates"], told["next"], strict=True
     ):
         assert coordinate == pytest.approx(
-            float(known.axis.coordinate(stream[told["depth"]])) + 0.5, abs=1e-4
+            0.5 - float(known.axis.coordinate(stream[told["depth"]])), abs=1e-4
         )
         shares = logits[-1].double().softmax(-1)
         assert [row["id"] for row in rows][:3] == shares.topk(3).indices.tolist()
@@ -107,32 +107,61 @@ def test_every_head_swapped_by_itself_is_the_engine_of_swaps(tiny, explorer):
     donor = target_states(tiny, [tokenize(tiny, THAT)], [other]).z
     along = (known.axis.u / known.axis.gap)[None].float()
     plain = swap_heads(read_weights(tiny), [TargetText(ids, at)], donor, along)[0, :, :, 0]
-    told = result(explorer, "effects", axis="sentences")
-    assert torch.allclose(unpacked(told["arrays"]["effect"]), plain, atol=1e-4)
+    told = result(explorer, "sentence", axis="sentences")
+    effects = unpacked(told["block"]["arrays"]["swap"])
+    assert told["swapped_by"] == "other" and torch.allclose(effects, -plain, atol=1e-4)
     assert plain.abs().max() > 0.05 and len(there) == len(ids)
+    for layer, head in ((0, 0), (1, 2)):
+        own, swapped = result(explorer, "swap", swaps=[[layer, head, "other"]])["coordinates"]
+        assert swapped - own == pytest.approx(float(effects[layer, head]), abs=1e-4)
 
 
-def test_heads_behind_the_read_out_move_nothing(explorer):
-    told = result(explorer, "effects", axis="lexicon")
-    effect = unpacked(told["arrays"]["effect"])
-    assert (
-        told["depth"] < len(effect)
-        and not effect[told["depth"] :].any()
-        and effect[: told["depth"]].any()
+@pytest.mark.parametrize("other", [THAT, LONGER])
+def test_it_opens_on_the_head_whose_swap_moves_the_word_furthest_to_its_other_meaning(
+    explorer, other
+):
+    block = result(explorer, "sentence", other=other)["block"]
+    effects = unpacked(block["arrays"]["swap"])
+    first = block["first"]
+    assert (first["layer"], first["head"]) == divmod(int(effects.argmax()), effects.shape[1])
+    assert effects.max() > 0.05 > -0.05
+    share = f"{100 * float(effects.max()):.0f}\u202f%"
+    assert block["because"].endswith(
+        f"moves “bank” furthest to its other meaning: {share} of the way."
     )
 
 
-def test_what_moves_the_word_adds_up_to_its_coordinate(explorer):
+def test_heads_behind_the_read_out_move_nothing(explorer):
+    effects = unpacked(result(explorer, "sentence", axis="lexicon")["block"]["arrays"]["swap"])
+    depth = result(explorer, "along", axis="lexicon")["depth"]
+    assert depth < len(effects) and not effects[depth:].any() and effects[:depth].any()
+
+
+def test_what_writes_the_word_adds_up_to_the_way_to_the_other_sentence(explorer):
     for axis in ("lexicon", "sentences"):
         told = result(explorer, "along", axis=axis)
-        assert told["sum"] == pytest.approx(told["coordinates"]["first"] - 0.5, abs=1e-4)
-        heads, sources = (unpacked(told["arrays"][name]) for name in ("toward", "toward_source"))
+        ends = told["coordinates"]
+        assert told["sum"] == pytest.approx(ends["second"] - ends["first"], abs=1e-4)
+        heads, sources = (unpacked(told["arrays"][name]) for name in ("direct", "direct_source"))
         assert torch.allclose(heads, sources.sum(-1), atol=1e-6)
         first = next(row for row in told["leading"] if row["head"] is not None)
         assert sources[first["layer"], first["head"], first["pos"]] == pytest.approx(
             first["moved"], abs=1e-5
         )
-    assert told["coordinates"] == pytest.approx({"first": 1.0, "second": 0.0}, abs=1e-5)
+    assert told["coordinates"] == pytest.approx({"first": 0.0, "second": 1.0}, abs=1e-5)
+
+
+def test_what_a_head_writes_has_the_sign_of_the_report(tiny, explorer):
+    """What the donor's write changes, along the way to the donor's meaning: a study's *direct*."""
+    (here, at), (there, second_at) = (place(tiny, text) for text in (THIS, THAT))
+    states = target_states(tiny, [here, there], [at, second_at])
+    axis = axis_of(explorer).axis
+    w_o = torch.stack([block.w_o for block in read_weights(tiny).blocks]).double()
+    write = torch.einsum("rlhe,lhed->rlhd", states.z.double(), w_o)
+    direct = (write[1] - write[0]) @ -axis.u.double() / axis.gap
+    told = result(explorer, "along", axis="sentences")
+    assert torch.allclose(unpacked(told["arrays"]["direct"]).double(), direct, atol=1e-4)
+    assert direct.min() < 0 < direct.max()
 
 
 def test_the_trace_is_that_of_both_sentences_along_their_axis(tiny, explorer):
@@ -208,7 +237,7 @@ def test_one_sentence_alone_is_explored_too(explorer):
     told = result(explorer, "sentence", **alone)
     assert told["block"]["second_tokens"] is None and told["block"]["word"] == "mole"
     assert result(explorer, "swap", **alone, swaps=[[0, 0, "mean"], [1, 1, "off"]])["coordinates"]
-    assert result(explorer, "effects", **alone, kind="mean")["kind"] == "mean"
+    assert told["swapped_by"] == "mean" and unpacked(told["block"]["arrays"]["swap"]).any()
 
 
 def test_a_word_beyond_the_lexicon_has_next_tokens_and_no_axis(explorer):
@@ -221,6 +250,7 @@ def test_a_word_beyond_the_lexicon_has_next_tokens_and_no_axis(explorer):
     )
     told = result(explorer, "swap", **alone, swaps=[[0, 0, "off"]])
     assert "coordinates" not in told and len(told["next"]) == 2
+    assert "swap" not in result(explorer, "sentence", **alone)["block"]["arrays"]
 
 
 REFUSED = {
@@ -246,7 +276,7 @@ REFUSED = {
     ),
     "elsewhere": (
         {"other": "Nothing here."},
-        ("found it 0 times; give a word that stands in the text."),
+        ("they have no word in common, expected the word whose meaning differs; write both with"),
     ),
     "no head": (
         {"follow": [9, 0]},
@@ -265,7 +295,7 @@ REFUSED = {
     "typed": ({"text": 5}, "Reading a question: got text as int, expected a string."),
     "axis": (
         {"axis": "x"},
-        ("got axis = 'x' and kind = 'other', expected lexicon or sentences, and other, mean, off."),
+        ("got axis = 'x', expected lexicon or sentences."),
     ),
     "alone": (
         {"what": "trace", "other": None},

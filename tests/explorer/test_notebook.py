@@ -92,7 +92,7 @@ class TestMessages:
     def test_an_answer_is_that_of_the_server(self, tiny, shown):
         sent = told(shown, ASKED | {"number": 7})
         alike = [message | {"number": 7} for message in messages(Explorer(tiny), ASKED)]
-        assert sent == alike and len(alike) == 4
+        assert sent == alike and len(alike) == 5
         assert json.loads(json.dumps(sent)) == sent
 
     def test_a_newer_question_ends_the_older_one(self, shown):
@@ -119,7 +119,7 @@ class TestMessages:
     def test_a_text_that_cannot_be_explored_is_refused_at_once(self, tiny):
         with pytest.raises(InputError, match="got an empty text"):
             probe.explore(tiny, " ")
-        with pytest.raises(InputError, match="found it 0 times"):
+        with pytest.raises(InputError, match="they have no word in common"):
             probe.explore(tiny, THIS, against="Nothing here.")
 
     def test_a_word_without_an_axis_is_shown_all_the_same(self, tiny):
@@ -314,24 +314,24 @@ class TestInChromium:
         shown = Shown(kernel, open_page, tmp_path)
         frame, page = shown.frame, shown.page
         shown.settle(
-            "“bank” stands at 100\u202f% of the way from “that meaning” to “this meaning”."
+            "Your two sentences define 0\u202f% and 100\u202f%. Swap a head to move the dot."
         )
         assert frame.locator('[name="text"]').input_value() == THIS
-        assert frame.locator('[data-map="toward"] .cell').count() >= 16
+        assert frame.locator('[data-map="swap"] .cell').count() >= 16
         assert page.locator("[id^=picture-]").is_hidden()  # as long as the explorer stands there
-        frame.locator('[name="map-toward"][value="0.0"]').check(force=True)
+        frame.locator('[name="map-swap"][value="0.0"]').check(force=True)
         frame.locator('[name="swap"][value="other"]').check(force=True)
-        shown.settle("With L0H0 swapped, “bank” stands at ")
+        shown.settle("With L0H0 swapped, “bank” moves ")
         frame.locator('[name="text"]').fill("In the garden they found a mole")
         frame.locator('[name="other"]').fill("In the agency they found a mole")
-        shown.settle("With L0H0 swapped, “mole” stands at ")
+        shown.settle("With L0H0 swapped, “mole” moves ")
         assert (
             "In the garden they found a mole" in kernel.still
             and "With L0H0 swapped, “mole”" in kernel.still
         )
         assert "swap=L0H0-other" in page.evaluate("state().state")
         frame.get_by_role("button", name="Undo").click()
-        shown.settle("“mole” stands at 100")
+        shown.settle("Your two sentences define")
         assert all(
             url.startswith(("file:", "blob:", "about:", "data:")) for url in shown.opened.requests
         )

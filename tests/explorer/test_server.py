@@ -62,7 +62,7 @@ def test_a_question_is_answered_by_lines_of_json(client):
     )
     assert [("doing" in message, "result" in message) for message in messages[:-1]] == [
         (True, False)
-    ] * 3
+    ] * 4
     assert messages[-1]["result"]["block"]["word"] == "bank"
 
 
@@ -146,6 +146,31 @@ def test_a_port_that_is_taken_is_one_sentence():
             InputError, match=f"Listening on 127.0.0.1, port {port}: .*; choose another --port"
         ):
             server.listening("127.0.0.1", port)
+
+
+def test_a_taken_port_is_noticed_before_the_model_is_loaded():
+    def load():
+        raise AssertionError("loaded")
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError) as raised:
+            server.serve(load, port=port, say=print)
+    assert str(raised.value) == (
+        f"Listening on 127.0.0.1, port {port}: Address already in use; choose another --port, or "
+        "leave it away for a free one."
+    )
+
+
+@pytest.mark.parametrize("host", ["8.8.8.8", "no.such.host.invalid"])
+def test_an_address_of_another_machine_is_not_told_to_try_another_port(host):
+    with pytest.raises(InputError) as raised:
+        server.listening(host, 0)
+    told = str(raised.value)
+    assert told.startswith(f"Listening on {host}, port 0: ") and "--port" not in told
+    assert told.endswith(
+        "; give --host an address of this machine, as 127.0.0.1, or 0.0.0.0 for all that it has."
+    )
 
 
 def test_it_warns_of_others_and_names_an_address_that_cannot_be_had(run, monkeypatch):

@@ -4,6 +4,7 @@ whole."""
 import logging
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from checkpoints import END, SENTENCES, make_checkpoint
@@ -23,6 +24,7 @@ from probe.model.tokens import (
     position,
     positions_of_span,
     tokenize,
+    visible_token,
 )
 
 GPT2_TOKENIZER = Path(__file__).parents[3] / "shared" / "data" / "gpt2-tokenizer"
@@ -299,3 +301,36 @@ def test_a_word_is_placed_by_its_occurrence(model):
     assert first == positions_of_span(tokens, 0, 4) and second == positions_of_span(tokens, 8, 12)
     with pytest.raises(InputError, match=r"occurrence 3.*found it 2 times"):
         tokens.positions_of("bank", 3)
+
+
+class Vocabulary:
+    """A tokenizer's two questions about a token, answered from a table: its name, and its text."""
+
+    def __init__(self, name, text):
+        self.name, self.text = name, text
+
+    def decode(self, ids):
+        return self.text
+
+    def convert_ids_to_tokens(self, token):
+        return self.name
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "shown"),
+    [
+        ("Ġbank", " bank", " bank"),
+        ("Ċ", "\n", "⏎"),
+        ("ĠĠ", "  ", "␣␣"),
+        ("âĢ", "\ufffd", r"\xe2\x80"),  # two of the three bytes of a quotation mark
+        ("bÃ", "b\ufffd", r"b\xc3"),
+        ("<0xE2>", "\ufffd", r"\xe2"),
+        ("\u200b", "\u200b", r"\u200b"),
+        ("Âł", "\xa0", r"\xa0"),
+        ("<unused7>", "", "<unused7>"),
+        ("é", "é", "é"),
+    ],
+)
+def test_a_token_that_cannot_be_seen_is_shown_by_what_it_is(name, text, shown):
+    model = SimpleNamespace(tokenizer=Vocabulary(name, text))
+    assert visible_token(model, 0) == shown

@@ -302,7 +302,11 @@ EMPTY = (
             {"against": "A mole", "word": "bank"},
             "Looking for 'bank' (occurrence 1) in 'A mole': found",
         ),
-        ("The bank", {"beside": "A mole"}, "in 'A mole': found it 0 times"),
+        (
+            "The bank",
+            {"beside": "A mole"},
+            "Comparing a word of 'The bank' and 'A mole': they have no word in common, expected",
+        ),
         ("bank " * 60, {}, "expected at most 48, the context window of"),
         ("The bank", {"head": (2, None)}, ": it has 2 layers; give --layer from 0 to 1."),
         ("The bank", {"head": (0, 4)}, ": it has 4 heads per layer; give --head from 0 to 3."),

@@ -51,6 +51,7 @@ STEPS = [
 MADE = {
     "model": "m",
     "origin": {"kind": "folder", "location": "here", "revision": None},
+    "described": "folder: here",
     "dtype": "float32",
 }
 MADE |= {"weights_sha256": "0", "command": "probe walk", "versions": {}}

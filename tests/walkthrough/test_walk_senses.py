@@ -1,9 +1,12 @@
 """Where a walk opens: at the head that moves a word of the lexicon towards its sense, or where two
 sentences differ."""
 
+from itertools import product
+
 import pandas as pd
 import pytest
 from browser import MARKS, settled
+from hooked_runs import put, read_all
 from test_walk import unpacked
 from test_walk_families import MADE
 
@@ -144,27 +147,57 @@ def test_a_model_that_reads_both_ways_is_not_cautioned():
     assert walked.findings.caution is None
 
 
-def test_the_head_followed_is_the_one_whose_write_differs_most(model, against):
-    here, there = probe.trace(model, RIVER), probe.trace(model, MONEY)
-    at = [one.tokens.positions_of("bank")[-1] for one in (here, there)]
-    differs = {}
-    for layer in range(2):
-        after = (
-            sum(
-                one.resid_mid[layer, pos].norm() for one, pos in zip((here, there), at, strict=True)
-            )
-            / 2
-        )
-        for head in range(4):
-            gap = here.delta_e(layer, head, at[0]) - there.delta_e(layer, head, at[1])
-            differs[layer, head] = (gap.norm() / after).item()
-    assert (against.layer, against.head) == max(differs, key=differs.get)
-    found = against.frames["heads"].set_index(["layer", "head"])["apart"]
-    assert found.to_dict() == {key: pytest.approx(size, rel=1e-4) for key, size in differs.items()}
-    assert f"by {100 * max(differs.values()):.0f}" in because(
-        against.findings
-    ) and "differs most" in because(against.findings)
-    assert against.word == "bank" and against.second_text == MONEY
+def moved_alone(model, text, second_text):
+    """By head, how far `bank` goes to the second sentence's vector when the hooked model's head has
+    its z there."""
+    here, there = probe.trace(model, text), probe.trace(model, second_text)
+    at, second_at = (one.tokens.positions_of("bank")[-1] for one in (here, there))
+    before = here.resid_post[-1, at].double()
+    way = there.resid_post[-1, second_at].double() - before
+    moved = {}
+    for layer, head in product(range(2), range(4)):
+        edit = (layer, "z", put((at, head), there.z[layer, head, second_at]))
+        run = read_all(model, here.tokens.ids, ["resid_post"], [edit])
+        change = run["resid_post"][-1, at].double() - before
+        moved[layer, head] = (change @ way / (way @ way)).item()
+    return moved
+
+
+@pytest.mark.parametrize("second_text", [MONEY, f"On Monday {MONEY}"])
+def test_the_head_followed_is_the_one_whose_swap_moves_the_word_furthest(model, second_text):
+    walked = probe.walk(model, RIVER, against=second_text, causal_trace=False)
+    moved = moved_alone(model, RIVER, second_text)
+    assert (walked.layer, walked.head) == max(moved, key=moved.get)
+    found = walked.frames["heads"].set_index(["layer", "head"])["swap"]
+    assert found.to_dict() == {key: pytest.approx(size, abs=1e-4) for key, size in moved.items()}
+    assert min(moved.values()) < 0.01 < max(moved.values())
+    assert because(walked.findings) == (
+        f"L{walked.layer}H{walked.head} is followed because, of 8 heads, swapped by itself it moves "
+        f"“bank” furthest to its other meaning: {100 * max(moved.values()):.0f}\u202f% of the way."
+    )
+    assert walked.word == "bank" and walked.second_text == second_text
+
+
+@pytest.mark.parametrize(
+    ("second_text", "common"),
+    [("The cat", "nothing but “The”"), ("A cat", "no word")],
+)
+def test_two_sentences_without_a_common_word_are_refused_and_nothing_is_written(
+    run, checkpoint, tmp_path, second_text, common
+):
+    out = tmp_path / "out"
+    given = ["--against", second_text, "--model", checkpoint, "--out", out]
+    told = (
+        f"Comparing a word of 'The river bank' and {second_text!r}: they have {common} in common, "
+        "expected the word whose meaning differs; write both with that word, or name it with --word."
+    )
+    assert run("walk", "The river bank", *given) == (2, "", f"probe: {told}\n")
+    assert not out.exists()
+
+
+def test_a_function_word_is_compared_where_it_is_named(model):
+    walked = probe.walk(model, "The river bank", against="The cat", word="The", causal_trace=False)
+    assert walked.word == "The"
 
 
 def test_both_sentences_stand_side_by_side_token_by_token(model, against):
@@ -188,7 +221,8 @@ def test_where_nothing_before_the_word_differs_nothing_differs(model):
         == "At “bank” the two sentences are the same at every depth: nothing that it reads differs."
     )
     assert found.frames["layers"]["apart"].max() < 1e-5
-    assert "differs most" not in because(found.findings)
+    assert "swapped by itself" not in because(found.findings)
+    assert found.frames["heads"]["swap"].abs().max() < 1e-5
 
 
 def test_the_depth_at_which_the_sentences_part_is_told(model):
@@ -306,7 +340,7 @@ class TestPage:
         depths = page.locator("[data-depths] .depth small").all_inner_texts()
         assert depths == ["token", "L0", "L1", "end"]
         for layer, head in ((against.layer, against.head), (0, 1)):
-            page.locator(f'[data-map="delta_apart"] [value="{layer}.{head}"]').check(force=True)
+            page.locator(f'[data-map="swap"] [value="{layer}.{head}"]').check(force=True)
             settled(page)
             for side, text in (("here", RIVER), ("there", MONEY)):
                 shown = probe.trace(model, text)
@@ -318,13 +352,11 @@ class TestPage:
                     wanted.tolist(), abs=1e-5
                 )
                 assert page.locator(f'[data-reading="{side}"] .chip').count() == at + 1
-            assert f"the ΔE of L{layer}H{head} differs by" in page.inner_text(
-                '[data-slot="contrast"]'
-            )
+            contrast = page.inner_text('[data-slot="contrast"]')
+            assert contrast.startswith(f"Swapped by itself, L{layer}H{head} moves “bank” ")
         page.locator('.strip [name="at"]').nth(2).check(force=True)
-        assert "At “bank” the ΔE" in page.inner_text(
-            '[data-slot="contrast"]'
-        )  # of the word, whatever is followed
+        contrast = page.inner_text('[data-slot="contrast"]')
+        assert "moves “bank”" in contrast  # of the word, whatever is followed
         assert page.inner_text("h1") == "What happens to “f”?"
         assert opened.trouble == []
 

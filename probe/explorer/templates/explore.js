@@ -18,13 +18,13 @@ const DOING = {
   wait: "waiting for the notebook",
   read: "reading",
   axis: "fitting the axis",
-  decompose: "adding up what moves the word",
+  decompose: "adding up what writes it",
   cache: "keeping both runs",
   swap: "swapping",
   write: "writing",
   effects: "swapping every head",
   trace: "tracing",
-  save: "certifying and writing the page",
+  save: "swapping every head and writing the page",
 };
 const doing = (message) => {
   document.querySelector("[data-status]").textContent = message?.doing ? `${DOING[message.doing]} …` : "";
@@ -36,7 +36,7 @@ const answered = async (what, more = {}, onMessage = () => {}) => {
   const turn = turns;
   const question = { ...asked(), ...more, what, page: own, number: ++questions };
   for await (const message of transport.ask(question)) {
-    if (turn !== turns || message.superseded) return null;
+    if (turn !== turns || message.superseded || message.absent) return null;
     if ("error" in message) throw new Error(message.error);
     if ("result" in message) return doing(), message.result;
     doing(message);
@@ -60,15 +60,20 @@ const typed = async ({ follow = chosen, at = null } = {}) => {
     const result = await answered("sentence", { follow });
     if (!result) return;
     write("[data-trouble]", null);
-    const previous = { effect: arrays.effect, toward: arrays.toward };
+    const { direct } = arrays;
     take(result.block);
-    for (const [name, array] of Object.entries(previous)) if (array) arrays[name] = array;
+    if (direct) arrays.direct = direct;
+    if (follow) Object.assign(state, { layer: follow[0], head: follow[1] });
     form.querySelector(".chips").innerHTML = result.choices;
     if (at !== null) state.at = Math.max(0, tokens.findIndex((token) => token.pos === at));
     write("[data-caution]", result.caution);
     put("[data-contrast]", !data.second_tokens);
     ask.elements.axis.disabled = !(result.lexicon && data.second_tokens);
-    for (const input of form.elements.swap) input.disabled = input.value === "other" && !data.second_tokens;
+    say("kind", KINDS[result.swapped_by]);
+    for (const input of form.elements.swap) {
+      const carried = !recorded || ["own", result.swapped_by].includes(input.value);
+      input.disabled = !carried || (input.value === "other" && !data.second_tokens);
+    }
     swaps = swaps.filter(([, , kind]) => kind !== "other" || data.second_tokens);
     outcome = { next: result.next && [result.next] };
     say("word", data.word);
@@ -91,12 +96,12 @@ const moving = async () => {
     for (const [name, array] of Object.entries(along.arrays)) hold(name, array);
   } catch (error) {
     doing();
-    for (const name of ["toward", "toward_source"]) delete arrays[name];
+    for (const name of ["direct", "direct_source"]) delete arrays[name];
     say("axis", error.message);
   }
   drawMoving();
   await swapped();
-  await Promise.all([askEffects(), askTrace()]);
+  await askTrace();
 };
 const swapped = async () => {
   drawSwaps();
@@ -112,6 +117,7 @@ const swapped = async () => {
     put("[data-with-swap]", !swaps.length);
     const whole = await answered("write", {}, ({ written }) => showWritten(written));
     if (whole) showWritten(whole, "(nothing: the model ends its text here)");
+    else if (recorded) put("[data-with-swap]", true);
   } catch (error) {
     doing();
     write("[data-trouble]", error.message);
@@ -123,26 +129,31 @@ const drawMoving = () => {
   maps.filter(({ name }) => has(name)).forEach(drawMap);
   page.shown();
   drawSources();
-  put('[data-map="toward"]', !has("toward"));
+  for (const { box, name } of maps) box.hidden = !has(name);
   if (!along) return drawOutcome();
   const [a, b] = along.senses;
-  say("sense-a", a);
   say("sense-b", b);
-  say("axis", `Read ${along.depth < sizes.layers ? `entering layer ${along.depth}` : "behind the last layer"}, on the axis from ${quoted(b)} (0\u202f%) to ${quoted(a)} (100\u202f%)${along.n_sentences > 2 ? `, which ${along.n_sentences} sentences of the lexicon give` : ", which these two sentences give"}.`);
-  say("sum", `All parts together are ${percent(along.sum)}: the coordinate less the 50\u202f% of the middle.`);
+  say("axis", `Read ${along.depth < sizes.layers ? `entering layer ${along.depth}` : "behind the last layer"}, on the axis from ${quoted(a)} (0\u202f%) to ${quoted(b)} (100\u202f%)${ofLexicon() ? `, which ${along.n_sentences} sentences of the lexicon give` : ", which these two sentences give"}.`);
+  say("sum", `All parts together are ${percent(along.sum)}: the way ${data.second_tokens ? "from this sentence's word to the other's" : "to the middle between both meanings"}.`);
   const rows = along.leading.map(({ name, source, moved }) => row([name, source === null ? "" : quoted(source), number(moved, percent(moved))]));
   fill("leading", rows);
   drawOutcome();
+};
+const ofLexicon = () => along.n_sentences > 2;
+// Where the word stands, in a sentence: two sentences are the ends of their own axis, so only a swap tells anything.
+const standing = (coordinates, heads) => {
+  const [a, b] = along.senses.map(quoted);
+  if (!coordinates) return ofLexicon() ? `“${data.word}” stands at ${percent(along.coordinates.first)} of the way from ${a} to ${b}.` : "Your two sentences define 0\u202f% and 100\u202f%. Swap a head to move the dot.";
+  const [before, after] = coordinates;
+  const away = after < before ? `, away from ${b}` : "";
+  return `With ${heads} swapped, “${data.word}” moves ${percent(after - before)} of the way from ${a} to ${b}${ofLexicon() ? `: from ${percent(before)} to ${percent(after)}` : ""}${away}.`;
 };
 const drawOutcome = () => {
   const [next, coordinates] = [outcome?.next, outcome?.coordinates];
   document.querySelector("[data-axis]").replaceChildren(...(along ? [line(coordinates)] : []));
   const heads = swaps.map(([layer, head]) => `L${layer}H${head}`).join(", ");
   const sentences = [];
-  if (along) {
-    const way = `of the way from ${quoted(along.senses[1])} to ${quoted(along.senses[0])}`;
-    sentences.push(coordinates ? `With ${heads} swapped, “${data.word}” stands at ${percent(coordinates[1])} ${way} instead of ${percent(coordinates[0])}.` : `“${data.word}” stands at ${percent(along.coordinates.first)} ${way}.`);
-  }
+  if (along) sentences.push(standing(coordinates, heads));
   if (next) {
     const best = next.map((side) => side.reduce((one, other) => (other.probability > one.probability ? other : one)));
     const [own, swapped] = best.map((one) => [quoted(one.piece), percent(one.probability)].join(", "));
@@ -173,7 +184,7 @@ const line = (coordinates) => {
   const x = (value) => 24 + (352 * (value - low)) / (high - low);
   const text = (value, y, words, kind = "") => svg("text", { x: x(value), y, "text-anchor": x(value) < 90 ? "start" : x(value) > 310 ? "end" : "middle", class: kind }, [words]);
   const parts = [svg("line", { x1: 24, x2: 376, y1: 40, y2: 40 })];
-  for (const [value, name] of [[0, along.senses[1]], [1, along.senses[0]]]) parts.push(svg("line", { x1: x(value), x2: x(value), y1: 33, y2: 47 }), text(value, 72, name, "quietly"));
+  for (const [value, name] of [[0, along.senses[0]], [1, along.senses[1]]]) parts.push(svg("line", { x1: x(value), x2: x(value), y1: 33, y2: 47 }), text(value, 72, name, "quietly"));
   if (along.coordinates.second !== undefined) parts.push(svg("circle", { cx: x(along.coordinates.second), cy: 40, r: 6, class: "second" }));
   const [before, after] = coordinates ?? [along.coordinates.first];
   if (coordinates) parts.push(svg("line", { class: "moved", x1: x(before), x2: x(after), y1: 40, y2: 40 }));
@@ -209,27 +220,12 @@ const setSwaps = (changed) => {
   return swapped().then(() => (document.documentElement.dataset.answered = turns));
 };
 const chooseSwap = (kind) => {
-  const others = swaps.filter(([layer, head]) => layer !== state.layer || head !== state.head);
+  const others = recorded ? [] : swaps.filter(([layer, head]) => layer !== state.layer || head !== state.head);
   return setSwaps(kind === "own" ? others : [...others, [state.layer, state.head, kind]]);
 };
 
-// Every head swapped by itself, and the causal trace: asked when they are looked at.
+// The causal trace: asked when it is looked at.
 const mapShown = () => document.querySelector('[name="map"]:checked').value;
-const askEffects = async () => {
-  const kind = data.second_tokens ? "other" : "mean";
-  if (mapShown() !== "effect") return;
-  say("kind", KINDS[kind]);
-  try {
-    const result = await answered("effects", { kind });
-    if (!result) return;
-    hold("effect", result.arrays.effect);
-    maps.filter(({ name }) => name === "effect").forEach(drawMap);
-    page.shown();
-  } catch (error) {
-    doing();
-    write("[data-trouble]", error.message);
-  }
-};
 const tracing = document.querySelector("[data-tracing]");
 const askTrace = async () => {
   if (!tracing.open) return;
@@ -249,11 +245,11 @@ const askTrace = async () => {
 };
 // What all heads of a layer take from a token, and in the first row what the followed one does.
 const drawSources = () => {
-  if (!has("toward_source")) return fill("sources", []);
+  if (!has("direct_source")) return fill("sources", []);
   const word = data.first.at;
   const columns = openTo(word).map((key) => source[key]);
   const every = Array.from({ length: sizes.heads }, (_, head) => head);
-  const one = (layer, head, index) => get("toward_source", layer, head, columns[index].pos);
+  const one = (layer, head, index) => get("direct_source", layer, head, columns[index].pos);
   const rows = layered((layer, index) => sum(every.map((head) => one(layer, head, index))));
   const limit = Math.max(1e-9, ...rows.flatMap(([, , value]) => columns.map((_, index) => Math.abs(value(index)))));
   const own = [`L${state.layer}H${state.head}`, state.layer, (index) => one(state.layer, state.head, index)];
@@ -330,8 +326,7 @@ ask.elements.save.addEventListener("click", async () => {
   try {
     const file = await answered("save", { follow: [state.layer, state.head] });
     if (!file) return;
-    const bytes = Uint8Array.from(atob(file.data), (letter) => letter.charCodeAt(0));
-    Object.assign(document.createElement("a"), { href: URL.createObjectURL(new Blob([bytes], { type: "application/zip" })), download: file.name }).click();
+    Object.assign(document.createElement("a"), { href: URL.createObjectURL(new Blob([file.page], { type: "text/html" })), download: file.name }).click();
   } catch (error) {
     doing();
     write("[data-trouble]", error.message);
@@ -341,7 +336,6 @@ for (const input of form.elements.swap) input.addEventListener("change", (event)
 for (const input of document.querySelectorAll('[name="map"]'))
   input.addEventListener("change", () => {
     for (const part of document.querySelectorAll("[data-shown]")) part.hidden = part.dataset.shown !== mapShown();
-    return askEffects();
   });
 tracing.addEventListener("toggle", askTrace);
 document.addEventListener("keydown", (event) => {

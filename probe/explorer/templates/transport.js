@@ -1,4 +1,5 @@
-// What holds the page: a server that answers over HTTP and an address that keeps the state, or a notebook, whose widget does both.
+// What holds the page: a server that answers over HTTP and an address that keeps the state; a notebook, whose widget does both; or nothing,
+// where the page was saved with its answers.
 const linesOverHttp = async function* (question) {
   const token = new URLSearchParams(location.search).get("token");
   const headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
@@ -34,12 +35,38 @@ const messagesOfWidget = async function* (question) {
     removeEventListener("message", heard);
   }
 };
+const recorded = JSON.parse(document.getElementById("recorded")?.textContent ?? "null");
+// The first sentence's block is the page's own, with the swaps on the axis that was asked for.
+if (recorded) recorded.sentence[0].block = { ...data, arrays: { ...data.arrays, ...(recorded.effects && { swap: recorded.effects }) } };
+const replayed = async function* ({ what, follow, swaps }) {
+  if (what === "sentence") {
+    const carries = ({ block }) => !follow || block.heads.some(([layer, head]) => layer === follow[0] && head === follow[1]);
+    yield { result: recorded.sentence.find(carries) };
+    return;
+  }
+  const wanted = JSON.stringify(["swap", "write"].includes(what) ? swaps : []);
+  const found = recorded[what]?.find((one) => JSON.stringify(one.swaps) === wanted);
+  yield found?.answer ?? { absent: true };
+};
+// The sentences are those that were saved; what is followed and swapped may stand in the address.
+const savedState = () => {
+  const parts = new URLSearchParams(recorded.state);
+  const wanted = new URLSearchParams(location.hash.slice(1));
+  if (wanted.get("follow")) for (const name of ["follow", "swap"]) wanted.get(name) ? parts.set(name, wanted.get(name)) : parts.delete(name);
+  return `#${parts}`;
+};
 // ask: the messages of an answer · state: what is followed and swapped, as an address · keep: it changed; a step is one to go back from ·
 // outcome: the sentence on what came out.
 const transports = {
   server: {
     ask: linesOverHttp,
     state: () => location.hash,
+    keep: (address, step) => history[step ? "pushState" : "replaceState"](null, "", address),
+    outcome: () => {},
+  },
+  saved: {
+    ask: replayed,
+    state: savedState,
     keep: (address, step) => history[step ? "pushState" : "replaceState"](null, "", address),
     outcome: () => {},
   },

@@ -174,7 +174,7 @@ const drawLens = () => {
       nodes: words.flatMap((word, rank) => {
         const value = get(name, depth, state.at)[rank];
         const small = make("small", { textContent: `\u00a0${shown(value)}`, title: full(value) });
-        return [make("span", { className: "t" }, [make("b", { textContent: word.replaceAll("\n", "⏎") }), small]), " "];
+        return [make("span", { className: "t" }, [make("b", { textContent: word }), small]), " "];
       }),
     }));
   const left = has("lens") ? chips("lens", percent) : [];
@@ -208,10 +208,11 @@ const drawContrast = (c) => {
     const chips = parts.map((one) => make("span", { className: `chip ${shade(one.weight)}`, title: percent(one.weight), textContent: written(one.piece) }));
     document.querySelector(`[data-reading="${side}"]`).replaceChildren(...chips);
   }
-  const [differs, head] = [get("delta_apart", state.layer, state.head), `L${state.layer}H${state.head}`];
+  const head = `L${state.layer}H${state.head}`;
   const lengths = [get("delta_norm", c, at), get("second_norm", c)].map(length);
   say("contrast-head", head);
-  say("contrast", `At ${quoted(data.word)} the ΔE of ${head} differs by ${percent(differs)} of the vector's length: ${lengths[0]} long here, ${mostlyFrom(sides.here)}; ${lengths[1]} long there, ${mostlyFrom(sides.there)}.`);
+  const swapped = has("swap") ? `Swapped by itself, ${head} moves ${quoted(data.word)} ${percent(get("swap", state.layer, state.head))} of the way to its other meaning. ` : "";
+  say("contrast", `${swapped}What it adds there is ${lengths[0]} long in this sentence, ${mostlyFrom(sides.here)}; ${lengths[1]} long in the other, ${mostlyFrom(sides.there)}.`);
   const [apart, named] = [[...arrays.apart.flat], (index) => (index ? entering(index - 1, "L") : "token")];
   const most = Math.max(...apart, 1e-9);
   const cells = apart.map((value, index) => make("span", { className: `depth ${shade(value / most)}`, title: full(value) }, [make("small", { textContent: named(index) }), value < 1e-5 ? "0" : decimal(value)]));

@@ -1,0 +1,157 @@
+"""The explorer's page as one file: what it carries, that it asks nobody, and what is refused."""
+
+import json
+import re
+
+import pytest
+from browser import MARKS
+
+import probe
+from probe.explorer import saved
+from probe.explorer.page import Question
+from probe.explorer.session import Explorer
+from probe.walkthrough import scene
+
+pytestmark = pytest.mark.real_model
+
+THIS, THAT = "They saw the river from the bank", "They took all of the money from the bank"
+LOADING = "probe: loading tiny-senses.\n"
+
+
+def recorded(html):
+    """What a saved page carries."""
+    (text,) = re.findall('<script type="application/json" id="recorded">(.*?)</script>', html)
+    return json.loads(text)
+
+
+@pytest.fixture(scope="module")
+def page_path(tmp_path_factory, tiny):
+    path = tmp_path_factory.mktemp("saved") / "page.html"
+    question = Question("save", THIS, THAT)
+    command = "probe explore --save page.html"
+    *_, (_, html) = saved.page_steps(tiny, Explorer(tiny).answer, question, command)
+    path.write_text(html, encoding="utf-8")
+    return path
+
+
+def test_every_swap_of_one_head_is_carried_as_the_explorer_answers_it(page_path, tiny):
+    held = recorded(page_path.read_text(encoding="utf-8"))
+    assert [one["swaps"] for one in held["swap"]] == [
+        [[layer, head, "other"]] for layer in range(4) for head in range(4)
+    ]
+    explorer = Explorer(tiny)
+    for one in held["swap"][::7]:
+        swaps = tuple(saved.HeadSwap(*swap) for swap in one["swaps"])
+        *_, last = explorer.answer(Question("swap", THIS, THAT, swaps=swaps))
+        assert one["answer"]["result"]["coordinates"] == pytest.approx(
+            last["result"]["coordinates"], abs=1e-6
+        )
+        assert one["answer"]["result"]["next"] == last["result"]["next"]
+    assert held["command"] == "probe explore --save page.html"
+    assert held["state"].startswith("text=They%20saw%20the%20river%20from%20the%20bank&other=They")
+
+
+def test_every_head_can_be_followed_where_a_page_carries_one_layer_at_a_time(tiny, monkeypatch):
+    monkeypatch.setattr(scene, "MAX_CELLS", 1)
+    answers = saved._sentences(Explorer(tiny).answer, Question("save", THIS, THAT))
+    layers = [layer for answer in answers for layer, _ in answer["block"]["heads"]]
+    assert sorted(layers) == [layer for layer in range(4) for _ in range(4)]
+
+
+def test_the_command_writes_one_file_without_a_server(run, tmp_path, monkeypatch):
+    path = tmp_path / "new" / "page.html"
+    code, out, told = run("explore", "--save", path, THIS, THAT)
+    assert (code, out, told) == (0, f"{path}\n", LOADING)
+    html = path.read_text(encoding="utf-8")
+    assert [file.name for file in path.parent.iterdir()] == ["page.html"]
+    assert f"probe explore &#39;{THIS}&#39; &#39;{THAT}&#39; --save page.html" in html
+    assert "connect-src" not in html.split("</head>")[0]
+    assert str(tmp_path) not in html
+    again = tmp_path / "again" / "page.html"
+    run("explore", "--save", again, THIS, THAT)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_one_sentence_is_saved_along_the_axis_of_the_lexicon(tiny):
+    question = Question("save", "The mole dug a tunnel.")
+    *_, (_, html) = saved.page_steps(tiny, Explorer(tiny).answer, question)
+    held = recorded(html)
+    assert {one["swaps"][0][2] for one in held["swap"]} == {"mean"} and held["effects"]
+
+
+REFUSED = {
+    "three": (
+        ["a bank", "b bank", "c bank"],
+        (
+            "Exploring: got 3 sentences, expected one or two with the same word; put each into "
+            "quotation marks."
+        ),
+    ),
+    "none": (
+        ["--save", "page.html"],
+        (
+            "Exploring with --save: got no sentence; give one or two with the same word, each in "
+            "quotation marks."
+        ),
+    ),
+    "word": (
+        ["--word", "bank"],
+        (
+            "Exploring with --word: got no sentence; give one or two with the same word, each in "
+            "quotation marks."
+        ),
+    ),
+    "folder": (
+        ["--save", ".", "The river bank", "The money bank"],
+        "Saving the explorer's page: . is a folder; give --save a file.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_saved_is_refused_before_the_model_is_loaded(run, name):
+    given, sentence = REFUSED[name]
+    assert run("explore", *given) == (2, "", f"probe: {sentence}\n")
+
+
+def test_sentences_without_a_common_word_are_refused_and_nothing_is_written(run, tmp_path):
+    path = tmp_path / "page.html"
+    code, out, told = run("explore", "--save", path, "The river bank", "The cat")
+    assert (code, out) == (2, "") and not path.exists()
+    assert told == LOADING + (
+        "probe: Comparing a word of 'The river bank' and 'The cat': they have nothing but “The” in "
+        "common, expected the word whose meaning differs; write both with that word, or name it "
+        "with --word.\n"
+    )
+
+
+class TestPage:
+    pytestmark = MARKS
+
+    def test_it_opens_from_a_file_and_swaps_without_a_model(self, open_page, page_path, tiny):
+        opened = open_page(page_path)
+        page = opened.page
+        page.wait_for_selector("[data-map=swap] .cell[title]")
+        outcome = page.locator('[data-slot="outcome"]')
+        page.wait_for_function(
+            "() => document.querySelector('[data-slot=outcome]').textContent.startsWith('Your two')"
+        )
+        assert page.locator('[name="text"]').input_value() == THIS
+        assert page.locator('[name="other"]').get_attribute("readonly") is not None
+        assert page.locator('[name="save"]').is_hidden() and page.locator("#trace").is_hidden()
+        followed = page.locator('[data-slot="head"]').first.inner_text()
+        walked = probe.walk(tiny, THIS, against=THAT, causal_trace=False)
+        assert followed == f"L{walked.layer}H{walked.head}"
+        for layer, head in ((walked.layer, walked.head), (1, 2)):
+            cell = page.locator(f'[name="map-swap"][value="{layer}.{head}"]')
+            cell.check(force=True)
+            page.locator('[name="swap"][value="other"]').check(force=True)
+            name = f"L{layer}H{head}"
+            page.wait_for_function(
+                "name => document.querySelector('[data-slot=outcome]').textContent.includes(name)",
+                arg=f"With {name} swapped",
+            )
+            moved = cell.get_attribute("aria-label").removeprefix(f"{name}: ")
+            assert f"moves {moved} of the way" in outcome.inner_text()
+        assert page.locator('[name="swap"][value="off"]').is_disabled()
+        assert page.locator("[data-trouble]").is_hidden() and opened.trouble == []

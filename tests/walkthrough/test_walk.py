@@ -16,7 +16,7 @@ from probe.model import attention
 from probe.pages import walk_sentences
 from probe.pages.walk import formula, pictures
 from probe.pages.walk_sentences import answer, because
-from probe.walkthrough import choose, numbers, scene
+from probe.walkthrough import choose, frames, numbers, scene
 from probe.walkthrough.frames import DESCRIBED
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
@@ -359,3 +359,11 @@ def test_a_word_that_stands_twice_is_said_to_be_the_first(model):
     assert answer(twice.findings).startswith("At “bank” (the first of 2), L") and answer(
         once.findings
     ).startswith("At “bank”, L")
+
+
+def test_the_words_of_a_depth_are_shown_as_what_can_be_seen(model, monkeypatch):
+    monkeypatch.setattr(frames, "visible_token", lambda model, token: f"<{token}>")
+    words = probe.walk(model, "The river bank", causal_trace=False).block["words"]
+    for name in ("lens", "nearest"):
+        shown = [word for by_token in words[name] for chips in by_token for word in chips]
+        assert shown and all(re.fullmatch(r"<\d+>", word) for word in shown)

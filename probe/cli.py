@@ -21,6 +21,7 @@ import probe
 from probe.errors import InputError, ProbeError
 from probe.pages.terminal import (
     cost_sentence,
+    likely,
     print_certificate,
     print_evaluation,
     print_parameters,
@@ -32,6 +33,7 @@ from probe.provenance import command_line
 
 if TYPE_CHECKING:
     from probe.evidence.cost import StudyCost
+    from probe.evidence.word import Gates
     from probe.explorer.page import Question
     from probe.model.model import Model
     from probe.walkthrough.walk import Walk
@@ -129,7 +131,8 @@ def report(
         bool,
         Option(
             "--dry-run",
-            help="Say what the sentences are enough for, minutes and memory; do nothing.",
+            help="Say what the sentences are enough for, what is likely to come out, minutes and "
+            "memory; swap nothing, write nothing.",
         ),
     ] = False,
     device: DeviceOption = CPU,
@@ -151,7 +154,10 @@ def report(
         cost.require(limit)
         if dry_run:
             typer.echo("\n".join(sentences_suffice(cost)))
-            raise typer.Exit
+
+    def foreseen(gates: "list[Gates]") -> None:
+        typer.echo("\n".join(likely(one) for one in gates))
+        raise typer.Exit
 
     with progress_bar() as progress:
         from probe.evidence.study import study
@@ -167,6 +173,7 @@ def report(
             second=_load(second, device, dtype) if second else None,
             progress=progress,
             planned=planned,
+            foreseen=foreseen if dry_run else None,
         )
         progress("writing", 0.98)
         options = {"device": device, "dtype": dtype} | result.options

@@ -10,7 +10,7 @@ same shape, and the largest single step.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import thread_time
 
 import numpy as np
@@ -31,7 +31,7 @@ from probe.patching.heads import BATCH_NUMBERS, swap_heads
 from probe.stats.numbers import memory_size
 from probe.stats.resampling import smallest_p
 from probe.text import lexicon
-from probe.text.splits import CrossFit
+from probe.text.splits import ALIGNED, CrossFit
 
 PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 FRAMES_BYTES = 150 * 10**6  # tables, permutations and the page
@@ -43,6 +43,7 @@ LIVE_TENSORS = 4  # as wide as the MLP's activations, held at the same time in a
 READS_PER_SENTENCE = 3  # for the study, in the untrained model, and at a later token
 SINGLE_SENTENCES = 3  # of a word: those of the lesson, read again without what follows the word
 SENTENCES_PER_PAIR = 2
+LONGEST_CUE = 3  # in words: sentences that differ in more do not differ in a cue
 # Four donors a pair of sentences: of the other sense and of the same one, in both directions.
 DONORS_PER_PAIR = 4
 DIRECTIONS = 2  # A with the parts of B, B with the parts of A
@@ -51,7 +52,10 @@ DIRECTIONS = 2  # A with the parts of B, B with the parts of A
 @dataclass(frozen=True)
 class SensePairSize:
     """How many sentences a word has of each of two senses, in how many pairs with how many pairs of
-    cue words, and the smallest p that a test on them can give."""
+    cue words, and the smallest p that a test on them can give.
+
+    `aligned`: whether the file pairs them; else pairs are drawn at random.
+    """
 
     word: str
     senses: tuple[str, str]
@@ -59,6 +63,7 @@ class SensePairSize:
     pairs: int
     cue_words: int
     smallest_p: float
+    aligned: bool = True
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,9 @@ class StudyCost:
     `held` and `extra`: bytes of memory that the process holds now, and that will come on top ·
     `seconds`: processor time as a study usually goes, from a measured batch of forward passes and
     of swaps · `sizes`: how many sentences each pair of senses has · `without_cues`: words of which
-    no sentence marks its cue · `left_out`: word, reason and number of the sentences that are not
-    used.
+    no sentence marks its cue · `differ_in`: of these words what the two sentences of a pair differ
+    in before the word, for every pair that differs there in a few words · `left_out`: word, reason
+    and number of the sentences that are not used.
     """
 
     words: tuple[str, ...]
@@ -80,6 +86,7 @@ class StudyCost:
     seconds: float | None = None
     sizes: tuple[SensePairSize, ...] = ()
     without_cues: tuple[str, ...] = ()
+    differ_in: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     left_out: tuple[tuple[str, str, int], ...] = ()
 
     @property
@@ -122,6 +129,11 @@ def cost_of(
     traced = sum(_most_traced(model, material) for material in materials)
     usually_traced = sum(_usually_traced(model, material) for material in materials)
     longest = max(materials, key=len)
+    without_cues = [
+        material
+        for material in materials
+        if not any(sentence.cue_word for sentence in material.sentences)
+    ]
     return StudyCost(
         words=tuple(material.word for material in materials),
         forwards=forwards,
@@ -134,11 +146,11 @@ def cost_of(
             for word, by_senses in splits.items()
             for senses, split in by_senses.items()
         ),
-        without_cues=tuple(
-            material.word
-            for material in materials
-            if not any(sentence.cue_word for sentence in material.sentences)
-        ),
+        without_cues=tuple(material.word for material in without_cues),
+        differ_in={
+            material.word: differences(material, splits[material.word].values())
+            for material in without_cues
+        },
         left_out=tuple(_count_left_out(materials, splits)),
     )
 
@@ -368,7 +380,38 @@ def _size(word: str, senses: tuple[str, str], split: CrossFit, permutations: int
         pairs=len(split.pairs),
         cue_words=cue_words,
         smallest_p=smallest_p(cue_words, draws=permutations),
+        aligned=split.pair_design == ALIGNED,
     )
+
+
+def differences(material: Material, splits: Iterable[CrossFit]) -> tuple[tuple[str, str], ...]:
+    """What the sentences of aligned pairs differ in before the word: at most LONGEST_CUE words in
+    a row of either, sense A first, each difference once."""
+    found = {}
+    for split in splits:
+        if split.pair_design != ALIGNED:
+            continue
+        for pair in split.pairs:
+            before = []
+            for position in pair:
+                sentence = material.sentences[split.rows[position]]
+                before.append(sentence.text[: sentence.start].split())
+            differing = _differing(*before)
+            if all(0 < len(words) <= LONGEST_CUE for words in differing):
+                found[" ".join(differing[0]), " ".join(differing[1])] = True
+    return tuple(found)
+
+
+def _differing(a: Sequence[str], b: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """What is left of two texts without the words that both begin and end with."""
+    shorter = min(len(a), len(b))
+    start = 0
+    while start < shorter and a[start] == b[start]:
+        start += 1
+    end = 0
+    while end < shorter - start and a[-1 - end] == b[-1 - end]:
+        end += 1
+    return a[start : len(a) - end], b[start : len(b) - end]
 
 
 def _count_left_out(

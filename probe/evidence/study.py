@@ -7,7 +7,7 @@ question (`probe.evidence.tables`, `probe.evidence.examples`, `probe.evidence.ci
 what the user holds: frames, never tensors.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -21,14 +21,23 @@ from probe.evidence.controls import require_usable
 from probe.evidence.cost import StudyCost, cost_of
 from probe.evidence.findings import WordFindings, findings
 from probe.evidence.material import (
+    Material,
     SecondModel,
+    SensePairSplits,
     choose_words,
     late_cues,
     prepare,
     sentences_of,
     split_senses,
 )
-from probe.evidence.word import StudyOptions, measure_controls, observe_word, study_word
+from probe.evidence.word import (
+    Gates,
+    StudyOptions,
+    measure_controls,
+    measure_gates,
+    observe_word,
+    study_word,
+)
 from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify
 from probe.model.load import ModelSource, load, untrained
@@ -84,6 +93,7 @@ def study(
     second: ModelSource | None = None,
     progress: Progress | None = None,
     planned: Callable[[StudyCost], None] | None = None,
+    foreseen: Callable[[list[Gates]], None] | None = None,
 ) -> Study:
     """Effects of swapping every head at each word, with tests, on the lexicon's sentences or on a
     corpus of your own.
@@ -97,7 +107,8 @@ def study(
     frame `beside` (and its option `--beside`), for it stands beside what the studied model says.
     `controls`: one-meaning nouns to put in the word's place, those that ship by default, none for
     (); InputError where none of them can take the place of any word. `planned` is called with the
-    cost before the work, and may raise.
+    cost before the work, and may raise; `foreseen` with what is known of every pair of senses
+    before anything is swapped, which takes seconds a word more.
 
     Example:
         >>> study = probe.study("tiny-senses", "bank", permutations=99, max_pairs=8)
@@ -126,6 +137,8 @@ def study(
 
     report("certificate", 0.05)
     certificate = certify(model, [material.sentences[0].text for material in materials]).require()
+    if foreseen:
+        foreseen(_all_gates(model, materials, splits, options))
     results = []
     for index, material in enumerate(materials):
         report(material.word, 0.1 + 0.7 * index / len(materials))
@@ -146,6 +159,20 @@ def study(
     if second is not None:
         used["beside"] = second.name
     return Study(model.name, model.origin, used, certificate, frames, used_corpus.sha256)
+
+
+def _all_gates(
+    model: Model,
+    materials: Sequence[Material],
+    splits: Mapping[str, SensePairSplits],
+    options: StudyOptions,
+) -> list[Gates]:
+    """The gates of every pair of senses of all words."""
+    random_model = untrained(model, seed=options.seed)
+    gates = []
+    for material in materials:
+        gates += measure_gates(model, random_model, material, options, splits[material.word])
+    return gates
 
 
 def _require_can_study(model: Model, permutations: int, second: Model | None) -> None:

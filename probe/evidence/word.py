@@ -19,7 +19,13 @@ from scipy.stats import false_discovery_control
 
 from probe.errors import InputError
 from probe.evidence import design, effects
-from probe.evidence.controls import NounComparison, ambiguity_gate, candidates, compare_gaps
+from probe.evidence.controls import (
+    Candidates,
+    NounComparison,
+    ambiguity_gate,
+    candidates,
+    compare_gaps,
+)
 from probe.evidence.curves import Curves, joint_swaps, measure_curves
 from probe.evidence.design import Pairs, Ranked, Readings
 from probe.evidence.effects import Effects, PairEffects
@@ -178,6 +184,56 @@ def study_word(
     pairs = tuple(swapped.get(pair.senses, pair) for pair in word.pairs)
     curves = _curves(weights, word, list(swapped.values()), options)
     return replace(word, pairs=pairs, curves=curves)
+
+
+@dataclass(frozen=True)
+class Gates:
+    """What is known of two senses of a word before anything is swapped: p of the gap, of the gap in
+    random weights, of position and length, and of the comparison with one-meaning nouns, NaN where
+    it is not made; `not_compared`: why not, "" where it is, or where nouns were not asked for."""
+
+    word: str
+    senses: tuple[str, str]
+    gap_p: float
+    untrained_p: float
+    nuisance_p: float
+    ambiguity_p: float = float("nan")
+    not_compared: str = ""
+
+
+def measure_gates(
+    model: Model,
+    random_model: Model,
+    material: Material,
+    options: StudyOptions,
+    splits: SensePairSplits,
+) -> list[Gates]:
+    """The gates of every pair of senses of a word, as a study has them, without any swap."""
+    # Permutations are for the separations of heads, which are not asked for.
+    word = observe_word(model, material, replace(options, permutations=1), splits)
+    untrained = target_states(random_model, material.tokens, material.targets)
+    untrained_p = _untrained_gates(untrained, word, options)
+    passed = [pair for pair in word.pairs if pair.gate_p < GATE]
+    nouns: dict[tuple[str, str], NounComparison] = {}
+    if passed and options.controls != ():
+        among = candidates(model, material, options.controls)
+        compared = _gaps_of_nouns(read_weights(model), word, passed, among, options)
+        nouns = {pair.senses: gaps for pair, gaps in zip(passed, compared, strict=True)}
+    gates = []
+    for pair in word.pairs:
+        comparison = nouns.get(pair.senses)
+        gates.append(
+            Gates(
+                word=material.word,
+                senses=pair.senses,
+                gap_p=pair.gate_p,
+                untrained_p=untrained_p[pair.senses],
+                nuisance_p=pair.nuisance_p,
+                ambiguity_p=comparison.p if comparison else float("nan"),
+                not_compared=comparison.reason if comparison else "",
+            )
+        )
+    return gates
 
 
 def observe_word(
@@ -405,15 +461,10 @@ def _with_nouns(
 ) -> dict[tuple[str, str], PairResult]:
     """The pairs of senses with the comparison with one-meaning nouns in the word's place."""
     among = candidates(model, word.material, options.controls)
-    gaps_of_pairs = [
-        compare_gaps(
-            weights, word.texts, among, pair.split, pair.axes, word.depth, seed=options.seed
-        )
-        for pair in swapped.values()
-    ]
+    gaps_of_pairs = _gaps_of_nouns(weights, word, list(swapped.values()), among, options)
     heads = _worth_comparing([pair.effects.net for pair in swapped.values() if pair.effects])
     compared = {}
-    for (senses, pair), gaps in zip(swapped.items(), ambiguity_gate(gaps_of_pairs), strict=True):
+    for (senses, pair), gaps in zip(swapped.items(), gaps_of_pairs, strict=True):
         if pair.effects is not None:
             start = WordInPlace(
                 word.texts, pair.split, pair.axes, pair.pairs, pair.reading, pair.effects.net
@@ -421,6 +472,23 @@ def _with_nouns(
             gaps = compare_parts(weights, start, among, gaps, heads)
         compared[senses] = replace(pair, nouns=gaps)
     return compared
+
+
+def _gaps_of_nouns(
+    weights: Weights,
+    word: WordResult,
+    pairs: Sequence[PairResult],
+    among: Candidates,
+    options: StudyOptions,
+) -> list[NounComparison]:
+    """The gaps of one-meaning nouns for every pair of senses, with the word's ambiguity gate."""
+    gaps = [
+        compare_gaps(
+            weights, word.texts, among, pair.split, pair.axes, word.depth, seed=options.seed
+        )
+        for pair in pairs
+    ]
+    return ambiguity_gate(gaps)
 
 
 def _worth_comparing(nets: Sequence[Array]) -> list[HeadIndex]:
@@ -573,12 +641,19 @@ def measure_controls(
         auroc[LATER] = separation(model, later, range(len(rows)))
     untrained = target_states(random_model, word.material.tokens, word.material.targets)
     auroc[UNTRAINED] = separation(random_model, untrained, rows)
-    untrained_p = {}
-    for each in word.pairs:
-        resid = untrained.resid[list(each.split.rows), 1:].double().numpy()
-        gate = resampling.gap_test(resid, each.split, seed=options.seed)
-        untrained_p[each.senses] = gate.p
+    untrained_p = _untrained_gates(untrained, word, options)
     return Controls(word, pair, auroc, np.quantile(null, BAND, axis=0), untrained_p)
+
+
+def _untrained_gates(
+    untrained: TargetStates, word: WordResult, options: StudyOptions
+) -> dict[tuple[str, str], float]:
+    """The gate's p in random weights, by pair of senses."""
+    p = {}
+    for pair in word.pairs:
+        resid = untrained.resid[list(pair.split.rows), 1:].double().numpy()
+        p[pair.senses] = resampling.gap_test(resid, pair.split, seed=options.seed).p
+    return p
 
 
 def clearest(pairs: Sequence[PairResult]) -> PairResult:

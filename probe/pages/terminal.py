@@ -14,11 +14,13 @@ import typer
 MINUTE = 60.0  # seconds
 # What stands in the place of a head that is taken out, by the kind of the table.
 REPLACED = {"mean": "their mean", "swap": "a random sentence's"}
+DIFFERENCES_SHOWN = 4  # of those that the pairs of a word differ in
 REASONS = 5  # why sentences were left out, that are listed one by one
 
 if TYPE_CHECKING:
     from probe.evidence.cost import SensePairSize, StudyCost
     from probe.evidence.evaluation import Evaluation
+    from probe.evidence.word import Gates
     from probe.model.check import Certificate
     from probe.model.parameters import Count
 
@@ -239,16 +241,71 @@ def sentences_suffice(cost: "StudyCost") -> list[str]:
     from probe.stats.numbers import counted
 
     lines = [_pair_suffices(size) for size in cost.sizes]
-    lines += [
-        f"{word}: no cue is marked, so every sentence, or pair of them, counts as a cue word of "
-        "its own."
-        for word in cost.without_cues
-    ]
+    lines += [_without_cues(word, cost.differ_in.get(word, ())) for word in cost.without_cues]
     lines += [
         f"{word}: {counted(number, 'sentence')} left out: {reason}."
         for word, reason, number in cost.left_out
     ]
     return lines
+
+
+def _without_cues(word: str, differ_in: Sequence[tuple[str, str]]) -> str:
+    """What stands for the cues of a word whose sentences mark none: what its pairs differ in, or
+    every sentence by itself."""
+    if not differ_in:
+        return (
+            f"{word}: no cue is marked and no pair differs in a few words before the word, so "
+            "every sentence, or pair of them, counts as a cue word of its own; mark cues with "
+            "cue_start and cue_end."
+        )
+    shown = ", ".join(f"{a} / {b}" for a, b in differ_in[:DIFFERENCES_SHOWN])
+    if len(differ_in) > DIFFERENCES_SHOWN:
+        shown += f" and {len(differ_in) - DIFFERENCES_SHOWN} more"
+    return (
+        f"{word}: the cues seem to be what the pairs differ in: {shown}; mark them with cue_start "
+        "and cue_end to have the attention to them measured."
+    )
+
+
+def likely(gates: "Gates") -> str:
+    """What a study of two senses is likely to find, from its cheap gates, and what to change where
+    that is little."""
+    from probe.stats.numbers import p_value
+    from probe.stats.verdicts import GATE, LEVEL
+
+    sense_a, sense_b = gates.senses
+    start = f"{gates.word}, {sense_a} / {sense_b}: "
+    if gates.gap_p >= GATE:
+        return start + (
+            "this model was not shown to tell the senses apart at the word "
+            f"({p_value(gates.gap_p)}), so no head will be swapped; give more different cue words "
+            "before the word, or take another model."
+        )
+    apart = start + f"the senses are apart at the word ({p_value(gates.gap_p)})"
+    if gates.ambiguity_p <= LEVEL:
+        return apart + (
+            ", and the word changes further than nouns of one meaning in its place "
+            f"({p_value(gates.ambiguity_p)}), so resolvers can be found."
+        )
+    reasons = []
+    if gates.untrained_p < GATE:
+        reasons.append(f"even random weights tell them apart ({p_value(gates.untrained_p)})")
+    if gates.nuisance_p < LEVEL:
+        told_by = "the word's position or the text's length tells them apart"
+        reasons.append(f"{told_by} ({p_value(gates.nuisance_p)})")
+    verdict = "confounded" if reasons else "context"
+    if not math.isnan(gates.ambiguity_p):
+        nouns = f"nouns of one meaning change as far in its place ({p_value(gates.ambiguity_p)})"
+        step = "give sentences whose cue says more about this word than about other nouns"
+    elif gates.not_compared:
+        nouns = f"it cannot be compared with nouns of one meaning ({gates.not_compared})"
+        step = "give more pairs of sentences, or nouns that fit with --controls"
+    else:
+        nouns = "it is not compared with nouns of one meaning"
+        step = "leave --controls away"
+    if reasons:
+        step += "; let the two sentences of a pair differ in the cue alone"
+    return f"{apart}, but {', '.join([*reasons, nouns])}, so heads are *{verdict}* at best; {step}."
 
 
 def _pair_suffices(size: "SensePairSize") -> str:
@@ -269,10 +326,10 @@ def _pair_suffices(size: "SensePairSize") -> str:
         answer = "enough for tests corrected for every head"
     sense_a, sense_b = size.senses
     of_a, of_b = size.sentences
-    return (
-        f"{size.word}, {sense_a} / {sense_b}: {of_a} and {of_b} sentences in {size.pairs} pairs "
-        f"with {size.cue_words} pairs of cue words; {answer}."
-    )
+    design = f"in {size.pairs} pairs with {size.cue_words} pairs of cue words"
+    if not size.aligned:
+        design = f"without pairs, so {size.pairs} pairs are drawn at random"
+    return f"{size.word}, {sense_a} / {sense_b}: {of_a} and {of_b} sentences {design}; {answer}."
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:

@@ -1,21 +1,26 @@
 """The plan of a study: its counts by hand, its memory against what was held, and the sentence that
 refuses."""
 
+import math
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 
 from probe.errors import InputError
 from probe.evidence import cost, material, word
 from probe.evidence.cost import StudyCost, parse_memory
+from probe.evidence.material import prepare
 from probe.evidence.study import study
+from probe.evidence.word import Gates, StudyOptions
 from probe.model import hooks
-from probe.model.load import load
-from probe.pages.terminal import cost_sentence, sentences_suffice
+from probe.model.load import load, untrained
+from probe.pages.terminal import cost_sentence, likely, sentences_suffice
 from probe.patching import edges, heads, mlps, positions, tokens
 from probe.stats import axes
 from probe.text.lexicon import expand
+from probe.text.sentences import as_corpus
 from probe.text.splits import cross_fit
 
 pytestmark = pytest.mark.real_model
@@ -59,6 +64,153 @@ def test_what_will_be_left_out_is_said_beforehand(model):
     assert lines[-1].startswith(
         "bank: 2 sentences left out: identical to a sentence of another sense up to the word"
     )
+
+
+CUES = ("river", "lake", "sea", "shore"), ("loan", "cash", "debt", "credit")
+FRAMES = ("The {} and the bank", "Near the {} was a bank", "A {} by the old bank")
+
+
+def unmarked(*, paired: bool) -> list[dict[str, str]]:
+    """Sentences of bank that mark no cue; aligned pairs differ in it."""
+    rows = []
+    for number, frame in enumerate(FRAMES):
+        for place, cues in enumerate(zip(*CUES, strict=True)):
+            for sense, cue in zip(("river", "money"), cues, strict=True):
+                row = {"sense": sense, "text": frame.format(cue)}
+                rows.append(row | ({"pair": f"{number}-{place}"} if paired else {}))
+    return rows
+
+
+def test_sentences_without_pairs_are_not_called_pairs(model):
+    first, cues = sentences_suffice(plan(model, ["bank"], corpus=unmarked(paired=False)))
+    assert first == (
+        "bank, river / money: 12 and 12 sentences without pairs, so 12 pairs are drawn at random; "
+        "exploratory; for a firmer answer give 50 sentences per sense."
+    )
+    assert cues == (
+        "bank: no cue is marked and no pair differs in a few words before the word, so every "
+        "sentence, or pair of them, counts as a cue word of its own; mark cues with cue_start and "
+        "cue_end."
+    )
+
+
+def test_the_cues_that_pairs_differ_in_are_shown(model):
+    first, cues = sentences_suffice(plan(model, ["bank"], corpus=unmarked(paired=True)))
+    assert first.startswith("bank, river / money: 12 and 12 sentences in 12 pairs with ")
+    assert cues == (
+        "bank: the cues seem to be what the pairs differ in: river / loan, lake / cash, "
+        "sea / debt, shore / credit; mark them with cue_start and cue_end to have the attention to "
+        "them measured."
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "differing"),
+    [
+        ("the river near the", "the loan near the", (["river"], ["loan"])),
+        ("the the", "the the the", ([], ["the"])),
+        ("one two", "three", (["one", "two"], ["three"])),
+        ("the same", "the same", ([], [])),
+    ],
+)
+def test_what_two_beginnings_differ_in(a, b, differing):
+    assert cost._differing(a.split(), b.split()) == differing
+
+
+START = "bank, river / money: the senses are apart at the word (p < .001)"
+TELLS = "even random weights tell them apart (p = .002)"
+ALIKE = "nouns of one meaning change as far in its place (p = .4)"
+ALONE = "let the two sentences of a pair differ in the cue alone"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"gap_p": 0.3},
+            (
+                "bank, river / money: this model was not shown to tell the senses apart at the word "
+                "(p = .3), so no head will be swapped; give more different cue words before the word, "
+                "or take another model."
+            ),
+        ),
+        (
+            {"ambiguity_p": 0.02},
+            (
+                f"{START}, and the word changes further than nouns of one meaning in its place "
+                "(p = .02), so resolvers can be found."
+            ),
+        ),
+        (
+            {"ambiguity_p": 0.4},
+            (
+                f"{START}, but {ALIKE}, so heads are *context* at best; give sentences whose cue says "
+                "more about this word than about other nouns."
+            ),
+        ),
+        (
+            {"ambiguity_p": 0.4, "untrained_p": 0.002},
+            (
+                f"{START}, but {TELLS}, {ALIKE}, so heads are *confounded* at best; give sentences "
+                f"whose cue says more about this word than about other nouns; {ALONE}."
+            ),
+        ),
+        (
+            {"not_compared": "12 sentences, and 24 are needed", "nuisance_p": 0.03},
+            (
+                f"{START}, but the word's position or the text's length tells them apart (p = .03), it "
+                "cannot be compared with nouns of one meaning (12 sentences, and 24 are needed), so "
+                "heads are *confounded* at best; give more pairs of sentences, or nouns that fit with "
+                f"--controls; {ALONE}."
+            ),
+        ),
+        (
+            {},
+            (
+                f"{START}, but it is not compared with nouns of one meaning, so heads are *context* at "
+                "best; leave --controls away."
+            ),
+        ),
+    ],
+)
+def test_what_is_likely_to_come_out_is_said_with_what_to_change(given, said):
+    usual = {"gap_p": 0.0002, "untrained_p": 0.5, "nuisance_p": 1.0}
+    assert likely(Gates("bank", ("river", "money"), **(usual | given))) == said
+
+
+def test_the_dry_run_has_the_gates_of_the_study(model):
+    """The same p as what is measured before the swaps, and as the controls."""
+    bank = prepare(model, as_corpus(unmarked(paired=True), "bank"), "bank")
+    options = StudyOptions(permutations=99)
+    random_model = untrained(model, seed=0)
+    splits = material.split_senses(bank, seed=0)
+    (gates,) = word.measure_gates(model, random_model, bank, options, splits)
+    observed = word.observe_word(model, bank, options, splits)
+    (pair,) = observed.pairs
+    controls = word.measure_controls(model, random_model, observed, options)
+    assert gates.senses == pair.senses and gates.word == "bank"
+    assert (gates.gap_p, gates.nuisance_p) == (pair.gate_p, pair.nuisance_p)
+    assert gates.untrained_p == controls.untrained_p[pair.senses]
+    without = replace(options, controls=())
+    (alone,) = word.measure_gates(model, random_model, bank, without, splits)
+    assert alone.gap_p == gates.gap_p and math.isnan(alone.ambiguity_p)
+    assert alone.not_compared == ""
+
+
+def test_the_dry_run_says_what_is_likely_and_writes_nothing(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("probe.evidence.word.effects.measure", pytest.fail)
+    file = tmp_path / "rows.csv"
+    pd.DataFrame(unmarked(paired=True)).to_csv(file, index=False)
+    out = tmp_path / "out"
+    code, said, err = run(
+        "report", "bank", "--sentences", file, "--out", out, "--dry-run", "--beside", ""
+    )
+    assert code == 0, err
+    lines = said.splitlines()
+    assert "in 12 pairs" in lines[0] and "differ in: river / loan" in lines[1]
+    assert lines[-1].startswith("bank, river / money: ") and lines[-1].endswith(".")
+    assert "at the word (p " in lines[-1]
+    assert not list(out.glob("*"))
 
 
 def test_the_plan_is_not_exceeded(model, monkeypatch):

@@ -6,12 +6,15 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from threading import Timer
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 MINUTE = 60.0  # seconds
+LONG_LOADING = 5.0  # seconds after which it is said
+FIRST_ESTIMATE = 0.2  # of the work: what is done before says little of the rest
 # What stands in the place of a head that is taken out, by the kind of the table.
 REPLACED = {"mean": "their mean", "swap": "a random sentence's"}
 DIFFERENCES_SHOWN = 4  # of those that the pairs of a word differ in
@@ -345,25 +348,50 @@ def print_table(header: list[str], rows: list[list[str]]) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """A bar on standard error when it is a terminal, a line a minute otherwise."""
+    """A bar on standard error when it is a terminal, a line a minute otherwise, both with the time
+    that is left as it is known by then; that the model is loading is said where it takes long."""
     if not sys.stderr.isatty():
-        yield _line_a_minute()
+        loading = Timer(LONG_LOADING, lambda: typer.echo("loading the model", err=True))
+        loading.daemon = True
+        loading.start()
+        try:
+            yield _line_a_minute(loading.cancel)
+        finally:
+            loading.cancel()
         return
     from rich.console import Console
     from rich.progress import Progress
 
+    started = monotonic()
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("loading the model", total=1.0)
-        yield lambda stage, share: bar.update(task, description=stage, completed=share)
+
+        def tell(stage: str, share: float) -> None:
+            left = time_left(monotonic() - started, share)
+            bar.update(task, description=f"{stage}{left}", completed=share)
+
+        yield tell
 
 
-def _line_a_minute() -> Callable[[str, float], None]:
+def time_left(elapsed: float, share: float) -> str:
+    """ ", about 3 min left", if the rest goes as the work did so far; nothing before FIRST_ESTIMATE
+    of it is done."""
+    if not FIRST_ESTIMATE <= share < 1:
+        return ""
+    minutes = round(elapsed * (1 - share) / share / MINUTE)
+    return f", about {minutes} min left" if minutes else ", less than a minute left"
+
+
+def _line_a_minute(begun: Callable[[], None]) -> Callable[[str, float], None]:
+    """Says a line at most once a minute; `begun` is called when the first stage is told."""
     started = said = monotonic()
 
     def tell(stage: str, share: float) -> None:
         nonlocal said
+        begun()
         if monotonic() - said >= MINUTE:
             said = monotonic()
-            typer.echo(f"{stage}: {share:.0%} after {(said - started) / MINUTE:.0f} min", err=True)
+            passed = f"{share:.0%} after {(said - started) / MINUTE:.0f} min"
+            typer.echo(f"{stage}: {passed}{time_left(said - started, share)}", err=True)
 
     return tell

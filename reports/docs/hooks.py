@@ -1,11 +1,14 @@
 """What the pages do not hold themselves: pictures of reports/, and what stands elsewhere already.
 
-A line `<!-- NAME -->` of a page becomes what the function of that name returns: the commands' own
-help, the meaning of every column, the docstring of every public name, the beginning of README. So
-none of these is written twice.
+Behind a line `<!-- NAME -->` of a page stands what the function of that name returns: the commands'
+own help, the meaning of every column, the docstring of every public name, the beginning of README.
+`python reports/docs/hooks.py` writes it into the pages, for those who read them as text; the site
+is built from the functions.
 """
 
 import ast
+import inspect
+import pydoc
 import re
 import tomllib
 from pathlib import Path
@@ -56,12 +59,25 @@ def pasted(markdown: str) -> str:
     )
 
 
+MARKED = re.compile(r"^<!-- (\w+) -->$(?:\n.*?^<!-- end of \1 -->$)?", re.MULTILINE | re.DOTALL)
+
+
 def filled(markdown: str) -> str:
-    """The page with each of its marked lines replaced by what it stands for. KeyError for a name
+    """The page with each of its marked parts replaced by what it stands for. KeyError for a name
     that is not known."""
-    return re.sub(
-        r"^<!-- (\w+) -->$", lambda mark: WRITTEN[mark[1]](), markdown, flags=re.MULTILINE
-    )
+    return MARKED.sub(lambda mark: WRITTEN[mark[1]](), markdown)
+
+
+def as_text(markdown: str) -> str:
+    """The page as it is kept, for readers of the text: what a mark stands for is behind it, up to a
+    second mark."""
+
+    def written(mark: re.Match[str]) -> str:
+        name = mark[1]
+        text = (AS_TEXT.get(name) or WRITTEN[name])()
+        return f"<!-- {name} -->\n\n{text.strip()}\n\n<!-- end of {name} -->"
+
+    return MARKED.sub(written, markdown)
 
 
 def commands() -> str:
@@ -158,3 +174,28 @@ WRITTEN = {
     "names": names,
     "gguf": gguf,
 }
+
+
+def names_as_text() -> str:
+    """Every public name with the first sentence of its docstring; the site shows all of it."""
+    lines = []
+    for entry in names().split("\n\n"):
+        name = entry.rpartition("heading: ")[2]
+        value = pydoc.locate(entry.splitlines()[0].removeprefix("::: "))
+        first = " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split())
+        lines.append(f"* `{name}`: {first}" if callable(value) and first else f"* `{name}`")
+    return "\n".join(lines)
+
+
+def intro_as_text() -> str:
+    """Where README is, whose beginning the site shows."""
+    return f"What it is, and its first pictures: [README]({OUTSIDE}../README.md)."
+
+
+# What stands in the text of a page where that is something else than on the site.
+AS_TEXT = {"names": names_as_text, "intro": intro_as_text}
+
+
+if __name__ == "__main__":
+    for page in sorted((REPORTS / "docs" / "pages").glob("*.md")):
+        page.write_text(as_text(page.read_text(encoding="utf-8")), encoding="utf-8")

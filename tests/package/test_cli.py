@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ import probe
 from probe import cli
 from probe.errors import InputError
 from probe.model import attention
+from probe.pages import terminal
 
 GOOD = {"word": "bank", "sense": "river", "text": "The river bank", "start": 10, "end": 14}
 
@@ -274,6 +276,29 @@ def test_waiting_threads_go_to_sleep_unless_the_user_says_otherwise(given, spins
     if not said:
         pytest.skip("torch brings no GNU OpenMP on this system")
     assert said == [spins]
+
+
+def test_the_time_that_is_left_is_corrected_as_the_work_goes():
+    assert terminal.time_left(30, 0.1) == terminal.time_left(30, 1) == ""
+    assert terminal.time_left(120, 0.25) == ", about 6 min left"
+    assert terminal.time_left(600, 0.5) == ", about 10 min left"
+    assert terminal.time_left(60, 0.9) == ", less than a minute left"
+
+
+def test_a_long_loading_is_said_and_a_short_one_is_not(capsys, monkeypatch):
+    monkeypatch.setattr(terminal, "LONG_LOADING", 0.01)
+    with terminal.progress_bar() as progress:
+        until = time.monotonic() + 10
+        said = ""
+        while not said and time.monotonic() < until:
+            time.sleep(0.01)
+            said = capsys.readouterr().err
+    assert said == "loading the model\n"
+    monkeypatch.setattr(terminal, "LONG_LOADING", 0.2)
+    with terminal.progress_bar() as progress:
+        progress("bank", 0.1)
+        time.sleep(0.3)
+    assert capsys.readouterr().err == ""
 
 
 def test_an_interrupt_ends_with_130_and_a_sentence(run, checkpoint, monkeypatch):

@@ -74,7 +74,7 @@ COMMANDS = [(page, command) for page in PAGES for command in commands(page)]
 PROBE = [
     pytest.param(command, id=f"{page.stem}: {command}")
     for page, command in COMMANDS
-    if command[:6] == "probe "
+    if command[:6] == "probe " and not command.endswith("--help")
 ]
 hooks_place = importlib.util.spec_from_file_location("docs_hooks", DOCS / "hooks.py")
 hooks = importlib.util.module_from_spec(hooks_place)
@@ -329,6 +329,18 @@ def test_the_commands_are_all_described():
         )
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page != README], ids=lambda p: p.stem)
+def test_what_is_generated_is_also_there_in_the_text(page):
+    text = page.read_text(encoding="utf-8")
+    assert hooks.as_text(text) == text, "run python reports/docs/hooks.py"
+
+
+def test_a_page_that_is_behind_is_noticed_and_the_site_has_it_once():
+    behind = "before\n<!-- gguf -->\n\nGPT-1.\n\n<!-- end of gguf -->\nbehind\n"
+    assert hooks.as_text(behind) == hooks.as_text("before\n<!-- gguf -->\nbehind\n") != behind
+    assert hooks.filled(behind) == f"before\n{hooks.gguf()}\nbehind\n"
+
+
 def test_commands_are_shown_as_they_are_typed():
     typed, printed = (
         "$ probe check\n$ echo $HOME\n",
@@ -412,7 +424,12 @@ def test_the_search_of_the_site_works_opened_as_a_file(site, open_page):
 IN_THE_REPOSITORY = re.compile(
     r"(?<![\w./{-])((?:probe|analyses|reports|tests)/[\w./*-]*[\w*])(?![\w{/-])"
 )
-MADE = ("reports/site", "reports/ambiguity.html", "reports/walk")  # by make, and not kept
+MADE = (
+    "reports/site",
+    "reports/ambiguity.html",
+    "reports/walk",
+    "reports/survey",
+)  # by make, and not kept
 
 
 def paths_named(text: str) -> set[str]:

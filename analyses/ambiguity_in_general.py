@@ -18,7 +18,7 @@
 # that was left out.
 #
 # Needs: a clone, and `drawing` beside this script. Read from the tables that `make real` writes (`reports/real/survey`), because the
-# surveys themselves take some twenty minutes on two cores. Writes into `reports/real`, or where `PROBE_OUT` says.
+# surveys themselves take some twenty minutes on two cores; those of Gemma 3 270M are of a GGUF file, put together from its packages. Writes into `reports/real`, or where `PROBE_OUT` says.
 #
 # Shown: The first heads of each model over all words that ship: what they move of ambiguous words, and of nouns of one meaning in their place.
 

@@ -17,8 +17,9 @@
 # ways from one meaning to the other, its interval is over words, and heads that were found on all other words are tried on the word
 # that was left out.
 #
-# Needs: a clone, and `drawing` beside this script. Read from the tables that `make real` writes (`reports/real/survey`), because the
-# surveys themselves take some twenty minutes on two cores; those of Gemma 3 270M are of a GGUF file, put together from its packages. Writes into `reports/real`, or where `PROBE_OUT` says.
+# Needs: a clone of the repository, in which probe is installed (`pip install -e .`), for `drawing` beside this script: the tables of
+# `reports/real/survey` are read, which `make real` writes, because the surveys themselves take some twenty minutes on two cores; those of
+# Gemma 3 270M are of a GGUF file, put together from its packages. Writes into `reports/real` below the current folder, or where `PROBE_OUT` says.
 #
 # Shown: The first heads of each model over all words that ship: what they move of ambiguous words, and of nouns of one meaning in their place.
 

@@ -153,7 +153,7 @@ def numerators(
 
     `swap(texts, donors, directions)` runs the swaps of some rows: `swap_heads` or `swap_mlps` of a
     model · `donors`: by row, what is given. What a sentence is given of its own changes nothing,
-    and is not run.
+    and is not run, but once where nothing else is, for the shape.
     """
     a = list(pairs.a)
     b = list(pairs.b)
@@ -161,7 +161,7 @@ def numerators(
     givers = [*a, *b, *pairs.same_a, *pairs.same_b]
     swaps = [*zip(recipients, givers, strict=True)]
     # A swap that stands in several pairs is run once.
-    different = dict.fromkeys(pair for pair in swaps if pair[0] != pair[1])
+    different = [*dict.fromkeys(pair for pair in swaps if pair[0] != pair[1])] or swaps[:1]
     number = {pair: index for index, pair in enumerate(different)}
     rows = [recipient for recipient, _ in number]
     given = donors[[giver for _, giver in number]]

@@ -13,7 +13,12 @@ import pandas as pd
 
 from probe.errors import CrossCheckError, InputError
 from probe.model.architectures import require_single
-from probe.model.decomposition import LARGEST_ERROR, components_by_source, logit_direction
+from probe.model.decomposition import (
+    LARGEST_ERROR,
+    SINK,
+    components_by_source,
+    logit_direction,
+)
 from probe.model.load import ModelSource, load
 from probe.model.records import Trace
 from probe.model.tokens import text_position, token_id
@@ -67,8 +72,12 @@ def decompose(
     for part in components_by_source(whole, len(whole.pattern), at=pos):
         adds = (part.vectors.double() @ towards.direction).tolist()
         for source, logit in enumerate(adds):
-            token = None if part.head is None else whole.tokens.labels[source]
-            source_pos = None if part.head is None else source
+            token: str | None = None
+            source_pos: int | None = None
+            if part.head is not None and source < len(whole.tokens):
+                token, source_pos = whole.tokens.labels[source], source
+            elif part.head is not None:
+                token = SINK  # behind the tokens; it writes nothing
             rows.append((part.component, part.layer, part.head, source_pos, token, logit))
     for name, logit in towards.constants.items():
         rows.append((name, None, None, None, None, logit))

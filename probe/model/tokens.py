@@ -157,11 +157,13 @@ def visible_token(model: Model, token: int) -> str:
 
 def _bytes_of(name: str) -> str | None:
     """The bytes that a piece of a character is stored as; None where its name tells none."""
+    by_fallback = re.fullmatch(r"<0x([0-9A-F]{2})>", name)
+    if by_fallback:
+        return f"\\x{by_fallback[1].lower()}"
     if set(name) <= set(BYTE_OF):
         # What is whole among them stays text.
         return bytes(BYTE_OF[character] for character in name).decode(errors="backslashreplace")
-    by_fallback = re.fullmatch(r"<0x([0-9A-F]{2})>", name)
-    return None if by_fallback is None else f"\\x{by_fallback[1].lower()}"
+    return None
 
 
 def _visible_character(character: str) -> str:

@@ -37,6 +37,7 @@ LONG, SLOW = (
 )  # none runs the one, the campaign the other
 PERMUTATIONS = {
     "adjectives_to_nouns": 2000,
+    "ambiguity_in_general": 2000,
     "is_it_ambiguity": 1000,
     "which_source_words_choose_rive": 1000,
 }

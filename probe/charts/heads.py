@@ -380,8 +380,6 @@ def _mlp_column(
 
 def _frames_of_more(rows: pd.DataFrame, on_cells: dict[str, Any], tooltip: Any) -> list[alt.Chart]:
     """Frames round the cells that do more for the word than for nouns of one meaning."""
-    if "comparison" not in rows:  # where no noun was compared
-        return []
     more = rows[rows["comparison"] == MORE]
     if more.empty:
         return []

@@ -193,8 +193,10 @@ def _of_word(
         if layer < result.depth:  # heads behind the read-out have not been swapped
             for group, measured in by_group:
                 moved += _named(group, _rows_of_head(measured, layer, head))
-    edges = _edges(by_group, runs, options.seed)
-    edges = edges.join(_beside_nouns(by_group, runs, edges.index[:BESIDE_NOUNS]))
+    table = _by_pair(by_group)
+    edges = _edges(by_group, table, runs, options.seed)
+    first = table["number"].loc[edges.index[:BESIDE_NOUNS]]
+    edges = edges.join(_beside_nouns(by_group, runs, first))
     edges = edges.fillna({"comparison": ""})
     fits = composition(weights, edges.index.to_frame())
     chain = partial(chain_paths, seed=options.seed, draws=RANDOM_SETS)
@@ -465,11 +467,15 @@ def _names(group: Group, edges: Edges, numbers: Sequence[int]) -> pd.MultiIndex:
     return pd.MultiIndex.from_arrays(list(columns.values()), names=EDGE_FIELDS)
 
 
-def _edges(by_group: Sequence[GroupEdges], runs: PairRuns, seed: int) -> pd.DataFrame:
+def _edges(
+    by_group: Sequence[GroupEdges],
+    table: Mapping[str, pd.DataFrame],
+    runs: PairRuns,
+    seed: int,
+) -> pd.DataFrame:
     """The edges that do most, over all layouts, with intervals and tests; see the module's
-    docstring."""
+    docstring. `table`: `_by_pair`"""
     pairs = [index for group, _ in by_group for index in group.traced]
-    table = _by_pair(by_group)
     gap = runs.gap(pairs)
     moved = table["total"][pairs].fillna(0.0)
     size = moved.abs().sum(axis=1) / gap.sum()
@@ -549,14 +555,17 @@ def _tests(
     return {name: pd.Series(values, moved.index) for name, values in columns.items()}
 
 
-def _beside_nouns(by_group: Sequence[GroupEdges], runs: PairRuns, listed: pd.Index) -> pd.DataFrame:
+def _beside_nouns(
+    by_group: Sequence[GroupEdges], runs: PairRuns, numbers: pd.DataFrame
+) -> pd.DataFrame:
     """The general and the specific part of some edges' totals, over all pairs of the layouts;
-    missing where no nouns stood in the word's place."""
+    missing where no nouns stood in the word's place. `numbers`: of these edges in each layout, as
+    in `_by_pair`"""
+    listed = numbers.index
     nothing = pd.DataFrame(dict.fromkeys(PARTS, np.nan) | {"comparison": ""}, index=listed)
     compared = runs.pair.nouns
     if compared is None:
         return nothing
-    numbers = _by_pair(by_group)["number"].loc[listed]
     chosen: list[int] = []
     noun_of: list[str] = []
     of_word: list[Array] = []

@@ -297,6 +297,14 @@ def with_tokens(text: TargetText, ids: Sequence[int]) -> TargetText:
     return TargetText((*text.ids[:start], *ids, *text.ids[text.at + 1 :]), text.at)
 
 
+def at_rows(part: Tensor, rows: Sequence[int], number: int) -> Tensor:
+    """The states of some rows at the rows' own numbers, of `number`; those of the others are 0 and
+    never read."""
+    whole = part.new_zeros(number, *part.shape[1:])
+    whole[list(rows)] = part
+    return whole
+
+
 def rows_for(among: Candidates, noun: str) -> list[int]:
     """The sentences in which the article before the word is the noun's, too."""
     fitting = ("", lexicon.article_of(noun))

@@ -20,7 +20,7 @@ Source: Loureiro et al. 2021.
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -276,11 +276,8 @@ def _only(corpus: Corpus, words: Sequence[str] | str | None) -> Corpus:
 def prepare_tasks(model: Model, corpus: Corpus, *, seed: int) -> list[Task]:
     """A task per word; a word of which nothing can be tested has no holdouts and every row in
     `left_out`."""
-    by_word: defaultdict[str, list[Sentence]] = defaultdict(list)
-    for sentence in corpus.sentences:
-        by_word[sentence.word].append(sentence)
     tasks = []
-    for word, sentences in by_word.items():
+    for word, sentences in corpus.by_word().items():
         material, reasons = prepare_usable(model, word, sentences)
         plan = splits.plan(material.sentences, seed=seed)
         left_out = [LeftOut(sentences[row].text, reason) for row, reason in reasons.items()]

@@ -25,6 +25,7 @@ from probe.evidence.controls import (
     NounComparison,
     NounInPlace,
     PartComparison,
+    at_rows,
     pairs_inside,
     rows_for,
 )
@@ -34,7 +35,7 @@ from probe.model.tokens import TargetText
 from probe.model.weights import Weights
 from probe.patching.heads import Rows, swap_sets
 from probe.patching.mlps import swap_mlps
-from probe.patching.sets import HeadIndex
+from probe.patching.sets import HeadIndex, mask_of
 from probe.patching.tokens import ReplacedStates, replace_tokens
 from probe.stats import axes, resampling
 from probe.stats.axes import HeldOutAxes
@@ -100,11 +101,8 @@ def compare_parts(
     part = restrict(
         word.split, [number for number, row in enumerate(word.split.rows) if row in set(rows)]
     )
-    all_but_one = torch.ones(len(heads), *word.net.shape[1:], dtype=torch.bool)
-    for number, head in enumerate(heads):
-        all_but_one[number][head] = False
     layer_of = np.array([layer for layer, _ in heads], dtype=int)
-    swap = partial(_swap_some, weights, all_but_one)
+    swap = partial(_swap_some, weights, heads)
     in_place: list[NounInPlace] = []
     of_heads: list[Array] = []
     of_mlps: list[Array] = []
@@ -153,16 +151,10 @@ def _states_at_rows(
     variants: Sequence[Sequence[int]],
 ) -> list[ReplacedStates]:
     """The states of some rows with each of some tokens in the word's place, at the rows' own
-    numbers; those of other rows are 0 and never read."""
+    numbers."""
     states = replace_tokens(weights, [texts[row] for row in rows], variants)
-
-    def spread_out(part: Tensor) -> Tensor:
-        whole = torch.zeros(len(texts), *part.shape[1:], dtype=part.dtype)
-        whole[rows] = part
-        return whole
-
     return [
-        ReplacedStates(*(spread_out(part[:, number]) for part in states))
+        ReplacedStates(*(at_rows(part[:, number], rows, len(texts)) for part in states))
         for number in range(len(variants))
     ]
 
@@ -183,9 +175,15 @@ def _with_the_largest_gaps(compared: NounComparison) -> list[str]:
 
 
 def _swap_some(
-    weights: Weights, head_sets: Tensor, rows: Rows, donor_z: Tensor, directions: Tensor
+    weights: Weights,
+    heads: Sequence[HeadIndex],
+    rows: Rows,
+    donor_z: Tensor,
+    directions: Tensor,
 ) -> Tensor:
-    return swap_sets(weights, rows, donor_z, head_sets, directions)
+    """`swap_heads` of some heads alone. `-> row head stage`"""
+    alone = np.stack([mask_of([head], (donor_z.shape[1], donor_z.shape[2])) for head in heads])
+    return swap_sets(weights, rows, donor_z, torch.from_numpy(~alone), directions)
 
 
 def net_numerators(

@@ -33,6 +33,7 @@ from torch import Tensor
 from probe.errors import InputError
 from probe.evidence.controls import (
     Candidates,
+    at_rows,
     candidates,
     pairs_inside,
     rows_for,
@@ -387,13 +388,13 @@ def _measure_nouns(
     for each in comparable:
         order = sorted(range(len(each.pairs)), key=each.pairs.units.__getitem__)
         for number in range(len(nouns)):
-            resid = _at_rows(replaced.resid[:, number], rows, len(states.texts))
+            resid = at_rows(replaced.resid[:, number], rows, len(states.texts))
             squared[number].append(_squared_gap(each, resid))
             mine = each.pairs.take(order[(number - dealt) % len(nouns) :: len(nouns)])
             if not len(mine):
                 continue
             own = replace(each, axes=_raw_axes(resid, each.split, each.senses), pairs=mine)
-            z = _at_rows(replaced.z[:, number], rows, len(states.texts))
+            z = at_rows(replaced.z[:, number], rows, len(states.texts))
             with_noun = [with_tokens(text, ids[number]) for text in states.texts]
             gap[number].append(gaps(own.axes, resid, mine))
             net[number].append(_net(weights, with_noun, z, own))
@@ -448,13 +449,6 @@ def _inside(fitted: _SensePair, rows: Sequence[int]) -> _SensePair | None:
         ]
     )
     return replace(fitted, split=part, pairs=pairs) if len(pairs) else None
-
-
-def _at_rows(part: Tensor, rows: Sequence[int], number: int) -> Tensor:
-    """The states of some rows at the rows' own numbers, of `number`; the others are never read."""
-    whole = part.new_zeros(number, *part.shape[1:])
-    whole[rows] = part
-    return whole
 
 
 # --- sets of heads --------------------------------------------------------------------------------

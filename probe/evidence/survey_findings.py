@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from probe.evidence.findings import head_name
 from probe.patching.sets import HeadIndex
 from probe.stats.verdicts import LEVEL, SMALLEST
 
@@ -203,7 +204,7 @@ def _named(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _head(row: Mapping[Any, Any]) -> HeadAcrossWords:
-    return HeadAcrossWords(name=_name(row), **_named(row))
+    return HeadAcrossWords(name=head_name(row), **_named(row))
 
 
 def _kinds(frame: pd.DataFrame) -> list[KindsApart]:
@@ -223,15 +224,11 @@ def _kinds(frame: pd.DataFrame) -> list[KindsApart]:
                 gap_low=gap["difference_low"],
                 gap_high=gap["difference_high"],
                 gap_p=gap["p"],
-                heads=tuple(_name(row) for row in apart),
-                largest=_name(largest),
+                heads=tuple(head_name(row) for row in apart),
+                largest=head_name(largest),
                 largest_difference=largest["difference"],
                 largest_low=largest["difference_low"],
                 largest_high=largest["difference_high"],
             )
         )
     return found
-
-
-def _name(row: Mapping[Any, Any]) -> str:
-    return f"L{row['layer']}H{row['head']}"

@@ -140,7 +140,7 @@ def survey(
     model = load(model)
     require_single(model.config.architecture, "a survey")
     corpus = _corpus(model, sentences)
-    by_word = _by_word(corpus)
+    by_word = corpus.by_word()
     said = []
     nouns = None if controls is None else tuple(dict.fromkeys(controls))
     if nouns is None and not lexicon.is_english([row.text for row in corpus.sentences]):
@@ -161,7 +161,7 @@ def survey(
         unfinished.unlink(missing_ok=True)
     frames = summary.frames | sets_frames(measured, seed=seed)
     frames["survey_left_out"] = _left_out(corpus, records(folder))
-    if nouns != () and not any(record.nouns for record in records(folder)):
+    if nouns != () and not frames["survey_words"]["nouns"].any():
         said.append(NO_NOUN)
     return Survey(
         model_name=model.name,
@@ -184,14 +184,6 @@ def _corpus(model: Model, sentences: Any) -> Corpus:
         return as_corpus(sentences)
     words = lexicon.words() if model.origin.kind == "embedded" else lexicon.natural_words()
     return join([sentences_of(word, None, model) for word in words])
-
-
-def _by_word(corpus: Corpus) -> dict[str, list[Sentence]]:
-    """The sentences of each word, words in order of first appearance."""
-    by_word: dict[str, list[Sentence]] = {}
-    for sentence in corpus.sentences:
-        by_word.setdefault(sentence.word, []).append(sentence)
-    return by_word
 
 
 def _readable(model: Model, by_word: Mapping[str, Sequence[Sentence]]) -> list[str]:

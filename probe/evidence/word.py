@@ -217,7 +217,7 @@ def measure_gates(
     nouns: dict[tuple[str, str], NounComparison] = {}
     if passed and options.controls != ():
         among = candidates(model, material, options.controls)
-        compared = _gaps_of_nouns(read_weights(model), word, passed, among, options)
+        compared = gaps_of_nouns(read_weights(model), word, passed, among, options)
         nouns = {pair.senses: gaps for pair, gaps in zip(passed, compared, strict=True)}
     gates = []
     for pair in word.pairs:
@@ -461,7 +461,7 @@ def _with_nouns(
 ) -> dict[tuple[str, str], PairResult]:
     """The pairs of senses with the comparison with one-meaning nouns in the word's place."""
     among = candidates(model, word.material, options.controls)
-    gaps_of_pairs = _gaps_of_nouns(weights, word, list(swapped.values()), among, options)
+    gaps_of_pairs = gaps_of_nouns(weights, word, list(swapped.values()), among, options)
     heads = _worth_comparing([pair.effects.net for pair in swapped.values() if pair.effects])
     compared = {}
     for (senses, pair), gaps in zip(swapped.items(), gaps_of_pairs, strict=True):
@@ -474,7 +474,7 @@ def _with_nouns(
     return compared
 
 
-def _gaps_of_nouns(
+def gaps_of_nouns(
     weights: Weights,
     word: WordResult,
     pairs: Sequence[PairResult],

@@ -59,6 +59,7 @@ from probe.stats.verdicts import ORDER, SMALLEST
 if TYPE_CHECKING:
     from probe.evidence.evaluation import Evaluation
     from probe.evidence.study import Study
+    from probe.evidence.survey_run import Survey
     from probe.walkthrough.walk import Walk
 TEMPLATES = Path(__file__).parent / "templates"
 REPORT = "ambiguity.html"
@@ -228,8 +229,8 @@ def _write_parts(parts: Iterable[pd.DataFrame], opened: BinaryIO) -> None:
         writer.close()
 
 
-def made_by(result: "Study | Walk", command: str) -> dict[str, Any]:
-    """The manifest of a study or a walk."""
+def made_by(result: "Study | Survey | Walk", command: str) -> dict[str, Any]:
+    """The manifest of a study, a survey or a walk."""
     return manifest(
         result.model_name,
         result.origin,

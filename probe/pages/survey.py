@@ -30,7 +30,6 @@ from probe.evidence.survey_run import Survey
 from probe.evidence.survey_summary import CLEAR, WORD_HEADS, WORDS, word_heads
 from probe.pages import checks, output
 from probe.pages.output import SURVEY
-from probe.provenance import manifest
 from probe.stats import resampling
 from probe.stats.numbers import decimal, measured, p_value, percent
 from probe.stats.verdicts import GATE
@@ -59,7 +58,7 @@ def write_surveys(
         for name, frame in _frames(survey).items():
             frames[f"{folder}{name}"] = frame
         streams[f"{folder}survey_word_heads"] = word_heads(survey.records, survey.depth)
-    made = [_made_by(survey, command) for survey in surveys]
+    made = [output.made_by(survey, command) | {"sentences": survey.source} for survey in surveys]
     whole = made[0] if len(made) == 1 else _made_together(made)
     natural_text = _natural_text(Path(out))
     if natural_text is not None:
@@ -97,22 +96,18 @@ def _frames(survey: Survey) -> dict[str, pd.DataFrame]:
     return frames
 
 
-def _made_by(survey: Survey, command: str) -> dict[str, Any]:
-    return manifest(
-        survey.model_name,
-        survey.origin,
-        seed=survey.options.get("seed"),
-        command=command,
-        data_sha256=survey.data_sha256,
-        dtype=survey.certificate.dtype,
-        options=survey.options,
-        sentences=survey.source,
-    )
-
-
 def _made_together(made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One manifest of several models: what differs between them stands with each."""
-    keys = ("model", "origin", "weights_sha256", "weights_stored_as", "dtype")
+    keys = (
+        "model",
+        "origin",
+        "weights_sha256",
+        "weights_stored_as",
+        "weights_read_from",
+        "described",
+        "quantised",
+        "dtype",
+    )
     models = [{key: one[key] for key in keys} for one in made]
     return {key: value for key, value in made[0].items() if key not in keys} | {"models": models}
 

@@ -117,7 +117,7 @@ class Corpus:
     sha256: str
 
     def __repr__(self) -> str:
-        words = list(dict.fromkeys(sentence.word for sentence in self.sentences))
+        words = list(self.by_word())
         names = ", ".join(words[:WORDS_NAMED])
         if len(words) > WORDS_NAMED:
             names += f" and {len(words) - WORDS_NAMED} more words"
@@ -125,6 +125,13 @@ class Corpus:
             f"<Corpus {self.source}: {len(self.sentences)} sentences of {names}, "
             f"{len(self.left_out)} left out>"
         )
+
+    def by_word(self) -> dict[str, list[Sentence]]:
+        """The sentences of each word, words in order of first appearance."""
+        of_words: dict[str, list[Sentence]] = {}
+        for sentence in self.sentences:
+            of_words.setdefault(sentence.word, []).append(sentence)
+        return of_words
 
     @property
     def is_lexicon(self) -> bool:

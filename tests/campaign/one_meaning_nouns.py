@@ -26,10 +26,16 @@ from handmade import corpus_of
 
 import probe
 from probe.errors import InputError
-from probe.evidence.controls import ambiguity_gate, candidates, compare_gaps
+from probe.evidence.controls import candidates
 from probe.evidence.material import WORDS, prepare, sentences_of
 from probe.evidence.tables import evidence, p_in_untrained
-from probe.evidence.word import StudyOptions, measure_controls, observe_word, study_word
+from probe.evidence.word import (
+    StudyOptions,
+    gaps_of_nouns,
+    measure_controls,
+    observe_word,
+    study_word,
+)
 from probe.model.find import PACKAGED
 from probe.model.load import read_weights, untrained
 from probe.model.model import Model
@@ -85,22 +91,8 @@ def studies_of(
     # The gates draw nothing of these permutations, which are of heads.
     observed = observe_word(model, material, replace(options, permutations=1))
     with_gap = [pair for pair in observed.pairs if pair.gate_p < GATE]
-    weights = read_weights(model)
-    gaps = [
-        compare_gaps(
-            weights,
-            observed.texts,
-            among,
-            pair.split,
-            pair.axes,
-            observed.depth,
-            seed=options.seed,
-        )
-        for pair in with_gap
-    ]
-    by_senses = {
-        pair.senses: compared for pair, compared in zip(with_gap, ambiguity_gate(gaps), strict=True)
-    }
+    gaps = gaps_of_nouns(read_weights(model), observed, with_gap, among, options)
+    by_senses = {pair.senses: compared for pair, compared in zip(with_gap, gaps, strict=True)}
     rows = {}
     for pair in observed.pairs:
         compared = by_senses.get(pair.senses)

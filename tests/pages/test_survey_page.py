@@ -224,6 +224,9 @@ def test_two_models_have_a_map_each_and_are_compared_in_counts(two_models):
     assert "In mini lm, over 24 ambiguous words, one of 12 attention heads was shown" in plain
     made = json.loads((folder / "manifest.json").read_bytes())
     assert [one["model"] for one in made["models"]] == ["smollm2", "mini lm"]
+    # Nothing that is of one model alone stands for all of them.
+    for name in ("origin", "weights_read_from", "described", "quantised", "dtype"):
+        assert name not in made and all(name in one for one in made["models"])
 
 
 def test_a_notebook_shows_the_answer_the_map_and_the_leading_heads(survey):

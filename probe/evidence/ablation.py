@@ -197,8 +197,8 @@ def _heads_of_table(table: pd.DataFrame, top: int | None, source: str) -> list[H
         )
     # A row without a head is of an MLP, of an attention as a whole, or of an embedding.
     rows = table.dropna(subset=["layer", "head"])
-    places = rows[["layer", "head"]].apply(pd.to_numeric, errors="coerce")
-    wrong = (places.isna() | (places % 1 != 0) | (places < 0)).any(axis=1)
+    numbers = rows[["layer", "head"]].apply(pd.to_numeric, errors="coerce")
+    wrong = (numbers.isna() | (numbers % 1 != 0) | (numbers < 0)).any(axis=1)
     if wrong.any() or rows.empty:
         got = "no row with both"
         if wrong.any():
@@ -208,16 +208,16 @@ def _heads_of_table(table: pd.DataFrame, top: int | None, source: str) -> list[H
             f"{doing} got {got} for layer and head, expected whole numbers from 0; correct the "
             "file."
         )
-    places = places.astype(int)
+    numbers = numbers.astype(int)
     if top is not None:
-        places = _first_by_effect(places, rows, top, doing)
-    return [(int(layer), int(head)) for layer, head in places.to_numpy()]
+        numbers = _first_by_effect(numbers, rows, top, doing)
+    return [(int(layer), int(head)) for layer, head in numbers.to_numpy()]
 
 
 def _first_by_effect(
-    places: pd.DataFrame, rows: pd.DataFrame, top: int, doing: str
+    numbers: pd.DataFrame, rows: pd.DataFrame, top: int, doing: str
 ) -> pd.DataFrame:
-    """The `top` places with the largest mean effect; of equals the lower layer, then the lower
+    """The `top` heads with the largest mean effect; of equals the lower layer, then the lower
     head."""
     column = next((name for name in EFFECTS if name in rows), None)
     if column is None:
@@ -225,7 +225,7 @@ def _first_by_effect(
             f"{doing} none of the columns {', '.join(map(str, rows))} says how large the effect of "
             f"a head is, expected {' or '.join(EFFECTS)}; add it or leave --top out."
         )
-    effects = places.assign(effect=pd.to_numeric(rows[column], errors="coerce"))
+    effects = numbers.assign(effect=pd.to_numeric(rows[column], errors="coerce"))
     ordered = effects.groupby(["layer", "head"])["effect"].mean().dropna()
     if not 1 <= top <= len(ordered):
         raise InputError(

@@ -248,14 +248,14 @@ def _model(job: _Job) -> Model:
         return model
 
 
-def _word_task(job: _Job, place: str, sentences: Sequence[Sentence]) -> tuple[str, WordRecord]:
-    return place, measure_word(_model(job), sentences, controls=job.controls, seed=job.seed)
+def _word_task(job: _Job, file: str, sentences: Sequence[Sentence]) -> tuple[str, WordRecord]:
+    return file, measure_word(_model(job), sentences, controls=job.controls, seed=job.seed)
 
 
 def _sets_task(
-    job: _Job, place: str, sentences: Sequence[Sentence], order: Any, depth: int
+    job: _Job, file: str, sentences: Sequence[Sentence], order: Any, depth: int
 ) -> tuple[str, SetRecord]:
-    return place, measure_sets(_model(job), sentences, order, depth=depth, seed=job.seed)
+    return file, measure_sets(_model(job), sentences, order, depth=depth, seed=job.seed)
 
 
 def _key(model: Model, job: _Job, corpus: Corpus) -> str:
@@ -271,13 +271,13 @@ def _measure_words(
     report: Callable[[float], None],
 ) -> None:
     """Makes the records that are not there, or not whole."""
-    places = {f"{number:06}.word": rows for number, rows in enumerate(by_word.values())}
-    missing = {place: rows for place, rows in places.items() if not is_whole(folder / place)}
-    done = len(places) - len(missing)
-    for place, record in run(_word_task, [(job, *item) for item in missing.items()]):
-        write_record(folder / place, record)
+    files = {f"{number:06}.word": rows for number, rows in enumerate(by_word.values())}
+    missing = {file: rows for file, rows in files.items() if not is_whole(folder / file)}
+    done = len(files) - len(missing)
+    for file, record in run(_word_task, [(job, *item) for item in missing.items()]):
+        write_record(folder / file, record)
         done += 1
-        report(done / len(places))
+        report(done / len(files))
 
 
 def _measure_sets(
@@ -289,16 +289,16 @@ def _measure_sets(
 ) -> list[SetRecord]:
     """What the leading heads of all other words do for every word with a clear gap."""
     number = {word: index for index, word in enumerate(by_word)}
-    places = []
+    files = []
     tasks = []
     for word, order in summary.left_out_orders.items():
-        place = f"{number[word]:06}-{content_key(summary.depth, order)}.sets"
-        places.append(folder / place)
-        if not is_whole(folder / place, SetRecord):
-            tasks.append((job, place, by_word[word], order, summary.depth))
-    for place, record in run(_sets_task, tasks):
-        write_record(folder / place, record)
-    return [read_record(place, SetRecord) for place in places]
+        file = f"{number[word]:06}-{content_key(summary.depth, order)}.sets"
+        files.append(folder / file)
+        if not is_whole(folder / file, SetRecord):
+            tasks.append((job, file, by_word[word], order, summary.depth))
+    for file, record in run(_sets_task, tasks):
+        write_record(folder / file, record)
+    return [read_record(file, SetRecord) for file in files]
 
 
 def _left_out(corpus: Corpus, measured: Iterator[WordRecord]) -> pd.DataFrame:

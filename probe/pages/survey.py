@@ -252,7 +252,7 @@ def lines(findings: SurveyFindings) -> Section:
         drawn["general"] = at(head.general) if head.comparison else ""
         rows.append(_head_row(head) | {"drawn": drawn})
     step = _tick_step(high - low)
-    ticks = [step * place for place in range(int(np.ceil(low / step)), int(high / step) + 1)]
+    ticks = [step * number for number in range(int(np.ceil(low / step)), int(high / step) + 1)]
     return {"rows": rows, "ticks": [(at(tick), percent(tick)) for tick in ticks], "zero": at(0.0)}
 
 

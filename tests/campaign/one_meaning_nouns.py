@@ -17,15 +17,18 @@ the three words. The exit status is 1 where that does not hold.
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pandas as pd
+import torch
 from handmade import corpus_of
 
 import probe
 from probe.errors import InputError
+from probe.evidence import controls
 from probe.evidence.controls import candidates
 from probe.evidence.material import WORDS, prepare, sentences_of
 from probe.evidence.tables import evidence, p_in_untrained
@@ -39,6 +42,9 @@ from probe.evidence.word import (
 from probe.model.find import PACKAGED
 from probe.model.load import read_weights, untrained
 from probe.model.model import Model
+from probe.model.tokens import TargetText
+from probe.model.weights import Weights
+from probe.patching.tokens import ReplacedStates, replace_tokens
 from probe.provenance import write_atomically
 from probe.stats.verdicts import GATE, LEVEL
 from probe.text import lexicon
@@ -118,6 +124,43 @@ def studies_of(
     yield from rows.values()
 
 
+def remembering() -> Callable[..., ReplacedStates]:
+    """`replace_tokens` of one model, which computes a text with a noun once: all nouns of a word
+    are compared with nearly the same others in the same sentences."""
+    known: dict[tuple[object, ...], torch.Tensor] = {}
+
+    def replaced(
+        weights: Weights,
+        texts: Sequence[TargetText],
+        variants: Sequence[Sequence[int]],
+        *,
+        parts: Sequence[str],
+    ) -> ReplacedStates:
+        around = [
+            (text.ids[: text.at + 1 - len(variants[0])], text.ids[text.at + 1 :]) for text in texts
+        ]
+        missing = {
+            (row, number)
+            for row, others in enumerate(around)
+            for number, variant in enumerate(variants)
+            if (others, tuple(variant)) not in known
+        }
+        rows = sorted({row for row, _ in missing})
+        numbers = sorted({number for _, number in missing})
+        if missing:
+            chosen = [variants[number] for number in numbers]
+            resid = replace_tokens(weights, [texts[row] for row in rows], chosen, parts=parts).resid
+            for index, row in enumerate(rows):
+                for variant, states in zip(chosen, resid[index], strict=True):
+                    known[around[row], tuple(variant)] = states.clone()
+        by_row = [[known[others, tuple(variant)] for variant in variants] for others in around]
+        resid = torch.stack([torch.stack(states) for states in by_row])
+        nothing = resid.new_empty(len(texts), len(variants), 0)
+        return ReplacedStates(resid, nothing, nothing)
+
+    return replaced
+
+
 def models_at_hand(names: Sequence[str]) -> Iterator[str]:
     """Those of the models that ship or whose package is installed."""
     for name in names:
@@ -173,11 +216,13 @@ def main() -> int:
         model = probe.load(name)
         random_model = untrained(model, seed=0)
         for word in chosen.words:
+            remembered = remembering()
             for noun in (word, *nouns_for(model, word, chosen.nouns)):
                 if (model.name, word, noun) in done:
                     continue
                 try:
-                    rows += studies_of(model, random_model, word, noun)
+                    with patch.object(controls, "replace_tokens", remembered):
+                        rows += studies_of(model, random_model, word, noun)
                 except InputError as error:
                     print(f"{model.name}, {noun} for {word}: {error}", flush=True)
                     continue

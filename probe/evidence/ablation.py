@@ -45,6 +45,7 @@ from probe.evidence.centroids import (
     cosines,
     fit_centroids,
     macro_f1,
+    macro_f1_of_draws,
 )
 from probe.evidence.material import Material
 from probe.model.tokens import TargetText
@@ -66,7 +67,8 @@ COLUMNS = (
     *("word", "kind", "depth", "label", "tested", "accuracy", "accuracy_without"),
     *("fall", "fall_low", "fall_high", "random_sets", "random_fall", "random_least"),
     *("random_most", "beyond_random", "beyond_random_low", "beyond_random_high"),
-    *("macro_f1", "macro_f1_without", "random_macro_f1"),
+    *("macro_f1", "macro_f1_without", "macro_f1_fall", "macro_f1_fall_low", "macro_f1_fall_high"),
+    "random_macro_f1",
 )
 
 # What heads to take out can be given as: names, a file or a table with the columns layer and head.
@@ -274,9 +276,9 @@ class Accuracies(NamedTuple):
     the one chosen in training.
 
     `intact: depth` and `fall: kind 1 + random depth`, the accuracy and what is lost of it ·
-    `intact_f1: depth` and `f1: kind 1 + random depth`, macro-F1 · `draws: 2 draw kind depth`,
-    bootstrap draws of the fall of the set asked for, and of what it is beyond the mean random set ·
-    `tested` sentences, `units` of them that are drawn as a whole, `words` added up.
+    `intact_f1: depth` and `f1: kind 1 + random depth`, macro-F1 · `draws: 3 draw kind depth`,
+    bootstrap draws of the fall of the set asked for, of what it is beyond the mean random set, and
+    of the fall in macro-F1 · `tested` sentences, `units` of them that are drawn as a whole, `words` added up.
     """
 
     intact: Array
@@ -411,12 +413,14 @@ def compare(
     drawn /= drawn.sum(1, keepdims=True)
     compared = np.stack([lost[:, 0], lost[:, 0] - lost[:, 1:].mean(1)])  # 2 kind sentence depth
     draws = np.einsum("wn,cknd->cwkd", drawn, compared, optimize=True)
+    intact_f1 = macro_f1_of_draws(gold, predicted.T, drawn)  # draw depth
+    f1 = macro_f1_of_draws(gold, predicted_without[:, 0].swapaxes(-1, -2), drawn)
     return Accuracies(
         intact=right.mean(0),
         fall=lost.mean(2),
         intact_f1=macro_f1(gold, predicted.T),
         f1=macro_f1(gold, predicted_without.swapaxes(-1, -2)),
-        draws=draws,
+        draws=np.concatenate([draws, (intact_f1[:, None] - f1)[None]]),
         tested=len(gold),
         units=len(set(units)),
     )
@@ -462,7 +466,8 @@ def mean(total: Accuracies) -> Accuracies:
 def rows(word: str | None, accuracies: Accuracies) -> list[Mapping[str, object]]:
     """A row per kind and depth; `word` is None for the mean over words."""
     fall = accuracies.fall
-    estimate = np.stack([fall[:, 0], fall[:, 0] - fall[:, 1:].mean(1)])  # 2 kind depth
+    f1_fall = accuracies.intact_f1 - accuracies.f1[:, 0]
+    estimate = np.stack([fall[:, 0], fall[:, 0] - fall[:, 1:].mean(1), f1_fall])  # 3 kind depth
     low, high = resampling.interval(
         accuracies.draws.swapaxes(0, 1), estimate, units=accuracies.units
     )
@@ -480,7 +485,8 @@ def rows(word: str | None, accuracies: Accuracies) -> list[Mapping[str, object]]
                 *(estimate[0][here], low[0][here], high[0][here]),
                 *(len(random), random.mean(), random.min(), random.max()),
                 *(estimate[1][here], low[1][here], high[1][here]),
-                *(accuracies.intact_f1[depth], f1[0], f1[1:].mean()),
+                *(accuracies.intact_f1[depth], f1[0]),
+                *(estimate[2][here], low[2][here], high[2][here], f1[1:].mean()),
             )
             made.append(dict(zip(COLUMNS, values, strict=True)))
     return made

@@ -77,6 +77,23 @@ def macro_f1(gold: Senses, predicted: Senses) -> Array:
     return np.asarray(np.mean(scores, axis=0))
 
 
+def macro_f1_of_draws(gold: Senses, predicted: Senses, drawn: Array) -> Array:
+    """`macro_f1` of bootstrap draws, over the senses that are in a draw.
+
+    `n, ... n, draw n -> draw ...`; `drawn` holds the weight of every sentence in every draw.
+    """
+    scores = []
+    for sense in np.unique(gold):
+        in_gold = (gold == sense).astype(float)
+        in_predicted = (predicted == sense).astype(float)
+        hits = np.tensordot(drawn, in_gold * in_predicted, ([1], [-1]))
+        times_in_gold = (drawn @ in_gold).reshape(-1, *[1] * (hits.ndim - 1))
+        times = times_in_gold + np.tensordot(drawn, in_predicted, ([1], [-1]))
+        absent = np.full_like(hits, np.nan)
+        scores.append(np.divide(2 * hits, times, out=absent, where=times_in_gold > 0))
+    return np.asarray(np.nanmean(scores, axis=0))
+
+
 def unit_vectors(vectors: Tensor) -> Tensor:
     """In float64, of length 1; a vector of zeros stays one."""
     return torch.nn.functional.normalize(vectors.double(), dim=-1, eps=SMALLEST_NORM)

@@ -176,7 +176,8 @@ def without_sentences(evaluation: "Evaluation") -> list[str]:
             f"Without {names} at the word ({replacement} instead), accuracy at the {row['label']} "
             f"is {100 * row['accuracy_without']:.1f} %, with them {100 * row['accuracy']:.1f} % "
             f"(macro-F1 {100 * row['macro_f1_without']:.1f} % and {100 * row['macro_f1']:.1f} %): "
-            f"it falls by {_points(row)} percentage points. Without random sets of as many other "
+            f"it falls by {_points(row)} percentage points, macro-F1 by "
+            f"{_points(row, 'macro_f1_fall')}. Without random sets of as many other "
             f"heads a layer ({row['random_sets']} sets) it falls by "
             f"{decimal(100 * row['random_fall'], 1)} on average, by "
             f"{decimal(100 * row['random_most'], 1)} at most."
@@ -202,12 +203,12 @@ def _without(
     return list(zip(*by_kind, strict=True))
 
 
-def _points(row: Mapping[str, Any]) -> str:
-    """The fall of an accuracy in percentage points, with its interval."""
+def _points(row: Mapping[str, Any], fall: str = "fall") -> str:
+    """The fall of a score in percentage points, with its interval."""
     from probe.stats.numbers import decimal, interval
 
-    low, high = (100 * row[f"fall_{end}"] for end in ("low", "high"))
-    return f"{decimal(100 * row['fall'], 1)} {interval(low, high, 1)}"
+    low, high = (100 * row[f"{fall}_{end}"] for end in ("low", "high"))
+    return f"{decimal(100 * row[fall], 1)} {interval(low, high, 1)}"
 
 
 def _scores(row: Mapping[Any, float], prefix: str = "") -> list[str]:

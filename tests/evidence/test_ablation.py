@@ -224,6 +224,18 @@ def test_the_interval_is_that_of_paired_differences_over_sentences():
         rows["macro_f1"].iloc[-1],
         f1_score(gold, intact[chosen, np.arange(sentences)], average="macro"),
     )
+    rows_drawn = rng.integers(0, sentences, (400, sentences))
+    falls = [
+        f1_score(gold[row], intact[1][row], average="macro")
+        - f1_score(gold[row], wrong[0, 0, row, 1], average="macro")
+        for row in rows_drawn
+    ]
+    assert np.isclose(rows["macro_f1_fall"].iloc[1], rows["macro_f1"].iloc[1] - scores[1])
+    assert np.allclose(
+        rows[["macro_f1_fall_low", "macro_f1_fall_high"]].iloc[1],
+        np.quantile(falls, [0.025, 0.975]),
+        atol=0.25 * np.std(falls),
+    )
     assert np.allclose(rows["random_most"].iloc[:depths], difference[1:].mean(1).max(0))
     assert np.allclose(rows["random_least"].iloc[:depths], difference[1:].mean(1).min(0))
 

@@ -4,18 +4,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from checkpoints import change_tensors
 from handmade import (
     CUES,
     NOUNS,
     SENSES,
+    TO_BOS,
+    TO_CUE,
     WORD,
+    Head,
     make_handmade,
     make_sentences,
     resolver,
     resolver_encoder,
     resolver_model,
+    write_vector,
 )
 from plain_survey import plain_word
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import probe
@@ -245,3 +252,62 @@ def test_sets_the_planted_head_alone_does_what_all_do():
     last = measure_sets(model, FOUR, [*others, place], depth=layers)
     np.testing.assert_allclose(last.left_out / last.whole, 0, atol=0.1)
     np.testing.assert_allclose(last.own / last.whole, 1, atol=0.1)
+
+
+# --- heads for some of the words ------------------------------------------------------------------
+
+A, B, C = (0, 1), (1, 0), (1, 3)
+
+
+@pytest.fixture(scope="module")
+def two_kinds_of_words(tmp_path_factory):
+    """A model in which head A moves every second one of sixteen words, head B the others and head C
+    all, each by half of what is moved, and the survey of the words."""
+    words = NOUNS[:16]
+    ask_one, ask_other = {"is_target": 8.0}, {"marker": 8.0}
+    find = TO_CUE[1]
+    gives = (({"sense": 1.0}, {"resolved": 3.0}),)
+    heads = [
+        Head(*A, ((ask_one, find), TO_BOS), gives),
+        Head(*B, ((ask_other, find), TO_BOS), gives),
+        Head(*C, ((ask_one | ask_other, find), TO_BOS), gives),
+    ]
+    folder = make_handmade(tmp_path_factory.mktemp("models") / "kinds", heads, seed=4)
+    embedding = load_file(folder / "model.safetensors")["transformer.wte.weight"].clone()
+    ids = probe.load(folder).tokenizer.convert_tokens_to_ids(list(words))
+    for number, row in enumerate(ids):
+        feature = ("is_target", "marker")[number % 2]
+        embedding[row] += torch.tensor(write_vector({feature: 1.0}), dtype=embedding.dtype)
+    change_tensors(folder, {"transformer.wte.weight": embedding})
+    sentences = []
+    for word in words:
+        longer = len(word) - len(WORD)
+        for row in FOUR:
+            text = row.text[: row.start] + word + row.text[row.end :]
+            sentences.append(replace(row, word=word, text=text, end=row.end + longer))
+    return probe.survey(folder, sentences, controls=())
+
+
+def test_heads_for_half_of_the_words_differ_between_words_and_one_for_all_does_not(
+    two_kinds_of_words,
+):
+    depth = two_kinds_of_words.depth
+    for number, record in enumerate(two_kinds_of_words.records()):
+        of_gap = record.net[..., depth] / record.gap[depth]
+        own, other = ((A, B), (B, A))[number % 2]
+        assert of_gap[own] == pytest.approx(0.5, abs=0.05)
+        assert of_gap[C] == pytest.approx(0.5, abs=0.05)
+        assert of_gap[other] == pytest.approx(0, abs=0.02)
+    heads = two_kinds_of_words.frames["survey_heads"].set_index(["layer", "head"])
+    assert heads.loc[[A, B], "between_words"].between(0.2, 0.3).all()  # 0 and 1/2 of the gap
+    assert heads.loc[C, "between_words"] < 0.03
+    assert heads.loc[C, "effect"] == pytest.approx(0.5, abs=0.03)
+    assert heads.loc[[A, B], "effect"].tolist() == pytest.approx([0.25, 0.25], abs=0.03)
+    others = heads.drop([A, B, C])
+    assert others["effect"].abs().max() < 0.02
+
+
+def test_the_head_for_all_words_is_found_without_each_word(two_kinds_of_words):
+    carried = two_kinds_of_words.frames["survey_carry_over"].set_index("k")
+    assert carried.loc[1, "others"] == pytest.approx(0.5, abs=0.05)
+    assert carried.loc[1, "random_high"] < 0.4 and carried.loc[1, "own"] >= 0.45

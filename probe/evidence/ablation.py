@@ -278,7 +278,8 @@ class Accuracies(NamedTuple):
     `intact: depth` and `fall: kind 1 + random depth`, the accuracy and what is lost of it ·
     `intact_f1: depth` and `f1: kind 1 + random depth`, macro-F1 · `draws: 3 draw kind depth`,
     bootstrap draws of the fall of the set asked for, of what it is beyond the mean random set, and
-    of the fall in macro-F1 · `tested` sentences, `units` of them that are drawn as a whole, `words` added up.
+    of the fall in macro-F1 · `tested` sentences, `units` of them that are drawn as a whole, `words`
+    added up.
     """
 
     intact: Array

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from altair.utils import schemapi
 from browser import chromium, opening, sharing
 from checkpoints import make_checkpoint
 from example_study import make_study
@@ -19,6 +20,10 @@ from probe.model.model import Model
 
 # Two workers on two cores: torch's own threads would only get in each other's way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Altair holds a finished chart against its schema in `to_dict`, as tests/charts do with every one;
+# the parts of it need not be as they are made.
+schemapi.DEBUG_MODE = False
 
 
 # A file stays with one worker, so the longest come first: one that came last would keep the others

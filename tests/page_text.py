@@ -1,9 +1,12 @@
 """What the templates of a report say, as one line of plain text: for tests of sentences."""
 
 import html
+import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
+import altair as alt
 from jinja2 import nodes
 
 from probe.evidence.findings import findings, head_finding, rows_by_word, word_findings
@@ -16,6 +19,16 @@ ENVIRONMENT = environment("report")
 def one_line(text: str) -> str:
     """Text without tags and line breaks; narrow spaces stay."""
     return re.sub(r"[ \n]+", " ", html.unescape(re.sub(r"<[^>]*>", "", text))).strip()
+
+
+def check_charts(page: Path) -> None:
+    """Every chart that a page draws follows the schema of Vega-Lite; to place one is not to check
+    it."""
+    text = page.read_text(encoding="utf-8")
+    specs = re.findall(r'data-for="chart-\d+">(.*?)</script>', text)
+    assert specs
+    for spec in specs:
+        alt.TopLevelSpec.validate(json.loads(spec))
 
 
 def macro(template: str, name: str) -> Callable[..., str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from example_study import make_study
+from page_text import check_charts
 
 import probe
 from probe.errors import InputError
@@ -64,6 +65,10 @@ def test_the_manifest_says_what_made_the_report_and_what_every_file_is(folder):
     for name, digest in manifest["files"].items():
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
     assert set(manifest["files"]) == {path.name for path in folder.iterdir()} - {"manifest.json"}
+
+
+def test_every_chart_of_the_page_follows_its_schema(report_page):
+    check_charts(report_page)
 
 
 def test_two_reports_of_one_study_are_the_same_bytes_but_for_the_time(folder, tmp_path):

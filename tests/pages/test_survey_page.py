@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from browser import MARKS, check_look, unfold
 from example_survey import make_survey
-from page_text import one_line
+from page_text import check_charts, one_line
 
 import probe
 from probe.display import html_of
@@ -125,6 +125,10 @@ def test_kinds_and_numbers_of_the_file_are_told(survey, survey_page):
     assert "homonym (12 words) and polyseme (12): no difference in the gap was shown" in text
     assert "No head was shown to do more for one of the two" in text
     assert "The words' gaps against relatedness: Spearman's ρ =" in text
+
+
+def test_every_chart_of_the_page_follows_its_schema(survey_page):
+    check_charts(survey_page)
 
 
 def test_nothing_is_said_to_resolve(survey_page):

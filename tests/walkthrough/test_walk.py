@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from families import family_model
+from page_text import check_charts
 
 import probe
 from probe.model import attention
@@ -261,6 +262,7 @@ def test_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
     assert names == {"walk.html", "manifest.json"} | tables
     for name in names - {"manifest.json"}:
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    check_charts(first / "walk.html")
     made = json.loads((first / "manifest.json").read_text())
     assert made["options"]["word"] == "bank" and set(made["files"]) == names - {"manifest.json"}
     assert len(pd.read_parquet(first / "values.parquet")) == walked.at + 1

@@ -29,30 +29,28 @@ schemapi.DEBUG_MODE = False
 # A file stays with one worker, so the longest come first: one that came last would keep the others
 # waiting.
 LONGEST = (
-    *(
-        "evidence/test_study.py",
-        "patching/test_positions.py",
-        "analyses/test_analyses.py",
-        "package/test_docs.py",
-    ),
-    *(
-        "walkthrough/test_walk_families.py",
-        "patching/test_paths.py",
-        "model/test_check.py",
-        "evidence/test_survey_run.py",
-    ),
-    *(
-        "pages/test_page.py",
-        "pages/test_walk_page.py",
-        "evidence/test_planted.py",
-        "evidence/test_known_answers.py",
-    ),
-    *(
-        "model/test_fused.py",
-        "patching/test_both_ways.py",
-        "evidence/test_real_model.py",
-        "charts/test_charts.py",
-    ),
+    "pages/test_page.py",
+    "package/test_docs.py",
+    "evidence/test_planted.py",
+    "evidence/test_real_model.py",
+    "walkthrough/test_walk_families.py",
+    "patching/test_positions.py",
+    "patching/test_paths.py",
+    "model/test_check.py",
+    "evidence/test_study.py",
+    "evidence/test_survey_kills.py",
+    "pages/test_walk_page.py",
+    "explorer/test_notebook.py",
+    "explorer/test_explore_load.py",
+    "explorer/test_explore_page.py",
+    "evidence/test_controls.py",
+    "analyses/test_analyses.py",
+    "package/test_examples.py",
+    "walkthrough/test_walk_senses.py",
+    "evidence/test_survey_run.py",
+    "patching/test_both_ways.py",
+    "model/test_fused.py",
+    "charts/test_charts.py",
 )
 
 

@@ -2,6 +2,7 @@
 the import is written, and no files do so in a circle."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -68,9 +69,13 @@ def named_in_strings(path: Path) -> set[str]:
     return {text for text in dotted if text.removeprefix("probe.") in MODULES}
 
 
-GRAPH = {
-    name: own(imports_of(path) | named_in_strings(path)) - {name} for name, path in MODULES.items()
-}
+@cache  # not while every worker collects: it reads every file
+def graph() -> dict[str, set[str]]:
+    """The modules of the project that each one imports."""
+    return {
+        name: own(imports_of(path) | named_in_strings(path)) - {name}
+        for name, path in MODULES.items()
+    }
 
 
 def package_of(name: str) -> str:
@@ -81,10 +86,10 @@ def test_every_file_stands_in_a_package() -> None:
     assert {package_of(name) for name in MODULES} == set(PACKAGES)
 
 
-@pytest.mark.parametrize("name", sorted(GRAPH))
+@pytest.mark.parametrize("name", sorted(MODULES))
 def test_imports_point_to_packages_before(name: str) -> None:
     later = PACKAGES[PACKAGES.index(package_of(name)) + 1 :]
-    upwards = sorted(other for other in GRAPH[name] if package_of(other) in later)
+    upwards = sorted(other for other in graph()[name] if package_of(other) in later)
     assert upwards == [], f"{name} imports from a later package"
 
 
@@ -112,7 +117,7 @@ def circle_from(name: str, graph: dict[str, set[str]]) -> list[str]:
 
 
 def test_no_files_import_each_other_in_a_circle_and_one_would_be_found() -> None:
-    assert [circle for name in sorted(GRAPH) if (circle := circle_from(name, GRAPH))] == []
+    assert [circle for name in sorted(MODULES) if (circle := circle_from(name, graph()))] == []
     assert circle_from("a", {"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
 
 

@@ -114,6 +114,8 @@ MADE: dict[str, tuple[str, str, dict[str, object]]] = {
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0}
 YARN |= {"original_max_position_embeddings": 10, "beta_fast": 3.0}
+MODERNBERT = HIDDEN | NAMED | {"hidden_size": 32, "max_position_embeddings": 40}
+MODERNBERT |= {"local_attention": 10, "cls_token_id": 0, "sep_token_id": 0}
 EXPERTS = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
 MADE |= {
     "gemma": ("GemmaConfig", "GemmaForCausalLM", HIDDEN | GROUPED | {"head_dim": 6}),
@@ -228,6 +230,8 @@ MADE |= {
         {"vocab_size": VOCABULARY, "n_layers": LAYERS, "n_heads": HEADS, "dim": 28}
         | {"hidden_dim": 36, "max_position_embeddings": 40},
     ),
+    "modernbert": ("ModernBertConfig", "ModernBertForMaskedLM", MODERNBERT),
+    "modernbert-decoder": ("ModernBertDecoderConfig", "ModernBertDecoderForCausalLM", MODERNBERT),
     "mt5": ("MT5Config", "MT5ForConditionalGeneration", T5),
     "mbart": (
         "MBartConfig",
@@ -237,7 +241,7 @@ MADE |= {
     "pegasus": ("PegasusConfig", "PegasusForConditionalGeneration", BART | MARIAN),
 }
 PAIRED = ("t5", "bart", "marian", "mt5", "mbart", "pegasus")
-ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert")
+ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "modernbert")
 # How many heads hold the keys and values of the four.
 KV_HEADS = {kind: 2 if "num_key_value_heads" in sizes else 4 for kind, (*_, sizes) in MADE.items()}
 KV_HEADS |= dict.fromkeys(("falcon", "gpt_bigcode"), 1)
@@ -274,6 +278,7 @@ MARKS = {
 }
 MARKS |= {"marian": ("", "</s>"), "llama": ("<s>", "")}
 MARKS |= {"mbart": MARKS["bart"], "pegasus": MARKS["t5"], "distilbert": MARKS["bert"]}
+MARKS |= {"modernbert": MARKS["bert"], "modernbert-decoder": ("[CLS]", "")}
 MARKS |= {"mt5": MARKS["t5"]} | dict.fromkeys(("xlm-roberta", "camembert"), MARKS["roberta"])
 
 

@@ -180,7 +180,7 @@ def stages_of(weights: Weights, states: TargetStates, behind: int) -> Tensor:
     stage d_model`"""
     if not behind:
         return states.resid
-    final = forward.final_norm(weights, states.resid[:, -1].to(weights.device)).cpu()
+    final = forward.unembedding_input(weights, states.resid[:, -1].to(weights.device)).cpu()
     return torch.cat([states.resid, final[:, None].expand(-1, behind, -1)], dim=1)
 
 

@@ -236,12 +236,15 @@ def mask(scores: Tensor) -> Tensor:
     return scores.masked_fill(later, -math.inf)
 
 
-def sliding_window(scores: Tensor, window: int) -> Tensor:
-    """A local layer's mask: minus infinity where a key is `window` or more tokens before the query.
-    Shape unchanged."""
+def sliding_window(scores: Tensor, window: int, *, both_ways: bool = False) -> Tensor:
+    """A local layer's mask: minus infinity where a key is `window` or more tokens before the query;
+    read `both_ways`, where it is more than `window` tokens from it. Shape unchanged."""
     query_pos, key_pos = scores.shape[-2:]
     every = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device)
-    outside = every.tril(key_pos - query_pos - window)
+    own = key_pos - query_pos  # the diagonal on which a query meets its own key
+    outside = every.tril(own - window)
+    if both_ways:
+        outside = every.tril(own - window - 1) | every.triu(own + window + 1)
     return scores.masked_fill(outside, -math.inf)
 
 

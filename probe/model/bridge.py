@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -289,8 +290,8 @@ def boot_model(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
 
 
 def _register_adapter(family: Family) -> str:
-    """An adapter made from the row of an encoder that norms the sum, for TransformerLens to find by
-    the name that comes back."""
+    """An adapter made from the row of an encoder, for TransformerLens to find by the name that is
+    given back."""
     from transformer_lens.factories import architecture_adapter_factory as factory
     from transformer_lens.model_bridge import generalized_components as components
     from transformer_lens.model_bridge.supported_architectures.bert import BertArchitectureAdapter
@@ -300,7 +301,7 @@ def _register_adapter(family: Family) -> str:
         return name
     (attention,) = family.attentions
     parts = {role: part for role, (part, _) in attention.parts.items()}
-    attention_module = parts["q"].rpartition(".")[0]
+    module = parts["o"].rpartition(".")[0]
 
     class RowAdapter(BertArchitectureAdapter):
         """BERT's, with the modules where the row says that they are."""
@@ -316,11 +317,31 @@ def _register_adapter(family: Family) -> str:
                 return components.NormalizationBridge(name=name, config=self.cfg, **native)
 
             heads = {
-                role: linear(parts[role].removeprefix(attention_module + ".")) for role in "qkvo"
+                role: linear(part.removeprefix(module + "."))
+                for role, part in parts.items()
+                if role in ("q", "k", "v", "qkv", "o")
+            }
+            attn: Any
+            if "qkv" in heads:
+                attn = components.JointQKVPositionEmbeddingsAttentionBridge(
+                    name=module,
+                    config=self.cfg,
+                    split_qkv_matrix=partial(_thirds, name=heads["qkv"].name),
+                    submodules=heads,
+                )
+                attn.is_causal = False
+            else:
+                attn = components.AttentionBridge(name=module, config=self.cfg, submodules=heads)
+            hidden = parts["gate_up" if "gate_up" in parts else "in"]
+            outside = {
+                "embed": (components.EmbeddingBridge, family.embed),
+                "pos_embed": (components.PosEmbedBridge, family.position_table),
             }
             self.component_mapping = {
-                "embed": components.EmbeddingBridge(name=family.prefix + family.embed),
-                "pos_embed": components.PosEmbedBridge(name=family.prefix + family.position_table),
+                name: component(name=family.prefix + held)
+                for name, (component, held) in outside.items()
+                if held
+            } | {
                 "embed_ln": norm(family.prefix + family.embedding_norm),
                 "blocks": components.BlockBridge(
                     name=family.prefix + attention.layers.removesuffix(".{}."),
@@ -331,13 +352,11 @@ def _register_adapter(family: Family) -> str:
                     submodules={
                         "ln1": norm(parts["norm"]),
                         "ln2": norm(parts["norm_mlp"]),
-                        "attn": components.AttentionBridge(
-                            name=attention_module, config=self.cfg, submodules=heads
-                        ),
+                        "attn": attn,
                         "mlp": components.MLPBridge(
                             name=None,
                             config=self.cfg,
-                            submodules={"in": linear(parts["in"]), "out": linear(parts["out"])},
+                            submodules={"in": linear(hidden), "out": linear(parts["out"])},
                         ),
                     },
                 ),
@@ -352,6 +371,18 @@ def _register_adapter(family: Family) -> str:
     factory.SUPPORTED_ARCHITECTURES[name] = RowAdapter
     factory.ArchitectureAdapterFactory.register_adapter(name, RowAdapter)
     return name
+
+
+def _thirds(attention: Any, *, name: str) -> tuple[torch.nn.Linear, ...]:
+    """Queries, keys and values of a product of all three as products of their own."""
+    whole = getattr(attention, name).weight
+    products = []
+    for part in whole.chunk(3):
+        rows, columns = part.shape
+        product = torch.nn.Linear(columns, rows, bias=False, device="meta")
+        product.weight = torch.nn.Parameter(part, requires_grad=False)
+        products.append(product)
+    return tuple(products)
 
 
 def in_short(error: BaseException) -> str:

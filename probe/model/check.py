@@ -303,7 +303,7 @@ def _attention_rows(
             memory=hooked["memory"].to(EXACT) if "memory" in hooked else None,
             pattern=hooked["pattern"] if rounded else None,
         )
-    for name, formula in formulas_of(attention, stack.config).items():
+    for name, formula in formulas_of(attention, stack.config, block).items():
         note = _replacement_note(attention, name)
         tolerance = None
         if rounded and (name == "pattern" or name in in_float32):
@@ -378,8 +378,9 @@ def _own_writes(model: Model, z: Tensor, attention: Attention, layer: int) -> Te
     return (project(alone.flatten(2)) - without_z).cpu()
 
 
-def formulas_of(attention: Attention, config: Config) -> dict[str, str]:
-    """The formula behind each quantity of an attention, in the order of the computation."""
+def formulas_of(attention: Attention, config: Config, block: Block) -> dict[str, str]:
+    """The formula behind each quantity of an attention of a layer, in the order of the
+    computation."""
     family = config.family
     read = "x" if attention.name != "cross" else "memory"
     bias = {}
@@ -387,7 +388,7 @@ def formulas_of(attention: Attention, config: Config) -> dict[str, str]:
         _, shape = attention.parts.get(role) or attention.parts["qkv"]
         bias[role] = f" + b_{role.upper()}" if "+" in shape else ""
     return {
-        "x": f"{family.norm}(E)" if family.norm_first else "E",
+        "x": f"{family.norm}(E)" if forward.norms_input(block, config) else "E",
         "q": f"x W_Q{bias['q']}",
         "k": f"{read} W_K{bias['k']}",
         "v": f"{read} W_V{bias['v']}",

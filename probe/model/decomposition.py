@@ -552,7 +552,8 @@ def logit_direction(trace: Trace, at: int | str, tokens: Sequence[int]) -> Logit
     dense, last_norm, activation = family.transform
     if dense:
         weight = weights.raw[dense + ".weight"].double()
-        bias = weights.raw[dense + ".bias"].double()
+        stored = weights.raw.get(dense + ".bias")
+        bias = normed.new_zeros(len(weight)) if stored is None else stored.double()
         hidden = weight @ normed + bias
         activated = getattr(attention, activation or config.activation)(hidden)
         direction = through_norm(direction, activated, last_norm, "norm bias of the head")

@@ -144,7 +144,7 @@ def score(weights: Weights, block: Block, q: Tensor, k: Tensor, bias: Tensor | N
     if bias is not None:
         scores = scores + bias.to(scores)
     if block.local:
-        scores = formulas.sliding_window(scores, config.window)
+        scores = formulas.sliding_window(scores, config.window, both_ways=not weights.causal)
     return formulas.mask(scores) if weights.causal else scores
 
 
@@ -263,10 +263,16 @@ def attend(
     return steps | attention_output(block, resid_pre, z, config)
 
 
-def attention_input(block: Block, resid_pre: Tensor, config: Config) -> Tensor:
-    """x, what attention reads of the stream: through the norm where the family has it in front.
-    Shape unchanged."""
-    if not config.family.norm_first:
+def norms_input(block: Block, config: Config) -> bool:
+    """Whether a norm stands in front of what this attention reads: in ModernBERT, which norms its
+    embeddings, not in the first layer."""
+    return config.family.norm_first and block.norm is not None
+
+
+def attention_input(block: Block, resid_pre: Tensor, config: Config, norm: Norm = norm) -> Tensor:
+    """x, what attention reads of the stream: through the norm where there is one in front. Shape
+    unchanged."""
+    if not norms_input(block, config):
         return resid_pre
     return norm(resid_pre, block.norm, block.norm_bias, config)
 
@@ -435,10 +441,17 @@ def transformed(weights: Weights, final: Tensor) -> Tensor:
     dense, last_norm, activation = weights.config.family.transform
     if not dense:
         return final
-    weight = weights.raw[dense + ".weight"].to(final)
-    bias = weights.raw[dense + ".bias"].to(final)
+    hidden = final @ weights.raw[dense + ".weight"].to(final).T
+    bias = weights.raw.get(dense + ".bias")
     activate = getattr(formulas, activation or weights.config.activation)
-    return _named_norm(weights, activate(final @ weight.T + bias), last_norm)
+    biased = hidden if bias is None else hidden + bias.to(final)
+    return _named_norm(weights, activate(biased), last_norm)
+
+
+def unembedding_input(weights: Weights, resid_post: Tensor) -> Tensor:
+    """What W_U reads of the last resid_post: behind the final norm and what a head has in front of
+    its last product. Shape unchanged."""
+    return transformed(weights, final_norm(weights, resid_post))
 
 
 def unembedding(weights: Weights, dtype: torch.dtype) -> Tensor:

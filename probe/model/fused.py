@@ -79,7 +79,9 @@ def position_tables(weights: Weights, n: int) -> PositionTables:
         own_bias = bias
         if local and n > config.window:  # a shorter text is read whole
             every = torch.zeros(n, n, dtype=weights.dtype, device=weights.device)
-            own_bias = mask(sliding_window(every, config.window)).expand(config.n_heads, n, n)
+            seen = sliding_window(every, config.window, both_ways=not weights.causal)
+            own_bias = mask(seen) if weights.causal else seen
+            own_bias = own_bias.expand(config.n_heads, n, n)
         cos, sin = _rotations(weights, n, local=local) if rotated else (None, None)
         layers[local, rotated] = LayerTables(cos, sin, own_bias)
     return PositionTables(layers)
@@ -191,7 +193,7 @@ def project(
     """
     config = weights.config
     own_tables = tables.of(block)
-    x = _norm(resid, block.norm, block.norm_bias, config) if config.family.norm_first else resid
+    x = forward.attention_input(block, resid, config, _norm)
     flat = _linear(x, *block.fused)
     heads = flat.unflatten(-1, (-1, config.d_head)).transpose(-2, -3)  # ... head pos d_head
     q, k, v = heads.split((config.n_heads, config.n_kv_heads, config.n_kv_heads), dim=-3)
@@ -370,7 +372,7 @@ def read_memory(weights: Weights, block: Block, resid: Tensor, memory: KeysValue
     """z of cross-attention, whose keys and values are constants. `batch variant live d_model -> ...
     head d_head`"""
     config = weights.config
-    x = _norm(resid, block.norm, block.norm_bias, config) if config.family.norm_first else resid
+    x = forward.attention_input(block, resid, config, _norm)
     q = _linear(x.flatten(1, 2), *block.queries).unflatten(-1, (config.n_heads, -1)).transpose(1, 2)
     z = functional.scaled_dot_product_attention(q, *memory, scale=scale_of(weights))
     return z.transpose(1, 2).unflatten(1, resid.shape[1:3])

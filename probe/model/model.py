@@ -37,6 +37,7 @@ ACTIVATIONS = {
 }
 ACTIVATIONS |= {"silu": "silu", "swish": "silu"}
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+BASES = ("rope_theta", "rotary_emb_base", "global_rope_theta")
 ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
@@ -91,9 +92,10 @@ class Config:
     of the encoder where there is a decoder, too; `n_kv_heads` heads hold keys and values;
     `has_head` is False when the checkpoint holds no language-model head; `special_tokens` says that
     the tokenizer puts its own, such as [CLS], `prepend_bos` that one is put in front instead.
-    Layers that are `local` see a sliding window of `window` tokens, their own among them.
-    `query_scalar` stands under the root in place of d_head; `attn_logit_softcapping` and
-    `final_logit_softcapping` bound scores and logits; 0 where there is none.
+    Layers that are `local` see a sliding window of `window` tokens, their own among them; where
+    they read both ways, so many on either side of their own. `query_scalar` stands under the root
+    in place of d_head; `attn_logit_softcapping` and `final_logit_softcapping` bound scores and
+    logits; 0 where there is none.
 
     A routed MLP gives a token to `n_chosen` of its `n_experts` experts, `d_mlp` wide each, and to a
     shared one of `d_shared`; `normed_shares` says that the shares of the chosen ones sum to 1.
@@ -421,12 +423,16 @@ def _windows(
     name, usual = keys.window
     if not name or raw.get(name, usual) is None:
         return 0, ()
-    window = size_from(raw.get(name, usual), name, where)
+    stated = size_from(raw.get(name, usual), name, where)
+    window = stated // 2 if keys.halved else stated
+    if not window:
+        raise refuse(where, f"{name} is {stated} in its config", "give one of at least 2")
     _require_layers(n_layers, keys, where)
     kinds: Any = raw.get(keys.kinds)
     every = raw.get(*keys.global_every)
     if kinds is None and isinstance(every, int) and every >= 0:
-        return window, tuple(not every or (layer + 1) % every > 0 for layer in range(n_layers))
+        ahead = 0 if keys.global_first else 1
+        return window, tuple(not every or (layer + ahead) % every > 0 for layer in range(n_layers))
     try:
         named = list(_kinds_of_layers(kinds))
         if len(named) != n_layers:
@@ -506,12 +512,7 @@ def _rotary(
     stated = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     local: Mapping[str, Any] = stated.get("sliding_attention") or {}
     whole = stated.get("full_attention") or stated
-    base = (
-        whole.get("rope_theta")
-        or raw.get("rope_theta")
-        or raw.get("rotary_emb_base")
-        or keys.rotary_base
-    )
+    base = whole.get("rope_theta") or next(filter(None, map(raw.get, BASES)), keys.rotary_base)
     local_base = local.get("rope_theta") or _above_0(raw, keys.local_base, where)
     for number in (base, local_base):
         if number != 0 and not _is_number(number):

@@ -257,8 +257,9 @@ def _named_shapes(config: Config, stored: Container[str]) -> Iterator[tuple[str,
             # the row lists both forms of MLP (T5): the config says which one the model has
             absent = ("in",) if config.gated else ("gate", "up")
         for layer in range(layers_of(attention, config)):
+            lacking = absent if layer else (*absent, *attention.not_in_first)
             for role, (name, shape) in attention.parts.items():
-                if role not in absent:
+                if role not in lacking:
                     numbers = range(config.n_experts) if "{}" in name else (None,)
                     for number in numbers:
                         yield attention.layers.format(layer) + name.format(number), shape

@@ -332,7 +332,7 @@ def run_variants(
     final = resid[row, :, at]
     if stages:
         for along in stages[len(tree) :]:
-            moved_by_stage.append(_moved(forward.final_norm(weights, final), along))
+            moved_by_stage.append(_moved(forward.unembedding_input(weights, final), along))
         return torch.stack(moved_by_stage, dim=2)
     return final if directions is None else (final - final[:, :1]) @ directions.T
 

@@ -67,8 +67,8 @@ def _swap(
             torch.cat([hidden, swapped], dim=1),
         )
         moved.append(_along(carried[row, :, at], stages[layer], len(weights.blocks)))
-    final = forward.final_norm(weights, carried[row, :, at])
     for direction in stages[len(weights.blocks) :]:
+        final = forward.unembedding_input(weights, carried[row, :, at])
         moved.append(_along(final, direction, len(weights.blocks)))
     return torch.stack(moved, dim=-1)
 

@@ -450,6 +450,7 @@ def _family_facts(scene: Scene) -> Block:
     return {
         "norm": config.family.norm,
         "norm_first": config.family.norm_first,
+        "first_unnormed": config.family.norm_first and not forward.norms_input(block, config),
         "norm_after_write": config.family.norm_after_write,
         "scaled": config.family.scaled,
         "cap": config.attn_logit_softcapping,

@@ -324,7 +324,7 @@ def _norm_step(view: AttentionView, layer: int) -> list[Step]:
     trace = view.attention
     block = view.weights.blocks[layer]
     x = forward.attention_input(block, trace.resid_pre[layer], view.weights.config)
-    if not view.family.norm_first:
+    if not forward.norms_input(block, view.weights.config):
         return [("x = E", forward.attention_input, x, trace.x[layer])]
     norm = view.family.norm
     return [(f"{norm}(E)", NORMS[norm], x, trace.x[layer])]

@@ -80,8 +80,8 @@ FAULTS = (
     Fault(
         "model/attention.py",
         "a window one token too long",
-        "query_pos - window)",
-        "query_pos - window - 1)",
+        "every.tril(own - window)",
+        "every.tril(own - window - 1)",
     ),
     Fault("model/attention.py", "scores over d_head", "/ math.sqrt(q.shape[-1])", "/ q.shape[-1]"),
     Fault(

@@ -119,6 +119,19 @@ def test_a_window_hides_what_is_further_back() -> None:
     assert torch.equal(attention.sliding_window(torch.zeros(5, 5), 5), torch.zeros(5, 5))
 
 
+def test_a_window_that_is_read_both_ways_has_so_many_keys_on_either_side() -> None:
+    seen = attention.sliding_window(torch.zeros(5, 5), 2, both_ways=True).isfinite()
+    assert [row.nonzero().flatten().tolist() for row in seen] == [
+        [0, 1, 2],
+        [0, 1, 2, 3],
+        [0, 1, 2, 3, 4],
+        [1, 2, 3, 4],
+        [2, 3, 4],
+    ]
+    last = attention.sliding_window(torch.zeros(2, 5), 1, both_ways=True).isfinite()
+    assert [row.nonzero().flatten().tolist() for row in last] == [[2, 3, 4], [3, 4]]
+
+
 def test_pairs_that_stand_side_by_side_are_turned_together_and_match_as_before(numbers) -> None:
     x, y, angles = (
         numbers(6, 10),

@@ -90,13 +90,15 @@ LIKE_LLAMA += ("jais2", "seed_oss", "ernie4_5", "bloom")
 ROUTED = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo")
 REPLACED |= {kind: set() for kind in (*LIKE_LLAMA, *ROUTED, "gpt_bigcode", "glm", "gpt_oss")}
 REPLACED |= {"flex_olmo": REPLACED["olmo2"]}
+REPLACED |= {"modernbert": set(), "modernbert-decoder": REPLACED["opt"]}
 # float32 whatever the type
 ROUNDED = {
     kind: {"pattern"}
     for kind in ("llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma2", "gemma3_text")
 }
 ROUNDED |= dict.fromkeys((*LIKE_LLAMA, "olmo3", "opt", "falcon", "phi"), ROUNDED["llama"])
-ROUNDED |= {"gpt_neox": {LOGITS[1][2]}, "phi3": {LOGITS[1][2]}}
+ROUNDED |= {"modernbert-decoder": ROUNDED["llama"]}
+ROUNDED |= {kind: {LOGITS[1][2]} for kind in ("gpt_neox", "phi3", "modernbert")}
 ROUNDED |= {kind: {"pattern", "mlp_out", "resid_post"} for kind in ROUTED}
 PLAIN_IS_ROUNDED = ("gpt_bigcode", "glm", "glm4", "gpt_oss")
 ROUNDED |= {kind: {"pattern", LOGITS[1][2]} for kind in PLAIN_IS_ROUNDED}
@@ -528,11 +530,17 @@ WRONG: dict[str, tuple[str, str, Callable[..., Tensor], str]] = {
     "interleaved groups": ("llama", "repeat_kv", interleaved_groups, "scores"),
     "Qwen's interleaved groups": ("qwen2", "repeat_kv", interleaved_groups, "scores"),
     "Qwen's mask": ("qwen2", "mask", lambda scores: scores, "scores"),
-    "no window": ("mistral", "sliding_window", lambda scores, window: scores, "scores"),
+    "no window": ("mistral", "sliding_window", lambda scores, window, **_: scores, "scores"),
+    "a window that looks back only": (
+        "modernbert",
+        "sliding_window",
+        lambda s, window, **_: true_sliding_window(s, window + 1),
+        "scores",
+    ),
     "a window one longer": (
         "gemma3_text",
         "sliding_window",
-        lambda s, window: true_sliding_window(s, window + 1),
+        lambda s, window, **both: true_sliding_window(s, window + 1, **both),
         "scores",
     ),
     "scores cut off": ("gemma2", "softcap", lambda x, bound: x.clamp(-bound, bound), "scores"),
@@ -559,7 +567,9 @@ def test_a_wrong_formula_is_named(
 ) -> None:
     model = family_model(kind, torch.float32 if kind in REPRESENTATIVES else torch.float64)
     monkeypatch.setattr(formulas, formula, wrong)
-    assert first_failure(certify(model, [TEXT])) == (FAMILIES[kind].attentions[0].name, 0, quantity)
+    layer = model.config.local.index(True) if formula == "sliding_window" else 0
+    stack = FAMILIES[kind].attentions[0].name
+    assert first_failure(certify(model, [TEXT])) == (stack, layer, quantity)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,8 @@ def outer_components(kind, depth):
     expected = [("token embedding", None)]
     expected += [("position embedding", None)] if family.positions == "learned" else []
     expected += [("token type embedding", None)] if family.type_table else []
-    expected += [("norm bias behind embedding", None)] if family.embedding_norm else []
+    biased = family.embedding_norm and family.biased
+    expected += [("norm bias behind embedding", None)] if biased else []
     for layer in range(depth):
         expected += (
             [(f"attention bias {layer}", layer)] if weights.blocks[layer].b_o is not None else []

@@ -92,6 +92,8 @@ def test_an_untied_llama_and_a_tied_one_are_both_taken(tmp_path: Path) -> None:
 
 OLDER = {"gpt_neox": {"rotary_pct": 0.25, "rotary_emb_base": 10000}}
 OLDER |= {"gemma3_text": {"rope_theta": 1e6, "rope_local_base_freq": 1e4}}
+THETAS = {"global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
+OLDER |= {"modernbert": THETAS | {"layer_types": None, "global_attn_every_n_layers": 3}}
 
 
 @pytest.mark.parametrize(("kind", "older"), OLDER.items())
@@ -210,15 +212,21 @@ def test_dynamic_positions_are_plain_as_far_as_a_text_may_go(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_which_layers_are_local_where_no_list_says_so(tmp_path: Path) -> None:
-    """Every sixth layer of a Gemma 3 is global, every second of a Gemma 2, none of a Mistral."""
+    """Every sixth layer of a Gemma 3 is global, every second of a Gemma 2, none of a Mistral; of a
+    ModernBERT the first of every three."""
     found = {}
-    for kind in ("gemma3_text", "gemma2", "mistral"):
+    for kind in ("gemma3_text", "gemma2", "mistral", "modernbert"):
         folder = make_family(tmp_path / kind, kind, num_hidden_layers=7, layer_types=None)
         edit_config(folder, layer_types=None)
         model = probe.load(folder)
         assert model.config.window == 5 and probe.certify(model).require().ok
         found[kind] = [layer for layer, local in enumerate(model.config.local) if not local]
-    assert found == {"gemma3_text": [5], "gemma2": [1, 3, 5], "mistral": []}
+    assert found == {
+        "gemma3_text": [5],
+        "gemma2": [1, 3, 5],
+        "mistral": [],
+        "modernbert": [0, 3, 6],
+    }
     folder = make_family(tmp_path / "whole", "mistral", sliding_window=None)
     assert probe.load(folder).config.local == ()
 
@@ -360,6 +368,13 @@ ABSURD = [
         "gptj",
         {"rotary_dim": None},
         "rotary_dim is None in its config; give a whole number of at least 1",
+    ),
+]
+ABSURD += [
+    (
+        "modernbert",
+        {"local_attention": 1},
+        "local_attention is 1 in its config; give one of at least 2",
     ),
 ]
 ROPE = {"full_attention": {"rope_type": "linear"}, "sliding_attention": {"rope_type": "default"}}
@@ -514,6 +529,12 @@ NOT_COVERED = [
         "gemma3_text",
         {"rope_parameters": ROPE | {"sliding_attention": {"rope_type": "linear"}}},
         "rope_type is 'linear' for its local layers, and only 'default' is certified there; load",
+    ),
+    ("modernbert", {"norm_bias": True}, "norm_bias is True in its config, and the from-scratch"),
+    (
+        "modernbert",
+        {"classifier_activation": "relu"},
+        "classifier_activation is 'relu' in its config, and the from-scratch check covers Modern",
     ),
     ("opt", {"do_layer_norm_before": False}, "do_layer_norm_before is False in its config, and"),
     ("opt", {"word_embed_proj_dim": 16}, "hidden_size is 28 and word_embed_proj_dim 16 in its"),

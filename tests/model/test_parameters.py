@@ -75,6 +75,7 @@ HEAD |= dict.fromkeys(("gemma", "vaultgemma", "arcee", "seed_oss", "ernie4_5"), 
 HEAD |= dict.fromkeys(("olmo3", "smollm3", "falcon", "phi", "stablelm", "starcoder2"), 32 * 8)
 HEAD |= dict.fromkeys(("nemotron", "jais2", "mixtral", "qwen2_moe", "olmoe"), 32 * 8)
 HEAD |= {"flex_olmo": 32 * 8, "qwen3_moe": 32 * 6, "gpt_oss": 32 * 6}
+HEAD |= dict.fromkeys(("modernbert", "modernbert-decoder"), 32 * 8)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ SMALL = (
     "olmo3",
     "starcoder2",
     "gpt_oss",
+    "modernbert",
+    "modernbert-decoder",
 )  # whose small models look back over five tokens only
 SINGLE = tuple(kind for kind in SINGLE if kind not in SMALL)
 CAUSAL = {kind: FAMILIES[kind].kind == "decoder" for kind in SINGLE}
@@ -461,3 +463,14 @@ class TestPage:
         assert page.inner_text('[data-slot="following"]').startswith(
             "L0H1 at “"
         )  # the address says what is followed
+
+
+def test_the_page_of_a_model_whose_first_layer_norms_nothing_says_so():
+    """Its windows reach five tokens, so the text is a short one."""
+    walked = probe.walk(family_model("modernbert"), "a river", word="river")
+    rows = walked.frames["agreement"].query("layer == 0")
+    assert rows["step"].iloc[0] == "x = E" and rows["error"].max() < 1e-5
+    page = render(walked, MADE)
+    assert "Layer 0 has no such norm: it reads the embeddings, which went through one" in page
+    other = render(walk_of("bloom"), MADE)
+    assert "Layer 0 has no such norm" not in other

@@ -60,6 +60,8 @@ FAMILIES: dict[str, Family] = {
     "xlm-roberta": encoders.XLM_ROBERTA,
     "camembert": encoders.CAMEMBERT,
     "distilbert": encoders.DISTILBERT,
+    "modernbert": encoders.MODERNBERT,
+    "modernbert-decoder": encoders.MODERNBERT_DECODER,
     "mt5": encoders.MT5,
     "mbart": encoders.MBART,
     "pegasus": encoders.PEGASUS,

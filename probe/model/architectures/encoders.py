@@ -1,6 +1,7 @@
-"""Encoders, BERT and RoBERTa, and encoder-decoders: T5, BART, Marian."""
+"""Encoders, BERT and its kin and ModernBERT, and encoder-decoders: T5, BART, Marian."""
 
 from dataclasses import replace
+from typing import Any
 
 from probe.model.architectures.family import (
     HIDDEN,
@@ -143,6 +144,85 @@ DISTILBERT = replace(
     ignored=("embeddings.position_ids",),
     adapter="by the row",
     gguf=None,
+)
+
+_NO_BIASES: dict[str, tuple[Any, ...]] = {
+    "norm_bias": (False,),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "classifier_bias": (False,),
+    "decoder_bias": (True,),
+    "classifier_activation": ("gelu",),
+}
+_GEGLU = {
+    "norm": ("attn_norm", "d"),
+    "o": ("attn.Wo", "d h"),
+    "gate_up": ("mlp.Wi", "2m d"),
+    "out": ("mlp.Wo", "d m"),
+    "norm_mlp": ("mlp_norm", "d"),
+}
+MODERNBERT = Family(
+    "ModernBERT",
+    "encoder",
+    ("ModernBertForMaskedLM",),
+    Keys(
+        HIDDEN,
+        ("norm_eps", 1e-5),
+        ("hidden_activation", "gelu"),
+        must=_NO_BIASES,
+        rotary_base=160000.0,
+        local_base=("local_rope_theta", 10000.0),
+        window=("local_attention", 128),
+        halved=True,
+        kinds="layer_types",
+        global_every=("global_attn_every_n_layers", 3),
+        global_first=True,
+    ),
+    headless=("ModernBertModel",),
+    prefix="model.",
+    gated=True,
+    positions="rotary",
+    plain_rounds=True,
+    attentions=(
+        Attention(
+            "",
+            pre_norm_hooks(),
+            "layers.{}.",
+            _GEGLU | {"qkv": ("attn.Wqkv", "hgg d")},
+            fused="by role",
+            not_in_first=("norm",),
+        ),
+    ),
+    embed="embeddings.tok_embeddings",
+    embedding_norm="embeddings.norm",
+    final_norm="final_norm",
+    unembed="decoder",
+    biased=False,
+    transform=("head.dense", "head.norm", "gelu"),
+    head_bias="decoder.bias",
+    adapter="by the row",
+)
+MODERNBERT_DECODER = replace(
+    MODERNBERT,
+    name="ModernBERT decoder",
+    kind="decoder",
+    architectures=("ModernBertDecoderForCausalLM",),
+    headless=("ModernBertDecoderModel",),
+    plain_rounds=False,
+    in_float32=("rotated", "softmax"),
+    attentions=(
+        Attention(
+            "",
+            without(pre_norm_hooks(), "scores"),
+            "layers.{}.",
+            _GEGLU | {role: (f"attn.{role}_proj", "h d") for role in "qkv"},
+            causal=True,
+            unreliable_hooks=recomputed(),
+            not_in_first=("norm",),
+        ),
+    ),
+    transform=("lm_head.dense", "lm_head.norm", "gelu"),
+    adapter="",
 )
 
 # What a cross-attention, behind which no MLP stands, has no hooks of.

@@ -32,9 +32,10 @@ class Attention:
 
     `hooks` maps quantities of a Trace to hooks within the block; `unreliable_hooks` maps quantities
     to hooks that hold something else. `layers` is the beginning of the raw names of a layer,
-    `parts` the raw name and shape of each weight behind it. `fused` says how a single tensor holds
-    queries, keys and values: all queries, then all keys, then all values, or the three of each head
-    together; one of "gate_up" holds the gate, then the other.
+    `parts` the raw name and shape of each weight behind it, `not_in_first` those that the first
+    layer does not have. `fused` says how a single tensor holds queries, keys and values: all
+    queries, then all keys, then all values, or the three of each head together; one of "gate_up"
+    holds the gate, then the other.
     """
 
     name: Literal["", "encoder", "decoder", "cross"]
@@ -44,6 +45,7 @@ class Attention:
     causal: bool = False
     unreliable_hooks: Mapping[str, Replacement] = field(default_factory=dict)
     fused: Literal["", "by role", "by head"] = ""
+    not_in_first: tuple[str, ...] = ()
 
     @property
     def blocks(self) -> str:
@@ -67,10 +69,11 @@ class Keys:
 
     `rotated` names the list that says which layers have rotary positions; where there is no such
     list all have but every so many-th, by the key beside it. `window` is how far local layers look
-    back; `kinds` names the list of what each layer is; where there is no such list every
-    `global_every`-th layer is global, none where it is 0. `query_scalar` is what stands under the
-    root in place of d_head; the caps bound scores and logits. With each goes what an absent key
-    means.
+    back, or, where it is `halved`, how much they see on both sides; `kinds` names the list of what
+    each layer is; where there is no such list every `global_every`-th layer is global, the first of
+    so many where `global_first` and else the last, none where it is 0. `query_scalar` is what
+    stands under the root in place of d_head; the caps bound scores and logits. With each goes what
+    an absent key means.
     """
 
     sizes: Mapping[str, str]
@@ -91,8 +94,10 @@ class Keys:
     local_base: tuple[str, float | None] = ("", None)
     rotated: tuple[str, tuple[str, int]] = ("", ("", 0))
     window: tuple[str, int | None] = ("", None)
+    halved: bool = False
     kinds: str = ""
     global_every: tuple[str, int] = ("", 0)
+    global_first: bool = False
     query_scalar: tuple[str, float | None] = ("", None)
     attn_logit_softcapping: tuple[str, float | None] = ("", None)
     final_logit_softcapping: tuple[str, float | None] = ("", None)
@@ -170,7 +175,8 @@ class Family:
 
     `embed` to `head_bias` are the raw names of the weights of no layer; names with "{}" have one
     tensor per stack. `transform` is the product, the norm and the activation (the config's where
-    empty) in front of the unembedding. `optional` weights, with their shapes, are read where they
+    empty) in front of the unembedding; its product and every LayerNorm of no layer have a bias
+    where the family is `biased`. `optional` weights, with their shapes, are read where they
     are there; `ignored` ones are read by no formula, "*" in them standing for any text. `gguf` says
     how a GGUF file holds the family, None where it does not. `adapter` is the class whose adapter
     TransformerLens has for models of the same modules, where it has none for the family's own; "by
@@ -212,6 +218,7 @@ class Family:
     final_norm: str = ""
     unembed: str = "lm_head"
     unembed_scaled: bool = False
+    biased: bool = True
     transform: tuple[str, str, str] = ("", "", "")
     head_bias: str = ""
     ignored: tuple[str, ...] = ()
@@ -224,10 +231,15 @@ class Family:
         return not (self.norm_after_sum or self.norm_after_write)
 
     @property
+    def _norm_shape(self) -> str:
+        """That of a norm of no layer."""
+        return "d +" if self.norm == "LayerNorm" and self.biased else "d"
+
+    @property
     def outside(self) -> dict[str, str]:
         """The raw name and shape of every weight of no layer, without those of a language-model
         head."""
-        norm = "d +" if self.norm == "LayerNorm" else "d"
+        norm = self._norm_shape
         shapes = {
             self.embed: "v d",
             self.position_table: "b n" if self.positions == "relative bias" else "p d",
@@ -241,7 +253,9 @@ class Family:
     @property
     def head(self) -> dict[str, str]:
         """The same of a language-model head, the unembedding apart."""
-        shapes = {self.transform[0]: "d d +", self.transform[1]: "d +", self.head_bias: "v ="}
+        product = "d d +" if self.biased else "d d"
+        norm = self._norm_shape
+        shapes = {self.transform[0]: product, self.transform[1]: norm, self.head_bias: "v ="}
         return {name: shape for name, shape in shapes.items() if name}
 
 

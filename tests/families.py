@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from probe.model.architectures import FAMILIES
 from probe.model.load import load
-from probe.model.model import Model
+from probe.model.model import Model, row_of
 
 LAYERS, HEADS, VOCABULARY = 2, 4, 400
 HIDDEN = {
@@ -238,9 +238,14 @@ MADE |= {
         "MBartForConditionalGeneration",
         BART | {"decoder_start_token_id": 0, "scale_embedding": True},
     ),
+    "blenderbot": (
+        "BlenderbotConfig",
+        "BlenderbotForConditionalGeneration",
+        BART | {"decoder_start_token_id": 0, "pad_token_id": 0},
+    ),
     "pegasus": ("PegasusConfig", "PegasusForConditionalGeneration", BART | MARIAN),
 }
-PAIRED = ("t5", "bart", "marian", "mt5", "mbart", "pegasus")
+PAIRED = ("t5", "bart", "marian", "mt5", "mbart", "blenderbot", "pegasus")
 ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "modernbert")
 # How many heads hold the keys and values of the four.
 KV_HEADS = {kind: 2 if "num_key_value_heads" in sizes else 4 for kind, (*_, sizes) in MADE.items()}
@@ -266,10 +271,11 @@ ALIKE = (
     "camembert",
     "mt5",
     "mbart",
+    "blenderbot",
     "pegasus",
 )
 SINGLE = tuple(kind for kind in MADE if kind not in PAIRED)
-SPREAD = {1: 0.1, 2: 0.25, 3: 0.25}
+SPREAD = {1: 0.1}  # 0.25 elsewhere
 MARKS = {
     "bert": ("[CLS]", "[SEP]"),
     "roberta": ("<s>", "</s>"),
@@ -277,7 +283,12 @@ MARKS = {
     "t5": ("", "</s>"),
 }
 MARKS |= {"marian": ("", "</s>"), "llama": ("<s>", "")}
-MARKS |= {"mbart": MARKS["bart"], "pegasus": MARKS["t5"], "distilbert": MARKS["bert"]}
+MARKS |= {
+    "mbart": MARKS["bart"],
+    "blenderbot": MARKS["t5"],
+    "pegasus": MARKS["t5"],
+    "distilbert": MARKS["bert"],
+}
 MARKS |= {"modernbert": MARKS["bert"], "modernbert-decoder": ("[CLS]", "")}
 MARKS |= {"mt5": MARKS["t5"]} | dict.fromkeys(("xlm-roberta", "camembert"), MARKS["roberta"])
 
@@ -301,11 +312,11 @@ def make_family(
 def perturb(model: PreTrainedModel) -> None:
     """Every weight random and far from 0 by accident, gains around 1; sinusoidal tables stay what
     they are."""
-    centre = 0 if FAMILIES[model.config.model_type].offset else 1
+    centre = 0 if FAMILIES[row_of(model.config.to_dict())].offset else 1
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
-                noise = torch.randn_like(parameter) * SPREAD[parameter.dim()]
+                noise = torch.randn_like(parameter) * SPREAD.get(parameter.dim(), 0.25)
                 gain = ("norm" in name.lower() or "ln_" in name) and name.endswith("weight")
                 parameter.copy_(noise + centre if gain else noise)
         if hasattr(model, "final_logits_bias"):

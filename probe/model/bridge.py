@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from probe.errors import ModelError
-from probe.model.architectures import FAMILIES
+from probe.model.architectures import FAMILIES, WRAPPERS
 from probe.model.architectures.family import Family
 from probe.model.model import Config, Model, refuse
+from probe.model.weights import expected_shapes
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -61,7 +62,10 @@ def boot(
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            model_class = getattr(transformers, config.family.architectures[0])
+            named = config.family.architectures[0]
+            if config.wrapper:
+                named = WRAPPERS[config.wrapper].architecture
+            model_class = getattr(transformers, named)
             model, info = model_class.from_pretrained(
                 folder, use_safetensors=True, dtype=dtype, **READ, **EAGER
             )
@@ -71,7 +75,36 @@ def boot(
             folder, f"transformers refuses it ({in_short(error)})", "save it again"
         ) from error
     _require_whole(info, config, where=folder)
+    if config.wrapper:
+        model = _text_model(model, config, where=folder)
     return boot_model(model.to(device), str(folder), tokenizer)
+
+
+def _text_model(whole: Any, config: Config, *, where: object) -> Any:
+    """The text part of a model of images or sound as a model of its own, around the same
+    tensors."""
+    import transformers
+
+    wrapper = WRAPPERS[config.wrapper]
+    named = {wrapper.raw_name(name): tensor for name, tensor in whole.state_dict().items()}
+    held = as_in_files(named, config.family)
+    weights = {name: held[name].detach() for name, _ in expected_shapes(config)}
+    model_class = getattr(transformers, config.family.architectures[0])
+    return fresh_model(
+        model_class, text_settings(whole.config, config), weights, config, where=where
+    )
+
+
+def text_settings(whole: Any, config: Config) -> Any:
+    """The settings of a text model, of a whole model's: what its class of text models reads."""
+    import transformers
+
+    if not config.wrapper:
+        return whole
+    settings_class = getattr(transformers, config.family.architectures[0]).config_class
+    stated = whole.get_text_config().to_dict()
+    stated.pop("model_type")
+    return settings_class(**stated | {"tie_word_embeddings": config.tied})
 
 
 def boot_gguf(

@@ -28,7 +28,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from probe.errors import InputError, ModelError
-from probe.model.architectures import FAMILIES, require_single
+from probe.model.architectures import FAMILIES, WRAPPERS, require_single
 from probe.model.bridge import (
     LOCAL,
     boot,
@@ -39,6 +39,7 @@ from probe.model.bridge import (
     fresh_model,
     in_short,
     quiet,
+    text_settings,
 )
 from probe.model.find import (
     INDEX,
@@ -215,9 +216,11 @@ def _from_folder(
             raise refuse(folder, "its tokenizer is missing", step)
         tokenizer = check_tokenizer(_read_tokenizer(folder, "AutoTokenizer"), config, where=folder)
         bridge = boot(folder, tokenizer, config, device=device, dtype=dtype)
-    located = locate(folder, config.architecture)
+    located = locate(folder, config.architecture, config.wrapper)
     stored = stored_types((tensor.dtype for tensor in located.values()), TYPES)
     known = replace(origin, sha256=sha256_of(weight_files(folder)), stored=stored)
+    if config.wrapper:
+        known = replace(known, read=f"the text part of {WRAPPERS[config.wrapper].architecture}")
     return Model(origin.location, bridge, tokenizer, config, weights, known, device, dtype)
 
 
@@ -389,33 +392,38 @@ def _shared(
     if tokenizer is not None:
         _require_own_tokenizer(held, tokenizer, config)
     model_class = _class_of(held, config)
-    fresh = fresh_model(
-        model_class, held.original.config, weights, config, where=held.said, others=others
-    )
+    settings = text_settings(held.original.config, config)
+    fresh = fresh_model(model_class, settings, weights, config, where=held.said, others=others)
     fresh = fresh.to(device or devices.pop())
     ids = own(SHORT_TEXT, add_special_tokens=config.special_tokens)["input_ids"]
     require_same(held, fresh, config, ids[: config.n_ctx])
     bridge = boot_model(fresh, held.source or held.name, own)
     origin = Origin(
-        "in memory", held.name, None, _sha256_of_tensors(weights), stored, read=_how(held, adapters)
+        "in memory",
+        held.name,
+        None,
+        _sha256_of_tensors(weights),
+        stored,
+        read=_how(held, adapters, config),
     )
     return _checked(Model(held.name, bridge, own, config, weights, origin, fresh.device, dtype))
 
 
 def _class_of(held: Held, config: Config) -> Any:
-    """The class to make a fresh model of: the object's own, or, where that has no language-model
-    head, the one that has."""
+    """The class to make a fresh model of: the object's own, or the row's, where that has no
+    language-model head or is a text part."""
     import transformers
 
-    if config.has_head:
+    if config.has_head and not config.wrapper:
         return type(held.original)
     return getattr(transformers, config.family.architectures[0])
 
 
-def _how(held: Held, adapters: tuple[str, ...]) -> str:
+def _how(held: Held, adapters: tuple[str, ...], config: Config) -> str:
     """What was read of an object, for the provenance of a result."""
     kind = type(held.original).__name__
     whole = kind if held.bridge is None else f"{kind} in a TransformerBridge"
+    whole = f"the text part of {whole}" if config.wrapper else whole
     return f"{whole}, adapters merged: {', '.join(adapters)}" if adapters else whole
 
 
@@ -514,13 +522,15 @@ class Located:
     dtype: str
 
 
-def locate(folder: Path, architecture: str) -> dict[str, Located]:
-    """Every tensor that the headers state, by name without its family's prefix; no tensor data is
-    read."""
+def locate(folder: Path, architecture: str, wrapper: str = "") -> dict[str, Located]:
+    """Every tensor that the headers state, by name without its family's prefix, without what stands
+    beside the text part of a `wrapper`; no tensor data is read."""
     located: dict[str, Located] = {}
     for file in weight_files(folder):
         for tensor in _header(file):
-            name = _short(tensor.name, architecture)
+            name = _short(tensor.name, architecture, wrapper)
+            if not name:
+                continue
             if name in located:
                 raise refuse(
                     folder,
@@ -529,14 +539,17 @@ def locate(folder: Path, architecture: str) -> dict[str, Located]:
                 )
             located[name] = tensor
     if not (folder / SINGLE).is_file():
-        lacking = [name for name in weight_map(folder) if _short(name, architecture) not in located]
+        promised = {name: _short(name, architecture, wrapper) for name in weight_map(folder)}
+        lacking = [name for name, short in promised.items() if short and short not in located]
         if lacking:
             raise refuse(folder, f"{INDEX} promises {lacking[0]}, and no shard holds it", RESAVE)
     return located
 
 
-def _short(name: str, architecture: str) -> str:
+def _short(name: str, architecture: str, wrapper: str) -> str:
     plain = name.removeprefix(FAMILIES[architecture].prefix)
+    if wrapper:
+        plain = WRAPPERS[wrapper].raw_name(name)
     return next(
         (plain.removesuffix(old) + new for old, new in OLD_NAMES.items() if plain.endswith(old)),
         plain,
@@ -602,7 +615,7 @@ def read_checkpoint(
     The unembedding ("lm_head.weight") is among them only when it is not tied. Raises ModelError
     naming file and tensor.
     """
-    located = locate(folder, config.architecture)
+    located = locate(folder, config.architecture, config.wrapper)
     weights = {
         name: _read(located[name], dtype).to(device)
         for name in _wanted(located, config, where=folder)

@@ -9,14 +9,14 @@ another model's must have its standard value.
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from probe.errors import ModelError, UnsupportedModel
-from probe.model.architectures import FAMILIES, SUPPORTED
+from probe.model.architectures import FAMILIES, SUPPORTED, WRAPPERS
 from probe.model.architectures.family import Family, Keys
 from probe.provenance import Origin
 
@@ -37,6 +37,13 @@ ACTIVATIONS = {
 }
 ACTIVATIONS |= {"silu": "silu", "swish": "silu"}
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+# What a router does that is certified, by the keys of those that do something else.
+ROUTERS: dict[str, tuple[Any, ...]] = {
+    "scoring_func": ("softmax",),
+    "topk_method": ("greedy", None),
+    "n_group": (1, None),
+    "routed_scaling_factor": (1.0, None),
+}
 BASES = ("rope_theta", "rotary_emb_base", "global_rope_theta")
 ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
@@ -100,6 +107,7 @@ class Config:
     A routed MLP gives a token to `n_chosen` of its `n_experts` experts, `d_mlp` wide each, and to a
     shared one of `d_shared`; `normed_shares` says that the shares of the chosen ones sum to 1.
     `swiglu_sharpness` and `swiglu_limit` are those of a clamped gate, 0 where there is none.
+    `wrapper` is the `model_type` of the model of images or sound whose text part this is.
     """
 
     architecture: str
@@ -135,6 +143,7 @@ class Config:
     normed_shares: bool = True
     swiglu_sharpness: float = 0.0
     swiglu_limit: float = 0.0
+    wrapper: str = ""
 
     @property
     def family(self) -> Family:
@@ -205,10 +214,12 @@ def read_config(folder: Path, *, prepend_bos: bool) -> Config:
     architectures = raw.get("architectures")
     if not isinstance(architectures, list) or len(architectures) != 1:
         kind = raw.get("model_type", "gpt2")  # the first checkpoints of GPT-2 name no type
-        if not isinstance(kind, str) or kind not in FAMILIES:
+        rows = {name: family.architectures[0] for name, family in FAMILIES.items()}
+        rows |= {name: wrapper.architecture for name, wrapper in WRAPPERS.items()}
+        if not isinstance(kind, str) or kind not in rows:
             raise _unknown(folder, f"its model_type is {kind!r}")
         problem = f"config.json does not name one architecture (got {architectures!r})"
-        known = FAMILIES[kind].architectures[0]
+        known = rows[kind]
         step = f'add "architectures": ["{known}"] to config.json if that is what the model is'
         raise refuse(folder, problem, step)
     return config_from(
@@ -225,7 +236,11 @@ def config_from(
     """
     kind = str(raw.get("model_type"))
     family = FAMILIES.get(kind)
-    if family is None or architecture not in (*family.architectures, *family.headless):
+    wrapper = WRAPPERS.get(kind)
+    known: tuple[str, ...] = () if wrapper is None else (wrapper.architecture,)
+    if family is not None:
+        known = (*family.architectures, *family.headless)
+    if architecture not in known:
         raise _unknown(
             where, f"its architecture is {architecture} (model_type {raw.get('model_type')!r})"
         )
@@ -233,6 +248,11 @@ def config_from(
         if raw.get(key):
             reason = "would run code of its own" if key == "auto_map" else "is quantized"
             raise unsupported(where, f"it {reason} ({key})", "load a plain float checkpoint")
+    if family is None:
+        text = _text_part(raw, where)
+        named = FAMILIES[text["model_type"]].architectures[0]
+        config = config_from(text, where=where, architecture=named, prepend_bos=prepend_bos)
+        return replace(config, wrapper=kind)
     keys = family.keys
     _refuse_variants(raw, family, where)
     free = {"d_mlp"} if keys.wide and raw.get(keys.sizes["d_mlp"]) is None else set()
@@ -292,6 +312,33 @@ def config_from(
     )
 
 
+def row_of(raw: Mapping[str, Any]) -> str:
+    """The `model_type` whose row a config is read by: its own, or that of its text part."""
+    kind = str(raw.get("model_type"))
+    wrapper = WRAPPERS.get(kind)
+    if wrapper is None:
+        return kind
+    return wrapper.text or str((raw.get("text_config") or {}).get("model_type"))
+
+
+def _text_part(raw: Mapping[str, Any], where: object) -> dict[str, Any]:
+    """The config of the text part of a model of images or sound. What it leaves out is what its
+    class in transformers takes: the published ones name hardly more than differs from that."""
+    from transformers import AutoConfig
+
+    try:
+        whole = AutoConfig.for_model(**raw)
+    except Exception as error:  # broad, because its validation raises direct children of Exception
+        problem = f"transformers refuses its config.json ({' '.join(str(error).split())[:120]})"
+        raise refuse(where, problem, "correct that entry or take the original file") from error
+    text = whole.get_text_config().to_dict()
+    kind = WRAPPERS[str(raw["model_type"])].text or str(text["model_type"])
+    if kind not in FAMILIES:
+        raise _unknown(where, f"the model_type of its text part is {kind!r}")
+    tied = getattr(whole, "tie_word_embeddings", text.get("tie_word_embeddings"))
+    return text | {"model_type": kind, "tie_word_embeddings": tied}
+
+
 def _routing(raw: Mapping[str, Any], family: Family, where: object) -> dict[str, Any]:
     """The numbers of a routed MLP. Raises UnsupportedModel where a config has experts and its
     family none, or a router that no formula covers."""
@@ -303,12 +350,11 @@ def _routing(raw: Mapping[str, Any], family: Family, where: object) -> dict[str,
             step = f"load a standard {family.name}"
             raise unsupported(where, f"{problem} without a router and experts only", step)
         return {}
-    scoring = raw.get("scoring_func", "softmax")
-    if scoring != "softmax":
-        problem = f"scoring_func of its router is {scoring!r} in its config"
-        raise unsupported(
-            where, f"{problem}, and only 'softmax' is certified", "load another model"
-        )
+    for key, usual in ROUTERS.items():
+        if raw.get(key, usual[0]) not in usual:
+            problem = f"{key} of its router is {raw[key]!r} in its config"
+            certified = f"and only {usual[0]!r} is certified"
+            raise unsupported(where, f"{problem}, {certified}", "load another model")
     key = next((key for key in routed.experts if key in raw), routed.experts[0])
     experts = size_from(raw.get(key), key, where)
     chosen = size_from(raw.get(routed.chosen), routed.chosen, where)
@@ -331,9 +377,10 @@ def _routing(raw: Mapping[str, Any], family: Family, where: object) -> dict[str,
 
 
 def _unknown(where: object, problem: str) -> UnsupportedModel:
-    classes = ", ".join(
+    names = [
         name for family in FAMILIES.values() for name in (*family.architectures, *family.headless)
-    )
+    ]
+    classes = ", ".join([*names, *(wrapper.architecture for wrapper in WRAPPERS.values())])
     known = f"certified are {SUPPORTED} ({classes}) only"
     return unsupported(where, f"{problem}, and {known}", "load one of these or tiny-senses")
 
@@ -509,9 +556,10 @@ def _rotary(
     """Either spelling: rope_parameters, or rope_theta / rotary_emb_base, rotary_pct and
     rope_scaling."""
     keys = family.keys
-    stated = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    local: Mapping[str, Any] = stated.get("sliding_attention") or {}
-    whole = stated.get("full_attention") or stated
+    key = "rope_parameters" if raw.get("rope_parameters") else "rope_scaling"
+    stated = _entries(raw.get(key) or {}, key, where)
+    local = _entries(stated.get("sliding_attention") or {}, f"sliding_attention of {key}", where)
+    whole = _entries(stated.get("full_attention") or stated, f"full_attention of {key}", where)
     base = whole.get("rope_theta") or next(filter(None, map(raw.get, BASES)), keys.rotary_base)
     local_base = local.get("rope_theta") or _above_0(raw, keys.local_base, where)
     for number in (base, local_base):
@@ -538,9 +586,25 @@ def _rotary_dims(
 ) -> int:
     """How many coordinates of a head are rotated: a number, or a share of all."""
     if keys.rotary_dims:
-        return size_from(raw.get(keys.rotary_dims), keys.rotary_dims, where)
-    usual = raw.get("rotary_pct", raw.get("partial_rotary_factor", keys.rotary_share))
-    return int(d_head * stated.get("partial_rotary_factor", usual))
+        key = keys.rotary_dims
+        dims = size_from(raw.get(key), key, where)
+    else:
+        key = "rotary_pct" if "rotary_pct" in raw else "partial_rotary_factor"
+        share = stated.get("partial_rotary_factor", raw.get(key, keys.rotary_share))
+        if not _is_number(share) or share > 1:
+            raise refuse(where, f"{key} is {share!r} in its config", "give a number from 0 to 1")
+        dims = int(d_head * share)
+    if dims % 2 or not 0 < dims <= d_head:
+        problem = f"{key} leaves {dims} of {d_head} dimensions of a head to its rotary positions"
+        raise refuse(where, problem, "correct its config, so that they go in pairs")
+    return dims
+
+
+def _entries(value: Any, key: str, where: object) -> Mapping[str, Any]:
+    """An object of a config. Raises ModelError, naming `key`, for anything else."""
+    if not isinstance(value, Mapping):
+        raise refuse(where, f"{key} is {value!r} in its config", "give an object with a rope_type")
+    return value
 
 
 def rope_kind(stated: Mapping[str, Any]) -> Any:

@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from probe.model.architectures import FAMILIES
+from probe.model.architectures import FAMILIES, WRAPPERS
 from probe.model.bridge import RENAMED, as_in_files
 from probe.model.find import name_of
-from probe.model.model import Config, config_from, refuse
+from probe.model.model import Config, config_from, refuse, row_of
 from probe.model.weights import check_finite, expected_shapes
 
 # Where other libraries keep the model that they wrap: nnsight, torch.compile, DataParallel, PEFT
@@ -244,13 +244,17 @@ def read_object(
     raw = held.original.config.to_dict()
     raw.pop("quantization_config", None)  # of a file that was dequantised: its tensors are floats
     architecture = type(held.original).__name__
-    family = FAMILIES.get(str(raw.get("model_type")))
+    family = FAMILIES.get(row_of(raw))
     stored: dict[str, Tensor] = {}
     if family is not None:  # or the config is refused
         named = (raw.get("architectures") or [""])[0]
         if named in family.headless:  # says that the checkpoint had no head
             architecture = named
-        plain = {name.removeprefix(family.prefix): tensor for name, tensor in state.items()}
+        wrapper = WRAPPERS.get(str(raw.get("model_type")))
+        plain = {
+            wrapper.raw_name(name) if wrapper else name.removeprefix(family.prefix): tensor
+            for name, tensor in state.items()
+        }
         stored = as_in_files(plain, family)
         unembed = f"{family.unembed}.weight"
         head = stored.get(RENAMED.get(unembed, unembed))

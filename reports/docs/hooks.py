@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import probe.cli
 from probe.evidence.columns import COLUMNS, TABLES
-from probe.model.architectures import FAMILIES, GGUF_KNOWN
+from probe.model.architectures import FAMILIES, GGUF_KNOWN, WRAPPERS
 
 READS = {
     "decoder": "left to right",
@@ -147,6 +147,9 @@ def rows() -> str:
         mlp = "routed" if family.routed else "one"
         gguf = "yes" if family.gguf else ""
         lines.append(f"| {family.name} | `{kind}` | {READS[family.kind]} | {mlp} | {gguf} |")
+    for kind, wrapper in WRAPPERS.items():
+        part = f"text part of `{wrapper.architecture}`"
+        lines.append(f"| {part} | `{kind}` | left to right | as its family's | |")
     return "\n".join(lines)
 
 
@@ -157,6 +160,8 @@ def adapters() -> str:
         for family in FAMILIES.values()
         for architecture in (*family.architectures, *family.headless)
     }
+    for wrapper in WRAPPERS.values():
+        named[wrapper.architecture] = "row: that of its text part"
     listed = tomllib.loads((REPORTS / "docs" / "adapters.toml").read_text(encoding="utf-8"))
     for reason in listed["reason"]:
         named |= dict.fromkeys(reason["classes"], f"{reason['kind']}: {reason['why']}")

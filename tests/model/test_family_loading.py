@@ -203,6 +203,19 @@ def test_keys_that_say_where_the_norms_stand_are_taken_and_the_others_refused(
     )
 
 
+def test_a_decoder_of_another_depth_than_the_encoder_is_certified(tmp_path: Path) -> None:
+    folder = make_family(tmp_path / "blenderbot", "blenderbot", decoder_layers=3)
+    model = probe.load(folder, dtype=torch.float64)
+    certificate = probe.certify(model).require()
+    layers = {
+        stack: max(row.layer or 0 for row in certificate.rows if row.stack == stack)
+        for stack in ("encoder", "decoder", "cross")
+    }
+    assert layers == {"encoder": 1, "decoder": 2, "cross": 2}
+    seen = probe.trace(model, "The muddy bank", "a bank")
+    assert seen.cross.pattern.shape[0] == 3 and seen.encoder.pattern.shape[0] == 2
+
+
 def test_dynamic_positions_are_plain_as_far_as_a_text_may_go(tmp_path: Path) -> None:
     rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 3.0}
     model = probe.load(make_family(tmp_path / "llama", "llama", rope_parameters=rope))
@@ -425,6 +438,26 @@ ABSURD += [
         "short_factor of its rotary positions is not a list of 4 numbers; correct its config",
     ),
     (
+        "llama",
+        {"rope_parameters": None, "rope_scaling": "linear"},
+        "rope_scaling is 'linear' in its config; give an object with a rope_type",
+    ),
+    (
+        "gemma3_text",
+        {"rope_parameters": ROPE | {"sliding_attention": 3}},
+        "sliding_attention of rope_parameters is 3 in its config; give an object with a rope_type",
+    ),
+    (
+        "phi",
+        {"rope_parameters": None, "partial_rotary_factor": "x"},
+        "partial_rotary_factor is 'x' in its config; give a number from 0 to 1",
+    ),
+    (
+        "gptj",
+        {"rotary_dim": 5},
+        "rotary_dim leaves 5 of 8 dimensions of a head to its rotary positions; correct its",
+    ),
+    (
         "smollm3",
         {"no_rope_layers": [1, 2]},
         "no_rope_layers does not say which of its 2 layers are rotated; correct its config",
@@ -548,6 +581,16 @@ NOT_COVERED = [
         {"scoring_func": "sigmoid"},
         "scoring_func of its router is 'sigmoid' in its config, and only 'softmax' is certified",
     ),
+    (
+        "qwen3_moe",
+        {"topk_method": "noaux_tc"},
+        "topk_method of its router is 'noaux_tc' in its config, and only 'greedy' is certified",
+    ),
+    (
+        "olmoe",
+        {"routed_scaling_factor": 2.5},
+        "routed_scaling_factor of its router is 2.5 in its config, and only 1.0 is certified",
+    ),
     ("qwen2_moe", {"mlp_only_layers": [0]}, "mlp_only_layers is [0] in its config, and the from"),
     ("qwen3_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step is 2 in its config, and the"),
     ("olmoe", {"clip_qkv": 8.0}, "clip_qkv is 8.0 in its config, and the from-scratch check"),
@@ -590,6 +633,20 @@ def test_another_architecture_is_refused_with_everything_that_is_supported(tmp_p
     )
     for family in FAMILIES.values():
         assert family.name in sentence and family.architectures[0] in sentence
+
+
+@pytest.mark.parametrize(
+    ("kind", "gate"),
+    [
+        ("mixtral", "layers.1.block_sparse_moe.gate.weight"),
+        ("qwen2_moe", "layers.0.mlp.shared_expert_gate.weight"),
+        ("modernbert", "layers.1.mlp.Wi.weight"),
+    ],
+)
+def test_a_gate_that_is_not_there_is_named(kind: str, gate: str, tmp_path: Path) -> None:
+    folder = make_family(tmp_path / kind, kind)
+    edit_tensors(folder, lambda tensors: tensors.pop(f"model.{gate}"))
+    assert f"the tensor {gate} is missing from its safetensors" in refusal(folder)
 
 
 def test_an_embedding_that_should_be_tied_and_is_not_is_refused(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from browser import until
 
 import probe.cli
 from probe.errors import ModelError
-from probe.model.architectures import FAMILIES
+from probe.model.architectures import FAMILIES, WRAPPERS
 from probe.model.find import find_packaged
 
 ROOT = Path(__file__).parents[2]
@@ -302,6 +302,7 @@ def test_every_adapter_of_transformer_lens_has_a_row_or_a_reason():
     rows = {
         name for family in FAMILIES.values() for name in (*family.architectures, *family.headless)
     }
+    rows |= {wrapper.architecture for wrapper in WRAPPERS.values()}
     listed = tomllib.loads((DOCS / "adapters.toml").read_text(encoding="utf-8"))["reason"]
     reasons = [name for reason in listed for name in reason["classes"]]
     assert sorted(reasons) == sorted(SUPPORTED_ARCHITECTURES.keys() - rows)

@@ -13,7 +13,7 @@ encoders  the rows of encoders and of encoder-decoders
 
 from probe.errors import UnsupportedModel
 from probe.model.architectures import decoders, encoders
-from probe.model.architectures.family import Family
+from probe.model.architectures.family import Family, Wrapper
 
 FAMILIES: dict[str, Family] = {
     "gpt2": decoders.GPT2,
@@ -64,7 +64,27 @@ FAMILIES: dict[str, Family] = {
     "modernbert-decoder": encoders.MODERNBERT_DECODER,
     "mt5": encoders.MT5,
     "mbart": encoders.MBART,
+    "blenderbot": encoders.BLENDERBOT,
     "pegasus": encoders.PEGASUS,
+}
+# Models of images or sound and words, by their model_type.
+WRAPPERS: dict[str, Wrapper] = {
+    "gemma3": Wrapper("Gemma3ForConditionalGeneration"),
+    "mistral3": Wrapper("Mistral3ForConditionalGeneration"),
+    "llava": Wrapper("LlavaForConditionalGeneration"),
+    "llava_next": Wrapper("LlavaNextForConditionalGeneration"),
+    "llava_onevision": Wrapper("LlavaOnevisionForConditionalGeneration"),
+    "internvl": Wrapper("InternVLForConditionalGeneration"),
+    "idefics3": Wrapper("Idefics3ForConditionalGeneration"),
+    "smolvlm": Wrapper("SmolVLMForConditionalGeneration"),
+    "qwen2_vl": Wrapper("Qwen2VLForConditionalGeneration", "qwen2"),
+    "qwen2_5_vl": Wrapper("Qwen2_5_VLForConditionalGeneration", "qwen2"),
+    "qwen3_vl": Wrapper("Qwen3VLForConditionalGeneration", "qwen3"),
+    "qwen2_audio": Wrapper("Qwen2AudioForConditionalGeneration"),
+    "audioflamingo3": Wrapper("AudioFlamingo3ForConditionalGeneration"),
+    "musicflamingo": Wrapper("MusicFlamingoForConditionalGeneration"),
+    "glmasr": Wrapper("GlmAsrForConditionalGeneration"),
+    "voxtral": Wrapper("VoxtralForConditionalGeneration"),
 }
 SUPPORTED = ", ".join(family.name for family in FAMILIES.values())
 GGUF_KNOWN = ", ".join(family.name for family in FAMILIES.values() if family.gguf)

@@ -461,6 +461,25 @@ MBART = replace(
     ),
     final_norm="{}.layer_norm",
 )
+# Its published ones have two layers in the encoder and many in the decoder.
+BLENDERBOT = replace(
+    MBART,
+    name="Blenderbot",
+    architectures=("BlenderbotForConditionalGeneration",),
+    keys=replace(
+        BART.keys,
+        must={
+            "add_final_layer_norm": (True,),
+            "normalize_before": (True,),
+            "static_position_embeddings": (False,),
+            "tie_word_embeddings": (True,),
+        },
+        equal=BART.keys.equal[1:],
+        first=0,
+        reserved=0,
+    ),
+    embedding_norm="",
+)
 PEGASUS = replace(
     MBART,
     name="Pegasus",

@@ -259,6 +259,44 @@ class Family:
         return {name: shape for name, shape in shapes.items() if name}
 
 
+# What stands in front of the names of a text part: in files, or in the class.
+TEXT = (
+    "model.language_model.",
+    "language_model.model.",
+    "language_model.",
+    "model.text_model.",
+    "model.",
+)
+# What stands beside it, with "model." in front or without.
+BESIDE = (
+    "visual.",
+    "vision_tower.",
+    "vision_model.",
+    "audio_tower.",
+    "multi_modal_projector.",
+    "connector.",
+    "image_newline",
+)
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A model of images or sound of which the text part is read, as the row of its `model_type`
+    says: the class, and that `model_type` where the text part has one without a row, whose formulas
+    are the same where all tokens are words."""
+
+    architecture: str
+    text: str = ""
+
+    def raw_name(self, name: str) -> str:
+        """The raw name of a weight of the text part, without what stands in front; empty for what
+        stands beside it."""
+        if name.removeprefix("model.").startswith(BESIDE):
+            return ""
+        front = next((prefix for prefix in TEXT if name.startswith(prefix)), "")
+        return name.removeprefix(front)
+
+
 def pre_norm_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
     """Hooks of a block that norms what attention reads: E → x = norm(E) → E + attention."""
     return {

@@ -1,0 +1,217 @@
+"""Text parts of models of images or sound: read from a folder and from an object, each by the row of
+the text model that it is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from families import GROUPED, HIDDEN, NAMED, family_tokenizer, perturb
+from safetensors.torch import load_file, save_file
+from test_load import edit_config, refusal
+
+import probe
+from probe.model.architectures import WRAPPERS
+from probe.model.objects import numbers
+
+TEXT = HIDDEN | GROUPED | NAMED
+LLAMA = TEXT | {"model_type": "llama", "head_dim": 6}
+QWEN2 = TEXT | {"model_type": "qwen2"}
+MISTRAL = TEXT | {"model_type": "mistral", "head_dim": 6, "sliding_window": None}
+GEMMA = TEXT | {"head_dim": 6, "sliding_window": 5, "query_pre_attn_scalar": 7}
+GEMMA |= {"layer_types": ["sliding_attention", "full_attention"]}
+# Positions of three parts, of time, height and width: all alike where there are only words.
+PARTS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+IMAGE = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+IMAGE |= {"num_attention_heads": 2, "image_size": 16, "patch_size": 8}
+FRAMES = {"depth": 1, "hidden_size": 32, "embed_dim": 32, "num_heads": 2, "intermediate_size": 16}
+FRAMES |= {"out_hidden_size": 32, "fullatt_block_indexes": [0], "deepstack_visual_indexes": [0]}
+SOUND = {"num_mel_bins": 8, "d_model": 16, "hidden_size": 16, "max_source_positions": 16}
+SOUND |= {"encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 16}
+SOUND |= {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+QWEN_TOKENS = {"image_token_id": 399, "video_token_id": 398, "vision_start_token_id": 397}
+QWEN_TOKENS |= {"vision_end_token_id": 396}
+
+
+def looking(text: dict[str, Any], image: dict[str, Any], token: str = "image_token_index") -> Any:
+    return {"text_config": text, "vision_config": image, token: 399}
+
+
+def watching(text: dict[str, Any]) -> Any:
+    return QWEN_TOKENS | {"text_config": text, "vision_config": FRAMES}
+
+
+def hearing(text: dict[str, Any], encoder: str, token: str = "audio_token_id") -> Any:
+    return {"text_config": text, "audio_config": SOUND | {"model_type": encoder}, token: 399}
+
+
+def image_of(kind: str) -> dict[str, Any]:
+    return IMAGE | {"model_type": kind}
+
+
+# The name in front of Config and of ForConditionalGeneration, and the config.
+MADE: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma3": ("Gemma3", looking(GEMMA, IMAGE) | {"mm_tokens_per_image": 4}),
+    "mistral3": ("Mistral3", looking(MISTRAL, image_of("pixtral"))),
+    "llava": ("Llava", looking(LLAMA, image_of("clip_vision_model"))),
+    "llava_next": ("LlavaNext", looking(MISTRAL, image_of("clip_vision_model"))),
+    "llava_onevision": ("LlavaOnevision", looking(QWEN2, image_of("siglip_vision_model"))),
+    "internvl": ("InternVL", looking(QWEN2, IMAGE, "image_token_id")),
+    "idefics3": ("Idefics3", looking(LLAMA, IMAGE, "image_token_id")),
+    "smolvlm": ("SmolVLM", looking(LLAMA, IMAGE, "image_token_id")),
+    "qwen2_vl": ("Qwen2VL", watching(TEXT | {"rope_parameters": PARTS})),
+    "qwen2_5_vl": ("Qwen2_5_VL", watching(TEXT | {"rope_parameters": PARTS})),
+    "qwen3_vl": ("Qwen3VL", watching(TEXT | {"rope_parameters": PARTS, "head_dim": 8})),
+    "qwen2_audio": ("Qwen2Audio", hearing(QWEN2, "qwen2_audio_encoder", "audio_token_index")),
+    "audioflamingo3": ("AudioFlamingo3", hearing(QWEN2, "audioflamingo3_encoder")),
+    "musicflamingo": ("MusicFlamingo", hearing(QWEN2, "musicflamingo_encoder")),
+    "glmasr": ("GlmAsr", hearing(LLAMA, "glmasr_encoder")),
+    "voxtral": ("Voxtral", hearing(LLAMA, "voxtral_encoder")),
+}
+
+
+def whole_model(kind: str, **changes: object) -> Any:
+    """Every weight random, as those of the families."""
+    named, settings = MADE[kind]
+    config = getattr(transformers, f"{named}Config")(**settings | changes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{named}ForConditionalGeneration")(config).eval()
+        perturb(model)
+    return model
+
+
+def saved(model: Any, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    family_tokenizer("llama").save_pretrained(folder)
+    return folder
+
+
+def test_every_wrapper_of_the_table_is_made_here() -> None:
+    assert set(MADE) == set(WRAPPERS)
+    for kind, (named, _) in MADE.items():
+        assert WRAPPERS[kind].architecture == f"{named}ForConditionalGeneration"
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_the_text_part_is_certified_and_computes_what_the_whole_model_does(
+    kind: str, tmp_path: Path
+) -> None:
+    whole = whole_model(kind).double()
+    tokenizer = family_tokenizer("llama")
+    held = probe.load(whole, tokenizer=tokenizer)
+    read = probe.load(saved(whole, tmp_path / kind), dtype=torch.float64)
+    named = f"the text part of {WRAPPERS[kind].architecture}"
+    for model in (held, read):
+        assert probe.certify(model, ["The mole dug under the muddy bank"]).require().ok
+        assert model.config.wrapper == kind and model.origin.read == named
+    assert held.config == read.config and set(held.weights) == set(read.weights)
+    assert all(torch.equal(held.weights[name], read.weights[name]) for name in held.weights)
+    ids = list(range(5, 30))
+    text, both = (numbers(one, read.config, ids) for one in (read.bridge.original_model, whole))
+    torch.testing.assert_close(text, both, rtol=0, atol=1e-6 * float(both.abs().max()))
+
+
+def test_what_a_published_config_leaves_out_is_what_its_class_takes(tmp_path: Path) -> None:
+    """The text part of Gemma 3 4B names neither its heads nor the length of a text."""
+    text = {"hidden_size": 32, "intermediate_size": 36, "model_type": "gemma3_text"}
+    text |= {"num_hidden_layers": 2, "sliding_window": 1024, "head_dim": 6} | NAMED
+    text |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "vocab_size": 400}
+    folder = saved(whole_model("gemma3", text_config=text), tmp_path / "gemma3")
+    edit_config(folder, text_config=text)
+    model = probe.load(folder)
+    config = model.config
+    assert (config.n_heads, config.n_kv_heads, config.n_ctx) == (8, 4, 131072)
+    assert config.local == (True, True) and config.window == 1024
+    assert config.positions.rope_scaling is not None and config.positions.rope_scaling.factor == 8
+    assert probe.certify(model).require().ok
+
+
+def test_names_of_either_generation_are_read(tmp_path: Path) -> None:
+    """Files hold `language_model.model.`, the classes of today `model.language_model.`."""
+    folder = saved(whole_model("llava"), tmp_path / "llava")
+    before = probe.load(folder)
+    stored = load_file(folder / "model.safetensors")
+    assert "language_model.lm_head.weight" in stored
+    names = {"language_model.model.": "model.language_model.", "language_model.lm_head": "lm_head"}
+    renamed = {}
+    for name, tensor in stored.items():
+        old = next((old for old in names if name.startswith(old)), "")
+        renamed[names.get(old, "model.") + name.removeprefix(old)] = tensor
+    save_file(renamed, folder / "model.safetensors", {"format": "pt"})
+    after = probe.load(folder)
+    assert all(torch.equal(after.weights[name], before.weights[name]) for name in before.weights)
+
+
+def test_a_bridge_of_a_whole_model_is_read_as_the_model_in_it() -> None:
+    from transformer_lens.model_bridge import TransformerBridge
+
+    whole = whole_model("gemma3")
+    whole.config.architectures = ["Gemma3ForConditionalGeneration"]
+    exact = probe.load(whole_model("gemma3"), tokenizer=family_tokenizer("llama"))
+    bridge = TransformerBridge.boot_transformers(
+        "gemma3", hf_model=whole, tokenizer=family_tokenizer("llama"), device="cpu"
+    )
+    model = probe.load(bridge)
+    assert model.origin.read == (
+        "the text part of Gemma3ForConditionalGeneration in a TransformerBridge"
+    )
+    assert all(torch.equal(model.weights[name], exact.weights[name]) for name in exact.weights)
+
+
+REFUSED = [
+    (
+        {"architectures": ["Gemma3Model"]},
+        probe.UnsupportedModel,
+        "its architecture is Gemma3Model (model_type 'gemma3'), and certified are",
+    ),
+    (
+        {"architectures": None},
+        probe.ModelError,
+        'add "architectures": ["Gemma3ForConditionalGeneration"] to config.json',
+    ),
+    (
+        {"quantization_config": {"bits": 4}},
+        probe.UnsupportedModel,
+        "it is quantized (quantization_config); load a plain float checkpoint",
+    ),
+    (
+        {"text_config": GEMMA | {"model_type": "gemma3_text", "attention_bias": True}},
+        probe.UnsupportedModel,
+        "attention_bias is True in its config, and the from-scratch check covers Gemma 3",
+    ),
+    (
+        {"text_config": {"hidden_size": "x"}},
+        probe.ModelError,
+        "transformers refuses its config.json (Validation error for field 'hidden_size'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "expected"), REFUSED)
+def test_what_is_not_covered_is_refused_in_a_sentence(
+    changes: dict[str, Any], error: type[Exception], expected: str, tmp_path: Path
+) -> None:
+    folder = saved(whole_model("gemma3"), tmp_path / "gemma3")
+    edit_config(folder, **changes)
+    assert expected in refusal(folder, error)
+
+
+def test_a_text_part_without_a_row_is_refused_by_its_model_type(tmp_path: Path) -> None:
+    folder = saved(whole_model("llava"), tmp_path / "llava")
+    text = json.loads((folder / "config.json").read_text())["text_config"]
+    edit_config(folder, text_config=text | {"model_type": "mamba"})
+    sentence = refusal(folder, probe.UnsupportedModel)
+    assert "the model_type of its text part is 'mamba', and certified are" in sentence
+    assert all(wrapper.architecture in sentence for wrapper in WRAPPERS.values())
+
+
+def test_a_missing_tensor_of_the_text_part_is_named(tmp_path: Path) -> None:
+    folder = saved(whole_model("gemma3"), tmp_path / "gemma3")
+    stored = load_file(folder / "model.safetensors")
+    del stored["language_model.model.layers.1.self_attn.q_norm.weight"]
+    save_file(stored, folder / "model.safetensors", {"format": "pt"})
+    sentence = refusal(folder, probe.ModelError)
+    assert "the tensor layers.1.self_attn.q_norm.weight is missing from its safetensors" in sentence

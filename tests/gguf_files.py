@@ -25,7 +25,8 @@ ARCHITECTURES = {
     "gemma3_text": "gemma3",
 }
 ARCHITECTURES |= {
-    kind: kind for kind in ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma2", "t5")
+    kind: kind
+    for kind in ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma", "gemma2", "stablelm", "t5")
 }
 PREFIX = {"gpt2": "transformer.", "bert": "bert.", "gpt_neox": "gpt_neox."}
 SIZES = {  # of GPT-2, and of the others
@@ -48,7 +49,7 @@ T5 |= {
 T5 |= {f"attention.{part}_length": "d_kv" for part in ("key", "value")}
 T5 |= {f"attention.layer_norm_{rms}epsilon": "layer_norm_epsilon" for rms in ("", "rms_")}
 T5 |= {"attention.relative_buckets_count": "relative_attention_num_buckets"}
-ROTARY = ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma2", "gemma3")
+ROTARY = ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma", "gemma2", "gemma3", "stablelm")
 Change = Callable[[dict[str, Any], dict[str, np.ndarray]], None]
 
 
@@ -132,6 +133,10 @@ def _metadata(config: dict[str, Any], folder: Path) -> dict[str, Any]:
         for key in ("attn_logit_softcapping", "final_logit_softcapping")
         if config.get(key)
     }
+    if arch == "stablelm":
+        del own["rope.freq_base"], own["attention.key_length"], own["attention.value_length"]
+        own |= {"rope.dimension_count": int(width // heads * rope["partial_rotary_factor"])}
+        own |= {"use_parallel_residual": config["use_parallel_residual"]}
     if arch == "gptneox":
         share = rope.get("partial_rotary_factor", config.get("rotary_pct", 0.25))
         own |= {"rope.dimension_count": int(width // heads * share), "use_parallel_residual": True}

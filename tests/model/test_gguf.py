@@ -50,6 +50,8 @@ SIZES: dict[str, dict[str, object]] = {
     "qwen2": WIDE,
     "qwen3": WIDE | {"head_dim": 8},
     "olmo2": WIDE,
+    "gemma": WIDE | {"head_dim": 8},
+    "stablelm": WIDE,
     # the number under the root is in no file: d_head; which layers are local neither: every second,
     # every sixth
     "gemma2": WIDE | {"head_dim": 8, "query_pre_attn_scalar": 8},

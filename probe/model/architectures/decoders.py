@@ -643,7 +643,17 @@ STABLELM = replace(
     in_float32=("softmax",),
     attentions=causal(PARTS | BIASED_NORMS),
     free_heads=False,
-    gguf=None,
+    gguf=GgufKeys(
+        "stablelm",
+        {
+            "attention.head_count_kv": "num_key_value_heads",
+            "attention.layer_norm_epsilon": "layer_norm_eps",
+            "rope.freq_base": "rope_theta",
+            "use_parallel_residual": "use_parallel_residual",
+        },
+        must=GGUF_PLAIN,
+        unread=GGUF_HEAD_SIZES,
+    ),
 )
 STARCODER2 = replace(
     LLAMA,
@@ -826,7 +836,7 @@ GEMMA = replace(
     offset=True,
     scaled_embedding=True,
     in_float32=("norm", "gain", "softmax"),
-    gguf=None,
+    gguf=replace(QWEN2_GGUF, architecture="gemma"),
 )
 GEMMA2 = replace(
     LLAMA,

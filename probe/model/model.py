@@ -396,7 +396,7 @@ def _refuse_variants(raw: Mapping[str, Any], family: Family, where: object) -> N
     for one, other in family.keys.equal:
         if raw.get(one) != raw.get(other, raw.get(one)):
             differ = f"{one} is {raw.get(one)!r} and {other} {raw[other]!r} in its config"
-            certified = "only an encoder and a decoder of the same shape are certified"
+            certified = f"{family.name} is certified where the two are equal"
             raise unsupported(where, f"{differ}, and {certified}", standard)
 
 

@@ -369,8 +369,9 @@ TWO_COUNTS = keys(llama__attention__head_count_kv=[2, 2])
 NO_TOKENS = keys(tokenizer__ggml__tokens=None, llama__vocab_size=400)
 THESE = "load one of these or tiny-senses."
 ONLY = (
-    "certified are GPT-2, BERT, T5, GPT-NeoX, Llama, Phi-3, Qwen2, Qwen3, OLMo 2, Gemma 2, Gemma 3 (gpt2, bert, t5, "
-    "gptneox, llama, phi3, qwen2, qwen3, olmo2, gemma2, gemma3) only"
+    "certified are GPT-2, BERT, T5, GPT-NeoX, Llama, Phi-3, Qwen2, Qwen3, OLMo 2, Gemma 2, Gemma 3, "
+    "Gemma, StableLM (gpt2, bert, t5, "
+    "gptneox, llama, phi3, qwen2, qwen3, olmo2, gemma2, gemma3, gemma, stablelm) only"
 )
 KEY = "in its metadata, and no formula for it is certified"
 BIAS = "blk.1.attn_q.bias is not a tensor of the Llama that its metadata describe"

@@ -269,6 +269,7 @@ ALIKE = (
     "glm4",
     "xlm-roberta",
     "camembert",
+    "modernbert-decoder",
     "mt5",
     "mbart",
     "blenderbot",

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
-from probe.charts.evidence import HEAD_PARTS
+from probe.charts.evidence import HEAD_PARTS, head_part_table
 from probe.evidence.columns import LEADERS
 from probe.evidence.findings import Frames, HeadFinding, WordFindings
 from probe.stats.numbers import decimal, measured, p_value, percent
@@ -163,9 +163,9 @@ def effect_charts(finding: WordFindings) -> dict[str, Any]:
     if len(finding.rows["distances"]):
         made["distance"] = charts.distance_lines(finding.rows["distances"], finding.word, names)
     if len(finding.rows["head_parts"]):
-        made["part"] = charts.head_part_bars(
-            finding.rows["head_parts"], finding.rows["word_heads"], finding.word, names
-        )
+        tables = (finding.rows["head_parts"], finding.rows["word_heads"], finding.word, names)
+        made["part"] = charts.head_part_bars(*tables)
+        made["parts_drawn"] = set(head_part_table(*tables)["part"])
     return made
 
 

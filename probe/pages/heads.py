@@ -24,6 +24,7 @@ UNKNOWN = "not known"
 # Of the net effect: where what the head itself writes is less or more than this, the page says why.
 WRITES_LITTLE = 0.5
 WRITES_MUCH = 1.5
+OVER = 1.05  # of the gap: a set that keeps more is said to
 CLOSE = 0.2  # of a head's attention: less is not looking at the cue
 Section = dict[str, Any]
 
@@ -188,7 +189,8 @@ def together(findings: Mapping[str, WordFindings], frames: Frames) -> list[Secti
                 "chart": chart,
                 "smallest": smallest if is_part else None,
                 "random": finding.random_sets,
-                "area": decimal(float(curves["area"].iloc[0])),
+                "area": percent(float(curves["area"].iloc[0])),
+                "over": bool((curves["faithfulness"] > OVER).any()),
             }
         )
     return sections

@@ -194,7 +194,7 @@ def test_the_dry_run_says_what_is_likely_and_writes_nothing(run, tmp_path, monke
     )
     assert code == 0, err
     lines = said.splitlines()
-    assert "in 12 pairs" in lines[0] and "differ in: river / loan" in lines[1]
+    assert "in 12 pairs" in lines[0] and "taken for their cues: river / loan" in lines[1]
     assert lines[-1].startswith("bank, river / money: ") and lines[-1].endswith(".")
     assert "at the word (p " in lines[-1]
     assert not list(out.glob("*"))

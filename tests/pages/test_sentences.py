@@ -355,6 +355,12 @@ SENTENCES = [
         FRAMES,
     ),
     (
+        cautions,
+        "No cue is marked in the sentences of “bank”: what the sentences of a pair differ in is taken for",
+        FRAMES | changed("sentences", cue_inferred=True),
+        FRAMES,
+    ),
+    (
         answer,
         f"apart without meaning, {BY_MODEL}: no head",
         frames_of(UNREAD, untrained_p=0.009, ambiguity_p=0.3),

@@ -197,9 +197,9 @@ const mostlyFrom = (parts) => {
 const mostly = (c, open) => mostlyFrom(open.map((key) => ({ share: get("share", c, state.at, key), piece: source[key].piece })));
 // A first token with much of a head's attention and little of its ΔE; nothing where it is not one.
 const SINK = 0.3;
-const sink = ([first]) => {
+const sink = ([first], where = "here") => {
   const is = data.one_text && first.pos === 0 && first.weight >= SINK && Math.abs(first.share) < first.weight / 2;
-  return is ? ` ${quoted(first.piece)} is a sink: a first token gets attention whatever the text says, and gives little (here ${percent(first.weight)} of the attention, ${percent(first.share)} of ΔE).` : "";
+  return is ? ` ${quoted(first.piece)} is a sink: a first token gets attention whatever the text says, and gives little (${where} ${percent(first.weight)} of the attention, ${percent(first.share)} of ΔE).` : "";
 };
 const read = (c, key) => ({ ...source[key], weight: get("pattern", c, state.at, key), share: get("share", c, state.at, key) });
 // Both sentences side by side, at the word that they share.
@@ -219,7 +219,7 @@ const drawContrast = (c) => {
   const lengths = [get("delta_norm", c, at), get("second_norm", c)].map(length);
   say("contrast-head", head);
   const swapped = has("swap") ? `Swapped by itself, ${head} moves ${quoted(data.word)} ${percent(get("swap", state.layer, state.head))} of the way to its other meaning. ` : "";
-  say("contrast", `${swapped}What it adds there is ${lengths[0]} long in this sentence, ${mostlyFrom(sides.here)}; ${lengths[1]} long in the other, ${mostlyFrom(sides.there)}.${sink(sides.here) || sink(sides.there)}`);
+  say("contrast", `${swapped}What it adds there is ${lengths[0]} long in this sentence, ${mostlyFrom(sides.here)}; ${lengths[1]} long in the other, ${mostlyFrom(sides.there)}.${sink(sides.here) || sink(sides.there, "in the other sentence")}`);
   const [apart, named] = [[...arrays.apart.flat], (index) => (index ? entering(index - 1, "L") : "token")];
   const most = Math.max(...apart, 1e-9);
   const cells = apart.map((value, index) => make("span", { className: `depth ${shade(value / most)}`, title: full(value) }, [make("small", { textContent: named(index) }), value < 1e-5 ? "0" : decimal(value)]));

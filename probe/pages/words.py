@@ -102,7 +102,13 @@ def looks(finding: WordFindings) -> Section | None:
     shown = ordered.drop_duplicates("sense")["sentence"]
     sentences = [read_sentence(rows[rows["sentence"] == number], 1.0) for number in shown]
     in_order = sorted(sentences, key=lambda read: finding.senses.index(read["sense"]))
-    return {"head": head.name, "sentences": in_order, "sink": sink(rows)}
+    cue_known = bool((rows["role"] == "cue").any())
+    return {
+        "head": head.name,
+        "sentences": in_order,
+        "cue_known": cue_known,
+        "sink": sink(rows),
+    }
 
 
 def sink(rows: pd.DataFrame) -> str:

@@ -40,26 +40,34 @@ def infer_cues(sentences: Sequence[Sentence], *, both_sides: bool) -> tuple[Sent
 def _differing_spans(aligned: Sequence[Sentence], *, both_sides: bool) -> list[Span]:
     """The characters in which each sentence of a pair differs from the others; empty where they
     differ in more than one place, in too many words, or one of them has nothing there."""
-    before = [_words(sentence.text, 0, sentence.start) for sentence in aligned]
-    after = [_words(sentence.text, sentence.end, len(sentence.text)) for sentence in aligned]
+    before = [(0, sentence.start) for sentence in aligned]
+    after = [(sentence.end, len(sentence.text)) for sentence in aligned]
     sides = [before]
     if both_sides:
-        sides = [side for side in (before, after) if not _alike(side)]
+        sides = [side for side in (before, after) if len(_parts(aligned, side)) > 1]
     if len(sides) != 1:
         return []
-    runs = differing(sides[0])
+    [side] = sides
+    words = [_words(row.text, *ends) for row, ends in zip(aligned, side, strict=True)]
+    runs = differing(words)
     if not all(0 < len(run) <= LONGEST_CUE for run in runs):
         return []
-    return [(run[0][1], run[-1][1] + len(run[-1][0])) for run in runs]
+    spans = [(run[0][1], run[-1][1] + len(run[-1][0])) for run in runs]
+    in_front = [(start, span[0]) for (start, _), span in zip(side, spans, strict=True)]
+    behind = [(span[1], end) for (_, end), span in zip(side, spans, strict=True)]
+    # Words are compared without the punctuation around them, which must be alike as well.
+    alike = all(len(_parts(aligned, part)) == 1 for part in (in_front, behind))
+    return spans if alike else []
+
+
+def _parts(aligned: Sequence[Sentence], ends: Sequence[Span]) -> set[str]:
+    """The different texts that stand between these characters of each sentence."""
+    return {row.text[slice(*span)] for row, span in zip(aligned, ends, strict=True)}
 
 
 def _words(text: str, start: int, end: int) -> list[tuple[str, int]]:
     """The words of a part of a text, each with the position of its first character."""
     return [(match.group(), match.start()) for match in _WORD.finditer(text, start, end)]
-
-
-def _alike(texts: Sequence[Sequence[tuple[str, int]]]) -> bool:
-    return len({tuple(word for word, _ in words) for words in texts}) == 1
 
 
 def differing(

@@ -30,6 +30,7 @@ def cues(sentences: list[Sentence], *, both_sides: bool = False) -> list[str | N
         (("His boat by the bank", "Her loan at the bank"), ["His boat by", "Her loan at"]),
         (("His old boat by a bank", "Her old loan at a bank"), [None, None]),
         (("The steep bank", "The bank"), [None, None]),
+        (("Now, the river bank", "Now the money bank"), [None, None]),
         (("It is a big old muddy bank", "It is an oddly small new bank"), [None, None]),
         (("The bank was steep", "The bank was closed"), [None, None]),
     ],

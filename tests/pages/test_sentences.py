@@ -597,8 +597,8 @@ SENTENCES = [
     ),
     (
         lambda quantised: page_text.cautions(FRAMES, "made-up", "package", quantised),
-        "made-up is M.gguf, its weights stored in Q4_1 and computed with in float32.",
-        "M.gguf, its weights stored in Q4_1 and computed with in float32",
+        "made-up is M.gguf, its weights stored in Q4_1 and computed in float32.",
+        "M.gguf, its weights stored in Q4_1 and computed in float32",
         "",
     ),
     (

@@ -65,7 +65,7 @@ class Origin:
         computed with; empty of any other."""
         if not self.is_quantised:
             return ""
-        return f"{self.file}, its weights stored in {self.stored} and computed with in {dtype}"
+        return f"{self.file}, its weights stored in {self.stored} and computed in {dtype}"
 
     @property
     def described(self) -> str:

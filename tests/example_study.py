@@ -343,6 +343,7 @@ def _sentences(texts: tuple[str, ...]) -> pd.DataFrame:
                 | {
                     "cue_start": 8,
                     "cue_end": 8 + len(sense),
+                    "cue_inferred": False,
                     "distance": 3,
                     "position": 6,
                     "tokens_of_word": 1,

@@ -21,6 +21,7 @@ from probe.charts.palette import (
     numbers_at,
     of_word,
     reference_line,
+    room_for_numbers,
     share_axis,
     tips,
 )
@@ -49,8 +50,8 @@ HEAD_PARTS = {
     "swap": "the whole head",
     "pattern_only": "only where it looks",
     "values_only": "only what it carries",
-    "cue_only": "only what comes from the cue",
-    "other_only": "only from other words that differ",
+    "cue_only": "only from the cue",
+    "other_only": "only from other words",
     "ablation": "its mean instead",
 }
 ENDS = ("", "_low", "_high")  # the columns of an effect and of its interval end so
@@ -227,8 +228,10 @@ def head_part_bars(
     kinds = [what for what in HEAD_PARTS.values() if what in set(rows["what"])]
     low = min(0.0, float(rows["low"].min()))
     high = max(0.0, float(rows["high"].max()))
-    # Space behind the longest interval for its number
-    scale = alt.Scale(domain=[low, high + 0.3 * (high - low or 1.0)], nice=False)
+    # Behind the end of the interval; the interval itself is drawn.
+    texts = [percent(value) for value in rows["value"]]
+    numbered = rows.assign(edge=rows["high"].clip(lower=0), text=texts)
+    scale = room_for_numbers([low, high if high > low else 1.0])
     x = alt.X("value:Q", title=GAP_SHARE, axis=share_axis(), scale=scale)
     side_by_side = alt.YOffset("name:N", sort=names, scale=alt.Scale(domain=names))
     row = {
@@ -250,7 +253,7 @@ def head_part_bars(
     bars = bars.encode(x=x, color=colour, tooltip=tip, **row)
     intervals = base.mark_rule(color=INK, strokeWidth=1.5)
     intervals = intervals.encode(x=alt.X("low:Q"), x2="high:Q", **row)
-    numbers = numbers_at(rows.assign(edge=rows["high"].clip(lower=0)), "edge", dx=4, **row)
+    numbers = numbers_at(numbered, "edge", dx=4, **row)
     first = rows[rows["name"] == names[0]]
     effects = [f"{what} {text}" for what, text in zip(first["what"], first["text"], strict=True)]
     description = (

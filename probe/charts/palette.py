@@ -45,6 +45,7 @@ WEIGHTS = alt.Scale(domain=[0, 1], range=["#ffffff", WITH], interpolate="rgb")
 PNG_SCALE = 2  # pixels of a PNG for one of the drawing, for dense screens
 MOST_INDEXED = 256  # colours that an indexed PNG can have
 DASHES = [2, 3]
+NUMBER_WIDTH = 48  # pixels of a number such as −100.0 % and the space before it
 TEXT = {"align": "left", "fontSize": 11, "color": INK}
 
 
@@ -339,6 +340,13 @@ def numbers_at(
     """The column `text` of the rows, written to the right of the value `edge`."""
     marks = alt.Chart(rows).mark_text(**TEXT | {"dx": dx, "color": color})
     return marks.encode(x=alt.X(f"{edge}:Q"), text="text:N", **channels)
+
+
+def room_for_numbers(domain: Sequence[float]) -> alt.Scale:
+    """The scale of bars whose numbers stand behind them (`numbers_at`): on the right, however
+    narrow the picture, NUMBER_WIDTH pixels stay free for these."""
+    right = alt.ExprRef(f"max(1, width - {NUMBER_WIDTH})")
+    return alt.Scale(domain=list(domain), range=[0, right], nice=False)
 
 
 def of_word(frame: pd.DataFrame, word: str) -> pd.DataFrame:

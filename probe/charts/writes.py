@@ -25,6 +25,7 @@ from probe.charts.palette import (
     numbers_at,
     of_word,
     reference_line,
+    room_for_numbers,
     share_axis,
     tips,
     token_axis,
@@ -114,12 +115,12 @@ def share_bars(shares: pd.DataFrame, word: str) -> Any:
         max(0.0, *group["share"], *group["mean"])
         for _, group in rows.groupby("position", sort=True)
     ]
-    domain = [min(0.0, float(rows["share"].min())), 1.2 * max(*edges, 0.01)]
+    domain = [min(0.0, float(rows["share"].min())), max(*edges, 0.01)]
     x = alt.X(
         "mean:Q",
         title="share of the sense gap at the read-out",
         axis=share_axis(),
-        scale=alt.Scale(domain=domain, nice=False),
+        scale=room_for_numbers(domain),
     )
     colour = by_value(alt.Color, "kind:N", list(COLOURS), list(COLOURS.values()))
     name = "label:N | component"
@@ -229,7 +230,7 @@ def decomposition_bars(
     y = alt.Y("bar:N", title="source", sort=order, axis=token_axis(labelLimit=160))
     other = first["sense_b"] if first["sense"] == first["sense_a"] else first["sense_a"]
     title = [f"contribution toward {first['sense']},", f"away from {other} (fraction of the gap)"]
-    scale = alt.Scale(domain=_domain(decomposition), nice=False)
+    scale = room_for_numbers(_domain(decomposition))
     x = alt.X("toward:Q", title=title, axis=alt.Axis(tickCount=6), scale=scale)
     tip = tips(
         "bar:N | source",
@@ -277,8 +278,7 @@ def _domain(decomposition: pd.DataFrame) -> list[float]:
     whole = rows["total"] * rows["sign"]
     least = float(min(low.min(), whole.min(), 0.0))
     most = float(max(high.max(), whole.max(), MEAN))
-    margin = 0.08 * (most - least)
-    return [least - margin, most + margin]
+    return [least, most]
 
 
 def _writer_colour(bars: pd.DataFrame) -> alt.Color:

@@ -43,7 +43,6 @@ LIVE_TENSORS = 4  # as wide as the MLP's activations, held at the same time in a
 READS_PER_SENTENCE = 3  # for the study, in the untrained model, and at a later token
 SINGLE_SENTENCES = 3  # of a word: those of the lesson, read again without what follows the word
 SENTENCES_PER_PAIR = 2
-LONGEST_CUE = 3  # in words: sentences that differ in more do not differ in a cue
 # Four donors a pair of sentences: of the other sense and of the same one, in both directions.
 DONORS_PER_PAIR = 4
 DIRECTIONS = 2  # A with the parts of B, B with the parts of A
@@ -73,9 +72,9 @@ class StudyCost:
     `held` and `extra`: bytes of memory that the process holds now, and that will come on top ·
     `seconds`: processor time as a study usually goes, from a measured batch of forward passes and
     of swaps · `sizes`: how many sentences each pair of senses has · `without_cues`: words of which
-    no sentence marks its cue · `differ_in`: of these words what the two sentences of a pair differ
-    in before the word, for every pair that differs there in a few words · `left_out`: word, reason
-    and number of the sentences that are not used.
+    no sentence marks its cue · `inferred_cues`: of these words what the two sentences of a pair
+    differ in, which stands for their cues · `left_out`: word, reason and number of the sentences
+    that are not used.
     """
 
     words: tuple[str, ...]
@@ -86,7 +85,7 @@ class StudyCost:
     seconds: float | None = None
     sizes: tuple[SensePairSize, ...] = ()
     without_cues: tuple[str, ...] = ()
-    differ_in: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    inferred_cues: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     left_out: tuple[tuple[str, str, int], ...] = ()
 
     @property
@@ -132,7 +131,7 @@ def cost_of(
     without_cues = [
         material
         for material in materials
-        if not any(sentence.cue_word for sentence in material.sentences)
+        if all(sentence.cue is None or sentence.cue_inferred for sentence in material.sentences)
     ]
     return StudyCost(
         words=tuple(material.word for material in materials),
@@ -147,8 +146,8 @@ def cost_of(
             for senses, split in by_senses.items()
         ),
         without_cues=tuple(material.word for material in without_cues),
-        differ_in={
-            material.word: differences(material, splits[material.word].values())
+        inferred_cues={
+            material.word: _inferred_cues(material, splits[material.word].values())
             for material in without_cues
         },
         left_out=tuple(_count_left_out(materials, splits)),
@@ -384,34 +383,15 @@ def _size(word: str, senses: tuple[str, str], split: CrossFit, permutations: int
     )
 
 
-def differences(material: Material, splits: Iterable[CrossFit]) -> tuple[tuple[str, str], ...]:
-    """What the sentences of aligned pairs differ in before the word: at most LONGEST_CUE words in
-    a row of either, sense A first, each difference once."""
+def _inferred_cues(material: Material, splits: Iterable[CrossFit]) -> tuple[tuple[str, str], ...]:
+    """The inferred cues of the pairs of sentences, sense A first, each two of them once."""
     found = {}
     for split in splits:
-        if split.pair_design != ALIGNED:
-            continue
         for pair in split.pairs:
-            before = []
-            for position in pair:
-                sentence = material.sentences[split.rows[position]]
-                before.append(sentence.text[: sentence.start].split())
-            differing = _differing(*before)
-            if all(0 < len(words) <= LONGEST_CUE for words in differing):
-                found[" ".join(differing[0]), " ".join(differing[1])] = True
+            a, b = (material.sentences[split.rows[position]] for position in pair)
+            if split.pair_design == ALIGNED and a.cue and b.cue:
+                found[a.cue, b.cue] = True
     return tuple(found)
-
-
-def _differing(a: Sequence[str], b: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """What is left of two texts without the words that both begin and end with."""
-    shorter = min(len(a), len(b))
-    start = 0
-    while start < shorter and a[start] == b[start]:
-        start += 1
-    end = 0
-    while end < shorter - start and a[-1 - end] == b[-1 - end]:
-        end += 1
-    return a[start : len(a) - end], b[start : len(b) - end]
 
 
 def _count_left_out(

@@ -270,6 +270,7 @@ class Cautions:
 
     forms: tuple[tuple[str, int], ...]
     cue_marked: bool
+    cue_inferred: bool
     in_pairs: bool
     in_pieces: int
     sentences: int
@@ -748,6 +749,7 @@ def _cautions(sentences: pd.DataFrame, left_out: pd.DataFrame) -> Cautions:
     return Cautions(
         forms=tuple((str(form), int(count)) for form, count in forms.items()),
         cue_marked=not sentences["cue_start"].isna().all(),
+        cue_inferred=bool(sentences["cue_inferred"].any()),
         in_pairs=not sentences["pair"].isna().all(),
         in_pieces=int((sentences["tokens_of_word"] > 1).sum()),
         sentences=len(sentences),

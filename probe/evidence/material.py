@@ -27,6 +27,7 @@ from probe.model.tokens import (
 )
 from probe.stats.axes import sense_pairs
 from probe.text import lexicon
+from probe.text.cues import infer_cues
 from probe.text.sentences import Corpus, LeftOut, Sentence
 from probe.text.splits import CrossFit, cross_fit
 
@@ -201,10 +202,11 @@ def sentences_of(word: str, corpus: Corpus | None, model: Model) -> Corpus:
 
 def prepare(model: Model, corpus: Corpus, word: str) -> Material:
     """Tokenise the sentences of one word and leave out, with the reason, what a causal model cannot
-    be asked about."""
+    be asked about; cues that none of them marks are what the pairs differ in."""
+    sentences = infer_cues(corpus.sentences, both_sides=not model.config.causal)
     material = _material(
         word,
-        [(sentence, *place(model, sentence)) for sentence in corpus.sentences],
+        [(sentence, *place(model, sentence)) for sentence in sentences],
         corpus.left_out,
     )
     material = _without_late_cues(material) if model.config.causal else material
@@ -216,10 +218,11 @@ def prepare_usable(
     model: Model, word: str, sentences: Sequence[Sentence]
 ) -> tuple[Material, dict[int, str]]:
     """The sentences of one word that the model can be asked about, and why each of the others
-    cannot, by row."""
+    cannot, by row; cues that none of them marks are what the pairs differ in."""
     rows = []
     reasons = {}
-    for row, sentence in enumerate(sentences):
+    marked = infer_cues(sentences, both_sides=not model.config.causal)
+    for row, sentence in enumerate(marked):
         try:
             placed = (sentence, *place(model, sentence))
         except InputError:

@@ -74,6 +74,7 @@ SENTENCE = (
     "pair",
     "cue_start",
     "cue_end",
+    "cue_inferred",
     "distance",
 )
 

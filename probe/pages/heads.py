@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
-from probe.charts.evidence import HEAD_PARTS
+from probe.charts.evidence import HEAD_PARTS, head_part_table
 from probe.evidence.columns import LEADERS
 from probe.evidence.findings import Frames, HeadFinding, WordFindings
 from probe.stats.numbers import decimal, measured, p_value, percent
@@ -24,6 +24,7 @@ UNKNOWN = "not known"
 # Of the net effect: where what the head itself writes is less or more than this, the page says why.
 WRITES_LITTLE = 0.5
 WRITES_MUCH = 1.5
+OVER = 1.05  # of the gap: a set that keeps more is said to
 CLOSE = 0.2  # of a head's attention: less is not looking at the cue
 Section = dict[str, Any]
 
@@ -163,9 +164,9 @@ def effect_charts(finding: WordFindings) -> dict[str, Any]:
     if len(finding.rows["distances"]):
         made["distance"] = charts.distance_lines(finding.rows["distances"], finding.word, names)
     if len(finding.rows["head_parts"]):
-        made["part"] = charts.head_part_bars(
-            finding.rows["head_parts"], finding.rows["word_heads"], finding.word, names
-        )
+        tables = (finding.rows["head_parts"], finding.rows["word_heads"], finding.word, names)
+        made["part"] = charts.head_part_bars(*tables)
+        made["parts_drawn"] = set(head_part_table(*tables)["part"])
     return made
 
 
@@ -188,7 +189,8 @@ def together(findings: Mapping[str, WordFindings], frames: Frames) -> list[Secti
                 "chart": chart,
                 "smallest": smallest if is_part else None,
                 "random": finding.random_sets,
-                "area": decimal(float(curves["area"].iloc[0])),
+                "area": percent(float(curves["area"].iloc[0])),
+                "over": bool((curves["faithfulness"] > OVER).any()),
             }
         )
     return sections

@@ -48,6 +48,7 @@ def _of_word(finding: WordFindings, all_positions: pd.DataFrame) -> Section:
         "charts": charts.position_maps(all_positions, finding.word),
         "paths": paths(finding) if len(edges) else None,
         "compared": bool((edges["comparison"] != "").any()),
+        "composed": bool(edges.head(TABLE_ROWS)["composition"].notna().any()),
         "edges": [_edge(row) for row in edges.head(TABLE_ROWS).to_dict("records")],
         "all": len(edges),
         "graph": f"graph_{finding.index}.json",

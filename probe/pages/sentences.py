@@ -34,11 +34,12 @@ def examples(findings: Mapping[str, WordFindings]) -> dict[str, Section]:
         read = set(zip(readings["layer"], readings["head"], strict=True))
         leading = next((head for head in finding.heads if (head.layer, head.head) in read), None)
         if leading is not None:
-            made[word] = _sentence(finding, _clearest(_of_head(readings, leading)))
+            made[word] = _sentence(finding, _clearest(of_head(readings, leading)))
     return made
 
 
-def _of_head(rows: pd.DataFrame, head: HeadFinding) -> pd.DataFrame:
+def of_head(rows: pd.DataFrame, head: HeadFinding) -> pd.DataFrame:
+    """The rows of one head."""
     return rows[(rows["layer"] == head.layer) & (rows["head"] == head.head)]
 
 
@@ -79,7 +80,7 @@ def readings(findings: Mapping[str, WordFindings]) -> dict[str, dict[str, Sectio
     """By word and name of a head the sentences that it reads, token by token."""
     return {
         word: {
-            head.name: _read_by(_of_head(finding.rows["readings"], head))
+            head.name: _read_by(of_head(finding.rows["readings"], head))
             for head in finding.heads_read
         }
         for word, finding in findings.items()
@@ -91,11 +92,12 @@ def _read_by(rows: pd.DataFrame) -> Section:
     rounded up to a STEP."""
     largest = float(rows["contribution"].abs().max())
     limit = max(-(-largest // STEP) * STEP, STEP)
-    sentences = [_read_sentence(group, limit) for _, group in rows.groupby("sentence", sort=False)]
+    sentences = [read_sentence(group, limit) for _, group in rows.groupby("sentence", sort=False)]
     return {"sentences": sentences, "full": percent(limit)}
 
 
-def _read_sentence(rows: pd.DataFrame, limit: float) -> Section:
+def read_sentence(rows: pd.DataFrame, limit: float) -> Section:
+    """A sentence that a head reads, token by token; a full bar stands for `limit`."""
     tokens = rows.sort_values("pos").to_dict("records")
     first = tokens[0]
     word_pos = max(token["pos"] for token in tokens if token["role"] == "word")

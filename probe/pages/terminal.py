@@ -245,7 +245,7 @@ def sentences_suffice(cost: "StudyCost") -> list[str]:
     from probe.stats.numbers import counted
 
     lines = [_pair_suffices(size) for size in cost.sizes]
-    lines += [_without_cues(word, cost.differ_in.get(word, ())) for word in cost.without_cues]
+    lines += [_without_cues(word, cost.inferred_cues.get(word, ())) for word in cost.without_cues]
     lines += [
         f"{word}: {counted(number, 'sentence')} left out: {reason}."
         for word, reason, number in cost.left_out
@@ -253,21 +253,21 @@ def sentences_suffice(cost: "StudyCost") -> list[str]:
     return lines
 
 
-def _without_cues(word: str, differ_in: Sequence[tuple[str, str]]) -> str:
+def _without_cues(word: str, inferred: Sequence[tuple[str, str]]) -> str:
     """What stands for the cues of a word whose sentences mark none: what its pairs differ in, or
     every sentence by itself."""
-    if not differ_in:
+    if not inferred:
         return (
-            f"{word}: no cue is marked and no pair differs in a few words before the word, so "
-            "every sentence, or pair of them, counts as a cue word of its own; mark cues with "
-            "cue_start and cue_end."
+            f"{word}: no cue is marked and no pair differs in just a few words, so every sentence, "
+            "or pair of them, counts as a cue word of its own; mark cues with cue_start and "
+            "cue_end."
         )
-    shown = ", ".join(f"{a} / {b}" for a, b in differ_in[:DIFFERENCES_SHOWN])
-    if len(differ_in) > DIFFERENCES_SHOWN:
-        shown += f" and {len(differ_in) - DIFFERENCES_SHOWN} more"
+    shown = ", ".join(f"{a} / {b}" for a, b in inferred[:DIFFERENCES_SHOWN])
+    if len(inferred) > DIFFERENCES_SHOWN:
+        shown += f" and {len(inferred) - DIFFERENCES_SHOWN} more"
     return (
-        f"{word}: the cues seem to be what the pairs differ in: {shown}; mark them with cue_start "
-        "and cue_end to have the attention to them measured."
+        f"{word}: no cue is marked, so what the sentences of a pair differ in is taken for their "
+        f"cues: {shown}; mark others with cue_start and cue_end."
     )
 
 

@@ -121,14 +121,12 @@ def _passed_over(choice: HeadChoice) -> str:
         return ""
     tokens = " or ".join(f"“{token}”" for token in choice.resting_tokens)
     limit = percent(MAX_RESTING)
-    if choice.n_resting == 1:
-        return (
-            f" One head that gives more than {limit} of its attention to {tokens} was passed over."
-        )
-    return (
-        f" {choice.n_resting} heads that give more than {limit} of their attention to {tokens} "
-        "were passed over."
-    )
+    gives = f"gives more than {limit} of its attention to {tokens} was"
+    heads = "One head that "
+    if choice.n_resting > 1:
+        gives = f"give more than {limit} of their attention to {tokens} were"
+        heads = f"{choice.n_resting} heads that "
+    return f" {heads}{gives} passed over: attention that rests there, in a sink, reads nothing."
 
 
 def _caution(caution: Caution, word: str, model_name: str) -> str:

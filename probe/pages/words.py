@@ -15,10 +15,13 @@ from probe import charts
 from probe.evidence.columns import LEADERS
 from probe.evidence.findings import HeadFinding, PairOfSenses, WordFindings
 from probe.pages.answer import CONFOUNDER_WORDS
+from probe.pages.sentences import of_head, read_sentence
 from probe.stats.numbers import decimal, interval, listed, p_value, percent
 from probe.stats.verdicts import LEVEL
 
 MOSTLY = 0.6  # of a head's attention: more than on the cue and all other tokens together
+SINK = 0.3  # of a head's attention: a first token that gets less is not called a sink
+HALF = 0.5  # of the sense gap
 LOWER = 120  # pixels of a depth profile where a word has several
 Section = dict[str, Any]
 
@@ -69,6 +72,7 @@ def card(finding: WordFindings) -> Section:
         "material": hardest_pair(finding),
         "confounded": confounded(finding),
         "resolving": resolving(finding),
+        "looks": looks(finding),
         "looks_at_word": looks_at_word(finding.movers[:LEADERS]),
         "pairs": [pair_row(pair) for pair in finding.pairs] if several else [],
         "depth": profiles(
@@ -77,8 +81,58 @@ def card(finding: WordFindings) -> Section:
             [(pair.sense_a, pair.sense_b) for pair in finding.pairs],
             read_at=finding.read_depth,
         ),
+        "apart_at": apart_at(finding),
         "nouns": nouns_picture(finding),
     }
+
+
+def looks(finding: WordFindings) -> Section | None:
+    """Where the leading head looks from the word: of each sense, of the sentences drawn for the
+    page, the one in which it gives most of its attention to the cue; None where it has none.
+
+    `sink`: the head's mean attention to the first token, where that is a sink, else empty.
+    """
+    if not finding.heads_read:
+        return None
+    head = finding.heads_read[0]
+    rows = of_head(finding.rows["readings"], head)
+    on_cue = rows["attention"].where(rows["role"] == "cue", 0.0).groupby(rows["sentence"]).sum()
+    ordered = rows.assign(on_cue=rows["sentence"].map(on_cue))
+    ordered = ordered.sort_values("on_cue", ascending=False, kind="stable")
+    shown = ordered.drop_duplicates("sense")["sentence"]
+    sentences = [read_sentence(rows[rows["sentence"] == number], 1.0) for number in shown]
+    in_order = sorted(sentences, key=lambda read: finding.senses.index(read["sense"]))
+    cue_known = bool((rows["role"] == "cue").any())
+    return {
+        "head": head.name,
+        "sentences": in_order,
+        "cue_known": cue_known,
+        "sink": sink(rows),
+    }
+
+
+def sink(rows: pd.DataFrame) -> str:
+    """The mean attention of a head to the first token of the sentences that it reads; empty where
+    that is no sink, which has much attention and gives little."""
+    first = rows[(rows["pos"] == 0) & ~rows["role"].isin(["cue", "word"])]
+    if first.empty:
+        return ""
+    attention = float(first["attention"].mean())
+    given = float(first["contribution"].abs().sum() / rows["contribution"].abs().sum())
+    if attention < SINK or given > attention / 2:
+        return ""
+    return percent(attention)
+
+
+def apart_at(finding: WordFindings) -> int | None:
+    """The first layer after which the mean coordinates of the first pair of senses are half a gap
+    apart; None where they are nowhere."""
+    pair = finding.pairs[0]
+    rows = finding.rows["depth"]
+    of_pair = rows[(rows["sense_a"] == pair.sense_a) & (rows["sense_b"] == pair.sense_b)]
+    by_sense = of_pair.pivot(index="depth", columns="sense", values="coordinate")
+    apart = (by_sense[pair.sense_a] - by_sense[pair.sense_b]) >= HALF
+    return int(apart.idxmax()) - 1 if apart.any() else None
 
 
 def nouns_picture(finding: WordFindings) -> alt.LayerChart | None:

@@ -50,7 +50,8 @@ class Sentence:
 
     `start` and `end` are the characters of the word in `text`, which may be a form that contains
     `word` (apples); `cue_start` and `cue_end` those of the word that tells the sense, where it is
-    known. Two sentences with the same `pair` are aligned: they differ in the cue only. `distance`
+    known; `cue_inferred`: it is not marked, its pair shows it. Two sentences with the same `pair`
+    are aligned: they differ in the cue only. `distance`
     is the number of tokens from the cue to the word (1: directly before), 4 standing for 4 and
     more. `where` is the file and the row it was read from, `more` the file's further columns with
     their values, numbers or text; sentences that differ in these alone are equal. Raises InputError
@@ -68,6 +69,7 @@ class Sentence:
     cue_end: int | None = None
     distance: int | None = None
     split: str | None = None
+    cue_inferred: bool = False
     where: str | None = field(default=None, compare=False, repr=False)
     more: tuple[tuple[str, float | str], ...] = field(default=(), compare=False, repr=False)
 

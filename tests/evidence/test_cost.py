@@ -88,7 +88,7 @@ def test_sentences_without_pairs_are_not_called_pairs(model):
         "exploratory; for a firmer answer give 50 sentences per sense."
     )
     assert cues == (
-        "bank: no cue is marked and no pair differs in a few words before the word, so every "
+        "bank: no cue is marked and no pair differs in just a few words, so every "
         "sentence, or pair of them, counts as a cue word of its own; mark cues with cue_start and "
         "cue_end."
     )
@@ -98,23 +98,10 @@ def test_the_cues_that_pairs_differ_in_are_shown(model):
     first, cues = sentences_suffice(plan(model, ["bank"], corpus=unmarked(paired=True)))
     assert first.startswith("bank, river / money: 12 and 12 sentences in 12 pairs with ")
     assert cues == (
-        "bank: the cues seem to be what the pairs differ in: river / loan, lake / cash, "
-        "sea / debt, shore / credit; mark them with cue_start and cue_end to have the attention to "
-        "them measured."
+        "bank: no cue is marked, so what the sentences of a pair differ in is taken for their "
+        "cues: river / loan, lake / cash, sea / debt, shore / credit; mark others with cue_start "
+        "and cue_end."
     )
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "differing"),
-    [
-        ("the river near the", "the loan near the", (["river"], ["loan"])),
-        ("the the", "the the the", ([], ["the"])),
-        ("one two", "three", (["one", "two"], ["three"])),
-        ("the same", "the same", ([], [])),
-    ],
-)
-def test_what_two_beginnings_differ_in(a, b, differing):
-    assert cost._differing(a.split(), b.split()) == differing
 
 
 START = "bank, river / money: the senses are apart at the word (p < .001)"
@@ -207,7 +194,7 @@ def test_the_dry_run_says_what_is_likely_and_writes_nothing(run, tmp_path, monke
     )
     assert code == 0, err
     lines = said.splitlines()
-    assert "in 12 pairs" in lines[0] and "differ in: river / loan" in lines[1]
+    assert "in 12 pairs" in lines[0] and "taken for their cues: river / loan" in lines[1]
     assert lines[-1].startswith("bank, river / money: ") and lines[-1].endswith(".")
     assert "at the word (p " in lines[-1]
     assert not list(out.glob("*"))

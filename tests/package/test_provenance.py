@@ -47,7 +47,7 @@ def test_an_origin_is_described_in_words_and_a_quantised_file_is_named() -> None
         f"package: smollm2, revision 0.1.2, {file}, stored in Q4_1, float32"
     )
     assert packed.quantised("float32") == (
-        f"{file}, its weights stored in Q4_1, float32 and computed with in float32"
+        f"{file}, its weights stored in Q4_1, float32 and computed in float32"
     )
     merged = Origin("in memory", "gpt2", None, "0" * 64, read="GPT2LMHeadModel, adapters merged: a")
     assert merged.described == (
@@ -56,7 +56,7 @@ def test_an_origin_is_described_in_words_and_a_quantised_file_is_named() -> None
     assert merged.quantised("float32") == ""
     made = manifest("m", packed, seed=0, command="", data_sha256="", dtype="float64")
     assert made["described"] == packed.described
-    assert made["quantised"].endswith(" and computed with in float64")
+    assert made["quantised"].endswith(" and computed in float64")
 
 
 def test_only_the_time_differs_between_two_manifests_and_what_json_cannot_say_is_refused(

@@ -3,15 +3,18 @@ that differ."""
 
 from dataclasses import replace
 
+import pandas as pd
+import pytest
 from example_study import READ_AT, make_study
 
 from probe import charts
 from probe.evidence.findings import findings, heads_by_rank
 from probe.pages.heads import head_facts, leading_heads, together
 from probe.pages.output import with_interval
+from probe.pages.sentences import of_head
 from probe.pages.verdicts import with_reasons
-from probe.pages.words import cards
-from probe.stats.numbers import measured
+from probe.pages.words import apart_at, cards, looks, sink
+from probe.stats.numbers import measured, percent
 
 FRAMES = make_study().frames
 
@@ -87,3 +90,48 @@ def test_the_smallest_set_has_its_interval():
     frames = FRAMES | {"curves": FRAMES["curves"].assign(smallest=None)}
     never = together(findings(frames), frames)[0]
     assert (never["smallest"], never["random"]) == (None, None)
+
+
+def test_a_card_shows_where_the_first_head_looks_in_a_sentence_of_each_sense():
+    finding = findings(FRAMES)["bank"]
+    shown = looks(finding)
+    rows = of_head(finding.rows["readings"], finding.heads_read[0])
+    assert shown["head"] == finding.heads_read[0].name
+    assert [read["sense"] for read in shown["sentences"]] == list(finding.senses)
+    on_cue = rows[rows["role"] == "cue"].groupby("sense")["attention"].max()
+    assert [read["cue_share"] for read in shown["sentences"]] == [
+        percent(on_cue[sense]) for sense in finding.senses
+    ]
+    assert looks(replace(finding, heads_read=())) is None
+
+
+@pytest.mark.parametrize(
+    ("attention", "contribution", "said"),
+    [
+        ([0.6, 0.3, 0.1], [0.01, 0.2, 0.1], percent(0.6)),
+        ([0.2, 0.7, 0.1], [0.01, 0.2, 0.1], ""),  # too little attention
+        ([0.6, 0.3, 0.1], [0.3, 0.2, 0.1], ""),  # it gives half of all
+    ],
+)
+def test_a_sink_is_a_first_token_with_much_attention_that_gives_little(
+    attention, contribution, said
+):
+    roles = {"role": ["context", "cue", "word"], "pos": range(3)}
+    rows = pd.DataFrame({"attention": attention, "contribution": contribution} | roles)
+    assert sink(rows) == said
+    assert sink(rows.assign(role=["cue", "context", "word"])) == ""
+
+
+def test_the_layer_after_which_meanings_are_half_a_gap_apart():
+    finding = findings(FRAMES)["bank"]
+    depth = pd.DataFrame(
+        [
+            {"depth": at, "sense": sense, "coordinate": side * apart / 2}
+            for at, apart in ((-1, 0.0), (0, 0.0), (1, 0.4), (2, 0.9))
+            for sense, side in zip(finding.senses, (1, -1), strict=True)
+        ]
+    ).assign(sense_a=finding.senses[0], sense_b=finding.senses[1])
+    rows = dict(finding.rows)
+    assert apart_at(replace(finding, rows=rows | {"depth": depth})) == 1
+    near = depth.assign(coordinate=depth["coordinate"] / 4)
+    assert apart_at(replace(finding, rows=rows | {"depth": near})) is None

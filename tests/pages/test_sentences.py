@@ -355,6 +355,12 @@ SENTENCES = [
         FRAMES,
     ),
     (
+        cautions,
+        "No cue is marked in the sentences of “bank”: what the sentences of a pair differ in is taken for",
+        FRAMES | changed("sentences", cue_inferred=True),
+        FRAMES,
+    ),
+    (
         answer,
         f"apart without meaning, {BY_MODEL}: no head",
         frames_of(UNREAD, untrained_p=0.009, ambiguity_p=0.3),
@@ -591,8 +597,8 @@ SENTENCES = [
     ),
     (
         lambda quantised: page_text.cautions(FRAMES, "made-up", "package", quantised),
-        "made-up is M.gguf, its weights stored in Q4_1 and computed with in float32.",
-        "M.gguf, its weights stored in Q4_1 and computed with in float32",
+        "made-up is M.gguf, its weights stored in Q4_1 and computed in float32.",
+        "M.gguf, its weights stored in Q4_1 and computed in float32",
         "",
     ),
     (

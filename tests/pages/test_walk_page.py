@@ -80,6 +80,7 @@ def page(shared_page, page_path, walked):
     """One page for all tests that follow heads and tokens, back where it opened."""
     opened = shared_page(page_path)
     opened.page.emulate_media(media="screen", color_scheme="light")
+    unfold(opened.page)
     opened.page.locator('[name="queries"][value="rows"]').check(force=True)
     opened.page.evaluate(f"location.hash = '#L1H2@{walked.at}'")
     settled(opened.page)

@@ -195,12 +195,19 @@ const mostlyFrom = (parts) => {
   return `${told} from ${quoted(piece)}`;
 };
 const mostly = (c, open) => mostlyFrom(open.map((key) => ({ share: get("share", c, state.at, key), piece: source[key].piece })));
+// A first token with much of a head's attention and little of its ΔE; nothing where it is not one.
+const SINK = 0.3;
+const sink = ([first], where = "here") => {
+  const is = data.one_text && first.pos === 0 && first.weight >= SINK && Math.abs(first.share) < first.weight / 2;
+  return is ? ` ${quoted(first.piece)} is a sink: a first token gets attention whatever the text says, and gives little (${where} ${percent(first.weight)} of the attention, ${percent(first.share)} of ΔE).` : "";
+};
+const read = (c, key) => ({ ...source[key], weight: get("pattern", c, state.at, key), share: get("share", c, state.at, key) });
 // Both sentences side by side, at the word that they share.
 const drawContrast = (c) => {
   const { at } = data.first;
   const sides = {
     here: openTo(at).map((key) => ({ ...source[key], weight: get("pattern", c, at, key), share: get("share", c, at, key) })),
-    there: data.second_tokens.map((one, key) => ({ ...one, weight: get("second_pattern", c, key), share: get("second_share", c, key) })),
+    there: data.second_tokens.map((one, key) => ({ pos: key, ...one, weight: get("second_pattern", c, key), share: get("second_share", c, key) })),
   };
   const told = ({ weight }) => ({ ...number(weight, percent(weight)), kind: `n ${shade(weight)}` });
   for (const [side, parts] of Object.entries(sides)) {
@@ -212,7 +219,7 @@ const drawContrast = (c) => {
   const lengths = [get("delta_norm", c, at), get("second_norm", c)].map(length);
   say("contrast-head", head);
   const swapped = has("swap") ? `Swapped by itself, ${head} moves ${quoted(data.word)} ${percent(get("swap", state.layer, state.head))} of the way to its other meaning. ` : "";
-  say("contrast", `${swapped}What it adds there is ${lengths[0]} long in this sentence, ${mostlyFrom(sides.here)}; ${lengths[1]} long in the other, ${mostlyFrom(sides.there)}.`);
+  say("contrast", `${swapped}What it adds there is ${lengths[0]} long in this sentence, ${mostlyFrom(sides.here)}; ${lengths[1]} long in the other, ${mostlyFrom(sides.there)}.${sink(sides.here) || sink(sides.there, "in the other sentence")}`);
   const [apart, named] = [[...arrays.apart.flat], (index) => (index ? entering(index - 1, "L") : "token")];
   const most = Math.max(...apart, 1e-9);
   const cells = apart.map((value, index) => make("span", { className: `depth ${shade(value / most)}`, title: full(value) }, [make("small", { textContent: named(index) }), value < 1e-5 ? "0" : decimal(value)]));
@@ -253,6 +260,7 @@ const drawSlots = (c) => {
     "best-dot": `that of ${piece(best)}, ${decimal(dots[best])}${allowed(at, best) ? "" : " (which comes later, and is about to be masked)"}`,
     largest: percent(get("pattern_largest", c, at)),
     "best-weight": most.map((index, rank) => `${percent(weights[index])} ${rank ? "" : "of its attention "}to ${piece(open[index])}`).join(", ") || "no token as much as 5 % of its attention",
+    sink: at > 0 ? sink(open.map((key) => read(c, key))) : "",
     "weight-sum": decimal(whole("pattern", c), 3),
     "delta-length": length(get("delta_norm", c, at)),
     "best-share": mostly(c, open),

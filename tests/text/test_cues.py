@@ -1,0 +1,65 @@
+"""Cues that no file marks, from what aligned pairs differ in."""
+
+import pytest
+
+from probe.text.cues import infer_cues
+from probe.text.sentences import Sentence
+
+
+def pair(*texts: str, name: str = "1", **more: object) -> list[Sentence]:
+    """Sentences of bank, each of a sense of its own, in one pair."""
+    return [
+        Sentence("bank", sense, text, text.index("bank"), text.index("bank") + 4, pair=name, **more)
+        for sense, text in zip(("river", "money", "blood"), texts, strict=False)
+    ]
+
+
+def cues(sentences: list[Sentence], *, both_sides: bool = False) -> list[str | None]:
+    return [sentence.cue for sentence in infer_cues(sentences, both_sides=both_sides)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        (("By the river, a bank", "By the cash, a bank"), ["river", "cash"]),
+        (("The old river bank", "The safe bank"), ["old river", "safe"]),
+        (("river bank", "money bank", "blood bank"), ["river", "money", "blood"]),
+        # What stands behind the word, a model that reads left to right has not read.
+        (("A river bank was steep", "A loan bank was closed"), ["river", "loan"]),
+        # In two places, too many words apart; one of them has nothing there; more than three words; nothing at all.
+        (("His boat by the bank", "Her loan at the bank"), ["His boat by", "Her loan at"]),
+        (("His old boat by a bank", "Her old loan at a bank"), [None, None]),
+        (("The steep bank", "The bank"), [None, None]),
+        (("Now, the river bank", "Now the money bank"), [None, None]),
+        (("It is a big old muddy bank", "It is an oddly small new bank"), [None, None]),
+        (("The bank was steep", "The bank was closed"), [None, None]),
+    ],
+)
+def test_what_the_sentences_of_a_pair_differ_in_is_their_cue(texts, found):
+    assert cues(pair(*texts)) == found
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        (("The bank was steep", "The bank was closed"), ["steep", "closed"]),
+        (("The river bank", "The money bank"), ["river", "money"]),
+        (("A river bank was steep", "A loan bank was closed"), [None, None]),
+    ],
+)
+def test_where_a_model_reads_both_ways_nothing_else_may_differ(texts, found):
+    assert cues(pair(*texts), both_sides=True) == found
+
+
+def test_an_inferred_cue_says_that_it_is():
+    first, second = infer_cues(pair("The river bank", "The money bank"), both_sides=False)
+    assert first.cue_inferred and second.cue_inferred
+
+
+def test_marked_cues_stay_and_sentences_without_a_partner_have_none():
+    marked = pair("The river bank", "The money bank", cue_start=0, cue_end=3)
+    others = pair("A wet bank", "A rich bank", name="2")
+    assert cues([*marked, *others]) == ["The", "The", None, None]
+    assert cues([*pair("The river bank"), *pair("The money bank", name="2")]) == [None, None]
+    same_sense = [pair("The river bank")[0], pair("The money bank")[0]]
+    assert cues(same_sense) == [None, None]

@@ -126,7 +126,7 @@ def trace_positions(
     gaps = []
     with torch.inference_mode():
         for reading in cache_pairs(weights, pairs, directions, depth):
-            moved = effects(reading.cache, offsets, along(reading.directions), parts)
+            moved = effects(reading.cache, offsets, reading.directions, parts)
             for part in parts:
                 by_part[part].append(moved[part])
             gaps.append(reading.gap)
@@ -141,13 +141,9 @@ def trace_positions(
     )
 
 
-# What is read of how the word's vector changes: `row variant d_model -> row variant reading`.
-Read = Callable[[Tensor], Tensor]
-
-
-def along(directions: Tensor) -> Read:
-    """How far the vector moves along each direction. `direction d_model`"""
-    return lambda changes: changes @ directions.T
+# What is read of how the word's vector changes: how far it moves along directions, `reading
+# d_model` or `row reading d_model`, or a function, `row variant d_model -> row variant reading`.
+Read = Tensor | Callable[[Tensor], Tensor]
 
 
 def effects(
@@ -192,10 +188,13 @@ def _effects_at(
         site: torch.cat([stream for _, stream in changes], dim=1)
         for site, changes in at_site.items()
     }
-    # Read all at once: what a reading costs may hardly depend on how many variants it is of.
-    changes = run_patched(cache, pos, starts)
+    directions = read if isinstance(read, Tensor) else None
+    changes = run_patched(cache, pos, starts, directions)
     sites = list(changes)
-    read_out = read(torch.cat([changes[site] for site in sites], dim=1))
+    # Read all at once: what a reading costs may hardly depend on how many variants it is of.
+    read_out = torch.cat([changes[site] for site in sites], dim=1)
+    if not isinstance(read, Tensor):
+        read_out = read(read_out)
     counts = [len_of for site in sites for len_of in _variants(at_site[site])]
     keys = [key for site in sites for key, _ in at_site[site]]
     return dict(zip(keys, read_out.split(counts, dim=1), strict=True))

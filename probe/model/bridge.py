@@ -296,6 +296,8 @@ class _OfFused(torch.nn.Module):
     taken out of it whenever they are used: no view of it has their shape, and TransformerLens' own
     copies are a third of a model."""
 
+    _held: tuple[torch.nn.Linear, int, int]
+
     def __init__(self, fused: torch.nn.Linear, role: int, n_heads: int) -> None:
         super().__init__()
         # Not as a child, which would list its parameters a second time.

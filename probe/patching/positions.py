@@ -235,12 +235,15 @@ def donated_neurons(cache: PairCache, layer: int, pos: int) -> Donated:
 def donated_heads(cache: PairCache, layer: int, pos: int) -> Donated:
     """For each head, the own stream with that head's z from the other run."""
     weights = cache.weights
-    heads = weights.shape[1]
-    one_head = torch.eye(heads, dtype=torch.bool, device=weights.device)[..., None]
-    own = cache.layers[layer].z[:, pos, None]
-    z = torch.where(one_head, cache.donated(layer, "z", pos), own)
-    resid = cache.layers[layer].resid_pre[:, pos, None].expand(-1, heads, -1)
-    return Site(layer, Part.MLP), fused.write(weights, weights.blocks[layer], resid, z)
+    block = weights.blocks[layer]
+    writer = fused.attention_of(block)
+    own = cache.layers[layer].z[:, pos]  # row head d_head
+    change = cache.donated(layer, "z", pos)[:, 0] - own
+    # One product a head: all of them together write otherwise by what one of them does.
+    changed = torch.einsum("rhe,hed->rhd", change, block.w_o)
+    written = writer.written(own.flatten(1))[:, None] + changed
+    resid = cache.layers[layer].resid_pre[:, pos, None]
+    return Site(layer, Part.MLP), fused.add(weights.config, writer, resid, written)
 
 
 _DONATED: dict[str, Callable[[PairCache, int, int], Donated]] = {

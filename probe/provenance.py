@@ -44,7 +44,8 @@ class Origin:
     `stored` is the type in which the file holds the weights, or its types, the most frequent first:
     "bfloat16", "Q4_1, float32". `file` is the name of a GGUF file, which says more than the name by
     which it is asked for: "SmolLM2-135M-Instruct.Q4_1.gguf". `read` says what was read of an object
-    in memory: "LlamaForCausalLM, adapters merged: default".
+    in memory: "LlamaForCausalLM, adapters merged: default". `hooks` are the parts on which hooks of
+    the object's owner stayed.
     """
 
     kind: Literal["embedded", "hub", "folder", "file", "package", "in memory"]
@@ -54,6 +55,7 @@ class Origin:
     stored: str = "float32"
     read: str = ""
     file: str = ""
+    hooks: tuple[str, ...] = ()
 
     @property
     def is_quantised(self) -> bool:
@@ -74,8 +76,16 @@ class Origin:
         parts = [f"{self.kind}: {self.location}"]
         if self.revision:
             parts.append(f"revision {self.revision}")
-        parts += [part for part in (self.file, self.read) if part]
+        parts += [part for part in (self.file, self.read, self.hooked) if part]
         return ", ".join([*parts, f"stored in {self.stored}"])
+
+    @property
+    def hooked(self) -> str:
+        """Of a model with hooks, where they stand and that no certificate was asked for; empty of
+        any other."""
+        if not self.hooks:
+            return ""
+        return f"run with hooks on {', '.join(self.hooks)}, without a certificate"
 
 
 def manifest(
@@ -101,6 +111,7 @@ def manifest(
         "weights_read_from": origin.read,
         "described": origin.described,
         "quantised": origin.quantised(str(more.get("dtype", ""))),
+        "hooked": origin.hooked,
         "seed": seed,
         "command": command if isinstance(command, str) else list(command),
         "data_sha256": data_sha256,

@@ -151,8 +151,8 @@ class GroupPaths(NamedTuple):
 def frames(
     model: Model, results: Sequence[WordResult], word_heads: pd.DataFrame, options: StudyOptions
 ) -> dict[str, pd.DataFrame]:
-    """`positions`, `edges` and `paths` of every word; empty where a model reads both ways or no
-    pairs are aligned."""
+    """`positions`, `edges` and `paths` of every word; empty where a model reads both ways, no pairs
+    are aligned, or hooks stay on."""
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in COLUMNS}
     weights = read_weights(model)
     for result in results:
@@ -177,7 +177,7 @@ def _of_word(
 ) -> dict[str, pd.DataFrame]:
     """The three frames of a word; none where nothing can be followed."""
     passed = [pair for pair in result.pairs if pair.effects is not None]
-    if not (passed and result.causal):
+    if not (passed and result.causal) or weights.hooked is not None:
         return {}
     pair = clearest(passed)
     groups = layouts(weights, result, pair, options.seed) if pair.pairs.design == ALIGNED else []

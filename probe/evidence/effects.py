@@ -24,6 +24,7 @@ from probe.model.decomposition import head_contributions
 from probe.model.records import TargetStates
 from probe.model.weights import Weights
 from probe.patching.heads import Rows, swap_heads
+from probe.patching.hooked import ends_as_weights_say
 from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
@@ -185,8 +186,11 @@ def stages_of(weights: Weights, states: TargetStates, behind: int) -> Tensor:
 
 
 def predicts(weights: Weights) -> bool:
-    """Whether the model says what comes next: it reads left to right and has an unembedding."""
-    return weights.causal and weights.config.has_head
+    """Whether the model says what comes next: it reads left to right and has an unembedding, and no
+    hook stands between its last stream and that."""
+    if not (weights.causal and weights.config.has_head):
+        return False
+    return weights.hooked is None or ends_as_weights_say(weights.hooked)
 
 
 def gaps(axes: HeldOutAxes, stages: Tensor, pairs: Pairs) -> Array:

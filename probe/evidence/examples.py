@@ -121,8 +121,8 @@ def frames(
             traced = trace(model, result.material.sentences[row].text)
             pair = _pair_of(result, result.material.labels[row])
             readings += [_reading(result, row, pair, traced, head) for head in heads]
-            if pair.effects is None:
-                continue
+            if pair.effects is None or model.origin.hooks:
+                continue  # hooks may write what is no component
             # Rows that are held out together share the axis, and what is fitted with it.
             held_out = (*pair.senses, int(pair.axes.cell[row]))
             if held_out not in averages:

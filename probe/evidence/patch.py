@@ -11,7 +11,8 @@ vectors there (b at 0, a at 1, so that the gap is 1 and a swap a fraction of the
 difference of the logits of two next tokens, or any function of the logits. Over several pairs the
 fraction is a ratio of sums, Σ swap / Σ gap.
 
-Every swap is performed (`probe.patching.positions`), none is approximated. The two texts need not
+Every swap is performed (`probe.patching.positions`), none is approximated; in a model whose hooks
+stay on, each by a whole forward of it (`probe.patching.hooked`). The two texts need not
 be equally long where one position is swapped: what stands at the word of one is put at the word of
 the other.
 
@@ -21,6 +22,7 @@ Sources: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, i
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,12 +34,13 @@ from probe.errors import InputError, UnsupportedModel
 from probe.model import forward
 from probe.model.load import ModelSource, load, read_weights
 from probe.model.model import Model
-from probe.model.tokens import Tokens, text_position, token_id, tokenize
+from probe.model.tokens import TargetText, Tokens, text_position, token_id, tokenize
 from probe.model.trace import target_states
 from probe.model.weights import Weights
 from probe.patching.heads import BATCH_NUMBERS, require_depth
+from probe.patching.hooked import Ends, read_parts, run_swapped
 from probe.patching.pair import PairCache, TokenPair, cache_pair, positions_from_word
-from probe.patching.positions import COMPONENTS, HEAD, effects
+from probe.patching.positions import COMPONENTS, HEAD, Read, effects
 from probe.stats.resampling import Array
 
 # What can be swapped, by the name that a caller gives, and what of a layer that is.
@@ -135,10 +138,11 @@ def patch(
 
     frames: dict[int, pd.DataFrame] = {}
     with torch.inference_mode():
+        asked = Asked(depth, offsets, PARTS[parts])
+        effects_of = _effects if weights.hooked is None else _effects_by_forwards
         for batch in _batches(weights, pairs, depth):
-            sides = _sides(weights, [pairs[number] for number in batch], depth)
-            of_batch = [metrics[number] for number in batch]
-            values, moved = _effects(sides, of_batch, offsets, PARTS[parts])
+            together = [pairs[number] for number in batch]
+            values, moved = effects_of(weights, together, [metrics[one] for one in batch], asked)
             gaps = (values[0] - values[1]).tolist()
             for index, number in enumerate(batch):
                 of_pair = {part: tensor[:, index] for part, tensor in moved.items()}
@@ -422,15 +426,24 @@ def _sides(weights: Weights, pairs: Sequence[tuple[Member, Member]], depth: int)
     ]
 
 
+class Asked(NamedTuple):
+    """What is swapped: `parts` of the first `depth` layers, at `offsets` from where the metric is
+    read, or, where they are None, at the position of each text."""
+
+    depth: int
+    offsets: tuple[int, ...] | None
+    parts: tuple[str, ...]
+
+
 def _effects(
-    sides: Sequence[Side],
+    weights: Weights,
+    pairs: Sequence[tuple[Member, Member]],
     metrics: Sequence[Any],
-    offsets: Sequence[int] | None,
-    parts: Sequence[str],
+    asked: Asked,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """M of the unchanged runs of some pairs, `recipient pair`, and how far it moves with each part
     of the other run. `-> part: recipient pair layer variant pos`"""
-    weights = sides[0].cache.weights
+    sides = _sides(weights, pairs, asked.depth)
     unchanged = torch.cat([side.cache.final[:, side.cache.at] for side in sides])
     by_pair = unchanged.unflatten(0, (2, -1)).transpose(0, 1)  # pair recipient d_model
     readers = [
@@ -439,26 +452,95 @@ def _effects(
     values = torch.stack(
         [reader(ends) for reader, ends in zip(readers, by_pair, strict=True)], dim=1
     )
-    # Of every row: the metric of its pair, and its unchanged vector.
-    rows = iter(zip(readers * 2, unchanged, strict=True))
+    # The rows of all sides, one after the other, are all recipients of a, then all of b.
+    readers = readers * 2
+    way = by_pair[:, 0] - by_pair[:, 1]
+    directions = (way / way.square().sum(-1, keepdim=True)).repeat(2, 1)[:, None]
+    # A direction needs no written vector, but rounds to bfloat16 where the weights do.
+    linear = weights.dtype != torch.bfloat16 and all(metric is None for metric in metrics)
     moved = []
+    first = 0
     for side in sides:
-        of_side = [next(rows) for _ in side.cache.final]
-
-        def read(changes: Tensor, of_side: Any = of_side) -> Tensor:
-            by_row = []
-            for (reader, own), change in zip(of_side, changes, strict=True):
-                # The unchanged run beside the others, so that no change is exactly 0.
-                numbers = reader(torch.cat([own[None], own + change]))
-                by_row.append(numbers[1:] - numbers[0])
-            return torch.stack(by_row)[..., None]
-
-        moved.append(effects(side.cache, offsets or [side.offset], read, parts))
+        rows = slice(first, first + len(side.cache.final))
+        first = rows.stop
+        read: Read = directions[rows]
+        if not linear:
+            read = partial(_read_changes, readers[rows], unchanged[rows])
+        moved.append(effects(side.cache, asked.offsets or [side.offset], read, asked.parts))
     together = {
         part: torch.cat([by_part[part] for by_part in moved])[..., 0].unflatten(0, (2, -1)).cpu()
-        for part in parts
+        for part in asked.parts
     }
     return values.cpu(), together
+
+
+def _read_changes(readers: Sequence[Reader], unchanged: Tensor, changes: Tensor) -> Tensor:
+    """How far the metric of each row moves. `row d_model, row variant d_model -> row variant 1`"""
+    by_row = []
+    for reader, own, change in zip(readers, unchanged, changes, strict=True):
+        # The unchanged run beside the others, so that no change is exactly 0.
+        numbers = reader(torch.cat([own[None], own + change]))
+        by_row.append(numbers[1:] - numbers[0])
+    return torch.stack(by_row)[..., None]
+
+
+def _effects_by_forwards(
+    weights: Weights,
+    pairs: Sequence[tuple[Member, Member]],
+    metrics: Sequence[Any],
+    asked: Asked,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The same in a model whose hooks stay on, which also make part of its logits."""
+    model = weights.hooked
+    assert model is not None
+    values = []
+    moved: dict[str, list[Tensor]] = {part: [] for part in asked.parts}
+    for pair, metric in zip(pairs, metrics, strict=True):
+        runs = {
+            part: [_variants(model, *members, part, asked) for members in (pair, pair[::-1])]
+            for part in asked.parts
+        }
+        # The first of all variants is the unchanged run.
+        unchanged = [side[0] for side in runs[asked.parts[0]]]
+        ends = torch.stack([run.resid[0, asked.depth] for run in unchanged])
+        read = partial(_read_run, metric, ends=ends, depth=asked.depth)
+        values.append(torch.stack([read(run)[0] for run in unchanged]))
+        for part, sides in runs.items():
+            numbers = torch.stack([torch.stack([*map(read, side)], -1) for side in sides])
+            changes = numbers[:, 1:] - numbers[:, :1]  # recipient variant pos
+            moved[part].append(changes.unflatten(1, (asked.depth, -1)))
+    together = {part: torch.stack(tensors, dim=1).cpu() for part, tensors in moved.items()}
+    return torch.stack(values, dim=1).cpu(), together
+
+
+def _variants(model: Model, own: Member, donor: Member, part: str, asked: Asked) -> list[Ends]:
+    """Runs of one text: unchanged, then with a part of the donor's run in one layer, or one head,
+    after the other; for each position that is asked for."""
+    offsets = asked.offsets or (own.at - own.read,)
+    shift = 0 if asked.offsets else donor.at - own.at
+    name = "z" if part == HEAD else part
+    runs = []
+    for pos in [own.read + offset for offset in offsets]:
+        given = read_parts(model, donor.ids, pos + shift, [name])[name][: asked.depth]
+        one_each = given.shape[: 2 if part == HEAD else 1]  # layer, or layer head
+        count = one_each.numel()
+        swapped = torch.eye(count, dtype=torch.bool).unflatten(1, one_each)
+        swapped = torch.cat([torch.zeros_like(swapped[:1]), swapped])
+        text = TargetText(own.ids, pos)
+        runs.append(run_swapped(model, text, name, given, swapped, read=own.read))
+    return runs
+
+
+def _read_run(metric: Any, run: Ends, *, ends: Tensor, depth: int) -> Tensor:
+    """M of every variant of a run. `-> variant`"""
+    wide = torch.promote_types(ends.dtype, torch.float32)
+    if metric is None:
+        return _coordinate(ends.to(wide))(run.resid[:, depth].to(wide))
+    logits = run.logits.to(wide)
+    if isinstance(metric, tuple):
+        first, second = metric
+        return logits[:, first] - logits[:, second]
+    return _numbers(metric, logits)
 
 
 def _frame(moved: dict[str, Tensor], gap: float, offsets: Sequence[int] | None) -> pd.DataFrame:

@@ -39,7 +39,7 @@ from probe.evidence.word import (
     study_word,
 )
 from probe.model.architectures import require_single
-from probe.model.check import Certificate, certify
+from probe.model.check import Certificate, certify, not_asked
 from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model
 from probe.provenance import Origin
@@ -78,7 +78,8 @@ class Study(Displayed):
 
     def __repr__(self) -> str:
         words = ", ".join(map(str, self.options["words"]))  # type: ignore[call-overload]
-        return f"<Study of {words} in {self.model_name}: {len(self.frames)} frames>"
+        hooks = f", {self.origin.hooked}" if self.origin.hooks else ""
+        return f"<Study of {words} in {self.model_name}: {len(self.frames)} frames{hooks}>"
 
 
 def study(
@@ -110,6 +111,11 @@ def study(
     cost before the work, and may raise; `foreseen` with what is known of every pair of senses
     before anything is swapped, which takes seconds a word more.
 
+    In a model that was loaded with `hooks="keep"` every swap is a whole forward. Words, heads,
+    their verdicts and how many heads are enough are measured so; there is no certificate, no
+    comparison with one-meaning nouns, and no frame of what is computed from weights alone:
+    `shares`, `head_parts`, `decomposition`, `positions`, `edges` and `paths` are empty.
+
     Example:
         >>> study = probe.study("tiny-senses", "bank", permutations=99, max_pairs=8)
         >>> len(study.frames["heads"])  # one row a head: 4 layers x 4 heads
@@ -122,6 +128,9 @@ def study(
     if corpus is not None and not isinstance(corpus, Corpus):
         corpus = as_corpus(corpus, words)
     nouns = None if controls is None else tuple(dict.fromkeys(controls))
+    if model.origin.hooks:
+        _require_no_nouns(model, nouns)
+        nouns = ()
     options = StudyOptions(seed, max_pairs, permutations, nouns)
     chosen = choose_words(words, corpus)
     sources = [sentences_of(word, corpus, model) for word in chosen]
@@ -136,7 +145,7 @@ def study(
         planned(cost_of(model, materials, splits, options, beside))
 
     report("certificate", 0.05)
-    certificate = certify(model, [material.sentences[0].text for material in materials]).require()
+    certificate = _certificate(model, materials)
     if foreseen:
         foreseen(_all_gates(model, materials, splits, options))
     results = []
@@ -161,6 +170,13 @@ def study(
     return Study(model.name, model.origin, used, certificate, frames, used_corpus.sha256)
 
 
+def _certificate(model: Model, materials: Sequence[Material]) -> Certificate:
+    """The certificate of a sentence of each word, or an empty one where hooks stay on."""
+    if model.origin.hooks:
+        return not_asked(model)
+    return certify(model, [material.sentences[0].text for material in materials]).require()
+
+
 def _all_gates(
     model: Model,
     materials: Sequence[Material],
@@ -173,6 +189,16 @@ def _all_gates(
     for material in materials:
         gates += measure_gates(model, random_model, material, options, splits[material.word])
     return gates
+
+
+def _require_no_nouns(model: Model, nouns: tuple[str, ...] | None) -> None:
+    """Raises InputError for one-meaning nouns that are asked for in a model whose hooks stay on."""
+    if nouns:
+        raise InputError(
+            f"Studying words in {model.name}, {model.origin.hooked}: got controls, and nouns in "
+            "the word's place are run from the weights alone; leave them out, or study the model "
+            "without hooks."
+        )
 
 
 def _require_can_study(model: Model, permutations: int, second: Model | None) -> None:

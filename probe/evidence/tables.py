@@ -10,7 +10,7 @@ differ.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from itertools import pairwise
 from typing import Any
 
@@ -524,7 +524,9 @@ def shares(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
     """Direct share of every component in the difference of sense means at the read-out; a pair's
     shares sum to 1."""
     rows = []
-    for result, pair in sense_pairs_of(results):
+    # hooks may write what is no component
+    counted = [] if model.origin.hooks else sense_pairs_of(results)
+    for result, pair in counted:
         a = pair.rows(pair.senses[0])
         b = pair.rows(pair.senses[1])
         directions = pair.axes.directions([*a, *b])[:, result.depth]
@@ -532,7 +534,9 @@ def shares(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
             read_weights(model), result.states, directions, result.depth, a, b
         )
         rows += [key_of(result, pair) | asdict(share) for share in parts]
-    return pd.DataFrame(rows).astype({"layer": "Int64", "head": "Int64"})
+    columns = [*KEYS, *(field.name for field in fields(decomposition.Share))]
+    frame = pd.DataFrame(rows, columns=columns)
+    return frame.astype({"layer": "Int64", "head": "Int64"})
 
 
 def sentences(results: Sequence[WordResult]) -> pd.DataFrame:

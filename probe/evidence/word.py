@@ -437,19 +437,29 @@ def _swapped(
             pair,
             measured=measured,
             tests=tests,
-            head_parts=measure_head_parts(
-                weights,
-                word.texts,
-                word.states.z,
-                word.material.cues,
-                measured.word,
-                axes=pair.axes,
-                pairs=pair.pairs,
-                reading=pair.reading,
-            ),
+            head_parts=_head_parts(weights, word, pair, measured),
             stand_ins=_stand_ins(weights, word, pair, measured, options),
         )
     return results
+
+
+def _head_parts(
+    weights: Weights, word: WordResult, pair: PairResult, measured: PairEffects
+) -> HeadParts | None:
+    """The parts of the leading heads' effects; None where hooks stay on, which no part computed
+    from weights would have."""
+    if weights.hooked is not None:
+        return None
+    return measure_head_parts(
+        weights,
+        word.texts,
+        word.states.z,
+        word.material.cues,
+        measured.word,
+        axes=pair.axes,
+        pairs=pair.pairs,
+        reading=pair.reading,
+    )
 
 
 def _with_nouns(

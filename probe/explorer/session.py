@@ -83,11 +83,17 @@ class Explorer:
     """
 
     def __init__(self, model: Model) -> None:
-        """Raises UnsupportedModel for an encoder-decoder."""
+        """Raises UnsupportedModel for an encoder-decoder, InputError for a model whose hooks stay
+        on."""
         if model.config.start_token is not None:
             raise UnsupportedModel(
                 f"Exploring {model.name}: it is an encoder-decoder, whose heads read two texts; "
                 "use `probe walk TEXT --target`, or explore a model with one stack, as tiny-senses."
+            )
+        if model.origin.hooks:
+            raise InputError(
+                f"Exploring {model.name}: it is {model.origin.hooked}, and what is explored is run "
+                "from weights; ask probe.patch or probe.study, or load it without hooks."
             )
         self.model = model
         self.weights = read_weights(model)

@@ -319,7 +319,51 @@ def boot_model(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     )
     # it says whether there was a head, also to who loads this bridge again
     model.config.architectures = stated
+    for attention in family.attentions:
+        if attention.fused == "by head":
+            _share_by_head(bridge, model.config.num_attention_heads)
     return bridge.eval().requires_grad_(False)
+
+
+class _OfFused(torch.nn.Module):
+    """The queries, keys or values of a product that holds the three head by head. Their weights are
+    taken out of it whenever they are used: no view of it has their shape, and TransformerLens' own
+    copies are a third of a model."""
+
+    _held: tuple[torch.nn.Linear, int, int]
+
+    def __init__(self, fused: torch.nn.Linear, role: int, n_heads: int) -> None:
+        super().__init__()
+        # Not as a child, which would list its parameters a second time.
+        object.__setattr__(self, "_held", (fused, role, n_heads))
+
+    def _part(self, tensor: torch.Tensor) -> torch.Tensor:
+        _, role, n_heads = self._held
+        return tensor.unflatten(0, (n_heads, 3, -1))[:, role].flatten(0, 1)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self._part(self._held[0].weight)
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        bias = self._held[0].bias
+        return None if bias is None else self._part(bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.weight, self.bias)
+
+
+def _share_by_head(bridge: Any, n_heads: int) -> None:
+    """In every block the weights of queries, keys and values as parts of the product that they were
+    copied from."""
+    for block in bridge.blocks:
+        fused = block.attn.qkv.original_component
+        for role, name in enumerate("qkv"):
+            part = _OfFused(fused, role, n_heads)
+            component = getattr(block.attn, name)
+            if torch.equal(part.weight, component.original_component.weight):
+                component.set_original_component(part)
 
 
 def _register_adapter(family: Family) -> str:

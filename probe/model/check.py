@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from probe.errors import CrossCheckError
+from probe.errors import CrossCheckError, InputError
 from probe.model import attention as formulas
 from probe.model import forward
 from probe.model.architectures.family import Attention, Family
@@ -125,14 +125,27 @@ def certify(model: ModelSource, texts: Sequence[str] = DEFAULT_TEXTS) -> Certifi
     all texts counts.
 
     An encoder-decoder reads each text as source and as target. Raises InputError for a text the
-    model cannot take. Does not raise for a failing row: see `Certificate.require`.
+    model cannot take, and for a model whose hooks stay on. Does not raise for a failing row: see
+    `Certificate.require`.
 
     Example:
         >>> certificate = probe.certify("tiny-senses")
         >>> certificate.ok, certificate.worst.tolerance
         (True, 1e-05)
     """
-    return _certificate(load(model), texts, [(text, text) for text in texts])
+    model = load(model)
+    if model.origin.hooks:
+        raise InputError(
+            f"Checking {model.name} against its weights: it is {model.origin.hooked}, and what "
+            "hooks do does not follow from weights; load it without hooks, or ask probe.patch or "
+            "probe.study, which need no certificate then."
+        )
+    return _certificate(model, texts, [(text, text) for text in texts])
+
+
+def not_asked(model: Model) -> Certificate:
+    """The certificate of a model whose hooks stay on: one without a row."""
+    return Certificate(model.name, str(model.dtype).removeprefix("torch."), (), ())
 
 
 def certify_pair(model: Model, source: str, target: str) -> Certificate:

@@ -54,7 +54,7 @@ INSTEAD = (
     "a folder with config.json, tokenizer and safetensors works too, and tiny-senses needs nothing"
 )
 # What a string of a class looks like: "GPT2LMHeadModel", "<class 'transformers...'>".
-CLASS_NAME = re.compile(r"<class .*>|[A-Z]\w*(Model|For[A-Z]\w*)")
+CLASS_NAME = re.compile(r"<class .*>|(\w+\.)*[A-Z]\w*(Model|For[A-Z]\w*)")
 ADAPTER = "adapter_config.json"
 # Every failure of the network arrives as one of these: httpx's errors are the bases of the hub's
 # own.
@@ -143,6 +143,10 @@ def find(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
     else:
         kind = "hub"
         repository, _, wanted = name.partition("@")
+        if repository in (*EMBEDDED, *PACKAGED):
+            problem = f"{repository} is installed on this machine in one version, without revisions"
+            step = f"load {repository}, or a name of the hub with a revision, as owner/name@main"
+            raise refuse(name, problem, step)
         path, revision = fetch(repository, wanted) if wanted else fetch(name)
     return _gguf_in(path) or path, Origin(kind, name, revision, "")
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from probe.errors import InputError
 from probe.model import forward
 from probe.model.attention import (
     gelu_bloom,
@@ -69,7 +70,15 @@ class PositionTables:
 
 
 def position_tables(weights: Weights, n: int) -> PositionTables:
-    """The constants of texts of up to `n` tokens."""
+    """The constants of texts of up to `n` tokens, which every run begins with. Raises InputError
+    for the weights of a model whose hooks stay on: no run from weights has them."""
+    if weights.hooked is not None:
+        hooks = ", ".join(weights.hooked.origin.hooks)
+        raise InputError(
+            f"Running {weights.hooked.name} from its weights: it was loaded with its hooks "
+            f"({hooks}), which are in whole forwards only; ask probe.patch or probe.study, or load "
+            "it without hooks."
+        )
     config = weights.config
     bias = forward.position_bias(weights, n)
     if bias is not None:

@@ -30,6 +30,8 @@ HEAD_VECTORS = ("q", "k", "v", "z")
 SHARED = ("k", "v")
 # How near to 1 the rows of a pattern sum: each entry of one in bfloat16 was rounded to 2^-8.
 SUMS_WITHIN = {torch.float64: 1e-5, torch.float32: 1e-5, torch.bfloat16: 2**-8}
+# What is kept of a tensor, given with its name.
+Select = Callable[[str, Tensor], Tensor]
 AT_ONE_POSITION = (*HEAD_VECTORS, "pattern", "mlp_out", "resid_pre", "resid_post")
 
 
@@ -68,7 +70,8 @@ def run(
     """Logits of one forward of the bridge on texts padded on the right. `-> row pos d_vocab`
 
     Behind a text's end the numbers mean nothing. Without `head` the unembedding, a good part of the
-    work for many sentences, is left out, and the last vectors come back: `row pos d_model`.
+    work for many sentences, is left out, and the last vectors come back: `row pos d_model`; but not
+    where hooks are kept, one of which may stand on the whole model.
     """
     ids = pad_rows(model, rows)
     # The mask is made from lengths: one made from ids would drop a padding token that is part of a
@@ -79,7 +82,8 @@ def run(
     mask = (torch.arange(ids.shape[1], device=model.device) < ends[:, None]).long()
     if targets is not None:
         return model.bridge(ids, attention_mask=mask, decoder_input=pad_rows(model, targets))
-    if head:
+    # a hook may stand on the whole model
+    if head or model.origin.hooks:
         return model.bridge(ids, attention_mask=mask)
     base = model.bridge.original_model.base_model
     return base(ids, attention_mask=mask, use_cache=False).last_hidden_state
@@ -137,7 +141,7 @@ def read_last(
 
 @contextmanager
 def recording(
-    model: Model, select: Callable[[str, Tensor], Tensor], names: Collection[str] | None = None
+    model: Model, select: Select, names: Collection[str] | None = None
 ) -> Iterator[dict[str, dict[str, list[Tensor]]]]:
     """Inference that records what `select` takes of every tensor, or of those of these names, of
     every layer: by attention and name. The hooks are removed again whatever happens.

@@ -54,7 +54,9 @@ from probe.model.hooks import check_hooks
 from probe.model.model import RESAVE, Config, Model, read_config, read_json, refuse
 from probe.model.objects import (
     Held,
+    attach_hooks,
     hold,
+    hooked_parts,
     read_object,
     read_state,
     require_same,
@@ -107,6 +109,7 @@ def load(
     device: str | torch.device | None = None,
     dtype: torch.dtype | str | None = None,
     prepend_bos: bool = True,
+    hooks: str | None = None,
 ) -> Model:
     """A checked Model of a name, a folder, a GGUF file or a model in memory.
 
@@ -124,6 +127,11 @@ def load(
     the same Model until its tensors are changed. A change made through `.data` is not noticed;
     there, delete the Model and give a new object. A Model comes back as it is.
 
+    An object that carries hooks is refused, but for `hooks="keep"`: they stay on in everything that
+    is computed (a steering vector, say). No certificate can hold then, and every result says so.
+    `patch`, `trace` and `study` take such a model, each swap a whole forward of it; what runs from
+    the weights alone is refused.
+
     Raises ModelError or UnsupportedModel with one sentence that names the file and the next step.
 
     Example:
@@ -133,10 +141,21 @@ def load(
         >>> probe.load(model) is model
         True
     """
+    if hooks not in (None, "keep"):
+        raise InputError(
+            f'Loading a model with hooks={hooks!r}: expected "keep", for those that it carries to '
+            "stay on, or nothing; give one of these."
+        )
     if isinstance(source, Model):
         return source
     if not isinstance(source, str | os.PathLike):
-        return _from_object(source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos)
+        held = hold(source, keep_hooks=hooks is not None)
+        return _from_object(held, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos)
+    if hooks is not None:
+        raise InputError(
+            f"Cannot load {source} with hooks=: a name, a folder and a file carry none; leave it "
+            "out."
+        )
     if tokenizer is not None:
         raise InputError(
             f"Cannot load {source} with tokenizer=: a name, a folder and a file bring their own; "
@@ -163,7 +182,7 @@ def read_weights(model: ModelSource) -> Weights:
     model = load(model)
     require_single(model.config.architecture, "the reading of a word")
     (weights,) = read_stacks(model.weights, model.config).values()
-    return weights
+    return replace(weights, hooked=model) if model.origin.hooks else weights
 
 
 def _dtype(dtype: torch.dtype | str, source: object) -> torch.dtype:
@@ -339,7 +358,7 @@ def check_tokenizer(tokenizer: Any, config: Config, *, where: object) -> "PreTra
 
 
 def _from_object(
-    source: object,
+    held: Held,
     tokenizer: Any,
     *,
     device: str | torch.device | None,
@@ -348,7 +367,6 @@ def _from_object(
 ) -> Model:
     """The Model of an object in memory: the one that was made of it before, where it is as it
     was."""
-    held = hold(source)
     own_device = None if device is None else _device(device)
     own_dtype = None if dtype is None else _dtype(dtype, held.said)
     options = (own_device, own_dtype, prepend_bos)
@@ -358,6 +376,8 @@ def _from_object(
     # the tokenizer need be given only once
     if known is not None and as_it_was and tokenizer in (None, known.model.tokenizer):
         return known.model
+    if held.hooks:
+        _require_hookable(held)
     read = _unfolded if held.folded else _shared
     with quiet():
         model = read(held, tokenizer, device=own_device, dtype=own_dtype, prepend_bos=prepend_bos)
@@ -396,7 +416,8 @@ def _shared(
     fresh = fresh_model(model_class, settings, weights, config, where=held.said, others=others)
     fresh = fresh.to(device or devices.pop())
     ids = own(SHORT_TEXT, add_special_tokens=config.special_tokens)["input_ids"]
-    require_same(held, fresh, config, ids[: config.n_ctx])
+    if not held.hooks:
+        require_same(held, fresh, config, ids[: config.n_ctx])
     bridge = boot_model(fresh, held.source or held.name, own)
     origin = Origin(
         "in memory",
@@ -405,8 +426,25 @@ def _shared(
         _sha256_of_tensors(weights),
         stored,
         read=_how(held, adapters, config),
+        hooks=hooked_parts(held),
     )
-    return _checked(Model(held.name, bridge, own, config, weights, origin, fresh.device, dtype))
+    model = Model(held.name, bridge, own, config, weights, origin, fresh.device, dtype)
+    _checked(model)
+    if held.hooks:  # what was checked is the model without them
+        attach_hooks(held, bridge, config, ids[: config.n_ctx])
+    return model
+
+
+def _require_hookable(held: Held) -> None:
+    """ModelError where hooks cannot be kept: in compatibility mode they change other numbers than
+    the untouched weights have, and no swap of an encoder-decoder is run as whole forwards."""
+    hooks = f"its hooks ({', '.join(hooked_parts(held))})"
+    if held.folded:
+        problem = f"it is in compatibility mode, and {hooks} were made for folded weights"
+        raise refuse(held.said, problem, "give it without enable_compatibility_mode()")
+    if getattr(held.original.config, "is_encoder_decoder", False):
+        problem = f"{hooks} cannot stay on in an encoder-decoder"
+        raise refuse(held.said, problem, "give it without them")
 
 
 def _class_of(held: Held, config: Config) -> Any:
@@ -438,6 +476,10 @@ def _own_dtype(held: Held, weights: Mapping[str, torch.Tensor]) -> torch.dtype:
 
 def _tokenizer_of(held: Held, given: Any) -> Any:
     """The tokenizer given with an object, or that of the folder or hub name that it came from."""
+    if isinstance(given, str | os.PathLike):
+        problem = f"tokenizer={os.fspath(given)!r} is a name"
+        step = f"pass what AutoTokenizer.from_pretrained({os.fspath(given)!r}) returns"
+        raise refuse(held.said, problem, step)
     if given is not None:
         return given
     folder = find_tokenizer(held.source)

@@ -176,7 +176,8 @@ class Model:
         size = f"{layers} layers x {c.n_heads} heads, d_model {c.d_model}"
         origin = self.origin
         file = f", {origin.file} stored in {origin.stored}" if origin.is_quantised else ""
-        return f"<Model {self.name}: {size}, {origin.kind}{file}>"
+        hooks = f", {origin.hooked}" if origin.hooks else ""
+        return f"<Model {self.name}: {size}, {origin.kind}{file}{hooks}>"
 
 
 def refuse(where: object, problem: str, step: str) -> ModelError:

@@ -8,12 +8,13 @@ fresh one of the same class around the same tensors.
 
 What else could decide what an object computes, a forward that somebody changed or an adapter that
 is merged otherwise, is found by asking: on one short text the object must compute what its tensors
-give.
+give. Hooks of its owner are refused, or kept where that is asked for: the same functions are then
+put on the same parts of the bridge, and the bridge must compute what the object computes.
 """
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from probe.model.architectures import FAMILIES, WRAPPERS
-from probe.model.bridge import RENAMED, as_in_files
+from probe.model.bridge import RENAMED, as_in_files, in_short
 from probe.model.find import name_of
 from probe.model.model import Config, config_from, refuse, row_of
 from probe.model.weights import check_finite, expected_shapes
@@ -43,6 +44,7 @@ WRAPPED_IN = (
 MOST_WRAPPERS = 5
 # Hooks of these packages are part of how a model runs, not of what somebody asks it.
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "transformer_lens", "nnsight")
+WHOLE = "the whole model"  # as the part that a hook stands on
 TAKEN = "only a name, a folder, a GGUF file, a Hugging Face model or a TransformerBridge"
 # Of the scale of the logits: by how much an object may differ from a copy around the same tensors.
 # The two may attend by another kernel, and merged adapters are rounded once more.
@@ -55,14 +57,29 @@ SAME = {
 
 
 @dataclass(frozen=True, eq=False)
+class Hook:
+    """A function that somebody put on a part of a model: a module, or a hook point of
+    TransformerLens (`on_point`), by its name. `before`: it gets what enters the module, not what
+    leaves it · `with_kwargs`: it gets keyword arguments, too, as torch has it."""
+
+    part: str
+    function: Callable[..., Any]
+    on_point: bool = False
+    before: bool = False
+    with_kwargs: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class Held:
     """The Hugging Face model behind an object, the bridge around it where there is one, and the
-    tokenizer beside it; `said` is the object as a sentence names it."""
+    tokenizer beside it; `said` is the object as a sentence names it, `hooks` are those that are
+    kept."""
 
     original: Any
     bridge: Any | None
     tokenizer: Any | None
     said: str
+    hooks: tuple[Hook, ...] = ()
 
     @property
     def source(self) -> str:
@@ -91,9 +108,9 @@ class Held:
         )
 
 
-def hold(source: object) -> Held:
+def hold(source: object, *, keep_hooks: bool = False) -> Held:
     """The model in an object. Raises ModelError for a class, for what holds no model or no numbers,
-    and for one whose hooks would change what is measured."""
+    and for one whose hooks would change what is measured, where they are not to be kept."""
     from transformer_lens.model_bridge import TransformerBridge
 
     if inspect.isclass(source):
@@ -108,6 +125,8 @@ def hold(source: object) -> Held:
     original = inner.original_model if bridge is not None else inner
     said = "the bridge" if bridge is not None else f"the {type(original).__name__}"
     _require_weights(original, said)
+    if keep_hooks:
+        return Held(original, bridge, tokenizer, said, tuple(_hooks_of(inner)))
     _require_no_hooks(inner, said)
     return Held(original, bridge, tokenizer, said)
 
@@ -141,18 +160,34 @@ def _require_weights(original: nn.Module, said: str) -> None:
 
 
 def _require_no_hooks(inner: Any, said: str) -> None:
-    problem = "it already carries hooks ({}), which would change what is measured"
-    if hasattr(inner, "hook_dict"):
-        for point in sorted(inner.hook_dict.values(), key=lambda point: point.name):
-            handles = (*point.fwd_hooks, *point.bwd_hooks)
-            if not all(_of_library(handle.user_hook) for handle in handles):
-                step = "call bridge.reset_hooks() first"
-                raise refuse(said, problem.format(point.name), step)
+    hook = next(_hooks_of(inner), None)
+    if hook is None:
+        return
+    problem = f"it already carries hooks ({hook.part}), which would change what is measured"
+    step = "call remove() on the handle that register_forward_hook gave"
+    if hook.on_point:
+        step = "call bridge.reset_hooks() first"
+    raise refuse(said, problem, f'{step}, or keep them with hooks="keep"')
+
+
+def _hooks_of(inner: Any) -> Iterator[Hook]:
+    """The hooks that somebody put on a model, part by part, in the order in which they run there;
+    those that libraries run with are left out, and so are hooks of gradients."""
+    points = dict.fromkeys(getattr(inner, "hook_dict", {}).values())  # some have several names
+    for point in sorted(points, key=lambda point: point.name):
+        for handle in point.fwd_hooks:
+            if not _of_library(handle.user_hook):
+                yield Hook(point.name, handle.user_hook, on_point=True)
     for name, module in inner.named_modules():
-        hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-        if not all(map(_of_library, hooks)):
-            step = "call remove() on the handle that register_forward_hook gave"
-            raise refuse(said, problem.format(name or "the whole model"), step)
+        part = name.replace("_original_component.", "") or WHOLE  # found again without
+        for number, function in module._forward_pre_hooks.items():
+            if not _of_library(function):
+                with_kwargs = number in module._forward_pre_hooks_with_kwargs
+                yield Hook(part, function, before=True, with_kwargs=with_kwargs)
+        for number, function in module._forward_hooks.items():
+            if not _of_library(function):
+                with_kwargs = number in module._forward_hooks_with_kwargs
+                yield Hook(part, function, with_kwargs=with_kwargs)
 
 
 def _of_library(hook: Any) -> bool:
@@ -164,7 +199,7 @@ def _of_library(hook: Any) -> bool:
 
 def state_key(held: Held) -> tuple[object, ...]:
     """What tells whether an object is as it was: its tensors, how often each was changed in place,
-    and which adapters are on. A change through `.data` is not told."""
+    which adapters are on, and which hooks are kept. A change through `.data` is not told."""
     tensors = (*held.original.parameters(), *held.original.buffers())
     versions = [(t.data_ptr(), -1 if t.is_inference() else t._version) for t in tensors]
     adapters = [
@@ -172,7 +207,8 @@ def state_key(held: Held) -> tuple[object, ...]:
         for layer in held.original.modules()
         if _is_adapted(layer)
     ]
-    return (held.folded, tuple(versions), tuple(adapters))
+    hooks = [(hook.part, id(hook.function)) for hook in held.hooks]
+    return (held.folded, tuple(versions), tuple(adapters), tuple(hooks))
 
 
 def _of_tuner(layer: Any) -> tuple[object, ...]:
@@ -287,16 +323,23 @@ def read_object(
 def require_same(held: Held, fresh: Any, config: Config, ids: list[int]) -> None:
     """ModelError where the object computes other logits on `ids` than a fresh model around its
     tensors."""
-    own = numbers(held.original, config, ids)
-    exact = numbers(fresh, config, ids)
-    error = float((own - exact).abs().max() / exact.abs().max())
-    parameters = (*held.original.parameters(), *fresh.parameters())
-    if not error <= max(SAME[tensor.dtype] for tensor in parameters):
+    error = _difference(numbers(held.original, config, [ids]), numbers(fresh, config, [ids]))
+    if not error <= _allowed(held.original, fresh):
         problem = (
             f"on a short text it computes something else than its weights give (off by {error:.0e} "
             "of the scale), as with a forward that was changed"
         )
         raise refuse(held.said, problem, "give the model as its library made it")
+
+
+def _difference(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, of the scale of what is expected."""
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+def _allowed(*models: Any) -> float:
+    """By how much of the scale the logits of models of the same tensors may differ."""
+    return max(SAME[tensor.dtype] for model in models for tensor in model.parameters())
 
 
 def require_same_words(held: Held, untouched: Any, ids: list[int]) -> None:
@@ -306,7 +349,7 @@ def require_same_words(held: Held, untouched: Any, ids: list[int]) -> None:
         row = torch.tensor([ids], device=untouched.device)
         folded = held.bridge(row).double().log_softmax(-1).cpu()  # type: ignore[misc]
         exact = untouched.bridge(row).double().log_softmax(-1).cpu()
-    error = float((folded - exact).abs().max() / exact.abs().max())
+    error = _difference(folded, exact)
     if not error <= SAME[torch.float32]:
         problem = (
             f"it is in compatibility mode, which folds its weights, and {held.name}, where it says "
@@ -315,14 +358,14 @@ def require_same_words(held: Held, untouched: Any, ids: list[int]) -> None:
         raise refuse(held.said, problem, "give it without enable_compatibility_mode()")
 
 
-def numbers(model: Any, config: Config, ids: list[int]) -> Tensor:
-    """The logits of a Hugging Face model on one text, or what leaves its last block where it has no
-    language-model head. In evaluation, whatever the model is in now."""
+def numbers(model: Any, config: Config, rows: Sequence[list[int]]) -> Tensor:
+    """The logits of a Hugging Face model on texts of one length, or what leaves its last block
+    where it has no language-model head. In evaluation, whatever the model is in now."""
     device = next(model.parameters()).device
-    inputs = {"input_ids": torch.tensor([ids], device=device)}
+    inputs = {"input_ids": torch.tensor(rows, device=device)}
     if config.start_token is not None:
-        target = [config.start_token, *ids[:-1]]
-        inputs["decoder_input_ids"] = torch.tensor([target], device=device)
+        targets = [[config.start_token, *ids[:-1]] for ids in rows]
+        inputs["decoder_input_ids"] = torch.tensor(targets, device=device)
     with torch.no_grad(), evaluating(model):
         found = getattr(model(**inputs), "logits", None) if config.has_head else None
         if found is None:
@@ -341,3 +384,98 @@ def evaluating(model: Any) -> Iterator[None]:
     finally:
         for module, mode in modes.items():
             module.training = mode
+
+
+# --- hooks that are kept --------------------------------------------------------------------------
+
+
+def attach_hooks(held: Held, bridge: Any, config: Config, ids: list[int]) -> None:
+    """The hooks of an object on the same parts of a bridge around its tensors, for good.
+
+    Raises ModelError where the bridge has no such part or does not call it, where the hooks fail on
+    the text `ids`, where the bridge then computes other logits than the object, and where two texts
+    together give others than each alone: swaps are run many at a time.
+    """
+    parts: dict[str, nn.Module] = {}
+    for hook in held.hooks:
+        module = _part_of(bridge if held.bridge is not None else bridge.original_model, hook)
+        if module is None:
+            raise _not_called(held, hook.part)
+        parts[hook.part] = module
+        if hook.on_point:
+            module.add_hook(hook.function, is_permanent=True)
+        elif hook.before:
+            module.register_forward_pre_hook(hook.function, with_kwargs=hook.with_kwargs)
+        else:
+            module.register_forward_hook(hook.function, with_kwargs=hook.with_kwargs)
+    other = [*ids[:-1], (ids[-1] + 1) % config.d_vocab]
+    own = bridge.original_model
+    try:
+        with _watching(parts) as called:
+            alone = torch.cat([numbers(own, config, [row]) for row in (ids, other)])
+        together = numbers(own, config, [ids, other])
+        expected = torch.cat([numbers(held.original, config, [row]) for row in (ids, other)])
+    except Exception as error:  # broad, because a hook may raise anything
+        problem = f"its hooks ({_named(held)}) fail on a short text ({in_short(error)})"
+        raise refuse(held.said, problem, "let them work for texts of any length") from error
+    for part in parts:
+        if part not in called:
+            raise _not_called(held, part)
+    for found, against, compared in (
+        (alone, expected, "a copy with the same hooks computes something else than it does"),
+        (together, alone, "with its hooks two texts together give something else than each alone"),
+    ):
+        error_of = _difference(found, against)
+        if not error_of <= _allowed(held.original, own):
+            step = "let every hook be a function of what it is given, row by row"
+            raise refuse(held.said, f"{compared} (off by {error_of:.0e} of the scale)", step)
+
+
+def _part_of(root: Any, hook: Hook) -> Any:
+    """The part of a bridge, or of the model in it, that a hook belongs on; None where it has no
+    such part."""
+    from transformer_lens.model_bridge.generalized_components import BlockBridge
+
+    if hook.on_point:
+        return root.hook_dict.get(hook.part)
+    module = root
+    for name in () if hook.part == WHOLE else hook.part.split("."):
+        while name not in module._modules and "_original_component" in module._modules:
+            module = module._modules["_original_component"]
+        module = module._modules.get(name)
+        if module is None:
+            return None
+    if isinstance(module, BlockBridge) and not hook.before:
+        # What leaves a block is changed inside of the bridge's, whose hook point then holds it.
+        return module.original_component
+    return module
+
+
+@contextmanager
+def _watching(parts: Mapping[str, nn.Module]) -> Iterator[set[str]]:
+    """The names of those parts that are called."""
+    called: set[str] = set()
+
+    def watch(part: str) -> Callable[..., None]:
+        return lambda *_: called.add(part)
+
+    handles = [module.register_forward_hook(watch(part)) for part, module in parts.items()]
+    try:
+        yield called
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _not_called(held: Held, part: str) -> Exception:
+    problem = f"TransformerLens, through which it is read, does not run {part}, where a hook stands"
+    return refuse(held.said, problem, "put the hook on a block, its attention or its MLP")
+
+
+def _named(held: Held) -> str:
+    return ", ".join(hooked_parts(held))
+
+
+def hooked_parts(held: Held) -> tuple[str, ...]:
+    """The names of the parts of an object that carry hooks."""
+    return tuple(dict.fromkeys(hook.part for hook in held.hooks))

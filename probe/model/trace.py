@@ -19,6 +19,7 @@ from probe.model.model import Model
 from probe.model.records import CrossTrace, PairTrace, TargetStates, TargetTrace, Trace
 from probe.model.tokens import (
     Tokens,
+    batch_by_length,
     batch_of_like_length,
     in_order,
     position,
@@ -99,7 +100,7 @@ def trace_target(model: Model, tokens: Tokens, at: int | str) -> TargetTrace:
             f"Tracing one position of a text of {len(tokens)} tokens: got position {pos}; "
             f"choose one from 0 to {len(tokens) - 1}."
         )
-    if weights.causal:
+    if weights.causal and weights.hooked is None:
         states, v = _read_in_chunks(model, tokens.ids[: pos + 1])
     else:
         tensors = hooks.read(model, tokens.ids).tensors[""]
@@ -148,7 +149,10 @@ def target_states(
     rows = [tokens.ids[: pos + 1] if weights.causal else tokens.ids for tokens, pos in texts]
     width = max(map(len, rows))
     states: dict[str, list[Tensor]] = defaultdict(list)
-    batches = batch_of_like_length([len(row) for row in rows])
+    lengths = [len(row) for row in rows]
+    batches = batch_of_like_length(lengths)
+    if weights.hooked is not None:  # a hook may count positions from the end: no padding
+        batches = batch_by_length(lengths, most_rows=len(rows))
     for batch in batches:
         tensors = hooks.read_at(
             model, [rows[row] for row in batch], [targets[row] for row in batch]

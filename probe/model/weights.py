@@ -9,13 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from probe.model.architectures.family import Attention
 from probe.model.model import Config, refuse
+
+if TYPE_CHECKING:
+    from probe.model.model import Model
 
 
 class Expert(NamedTuple):
@@ -151,12 +154,17 @@ def _side_by_side(part: Tensor) -> Tensor:
 @dataclass(frozen=True, eq=False)
 class Weights:
     """The weights of one stack: its blocks, all raw tensors by name, and what the config and the
-    table say of it."""
+    table say of it.
+
+    `hooked` is the model that they are of where hooks of its owner stay on: what it computes does
+    not follow from the weights alone then, so that swaps are run as forwards of it.
+    """
 
     blocks: tuple[Block, ...]
     raw: Mapping[str, Tensor]
     config: Config
     attention: Attention
+    hooked: "Model | None" = None
 
     def __repr__(self) -> str:
         layers, heads, d_model, _ = self.shape

@@ -185,6 +185,7 @@ def _study(study: Study) -> str:
             model_name=study.model_name,
             origin=study.origin.kind,
             quantised=study.origin.quantised(study.certificate.dtype),
+            hooked=study.origin.hooked,
             answer=answer(findings),
             findings=findings,
             frames=study.frames,

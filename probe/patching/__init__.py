@@ -3,6 +3,7 @@ read-out moves. Tensors and token ids in, tensors out; nothing here knows senses
 sentences.
 
 heads       swaps: variants of a run; every head, pairs both ways, sets of heads
+hooked      the same in a model whose owner's hooks stay on: each variant a whole forward
 sets        sets of heads: masks, sizes of a curve, random matches, faithfulness
 pair        two runs cached whole; a run frozen or patched behind a change of its stream at any site
             and position, and text generated behind a patch

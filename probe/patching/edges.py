@@ -58,7 +58,7 @@ from probe.patching.pair import (
     run_patched,
     token_pairs,
 )
-from probe.patching.positions import HEAD, along, effects
+from probe.patching.positions import HEAD, effects
 from probe.stats.resampling import Array, order
 
 REACH = 0.005  # of the gap: an edge that could not move the word as far is not run
@@ -531,7 +531,7 @@ def _swapped(reading: PairReading, receivers: Sequence[int], *, mlps: bool) -> T
     """How far the word's vector moves along the first direction when a receiver is the donor's.
     `recipient layer head pos`, the MLP behind the heads"""
     parts = [HEAD, "mlp_out"] if mlps else [HEAD]
-    moved = effects(reading.cache, receivers, along(reading.directions[:1]), parts)
+    moved = effects(reading.cache, receivers, reading.directions[:1], parts)
     return torch.cat([moved[part][..., 0] for part in parts], dim=2)
 
 

@@ -22,6 +22,7 @@ from probe.model import forward, fused
 from probe.model.fused import KeysValues, PositionTables
 from probe.model.tokens import TargetText, batch_by_length, in_order
 from probe.model.weights import Block, Weights
+from probe.patching import hooked
 
 # Numbers in the widest tensor of a batch: 16 MB in float32, so that it stays near the processor.
 BATCH_NUMBERS = 2**22
@@ -132,7 +133,7 @@ def swap_sets(
     -> `row set direction`: <resid - unchanged resid, direction>. Directions of each row's own, `row
     stage d_model`, are read behind every block and, where there is one more, behind the final norm:
     `-> row set stage`. With several at each stage, `row stage direction d_model`, `-> row set stage
-    direction`.
+    direction`. In a model whose hooks stay on each set is a whole forward of each text.
 
     Example:
         >>> import torch
@@ -147,6 +148,9 @@ def swap_sets(
         >>> moved.shape  # row set direction
         torch.Size([2, 1, 1])
     """
+    if weights.hooked is not None:
+        texts = target_texts(weights, rows)
+        return hooked.swap_sets(weights.hooked, texts, donor_z, head_sets, directions)
     if not weights.causal and len(head_sets) > SETS_AT_ONCE:
         parts = [
             swap_sets(weights, rows, donor_z, some, directions)

@@ -250,10 +250,17 @@ def _writer_at(block: Block, layer: LayerCache, part: Part) -> tuple[Writer, Ten
 # --- patched --------------------------------------------------------------------------------------
 
 
-def run_patched(cache: PairCache, pos: int, starts: Mapping[Site, Tensor]) -> dict[Site, Tensor]:
+def run_patched(
+    cache: PairCache,
+    pos: int,
+    starts: Mapping[Site, Tensor],
+    directions: Tensor | None = None,
+) -> dict[Site, Tensor]:
     """How the word's vector after the last block changes with every change at position `pos`.
     `starts: row variant d_model` by the site at which it stands in the stream `-> row variant
-    d_model` by the same sites.
+    d_model` by the same sites; along `directions`, `direction d_model` or each row's own, `-> row
+    variant direction`, for which the last MLP need not be written where writes are added as they
+    are.
 
     This loop and `probe.patching.heads.run_variants` run the same blocks (`probe.model.fused`) and
     stay two. There the variants of many texts fork inside the blocks, by the heads whose z is
@@ -263,6 +270,7 @@ def run_patched(cache: PairCache, pos: int, starts: Mapping[Site, Tensor]) -> di
     the other, and be slower for both.
     """
     last = len(cache.layers) - 1
+    unwritten = directions is not None and cache.weights.config.family.adds_plainly
     first = pos if cache.weights.causal else 0
     # A variant is `local`, changed at `pos` only, until an attention reads it; from there on it is
     # `spread` over the positions from `first` on.
@@ -286,17 +294,47 @@ def run_patched(cache: PairCache, pos: int, starts: Mapping[Site, Tensor]) -> di
         if cache.weights.config.family.parallel:  # elsewhere the MLP does not read what entered
             of_started = layer.resid_pre[:, pos, None].expand_as(started)
             entering = _joined(spread, of_started)
-        finished = fused.finish(cache.weights, block, entering, behind)
-        spread, local = _parted(finished, spread.shape)
-    local = _with_starts(local, starts, cache.end)
+        if number == last and unwritten:
+            assert directions is not None
+            count = spread.shape[1]
+            read = _read_unwritten(cache, entering, behind, directions)
+            spread_moved, local_moved = read[:, :count], read[:, count:]
+            local = local[:, :0]
+        else:
+            finished = fused.finish(cache.weights, block, entering, behind)
+            spread, local = _parted(finished, spread.shape)
     word = cache.final[:, None, cache.at]
+    at_end = _with_starts(local, starts, cache.end) - word
+    if directions is not None:
+        at_end = at_end @ directions.mT
+    if unwritten:
+        local_moved = torch.cat([local_moved, at_end], dim=1)
+    else:
+        spread_moved = spread[:, :, -1] - word
+        if directions is not None:
+            spread_moved = spread_moved @ directions.mT
+        local_moved = at_end
     if pos != cache.at:  # what is still local there has not reached the word
-        local = word.expand_as(local)
-    moved = torch.cat([spread[:, :, -1], local], dim=1) - word
+        local_moved = torch.zeros_like(local_moved)
+    moved = torch.cat([spread_moved, local_moved], dim=1)
     # Variants have come in the order of their sites.
     sites = sorted(starts)
     counts = [starts[site].shape[1] for site in sites]
     return dict(zip(sites, moved.split(counts, dim=1), strict=True))
+
+
+def _read_unwritten(
+    cache: PairCache, entering: Tensor, behind: Tensor, directions: Tensor
+) -> Tensor:
+    """How far variants of the word move along directions behind the last MLP, whose activations are
+    projected on these unwritten. `row variant d_model`, what the MLP reads and what it is added to
+    `-> row variant direction`"""
+    layer = cache.layers[-1]
+    block = cache.weights.blocks[len(cache.layers) - 1]
+    hidden = fused.activate(cache.weights, block, entering)
+    stream_moved = behind - layer.resid_mid[:, cache.at, None]
+    hidden_moved = hidden - layer.hidden[:, cache.at, None]
+    return stream_moved @ directions.mT + hidden_moved @ (block.w_hidden @ directions.mT)
 
 
 def _with_starts(local: Tensor, starts: Mapping[Site, Tensor], site: Site) -> Tensor:

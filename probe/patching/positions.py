@@ -126,7 +126,7 @@ def trace_positions(
     gaps = []
     with torch.inference_mode():
         for reading in cache_pairs(weights, pairs, directions, depth):
-            moved = effects(reading.cache, offsets, along(reading.directions), parts)
+            moved = effects(reading.cache, offsets, reading.directions, parts)
             for part in parts:
                 by_part[part].append(moved[part])
             gaps.append(reading.gap)
@@ -141,13 +141,9 @@ def trace_positions(
     )
 
 
-# What is read of how the word's vector changes: `row variant d_model -> row variant reading`.
-Read = Callable[[Tensor], Tensor]
-
-
-def along(directions: Tensor) -> Read:
-    """How far the vector moves along each direction. `direction d_model`"""
-    return lambda changes: changes @ directions.T
+# What is read of how the word's vector changes: how far it moves along directions, `reading
+# d_model` or `row reading d_model`, or a function, `row variant d_model -> row variant reading`.
+Read = Tensor | Callable[[Tensor], Tensor]
 
 
 def effects(
@@ -192,10 +188,13 @@ def _effects_at(
         site: torch.cat([stream for _, stream in changes], dim=1)
         for site, changes in at_site.items()
     }
-    # Read all at once: what a reading costs may hardly depend on how many variants it is of.
-    changes = run_patched(cache, pos, starts)
+    directions = read if isinstance(read, Tensor) else None
+    changes = run_patched(cache, pos, starts, directions)
     sites = list(changes)
-    read_out = read(torch.cat([changes[site] for site in sites], dim=1))
+    # Read all at once: what a reading costs may hardly depend on how many variants it is of.
+    read_out = torch.cat([changes[site] for site in sites], dim=1)
+    if not isinstance(read, Tensor):
+        read_out = read(read_out)
     counts = [len_of for site in sites for len_of in _variants(at_site[site])]
     keys = [key for site in sites for key, _ in at_site[site]]
     return dict(zip(keys, read_out.split(counts, dim=1), strict=True))
@@ -236,12 +235,15 @@ def donated_neurons(cache: PairCache, layer: int, pos: int) -> Donated:
 def donated_heads(cache: PairCache, layer: int, pos: int) -> Donated:
     """For each head, the own stream with that head's z from the other run."""
     weights = cache.weights
-    heads = weights.shape[1]
-    one_head = torch.eye(heads, dtype=torch.bool, device=weights.device)[..., None]
-    own = cache.layers[layer].z[:, pos, None]
-    z = torch.where(one_head, cache.donated(layer, "z", pos), own)
-    resid = cache.layers[layer].resid_pre[:, pos, None].expand(-1, heads, -1)
-    return Site(layer, Part.MLP), fused.write(weights, weights.blocks[layer], resid, z)
+    block = weights.blocks[layer]
+    writer = fused.attention_of(block)
+    own = cache.layers[layer].z[:, pos]  # row head d_head
+    change = cache.donated(layer, "z", pos)[:, 0] - own
+    # One product a head: all of them together write otherwise by what one of them does.
+    changed = torch.einsum("rhe,hed->rhd", change, block.w_o)
+    written = writer.written(own.flatten(1))[:, None] + changed
+    resid = cache.layers[layer].resid_pre[:, pos, None]
+    return Site(layer, Part.MLP), fused.add(weights.config, writer, resid, written)
 
 
 _DONATED: dict[str, Callable[[PairCache, int, int], Donated]] = {

@@ -410,9 +410,8 @@ def trace_steps(
     steps = list(product(range(len(offsets)), layer_groups))
     for n_done, (index, layers) in enumerate(steps, start=1):
         with torch.inference_mode():
-            read = positions.along(reading.directions)
             measured = positions.effects(
-                reading.cache, [offsets[index]], read, parts, layers=layers
+                reading.cache, [offsets[index]], reading.directions, parts, layers=layers
             )
         for part, effect in measured.items():
             fraction = effect[1, ..., 0, 0] / reading.gap[0]

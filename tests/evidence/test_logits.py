@@ -4,7 +4,7 @@ formulas say."""
 import pandas as pd
 import pytest
 import torch
-from families import FAMILIES, SINGLE, each_family, family_model, make_family
+from families import FAMILIES, PAIRED, SINGLE, each_family, family_model, make_family
 from handmade import random_model
 from hooked_runs import bound
 
@@ -13,6 +13,7 @@ from probe.errors import CrossCheckError, InputError, UnsupportedModel
 from probe.evidence import logits
 from probe.model import decomposition
 from probe.model.load import load
+from probe.patching.cross import first_token
 
 TEXT = "The mole dug under the river bank after the flood"
 PAIR = (17, 30)
@@ -38,6 +39,39 @@ def test_the_terms_sum_to_the_hooked_logits(kind):
             scale = float(every.abs().max()) if FAMILIES[kind].in_float32 else 1.0
             assert abs(float(terms["logit"].sum()) - wanted) <= bound(model) * scale
             assert terms["logit"].abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", each_family(*PAIRED))
+def test_the_terms_of_an_encoder_decoder_sum_to_the_hooked_logits(kind):
+    model = family_model(kind, torch.float64)
+    target = "The apple bank soon"
+    pair = probe.trace(model, TEXT, target)
+    for at in ("bank", 0):
+        pos = pair.target.positions_of(at)[-1] if isinstance(at, str) else at
+        every = pair.logits[pos].double()
+        for tokens, wanted in ((PAIR, every[PAIR[0]] - every[PAIR[1]]), (PAIR[0], every[PAIR[0]])):
+            terms = probe.decompose(model, TEXT, target=target, at=at, tokens=tokens)
+            scale = float(every.abs().max()) if FAMILIES[kind].in_float32 else 1.0
+            assert abs(float(terms["logit"].sum() - wanted)) <= bound(model) * scale
+    of_heads = terms.dropna(subset="head").groupby(["stack", "layer", "head"])
+    shape = (model.config.n_decoder_layers, model.config.n_heads)
+    assert len(of_heads) == 2 * shape[0] * shape[1]
+    assert (of_heads.size()["cross"] == len(pair.source)).all()
+    assert (of_heads.size()["decoder"] == pos + 1).all()
+    by_cross = of_heads["logit"].sum()["cross"]
+    assert by_cross.abs().max() > 1e-3
+
+
+def test_what_crosses_is_what_direct_logits_says():
+    model = family_model("t5", torch.float64)
+    pair = probe.trace(model, TEXT, "The apple bank")
+    words = ("river", "flood")
+    ids = tuple(first_token(model, pair.target.text, word) for word in words)
+    adds = probe.cross.direct_logits(model, pair, words[0], against=words[1])
+    terms = probe.decompose(model, TEXT, target="The apple bank", at=-1, tokens=ids)
+    crossing = terms[(terms["stack"] == "cross") & terms["head"].notna()]
+    found = torch.tensor(crossing["logit"].to_numpy()).view(adds[:, :, -1].shape)
+    torch.testing.assert_close(found, adds[:, :, -1], rtol=0, atol=1e-9)
 
 
 def test_bounds_of_families_that_round_nothing_are_those_of_float64():
@@ -120,8 +154,15 @@ def test_what_cannot_be_decomposed_is_said(tmp_path, monkeypatch):
     headless = load(make_family(tmp_path / "bert", "bert", architecture="BertModel"))
     with pytest.raises(UnsupportedModel, match="^Reading the logits of .*no language-model head"):
         probe.decompose(headless, TEXT, at="bank", tokens=PAIR)
-    with pytest.raises(UnsupportedModel, match="^Cannot do the decomposition of a logit with a T5"):
-        probe.decompose(family_model("t5"), TEXT, at="bank", tokens=PAIR)
+    translator = family_model("t5")
+    with pytest.raises(InputError) as missing:
+        probe.decompose(translator, TEXT, at="bank", tokens=PAIR)
+    assert str(missing.value) == (
+        f"Decomposing a logit of {translator.name}: it is an encoder-decoder and writes a target; "
+        "give target=, the text so far, and a position or word of that as at=."
+    )
+    with pytest.raises(InputError, match="it has no decoder for a target; give one text only"):
+        probe.decompose(model, TEXT, at="bank", tokens=PAIR, target=TEXT)
     whole = logits.logit_direction
 
     def shifted(*given):

@@ -390,6 +390,15 @@ A_CLASS = "that is the name of a class, which holds no weights; give a name, a f
         ("LlamaForCausalLM", f"{A_CLASS} that from_pretrained(...) returned."),
         ("GPT2LMHeadModel", A_CLASS),
         ("<class 'transformers.GPT2LMHeadModel'>", A_CLASS),
+        ("transformers.GPT2LMHeadModel", A_CLASS),
+        (
+            "tiny-senses@x",
+            (
+                "tiny-senses is installed on this machine in one version, without revisions; load "
+                "tiny-senses, or a name of the hub with a revision, as owner/name@main."
+            ),
+        ),
+        ("smollm2@", "smollm2 is installed on this machine in one version, without revisions;"),
     ],
 )
 def test_what_is_no_folder_and_no_hub_name_is_told_apart(source: object, said: str) -> None:

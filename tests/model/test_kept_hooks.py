@@ -1,0 +1,422 @@
+"""Models whose owner's hooks stay on: every number against forwards of the owner's own object, hooks
+and all, which nothing of probe takes part in."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from families import family_tokenizer, make_family
+from hooked_runs import bound
+from test_load import refusal
+from test_objects import boot, fingerprint, ids, in_memory
+from torch import Tensor, nn
+from transformers import GPT2LMHeadModel
+
+import probe
+from probe.evidence import word
+from probe.explorer.session import Explorer
+from probe.model.tokens import tokenize
+from probe.patching.hooked import ends_as_weights_say
+
+A = "The mole dug under the river bank after the flood"
+B = "The mole dug under the apple bank after the flood"
+TOKENS = (17, 30)  # ids: the tokens of a random model mean nothing
+SHIFT = 0.5
+
+# The blocks of each kind, and of a block what heads write through and what its MLP is.
+BLOCKS: dict[str, Callable[[Any], nn.ModuleList]] = {
+    "gpt2": lambda model: model.transformer.h,
+    "llama": lambda model: model.model.layers,
+    "bert": lambda model: model.bert.encoder.layer,
+}
+WRITERS: dict[str, Callable[[Any], nn.Module]] = {
+    "gpt2": lambda block: block.attn.c_proj,
+    "llama": lambda block: block.self_attn.o_proj,
+    "bert": lambda block: block.attention.output.dense,
+}
+
+
+def first(output: Any) -> Tensor:
+    return output[0] if isinstance(output, tuple) else output
+
+
+def steer(module: nn.Module, args: Any, output: Any) -> Any:
+    """Not a constant, so that what stands in the stream decides what is added."""
+    changed = first(output) + SHIFT * torch.tanh(first(output).flip(-1))
+    return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+
+def steered(kind: str) -> Any:
+    source = in_memory(kind).double()
+    BLOCKS[kind](source)[0].register_forward_hook(steer)
+    return source
+
+
+def kept(source: Any, kind: str) -> probe.Model:
+    return probe.load(source, tokenizer=family_tokenizer(kind), hooks="keep")
+
+
+def own_run(
+    source: Any, kind: str, row: tuple[int, ...], at: int, put: dict[int, Tensor] | None = None
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """A forward of the object itself: the last stream and the logits at a position, and what the
+    heads of every block hand to their projection there, where a block's may be another."""
+    seen: list[Tensor] = []
+    last: list[Tensor] = []
+
+    def change(layer: int) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+            z = args[0].clone()
+            seen.append(z[0, at].clone())
+            if put is not None and layer in put:
+                z[0, at] = put[layer]
+            return (z,)
+
+        return hook
+
+    blocks = BLOCKS[kind](source)
+    handles = [
+        WRITERS[kind](block).register_forward_pre_hook(change(layer))
+        for layer, block in enumerate(blocks)
+    ]
+    handles.append(
+        blocks[-1].register_forward_hook(lambda module, args, out: last.append(first(out)[0, at]))
+    )
+    with torch.no_grad():
+        logits = source(torch.tensor([row])).logits[0, at]
+    for handle in handles:
+        handle.remove()
+    return last[0], logits, seen
+
+
+@pytest.mark.parametrize("metric", [None, TOKENS], ids=["coordinate", "tokens"])
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_every_swap_equals_a_forward_of_the_object_itself(kind: str, metric: Any) -> None:
+    source = steered(kind)
+    before = fingerprint(source)
+    model = kept(source, kind)
+    frame = probe.patch(model, A, B, at="bank", metric=metric)
+    tokens = [tokenize(model, text) for text in (A, B)]
+    at = tokens[0].positions_of("bank")[-1]
+    rows = [text.ids if not model.config.causal else text.ids[: at + 1] for text in tokens]
+    ends = [own_run(source, kind, row, at) for row in rows]
+    way = ends[0][0] - ends[1][0]
+
+    def value(run: tuple[Tensor, Tensor, list[Tensor]]) -> float:
+        if metric is None:
+            return float((run[0] - ends[1][0]) @ way / (way @ way))
+        return float(run[1][metric[0]] - run[1][metric[1]])
+
+    # 1e-10 as it stands; what is rounded to float32 on the way, beside the size of what is read
+    scale = float(ends[0][1].abs().max()) if metric else 1.0
+    allowed = bound(model) * (max(1.0, scale) if model.config.family.in_float32 else 1.0)
+    size = model.config.d_head
+    for row in frame.itertuples():
+        columns = slice(row.head * size, (row.head + 1) * size)
+        moved = []
+        for own, donor in ((1, 0), (0, 1)):
+            z = ends[own][2][row.layer].clone()
+            z[columns] = ends[donor][2][row.layer][columns]
+            changed = own_run(source, kind, rows[own], at, {row.layer: z})
+            moved.append(value(changed) - value(ends[own]))
+        assert abs(row.denoise - moved[0]) <= allowed and abs(row.noise + moved[1]) <= allowed
+    assert abs(frame["gap"][0] - (value(ends[0]) - value(ends[1]))) <= allowed
+    assert fingerprint(source) == before
+
+
+@pytest.mark.parametrize("parts", ["mlp", "stream", "positions"])
+def test_hooks_that_change_nothing_leave_every_part_as_the_engine_has_it(parts: str) -> None:
+    source = in_memory("gpt2").double()
+    plain = probe.load(source, tokenizer=family_tokenizer("gpt2"))
+    BLOCKS["gpt2"](source)[1].register_forward_hook(lambda module, args, output: output)
+    model = kept(source, "gpt2")
+    asked: dict[str, Any] = {"at": "bank", "parts": parts}
+    for metric in (None, TOKENS, lambda logits: logits.logsumexp(-1)):
+        expected = probe.patch(plain, [A, B], [B, A], metric=metric, **asked)
+        found = probe.patch(model, [A, B], [B, A], metric=metric, **asked)
+        pd.testing.assert_frame_equal(found, expected, rtol=0, atol=1e-10)
+
+
+def test_sets_of_heads_are_swapped_as_the_engine_swaps_them_and_hooks_are_felt() -> None:
+    source = in_memory("gpt2").double()
+    plain = probe.load(source, tokenizer=family_tokenizer("gpt2"))
+    handle = BLOCKS["gpt2"](source)[0].register_forward_hook(lambda module, args, output: output)
+    same = kept(source, "gpt2")
+    handle.remove()
+    BLOCKS["gpt2"](source)[0].register_forward_hook(steer)
+    other = kept(source, "gpt2")
+    texts = [tokenize(plain, text) for text in (A, B)]
+    at = [text.positions_of("bank")[-1] for text in texts]
+    rows = [text.ids[: pos + 1] for text, pos in zip(texts, at, strict=True)]
+    states = probe.target_states(plain, texts, at)
+    generator = torch.Generator().manual_seed(0)
+    d_model = plain.config.d_model
+    sets = torch.rand(5, *states.z.shape[1:3], generator=generator) < 0.5
+    common = torch.randn(3, d_model, generator=generator, dtype=torch.float64)
+    own = torch.randn(2, 2, d_model, generator=generator, dtype=torch.float64)
+    behind_norm = torch.randn(2, 3, d_model, generator=generator, dtype=torch.float64)
+    several = torch.randn(2, 2, 4, d_model, generator=generator, dtype=torch.float64)
+    z = states.z.flip(0)
+    for directions in (common, own, behind_norm, several):
+        by_model = [
+            probe.swap_sets(probe.read_weights(model), rows, z, sets, directions)
+            for model in (plain, same, other)
+        ]
+        assert (by_model[0] - by_model[1]).abs().max() <= 1e-10
+        assert (by_model[0] - by_model[2]).abs().max() > 1e-3
+
+
+# --- where hooks stand ----------------------------------------------------------------------------
+
+
+def test_hooks_of_a_bridge_stay_on_by_their_points(tmp_path: Path) -> None:
+    bridge = boot(make_family(tmp_path / "gpt2", "gpt2"))
+    plain = probe.load(bridge)
+    bridge.add_hook("blocks.0.hook_resid_post", lambda resid, hook: resid + SHIFT * resid.tanh())
+    bridge.blocks[1].mlp.register_forward_hook(lambda module, args, out: 2 * out)
+    model = probe.load(bridge, hooks="keep")
+    assert model.origin.hooks == ("blocks.0.hook_out", "blocks.1.mlp")
+    assert model.origin.hooked == (
+        "run with hooks on blocks.0.hook_out, blocks.1.mlp, without a certificate"
+    )
+    with torch.no_grad():
+        own = bridge(ids)
+        assert torch.equal(model.bridge(ids), own)
+        assert not torch.allclose(plain.bridge(ids), own)
+    trace = probe.trace(model, A)
+    assert torch.allclose(trace.resid_pre[1], trace.resid_post[0])
+    bridge.reset_hooks()
+    with torch.no_grad():
+        assert torch.equal(model.bridge(ids), own), "a Model keeps the hooks that it was made with"
+
+
+def test_what_is_read_behind_the_last_block_has_its_hook() -> None:
+    source = in_memory("gpt2")
+    vector = torch.linspace(-1, 1, source.config.n_embd)
+    plain = probe.load(source, tokenizer=family_tokenizer("gpt2"))
+    source.transformer.h[-1].register_forward_hook(lambda module, args, out: first(out) + vector)
+    added = probe.trace(kept(source, "gpt2"), A).resid_post - probe.trace(plain, A).resid_post
+    assert torch.equal(added[0], torch.zeros_like(added[0]))
+    torch.testing.assert_close(added[1], vector.expand_as(added[1]), rtol=0, atol=1e-5)
+
+
+def test_hooks_behind_the_last_block_are_told_from_others() -> None:
+    source = in_memory("gpt2")
+    handle = source.lm_head.register_forward_hook(lambda module, args, out: out + 1)
+    model = kept(source, "gpt2")
+    assert not ends_as_weights_say(model)
+    weights = probe.read_weights(model)
+    z = torch.zeros(1, 2, model.config.n_heads, model.config.d_head)
+    none = torch.zeros(1, *z.shape[1:3], dtype=torch.bool)
+    with pytest.raises(probe.InputError) as caught:
+        probe.swap_sets(weights, [(5, 6, 7)], z, none, torch.zeros(1, 3, model.config.d_model))
+    assert str(caught.value) == (
+        "Swapping heads of GPT2LMHeadModel: got directions of 3 stages for 2 layers, expected one "
+        "for each layer, because a hook stands behind the last; read in front of the final norm."
+    )
+    handle.remove()
+    source.transformer.h[0].register_forward_hook(steer)
+    assert ends_as_weights_say(kept(source, "gpt2"))
+
+
+def test_an_object_is_loaded_anew_when_its_hooks_change() -> None:
+    source = in_memory("gpt2")
+    handle = source.transformer.h[0].register_forward_hook(steer)
+    model = kept(source, "gpt2")
+    assert probe.load(source, hooks="keep") is model
+    source.transformer.h[1].register_forward_hook(steer)
+    assert kept(source, "gpt2").origin.hooks == ("transformer.h.0", "transformer.h.1")
+    handle.remove()
+    assert kept(source, "gpt2").origin.hooks == ("transformer.h.1",)
+
+
+def test_without_hooks_there_is_nothing_to_keep() -> None:
+    model = kept(in_memory("gpt2"), "gpt2")
+    assert not model.origin.hooks and probe.certify(model).ok
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def by_position(module: nn.Module, args: Any, output: Any) -> Any:
+    return first(output) + torch.zeros(1, 3, first(output).shape[-1])
+
+
+def by_row(module: nn.Module, args: Any, output: Any) -> Any:
+    # flipped, because a norm takes away what is the same in every dimension
+    return first(output) + torch.arange(len(first(output)))[:, None, None] * first(output).flip(-1)
+
+
+def by_calls() -> Callable[..., Any]:
+    calls: list[int] = []
+
+    def hook(module: nn.Module, args: Any, output: Any) -> Any:
+        calls.append(1)
+        return first(output) + len(calls) * first(output).flip(-1)
+
+    return hook
+
+
+ALIKE = "of the scale); let every hook be a function of what it is given, row by row."
+KEEP_REFUSED = {
+    "a part that is not run": (
+        lambda model: model.transformer.h[0].attn.c_attn.register_forward_hook(steer),
+        (
+            "TransformerLens, through which it is read, does not run transformer.h.0.attn.c_attn, "
+            "where a hook stands; put the hook on a block, its attention or its MLP."
+        ),
+    ),
+    "one length": (
+        lambda model: model.transformer.h[0].register_forward_hook(by_position),
+        "its hooks (transformer.h.0) fail on a short text (The size of tensor a",
+    ),
+    "row by row": (
+        lambda model: model.transformer.h[0].register_forward_hook(by_row),
+        "with its hooks two texts together give something else than each alone (off by ",
+    ),
+    "counting": (
+        lambda model: model.transformer.h[0].register_forward_hook(by_calls()),
+        "a copy with the same hooks computes something else than it does (off by ",
+    ),
+}
+
+
+@pytest.mark.parametrize(("put", "said"), KEEP_REFUSED.values(), ids=KEEP_REFUSED)
+def test_hooks_that_cannot_be_kept_are_refused_in_a_sentence(
+    put: Callable[[Any], Any], said: str
+) -> None:
+    source = in_memory("gpt2")
+    put(source)
+    sentence = refusal(source, tokenizer=family_tokenizer("gpt2"), hooks="keep")
+    assert sentence.startswith(f"Cannot load the GPT2LMHeadModel: {said}")
+    assert not said.endswith("(off by ") or sentence.endswith(ALIKE)
+
+
+def test_hooks_of_an_encoder_decoder_and_of_folded_weights_are_refused(tmp_path: Path) -> None:
+    source = in_memory("t5")
+    source.encoder.block[0].register_forward_hook(steer)
+    assert refusal(source, tokenizer=family_tokenizer("t5"), hooks="keep") == (
+        "Cannot load the T5ForConditionalGeneration: its hooks (encoder.block.0) cannot stay on in "
+        "an encoder-decoder; give it without them."
+    )
+    bridge = boot(make_family(tmp_path / "gpt2", "gpt2"))
+    bridge.enable_compatibility_mode()
+    bridge.add_hook("blocks.0.hook_resid_post", lambda resid, hook: resid)
+    assert refusal(bridge, hooks="keep") == (
+        "Cannot load the bridge: it is in compatibility mode, and its hooks (blocks.0.hook_out) were "
+        "made for folded weights; give it without enable_compatibility_mode()."
+    )
+
+
+def test_hooks_are_kept_of_objects_only_and_when_asked_for() -> None:
+    with pytest.raises(probe.InputError) as caught:
+        probe.load("tiny-senses", hooks="keep")
+    assert str(caught.value) == (
+        "Cannot load tiny-senses with hooks=: a name, a folder and a file carry none; leave it out."
+    )
+    with pytest.raises(probe.InputError) as caught:
+        probe.load(in_memory("gpt2"), hooks="all")
+    assert str(caught.value) == (
+        "Loading a model with hooks='all': expected \"keep\", for those that it carries to stay on, "
+        "or nothing; give one of these."
+    )
+
+
+def test_what_runs_from_weights_alone_is_refused_in_a_sentence() -> None:
+    model = kept(steered("gpt2"), "gpt2")
+    weights = probe.read_weights(model)
+    rows = [tokenize(model, text).ids for text in (A, B)]
+    direction = torch.ones(1, model.config.d_model, dtype=model.dtype)
+    from_weights = (
+        "Running GPT2LMHeadModel from its weights: it was loaded with its hooks (transformer.h.0), "
+        "which are in whole forwards only; ask probe.patch or probe.study, or load it without "
+        "hooks."
+    )
+    for run in (
+        lambda: probe.swap_pairs(weights, rows[:1], rows[1:], direction, depth=2),
+        lambda: probe.trace_positions(weights, rows[:1], rows[1:], direction, depth=2),
+    ):
+        with pytest.raises(probe.InputError) as caught:
+            run()
+        assert str(caught.value) == from_weights
+    against_weights = (
+        "Checking GPT2LMHeadModel against its weights: it is run with hooks on transformer.h.0, "
+        "without a certificate, and what hooks do does not follow from weights; load it without "
+        "hooks, or ask probe.patch or probe.study, which need no certificate then."
+    )
+    for run in (
+        lambda: probe.certify(model),
+        lambda: probe.walk(model, A, word="bank"),
+    ):
+        with pytest.raises(probe.InputError) as caught:
+            run()
+        assert str(caught.value) == against_weights
+    with pytest.raises(probe.InputError) as caught:
+        probe.decompose(model, A, at="bank", tokens=TOKENS)
+    assert str(caught.value) == (
+        "Decomposing a logit of GPT2LMHeadModel: it is run with hooks on transformer.h.0, without a "
+        "certificate, and what hooks write is no component of it; load it without hooks, or swap "
+        "with probe.patch."
+    )
+    with pytest.raises(probe.InputError) as caught:
+        Explorer(model)
+    assert str(caught.value) == (
+        "Exploring GPT2LMHeadModel: it is run with hooks on transformer.h.0, without a certificate, "
+        "and what is explored is run from weights; ask probe.patch or probe.study, or load it "
+        "without hooks."
+    )
+    with pytest.raises(probe.InputError) as caught:
+        probe.study(model, "bank", controls=["table"])
+    assert str(caught.value).endswith("leave them out, or study the model without hooks.")
+
+
+# --- a study --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def studies() -> tuple[Any, Any]:
+    """Of one object: without hooks, and with one that changes nothing."""
+    folder = Path(probe.__file__).parent / "model" / "embedded" / "tiny-senses"
+    source = GPT2LMHeadModel.from_pretrained(folder)
+    every = probe.lexicon.expand("bank").sentences
+    frames = list(dict.fromkeys(sentence.frame for sentence in every))[:4]
+    corpus = [sentence for sentence in every if sentence.frame in frames]
+    asked: dict[str, Any] = {"corpus": corpus, "permutations": 99, "max_pairs": 4}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(word, "CURVE_PAIRS", 2)
+        without = probe.study(source, controls=(), **asked)
+        source.transformer.h[1].register_forward_hook(lambda module, args, output: output.clone())
+        kept_on = probe.study(probe.load(source, hooks="keep"), **asked)
+    return without, kept_on
+
+
+def test_a_study_with_hooks_that_change_nothing_is_the_study_without(studies: Any) -> None:
+    without, kept_on = studies
+    for name in ("heads", "by_depth", "depth", "curves", "random_sets", "words"):
+        assert len(without.frames[name])
+        pd.testing.assert_frame_equal(
+            kept_on.frames[name], without.frames[name], rtol=1e-3, atol=1e-4
+        )
+    from_weights = ("shares", "head_parts", "decomposition", "positions", "edges", "paths")
+    for name in from_weights:
+        assert len(without.frames[name]) and not len(kept_on.frames[name]), name
+    assert not len(kept_on.frames["certificate"])
+
+
+def test_what_a_study_with_hooks_shows_says_that_it_has_no_certificate(
+    studies: Any, tmp_path: Path
+) -> None:
+    kept_on = studies[1]
+    hooked = "run with hooks on transformer.h.1, without a certificate"
+    assert repr(kept_on) == f"<Study of bank in tiny-senses: 24 frames, {hooked}>"
+    assert f"tiny-senses is {hooked}: every swap is a whole forward" in kept_on._repr_html_()
+    page = probe.write(kept_on, tmp_path)
+    assert json.loads((tmp_path / "manifest.json").read_text())["hooked"] == hooked
+    text = page.read_text()
+    assert f"tiny-senses is {hooked}: every swap is a whole forward" in text
+    assert f"No certificate was asked for: the model is {hooked}" in text
+    assert "The hooked model and the from-scratch math agree" not in text

@@ -132,7 +132,8 @@ def apart_at(finding: WordFindings) -> int | None:
     of_pair = rows[(rows["sense_a"] == pair.sense_a) & (rows["sense_b"] == pair.sense_b)]
     by_sense = of_pair.pivot(index="depth", columns="sense", values="coordinate")
     apart = (by_sense[pair.sense_a] - by_sense[pair.sense_b]) >= HALF
-    return int(apart.to_numpy().argmax()) - 1 if apart.any() else None
+    depths = by_sense.index[apart].tolist()
+    return int(depths[0]) - 1 if depths else None
 
 
 def nouns_picture(finding: WordFindings) -> alt.LayerChart | None:

@@ -420,7 +420,7 @@ def test_the_verdict_stands_in_the_map_the_tabs_the_panel_and_the_table(page):
     assert first.locator(".mark-symbol.role-mark path").count() == len(marked) >= 2
     assert "separates" in set(BANK["verdict"])
     legend = page.locator("#map .marks dt").all_inner_texts()
-    assert [text.strip() for text in legend] == ["resolver", "opposes", "frame"]
+    assert [text.strip() for text in legend] == ["resolver", "opposes", "outlined"]
     assert (
         page.locator(".tabs > label").first.locator("svg.mark title").text_content() == "resolver"
     )
@@ -436,6 +436,7 @@ def test_the_verdict_stands_in_the_map_the_tabs_the_panel_and_the_table(page):
 
 
 def test_answers_are_those_of_the_verdicts_and_cards_begin_with_a_sentence_that_names_no_head(page):
+    page.eval_on_selector_all("#words details", "all => all.forEach(item => item.open = true)")
     bank, mole, apple = page.locator(".answer").all_inner_texts()
     assert (
         bank.startswith("One head resolves “bank”: L0H2 moves it 41")
@@ -448,7 +449,7 @@ def test_answers_are_those_of_the_verdicts_and_cards_begin_with_a_sentence_that_
     compared = page.locator(".card p.plain + p.compared").all_inner_texts()
     assert compared == [beside_nouns(FRAMES, word) for word in ("bank", "mole")]
     assert "those of layer 3 do, after the last layer" in page.locator(".card").first.inner_text()
-    said = page.locator("#words > details > .note").last.inner_text()
+    said = page.locator("#words > details .note").last.inner_text()
     assert said == scope(FRAMES) and "any other position than the word" in said
 
 

@@ -23,7 +23,7 @@ from probe.model import forward
 from probe.model.decomposition import head_contributions
 from probe.model.records import TargetStates
 from probe.model.weights import Weights
-from probe.patching.heads import Rows, swap_heads
+from probe.patching.heads import Rows, rerouted, swap_heads
 from probe.patching.hooked import ends_as_weights_say
 from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
@@ -77,7 +77,9 @@ class PairEffects:
     None.
 
     `direct`: numerators of what each head itself writes, `pair layer head`, and their gaps `pair
-    layer` · `profile`: E of every head at every depth, `layer head depth`, 0 before its own layer.
+    layer` · `profile`: E of every head at every depth, `layer head depth`, 0 before its own layer ·
+    `rerouted`: of the routed MLPs behind a head, in how many its swap changes the experts that the
+    word is given to, `layer head`; None in a model without such.
     """
 
     word: Effects
@@ -86,6 +88,7 @@ class PairEffects:
     direct: Array
     direct_gap: Array
     profile: Array
+    rerouted: Array | None = None
 
     @property
     def written(self) -> Array:
@@ -139,7 +142,23 @@ def measure(
         direct=(written[: len(pairs)] - written[len(pairs) :]).numpy(),
         direct_gap=gap[:, list(reading.direct)],
         profile=np.divide(net, whole, out=np.full_like(net, np.nan), where=whole != 0),
+        rerouted=_share_rerouted(weights, texts, states.z, pairs),
     )
+
+
+def _share_rerouted(weights: Weights, texts: Rows, donors: Tensor, pairs: Pairs) -> Array | None:
+    """The share of routed MLPs behind each head that choose other experts at the word when the head
+    is swapped, over all pairs and both ways. `-> layer head`"""
+    if weights.config.family.routed is None:
+        return None
+    recipients = [*pairs.b, *pairs.a]
+    givers = [*pairs.a, *pairs.b]
+    changed = rerouted(weights, [texts[row] for row in recipients], donors[givers])
+    by_mlp = changed.double().mean(0)  # layer head mlp
+    # A head's own MLP reads it, but where the two stand side by side.
+    first = int(weights.config.family.parallel)
+    behind = [heads[:, layer + first :].mean(-1) for layer, heads in enumerate(by_mlp)]
+    return np.asarray(torch.stack(behind))
 
 
 def numerators(

@@ -228,6 +228,7 @@ def evidence(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFram
         arrays |= _near_and_far(pair)
         arrays |= _stands_in(pair)
         arrays |= _beside_nouns([pair])
+        arrays["rerouted"] = _rerouted(pair)
         frame = by_head(arrays).astype(RANKS)
         frame["read_depth"] = [pair.reading.at[layer] for layer in frame["layer"]]
         frame["ambiguity_p"] = np.nan if pair.nouns is None else pair.nouns.p
@@ -286,6 +287,13 @@ def _near_and_far(pair: PairResult) -> dict[str, Array]:
         "net_near": _net_where(pair, lambda distance: distance == 1),
         "net_far": _net_where(pair, lambda distance: distance > 1),
     }
+
+
+def _rerouted(pair: PairResult) -> Array:
+    """How often a swap changed the route of the word; missing where nothing was swapped or no MLP
+    is routed."""
+    share = None if pair.measured is None else pair.measured.rerouted
+    return _missing(pair) if share is None else share
 
 
 def _net_where(pair: PairResult, keep: Callable[[int], bool]) -> Array:

@@ -452,6 +452,16 @@ def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
     return activation(_linear(x, block.w_in, block.b_in))
 
 
+def chosen_experts(weights: Weights, block: Block, resid: Tensor) -> Tensor:
+    """Which experts of a routed MLP are given what it reads of the stream. `... d_model -> ...
+    expert`"""
+    config = weights.config
+    x = resid
+    if config.family.norm_first:
+        x = _norm(resid, block.norm_mlp, block.norm_mlp_bias, config)
+    return forward.route(block, x, config) > 0
+
+
 def _activate_experts(block: Block, x: Tensor, config: Config) -> Tensor:
     """The activations of a routed MLP, as `Block` has them; an expert is run for the tokens that
     are given to it, by what they are in this very run. `... d_model -> ... d_mlp`"""

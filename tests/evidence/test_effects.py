@@ -18,6 +18,7 @@ from probe.model.decomposition import components
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
+from probe.patching import heads as patching
 from probe.stats.axes import HeldOutAxes
 from probe.text.splits import ALIGNED, DRAWN, cross_fit
 
@@ -241,6 +242,25 @@ def test_the_direct_effect_is_the_difference_of_the_writes_where_it_is_read(sett
             assert effect.written[layer, head] == pytest.approx(
                 float(sum(expected) / sum(gap)), abs=1e-12
             )
+
+
+def test_how_often_a_swap_changed_the_route_is_counted_over_pairs_both_ways_and_mlps_behind():
+    model = family_model("mixtral", torch.float64)
+    weights = read_weights(model)
+    ids = [[5 + 11 * row, 7, 9 + row, 8] for row in range(6)]
+    z = target_states(model, [tokens_of(row) for row in ids], [3] * 6).z * 3
+    changed = [
+        patching.rerouted(weights, [ids[recipient]], z[[donor]])[0]
+        for pair in zip(A, B, strict=True)
+        for recipient, donor in (pair, pair[::-1])
+    ]
+    of_mlp = torch.stack(changed).double().mean(0)  # layer head mlp
+    # the heads of layer 0 have both MLPs behind them, those of layer 1 one
+    expected = [of_mlp[0].mean(-1), of_mlp[1, :, 1]]
+    found = effects._share_rerouted(weights, ids, z, PAIRS)
+    np.testing.assert_allclose(found, torch.stack(expected), atol=1e-12)
+    assert 0 < found.mean() < 1
+    assert effects._share_rerouted(read_weights(random_model()), ids, z, PAIRS) is None
 
 
 def by_hand():

@@ -86,6 +86,7 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
         "random_sets": random_sets(word_heads, READ_AT),
         "controls": nouns_in_place(words, LAYERS),
         "mlps": mlps(words, READ_AT),
+        "mixers": pd.DataFrame(columns=["word", "sense_a", "sense_b", "layer", "net"]),
         "separation_controls": separation_controls(heads),
     }
     frames |= paths(heads)

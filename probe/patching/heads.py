@@ -61,6 +61,13 @@ def branches(head_sets: Tensor) -> tuple[list[Branch], Tensor]:
     return tree, variant_of[1:]
 
 
+def _tree(weights: Weights, head_sets: Tensor) -> tuple[list[Branch], Tensor]:
+    """`branches` of sets of heads; what is of no head, in a layer without attention, is swapped in
+    none."""
+    of_no_head = ~weights.has_heads[: head_sets.shape[1], None]
+    return branches(head_sets.to(weights.device) | of_no_head)
+
+
 def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor) -> Tensor:
     """How far the read-out moves along each direction when one head's z at the target is the
     donor's, for every head.
@@ -107,7 +114,7 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
     require_depth(weights, depth, "Swapping pairs")
     others = target_texts(weights, b)
     _require_equal_lengths(target_texts(weights, a), others)
-    tree, variant_of = branches(_all_but_one(weights, depth))
+    tree, variant_of = _tree(weights, _all_but_one(weights, depth))
 
     def swap(texts: Texts, members: list[int], tables: PositionTables) -> Tensor:
         both = [*texts, *(others[pair] for pair in members)]
@@ -157,7 +164,7 @@ def swap_sets(
             for some in head_sets.split(SETS_AT_ONCE)
         ]
         return torch.cat(parts, dim=1)
-    tree, variant_of = branches(head_sets.to(weights.device))
+    tree, variant_of = _tree(weights, head_sets)
 
     def swap(texts: Texts, members: list[int], tables: PositionTables) -> Tensor:
         donors = donor_z[members].to(weights.device, weights.dtype)
@@ -179,8 +186,7 @@ def rerouted(weights: Weights, rows: Rows, donor_z: Tensor) -> Tensor:
     set of chosen experts of the MLP of layer `mlp` is not the recipient's own, which in front of
     the swap it always is.
     """
-    head_sets = _all_but_one(weights, donor_z.shape[1])
-    tree, variant_of = branches(head_sets)
+    tree, variant_of = _tree(weights, _all_but_one(weights, donor_z.shape[1]))
 
     def compare(texts: Texts, members: list[int], tables: PositionTables) -> Tensor:
         donors = donor_z[members].to(weights.device, weights.dtype)
@@ -387,6 +393,8 @@ def _moved(resid: Tensor, along: Tensor) -> Tensor:
 def _swap(z: Tensor, branch: Branch, donor: Donor, layer: int, at: Tensor, row: Tensor) -> Tensor:
     """z of the variants of a block, the donor's at `at` where a head is swapped. `batch variant
     live head d_head`"""
+    if not branch.swapped.any():  # none is, or the layer has no heads
+        return z[:, branch.parent]
     single_position = z.shape[2] == 1
     own = z[:, :, 0] if single_position else z[row, :, at]  # batch variant head d_head
     donor_z = donor(layer, own[:, 0]).unsqueeze(1)

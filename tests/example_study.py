@@ -86,6 +86,7 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
         "random_sets": random_sets(word_heads, READ_AT),
         "controls": nouns_in_place(words, LAYERS),
         "mlps": mlps(words, READ_AT),
+        "mixers": pd.DataFrame(columns=["word", "sense_a", "sense_b", "layer", "net"]),
         "separation_controls": separation_controls(heads),
     }
     frames |= paths(heads)
@@ -216,6 +217,7 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
         frame["continuation"], frame["p_continuation"] = 0.7 * net, frame["p_swap"]
         frame = frame.assign(**beside_nouns(net))
         frame["read_depth"] = np.where(layer < READ_AT, READ_AT, LAYERS)
+        frame["rerouted"] = np.nan
         parts.append(frame)
     return pd.concat(parts, ignore_index=True)
 

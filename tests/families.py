@@ -276,6 +276,19 @@ ALIKE = (
     "pegasus",
 )
 SINGLE = tuple(kind for kind in MADE if kind not in PAIRED)
+# Some layers without attention: what is asked of every layer of the others is not there, and they
+# have tests of their own.
+HYBRIDS = {
+    "lfm2": (
+        "Lfm2Config",
+        "Lfm2ForCausalLM",
+        HIDDEN
+        | GROUPED
+        | NAMED
+        | {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3}
+        | {"intermediate_size": 52, "block_multiple_of": 9, "head_dim": 6},
+    ),
+}
 SPREAD = {1: 0.1}  # 0.25 elsewhere
 MARKS = {
     "bert": ("[CLS]", "[SEP]"),
@@ -299,7 +312,7 @@ def make_family(
 ) -> Path:
     """Writes config.json, model.safetensors and a fast tokenizer with the family's special tokens
     to `folder`."""
-    config_class, model_class, sizes = MADE[kind]
+    config_class, model_class, sizes = (MADE | HYBRIDS)[kind]
     config = getattr(transformers, config_class)(**(sizes | changes))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -97,8 +97,10 @@ def every_edge_between(model):
 
 
 def hook_name(model, layer, quantity):
+    """Empty where a layer without attention has no such quantity."""
     (attention,) = model.config.family.attentions
-    return f"{attention.blocks}.{layer}.{attention.hooks[quantity]}"
+    hook = attention.hook_in(quantity, has_heads=model.config.has_heads(layer))
+    return hook and f"{attention.blocks}.{layer}.{hook}"
 
 
 def read_rows(model, rows, quantities, edits=()):
@@ -126,10 +128,16 @@ def read_rows(model, rows, quantities, edits=()):
         (hook_name(model, layer, name), reader(name, layer))
         for name in quantities
         for layer in layers
+        if hook_name(model, layer, name)
     ]
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
         hooked.run(model, rows)
-    return {name: torch.stack([parts[layer] for layer in layers]) for name, parts in seen.items()}
+    return {
+        name: torch.stack(
+            [parts.get(layer, torch.zeros_like(next(iter(parts.values())))) for layer in layers]
+        )
+        for name, parts in seen.items()
+    }
 
 
 def swapped(model, text, swaps):
@@ -151,7 +159,11 @@ def swapped(model, text, swaps):
         return change
 
     seen, layers = [], range(model.config.n_layers)
-    hooks = [(hook_name(model, layer, "z"), edit(layer)) for layer in layers]
+    hooks = [
+        (hook_name(model, layer, "z"), edit(layer))
+        for layer in layers
+        if hook_name(model, layer, "z")
+    ]
     hooks += [
         (hook_name(model, layer, "resid_post"), lambda x, hook: seen.append(x[:, text.at].clone()))
         for layer in layers

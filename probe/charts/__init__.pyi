@@ -13,12 +13,14 @@ from .evidence import head_part_bars as head_part_bars
 from .evidence import set_curves as set_curves
 from .heads import BESIDE_NOUNS as BESIDE_NOUNS
 from .heads import MARKS as MARKS
+from .heads import MIXER as MIXER
 from .heads import MORE as MORE
 from .heads import control_strips as control_strips
 from .heads import effect_limit as effect_limit
 from .heads import head_map as head_map
 from .heads import head_maps as head_maps
 from .heads import marked as marked
+from .heads import mixers_at_word as mixers_at_word
 from .heads import mlps_at_word as mlps_at_word
 from .heads import mlps_beside_nouns as mlps_beside_nouns
 from .heads import named as named

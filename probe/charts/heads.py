@@ -69,6 +69,7 @@ FEW_LAYERS = 6  # a higher map has numbers on all four sides
 NOTHING = 0.005  # of the gap: an effect that rounds to 0 %
 STRONG = 0.55  # of the scale: from here on white is read better on a cell than ink
 MLP = "MLP"  # the column of the map that is no head
+MIXER = "mixer"  # that of what stands in the place of attention
 MLP_TIPS = tips(
     "name:N | part",
     "net:Q | net effect | .1%",
@@ -170,6 +171,17 @@ def mlps_beside_nouns(mlps: pd.DataFrame, more: Mapping[str, Sequence[int]]) -> 
     comparison = [MORE if one else "" for one in is_more]
     beside = [BESIDE_NOUNS[MORE] if one else "not shown to be more" for one in is_more]
     return _mlp_cells(rows.assign(comparison=comparison, beside=beside))
+
+
+def mixers_at_word(mixers: pd.DataFrame) -> pd.DataFrame:
+    """The same of what stands in the place of attention in the layers of a hybrid that have no
+    heads: means over the pairs of senses, cells of a column of their own. `mixers` is the study's
+    frame."""
+    means = mixers.groupby(["word", "layer"], as_index=False, sort=False)
+    rows = means[["net"]].mean().astype({"layer": int})
+    cells = _mlp_cells(rows.assign(comparison="", beside=BESIDE_NOUNS[""]))
+    names = [f"mixer of layer {layer}, in the place of attention" for layer in rows["layer"]]
+    return cells.assign(head=MIXER, name=names)
 
 
 def _mlp_cells(rows: pd.DataFrame) -> pd.DataFrame:
@@ -289,9 +301,10 @@ def _map(
     beside = of_word(mlps, word) if mlps is not None else word_heads[:0]
     rows = named(of_word(word_heads, word))
     rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
-    layers = sorted(word_heads["layer"].unique().tolist())
+    # In a hybrid some layers have no heads.
+    layers = sorted({*word_heads["layer"].tolist(), *beside["layer"].tolist()})
     heads = sorted(word_heads["head"].unique().tolist())
-    across = alt.Scale(domain=[*heads, MLP] if len(beside) else heads)
+    across = alt.Scale(domain=[*heads, *beside["head"].unique().tolist()])
     down = alt.Scale(domain=layers)
     # Only the cells draw axes; what lies on them would draw them again.
     on_cells = {"x": _heads_along(across, None), "y": _layers_down(down, None)}
@@ -318,7 +331,8 @@ def _map(
         line = alt.Chart(pd.DataFrame({"layer": [read_at]}))
         line = line.mark_rule(color=INK, strokeDash=[5, 4], strokeWidth=1.5)
         layered.append(line.encode(y=alt.Y("layer:O", scale=down, bandPosition=0, axis=None)))
-    layered += _beyond(layers[int(rows["layer"].max()) + 1 :], heads, on_cells["y"])
+    beyond = [layer for layer in layers if layer > rows["layer"].max()]
+    layered += _beyond(beyond, heads, on_cells["y"])
     if len(layers) > FEW_LAYERS:
         opposite = base.mark_rect(opacity=0)
         x = _heads_along(across, alt.Axis(orient="top", title=None, **LEVEL_LABELS))

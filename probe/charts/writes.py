@@ -37,6 +37,7 @@ KINDS = {
     "attention": "attention bias",
     "norm": "norm bias",
     "MLP": "MLP",
+    "mixer": "mixer",
     "token": "embedding",
     "position": "embedding",
 }
@@ -44,6 +45,7 @@ BIASES = {"attention bias": "attention biases", "norm bias": "norm biases"}
 COLOURS = {
     "head": WITH,
     "MLP": "#7f8b99",
+    "mixer": "#5f7f86",
     "embedding": MUTED,
     "attention bias": MUTED,
     "norm bias": MUTED,
@@ -60,17 +62,23 @@ LAST = [
     "token embedding",
     "position embedding",
     "token type embedding",
+    "mixers",
     "MLPs",
     "attention biases",
     "norm biases",
     SUM,
 ]
-GATHERED = {"MLP": "MLPs", "attention": "attention biases", "norm": "norm biases"}
+GATHERED = {
+    "MLP": "MLPs",
+    "mixer": "mixers",
+    "attention": "attention biases",
+    "norm": "norm biases",
+}
 
 
 def share_groups(shares: pd.DataFrame, word: str) -> pd.DataFrame:
-    """Direct shares of a word gathered for drawing: embeddings, leading heads, other heads, MLPs,
-    biases.
+    """Direct shares of a word gathered for drawing: embeddings, leading heads, other heads, what
+    stands in the place of attention in a hybrid (mixers), MLPs, biases.
 
     One row per pair of senses and `label`, in drawing order (`position`), with its `kind`, `share`,
     and `mean` over the pairs; each pair keeps its sum.
@@ -81,9 +89,11 @@ def share_groups(shares: pd.DataFrame, word: str) -> pd.DataFrame:
     heads = _largest(mean, kinds, "head")
     heads.sort(key=lambda name: -mean[name])
     mlps = _largest(mean, kinds, "MLP")
+    mixers = _largest(mean, kinds, "mixer")
     embeddings = [name for name in mean.index if kinds[name] == "embedding"]
-    order = [*embeddings, *heads, "other heads", *mlps, "other MLPs", *BIASES.values()]
-    rest = {"head": "other heads", "MLP": "other MLPs"} | BIASES
+    order = [*embeddings, *heads, "other heads", *mixers, "other mixers", *mlps, "other MLPs"]
+    order += BIASES.values()
+    rest = {"head": "other heads", "mixer": "other mixers", "MLP": "other MLPs"} | BIASES
     labels = {name: name if name in order else rest[kinds[name]] for name in mean.index}
     rows = rows.assign(label=rows["component"].map(labels), kind=rows["component"].map(kinds))
     keys = ["sense_a", "sense_b", "label", "kind"]

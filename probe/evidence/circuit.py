@@ -152,7 +152,7 @@ def frames(
     model: Model, results: Sequence[WordResult], word_heads: pd.DataFrame, options: StudyOptions
 ) -> dict[str, pd.DataFrame]:
     """`positions`, `edges` and `paths` of every word; empty where a model reads both ways, no pairs
-    are aligned, or hooks stay on."""
+    are aligned, or hooks stay on, and of a hybrid `positions` alone."""
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in COLUMNS}
     weights = read_weights(model)
     for result in results:
@@ -185,6 +185,8 @@ def _of_word(
         return {}
     runs = PairRuns(weights, result, pair)
     moved = [row for group in groups for row in _named(group, runs.traced(group))]
+    if not weights.has_heads.all():  # what else carries from position to position has no edges
+        return {"positions": with_key(_by_position(moved), key_of(result, pair))}
     measure = partial(every_edge, most=MOST_TOTALS, seed=options.seed)
     by_group = [
         GroupEdges(group, runs.run(measure, *runs.members(group.traced))) for group in groups

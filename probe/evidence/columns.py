@@ -69,6 +69,7 @@ HEADS = (
     "continuation",
     "p_continuation",
     "read_depth",
+    "rerouted",
     *PARTS,
     "comparison",
 )

@@ -161,7 +161,7 @@ def _count_forwards(materials: Sequence[Material], second: SecondModel | None) -
 
 def _count_swaps(model: Model, splits: Mapping[str, SensePairSplits], options: StudyOptions) -> int:
     """Swapped runs of all words, without those that trace edges and paths."""
-    heads = model.config.n_layers * model.config.n_heads
+    heads = model.config.heads_in_all
     return sum(_swaps_of_word(of_word.values(), heads, options) for of_word in splits.values())
 
 
@@ -222,7 +222,7 @@ def _count_swaps_beside_nouns(
             sentences = SENTENCES_PER_PAIR * min(controls.MOST_PAIRS, len(split.pairs))
             runs += (1 + nouns) * sentences + (1 + nouns_swapped) * len(material)
             # All nouns together take as many swaps of heads as the word; MLPs are swapped for both.
-            runs += (layers * model.config.n_heads + 2 * layers) * DONORS_PER_PAIR * pairs
+            runs += (model.config.heads_in_all + 2 * layers) * DONORS_PER_PAIR * pairs
     return runs
 
 
@@ -350,7 +350,7 @@ def _seconds(model: Model, material: Material, forwards: int, swaps: int) -> flo
 
 def _seconds_each(model: Model, material: Material) -> tuple[float, float]:
     """Seconds of one forward pass and of one swap, on sentences of every length."""
-    heads = model.config.n_layers * model.config.n_heads
+    heads = model.config.heads_in_all
     by_length = sorted(range(len(material)), key=material.targets.__getitem__)
     rows = [by_length[step * len(by_length) // TIMED_SENTENCES] for step in range(TIMED_SENTENCES)]
     tokens = [material.tokens[row] for row in rows]

@@ -16,6 +16,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.evidence.design import Pairs, Readings
@@ -23,8 +24,9 @@ from probe.model import forward
 from probe.model.decomposition import head_contributions
 from probe.model.records import TargetStates
 from probe.model.weights import Weights
-from probe.patching.heads import Rows, swap_heads
+from probe.patching.heads import Rows, rerouted, swap_heads
 from probe.patching.hooked import ends_as_weights_say
+from probe.patching.mlps import swap_mixers
 from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
@@ -77,7 +79,11 @@ class PairEffects:
     None.
 
     `direct`: numerators of what each head itself writes, `pair layer head`, and their gaps `pair
-    layer` · `profile`: E of every head at every depth, `layer head depth`, 0 before its own layer.
+    layer` · `profile`: E of every head at every depth, `layer head depth`, 0 before its own layer ·
+    `rerouted`: of the routed MLPs behind a head, in how many its swap changes the experts that the
+    word is given to, `layer head`; None in a model without such · `has_heads: layer` · `mixers`:
+    the effects of what stands in the place of attention in a hybrid, `pair mixer 1`; None
+    elsewhere.
     """
 
     word: Effects
@@ -86,6 +92,9 @@ class PairEffects:
     direct: Array
     direct_gap: Array
     profile: Array
+    has_heads: NDArray[np.bool_]
+    rerouted: Array | None = None
+    mixers: Effects | None = None
 
     @property
     def written(self) -> Array:
@@ -139,7 +148,47 @@ def measure(
         direct=(written[: len(pairs)] - written[len(pairs) :]).numpy(),
         direct_gap=gap[:, list(reading.direct)],
         profile=np.divide(net, whole, out=np.full_like(net, np.nan), where=whole != 0),
+        has_heads=weights.has_heads.cpu().numpy(),
+        rerouted=_share_rerouted(weights, texts, states.z, pairs),
+        mixers=_of_mixers(weights, texts, states, axes, pairs, reading=reading, gap=gap),
     )
+
+
+def _of_mixers(
+    weights: Weights,
+    texts: Rows,
+    states: TargetStates,
+    axes: HeldOutAxes,
+    pairs: Pairs,
+    *,
+    reading: Readings,
+    gap: Array,
+) -> Effects | None:
+    """The same of swaps of what stands in the place of attention, read where the heads of its layer
+    would be. `gap: pair stage -> pair mixer 1`"""
+    if states.attn_out is None or weights.hooked is not None:
+        return None
+    swap = partial(swap_mixers, weights)
+    parts = numerators(swap, texts, states.attn_out, axes, pairs)  # pair mixer stage each
+    has_heads = weights.has_heads.tolist()
+    at = [stage for stage, of_heads in zip(reading.at, has_heads, strict=True) if not of_heads]
+    chosen = (np.asarray(at) - 1)[None, :, None]
+    return Effects(gap[:, at], *(np.take_along_axis(part, chosen, -1) for part in parts))
+
+
+def _share_rerouted(weights: Weights, texts: Rows, donors: Tensor, pairs: Pairs) -> Array | None:
+    """The share of routed MLPs behind each head that choose other experts at the word when the head
+    is swapped, over all pairs and both ways. `-> layer head`"""
+    if weights.config.family.routed is None or weights.hooked is not None:
+        return None
+    recipients = [*pairs.b, *pairs.a]
+    givers = [*pairs.a, *pairs.b]
+    changed = rerouted(weights, [texts[row] for row in recipients], donors[givers])
+    by_mlp = changed.double().mean(0)  # layer head mlp
+    # A head's own MLP reads it, but where the two stand side by side.
+    first = int(weights.config.family.parallel)
+    behind = [heads[:, layer + first :].mean(-1) for layer, heads in enumerate(by_mlp)]
+    return np.asarray(torch.stack(behind))
 
 
 def numerators(

@@ -201,6 +201,12 @@ def evaluate(
     out = None
     if without is not None:
         out = heads_out(without, top, model=model.name, shape=shape, seed=seed)
+        empty = [layer for layer in out.layers if not model.config.has_heads(layer)]
+        if empty:
+            raise InputError(
+                f"Taking heads out of {model.name}: its layer {empty[0]} has no attention, and no "
+                "heads; leave these out."
+            )
     report = progress or (lambda stage, share: None)
     corpus = _only(as_corpus(corpus, words), words)
     everything = prepare_tasks(model, corpus, seed=seed)

@@ -280,12 +280,14 @@ def later_words_matter(model: Model, whole: Trace, target: int) -> float:
     """The largest change of any head's ΔE at `target` when every later token is removed, relative
     to the largest ΔE."""
     # layer head d_head d_model
-    w_o = torch.stack([block.w_o for block in whole.weights.blocks]).cpu()
+    with_heads = [block.w_o for block in whole.weights.blocks if block.mixer is None]
+    w_o = torch.stack(with_heads).cpu()
+    has_heads = whole.weights.has_heads.cpu()
     tokens = whole.tokens
     if not model.config.causal:
         tokens = tokenize(model, tokens.text[: tokens.spans[target][1]])
-    without = target_states(model, [tokens], [target]).z[0]
-    written = (whole.z[:, :, target].unsqueeze(-2) @ w_o).squeeze(-2)
+    without = target_states(model, [tokens], [target]).z[0, has_heads]
+    written = (whole.z[has_heads, :, target].unsqueeze(-2) @ w_o).squeeze(-2)
     written_without = (without.unsqueeze(-2) @ w_o).squeeze(-2)
     return ((written - written_without).abs().max() / written.abs().max()).item()
 

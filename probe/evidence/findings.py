@@ -330,7 +330,8 @@ class WordFindings:
 
 def findings(frames: Frames) -> dict[str, WordFindings]:
     """What was found for every word of a study, by word, in the study's order."""
-    layers = int(frames["heads"]["layer"].max()) + 1
+    in_layers = [frames[name]["layer"] for name in ("heads", "mixers") if name in frames]
+    layers = int(max(numbers.max() for numbers in in_layers if len(numbers))) + 1
     heads_per_layer = int(frames["heads"]["head"].max()) + 1
     return {
         word: word_findings(word, rows, index=index, model_size=(layers, heads_per_layer))

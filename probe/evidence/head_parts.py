@@ -243,6 +243,11 @@ def _attended(
     row = torch.arange(len(texts), device=weights.device)
     run = fused.run(weights, [text.ids for text in texts], len(weights.blocks), tables)
     for block, (q, k, v) in zip(weights.blocks, run, strict=True):
+        if block.mixer is not None:  # no heads attend there
+            shape = (len(texts), weights.config.n_heads, q.shape[-2], weights.config.d_head)
+            nothing = q.new_zeros(shape)
+            yield Attended(nothing[..., 0], nothing)
+            continue
         pattern = fused.pattern_at(weights, block, q[row, :, at], k, at, tables)
         yield Attended(pattern, attention.repeat_kv(v, q.shape[1]))
 

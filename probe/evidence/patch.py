@@ -146,7 +146,11 @@ def patch(
             gaps = (values[0] - values[1]).tolist()
             for index, number in enumerate(batch):
                 of_pair = {part: tensor[:, index] for part, tensor in moved.items()}
-                frames[number] = _frame(of_pair, gaps[index], offsets)
+                frame = _frame(of_pair, gaps[index], offsets)
+                if parts == "heads":  # in a hybrid some layers have none
+                    has_heads = weights.has_heads.cpu().numpy()
+                    frame = frame[has_heads[frame["layer"]]].reset_index(drop=True)
+                frames[number] = frame
     if one_pair:
         return frames[0]
     for number, frame in frames.items():
@@ -188,6 +192,11 @@ def patch_hooks(
             raise InputError(
                 f"Hooking L{layer}H{head} of {model.name}: it has {n_layers} layers of {n_heads} "
                 "heads; give (layer, head) of one that is there."
+            )
+        if not model.config.has_heads(layer):
+            raise InputError(
+                f"Hooking L{layer}H{head} of {model.name}: its layer {layer} has no attention, and "
+                "no heads; give (layer, head) of one that is there."
             )
     donor = tokenize(model, a)
     recipient = tokenize(model, b)

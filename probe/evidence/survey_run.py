@@ -41,7 +41,7 @@ from probe.evidence.workers import Run, Workers, running
 from probe.model.architectures import require_single
 from probe.model.check import DEFAULT_TEXTS, Certificate, certify
 from probe.model.load import ModelSource, load
-from probe.model.model import Model
+from probe.model.model import Model, require_heads
 from probe.model.tokens import tokenize
 from probe.provenance import Origin, content_key
 from probe.text import lexicon
@@ -139,6 +139,7 @@ def survey(
     name = workers.model or (model if isinstance(model, str) else None)
     model = load(model)
     require_single(model.config.architecture, "a survey")
+    require_heads(model.config, "a survey", "study its words one by one, with report or study")
     corpus = _corpus(model, sentences)
     by_word = corpus.by_word()
     said = []

@@ -62,6 +62,7 @@ TESTED = (
     "continuation",
     "p_continuation",
 )
+MIXERS = ("denoise", "noise", "swap", "same_sense", "net")
 STAND_IN = ("stands_in", "p_stands_in", "stands_in_layer", "stands_in_head")
 # The fields of a sentence that its table shows.
 SENTENCE = (
@@ -113,10 +114,23 @@ def frames(
         "left_out": left_out(unread, unused_of_words),
         "controls": controls(results),
         "mlps": mlps(results),
+        "mixers": mixers(results),
         "separation_controls": separation_controls(measured),
         "certificate": certificate_rows(certificate),
     }
-    return {name: rounded(frame) for name, frame in tables.items()}
+    has_heads = read_weights(model).has_heads.tolist()
+    return {name: rounded(_of_heads(frame, has_heads)) for name, frame in tables.items()}
+
+
+def _of_heads(frame: pd.DataFrame, has_heads: Sequence[bool]) -> pd.DataFrame:
+    """Without the rows of heads in layers that have none."""
+    if all(has_heads) or not {"layer", "head"} <= set(frame):
+        return frame
+    there = [
+        pd.isna(head) or has_heads[layer]
+        for layer, head in zip(frame["layer"], frame["head"], strict=True)
+    ]
+    return frame[np.array(there, dtype=bool)].reset_index(drop=True)
 
 
 # p of the gap in a model of random weights, by word and senses.
@@ -228,6 +242,7 @@ def evidence(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFram
         arrays |= _near_and_far(pair)
         arrays |= _stands_in(pair)
         arrays |= _beside_nouns([pair])
+        arrays["rerouted"] = _rerouted(pair)
         frame = by_head(arrays).astype(RANKS)
         frame["read_depth"] = [pair.reading.at[layer] for layer in frame["layer"]]
         frame["ambiguity_p"] = np.nan if pair.nouns is None else pair.nouns.p
@@ -288,6 +303,13 @@ def _near_and_far(pair: PairResult) -> dict[str, Array]:
     }
 
 
+def _rerouted(pair: PairResult) -> Array:
+    """How often a swap changed the route of the word; missing where nothing was swapped or no MLP
+    is routed."""
+    share = None if pair.measured is None else pair.measured.rerouted
+    return _missing(pair) if share is None else share
+
+
 def _net_where(pair: PairResult, keep: Callable[[int], bool]) -> Array:
     """`by_distance`; missing where nothing was swapped or no pair has such a distance."""
     if pair.effects is None:
@@ -320,8 +342,13 @@ def _causal(pairs: Sequence[PairResult]) -> dict[str, Array]:
         low, high = resampling.interval(values, columns[name], units=units)
         columns[f"{name}_low"] = low
         columns[f"{name}_high"] = high
-    columns["rank"] = resampling.ranks(net.ravel()).reshape(net.shape).astype(float)
-    columns["rank_low"], columns["rank_high"] = effects.rank_intervals(draws["net"])
+    has_heads = swapped[0][0].has_heads
+    ranked = net[has_heads]
+    ranks = resampling.ranks(ranked.ravel()).reshape(ranked.shape)
+    ends = effects.rank_intervals(draws["net"][:, has_heads])
+    for name, numbers in zip(RANKS, (ranks, *ends), strict=True):
+        columns[name] = np.full(net.shape, np.nan)
+        columns[name][has_heads] = numbers
     return {name: columns[name] for name in CAUSAL}
 
 
@@ -400,6 +427,32 @@ def mlps(results: Sequence[WordResult]) -> pd.DataFrame:
         frame["comparison"] = comparisons(frame)
         parts.append(with_key(frame, key_of(result, pair)))
     return stacked(parts, [*KEYS, "layer", "net", *PARTS, "comparison"])
+
+
+def mixers(results: Sequence[WordResult]) -> pd.DataFrame:
+    """What stands in the place of attention in some layers of a hybrid: effects of its swaps at the
+    word, a row per layer; empty for other models."""
+    parts = []
+    for result, pair in sense_pairs_of(results):
+        if pair.measured is None or pair.measured.mixers is None:
+            continue
+        swapped = pair.measured.mixers
+        draws = swapped.draws(pair.pairs.bootstrap())
+        units = len(set(pair.pairs.units))
+        layers = np.flatnonzero(~pair.measured.has_heads)
+        values = {name: swapped.ratio(name) for name in ("denoise", "noise", "same_sense")}
+        values["swap"] = swapped.swap
+        values["net"] = swapped.swap - values["same_sense"]
+        columns: dict[str, Any] = {"layer": layers}
+        for name in MIXERS:
+            columns[name] = values[name][:, 0]
+            if name in draws:
+                low, high = resampling.interval(draws[name], values[name], units=units)
+                columns |= {f"{name}_low": low[:, 0], f"{name}_high": high[:, 0]}
+        columns["read_depth"] = [pair.reading.at[layer] for layer in layers]
+        parts.append(with_key(pd.DataFrame(columns), key_of(result, pair)))
+    ends = [f"{name}{end}" for name in ("swap", "net") for end in ("_low", "_high")]
+    return stacked(parts, [*KEYS, "layer", *MIXERS, *ends, "read_depth"])
 
 
 def distances(results: Sequence[WordResult]) -> pd.DataFrame:

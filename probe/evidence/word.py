@@ -430,6 +430,7 @@ def _swapped(
         [pair.pairs.units for pair in passed],
         permutations=options.permutations,
         seed=options.seed,
+        has_heads=weights.has_heads.cpu().numpy(),
     )
     results = {}
     for pair, measured, tests in zip(passed, swaps, family, strict=True):
@@ -531,7 +532,12 @@ def _stand_ins(
     stand_ins = []
     for index in resampling.order(lost.ravel())[:JOINT_HEADS]:
         first = divmod(int(index), heads)
-        later = [(layer, head) for layer in range(first[0] + 1, layers) for head in range(heads)]
+        later = [
+            (layer, head)
+            for layer in range(first[0] + 1, layers)
+            if measured.has_heads[layer]
+            for head in range(heads)
+        ]
         if not later or lost[first] < max(LARGE, abs(last[first])):
             continue
         moved = joint_swaps(
@@ -570,10 +576,10 @@ def _curves(
                 for index, (a, b) in enumerate(zip(ranking.a, ranking.b, strict=True))
                 if a in train and b in train
             ]
-            order = _order(net[learned or slice(None)].mean(0), word.depth)
+            order = _order(weights, net[learned or slice(None)].mean(0), word.depth)
             groups.append(Ranked(pair.axes, pair.pairs.take(tested), order))
     nets = [pair.effects.net.mean(0) for pair in passed if pair.effects is not None]
-    order = _order(np.mean(nets, axis=0), word.depth)
+    order = _order(weights, np.mean(nets, axis=0), word.depth)
     return measure_curves(
         weights, word.texts, word.states.z, groups, order, word.depth, seed=options.seed
     )
@@ -599,10 +605,15 @@ def _ranking(
     return learned, measured.word.net
 
 
-def _order(net: Array, depth: int) -> tuple[HeadIndex, ...]:
+def _order(weights: Weights, net: Array, depth: int) -> tuple[HeadIndex, ...]:
     """Heads below the read-out, the largest effect first. `layer head`"""
     layers, heads = np.unravel_index(resampling.order(net[:depth].ravel()), net[:depth].shape)
-    return tuple(zip(layers.tolist(), heads.tolist(), strict=True))
+    has_heads = weights.has_heads.tolist()
+    return tuple(
+        (layer, head)
+        for layer, head in zip(layers.tolist(), heads.tolist(), strict=True)
+        if has_heads[layer]
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from probe.explorer.page import Question, choices, parse
 from probe.model import forward
 from probe.model.decomposition import average, decompose_resid, residual_stream
 from probe.model.load import read_weights
-from probe.model.model import Model
+from probe.model.model import Model, require_heads
 from probe.model.records import Trace
 from probe.model.tokens import tokenize, visible_token
 from probe.model.trace import target_states, trace
@@ -95,6 +95,7 @@ class Explorer:
                 f"Exploring {model.name}: it is {model.origin.hooked}, and what is explored is run "
                 "from weights; ask probe.patch or probe.study, or load it without hooks."
             )
+        require_heads(model.config, "an exploration", "use report, patch or trace")
         self.model = model
         self.weights = read_weights(model)
         cached = lru_cache(CACHE_SIZE)

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from probe.errors import CrossCheckError, InputError
 from probe.model import attention as formulas
-from probe.model import forward
+from probe.model import forward, recurrence
 from probe.model.architectures.family import Attention, Family
 from probe.model.bridge import plain_model
 from probe.model.hooks import HookedRun, read
@@ -302,7 +302,8 @@ def _attention_rows(
     attention = stack.attention
     in_float32 = stack.config.family.in_float32
     hooked = {name: tensor[layer] for name, tensor in run.tensors[attention.name].items()}
-    hooked["delta_e"] = _own_writes(model, hooked["z"], attention, layer)
+    if block.mixer is None:
+        hooked["delta_e"] = _own_writes(model, hooked["z"], attention, layer)
     # in float64 the model's own code rounds its softmax to float32, which the formulas do not
     rounded = "softmax" in in_float32 and model.dtype == EXACT
     if model.dtype == COARSE:
@@ -338,6 +339,10 @@ def _each_step(
     config = stack.config
     seen = {name: tensor.to(EXACT) for name, tensor in hooked.items()}
     x = forward.attention_input(block, seen["resid_pre"], config)
+    if block.mixer is not None:
+        z, _ = recurrence.mix(block.mixer, seen["x"])
+        written = forward.attention_output(block, seen["resid_pre"], z.unsqueeze(-3), config)
+        return {"x": x} | written
     q, k, v = forward.project_qkv(block, seen["x"], seen.get("memory", seen["x"]), config)
     scores = forward.score(stack, block, seen["q"], seen["k"], bias)
     is_seen = "scores" not in stack.attention.unreliable_hooks
@@ -392,9 +397,15 @@ def _own_writes(model: Model, z: Tensor, attention: Attention, layer: int) -> Te
 
 
 def formulas_of(attention: Attention, config: Config, block: Block) -> dict[str, str]:
-    """The formula behind each quantity of an attention of a layer, in the order of the
-    computation."""
+    """The formula behind each quantity of an attention of a layer, or of what stands in its place,
+    in the order of the computation."""
     family = config.family
+    if block.mixer is not None:
+        return {
+            "x": f"{family.norm}(E)" if family.norm_first else "E",
+            "attn_out": "z W_out of the short convolution",
+            "resid_mid": _summed("E", "attn_out", family),
+        }
     read = "x" if attention.name != "cross" else "memory"
     bias = {}
     for role in "qkvo":

@@ -181,6 +181,9 @@ def _norms_of_writes(
 
 def _attn_out(block: Block, states: TargetStates, layer: int) -> Tensor:
     """What the attention of a layer writes at every target. `-> row d_model`"""
+    if block.mixer is not None:
+        assert states.attn_out is not None
+        return states.attn_out[:, layer].double()
     attn_out = torch.einsum("rhe,hed->rd", states.z[:, layer].double(), block.w_o)
     return attn_out if block.b_o is None else attn_out + block.b_o
 
@@ -213,7 +216,9 @@ def head_contributions(
     contributions = []
     for layer, (block, depth) in enumerate(zip(weights.blocks, depths, strict=True)):
         z = states.z[chosen, layer].double()
-        delta_e = torch.einsum("rhe,hed->rhd", z, block.w_o.cpu().double())
+        delta_e = z.new_zeros(*z.shape[:-1], weights.shape[2])
+        if block.mixer is None:
+            delta_e = torch.einsum("rhe,hed->rhd", z, block.w_o.cpu().double())
         passed = norms.behind_attention(layer)
         # a norm of the sum counts up to the depth at which this layer is read
         until = slice(passed.start, 1 + 2 * depth if passed.stop is None else passed.stop)
@@ -295,9 +300,12 @@ def components(weights: Weights, states: TargetStates, depth: int) -> Iterator[C
     yield from norm_bias("embedding", 0)
     for layer, block in enumerate(weights.blocks[:depth]):
         passed = norms.behind_attention(layer)
-        for head, w_o in enumerate(block.w_o.cpu().double()):
-            delta_e = states.z[:, layer, head].double() @ w_o
-            yield arriving(f"L{layer}H{head}", delta_e, passed, layer, head)
+        if block.mixer is not None:
+            yield arriving(f"mixer {layer}", _attn_out(block, states, layer), passed, layer)
+        else:
+            for head, w_o in enumerate(block.w_o.cpu().double()):
+                delta_e = states.z[:, layer, head].double() @ w_o
+                yield arriving(f"L{layer}H{head}", delta_e, passed, layer, head)
         if block.b_o is not None:
             yield arriving(f"attention bias {layer}", block.b_o.cpu(), passed, layer)
         yield from norm_bias(f"attention {layer}", 1 + 2 * layer, layer)
@@ -453,8 +461,12 @@ def write_basis(weights: Weights) -> Tensor:
     """R of W_Oᵀ = Q R of every head, which takes z to its write's coordinates. `-> layer head
     d_head d_head`"""
     # layer head d_head d_model
-    w_o = torch.stack([block.w_o for block in weights.blocks]).cpu().double()
-    return torch.linalg.qr(w_o.transpose(-1, -2)).R
+    no_heads = torch.zeros(weights.config.n_heads, weights.config.d_head, weights.config.d_model)
+    of_layers = [
+        block.w_o.cpu().double() if block.mixer is None else no_heads.double()
+        for block in weights.blocks
+    ]
+    return torch.linalg.qr(torch.stack(of_layers).transpose(-1, -2)).R
 
 
 def residual_stream(trace: Trace, at: int | str) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from probe.model import attention as formulas
+from probe.model import recurrence
 from probe.model.model import Config, Positions
 from probe.model.weights import Block, Expert, Weights
 
@@ -250,11 +251,16 @@ def attend(
     resid_mid.
 
     `pos d_model -> ...`, shapes as in `probe.model.records.Trace`; `memory: key_pos d_model` is
-    what cross-attention reads. What comes after the pattern is computed from `pattern` where one is
+    what cross-attention reads. A layer without attention has x, attn_out (what its mixer writes)
+    and resid_mid alone. What comes after the pattern is computed from `pattern` where one is
     given: one that was rounded, so that its rounding ends there.
     """
     config = weights.config
     x = attention_input(block, resid_pre, config)
+    if block.mixer is not None:
+        z, _ = recurrence.mix(block.mixer, x)
+        written = attention_output(block, resid_pre, z.unsqueeze(-3), config)
+        return {"x": x, "attn_out": written["attn_out"], "resid_mid": written["resid_mid"]}
     q, k, v = project_qkv(block, x, x if memory is None else memory, config)
     scores = score(weights, block, q, k, bias)
     computed = softmax(scores, block, config).to(v)

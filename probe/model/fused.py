@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from probe.errors import InputError
-from probe.model import forward
+from probe.model import forward, recurrence
 from probe.model.attention import (
     gelu_bloom,
     halves,
@@ -199,10 +199,16 @@ def project(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of every head, rotated for their positions; `pos` broadcasts over
     the leading axes of resid. `... pos d_model -> ... head pos d_head`, kv_head for two
+
+    Of a layer without attention what its mixer reads stands in the place of queries and keys, `...
+    1 pos d_model`, and values are empty: it is all that later positions need of earlier ones.
     """
     config = weights.config
     own_tables = tables.of(block)
     x = forward.attention_input(block, resid, config, _norm)
+    if block.mixer is not None:
+        read = x.unsqueeze(-3)
+        return read, read, read[..., :0]
     flat = _linear(x, *block.fused)
     heads = flat.unflatten(-1, (-1, config.d_head)).transpose(-2, -3)  # ... head pos d_head
     q, k, v = heads.split((config.n_heads, config.n_kv_heads, config.n_kv_heads), dim=-3)
@@ -266,6 +272,8 @@ def attend(
     """
     n = q.shape[-2]
     size = k.shape[-2]
+    if block.mixer is not None:
+        return recurrence.mix(block.mixer, k)[0][..., size - n :, :]
     leading = q.shape[:-3]
     heads = q.shape[-3]
     # torch's attention knows no cap of the scores and no sinks
@@ -366,6 +374,12 @@ def attend_among(
     """The same from their queries, keys and values, `batch variant head live d_head` (kv_head for
     two)."""
     q, k, v = projected
+    if block.mixer is not None:
+        state = None
+        if before is not None:
+            # What earlier positions left behind is the same for all variants.
+            state = recurrence.mix(block.mixer, before[0])[1]  # batch 1 width-1 d_model
+        return recurrence.mix(block.mixer, k.squeeze(2), state)[0].unsqueeze(3)
     if before is not None and q.shape[-2] == 1:
         # One live position a variant: the keys and values before it need not be repeated.
         q, k, v = (part.squeeze(-2).transpose(1, 2) for part in projected)
@@ -450,6 +464,16 @@ def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
         return activation(_linear(x, block.w_gate, None)).mul_(_linear(x, block.w_up, None))
     assert block.w_in is not None
     return activation(_linear(x, block.w_in, block.b_in))
+
+
+def chosen_experts(weights: Weights, block: Block, resid: Tensor) -> Tensor:
+    """Which experts of a routed MLP are given what it reads of the stream. `... d_model -> ...
+    expert`"""
+    config = weights.config
+    x = resid
+    if config.family.norm_first:
+        x = _norm(resid, block.norm_mlp, block.norm_mlp_bias, config)
+    return forward.route(block, x, config) > 0
 
 
 def _activate_experts(block: Block, x: Tensor, config: Config) -> Tensor:

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from probe.model import attention as formulas
 from probe.model import forward
-from probe.model.architectures.family import Attention
-from probe.model.model import Model, refuse
+from probe.model.architectures.family import QUANTITIES_OF_HEADS, Attention
+from probe.model.model import Config, Model, refuse
 from probe.model.weights import Weights, layers_of, read_stacks
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def read_at(model: Model, rows: Sequence[Sequence[int]], at: Sequence[int]) -> d
     stack.
 
     `resid: row depth d_model` · `mlp_out: row layer d_model` · `q k v z: row layer head d_head` ·
-    `pattern: row layer head key_pos`.
+    `pattern: row layer head key_pos` · of a hybrid `attn_out: row layer d_model`.
     """
     row = torch.arange(len(rows), device=model.device)
     pos = torch.tensor(at, device=model.device)
@@ -111,7 +111,7 @@ def read_at(model: Model, rows: Sequence[Sequence[int]], at: Sequence[int]) -> d
         # a pattern is `row head query_pos key_pos`, everything else `row pos ...`
         return tensor[row, :, pos] if name == "pattern" else tensor[row, pos]
 
-    with recording(model, select, AT_ONE_POSITION) as recorded:
+    with recording(model, select, _at_one_position(model)) as recorded:
         run(model, rows, head=False)
     return _stack_layers(model, recorded[""])
 
@@ -125,7 +125,8 @@ def read_last(
     The keys and values of these tokens are added to the cache; V of all of them goes into `values:
     layer head pos d_head`.
     """
-    layers = iter(values)
+    with_heads = [layer for layer in range(len(values)) if model.config.has_heads(layer)]
+    layers = iter([values[layer] for layer in with_heads])
 
     def select(name: str, tensor: Tensor) -> Tensor:
         if name == "v":
@@ -133,10 +134,15 @@ def read_last(
             next(layers)[:] = formulas.repeat_kv(heads_first, model.config.n_heads)
         return tensor[:, :, -1] if name == "pattern" else tensor[:, -1]
 
-    with recording(model, select, AT_ONE_POSITION) as recorded:
+    with recording(model, select, _at_one_position(model)) as recorded:
         rows = torch.tensor([list(ids)], device=model.device)
         model.bridge.original_model.base_model(rows, past_key_values=cache, use_cache=True)
     return _stack_layers(model, recorded[""])
+
+
+def _at_one_position(model: Model) -> tuple[str, ...]:
+    """What is read of one position: of a hybrid also what stands in the place of attention."""
+    return (*AT_ONE_POSITION, "attn_out") if model.config.mixers else AT_ONE_POSITION
 
 
 @contextmanager
@@ -155,10 +161,13 @@ def recording(
     for attention in model.config.family.attentions:
         wanted = [name for name in attention.hooks if names is None or name in names]
         recorded[attention.name] = {name: [] for name in wanted}
-        for name in wanted:
-            for layer in range(layers_of(attention, model.config)):
-                point = f"{attention.blocks}.{layer}.{attention.hooks[name]}"
-                hooks.append((point, partial(record, attention.name, name)))
+        for layer in range(layers_of(attention, model.config)):
+            has_heads = model.config.has_heads(layer)
+            for name in wanted:
+                hook = attention.hook_in(name, has_heads=has_heads)
+                if hook:
+                    point = f"{attention.blocks}.{layer}.{hook}"
+                    hooks.append((point, partial(record, attention.name, name)))
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
         yield recorded
 
@@ -167,17 +176,32 @@ def _stack_layers(model: Model, recorded: dict[str, list[Tensor]]) -> dict[str, 
     """Layers side by side, the stream in one piece, keys and values repeated for the heads that
     share them."""
     recorded["resid"] = [*recorded.pop("resid_pre"), recorded.pop("resid_post")[-1]]
-    states = {name: torch.stack(layers, dim=1).cpu() for name, layers in recorded.items()}
+    states = {
+        name: torch.stack(_every_layer(model.config, name, layers), dim=1).cpu()
+        for name, layers in recorded.items()
+    }
     for name in SHARED:
         one_position = states[name].unsqueeze(-2)
         states[name] = formulas.repeat_kv(one_position, model.config.n_heads).squeeze(-2)
     return states
 
 
+def _every_layer(config: Config, name: str, recorded: Sequence[Tensor]) -> list[Tensor]:
+    """A quantity layer by layer; of heads 0 in the layers that have none."""
+    if name not in QUANTITIES_OF_HEADS or not config.mixers:
+        return list(recorded)
+    found = iter(recorded)
+    nothing = torch.zeros_like(recorded[0])
+    return [nothing if mixes else next(found) for mixes in config.mixers]
+
+
 def _stack_text(stack: Weights, recorded: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
     """Stacked over layers, heads first, keys and values repeated for the heads that share them,
     unreliable hooks replaced."""
-    tensors = {name: torch.stack(list(layers)) for name, layers in recorded.items()}
+    config = stack.config
+    tensors = {
+        name: torch.stack(_every_layer(config, name, layers)) for name, layers in recorded.items()
+    }
     for name in HEAD_VECTORS:
         tensors[name] = tensors[name].transpose(1, 2)
     for name in SHARED:
@@ -220,6 +244,8 @@ def _problem_of(
     pattern = whole.tensors[attention.name]["pattern"]
     sums = pattern.double().sum(-1)
     for layer, block in enumerate(whole.stacks[attention.name].blocks):
+        if block.mixer is not None:  # there is no pattern
+            sums[layer] = 1
         if block.sinks is not None:  # the rest of a row goes to the sink
             scores = whole.tensors[attention.name]["scores"][layer].double()
             sums[layer] += 1 - formulas.softmax_with_sink(scores, block.sinks.to(scores)).sum(-1)
@@ -262,7 +288,7 @@ def _edit_is_felt(
         (layer, head)
         for layer, block in enumerate(whole.stacks[attention.name].blocks)
         for head, w_o in enumerate(block.w_o)
-        if (w_o != 0).any()
+        if block.mixer is None and (w_o != 0).any()
     ]
 
     def edit(head: int, z: Tensor, hook: object) -> Tensor:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 LOCAL = {"sliding_attention": True, "local": True, "full_attention": False, "global": False}
+ATTENDS = "full_attention"  # what a list of kinds calls a layer with attention
 MOST_LAYERS = 10_000  # what a config may promise before any tensor is looked at
 RESAVE = "save the model again with save_pretrained"
 ACTIVATIONS = {
@@ -108,6 +109,9 @@ class Config:
     shared one of `d_shared`; `normed_shares` says that the shares of the chosen ones sum to 1.
     `swiglu_sharpness` and `swiglu_limit` are those of a clamped gate, 0 where there is none.
     `wrapper` is the `model_type` of the model of images or sound whose text part this is.
+
+    In a hybrid the layers that are `mixers` have no attention, and no heads, but what the row of
+    the table says: a convolution over `conv_width` positions.
     """
 
     architecture: str
@@ -144,6 +148,17 @@ class Config:
     swiglu_sharpness: float = 0.0
     swiglu_limit: float = 0.0
     wrapper: str = ""
+    mixers: tuple[bool, ...] = ()
+    conv_width: int = 0
+
+    def has_heads(self, layer: int) -> bool:
+        """Whether a layer has attention; in a hybrid some have another mixer in its place."""
+        return not (self.mixers and self.mixers[layer])
+
+    @property
+    def heads_in_all(self) -> int:
+        """How many heads all layers have together."""
+        return self.n_heads * (self.n_layers - sum(self.mixers))
 
     @property
     def family(self) -> Family:
@@ -178,6 +193,16 @@ class Model:
         file = f", {origin.file} stored in {origin.stored}" if origin.is_quantised else ""
         hooks = f", {origin.hooked}" if origin.hooks else ""
         return f"<Model {self.name}: {size}, {origin.kind}{file}{hooks}>"
+
+
+def require_heads(config: Config, doing: str, instead: str) -> None:
+    """Raises UnsupportedModel, naming `doing`, for a hybrid: some of its layers have no attention,
+    and what they do is no matter of heads."""
+    if any(config.mixers):
+        raise UnsupportedModel(
+            f"Cannot do {doing} with a {config.family.name} model: {sum(config.mixers)} of its "
+            f"{config.n_layers} layers have no attention; {instead}."
+        )
 
 
 def refuse(where: object, problem: str, step: str) -> ModelError:
@@ -255,6 +280,7 @@ def config_from(
         config = config_from(text, where=where, architecture=named, prepend_bos=prepend_bos)
         return replace(config, wrapper=kind)
     keys = family.keys
+    raw = {**raw, **{ours: raw[name] for name, ours in keys.other_names.items() if name in raw}}
     _refuse_variants(raw, family, where)
     free = {"d_mlp"} if keys.wide and raw.get(keys.sizes["d_mlp"]) is None else set()
     sizes = {
@@ -262,6 +288,8 @@ def config_from(
         for ours, key in keys.sizes.items()
         if ours not in free
     }
+    if keys.mlp_rounded is not None:
+        sizes["d_mlp"] = _rounded_mlp(raw, keys.mlp_rounded, sizes["d_mlp"], where)
     n_heads = sizes["n_heads"]
     d_model = sizes["d_model"]
     d_head = sizes.get("d_head") or _head_size(raw, keys, sizes, where)
@@ -310,6 +338,7 @@ def config_from(
         start_token=_start_token(raw, keys, where) if has_decoder else None,
         positions=positions,
         **_routing(raw, family, where),
+        **_mixing(raw, family, sizes["n_layers"], where),
     )
 
 
@@ -338,6 +367,48 @@ def _text_part(raw: Mapping[str, Any], where: object) -> dict[str, Any]:
         raise _unknown(where, f"the model_type of its text part is {kind!r}")
     tied = getattr(whole, "tie_word_embeddings", text.get("tie_word_embeddings"))
     return text | {"model_type": kind, "tie_word_embeddings": tied}
+
+
+def _rounded_mlp(
+    raw: Mapping[str, Any],
+    rounded: tuple[tuple[str, bool], tuple[str, float], tuple[str, int]],
+    stated: int,
+    where: object,
+) -> int:
+    """d_mlp where the config states a width that is still to be made smaller and round."""
+    asked, factor, multiple = rounded
+    if not raw.get(*asked):
+        return stated
+    times = raw.get(*factor)
+    if not _is_number(times):
+        raise refuse(where, f"{factor[0]} is {times!r} in its config", "give a number above 0")
+    of = size_from(raw.get(*multiple), multiple[0], where)
+    return math.ceil(int(times * int(2 * stated / 3)) / of) * of
+
+
+def _mixing(raw: Mapping[str, Any], family: Family, n_layers: int, where: object) -> dict[str, Any]:
+    """Which layers of a hybrid have no attention, and the sizes of what they have. Raises
+    ModelError where the config does not say it of every layer, UnsupportedModel where none has
+    attention."""
+    mixer = family.attentions[0].mixer
+    if mixer is None:
+        return {}
+    _require_layers(n_layers, family.keys, where)
+    kinds = raw.get(mixer.kinds)
+    numbers = raw.get(mixer.attention_layers)
+    if kinds is None and isinstance(numbers, list):
+        kinds = [ATTENDS if layer in numbers else mixer.kind for layer in range(n_layers)]
+    known = (ATTENDS, mixer.kind)
+    if not (
+        isinstance(kinds, list) and len(kinds) == n_layers and all(kind in known for kind in kinds)
+    ):
+        problem = f"{mixer.kinds} does not say which of its {n_layers} layers have attention"
+        raise refuse(where, problem, "correct its config")
+    mixers = tuple(kind == mixer.kind for kind in kinds)
+    if all(mixers):
+        problem = f"none of its {n_layers} layers has attention"
+        raise unsupported(where, problem, "load a model with at least one layer of heads")
+    return {"mixers": mixers, "conv_width": size_from(raw.get(mixer.width), mixer.width, where)}
 
 
 def _routing(raw: Mapping[str, Any], family: Family, where: object) -> dict[str, Any]:

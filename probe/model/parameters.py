@@ -195,7 +195,7 @@ def sizes_of(model: "Model") -> Sizes:
 
     c = model.config
     family = c.family
-    attentions = sum(layers_of(attention, c) for attention in family.attentions)
+    attentions = sum(layers_of(attention, c) for attention in family.attentions) - sum(c.mixers)
     mlps = sum(
         layers_of(attention, c)
         for attention in family.attentions
@@ -280,7 +280,7 @@ def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
         "query": [block.w_q for block in blocks],
         "key": [block.w_k for block in blocks],
         "value down": [block.w_v for block in blocks],
-        "value up": [block.w_o for block in blocks],
+        "value up": [block.w_o for block in blocks if block.mixer is None],
         "attention biases": [bias for b in blocks for bias in (b.b_q, b.b_k, b.b_v, b.b_o)],
         "MLP gate": [b.w_gate for b in blocks] + [expert.w_gate for expert in experts],
         "MLP up": [part for b in blocks for part in (b.w_in, b.w_up)]

@@ -37,7 +37,8 @@ class AttentionTrace:
 
     `q z: layer head query_pos d_head` · `k v: layer head key_pos d_head` · `scores pattern: layer
     head query_pos key_pos` (scores scaled and masked) · `x resid_pre attn_out resid_mid: layer
-    query_pos d_model`.
+    query_pos d_model`. In the layers of a hybrid that have no attention what is of heads is 0, and
+    `attn_out` is what the mixer in its place writes.
     """
 
     kind: ClassVar[str] = "trace"
@@ -62,14 +63,26 @@ class AttentionTrace:
         Raises InputError for a layer, head or position that is not there.
         """
         at = self._position_of(layer, head, at)
-        return attention.write(self.z[layer, head, at], self.stack.blocks[layer].w_o[head].cpu())
+        return attention.write(self.z[layer, head, at], self._w_o(layer, head))
 
     def delta_e_by_source(self, layer: int, head: int, at: int | str) -> Tensor:
         """ΔE by the token it came from: A[at, j] V[j] W_O. `-> key_pos d_model`, which sums to
         `delta_e`"""
         at = self._position_of(layer, head, at)
-        w_o = self.stack.blocks[layer].w_o[head].cpu()
+        w_o = self._w_o(layer, head)
         return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
+
+    def _w_o(self, layer: int, head: int) -> Tensor:
+        """W_O of a head, `d_head d_model`. Raises InputError for a layer without attention."""
+        block = self.stack.blocks[layer]
+        if block.mixer is None:
+            return block.w_o[head].cpu()
+        others = [number for number, other in enumerate(self.stack.blocks) if other.mixer is None]
+        raise InputError(
+            f"Taking ΔE out of a {self.kind}: layer {layer} of {self.model_name} has no attention, "
+            f"and no heads; layers with heads are {', '.join(map(str, others))}: choose one of "
+            "these, or read attn_out, what the layer writes in place of heads."
+        )
 
     def to_cache(self, model: object = None) -> "ActivationCache":
         """TransformerLens' ActivationCache of this attention, under its own names and in its own
@@ -85,14 +98,17 @@ class AttentionTrace:
         by_name: dict[str, Tensor] = {}
         attention = self.stack.attention
         group = self.stack.config.n_heads // self.stack.config.n_kv_heads
-        for name, hook in attention.hooks.items():
+        config = self.stack.config
+        for name in attention.hooks:
             layers = getattr(self, name)
             if name in ("k", "v"):
                 layers = layers[:, ::group]  # repeated for the heads that share them
             if name in ("q", "k", "v", "z"):
                 layers = layers.transpose(1, 2)  # layer pos head d_head
             for layer, tensor in enumerate(layers):
-                by_name[f"{attention.blocks}.{layer}.{hook}"] = tensor[None]
+                hook = attention.hook_in(name, has_heads=config.has_heads(layer))
+                if hook:
+                    by_name[f"{attention.blocks}.{layer}.{hook}"] = tensor[None]
         return ActivationCache(by_name, getattr(model, "bridge", model))
 
     def _position_of(self, layer: int, head: int, at: int | str) -> int:
@@ -211,7 +227,8 @@ class TargetStates:
     `token_embedding position_embedding: sentence d_model` · `resid: sentence depth d_model`, depth
     0 entering the first block and depth d leaving block d - 1 · `mlp_out: sentence layer d_model` ·
     `q k v z: sentence layer head d_head` · `pattern: sentence layer head key_pos`, the target's
-    row, zero beyond the target · `ids target: sentence`.
+    row, zero beyond the target · `ids target: sentence` · of a hybrid `attn_out: sentence layer
+    d_model`, what attention, or the mixer in its place, writes; None elsewhere.
     """
 
     ids: Tensor
@@ -225,13 +242,14 @@ class TargetStates:
     v: Tensor
     z: Tensor
     pattern: Tensor
+    attn_out: Tensor | None = None
 
     def __post_init__(self) -> None:
         n = len(self.ids)
         for field in fields(self):
-            rows = len(getattr(self, field.name))
-            if rows != n:
-                raise ValueError(f"states of {n} sentences: {field.name} has {rows} rows")
+            tensor = getattr(self, field.name)
+            if tensor is not None and len(tensor) != n:
+                raise ValueError(f"states of {n} sentences: {field.name} has {len(tensor)} rows")
         depths = self.resid.shape[1]
         layers = self.mlp_out.shape[1]
         if depths != layers + 1:

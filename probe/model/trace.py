@@ -118,7 +118,9 @@ def _read_in_chunks(model: Model, ids: Sequence[int]) -> tuple[dict[str, Tensor]
     config = model.config
     shape = (config.n_layers, config.n_heads, len(ids), config.d_head)
     v = torch.empty(shape, dtype=model.dtype, device=model.device)
-    cache = DynamicCache()
+    # of a hybrid it must know which layers keep a state in place of keys and values
+    settings = model.bridge.original_model.config if config.mixers else None
+    cache = DynamicCache(config=settings)
     for start in range(0, len(ids), CHUNK):
         chunk = ids[start : start + CHUNK]
         states = hooks.read_last(model, chunk, cache, v[:, :, start : start + len(chunk)])
@@ -169,7 +171,7 @@ def target_states(
 def at_position(tensors: Mapping[str, Tensor], at: int) -> dict[str, Tensor]:
     """The tensors of one whole text at position `at`, as `TargetStates` holds those of a single
     text."""
-    names = (*hooks.HEAD_VECTORS, "pattern", "mlp_out")
+    names = (*hooks.HEAD_VECTORS, "pattern", "mlp_out", "attn_out")
     states = {name: tensors[name][None, ..., at, :] for name in names}
     resid = torch.cat([tensors["resid_pre"][:, at], tensors["resid_post"][-1:, at]])
     return states | {"resid": resid[None]}

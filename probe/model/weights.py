@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from probe.model.architectures.family import Attention
+from probe.model.architectures.family import OF_HEADS, Attention
 from probe.model.model import Config, refuse
+from probe.model.recurrence import ShortConvolution
 
 if TYPE_CHECKING:
     from probe.model.model import Model
@@ -58,6 +59,9 @@ class Block:
     config's window; one that is not `rotated` has no rotary positions. `sinks: head` are logits
     that take part in the softmax.
 
+    A layer of a hybrid that has no attention has a `mixer` in its place. Its `w_q w_k w_v` are of
+    no heads, and `w_o: 1 d_mixed d_model` is what the mixer writes with.
+
     A routed MLP has `experts` in place of `w_out`, a router `w_router: d_model expert`, and where
     the family has it one more expert, `shared`, for every token, with a gate `w_shared: d_model 1`.
     Its activations are those of all experts side by side, times the token's shares, 0 for experts
@@ -94,6 +98,7 @@ class Block:
     sinks: Tensor | None = None
     local: bool = False
     rotated: bool = True
+    mixer: ShortConvolution | None = None
 
     @cached_property
     def fused(self) -> tuple[Tensor, Tensor | None]:
@@ -140,6 +145,8 @@ class Block:
             weight = getattr(self, field.name)
             if isinstance(weight, Tensor):
                 tensors[field.name] = weight.to(device, dtype)
+            elif isinstance(weight, ShortConvolution):
+                tensors[field.name] = ShortConvolution(*(part.to(device, dtype) for part in weight))
             elif isinstance(weight, Expert):
                 tensors[field.name] = weight.to(dtype, device)
         if self.experts:
@@ -174,8 +181,14 @@ class Weights:
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """How many layers, heads, d_model, d_head."""
-        heads, d_model, d_head = self.blocks[0].w_q.shape
-        return len(self.blocks), heads, d_model, d_head
+        config = self.config
+        return len(self.blocks), config.n_heads, config.d_model, config.d_head
+
+    @cached_property
+    def has_heads(self) -> Tensor:
+        """Which layers have attention: all, but in a hybrid. `layer`"""
+        with_heads = [block.mixer is None for block in self.blocks]
+        return torch.tensor(with_heads, device=self.device)
 
     @property
     def device(self) -> torch.device:
@@ -266,7 +279,11 @@ def _named_shapes(config: Config, stored: Container[str]) -> Iterator[tuple[str,
             absent = ("in",) if config.gated else ("gate", "up")
         for layer in range(layers_of(attention, config)):
             lacking = absent if layer else (*absent, *attention.not_in_first)
-            for role, (name, shape) in attention.parts.items():
+            parts = dict(attention.parts)
+            if attention.mixer is not None and not config.has_heads(layer):
+                parts = {role: part for role, part in parts.items() if role not in OF_HEADS}
+                parts |= {f"mixer {role}": part for role, part in attention.mixer.parts.items()}
+            for role, (name, shape) in parts.items():
                 if role not in lacking:
                     numbers = range(config.n_experts) if "{}" in name else (None,)
                     for number in numbers:
@@ -309,6 +326,8 @@ def _size(word: str, config: Config) -> int:
         "b": config.positions.buckets,
         "x": config.n_experts,
         "s": config.d_shared,
+        "3d": 3 * config.d_model,
+        "w": config.conv_width,
     }
     return sizes[word]
 
@@ -338,8 +357,6 @@ def _block(
         **{role: raw(role) for role in NORMS},
         norm_bias=raw("norm", "bias"),
         norm_mlp_bias=raw("norm_mlp", "bias"),
-        w_o=matrix("o").unflatten(0, (config.n_heads, -1)),
-        b_o=raw("o", "bias"),
         w_in=matrix("in"),
         b_in=raw("in", "bias"),
         w_gate=gate,
@@ -353,8 +370,37 @@ def _block(
         **_experts(weights, attention, layer_name, config),
         local=bool(config.local) and config.local[layer],
         rotated=not (config.positions.unrotated and config.positions.unrotated[layer]),
-        **_projections(raw, matrix, config, attention.fused),
+        **(
+            _heads(raw, matrix, config, attention.fused)
+            if config.has_heads(layer)
+            else _mixer(weights, attention, layer_name)
+        ),
     )
+
+
+def _heads(
+    raw: Callable[..., Any], matrix: Callable[[str], Any], config: Config, fused: str
+) -> dict[str, Any]:
+    """What the heads of a layer read and write with."""
+    w_o = matrix("o").unflatten(0, (config.n_heads, -1))
+    return _projections(raw, matrix, config, fused) | {"w_o": w_o, "b_o": raw("o", "bias")}
+
+
+def _mixer(weights: Mapping[str, Tensor], attention: Attention, layer_name: str) -> dict[str, Any]:
+    """What stands in the place of heads in a layer without attention."""
+    assert attention.mixer is not None
+    parts = {
+        role: weights[f"{layer_name}{name}.weight"]
+        for role, (name, _) in attention.mixer.parts.items()
+    }
+    w_o = parts["out"].T
+    no_heads = w_o[:0, :0, None]
+    return {
+        **dict.fromkeys(("w_q", "w_k", "w_v"), no_heads),
+        **dict.fromkeys(("b_q", "b_k", "b_v", "b_o")),
+        "w_o": w_o[None],
+        "mixer": ShortConvolution(parts["in"].T, parts["kernel"][:, 0]),
+    }
 
 
 def _experts(

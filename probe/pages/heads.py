@@ -48,6 +48,7 @@ def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
             for finding in drawn
         ],
         "mlps": bool(len(mlps)),
+        "mixers": bool((mlps["head"] == charts.MIXER).any()),
         "read": [
             (finding.word, finding.read_depth)
             for finding in drawn
@@ -61,12 +62,14 @@ def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
 
 
 def _mlps(findings: Mapping[str, WordFindings], frames: Frames) -> pd.DataFrame:
-    """The column of MLPs: those that were compared with nouns of one meaning, of words that were
-    not those of the trace."""
+    """The columns that are no heads: in a hybrid what stands in the place of attention; then the
+    MLPs that were compared with nouns of one meaning, of words that were not those of the trace."""
     more = {name: one.beside_nouns.mlps_more for name, one in findings.items()}
     compared = charts.mlps_beside_nouns(frames["mlps"], more)
     traced = charts.mlps_at_word(frames["positions"])
-    return pd.concat([compared, traced[~traced["word"].isin(compared["word"])]], ignore_index=True)
+    mixers = charts.mixers_at_word(frames["mixers"])
+    others = traced[~traced["word"].isin(compared["word"])]
+    return pd.concat([mixers, compared, others], ignore_index=True)
 
 
 def _clear_and_all(finding: WordFindings) -> tuple[int, int]:
@@ -227,10 +230,25 @@ def every_head(findings: Mapping[str, WordFindings], frames: Frames) -> list[Sec
             "chart": charts.separation_and_effect(frames["word_heads"], finding.word),
             "rows": [head_facts(head) for head in finding.heads[:TABLE_ROWS]],
             "all": len(finding.heads),
+            "rerouted": _rerouted(frames["heads"], finding.word),
         }
         for finding in findings.values()
         if finding.heads
     ]
+
+
+def _rerouted(heads: pd.DataFrame, word: str) -> Section | None:
+    """How often swapping a head changes the experts of the word: the mean over heads, and the head
+    that changes them most often; None in a model without routed MLPs."""
+    changed = heads[heads["word"] == word].groupby(["layer", "head"])["rerouted"].mean().dropna()
+    if changed.empty:
+        return None
+    most = changed.reset_index().loc[changed.to_numpy().argmax()]
+    return {
+        "mean": percent(changed.mean()),
+        "name": f"L{most['layer']:.0f}H{most['head']:.0f}",
+        "most": percent(changed.max()),
+    }
 
 
 def head_numbers(row: Mapping[Any, Any]) -> dict[str, str]:

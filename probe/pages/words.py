@@ -31,7 +31,7 @@ def opening(findings: Mapping[str, WordFindings]) -> Section:
     first = next(iter(findings.values()))
     used = [(finding.rows["sentences"]["part"] != "neither").sum() for finding in findings.values()]
     return {
-        "heads": first.layers * first.heads_per_layer,
+        "heads": len(first.rows["heads"][["layer", "head"]].drop_duplicates()),
         "layers": first.layers,
         "words": len(findings),
         "sentences": int(sum(used)),

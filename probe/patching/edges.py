@@ -43,6 +43,7 @@ from torch import Tensor
 
 from probe.model import fused
 from probe.model.attention import repeat_kv
+from probe.model.model import require_heads
 from probe.model.records import as_array
 from probe.model.weights import Weights
 from probe.patching.heads import BATCH_NUMBERS, Rows
@@ -61,6 +62,8 @@ from probe.patching.pair import (
 from probe.patching.positions import HEAD, effects
 from probe.stats.resampling import Array, order
 
+# What carries a change from position to position in a layer without attention is no edge.
+INSTEAD = "take trace_positions, which runs all that it has"
 REACH = 0.005  # of the gap: an edge that could not move the word as far is not run
 SAMPLE = 200  # edges that could not, and are run all the same, to see that they do not
 QUERY = "query"
@@ -148,7 +151,7 @@ def edges(
     whether MLPs are among the receivers · `reach`: the share of the gap along the first direction
     that an edge must be able to reach for its total to be run · `most`: of how many it is run at
     most, those that could reach most · `sample`: of how many others it is run, drawn with the seed.
-    Raises InputError as `trace_positions`.
+    Raises InputError as `trace_positions`, UnsupportedModel for a hybrid.
 
     Example:
         >>> weights = probe.read_weights("tiny-senses")
@@ -161,6 +164,7 @@ def edges(
         >>> found.direct.shape == (1, 2, len(found.edges), 1)  # pair recipient edge direction
         True
     """
+    require_heads(weights.config, "edges", INSTEAD)
     pairs = token_pairs(weights, a, b, depth)
     sending = positions_from_word(pairs, positions)
     receiving = sending if receivers is None else positions_from_word(pairs, receivers)
@@ -206,6 +210,7 @@ def total_effects(
 ) -> Tensor:
     """The total effect of given edges, in pairs as for `edges`; raises alike. `-> pair recipient
     edge direction`"""
+    require_heads(weights.config, "edges", INSTEAD)
     pairs = token_pairs(weights, a, b, depth)
     positions_from_word(pairs, np.union1d(edges["sender_pos"], edges["receiver_pos"]).tolist())
     with torch.inference_mode():

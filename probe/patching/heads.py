@@ -61,6 +61,13 @@ def branches(head_sets: Tensor) -> tuple[list[Branch], Tensor]:
     return tree, variant_of[1:]
 
 
+def _tree(weights: Weights, head_sets: Tensor) -> tuple[list[Branch], Tensor]:
+    """`branches` of sets of heads; what is of no head, in a layer without attention, is swapped in
+    none."""
+    of_no_head = ~weights.has_heads[: head_sets.shape[1], None]
+    return branches(head_sets.to(weights.device) | of_no_head)
+
+
 def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor) -> Tensor:
     """How far the read-out moves along each direction when one head's z at the target is the
     donor's, for every head.
@@ -107,7 +114,7 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
     require_depth(weights, depth, "Swapping pairs")
     others = target_texts(weights, b)
     _require_equal_lengths(target_texts(weights, a), others)
-    tree, variant_of = branches(_all_but_one(weights, depth))
+    tree, variant_of = _tree(weights, _all_but_one(weights, depth))
 
     def swap(texts: Texts, members: list[int], tables: PositionTables) -> Tensor:
         both = [*texts, *(others[pair] for pair in members)]
@@ -157,7 +164,7 @@ def swap_sets(
             for some in head_sets.split(SETS_AT_ONCE)
         ]
         return torch.cat(parts, dim=1)
-    tree, variant_of = branches(head_sets.to(weights.device))
+    tree, variant_of = _tree(weights, head_sets)
 
     def swap(texts: Texts, members: list[int], tables: PositionTables) -> Tensor:
         donors = donor_z[members].to(weights.device, weights.dtype)
@@ -169,6 +176,29 @@ def swap_sets(
         return _swap_batch(weights, texts, tree, donor, along, tables)[:, variant_of]
 
     return _in_batches(rows, weights, len(tree[-1].parent), swap)
+
+
+def rerouted(weights: Weights, rows: Rows, donor_z: Tensor) -> Tensor:
+    """Where a swap of one head's z at the target changes the experts that a routed MLP chooses
+    there, for every head and every MLP.
+
+    `rows` and `donor_z` as in `swap_heads`, of all layers `-> row layer head mlp`: True where the
+    set of chosen experts of the MLP of layer `mlp` is not the recipient's own, which in front of
+    the swap it always is.
+    """
+    tree, variant_of = _tree(weights, _all_but_one(weights, donor_z.shape[1]))
+
+    def compare(texts: Texts, members: list[int], tables: PositionTables) -> Tensor:
+        donors = donor_z[members].to(weights.device, weights.dtype)
+
+        def donor(layer: int, own: Tensor) -> Tensor:
+            return donors[:, layer]
+
+        chosen = _swap_batch(weights, texts, tree, donor, None, tables)
+        differs = (chosen != chosen[:, :1]).any(-1)  # batch variant mlp
+        return differs[:, variant_of].unflatten(1, donor_z.shape[1:3])
+
+    return _in_batches(rows, weights, len(tree[-1].parent), compare)
 
 
 def target_texts(weights: Weights, rows: Rows) -> list[TargetText]:
@@ -221,10 +251,11 @@ def _swap_batch(
     texts: Texts,
     tree: list[Branch],
     donor: Donor,
-    directions: Tensor,
+    directions: Tensor | None,
     tables: PositionTables,
 ) -> Tensor:
-    """How far every variant's read-out is from the unchanged one's. `-> batch variant direction`"""
+    """How far every variant's read-out is from the unchanged one's, `-> batch variant direction`;
+    without directions the experts that its MLPs choose, `batch variant layer expert`."""
     ids = torch.tensor([text.ids for text in texts], device=weights.device)
     untouched = ids.shape[1] - 1 if weights.causal else 0  # positions that no swap can touch
     pos = torch.arange(untouched, ids.shape[1], device=weights.device)
@@ -242,7 +273,8 @@ def _swap_batch(
         donor,
         at=torch.tensor([text.at - untouched for text in texts], device=weights.device),
         tables=tables,
-        directions=directions.to(weights.device, weights.dtype),
+        directions=None if directions is None else directions.to(weights.device, weights.dtype),
+        experts=directions is None,
     )
 
 
@@ -284,10 +316,12 @@ def run_variants(
     tables: PositionTables,
     cross: tuple[Weights, Sequence[KeysValues]] | None = None,
     directions: Tensor | None = None,
+    experts: bool = False,
 ) -> Tensor:
     """The last vectors of every variant at `at`: how far they are from the unchanged one's along
     `directions`, or whole without these. `-> batch variant direction`, `batch variant stage` or
-    `batch variant d_model`
+    `batch variant d_model`; with `experts` which ones each routed MLP chooses at `at`, `batch
+    variant layer expert`
 
     `resid: batch 1 live d_model`, what enters the first block at the live positions · `before`:
     block by block the keys and values of the positions before them, `batch kv_head pos d_head`,
@@ -303,6 +337,8 @@ def run_variants(
     # The last MLP need not be written where only its projection on common directions is asked for.
     last_unwritten = directions is not None and not stages and weights.config.family.adds_plainly
     moved_by_stage: list[Tensor] = []
+    chosen_by_layer: list[Tensor] = []
+    parallel = weights.config.family.parallel
     for layer, (branch, known) in enumerate(zip(tree, before, strict=True)):
         block = weights.blocks[layer]
         z = fused.attend_live(weights, block, resid, known, tables)
@@ -328,11 +364,18 @@ def run_variants(
         if layer == last and last_unwritten:
             assert directions is not None
             return _read_out(weights, block, resid[row, :, at], resid_mid[row, :, at], directions)
+        if experts:
+            # What was chosen before is that of the variants that come of them.
+            chosen_by_layer = [chosen[:, branch.parent] for chosen in chosen_by_layer]
+            mlp_input = (resid if parallel else resid_mid)[row, :, at]
+            chosen_by_layer.append(fused.chosen_experts(weights, block, mlp_input))
         resid = fused.finish(weights, block, resid, resid_mid)
         if stages:
             # What was read before is that of the variants that come of them.
             moved_by_stage = [moved[:, branch.parent] for moved in moved_by_stage]
             moved_by_stage.append(_moved(resid[row, :, at], stages[layer]))
+    if experts:
+        return torch.stack(chosen_by_layer, dim=2)
     final = resid[row, :, at]
     if stages:
         for along in stages[len(tree) :]:
@@ -350,6 +393,8 @@ def _moved(resid: Tensor, along: Tensor) -> Tensor:
 def _swap(z: Tensor, branch: Branch, donor: Donor, layer: int, at: Tensor, row: Tensor) -> Tensor:
     """z of the variants of a block, the donor's at `at` where a head is swapped. `batch variant
     live head d_head`"""
+    if not branch.swapped.any():  # none is, or the layer has no heads
+        return z[:, branch.parent]
     single_position = z.shape[2] == 1
     own = z[:, :, 0] if single_position else z[row, :, at]  # batch variant head d_head
     donor_z = donor(layer, own[:, 0]).unsqueeze(1)

@@ -173,7 +173,7 @@ def _run(
             k = torch.cat([earlier[0], k], dim=-2)
             v = torch.cat([earlier[1], v], dim=-2)
         z = fused.attend(weights, block, q, k, v, tables).transpose(1, 2)
-        if patch is not None:
+        if patch is not None and block.mixer is None:
             own = z[0, patch.at - start]
             z[0, patch.at - start] = patch_heads(own, patch.z[number], patch.heads[number])
         resid_pre = shared.everywhere(here)

@@ -47,7 +47,8 @@ class PositionTrace:
     `positions`: counted from the word, 0 the word and -1 the token before it · `gap: pair
     direction`, <a - b, direction> of the unchanged runs · `stream: pair recipient component layer
     pos direction`, by COMPONENTS · `heads: pair recipient layer head pos direction`, None where
-    they were not asked for.
+    they were not asked for, NaN in layers without attention, whose `attn_out` is what the mixer in
+    its place writes.
     """
 
     positions: tuple[int, ...]
@@ -72,6 +73,8 @@ class PositionTrace:
             values = moved[..., direction].double().numpy()
             for pair, layer, pos in np.ndindex(values.shape[0], *values.shape[2:]):
                 noise, denoise = values[pair, :, layer, pos].tolist()
+                if np.isnan(noise):  # the layer has no heads
+                    continue
                 rows.append(
                     {
                         "pair": pair,
@@ -131,6 +134,8 @@ def trace_positions(
                 by_part[part].append(moved[part])
             gaps.append(reading.gap)
         every = {part: torch.stack(tensors).cpu() for part, tensors in by_part.items()}
+        if heads:  # there is nothing to say of heads that are not there
+            every[HEAD][:, :, ~weights.has_heads[:depth].cpu()] = torch.nan
         gap = torch.stack(gaps).cpu()
     # Clones made outside inference mode are ordinary tensors.
     return PositionTrace(
@@ -239,8 +244,11 @@ def donated_heads(cache: PairCache, layer: int, pos: int) -> Donated:
     writer = fused.attention_of(block)
     own = cache.layers[layer].z[:, pos]  # row head d_head
     change = cache.donated(layer, "z", pos)[:, 0] - own
+    if block.mixer is not None:  # there are no heads, so nothing is given
+        change = torch.zeros_like(change).expand(-1, weights.shape[1], -1)
     # One product a head: all of them together write otherwise by what one of them does.
-    changed = torch.einsum("rhe,hed->rhd", change, block.w_o)
+    w_o = block.w_o.expand(change.shape[1], -1, -1)
+    changed = torch.einsum("rhe,hed->rhd", change, w_o)
     written = writer.written(own.flatten(1))[:, None] + changed
     resid = cache.layers[layer].resid_pre[:, pos, None]
     return Site(layer, Part.MLP), fused.add(weights.config, writer, resid, written)

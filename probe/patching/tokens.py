@@ -99,7 +99,10 @@ def _run(
         resid_mid = fused.write(weights, block, carried, z)
         hidden = fused.activate(weights, block, carried if parallel else resid_mid)
         if "z" in parts:
-            states["z"].append(z[row, :, here])
+            heads = (len(ids), variants, *weights.shape[1::2])
+            # 0 where the layer has no heads
+            of_heads = z[row, :, here] if block.mixer is None else z.new_zeros(heads)
+            states["z"].append(of_heads)
         if "hidden" in parts:
             states["hidden"].append(hidden[row, :, here])
         carried = fused.write_mlp(weights, block, resid_mid, hidden)

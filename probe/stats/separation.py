@@ -287,12 +287,14 @@ def corrected_tests(
     *,
     permutations: int,
     seed: int,
+    has_heads: NDArray[np.bool_] | None = None,
 ) -> list[Tests]:
     """Corrected tests of all pairs of senses of one word together, a result per pair.
 
     `swaps`, `next_token`, `continuation`: net swap effects of each pair of senses on the sense
     coordinate, on the next token (empty for a model that predicts no tokens) and on the lexicon's
-    continuations (empty without any), `pair layer head` each · `units`: the cue words of each pair.
+    continuations (empty without any), `pair layer head` each · `units`: the cue words of each pair
+    · `has_heads: layer`, all by default: nothing is tested in a layer that has none, p there is 1.
     """
     effects = {"swap": swaps, "next_token": next_token, "continuation": continuation}
     flips = {
@@ -303,7 +305,7 @@ def corrected_tests(
     separation = np.stack([each.null for each in separations], axis=1)  # draw pair layer head
     nulls = {"separation": separation, **flips, "opposes": -flips["swap"]}
     # All pairs of senses are one family of each test; afterwards every pair has its own part.
-    families = {name: resampling.max_t(null[0], null[1:]) for name, null in nulls.items()}
+    families = {name: _max_t(null, has_heads) for name, null in nulls.items()}
     tests = []
     for pair in range(len(separations)):
         of_pair = {
@@ -312,6 +314,18 @@ def corrected_tests(
         }
         tests.append(Tests(**of_pair))
     return tests
+
+
+def _max_t(null: Array, has_heads: NDArray[np.bool_] | None) -> MaxT:
+    """`resampling.max_t` over the heads that there are. `draw pair layer head`, what was observed
+    first"""
+    if has_heads is None or has_heads.all():
+        return resampling.max_t(null[0], null[1:])
+    tested = resampling.max_t(null[0][:, has_heads], null[1:][:, :, has_heads])
+    whole = MaxT(*(np.full_like(null[0], empty) for empty in (0.0, 1.0, 1.0)))
+    for of_all, of_tested in zip((whole.t, whole.p, whole.q), (tested.t, tested.p, tested.q)):
+        of_all[:, has_heads] = of_tested
+    return whole
 
 
 def _flipped(

@@ -18,7 +18,7 @@ from probe.display import Displayed
 from probe.errors import InputError
 from probe.model.check import Certificate, certify, certify_pair
 from probe.model.load import ModelSource, load
-from probe.model.model import Model
+from probe.model.model import Model, require_heads
 from probe.model.parameters import Count, count_tensors
 from probe.model.tokens import Tokens, target_tokens
 from probe.model.trace import trace
@@ -210,6 +210,7 @@ def walk(
         49
     """
     model = load(model)
+    require_heads(model.config, "a walk", "read its tensors with trace, and its heads with report")
     check_texts(model, text, target, beside, against)
     if target is None:
         scene, choice, certificate = _text_scene(

@@ -146,7 +146,10 @@ def rows() -> str:
     for kind, family in FAMILIES.items():
         mlp = "routed" if family.routed else "one"
         gguf = "yes" if family.gguf else ""
-        lines.append(f"| {family.name} | `{kind}` | {READS[family.kind]} | {mlp} | {gguf} |")
+        reads = READS[family.kind]
+        if any(attention.mixer for attention in family.attentions):
+            reads += "; some layers without attention"
+        lines.append(f"| {family.name} | `{kind}` | {reads} | {mlp} | {gguf} |")
     for kind, wrapper in WRAPPERS.items():
         part = f"text part of `{wrapper.architecture}`"
         lines.append(f"| {part} | `{kind}` | left to right | as its family's | |")

@@ -60,6 +60,25 @@ def scale_of(spec, channel):
     return next(encoded["scale"] for encoded in views if "scale" in encoded)
 
 
+def test_mixers_are_a_column_of_their_own_in_layers_without_heads():
+    rows = [("bank", "a", "b", 1, 0.2), ("bank", "a", "c", 1, 0.4), ("bank", "a", "b", 3, -0.1)]
+    frame = pd.DataFrame(rows, columns=["word", "sense_a", "sense_b", "layer", "net"])
+    cells = charts.mixers_at_word(frame)
+    assert cells["net"].tolist() == pytest.approx([0.3, -0.1])
+    assert cells["head"].tolist() == [charts.MIXER] * 2 and cells["layer"].tolist() == [1, 3]
+    assert cells["name"].tolist()[0] == "mixer of layer 1, in the place of attention"
+    assert charts.mixers_at_word(frame[:0]).empty
+    heads = FRAMES["word_heads"]
+    with_heads = heads[~heads["layer"].isin([1, 3])]
+    drawn = charts.head_map(with_heads, "bank", cells).to_dict()
+    domains = [
+        layer["encoding"]["y"]["scale"]["domain"]
+        for layer in drawn["layer"]
+        if "scale" in layer.get("encoding", {}).get("y", {})
+    ]
+    assert domains and all({1, 3} <= set(domain) for domain in domains)
+
+
 def test_mlps_are_one_more_column_of_the_map_on_the_scale_of_the_heads():
     traces = FRAMES["positions"].assign(same_sense=0.1)
     mlps = charts.mlps_at_word(traces)

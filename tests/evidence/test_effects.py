@@ -8,7 +8,7 @@ import pytest
 import torch
 from families import family_model
 from handmade import ODD, SENSES, make_sentences, random_model, tokens_of, without
-from hooked_runs import swapped
+from hooked_runs import put, read_all, swapped
 
 from probe.evidence import design, effects
 from probe.evidence.design import Pairs
@@ -18,6 +18,7 @@ from probe.model.decomposition import components
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
+from probe.patching import heads as patching
 from probe.stats.axes import HeldOutAxes
 from probe.text.splits import ALIGNED, DRAWN, cross_fit
 
@@ -243,6 +244,59 @@ def test_the_direct_effect_is_the_difference_of_the_writes_where_it_is_read(sett
             )
 
 
+def test_how_often_a_swap_changed_the_route_is_counted_over_pairs_both_ways_and_mlps_behind():
+    model = family_model("mixtral", torch.float64)
+    weights = read_weights(model)
+    ids = [[5 + 11 * row, 7, 9 + row, 8] for row in range(6)]
+    z = target_states(model, [tokens_of(row) for row in ids], [3] * 6).z * 3
+    changed = [
+        patching.rerouted(weights, [ids[recipient]], z[[donor]])[0]
+        for pair in zip(A, B, strict=True)
+        for recipient, donor in (pair, pair[::-1])
+    ]
+    of_mlp = torch.stack(changed).double().mean(0)  # layer head mlp
+    # the heads of layer 0 have both MLPs behind them, those of layer 1 one
+    expected = [of_mlp[0].mean(-1), of_mlp[1, :, 1]]
+    found = effects._share_rerouted(weights, ids, z, PAIRS)
+    np.testing.assert_allclose(found, torch.stack(expected), atol=1e-12)
+    assert 0 < found.mean() < 1
+    assert effects._share_rerouted(read_weights(random_model()), ids, z, PAIRS) is None
+
+
+def test_mixers_of_a_hybrid_are_read_like_the_heads_of_their_layer_and_are_none():
+    model = family_model("lfm2", torch.float64)
+    weights, layers = read_weights(model), model.config.n_layers
+    ids = [[5 + 11 * row, 7, 9 + row, 8] for row in range(6)]
+    states = target_states(model, [tokens_of(row) for row in ids], [3] * 6)
+    generator = torch.Generator().manual_seed(3)
+    shape = (3, layers + 2, model.config.d_model)
+    u, midpoint = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
+    gap = torch.ones(3, layers + 2, dtype=torch.float64)
+    axes = HeldOutAxes(SENSES, u, midpoint, gap, np.array([0, 1, 2, 2, 0, 1]))
+    reading = design.readings(layers, 2, 1, predicts=True)
+    found = effects.measure(weights, ids, states, axes, PAIRS, reading)
+    assert found.has_heads.tolist() == [False, True, False] and found.mixers.swap.shape == (2, 1)
+    for name in PARTS[1:]:
+        assert (getattr(found.word, name)[:, [0, 2]] == 0).all()
+        assert (getattr(found.word, name)[:, 1] != 0).all()
+
+    def moved(recipient, donor, layer, stage):
+        """How far M moves in a whole hooked forward when what the mixer writes is the donor's."""
+        edit = (layer, "attn_out", put(3, states.attn_out[donor, layer]))
+        run = read_all(model, ids[recipient], ["resid_post"], [edit])["resid_post"]
+        axis = axes.at(recipient, stage)
+        base = states.resid[recipient, stage]
+        return float(axis.coordinate(run[stage - 1, 3]) - axis.coordinate(base))
+
+    for number, (layer, stage) in enumerate(((0, 2), (2, 3))):
+        for pair, (a, b) in enumerate(zip(A, B, strict=True)):
+            denoise, noise = moved(b, a, layer, stage), -moved(a, b, layer, stage)
+            same = (moved(b, SAME_B[pair], layer, stage) - moved(a, SAME_A[pair], layer, stage)) / 2
+            one = (found.mixers.denoise, found.mixers.noise, found.mixers.same_sense)
+            for array, expected in zip(one, (denoise, noise, same), strict=True):
+                assert array[pair, number, 0] == pytest.approx(expected, abs=1e-5)
+
+
 def by_hand():
     """Two pairs, one layer, two heads."""
     shape = (2, 1, 2)
@@ -268,7 +322,8 @@ def test_ratios_are_of_sums():
 
 def test_a_draw_of_everything_once_is_the_effect_itself():
     effect, direct = by_hand(), np.array([4.0, 0, 0, 2]).reshape(2, 1, 2)
-    whole = effects.PairEffects(effect, None, None, direct, effect.gap, np.zeros((1, 2, 1)))
+    profile, has_heads = np.zeros((1, 2, 1)), np.array([True])
+    whole = effects.PairEffects(effect, None, None, direct, effect.gap, profile, has_heads)
     weights = np.array([[1.0, 1], [2, 0], [0, 1]])
     swap, net, written = whole.draws(weights).values()
     np.testing.assert_allclose(swap[0], effect.swap)

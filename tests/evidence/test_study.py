@@ -28,7 +28,7 @@ CONTRACT = """
     word sense_a sense_b layer head auroc auroc_low auroc_high hedges_g direct denoise noise swap
     swap_low swap_high same_sense self_repair p_auroc q_auroc p_swap q_swap attention_cue
     attention_previous verdict rank rank_low rank_high net net_low net_high next_token p_next_token
-    continuation p_continuation read_depth general specific specific_low specific_high p_specific
+    continuation p_continuation read_depth rerouted general specific specific_low specific_high p_specific
     comparison
 """
 PAIR = ["word", "sense_a", "sense_b"]

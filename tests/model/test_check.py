@@ -14,6 +14,7 @@ import torch
 from checkpoints import make_checkpoint
 from families import (
     HEADS,
+    HYBRIDS,
     KV_HEADS,
     LAYERS,
     MADE,
@@ -168,7 +169,7 @@ def require_replacements_named(kind: str, rows: Sequence[Row]) -> None:
 
 
 def test_every_family_of_the_table_is_made_here() -> None:
-    assert set(MADE) == set(FAMILIES) == set(REPLACED)
+    assert {*MADE, *HYBRIDS} == set(FAMILIES) and set(MADE) == set(REPLACED)
 
 
 @pytest.mark.parametrize(

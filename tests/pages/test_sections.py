@@ -9,7 +9,7 @@ from example_study import READ_AT, make_study
 
 from probe import charts
 from probe.evidence.findings import findings, heads_by_rank
-from probe.pages.heads import head_facts, leading_heads, together
+from probe.pages.heads import every_head, head_facts, leading_heads, together
 from probe.pages.output import with_interval
 from probe.pages.sentences import of_head
 from probe.pages.verdicts import with_reasons
@@ -53,6 +53,18 @@ def test_the_pairs_with_the_heads_own_verdict_come_first_and_none_is_missing():
         head = mole["heads"][0]
         assert [reason["verdict"] for reason in head["reasons"]] == ["resolver"] * 5 + ["none"]
     assert (head["resolves"], head["of"]) == (5, 5)
+
+
+def test_a_model_with_routed_mlps_says_how_often_a_swap_changed_the_route_and_no_other_does():
+    assert all(item["rerouted"] is None for item in every_head(findings(FRAMES), FRAMES))
+    heads = FRAMES["heads"].copy()
+    heads["rerouted"] = 0.1
+    most = (heads["layer"] == 1) & (heads["head"] == 2)
+    heads.loc[most, "rerouted"] = 0.5
+    routed = every_head(findings(FRAMES), FRAMES | {"heads": heads})[0]["rerouted"]
+    assert routed["name"] == "L1H2" and routed["most"] == "50\u202f%"
+    count = len(heads.drop_duplicates(["layer", "head"]))
+    assert routed["mean"] == f"{10 + 40 / count:.0f}\u202f%"
 
 
 def test_the_axis_of_sets_leaves_room_for_the_word_that_goes_furthest():

@@ -262,3 +262,44 @@ def test_many_sets_are_run_in_parts(monkeypatch):
     whole = patching.swap_sets(*given)
     monkeypatch.setattr(patching, "SETS_AT_ONCE", 2)
     torch.testing.assert_close(patching.swap_sets(*given), whole)
+
+
+# --- routed MLPs ----------------------------------------------------------------------------------
+
+
+def chosen_by_hugging_face(model, text, swaps):
+    """The experts that the model's own routers choose at the word in a whole hooked forward, as
+    sets. `layer row`"""
+    routers = [
+        module
+        for name, module in model.bridge.original_model.named_modules()
+        if type(module).__name__.endswith("TopKRouter")
+    ]
+    chosen = []
+
+    def read(module, inputs, output):
+        indices = output[-1].unflatten(0, (len(swaps), -1))[:, text.at]
+        chosen.append([frozenset(row) for row in indices.tolist()])
+
+    handles = [router.register_forward_hook(read) for router in routers]
+    try:
+        swapped(model, text, swaps)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return chosen
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "qwen2_moe", "gpt_oss"])
+def test_a_swap_changes_the_route_where_the_routers_themselves_choose_others(kind):
+    model, weights, texts, donors = setting(kind)
+    donors = 3 * donors  # far enough to change some routes
+    found = patching.rerouted(weights, texts, donors)
+    seen = []
+    for text, given, changed in zip(texts, donors, found, strict=True):
+        swaps = [{}, *({place: given[place]} for place in places(donors))]
+        by_layer = chosen_by_hugging_face(model, text, swaps)
+        for mlp, (own, *rows) in enumerate(by_layer):
+            assert [experts != own for experts in rows] == changed[..., mlp].flatten().tolist()
+            seen += [experts != own for experts in rows]
+    assert 0.05 < sum(seen) / len(seen) < 0.95

@@ -11,6 +11,7 @@ from handmade import SENSES, make_sentences
 
 from probe.stats import resampling
 from probe.stats.separation import (
+    _max_t,
     corrected_tests,
     measure_separation,
     own_direction_scores,
@@ -200,3 +201,17 @@ def test_comparisons_won_in_weighted_draws_are_those_counted_one_by_one():
     wins, compared = won_draws(scores, list(is_a), weights)
     assert wins == pytest.approx(counted, abs=1e-9)
     assert compared == pytest.approx(weights[:, is_a].sum(1) * weights[:, ~is_a].sum(1))
+
+
+def test_a_layer_without_heads_is_not_tested():
+    null = np.random.default_rng(0).normal(size=(200, 2, 3, 4))  # draw pair layer head
+    null[0, :, 2] += 2
+    has_heads = np.array([True, False, True])
+    null[:, :, 1] = 0
+    found = _max_t(null, has_heads)
+    alone = resampling.max_t(null[0][:, has_heads], null[1:][:, :, has_heads])
+    for whole, part in zip(found, alone, strict=True):
+        np.testing.assert_array_equal(whole[:, has_heads], part)
+    assert (found.p[:, 1] == 1).all() and (found.q[:, 1] == 1).all() and (found.t[:, 1] == 0).all()
+    every = resampling.max_t(null[0], null[1:])
+    np.testing.assert_array_equal(_max_t(null, np.array([True] * 3)).q, every.q)

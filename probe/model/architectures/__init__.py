@@ -47,6 +47,7 @@ FAMILIES: dict[str, Family] = {
     "olmoe": decoders.OLMOE,
     "flex_olmo": decoders.FLEX_OLMO,
     "gpt_oss": decoders.GPT_OSS,
+    "lfm2": decoders.LFM2,
     "phi": decoders.PHI,
     "stablelm": decoders.STABLELM,
     "starcoder2": decoders.STARCODER2,

@@ -11,6 +11,7 @@ from probe.model.architectures.family import (
     Family,
     GgufKeys,
     Keys,
+    Mixer,
     Replacement,
     Routed,
     causal,
@@ -559,6 +560,56 @@ FLEX_OLMO = replace(
         WRITE_REPLACEMENTS,
         read=WRITTEN | {"x": "attn.q.hook_in"},
     ),
+    gguf=None,
+)
+# Liquid AI's hybrid: gated short convolutions, and attention in a few layers.
+LFM2 = replace(
+    LLAMA,
+    name="LFM2",
+    architectures=("Lfm2ForCausalLM",),
+    keys=Keys(
+        HIDDEN,
+        ("norm_eps", 1e-5),
+        ("", "silu"),
+        must={"conv_bias": (False,)},
+        rotary_base=1000000.0,
+        other_names={"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"},
+        mlp_rounded=(
+            ("block_auto_adjust_ff_dim", True),
+            ("block_ffn_dim_multiplier", 1.0),
+            ("block_multiple_of", 256),
+        ),
+    ),
+    attentions=(
+        replace(
+            causal(
+                {
+                    **{role: PARTS[role] for role in "qkv"},
+                    "o": ("self_attn.out_proj", "d h"),
+                    "norm_q": ("self_attn.q_layernorm", "e"),
+                    "norm_k": ("self_attn.k_layernorm", "e"),
+                    "norm": ("operator_norm", "d"),
+                    "gate": ("feed_forward.w1", "m d"),
+                    "up": ("feed_forward.w3", "m d"),
+                    "out": ("feed_forward.w2", "d m"),
+                    "norm_mlp": ("ffn_norm", "d"),
+                }
+            )[0],
+            mixer=Mixer(
+                "conv.hook_out",
+                {
+                    "in": ("conv.in_proj", "3d d"),
+                    "kernel": ("conv.conv", "d 1 w"),
+                    "out": ("conv.out_proj", "d d"),
+                },
+                kinds="layer_types",
+                kind="conv",
+                attention_layers="full_attn_idxs",
+                width="conv_L_cache",
+            ),
+        ),
+    ),
+    final_norm="embedding_norm",
     gguf=None,
 )
 GPT_OSS = replace(

@@ -4,7 +4,8 @@ share.
 Words of the shapes, in the order in which the file holds the axes: d d_model, e d_head, h heads x
 d_head, g key-value heads x d_head, hgg queries, keys and values together, m d_mlp, 2m gate and up
 together, x experts, s the width of a shared expert, v d_vocab, p rows of the position table, t
-token types, b relative-position buckets, n heads; "+" adds a bias as long as the output, "=" says
+token types, b relative-position buckets, n heads, 3d three times d_model, w the width of a
+convolution; "+" adds a bias as long as the output, "=" says
 that the name is whole (no ".weight" behind it).
 """
 
@@ -26,6 +27,30 @@ class Replacement:
 
 
 @dataclass(frozen=True)
+class Mixer:
+    """What stands in the place of attention in some layers of a hybrid: a short convolution
+    (`probe.model.recurrence`).
+
+    `written` is the hook of what it writes, `parts` the raw name and shape of each of its weights:
+    `in`, `kernel` and `out`. The config's list `kinds` says what each layer is, `kind` being this
+    one; where there is no such list `attention_layers` is that of the numbers of the others.
+    `width` is the key of how many positions a convolution sees.
+    """
+
+    written: str
+    parts: Mapping[str, tuple[str, str]]
+    kinds: str
+    kind: str
+    attention_layers: str
+    width: str
+
+
+# What a layer without attention has not: the quantities of heads, and their weights.
+QUANTITIES_OF_HEADS = ("q", "k", "v", "z", "pattern", "scores")
+OF_HEADS = ("q", "k", "v", "qkv", "o", "norm_q", "norm_k", "sinks")
+
+
+@dataclass(frozen=True)
 class Attention:
     """One attention per layer: its `name` in an encoder-decoder, its hooks, its weights and its
     mask.
@@ -35,7 +60,8 @@ class Attention:
     `parts` the raw name and shape of each weight behind it, `not_in_first` those that the first
     layer does not have. `fused` says how a single tensor holds queries, keys and values: all
     queries, then all keys, then all values, or the three of each head together; one of "gate_up"
-    holds the gate, then the other.
+    holds the gate, then the other. In the layers of a hybrid that have no attention, `mixer` stands
+    in its place.
     """
 
     name: Literal["", "encoder", "decoder", "cross"]
@@ -46,6 +72,16 @@ class Attention:
     unreliable_hooks: Mapping[str, Replacement] = field(default_factory=dict)
     fused: Literal["", "by role", "by head"] = ""
     not_in_first: tuple[str, ...] = ()
+    mixer: Mixer | None = None
+
+    def hook_in(self, quantity: str, *, has_heads: bool) -> str:
+        """The hook of a quantity within the block of a layer; empty where the layer has none
+        because it has no attention."""
+        if has_heads or self.mixer is None:
+            return self.hooks.get(quantity, "")
+        if quantity == "attn_out":
+            return self.mixer.written
+        return "" if quantity in QUANTITIES_OF_HEADS else self.hooks.get(quantity, "")
 
     @property
     def blocks(self) -> str:
@@ -74,6 +110,10 @@ class Keys:
     so many where `global_first` and else the last, none where it is 0. `query_scalar` is what
     stands under the root in place of d_head; the caps bound scores and logits. With each goes what
     an absent key means.
+
+    A key of `other_names`, where it is there, stands for the one beside it. `mlp_rounded` are the
+    keys that say whether d_mlp is two thirds of what the config states, times which factor, rounded
+    up to a multiple of which number, with what absent ones mean.
     """
 
     sizes: Mapping[str, str]
@@ -102,6 +142,8 @@ class Keys:
     attn_logit_softcapping: tuple[str, float | None] = ("", None)
     final_logit_softcapping: tuple[str, float | None] = ("", None)
     start: tuple[str, ...] = ("decoder_start_token_id",)
+    other_names: Mapping[str, str] = field(default_factory=dict)
+    mlp_rounded: tuple[tuple[str, bool], tuple[str, float], tuple[str, int]] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,277 @@
+"""Layers without attention: their formulas against Hugging Face's modules, their state, and what
+hooks, records and the decomposition hold of them."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+import torch
+import transformers
+from families import EXACT, HYBRIDS, ROUNDED, assert_near, family_model, make_family
+from safetensors.torch import load_file, save_file
+
+import probe
+from probe.errors import InputError, ModelError, UnsupportedModel
+from probe.explorer.session import Explorer
+from probe.model import decomposition, forward, recurrence
+from probe.model.load import load, read_weights, untrained
+from probe.model.tokens import tokenize
+from probe.model.trace import target_states, trace_target
+
+TEXT = "A fluffy blue creature roamed the verdant forest"
+
+
+@pytest.fixture(params=HYBRIDS)
+def model(request):
+    return family_model(request.param, torch.float64)
+
+
+def mixers_of(model):
+    return [layer for layer, mixes in enumerate(model.config.mixers) if mixes]
+
+
+def drawn(model, *shape):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(*shape, model.config.d_model, generator=generator, dtype=torch.float64)
+
+
+def theirs(model, layer):
+    """Hugging Face's module of a layer without attention."""
+    (attention,) = model.config.family.attentions
+    name = attention.mixer.written.partition(".")[0]
+    return getattr(model.bridge.blocks[layer], name).original_component
+
+
+def test_a_mixer_is_hugging_faces_module(model):
+    for layer in mixers_of(model):
+        block = read_weights(model).blocks[layer]
+        x = drawn(model, 3, 7)
+        z, _ = recurrence.mix(block.mixer, x)
+        with torch.no_grad():
+            assert_near(z @ block.w_o[0], theirs(model, layer)(x), EXACT)
+
+
+@pytest.mark.parametrize("first", [1, 2, 6])
+def test_what_a_text_leaves_behind_is_all_that_its_rest_needs(model, first):
+    mixer = read_weights(model).blocks[mixers_of(model)[0]].mixer
+    x = drawn(model, 2, 7)
+    whole, last = recurrence.mix(mixer, x)
+    _, state = recurrence.mix(mixer, x[:, :first])
+    rest, left = recurrence.mix(mixer, x[:, first:], state)
+    torch.testing.assert_close(rest, whole[:, first:], **EXACT)
+    torch.testing.assert_close(left, last, **EXACT)
+    shared, _ = recurrence.mix(mixer, x[:, None, first:].repeat(1, 3, 1, 1), state[:, None])
+    torch.testing.assert_close(shared, rest[:, None].expand_as(shared), **EXACT)
+
+
+def test_a_convolution_by_hand():
+    x = torch.tensor([[1.0, 5], [2, 6], [3, 7]])  # pos channel
+    kernel = torch.tensor([[100.0, 10, 1], [0, 1, 0]])  # the second looks one position back
+    window = torch.tensor([[8.0, 0], [9, 4]])
+    found = recurrence.convolve(x, kernel, window)
+    assert found.tolist() == [[891, 4], [912, 5], [123, 6]]
+
+
+def test_the_certificate_has_what_the_mixer_writes_and_no_row_of_heads(model):
+    certificate = probe.certify(model).require()
+    for layer in range(model.config.n_layers):
+        quantities = {row.quantity for row in certificate.rows if row.layer == layer}
+        assert {"x", "attn_out", "resid_mid", "mlp_out", "resid_post"} <= quantities
+        assert ({"q", "k", "v", "scores", "pattern", "z", "delta_e"} <= quantities) == (
+            model.config.has_heads(layer)
+        )
+
+
+@pytest.mark.parametrize("kind", HYBRIDS)
+def test_the_certificate_holds_in_bfloat16_of_an_object_and_of_random_weights(kind, folder):
+    assert probe.certify(family_model(kind, torch.bfloat16)).ok
+    given = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    held = load(given, tokenizer=family_model(kind).tokenizer)
+    assert held.config.mixers == family_model(kind).config.mixers and probe.certify(held).ok
+    assert probe.certify(untrained(held, seed=1)).ok
+
+
+def test_a_wrong_kernel_is_seen(model):
+    layer = mixers_of(model)[-1]
+    turned = dict(model.weights)
+    (attention,) = model.config.family.attentions
+    name = attention.layers.format(layer) + attention.mixer.parts["kernel"][0] + ".weight"
+    turned[name] = turned[name].flip(-1)
+    rows = probe.certify(dataclasses.replace(model, weights=turned)).rows
+    assert {(row.layer, row.quantity) for row in rows if not row.ok} >= {(layer, "attn_out")}
+
+
+@pytest.mark.parametrize("kind", HYBRIDS)
+def test_the_forward_from_scratch_is_hugging_faces_in_both_types(kind):
+    for dtype, close in ((torch.float32, 1e-5), (torch.float64, 1e-6)):
+        model = family_model(kind, dtype)
+        ids = torch.tensor(tokenize(model, TEXT).ids)
+        weights = read_weights(model)
+        *_, last = forward.run(weights, ids, dtype)
+        with torch.no_grad():
+            logits = model.bridge.original_model(ids[None]).logits[0]
+        assert_near(
+            forward.unembed(weights, last["resid_post"]), logits, {"rtol": 0, "atol": close}
+        )
+
+
+def test_a_trace_holds_what_the_mixer_writes_and_nothing_of_heads(model):
+    trace = probe.trace(model, TEXT)
+    for layer in range(model.config.n_layers):
+        has_heads = model.config.has_heads(layer)
+        for name in ("q", "k", "v", "z", "pattern", "scores"):
+            assert bool((getattr(trace, name)[layer] != 0).any()) == has_heads
+        total = trace.resid_pre[layer] + trace.attn_out[layer] + trace.mlp_out[layer]
+        torch.testing.assert_close(trace.resid_post[layer], total, **EXACT)
+    layer = mixers_of(model)[0]
+    with pytest.raises(InputError) as error:
+        trace.delta_e(layer, 0, 2)
+    assert str(error.value) == (
+        f"Taking ΔE out of a trace: layer {layer} of {trace.model_name} has no attention, and no "
+        "heads; layers with heads are 1: choose one of these, or read attn_out, what the layer "
+        "writes in place of heads."
+    )
+    cache = trace.to_cache()
+    (attention,) = model.config.family.attentions
+    assert torch.equal(cache[f"blocks.{layer}.{attention.mixer.written}"][0], trace.attn_out[layer])
+    assert f"blocks.{layer}.attn.hook_z" not in cache.cache_dict
+
+
+def test_the_decomposition_has_a_term_for_every_mixer_and_closes(model):
+    trace = probe.trace(model, TEXT)
+    depth = model.config.n_layers
+    assert decomposition.closing_error(trace, depth, at=5) < 1e-12
+    parts = {
+        part.component: part for part in decomposition.components_by_source(trace, depth, at=5)
+    }
+    heads = [name for name in parts if parts[name].head is not None]
+    assert len(heads) == (depth - len(mixers_of(model))) * model.config.n_heads
+    for layer in mixers_of(model):
+        torch.testing.assert_close(
+            parts[f"mixer {layer}"].vectors[0], trace.attn_out[layer, 5], **EXACT
+        )
+
+
+def test_states_of_many_texts_and_of_one_position_are_those_of_the_whole_trace(model):
+    texts = [tokenize(model, text) for text in (TEXT, "the verdant forest", "A blue creature")]
+    at = [4, 2, 1]
+    states = target_states(model, texts, at)
+    for row, (tokens, pos) in enumerate(zip(texts, at, strict=True)):
+        whole = probe.trace(model, tokens.text)
+        single = trace_target(model, tokens, pos).states
+        for name in ("z", "attn_out", "mlp_out"):
+            expected = getattr(whole, name)[..., pos, :]
+            assert_near(getattr(states, name)[row], expected, ROUNDED)
+            assert_near(getattr(single, name)[0], expected, ROUNDED)
+    shares = decomposition.shares(
+        read_weights(model), states, drawn(model)[None], model.config.n_layers, [0], [1]
+    )
+    assert sum(share.share for share in shares) == pytest.approx(1, abs=1e-9)
+    assert {share.component for share in shares} >= {f"mixer {layer}" for layer in mixers_of(model)}
+
+
+def test_a_long_text_is_read_in_chunks_with_the_state_carried_on(model, monkeypatch):
+    monkeypatch.setattr("probe.model.trace.CHUNK", 3)
+    tokens = tokenize(model, TEXT)
+    whole = probe.trace(model, TEXT)
+    single = trace_target(model, tokens, 9).states
+    for name in ("z", "attn_out", "mlp_out"):
+        assert_near(getattr(single, name)[0], getattr(whole, name)[..., 9, :], ROUNDED)
+
+
+def changed_config(folder, tmp_path, **changes):
+    shutil.copytree(folder, tmp_path / "changed")
+    file = tmp_path / "changed" / "config.json"
+    config = json.loads(file.read_text())
+    config |= changes
+    file.write_text(json.dumps({key: value for key, value in config.items() if value != "absent"}))
+    return tmp_path / "changed"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_family(tmp_path_factory.mktemp("lfm2"), "lfm2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"layer_types": ["conv", "full_attention"]}, "layer_types does not say which of its 3"),
+        ({"layer_types": ["conv", "mamba", "conv"]}, "layer_types does not say which of its 3"),
+        ({"layer_types": ["conv"] * 3}, "none of its 3 layers has attention; load a model with"),
+        ({"conv_L_cache": None}, "conv_L_cache is None in its config; give a whole number"),
+        ({"conv_L_cache": 4}, "conv.conv.weight has shape [32, 1, 3] where config.json asks for"),
+        ({"conv_bias": True}, "conv_bias is True in its config, and the from-scratch check covers"),
+        ({"block_multiple_of": 0}, "block_multiple_of is 0 in its config; give a whole number"),
+        ({"block_ffn_dim_multiplier": -1}, "block_ffn_dim_multiplier is -1 in its config"),
+    ],
+)
+def test_what_a_config_leaves_open_is_one_sentence(folder, tmp_path, changes, said):
+    with pytest.raises(ModelError) as error:
+        load(changed_config(folder, tmp_path, **changes))
+    assert said in str(error.value)
+
+
+def test_weights_are_loaded_strictly(folder, tmp_path):
+    copied = changed_config(folder, tmp_path)
+    tensors = load_file(copied / "model.safetensors")
+    name = "model.layers.2.conv.out_proj.weight"
+    for changed, said in (
+        ({}, "the tensor layers.2.conv.out_proj.weight is missing"),
+        ({name: tensors[name] * torch.nan}, "layers.2.conv.out_proj.weight contains NaN"),
+        (
+            tensors | {"model.layers.2.self_attn.q_proj.weight": tensors[name].clone()},
+            "layers.2.self_attn.q_proj.weight is not a tensor of the LFM2 that config.json",
+        ),
+    ):
+        kept = {key: part for key, part in tensors.items() if key != name} | changed
+        save_file(kept, copied / "model.safetensors", {"format": "pt"})
+        with pytest.raises(ModelError) as error:
+            load(copied)
+        assert said in str(error.value)
+
+
+def test_a_config_may_name_the_layers_with_attention_by_their_numbers(folder, tmp_path):
+    older = {"layer_types": "absent", "full_attn_idxs": [1], "block_ff_dim": 52}
+    model = load(changed_config(folder, tmp_path, **older, intermediate_size="absent"))
+    assert model.config.mixers == (True, False, True) and model.config.d_mlp == 36
+    assert probe.certify(model).ok
+
+
+# --- what is about heads in every layer -----------------------------------------------------------
+
+
+def test_what_is_about_heads_in_every_layer_refuses_a_hybrid_in_one_sentence(model):
+    row = ((5, 9, 30, 7), (5, 9, 31, 7))
+    directions = torch.ones(1, model.config.d_model)
+    asked = (
+        ("edges", lambda: probe.edges(model, row[:1], row[1:], directions, depth=2)),
+        ("a walk", lambda: probe.walk(model, TEXT)),
+        ("a survey", lambda: probe.survey(model, [])),
+        ("an exploration", lambda: Explorer(model)),
+    )
+    for doing, ask in asked:
+        with pytest.raises(UnsupportedModel) as error:
+            ask()
+        said = f"Cannot do {doing} with a LFM2 model: 2 of its 3 layers have no attention; "
+        assert str(error.value).startswith(said)
+
+
+def test_a_patch_has_rows_of_the_heads_that_there_are_and_the_others_cannot_be_hooked(model):
+    a, b = "A blue creature", "A verdant creature"
+    rows = probe.patch(model, a, b, at="creature")
+    assert set(rows["layer"]) == {1} and len(rows) == model.config.n_heads
+    assert set(probe.patch(model, a, b, at="creature", parts="mlp")["layer"]) == {0, 1, 2}
+    with pytest.raises(InputError, match="its layer 0 has no attention, and no heads; give"):
+        probe.patch_hooks(model, a, b, at="creature", heads=[(0, 1)])
+    with pytest.raises(InputError, match="its layer 2 has no attention, and no heads; leave these"):
+        probe.evaluate(model, [], without=["L1H0", "L2H1"])
+
+
+def test_the_terms_of_a_logit_are_the_logit(model):
+    terms = probe.decompose(model, TEXT, at="creature", tokens=17)
+    whole = probe.trace(model, TEXT)
+    at = whole.tokens.positions_of("creature")[-1]
+    assert terms["logit"].sum() == pytest.approx(float(whole.logits[at, 17]), rel=1e-6)
+    assert {"mixer 0", "mixer 2"} <= set(terms["component"])

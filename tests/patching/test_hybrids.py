@@ -1,0 +1,223 @@
+"""The engine on models some of whose layers have no attention, against whole hooked forwards: swaps
+of heads, of sets, of mixers and of MLPs, traces over positions, other tokens, and what is written
+behind a patch."""
+
+import pytest
+import torch
+from families import HYBRIDS, family_model
+from handmade import tokens_of
+from hooked_runs import (
+    LAYOUTS,
+    QUANTITIES,
+    TARGETS,
+    bound,
+    drawn_pair,
+    every_direction,
+    put,
+    put_each,
+    random_rows,
+    random_z,
+    read_all,
+    read_rows,
+    swapped,
+)
+
+from probe.model import forward, fused
+from probe.model.load import read_weights
+from probe.model.tokens import TargetText
+from probe.model.trace import target_states
+from probe.patching import heads as patching
+from probe.patching import mlps, pair, positions, tokens
+
+
+@pytest.fixture(params=HYBRIDS)
+def model(request):
+    return family_model(request.param, torch.float64)
+
+
+def with_heads(model):
+    return [layer for layer in range(model.config.n_layers) if model.config.has_heads(layer)]
+
+
+def without_heads(model):
+    return [layer for layer in range(model.config.n_layers) if not model.config.has_heads(layer)]
+
+
+def setting(model):
+    return read_weights(model), random_rows(model), random_z(model, model.config.n_layers)
+
+
+def test_every_swap_of_a_head_equals_a_whole_forward_and_other_layers_have_none(model):
+    weights, texts, donors = setting(model)
+    moved = patching.swap_heads(weights, texts, donors, every_direction(model))
+    places = [(layer, head) for layer in with_heads(model) for head in range(donors.shape[2])]
+    for text, given, found in zip(texts, donors, moved, strict=True):
+        base, *rows = swapped(model, text, [{}, *({place: given[place]} for place in places)])[0][
+            -1
+        ]
+        plain = torch.stack(rows) - base
+        assert (found[with_heads(model)].flatten(0, 1) - plain).abs().max() <= bound(
+            model
+        ) * base.abs().max()
+        assert plain.abs().amax(-1).min() > 0.01
+        assert (found[without_heads(model)] == 0).all()
+
+
+def test_sets_of_heads_equal_whole_forwards_and_what_is_of_no_head_does_not_count(model):
+    weights, texts, donors = setting(model)
+    kept = torch.rand(4, *donors.shape[1:3], generator=torch.Generator().manual_seed(0)) < 0.5
+    kept[0] = False
+    moved = patching.swap_sets(weights, texts, donors, kept, every_direction(model))
+    for text, given, found in zip(texts, donors, moved, strict=True):
+        sets = [
+            {
+                (layer, head): given[layer, head]
+                for layer in with_heads(model)
+                for head in range(donors.shape[2])
+                if not mask[layer, head]
+            }
+            for mask in kept
+        ]
+        base, *rows = swapped(model, text, [{}, *sets])[0][-1]
+        assert (found - torch.stack(rows) + base).abs().max() <= bound(model) * base.abs().max()
+    changed = kept.clone()
+    changed[:, without_heads(model)] = ~changed[:, without_heads(model)]
+    again = patching.swap_sets(weights, texts, donors, changed, every_direction(model))
+    assert torch.equal(moved, again)
+
+
+def stages_of(model, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(TARGETS), model.config.n_layers, model.config.d_model)
+    return torch.randn(*shape, generator=generator, dtype=model.dtype)
+
+
+def test_every_swap_of_a_mixer_equals_a_whole_forward_at_every_stage(model):
+    weights, texts, _ = setting(model)
+    donors = stages_of(model, seed=5)  # row layer d_model
+    directions = stages_of(model)
+    found = mlps.swap_mixers(weights, texts, donors, directions)
+    assert found.shape == (len(texts), len(without_heads(model)), model.config.n_layers)
+    for text, given, along, moved in zip(texts, donors, directions, found, strict=True):
+        base = read_all(model, text.ids, ["resid_post"])["resid_post"][:, text.at]
+        for layer, effect in zip(without_heads(model), moved, strict=True):
+            edit = (layer, "attn_out", put(text.at, given[layer]))
+            run = read_all(model, text.ids, ["resid_post"], [edit])["resid_post"][:, text.at]
+            plain = ((run - base) * along).sum(-1)
+            assert (effect - plain).abs().max() <= 10 * bound(model) * base.abs().max()
+            assert plain[layer].abs() > 0.01 and (effect[:layer] == 0).all()
+
+
+def test_every_swap_of_an_mlp_equals_a_whole_forward(model):
+    weights, texts, _ = setting(model)
+    generator = torch.Generator().manual_seed(5)
+    shape = (len(texts), model.config.n_layers, model.config.d_mlp)
+    hidden = torch.randn(*shape, generator=generator, dtype=model.dtype)
+    directions = stages_of(model)
+    found = mlps.swap_mlps(weights, texts, hidden, directions)
+    for text, given, along, moved in zip(texts, hidden, directions, found, strict=True):
+        base = read_all(model, text.ids, ["resid_post"])["resid_post"][:, text.at]
+        for layer, effect in enumerate(moved):
+            written = given[layer] @ weights.blocks[layer].w_hidden
+            edit = (layer, "mlp_out", put(text.at, written))
+            run = read_all(model, text.ids, ["resid_post"], [edit])["resid_post"][:, text.at]
+            plain = ((run - base) * along).sum(-1)
+            assert (effect - plain).abs().max() <= 10 * bound(model) * base.abs().max()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_cell_of_a_trace_over_positions_equals_a_whole_forward(model, layout):
+    """A change before the word reaches it through the state of the mixers, too."""
+    texts, at, depth = drawn_pair(model, layout), layout[1], model.config.n_layers
+    weights = read_weights(model)
+    found = positions.trace_positions(
+        weights, texts[:1], texts[1:], every_direction(model), depth=depth
+    )
+    runs = [read_all(model, text.ids, QUANTITIES) for text in texts]
+    scale = max(run["resid_post"][-1, at].abs().max() for run in runs)
+    cells = [(at + offset,) for offset in found.positions]
+    of_heads = [(pos, head) for head in range(model.config.n_heads) for (pos,) in cells]
+    for side, (text, own, donor) in enumerate(zip(texts, runs, reversed(runs), strict=True)):
+
+        def plain(layer, name, places, text=text, own=own, donor=donor):
+            edit = layer, name, put_each(places, [donor[name][(layer, *place)] for place in places])
+            rows = read_rows(model, [text.ids] * len(places), ["resid_post"], [edit])["resid_post"]
+            return rows[-1, :, at] - own["resid_post"][-1, at]
+
+        for layer in range(depth):
+            for number, name in enumerate(positions.COMPONENTS):
+                error = found.stream[0, side, number, layer] - plain(layer, name, cells)
+                assert error.abs().max() / scale <= bound(model)
+            moved = found.heads[0, side, layer].flatten(0, 1)
+            if model.config.has_heads(layer):
+                error = moved - plain(layer, "z", of_heads)
+                assert error.abs().max() / scale <= bound(model)
+            else:
+                assert moved.isnan().all()
+    of_heads = [row["layer"] for row in found.rows() if row["component"] == "head"]
+    assert set(of_heads) == set(with_heads(model))
+
+
+def test_other_tokens_in_the_words_place_are_a_run_of_the_changed_text(model):
+    weights, texts, _ = setting(model)
+    others = [[7], [90], [201]]
+    found = tokens.replace_tokens(weights, texts, others)
+    for number, (other,) in enumerate(others):
+        changed = [(*text.ids[: text.at], other) for text in texts]
+        states = target_states(
+            model, [tokens_of(ids) for ids in changed], [text.at for text in texts]
+        )
+        for name, part in (("resid", found.resid), ("z", found.z)):
+            exact = getattr(states, name)
+            assert (part[:, number] - exact).abs().max() <= bound(model) * exact.abs().max()
+
+
+def test_what_is_written_behind_a_patch_is_what_the_hooked_model_writes(model):
+    weights = read_weights(model)
+    text, other = drawn_pair(model)
+    cache = pair.cache_pair(weights, [text.ids, other.ids], text.at, model.config.n_layers)
+    layer = with_heads(model)[0]
+    heads = torch.zeros(model.config.n_layers, model.config.n_heads, dtype=torch.bool)
+    heads[layer, 1] = True
+    z = random_z(model, model.config.n_layers)[0]
+    patched = pair.run_with_patch(cache, pair.HeadPatch(text.at, z, heads))
+    base, row = swapped(model, text, [{}, {(layer, 1): z[layer, 1]}])[0][:, :, None][
+        ..., 0, :
+    ].unbind(1)
+    assert (patched.stream[1:] - row).abs().max() <= bound(model) * base.abs().max()
+    written = list(pair.generate(weights, patched, 4))
+    ids = list(text.ids[: cache.n])
+    for token in written:
+        edit = (layer, "z", put((text.at, 1), z[layer, 1]))
+        last = read_all(model, ids, ["resid_post"], [edit])["resid_post"][-1, -1]
+        assert int(forward.unembed(weights, last).argmax()) == token
+        ids.append(token)
+
+
+def test_the_fused_forward_is_the_plain_one(model):
+    weights = read_weights(model)
+    ids = torch.randint(400, (3, 7), generator=torch.Generator().manual_seed(0))
+    tables, pos = fused.position_tables(weights, 7), torch.arange(7)[None]
+    for block, step in zip(weights.blocks, forward.run(weights, ids, torch.float64), strict=True):
+        q, k, v = fused.project(weights, block, step["resid_pre"], tables, pos)
+        z = fused.attend(weights, block, q, k, v, tables).transpose(1, 2)
+        resid_mid = fused.write(weights, block, step["resid_pre"], z)
+        scale = step["resid_mid"].abs().max()
+        assert (resid_mid - step["resid_mid"]).abs().max() <= bound(model) * scale
+    empty = list(
+        fused.run(weights, [[], []], model.config.n_layers, fused.position_tables(weights, 1))
+    )
+    assert all(part.shape[2] == 0 for parts in empty for part in parts)
+
+
+def test_tensors_are_made_where_the_weights_are(model):
+    weights, texts, donors = setting(model)
+    texts = [TargetText(text.ids[:1], 0) if text.at == 0 else text for text in texts]
+    given, directions = stages_of(model), every_direction(model)
+    for run in (
+        lambda: patching.swap_heads(weights, texts, donors, directions),
+        lambda: mlps.swap_mixers(weights, texts, given, given),
+    ):
+        with torch.device("meta"):
+            found = run()
+        assert torch.equal(found, run())

@@ -491,7 +491,7 @@ def test_together_names_the_smallest_set_and_its_rivals(unfolded):
     row = FRAMES["curves"].query("word == 'bank' and size == smallest").iloc[0]
     kept = measured(*row[["faithfulness", "faithfulness_low", "faithfulness_high"]])
     assert captions[0].startswith(
-        f"The smallest set above 90\u202f%: L0H2, L1H0, F = {kept}; the best of 11"
+        f"The smallest set above 90\u202f%, L0H2 and L1H0, keeps (F) {kept}; the best of 11"
     )
     assert "the best of 11 random sets of 3 heads keeps 10" in captions[0]
 

@@ -122,7 +122,9 @@ def test_a_study_in_bfloat16_finds_what_one_in_float32_finds(tmp_path: Path) -> 
     exact, coarse = found["float32"], found["bfloat16"]
     assert (exact["net"] - coarse["net"]).abs().max() < 0.02
     assert (exact["verdict"] == "resolver").any()
-    assert exact["verdict"].equals(coarse["verdict"])
+    # A head that moves nothing may pass the test of separation in one type and not in the other.
+    moving = exact["net"].abs() >= 0.02
+    assert moving.sum() >= 3 and exact["verdict"][moving].equals(coarse["verdict"][moving])
     assert '"dtype": "bfloat16"' in (Path(made).parent / "manifest.json").read_text()
 
 

@@ -28,6 +28,7 @@ from probe.evidence.columns import ATTENTION, CAUSAL, RANKS
 from probe.evidence.columns import HEADS as HEADS_TABLE
 from probe.evidence.noun_parts import PARTS
 from probe.evidence.study import Study
+from probe.evidence.tables import mixers
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin
 from probe.stats.verdicts import REASONS, best_verdicts
@@ -86,7 +87,7 @@ def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
         "random_sets": random_sets(word_heads, READ_AT),
         "controls": nouns_in_place(words, LAYERS),
         "mlps": mlps(words, READ_AT),
-        "mixers": pd.DataFrame(columns=["word", "sense_a", "sense_b", "layer", "net"]),
+        "mixers": mixers([]),
         "separation_controls": separation_controls(heads),
     }
     frames |= paths(heads)

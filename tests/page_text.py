@@ -73,8 +73,9 @@ def headline(frames, names):
     return answer.headline([by_word[name] for name in names])
 
 
-def cautions(frames, model_name, origin, quantised=""):
-    return macro("cautions.html.j2", "cautions")(findings(frames), model_name, origin, quantised)
+def cautions(frames, model_name, origin, quantised="", hooked=""):
+    written = macro("cautions.html.j2", "cautions")
+    return written(findings(frames), model_name, origin, quantised, hooked)
 
 
 def scope(frames):
@@ -91,9 +92,10 @@ def token_title(token):
     return macro("head_sentences.html.j2", "token_title")(token)
 
 
-def agreement(certificate):
+def agreement(certificate, hooked=""):
     template = ENVIRONMENT.get_template("agreement.html.j2")
-    return one_line(template.render(certificate=checks.certificate(certificate)))
+    shown = checks.certificate(certificate)
+    return one_line(template.render(certificate=shown, manifest={"hooked": hooked}))
 
 
 def later_words(row):

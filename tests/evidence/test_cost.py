@@ -218,18 +218,18 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
         counted["forwards"] += len(rows)
         return read(model, rows, at)
 
-    def counting_run_patched(cache, pos, starts):
+    def counting_run_patched(cache, pos, starts, *rest):
         counted["swaps"] += sum(vectors.shape[0] * vectors.shape[1] for vectors in starts.values())
-        return run_patched(cache, pos, starts)
+        return run_patched(cache, pos, starts, *rest)
 
     def counting_nouns(weights, texts, variants, *rest):
         counted["swaps"] += len(texts) * len(variants)
         counted["forwards"] += len(texts)  # up to the word, once for all nouns
         return run_nouns(weights, texts, variants, *rest)
 
-    def counting_mlps(weights, texts, donors, *rest):
+    def counting_mlps(weights, texts, donors, *rest, **more):
         counted["swaps"] += len(texts) * donors.shape[1]
-        return swap_mlps(weights, texts, donors, *rest)
+        return swap_mlps(weights, texts, donors, *rest, **more)
 
     planned = plan(model, "bank", max_pairs=16)
     for module in (edges, positions):

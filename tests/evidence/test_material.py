@@ -98,7 +98,8 @@ def test_a_bidirectional_model_may_be_asked(model):
 
 
 def test_what_the_reader_left_out_is_kept_and_cues_may_be_unknown(model):
-    material = prepare(model, corpus_of(without(EARLY, "cue_start", "cue_end")), WORD)
+    unmarked = without(EARLY, "cue_start", "cue_end", "pair")
+    material = prepare(model, corpus_of(unmarked), WORD)
     assert set(material.cues) == {None} and len(material.sentences) == len(EARLY)
     corpus = replace(corpus_of(EARLY), left_out=(LeftOut("line 3", "a reason"),))
     assert prepare(model, corpus, WORD).left_out == (LeftOut("line 3", "a reason"),)

@@ -391,7 +391,7 @@ def test_the_picture_says_what_it_shows(sense, sign, away):
         == charts.decomposition_table(frame, "bank", sentence=7)["bar"].unique().tolist()
     )
     low, high = encoding["x"]["scale"]["domain"]
-    assert low < -0.06 and high > 0.5
+    assert low <= -0.06 and high >= 0.5
     colours = dict(
         zip(encoding["color"]["scale"]["domain"], encoding["color"]["scale"]["range"], strict=True)
     )
@@ -419,7 +419,7 @@ def test_all_sentences_are_drawn_on_one_axis():
     )
     layers = [picture(frame, number)[1] for number in (7, 8)]
     one, other = (each["color"]["encoding"]["x"]["scale"]["domain"] for each in layers)
-    assert one == other and one[1] > 1.0
+    assert one == other and one[1] >= 1.0
 
 
 def test_the_picture_can_be_saved(tmp_path):

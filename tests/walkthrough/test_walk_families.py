@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from browser import MARKS, cells, dots, number, settled
+from browser import MARKS, cells, dots, number, settled, unfold
 from families import (
     PAIRED,
     SINGLE,
@@ -442,6 +442,7 @@ class TestPage:
         page, n = opened.page, len(traced.tokens)
         assert page.locator("h1").inner_text() == "What happens to “river”?"
         assert page.locator("h1 + p").inner_text() == answer(walked.findings)
+        unfold(page)
         assert len(dots(page, "pattern", "rows")) == (n * (n + 1) // 2 if CAUSAL[kind] else n * n)
         assert page.locator(".chart.drawn").count() == (11 if CAUSAL[kind] else 8)
         page.locator('[data-map="moved"] [value="0.1"]').check(force=True)

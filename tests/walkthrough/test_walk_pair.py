@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from browser import MARKS, cells, dots, number, settled
+from browser import MARKS, cells, dots, number, settled, unfold
 from families import family_model
 from test_walk import unpacked
 from test_walk_families import close
@@ -251,6 +251,7 @@ class TestPage:
     ):
         page = shared_page(page_path).page
         assert page.locator("h1 + p").inner_text() == answer(walked.findings)
+        unfold(page)
         sizes = len(pair.target), len(pair.source)
         shown = dots(page, "pattern", "rows")
         assert len(shown) == sizes[0] * sizes[1]
@@ -268,6 +269,7 @@ class TestPage:
         self, shared_page, page_path, walked, pair
     ):
         page = shared_page(page_path).page
+        unfold(page)
         page.locator('[data-map="moved"] [value="0.1"]').check(force=True)
         page.locator('[name="at"][value="1"]').check(force=True)
         settled(page)

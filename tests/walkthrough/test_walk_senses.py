@@ -5,7 +5,7 @@ from itertools import product
 
 import pandas as pd
 import pytest
-from browser import MARKS, settled
+from browser import MARKS, settled, unfold
 from hooked_runs import put, read_all
 from test_walk import unpacked
 from test_walk_families import MADE
@@ -339,6 +339,7 @@ class TestPage:
         assert page.locator("[data-map]").count() == 2
         depths = page.locator("[data-depths] .depth small").all_inner_texts()
         assert depths == ["token", "L0", "L1", "end"]
+        unfold(page)
         for layer, head in ((against.layer, against.head), (0, 1)):
             page.locator(f'[data-map="swap"] [value="{layer}.{head}"]').check(force=True)
             settled(page)
@@ -364,6 +365,7 @@ class TestPage:
         walked = probe.walk(model, TWO[0], against=TWO[1], word="bank")
         opened = open_page(probe.write(walked, tmp_path))
         page, table = opened.page, walked.frames["trace"]
+        unfold(page)
         for number, part in enumerate(("resid_pre", "attn_out", "mlp_out")):
             page.locator(f'[name="component"][value="{number}"]').check(force=True)
             shown = page.eval_on_selector_all(

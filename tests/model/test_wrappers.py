@@ -150,8 +150,10 @@ def test_a_bridge_of_a_whole_model_is_read_as_the_model_in_it(
 ) -> None:
     from transformer_lens.model_bridge import TransformerBridge
 
-    # TransformerLens would ask a hub for what cuts images.
+    # TransformerLens would ask a hub for what cuts images, and install torchvision for it.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    helpers = "transformer_lens.model_bridge.sources.transformers.helpers"
+    monkeypatch.setattr(f"{helpers}._ensure_torchvision", lambda: False)
     whole = whole_model("gemma3")
     whole.config.architectures = ["Gemma3ForConditionalGeneration"]
     exact = probe.load(whole_model("gemma3"), tokenizer=family_tokenizer("llama"))

@@ -330,3 +330,11 @@ class Plain:
             ]
         run = read_rows(self.model, [self.ids[side]] * len(written), ["resid_post"], edits)
         return (run["resid_post"] - own["resid_post"][:, None])[-1, :, self.at]
+
+
+def moved_by_places(model, ids, own, donor, at, layer, name, places):
+    """How far the last vector at `at` moves when a quantity of a layer is the donor's at a place,
+    each place in a row of a hooked forward; `own` and `donor`: the runs by `read_all`."""
+    edit = layer, name, put_each(places, [donor[name][(layer, *place)] for place in places])
+    rows = read_rows(model, [ids] * len(places), ["resid_post"], [edit])["resid_post"]
+    return rows[-1, :, at] - own["resid_post"][-1, at]

@@ -378,8 +378,9 @@ def run_variants(
         return torch.stack(chosen_by_layer, dim=2)
     final = resid[row, :, at]
     if stages:
-        for along in stages[len(tree) :]:
-            moved_by_stage.append(_moved(forward.unembedding_input(weights, final), along))
+        if behind := stages[len(tree) :]:
+            read = forward.unembedding_input(weights, final)
+            moved_by_stage += [_moved(read, along) for along in behind]
         return torch.stack(moved_by_stage, dim=2)
     return final if directions is None else (final - final[:, :1]) @ directions.T
 

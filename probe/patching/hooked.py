@@ -132,7 +132,7 @@ def swap_sets(
         else:
             behind = ends.resid[:, 1 : 1 + stages]
             if stages > layers:
-                final = forward.final_norm(read_weights(model), ends.resid[:, -1:])
+                final = forward.unembedding_input(read_weights(model), ends.resid[:, -1:])
                 behind = torch.cat([behind, final.expand(-1, stages - layers, -1)], dim=1)
             change = behind[1:] - behind[:1]  # set stage d_model
             along = directions[row].to(change)

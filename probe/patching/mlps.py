@@ -99,9 +99,9 @@ def _swap(
             hidden = torch.cat([hidden, swapped], dim=1)
         carried = fused.write_mlp(weights, block, resid_mid, hidden)
         moved.append(_along(carried[row, :, at], stages[layer], swapped_blocks))
-    for direction in stages[len(weights.blocks) :]:
+    if behind := stages[len(weights.blocks) :]:
         final = forward.unembedding_input(weights, carried[row, :, at])
-        moved.append(_along(final, direction, swapped_blocks))
+        moved += [_along(final, direction, swapped_blocks) for direction in behind]
     return torch.stack(moved, dim=-1)
 
 

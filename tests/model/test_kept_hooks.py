@@ -3,6 +3,7 @@ and all, which nothing of probe takes part in."""
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,26 @@ def test_sets_of_heads_are_swapped_as_the_engine_swaps_them_and_hooks_are_felt()
         ]
         assert (by_model[0] - by_model[1]).abs().max() <= 1e-10
         assert (by_model[0] - by_model[2]).abs().max() > 1e-3
+
+
+def test_behind_a_norm_is_read_what_the_unembedding_reads_a_product_and_a_norm_further_on() -> None:
+    source = in_memory("modernbert-decoder").double()
+    plain = probe.load(source, tokenizer=family_tokenizer("modernbert-decoder"))
+    source.model.layers[0].register_forward_hook(lambda module, args, output: output)
+    same = kept(source, "modernbert-decoder")
+    rows = [(5, 6, 7, 8)]
+    layers, heads = plain.config.n_layers, plain.config.n_heads
+    generator = torch.Generator().manual_seed(0)
+    draw = partial(torch.randn, generator=generator, dtype=torch.float64)
+    z = draw(1, layers, heads, plain.config.d_head)
+    sets = torch.rand(5, layers, heads, generator=generator) < 0.5
+    directions = draw(1, layers + 1, plain.config.d_model)
+    moved, by_forwards = (
+        probe.swap_sets(probe.read_weights(model), rows, z, sets, directions)
+        for model in (plain, same)
+    )
+    assert moved[..., -1].abs().max() > 1e-3
+    assert (moved - by_forwards).abs().max() <= bound(plain) * moved.abs().max()
 
 
 # --- where hooks stand ----------------------------------------------------------------------------

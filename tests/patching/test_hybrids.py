@@ -2,6 +2,8 @@
 of heads, of sets, of mixers and of MLPs, traces over positions, other tokens, and what is written
 behind a patch."""
 
+from functools import partial
+
 import pytest
 import torch
 from families import HYBRIDS, family_model
@@ -13,12 +15,11 @@ from hooked_runs import (
     bound,
     drawn_pair,
     every_direction,
+    moved_by_places,
     put,
-    put_each,
     random_rows,
     random_z,
     read_all,
-    read_rows,
     swapped,
 )
 
@@ -138,12 +139,7 @@ def test_every_cell_of_a_trace_over_positions_equals_a_whole_forward(model, layo
     cells = [(at + offset,) for offset in found.positions]
     of_heads = [(pos, head) for head in range(model.config.n_heads) for (pos,) in cells]
     for side, (text, own, donor) in enumerate(zip(texts, runs, reversed(runs), strict=True)):
-
-        def plain(layer, name, places, text=text, own=own, donor=donor):
-            edit = layer, name, put_each(places, [donor[name][(layer, *place)] for place in places])
-            rows = read_rows(model, [text.ids] * len(places), ["resid_post"], [edit])["resid_post"]
-            return rows[-1, :, at] - own["resid_post"][-1, at]
-
+        plain = partial(moved_by_places, model, text.ids, own, donor, at)
         for layer in range(depth):
             for number, name in enumerate(positions.COMPONENTS):
                 error = found.stream[0, side, number, layer] - plain(layer, name, cells)

@@ -1,6 +1,8 @@
 """One part of the donor's run at one layer and position, against one whole hooked forward a cell,
 for every family."""
 
+from functools import partial
+
 import pytest
 import torch
 from hooked_runs import (
@@ -12,9 +14,8 @@ from hooked_runs import (
     drawn_pair,
     every_direction,
     made,
-    put_each,
+    moved_by_places,
     read_all,
-    read_rows,
     typed,
 )
 
@@ -45,13 +46,7 @@ def test_every_cell_equals_a_whole_forward(kind, dtype):
     cells = [(at + offset,) for offset in found.positions]
     of_heads = [(head, *cell) for head in range(model.config.n_heads) for cell in cells]
     for side, (text, own, donor) in enumerate(zip(pair, runs, reversed(runs), strict=True)):
-
-        def plain(layer, name, places, text=text, own=own, donor=donor):
-            """Each place in a row of a hooked forward."""
-            edit = layer, name, put_each(places, [donor[name][(layer, *place)] for place in places])
-            rows = read_rows(model, [text.ids] * len(places), ["resid_post"], [edit])["resid_post"]
-            return rows[-1, :, at] - own["resid_post"][-1, at]
-
+        plain = partial(moved_by_places, model, text.ids, own, donor, at)
         for layer in range(depth):
             for number, name in enumerate(positions.COMPONENTS):
                 assert_near(

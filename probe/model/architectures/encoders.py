@@ -467,14 +467,9 @@ BLENDERBOT = replace(
     name="Blenderbot",
     architectures=("BlenderbotForConditionalGeneration",),
     keys=replace(
-        BART.keys,
-        must={
-            "add_final_layer_norm": (True,),
-            "normalize_before": (True,),
-            "static_position_embeddings": (False,),
-            "tie_word_embeddings": (True,),
-        },
-        equal=BART.keys.equal[1:],
+        MBART.keys,
+        must=without(MBART.keys.must, "share_encoder_decoder_embeddings"),
+        equal=MBART.keys.equal[1:],
         first=0,
         reserved=0,
     ),
@@ -485,12 +480,10 @@ PEGASUS = replace(
     name="Pegasus",
     architectures=("PegasusForConditionalGeneration",),
     keys=replace(
-        BART.keys,
-        must={
-            "add_final_layer_norm": (True,),
-            "normalize_before": (True,),
-            "tie_word_embeddings": (True,),
-        },
+        MBART.keys,
+        must=without(
+            MBART.keys.must, "share_encoder_decoder_embeddings", "static_position_embeddings"
+        ),
         first=0,
         reserved=0,
     ),

@@ -205,9 +205,12 @@ def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:
     whole = [start for start in starts if _is_whole(text, start, start + len(wanted))]
     starts = whole or starts
     if not 1 <= occurrence <= len(starts):
+        doing = f"Looking for {word!r} in {_shorten(text)!r}:"
+        if not starts:
+            raise InputError(f"{doing} it is not there; give a word that stands in the text.")
         raise InputError(
-            f"Looking for {word!r} (occurrence {occurrence}) in {_shorten(text)!r}: found it "
-            f"{len(starts)} times; give a word that stands in the text."
+            f"{doing} got occurrence {occurrence}, expected 1 to {len(starts)}, as often as it "
+            "stands there; give one of these."
         )
     start = starts[occurrence - 1]
     return start, start + len(wanted)

@@ -152,7 +152,7 @@ def _head_adds(findings: WalkFindings) -> str:
 
 
 def _parting(findings: WalkFindings) -> str:
-    """Where the two sentences part at the word, and what the head adds in each."""
+    """How far the head moves the word, what it adds in each sentence, and where the two part."""
     parting = findings.parting
     assert parting is not None
     word = findings.word
@@ -176,9 +176,20 @@ def _parting(findings: WalkFindings) -> str:
     length = decimal(findings.write.length)
     second_length = decimal(parting.second_write.length)
     return (
-        f"“{word}” {where}. {_head(findings.choice)} adds a vector of length {length} here, "
-        f"{_mostly_from(findings.write)}, and of length {second_length} there, "
-        f"{_mostly_from(parting.second_write)}."
+        f"{_swapped_alone(findings)}What {_head(findings.choice)} adds has length {length} here, "
+        f"{_mostly_from(findings.write)}, and {second_length} there, "
+        f"{_mostly_from(parting.second_write)}. “{word}” {where}."
+    )
+
+
+def _swapped_alone(findings: WalkFindings) -> str:
+    """How far the head's swap moves the word, where the head was chosen by that."""
+    choice = findings.choice
+    if choice.criterion is not Criterion.SWAP:
+        return ""
+    return (
+        f"Swapped by itself, {_head(choice)} moves “{findings.word}” {percent(choice.size)} of the "
+        "way to its other meaning. "
     )
 
 

@@ -39,7 +39,8 @@ def infer_cues(sentences: Sequence[Sentence], *, both_sides: bool) -> tuple[Sent
 
 def _differing_spans(aligned: Sequence[Sentence], *, both_sides: bool) -> list[Span]:
     """The characters in which each sentence of a pair differs from the others; empty where they
-    differ in more than one place, in too many words, or one of them has nothing there."""
+    differ in more than one place, in too many words, or one of them has nothing there, and where
+    what differs touches the word itself, as all of a text does whose writing has no spaces."""
     before = [(0, sentence.start) for sentence in aligned]
     after = [(sentence.end, len(sentence.text)) for sentence in aligned]
     sides = [before]
@@ -53,6 +54,10 @@ def _differing_spans(aligned: Sequence[Sentence], *, both_sides: bool) -> list[S
     if not all(0 < len(run) <= LONGEST_CUE for run in runs):
         return []
     spans = [(run[0][1], run[-1][1] + len(run[-1][0])) for run in runs]
+    if any(
+        span[1] == row.start or span[0] == row.end for row, span in zip(aligned, spans, strict=True)
+    ):
+        return []
     in_front = [(start, span[0]) for (start, _), span in zip(side, spans, strict=True)]
     behind = [(span[1], end) for (_, end), span in zip(side, spans, strict=True)]
     # Words are compared without the punctuation around them, which must be alike as well.

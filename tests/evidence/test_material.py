@@ -147,8 +147,8 @@ KEY = "characters 4 to 7 are 'key', expected them to cover 'lock'; correct"
         (
             {"text": "the key near the door"} | SPAN,
             (
-                "looking for 'lock' (occurrence 1) in 'the key near the door': found it 0 times; give "
-                "a word that stands"
+                "looking for 'lock' in 'the key near the door': it is not there; give a word that "
+                "stands"
             ),
         ),
         ({"text": EARLY[0].text + " the" * 40}, "reading the text "),

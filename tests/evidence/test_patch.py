@@ -273,8 +273,8 @@ REFUSED = {
     "word": (
         {"at": "shore"},
         (
-            "Looking for 'shore' (occurrence 1) in 'The mole dug under the river bank after the flood'"
-            ": found it 0 times; give a word that stands in the text."
+            "Looking for 'shore' in 'The mole dug under the river bank after the flood': it is not "
+            "there; give a word that stands in the text."
         ),
     ),
     "position": (

@@ -198,7 +198,7 @@ def test_occurrences_come_in_order_and_end_in_an_error(words):
         expected += [(start, start + 4)] if word == "bank" else []
         start += len(word) + 1
     assert [find_word(text, "bank", n + 1) for n in range(len(expected))] == expected
-    with pytest.raises(InputError, match=f"found it {len(expected)} times"):
+    with pytest.raises(InputError, match=f"expected 1 to {len(expected)}, as often as it stands"):
         find_word(text, "bank", len(expected) + 1)
 
 
@@ -240,15 +240,17 @@ def test_what_cannot_be_read_or_placed_is_refused_in_one_sentence(model, text, s
 def test_an_occurrence_that_is_not_there(occurrence):
     with pytest.raises(InputError) as error:
         find_word("The bank.", "bank", occurrence)
-    looking = f"Looking for 'bank' (occurrence {occurrence}) in 'The bank.'"
-    assert str(error.value) == f"{looking}: found it 1 times; give a word that stands in the text."
+    assert str(error.value) == (
+        f"Looking for 'bank' in 'The bank.': got occurrence {occurrence}, expected 1 to 1, as often "
+        "as it stands there; give one of these."
+    )
 
 
 def test_a_position_may_be_a_word(model):
     tokens = tokenize(model, "the bank by the river bank")
     assert position(tokens, -1) == -1
     assert position(tokens, "bank") == tokens.positions_of("bank")[-1]
-    with pytest.raises(InputError, match="found it 0 times"):
+    with pytest.raises(InputError, match="it is not there; give a word"):
         position(tokens, "mole")
 
 
@@ -299,7 +301,7 @@ def test_a_word_is_placed_by_its_occurrence(model):
     tokens = tokenize(model, "bank by bank, bankers")
     first, second = tokens.positions_of("bank"), tokens.positions_of("bank", 2)
     assert first == positions_of_span(tokens, 0, 4) and second == positions_of_span(tokens, 8, 12)
-    with pytest.raises(InputError, match=r"occurrence 3.*found it 2 times"):
+    with pytest.raises(InputError, match="got occurrence 3, expected 1 to 2"):
         tokens.positions_of("bank", 3)
 
 

@@ -33,6 +33,8 @@ def cues(sentences: list[Sentence], *, both_sides: bool = False) -> list[str | N
         (("Now, the river bank", "Now the money bank"), [None, None]),
         (("It is a big old muddy bank", "It is an oddly small new bank"), [None, None]),
         (("The bank was steep", "The bank was closed"), [None, None]),
+        # Writing without spaces does not say where its words begin.
+        (("川のbank", "金のbank"), [None, None]),
     ],
 )
 def test_what_the_sentences_of_a_pair_differ_in_is_their_cue(texts, found):
@@ -45,6 +47,7 @@ def test_what_the_sentences_of_a_pair_differ_in_is_their_cue(texts, found):
         (("The bank was steep", "The bank was closed"), ["steep", "closed"]),
         (("The river bank", "The money bank"), ["river", "money"]),
         (("A river bank was steep", "A loan bank was closed"), [None, None]),
+        (("bankの川", "bankの金"), [None, None]),
     ],
 )
 def test_where_a_model_reads_both_ways_nothing_else_may_differ(texts, found):

@@ -288,7 +288,7 @@ EMPTY = (
             {},
             "Choosing a word of '?!': got no letters or digits; give a text with a word in it.",
         ),
-        ("The bank", {"word": "mole"}, "found it 0 times; give a word that stands in the text."),
+        ("The bank", {"word": "mole"}, "it is not there; give a word that stands in the text."),
         (
             "The bank",
             {"against": "The bank"},

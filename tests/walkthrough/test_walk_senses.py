@@ -230,17 +230,16 @@ def test_the_depth_at_which_the_sentences_part_is_told(model):
     told = answer(walked.findings)
     same = (
         "“bank” is the same vector in both sentences where it enters "
-        "layer 0, and another where it enters layer 1. L"
+        "layer 0, and another where it enters layer 1."
     )
-    assert told.startswith(same)
+    assert told.startswith("Swapped by itself, L") and told.endswith(same)
+    assert " of the way to its other meaning. What L" in told
     assert " long here, " not in told and " here, " in told and " there, " in told
     walked = probe.walk(
         model, "The river bank", against="The mole under the river bank", word="bank"
     )
     elsewhere = answer(walked.findings)
-    assert elsewhere.startswith(
-        "“bank” is the same token in both sentences, at another position. L"
-    )
+    assert elsewhere.endswith("“bank” is the same token in both sentences, at another position.")
 
 
 TWO = "The old river was by the bank", "The old mole was by the bank"
@@ -309,7 +308,7 @@ def test_a_head_that_was_asked_for_is_followed_in_both_and_a_word_that_stands_in
 ):
     found = probe.walk(model, RIVER, against=MONEY, head=(0, 2))
     assert (found.layer, found.head, because(found.findings)) == (0, 2, "L0H2 was asked for.")
-    assert "L0H2 adds a vector" in answer(found.findings)
+    assert answer(found.findings).startswith("What L0H2 adds has length ")
     assert (
         probe.walk(model, "The mole left the bank to the mole", against="A bank in town").word
         == "bank"

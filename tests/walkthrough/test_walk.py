@@ -302,7 +302,7 @@ EMPTY = (
         (
             "The bank",
             {"against": "A mole", "word": "bank"},
-            "Looking for 'bank' (occurrence 1) in 'A mole': found",
+            "Looking for 'bank' in 'A mole': it is not there; give a word that stands",
         ),
         (
             "The bank",

@@ -372,6 +372,8 @@ def test_what_runs_from_weights_alone_is_refused_in_a_sentence() -> None:
     for run in (
         lambda: probe.certify(model),
         lambda: probe.walk(model, A, word="bank"),
+        lambda: probe.survey(model),
+        lambda: probe.evaluate(model, probe.lexicon.expand("bank").sentences[:48]),
     ):
         with pytest.raises(probe.InputError) as caught:
             run()

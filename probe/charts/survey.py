@@ -42,9 +42,9 @@ WORD_TIPS = tips(
     "share:Q | its gap, of the mean gap | .2f",
 )
 KEPT = {
-    "own": "the word's own order",
-    "others": "order of all other words",
-    "random": "random, as many a layer",
+    "own": "own order",
+    "others": "others' order",
+    "random": "random heads",
 }
 KEPT_TIPS = tips(
     "what:N",

@@ -78,6 +78,20 @@ table
 read("survey_carry_over")
 
 # %% [markdown]
+# ## On natural text
+#
+# How often the meaning is told at the word in sentences that nobody prepared (CoarseWSD-20, five words, not in this repository), with
+# the first four heads of the survey and without them, at the depth chosen on training sentences: with their mean in their place, and with
+# what they wrote in a random sentence. Beside them 20 random sets with as many heads in every layer. Made by `probe evaluate --sentences
+# coarsewsd20 --model smollm2 --without reports/real/survey/smollm2/survey_heads.csv --top 4 --out out`.
+
+# %%
+taken_out = pd.read_csv(kept / "smollm2" / "evaluation_without.csv")
+taken_out = taken_out[taken_out["depth"].isna()]
+FALLS = ["fall", "fall_low", "fall_high", "random_fall", "random_most"]
+taken_out[["word", "kind", "tested", "accuracy", "accuracy_without", *FALLS]]
+
+# %% [markdown]
 # ## Homonyms and polysemes
 
 # %%

@@ -60,10 +60,11 @@ def write_surveys(
         streams[f"{folder}survey_word_heads"] = word_heads(survey.records, survey.depth)
     made = [output.made_by(survey, command) | {"sentences": survey.source} for survey in surveys]
     whole = made[0] if len(made) == 1 else _made_together(made)
-    natural_text = _natural_text(Path(out))
-    if natural_text is not None:
-        whole |= {"without": _heads_taken_out(Path(out))}
-    page = render(surveys, whole, folders, natural_text=natural_text)
+    natural_texts = [_natural_text(Path(out) / folder) for folder in folders]
+    if len(surveys) == 1 and natural_texts[0] is not None:
+        # This manifest takes the place of the evaluation's.
+        whole |= {"without": natural_texts[0]["heads"]}
+    page = render(surveys, whole, folders, natural_texts=natural_texts)
     written = output.write_folder(out, {SURVEY: page}, frames=frames, made=whole, streams=streams)
     return written / SURVEY
 
@@ -112,10 +113,18 @@ def _made_together(made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: value for key, value in made[0].items() if key not in keys} | {"models": models}
 
 
-def _natural_text(folder: Path) -> pd.DataFrame | None:
-    """Accuracy on natural text with heads taken out, where that was measured into the folder."""
+def _natural_text(folder: Path) -> Section | None:
+    """Accuracy on natural text with heads of a model taken out, where that was measured into the
+    folder of its tables: the mean over the words where each was read, beside random sets."""
     path = folder / NATURAL_TEXT
-    return pd.read_csv(path) if path.is_file() else None
+    if not path.is_file():
+        return None
+    frame = pd.read_csv(path)
+    # The depth that was chosen on training sentences differs between words: it has no number.
+    rows = frame[frame["word"].isna() & frame["depth"].isna()].to_dict("records")
+    # Of one word there is no mean over words.
+    rows = rows or frame[frame["depth"].isna()].to_dict("records")
+    return {"rows": rows, "words": frame["word"].nunique(), "heads": _heads_taken_out(folder)}
 
 
 def _heads_taken_out(folder: Path) -> list[str]:
@@ -131,16 +140,16 @@ def render(
     made: Mapping[str, Any],
     folders: Sequence[str],
     *,
-    natural_text: pd.DataFrame | None = None,
+    natural_texts: Sequence[Section | None] | None = None,
 ) -> str:
     """The page as one self-contained HTML file; of the manifest everything but the time is on
-    it."""
+    it. `natural_texts`: of each model what `probe evaluate --without` found, where it did."""
     found = [survey_findings(survey.model_name, survey.frames) for survey in surveys]
     limit = _limit(found)
     models = [
-        _model(number, findings, survey, folder, limit)
-        for number, (findings, survey, folder) in enumerate(
-            zip(found, surveys, folders, strict=True)
+        _model(number, findings, survey, folder, limit) | {"natural": natural_text}
+        for number, (findings, survey, folder, natural_text) in enumerate(
+            zip(found, surveys, folders, natural_texts or [None] * len(found), strict=True)
         )
     ]
     templates = output.environment("survey", "report")
@@ -149,7 +158,6 @@ def render(
         made=made,
         limit=percent(limit),
         compared=[_compared(findings) for findings in found] if len(found) > 1 else [],
-        natural=None if natural_text is None else _natural(natural_text, made["without"]),
         marks=charts.MARKS,
         verdicts=_verdicts(found),
         dictionary=_frames(surveys[0])["survey_columns"].to_dict("records"),
@@ -364,7 +372,7 @@ def _plain(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-# --- several models, natural text -----------------------------------------------------------------
+# --- several models -----------------------------------------------------------------------------
 
 
 def _compared(findings: SurveyFindings) -> Section:
@@ -388,13 +396,6 @@ def _compared(findings: SurveyFindings) -> Section:
         "read": percent(findings.depth / findings.layers),
         "general": "" if pd.isna(findings.general_share) else percent(findings.general_share),
     }
-
-
-def _natural(frame: pd.DataFrame, heads: Sequence[str]) -> Section:
-    """The fall in accuracy where it was read, mean over the words, beside random sets."""
-    # The depth that was chosen on training sentences differs between words: it has no number.
-    rows = frame[frame["word"].isna() & frame["depth"].isna()].to_dict("records")
-    return {"rows": rows, "words": frame["word"].nunique(), "heads": list(heads)}
 
 
 def _downloads(

@@ -149,6 +149,13 @@ def test_natural_text_stands_on_the_page_where_it_was_measured(survey, tmp_path)
     for _ in range(2):  # the second time the manifest is the page's own
         text = one_line(page_of(survey, tmp_path))
         assert "Taken out at the word: L4H1 and L4H2." in text
+        assert (
+            f"On natural text (1 word) the meaning is told at the word in 85.0{NARROW}% of the "
+            f"sentences; in 72.0{NARROW}% when L4H1 and L4H2 write their mean there, a fall of 13.0 "
+            f"points [10.0, 16.0], and 72.0{NARROW}% when these heads write what they wrote in a "
+            "random sentence, a fall of 13.0 points [10.0, 16.0]; random sets of the same layers "
+            "cost 3.0 points at most." in text
+        )
         assert f"their mean85.0{NARROW}%72.0{NARROW}%13.0 [10.0, 16.0]1.03.0" in text.replace(
             " <", "<"
         )
@@ -214,6 +221,19 @@ def test_a_page_that_cannot_be_written_leaves_nothing(survey, tmp_path):
 def two_models(tmp_path_factory, survey):
     other = make_survey(shape=(2, 6), model_name="mini lm", heads={"L0H4": 0.4}, general={})
     return write_surveys([survey, other], tmp_path_factory.mktemp("two"))
+
+
+def test_natural_text_is_of_the_model_in_whose_folder_it_was_measured(two_models, survey, tmp_path):
+    other = replace(survey, model_name="another")
+    (tmp_path / "another").mkdir()
+    row = {"word": None, "kind": "swap", "depth": None, "accuracy": 0.9, "accuracy_without": 0.6}
+    row |= {"fall": 0.3, "fall_low": 0.2, "fall_high": 0.4, "random_sets": 20}
+    found = pd.DataFrame([row | {"random_fall": 0.0, "random_most": 0.01}])
+    found.to_csv(tmp_path / "another" / "evaluation_without.csv", index=False)
+    page = write_surveys([survey, other], tmp_path).read_text(encoding="utf-8")
+    first, second = page.split('<p class="lead">')[1:]
+    assert "On natural text" not in first and f"in 60.0{NARROW}% when these heads" in second
+    assert 'href="another/evaluation_without.csv"' in page
 
 
 def test_two_models_have_a_map_each_and_are_compared_in_counts(two_models):

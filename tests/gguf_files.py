@@ -28,6 +28,28 @@ ARCHITECTURES |= {
     kind: kind
     for kind in ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma", "gemma2", "stablelm", "t5")
 }
+ARCHITECTURES |= {"starcoder2": "starcoder2"}
+# What the converter writes of every text model: the first of these keys that its config has, with
+# the values that the config's class gives to absent ones.
+TEXT_MODEL = {
+    "block_count": ("num_hidden_layers",),
+    "context_length": ("max_position_embeddings",),
+    "embedding_length": ("hidden_size",),
+    "feed_forward_length": ("intermediate_size",),
+    "attention.head_count": ("num_attention_heads",),
+    "attention.head_count_kv": ("num_key_value_heads",),
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps", "norm_eps"),
+    "attention.layer_norm_epsilon": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
+    "attention.key_length": ("head_dim",),
+    "attention.value_length": ("head_dim",),
+    "expert_count": ("num_local_experts", "num_experts"),
+    "expert_used_count": ("num_experts_per_tok",),
+}
+# What it writes, beside or in place of that, of one family.
+Own = Callable[[dict[str, Any]], dict[str, Any]]
+OWN: dict[str, Own] = {
+    "starcoder2": lambda config: {},
+}
 PREFIX = {"gpt2": "transformer.", "bert": "bert.", "gpt_neox": "gpt_neox."}
 SIZES = {  # of GPT-2, and of the others
     "block_count": ("n_layer", "num_hidden_layers"),
@@ -104,6 +126,12 @@ def _metadata(config: dict[str, Any], folder: Path) -> dict[str, Any]:
             "t5.decoder_start_token_id": start
         }
         return metadata | _tokenizer(config, folder)
+    if config["model_type"] in OWN:
+        arch = ARCHITECTURES[config["model_type"]]
+        own = _text_model(config) | OWN[config["model_type"]](config)
+        named = {f"{arch}.{key}": value for key, value in own.items() if value is not None}
+        metadata = {"general.architecture": arch, "general.name": "small"} | named
+        return metadata | _tokenizer(config, folder)
     arch, turned = ARCHITECTURES[config["model_type"]], config["model_type"] == "gpt2"
     named = {key: config[names[not turned]] for key, names in SIZES.items()}
     heads, width = named["attention.head_count"], named["embedding_length"]
@@ -146,6 +174,24 @@ def _metadata(config: dict[str, Any], folder: Path) -> dict[str, Any]:
         f"{arch}.{k}": v for k, v in own.items()
     }
     return metadata | _tokenizer(config, folder)
+
+
+def _text_model(config: dict[str, Any]) -> dict[str, Any]:
+    made = {
+        key: next((config[name] for name in names if config.get(name) is not None), None)
+        for key, names in TEXT_MODEL.items()
+    }
+    rope = config.get("rope_parameters") or {}
+    whole, local = rope.get("full_attention", rope), rope.get("sliding_attention", {})
+    made |= {"rope.freq_base": whole.get("rope_theta")}
+    made |= {"rope.freq_base_swa": local.get("rope_theta")}
+    if whole.get("rope_type") == "yarn":
+        made |= {"rope.scaling.type": "yarn", "rope.scaling.factor": whole["factor"]}
+        original = whole["original_max_position_embeddings"]
+        made |= {"rope.scaling.original_context_length": original}
+        made |= {"rope.scaling.yarn_attn_factor": whole.get("attention_factor")}
+        made |= {f"rope.scaling.yarn_{key}": whole.get(key) for key in ("beta_fast", "beta_slow")}
+    return made
 
 
 def _tokenizer(config: dict[str, Any], folder: Path) -> dict[str, Any]:

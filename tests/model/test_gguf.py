@@ -28,7 +28,7 @@ import probe
 from probe import cli
 from probe.cli import app
 from probe.model import gguf as ours
-from probe.model.architectures import FAMILIES
+from probe.model.architectures import FAMILIES, GGUF_KNOWN
 from probe.model.check import certify
 from probe.model.find import find_packaged
 from probe.model.gguf import open_gguf, read_gguf_config, read_raw_config, read_tensors
@@ -41,6 +41,7 @@ KINDS = tuple(kind for kind, family in FAMILIES.items() if family.gguf)
 READ_TWICE = ("gpt2", "t5", "llama", "qwen2", "qwen3")
 WIDE = {"hidden_size": 32, "intermediate_size": 64}  # rows of whole blocks
 SIZES: dict[str, dict[str, object]] = {
+    "starcoder2": {"sliding_window": None},  # no key tells of one
     "gpt2": {"n_embd": 32, "n_inner": 64},
     "bert": WIDE,
     "gpt_neox": WIDE,
@@ -83,7 +84,7 @@ def pair_of(tmp_path_factory) -> Callable[..., Pair]:
 
     @cache
     def folder(kind: str) -> Path:
-        return make_family(tmp_path_factory.mktemp("gguf") / "folder", kind, **SIZES[kind])
+        return make_family(tmp_path_factory.mktemp("gguf") / "folder", kind, **SIZES.get(kind, {}))
 
     @cache
     def pair(kind: str, stored: Kind = Kind.F32) -> Pair:
@@ -117,7 +118,8 @@ def test_a_file_gives_what_the_folder_gives_that_it_was_made_from(pair_of, kind)
     offset = FAMILIES[kind].offset  # a norm is held as 1 + its weight, rounded
     for name, tensor in made.weights.items():
         true = original.weights[name]
-        assert torch.equal(tensor, true + 1 - 1 if offset and tensor.dim() == 1 else true)
+        gain = offset and tensor.dim() == 1 and name.endswith(".weight")
+        assert torch.equal(tensor, true + 1 - 1 if gain else true)
     changed = {"has_head": False} if kind == "bert" else {}
     assert {**vars(original.config), **changed} == vars(made.config)
     if kind != "bert":
@@ -129,6 +131,16 @@ def test_a_file_gives_what_the_folder_gives_that_it_was_made_from(pair_of, kind)
     for text in (*TEXTS, "She sold 1234 apples, twice!"):
         asked = {"return_offsets_mapping": True, "add_special_tokens": kind == "bert"}
         assert dict(made.tokenizer(text, **asked)) == dict(original.tokenizer(text, **asked))
+
+
+@pytest.mark.parametrize("kind", each_family(*KINDS))
+def test_a_key_without_a_formula_is_refused_in_every_family(pair_of, tmp_path, kind) -> None:
+    family = FAMILIES[kind]
+    key = f"{family.gguf.architecture}.residual_scale"
+    change = keys(**{key.replace(".", "__"): 2.0})
+    file = write_gguf(pair_of(kind).folder, tmp_path / "model.gguf", Kind.F32, change=change)
+    said = f"Cannot load {file}: {key} is 2.0 {KEY}; load a standard {family.name}."
+    assert refusal(file, probe.UnsupportedModel) == said
 
 
 def test_a_mistral_is_a_llama_in_a_file_and_one_with_a_window_is_refused(tmp_path) -> None:
@@ -368,11 +380,7 @@ PLAIN, NORM = "load a standard Llama.", "output_norm"
 TWO_COUNTS = keys(llama__attention__head_count_kv=[2, 2])
 NO_TOKENS = keys(tokenizer__ggml__tokens=None, llama__vocab_size=400)
 THESE = "load one of these or tiny-senses."
-ONLY = (
-    "certified are GPT-2, BERT, T5, GPT-NeoX, Llama, Phi-3, Qwen2, Qwen3, OLMo 2, Gemma 2, Gemma 3, "
-    "Gemma, StableLM (gpt2, bert, t5, "
-    "gptneox, llama, phi3, qwen2, qwen3, olmo2, gemma2, gemma3, gemma, stablelm) only"
-)
+ONLY = f"certified are {GGUF_KNOWN} ({ours.KNOWN}) only"
 KEY = "in its metadata, and no formula for it is certified"
 BIAS = "blk.1.attn_q.bias is not a tensor of the Llama that its metadata describe"
 STRETCHED = "its rotary positions are stretched (rope_freqs.weight), which is not certified"
@@ -550,7 +558,7 @@ def test_absurd_counts_are_refused_before_memory_is_taken(llama, tmp_path) -> No
 def test_the_other_reader_tells_when_the_pairs_of_a_position_stay_as_the_file_holds_them(
     llama, monkeypatch
 ) -> None:
-    monkeypatch.setattr(ours, "_as_in_checkpoint", lambda values, role, config: values)
+    monkeypatch.setattr(ours, "_as_in_checkpoint", lambda values, name, role, config: values)
     assert not readers_agree(probe.load(llama.file), llama.file)
 
 

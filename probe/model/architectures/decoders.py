@@ -315,6 +315,10 @@ GGUF_ROTARY = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "rope.freq_base": "rope_theta",
 }
+GGUF_LAYER_NORM = {
+    "attention.head_count_kv": "num_key_value_heads",
+    "rope.freq_base": "rope_theta",
+}
 
 
 def _norms(q: str, k: str) -> dict[str, tuple[str, str]]:
@@ -384,6 +388,7 @@ PHI3_GGUF = replace(
     QWEN2_GGUF,
     architecture="phi3",
     numbers=GGUF_WINDOW,
+    must=without(GGUF_PLAIN, "attention.sliding_window"),
     unread=(*GGUF_HEAD_SIZES, "rope.scaling.original_context_length"),
 )
 PHI3 = replace(
@@ -696,10 +701,9 @@ STABLELM = replace(
     free_heads=False,
     gguf=GgufKeys(
         "stablelm",
-        {
-            "attention.head_count_kv": "num_key_value_heads",
+        GGUF_LAYER_NORM
+        | {
             "attention.layer_norm_epsilon": "layer_norm_eps",
-            "rope.freq_base": "rope_theta",
             "use_parallel_residual": "use_parallel_residual",
         },
         must=GGUF_PLAIN,
@@ -732,7 +736,13 @@ STARCODER2 = replace(
             "out": ("mlp.c_proj", "d m +"),
         }
     ),
-    gguf=None,
+    # No key of a file holds the window: what is read there has none.
+    gguf=GgufKeys(
+        "starcoder2",
+        GGUF_LAYER_NORM | {"attention.layer_norm_epsilon": "norm_epsilon"},
+        must=GGUF_PLAIN,
+        unread=GGUF_HEAD_SIZES,
+    ),
 )
 ARCEE = replace(
     LLAMA,

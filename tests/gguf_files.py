@@ -28,7 +28,7 @@ ARCHITECTURES |= {
     kind: kind
     for kind in ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma", "gemma2", "stablelm", "t5")
 }
-ARCHITECTURES |= {"starcoder2": "starcoder2"}
+ARCHITECTURES |= {"olmo3": "olmo2"} | {kind: kind for kind in ("starcoder2", "falcon", "bloom")}
 # What the converter writes of every text model: the first of these keys that its config has, with
 # the values that the config's class gives to absent ones.
 TEXT_MODEL = {
@@ -49,8 +49,29 @@ TEXT_MODEL = {
 Own = Callable[[dict[str, Any]], dict[str, Any]]
 OWN: dict[str, Own] = {
     "starcoder2": lambda config: {},
+    "olmo3": lambda config: {
+        "attention.sliding_window": config["sliding_window"],
+        "attention.sliding_window_pattern": [
+            kind == "sliding_attention" for kind in config["layer_types"]
+        ],
+    },
+    "falcon": lambda config: {
+        "context_length": 2048,
+        "tensor_data_layout": "jploski",
+        "feed_forward_length": 4 * config["hidden_size"],
+        "attention.head_count_kv": 1,
+        "rope.freq_base": None,
+    },
+    "bloom": lambda config: {
+        "block_count": config["n_layer"],
+        "context_length": config["seq_length"],
+        "feed_forward_length": 4 * config["hidden_size"],
+        "attention.head_count": config["n_head"],
+        "attention.head_count_kv": config["n_head"],
+    },
 }
-PREFIX = {"gpt2": "transformer.", "bert": "bert.", "gpt_neox": "gpt_neox."}
+PREFIX = {"bert": "bert.", "gpt_neox": "gpt_neox."}
+PREFIX |= dict.fromkeys(("gpt2", "falcon", "bloom"), "transformer.")
 SIZES = {  # of GPT-2, and of the others
     "block_count": ("n_layer", "num_hidden_layers"),
     "context_length": ("n_positions", "max_position_embeddings"),
@@ -252,8 +273,8 @@ def _converted(values: np.ndarray, name: str, config: dict[str, Any]) -> np.ndar
     if ARCHITECTURES[kind] == "llama" and (".q_proj" in name or ".k_proj" in name):
         heads = config["num_attention_heads" if ".q_proj" in name else "num_key_value_heads"]
         return values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
-    if kind == "gpt_neox" and "query_key_value" in name:
-        heads = config["num_attention_heads"]
+    if kind in ("gpt_neox", "bloom") and "query_key_value" in name:
+        heads = config["n_head" if kind == "bloom" else "num_attention_heads"]
         parts = values.reshape(heads, 3, -1, *values.shape[1:])
         return np.concatenate([parts[:, role].reshape(-1, *values.shape[1:]) for role in range(3)])
     return values

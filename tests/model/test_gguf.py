@@ -41,6 +41,8 @@ KINDS = tuple(kind for kind, family in FAMILIES.items() if family.gguf)
 READ_TWICE = ("gpt2", "t5", "llama", "qwen2", "qwen3")
 WIDE = {"hidden_size": 32, "intermediate_size": 64}  # rows of whole blocks
 SIZES: dict[str, dict[str, object]] = {
+    # what the converter writes of all: four times d_model, 2048 tokens
+    "falcon": {"ffn_hidden_size": 128, "max_position_embeddings": 2048},
     "starcoder2": {"sliding_window": None},  # no key tells of one
     "gpt2": {"n_embd": 32, "n_inner": 64},
     "bert": WIDE,
@@ -166,6 +168,53 @@ def test_the_one_size_of_gemma_with_another_number_under_the_root(tmp_path, kind
     for change, scalar in ((None, 8), (large, 4.0)):
         file = write_gguf(folder, tmp_path / "model.gguf", Kind.F32, change=change)
         assert read_raw_config(open_gguf(file))["query_pre_attn_scalar"] == scalar
+
+
+BASE = {"rope_theta": 10000.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "full"),
+    [  # as older converters wrote it, and without a stretch
+        (
+            {"rope__freq_base_swa": None, "rope__scaling__attn_factor": 1.25},
+            {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 10,
+                "attention_factor": 1.25,
+                "beta_fast": 3.0,
+            },
+        ),
+        (
+            dict.fromkeys(
+                f"rope__scaling__{name}"
+                for name in ("type", "factor", "original_context_length", "yarn_beta_fast")
+            ),
+            {},
+        ),
+    ],
+)
+def test_an_olmo_3_is_an_olmo_2_that_says_which_layers_are_local(
+    pair_of, tmp_path, changes, full
+) -> None:
+    change = keys(**{f"olmo2__{name}": value for name, value in changes.items()})
+    file = write_gguf(pair_of("olmo3").folder, tmp_path / "model.gguf", Kind.F32, change=change)
+    raw = read_raw_config(open_gguf(file))
+    assert (raw["model_type"], raw["sliding_window"]) == ("olmo3", 5)
+    assert raw["layer_types"] == ["full_attention", "sliding_attention"]
+    rotary = {"full_attention": BASE | full, "sliding_attention": BASE}
+    assert raw["rope_parameters"] == rotary
+    assert certify(probe.load(file), TEXTS[:1]).ok
+
+
+def test_two_keys_that_say_different_numbers_are_refused(pair_of, tmp_path) -> None:
+    change = keys(olmo2__rope__freq_base_swa=500.0)
+    file = write_gguf(pair_of("olmo3").folder, tmp_path / "model.gguf", Kind.F32, change=change)
+    assert refusal(file) == (
+        f"Cannot load {file}: olmo2.rope.freq_base_swa is 500.0 in its metadata where another key "
+        f"says 10000.0; {CONVERT}"
+    )
 
 
 STORED = (Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1)

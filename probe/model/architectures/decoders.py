@@ -242,6 +242,16 @@ BLOOM = Family(
     embed="word_embeddings",
     embedding_norm="word_embeddings_layernorm",
     final_norm="ln_f",
+    gguf=GgufKeys(
+        "bloom",
+        {
+            "attention.head_count_kv": "num_key_value_heads",
+            "attention.layer_norm_epsilon": "layer_norm_epsilon",
+            "context_length": "seq_length",
+        },
+        must={"attention.causal": (True,)},
+        unread=("feed_forward_length",),
+    ),
 )
 # The first of the line: one head of keys and values, no biases, and one norm for attention and MLP.
 FALCON = Family(
@@ -280,6 +290,12 @@ FALCON = Family(
     ),
     embed="word_embeddings",
     final_norm="ln_f",
+    gguf=GgufKeys(
+        "falcon",
+        {"attention.layer_norm_epsilon": "layer_norm_epsilon"},
+        must=GGUF_PLAIN | {"attention.head_count_kv": (1,)},
+        unread=("tensor_data_layout",),
+    ),
 )
 
 PARTS = {
@@ -315,10 +331,24 @@ GGUF_ROTARY = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "rope.freq_base": "rope_theta",
 }
+GGUF_YARN = {
+    "rope.scaling.type": "rope_type",
+    "rope.scaling.factor": "factor",
+    "rope.scaling.original_context_length": "original_max_position_embeddings",
+    "rope.scaling.attn_factor": "attention_factor",  # of older files, and of newer ones
+    "rope.scaling.yarn_attn_factor": "attention_factor",
+    "rope.scaling.yarn_beta_fast": "beta_fast",
+    "rope.scaling.yarn_beta_slow": "beta_slow",
+}
 GGUF_LAYER_NORM = {
     "attention.head_count_kv": "num_key_value_heads",
     "rope.freq_base": "rope_theta",
 }
+
+
+def _gguf_yarn(place: str) -> dict[str, str]:
+    """Where a config holds the numbers of YaRN."""
+    return {name: f"{place}.{key}" for name, key in GGUF_YARN.items()}
 
 
 def _norms(q: str, k: str) -> dict[str, tuple[str, str]]:
@@ -435,7 +465,28 @@ OLMO3 = replace(
         rotary_base=500000.0,
         local_base=("rope_theta", 500000.0),
     ),
-    gguf=None,
+    gguf=replace(
+        QWEN2_GGUF,
+        architecture="olmo2",
+        told_by="attention.sliding_window",
+        numbers=GGUF_WINDOW
+        | {
+            "rope.freq_base": " ".join(
+                f"rope_parameters.{kind}_attention.rope_theta" for kind in ("full", "sliding")
+            ),
+            "rope.freq_base_swa": "rope_parameters.sliding_attention.rope_theta",
+        }
+        | _gguf_yarn("rope_parameters.full_attention"),
+        layers={
+            "attention.sliding_window_pattern": (
+                "layer_types",
+                "sliding_attention",
+                "full_attention",
+            )
+        },
+        must=without(GGUF_PLAIN, "attention.sliding_window", "rope.scaling.factor")
+        | {"rope.scaling.type": ("yarn",)},
+    ),
 )
 SMOLLM3 = replace(
     LLAMA,

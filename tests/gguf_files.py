@@ -28,7 +28,15 @@ ARCHITECTURES |= {
     kind: kind
     for kind in ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma", "gemma2", "stablelm", "t5")
 }
-ARCHITECTURES |= {"olmo3": "olmo2"} | {kind: kind for kind in ("starcoder2", "falcon", "bloom")}
+ARCHITECTURES |= {"olmo3": "olmo2", "phi": "phi2", "gpt_bigcode": "starcoder"}
+ARCHITECTURES |= {
+    kind: kind
+    for kind in (
+        *("starcoder2", "falcon", "bloom", "smollm3", "arcee", "seed_oss", "ernie4_5", "glm4"),
+        *("nemotron", "jais2"),
+    )
+}
+PERMUTED = ("llama", "smollm3", "arcee")  # by architecture
 # What the converter writes of every text model: the first of these keys that its config has, with
 # the values that the config's class gives to absent ones.
 TEXT_MODEL = {
@@ -49,6 +57,32 @@ TEXT_MODEL = {
 Own = Callable[[dict[str, Any]], dict[str, Any]]
 OWN: dict[str, Own] = {
     "starcoder2": lambda config: {},
+    "seed_oss": lambda config: {},
+    "ernie4_5": lambda config: {},
+    "glm4": lambda config: {"rope.dimension_count": int(_head(config) * 0.5)},
+    "jais2": lambda config: {"rope.dimension_count": _head(config)},
+    "smollm3": lambda config: _llama(config),
+    "arcee": lambda config: _llama(config),
+    "nemotron": lambda config: {
+        "vocab_size": config["vocab_size"],
+        "attention.layer_norm_epsilon": config["norm_eps"],
+        "rope.dimension_count": _head(config) // 2,
+        "rope.scaling.type": "none",
+    },
+    "phi": lambda config: {
+        "feed_forward_length": 4 * config["hidden_size"],
+        "attention.head_count_kv": config["num_attention_heads"],
+        "rope.dimension_count": _head(config) // 2,
+        "rope.freq_base": None,
+    },
+    "gpt_bigcode": lambda config: {
+        "block_count": config["n_layer"],
+        "context_length": config["n_positions"],
+        "embedding_length": config["n_embd"],
+        "feed_forward_length": 4 * config["n_embd"],
+        "attention.head_count": config["n_head"],
+        "attention.head_count_kv": 1,
+    },
     "olmo3": lambda config: {
         "attention.sliding_window": config["sliding_window"],
         "attention.sliding_window_pattern": [
@@ -71,7 +105,7 @@ OWN: dict[str, Own] = {
     },
 }
 PREFIX = {"bert": "bert.", "gpt_neox": "gpt_neox."}
-PREFIX |= dict.fromkeys(("gpt2", "falcon", "bloom"), "transformer.")
+PREFIX |= dict.fromkeys(("gpt2", "falcon", "bloom", "gpt_bigcode"), "transformer.")
 SIZES = {  # of GPT-2, and of the others
     "block_count": ("n_layer", "num_hidden_layers"),
     "context_length": ("n_positions", "max_position_embeddings"),
@@ -197,6 +231,15 @@ def _metadata(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     return metadata | _tokenizer(config, folder)
 
 
+def _head(config: dict[str, Any]) -> int:
+    size: int = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return size
+
+
+def _llama(config: dict[str, Any]) -> dict[str, Any]:
+    return {"vocab_size": config["vocab_size"], "rope.dimension_count": _head(config)}
+
+
 def _text_model(config: dict[str, Any]) -> dict[str, Any]:
     made = {
         key: next((config[name] for name in names if config.get(name) is not None), None)
@@ -268,9 +311,9 @@ def _converted(values: np.ndarray, name: str, config: dict[str, Any]) -> np.ndar
     kind = config["model_type"]
     if kind == "gpt2" and ".c_" in name and values.ndim == 2:
         return values.T
-    if kind.startswith("gemma") and name.endswith("norm.weight"):
+    if kind.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):
         return values + 1
-    if ARCHITECTURES[kind] == "llama" and (".q_proj" in name or ".k_proj" in name):
+    if ARCHITECTURES[kind] in PERMUTED and (".q_proj" in name or ".k_proj" in name):
         heads = config["num_attention_heads" if ".q_proj" in name else "num_key_value_heads"]
         return values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
     if kind in ("gpt_neox", "bloom") and "query_key_value" in name:

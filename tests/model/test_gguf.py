@@ -18,7 +18,7 @@ import pytest
 import torch
 import transformers
 import typer.main
-from families import each_family, make_family
+from families import YARN, each_family, make_family
 from gguf import GGMLQuantizationType as Kind
 from gguf_files import Change, write_gguf
 from safetensors.torch import load_file
@@ -41,8 +41,12 @@ KINDS = tuple(kind for kind, family in FAMILIES.items() if family.gguf)
 READ_TWICE = ("gpt2", "t5", "llama", "qwen2", "qwen3")
 WIDE = {"hidden_size": 32, "intermediate_size": 64}  # rows of whole blocks
 SIZES: dict[str, dict[str, object]] = {
-    # what the converter writes of all: four times d_model, 2048 tokens
+    # what the converter writes of all: four times d_model, 2048 tokens, as many heads
     "falcon": {"ffn_hidden_size": 128, "max_position_embeddings": 2048},
+    "gpt_bigcode": {"n_inner": 112},
+    "phi": {"intermediate_size": 128, "num_key_value_heads": 4},
+    # no key tells which layers are rotated: all but every fourth
+    "smollm3": {"no_rope_layers": None, "num_hidden_layers": 4},
     "starcoder2": {"sliding_window": None},  # no key tells of one
     "gpt2": {"n_embd": 32, "n_inner": 64},
     "bert": WIDE,
@@ -206,6 +210,32 @@ def test_an_olmo_3_is_an_olmo_2_that_says_which_layers_are_local(
     rotary = {"full_attention": BASE | full, "sliding_attention": BASE}
     assert raw["rope_parameters"] == rotary
     assert certify(probe.load(file), TEXTS[:1]).ok
+
+
+def test_an_arcee_whose_positions_are_stretched_is_read_as_its_folder(tmp_path) -> None:
+    folder = make_family(tmp_path / "arcee", "arcee", rope_parameters=YARN)
+    file = write_gguf(folder, tmp_path / "model.gguf", Kind.F32)
+    made, original = probe.load(file), probe.load(folder)
+    assert made.config.positions.rope_scaling.kind == "yarn"
+    assert made.config == original.config and torch.equal(logits(made), logits(original))
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("falcon", "falcon.attention.head_count_kv", 8),
+        ("gpt_bigcode", "starcoder.attention.head_count_kv", 4),
+        ("starcoder2", "starcoder2.attention.sliding_window", 4096),
+        ("glm4", "glm4.rope.scaling.type", "yarn"),
+    ],
+)
+def test_what_a_family_is_not_certified_with_is_refused(
+    pair_of, tmp_path, kind, key, value
+) -> None:
+    change = keys(**{key.replace(".", "__"): value})
+    file = write_gguf(pair_of(kind).folder, tmp_path / "model.gguf", Kind.F32, change=change)
+    said = f"{key} is {value!r} {KEY}; load a standard {FAMILIES[kind].name}."
+    assert refusal(file, probe.UnsupportedModel) == f"Cannot load {file}: {said}"
 
 
 def test_two_keys_that_say_different_numbers_are_refused(pair_of, tmp_path) -> None:

@@ -340,6 +340,7 @@ GGUF_YARN = {
     "rope.scaling.yarn_beta_fast": "beta_fast",
     "rope.scaling.yarn_beta_slow": "beta_slow",
 }
+GGUF_STRETCHED = without(GGUF_PLAIN, "rope.scaling.factor") | {"rope.scaling.type": ("yarn",)}
 GGUF_LAYER_NORM = {
     "attention.head_count_kv": "num_key_value_heads",
     "rope.freq_base": "rope_theta",
@@ -356,6 +357,13 @@ def _norms(q: str, k: str) -> dict[str, tuple[str, str]]:
     return {"norm_q": ("self_attn.q_norm", q), "norm_k": ("self_attn.k_norm", k)}
 
 
+LLAMA_GGUF = GgufKeys(
+    "llama",
+    GGUF_ROTARY,
+    must=GGUF_PLAIN,
+    unread=(*GGUF_HEAD_SIZES, "tensor_data_layout"),
+    interleaved=("q", "k"),
+)
 LLAMA = Family(
     "Llama",
     "decoder",
@@ -377,13 +385,7 @@ LLAMA = Family(
     final_norm="norm",
     free_heads=True,
     ignored=("*.rotary_emb.inv_freq",),
-    gguf=GgufKeys(
-        "llama",
-        GGUF_ROTARY,
-        must=GGUF_PLAIN,
-        unread=(*GGUF_HEAD_SIZES, "tensor_data_layout"),
-        interleaved=("q", "k"),
-    ),
+    gguf=LLAMA_GGUF,
 )
 MISTRAL = replace(
     LLAMA,
@@ -484,8 +486,7 @@ OLMO3 = replace(
                 "full_attention",
             )
         },
-        must=without(GGUF_PLAIN, "attention.sliding_window", "rope.scaling.factor")
-        | {"rope.scaling.type": ("yarn",)},
+        must=without(GGUF_STRETCHED, "attention.sliding_window"),
     ),
 )
 SMOLLM3 = replace(
@@ -504,7 +505,7 @@ SMOLLM3 = replace(
         rotated=("no_rope_layers", ("no_rope_layer_interval", 4)),
     ),
     free_heads=False,
-    gguf=None,
+    gguf=replace(LLAMA_GGUF, architecture="smollm3"),
 )
 # Files hold experts one by one; Hugging Face's classes stack them.
 STACKED = {
@@ -731,6 +732,12 @@ PHI = Family(
     final_norm="final_layernorm",
     head_bias="lm_head.bias",
     ignored=LLAMA.ignored,
+    gguf=GgufKeys(
+        "phi2",
+        GGUF_LAYER_NORM | {"attention.layer_norm_epsilon": "layer_norm_eps"},
+        must=GGUF_PLAIN,
+        unread=GGUF_HEAD_SIZES,
+    ),
 )
 STABLELM = replace(
     LLAMA,
@@ -802,7 +809,12 @@ ARCEE = replace(
     keys=replace(LLAMA.keys, epsilon=("rms_norm_eps", 1e-5), activation=("hidden_act", "relu2")),
     gated=False,
     attentions=causal(without(PARTS, "gate", "up") | {"in": ("mlp.up_proj", "m d")}),
-    gguf=None,
+    gguf=replace(
+        LLAMA_GGUF,
+        architecture="arcee",
+        numbers=GGUF_ROTARY | _gguf_yarn("rope_scaling"),
+        must=GGUF_STRETCHED,
+    ),
 )
 SEED_OSS = replace(
     LLAMA,
@@ -814,7 +826,7 @@ SEED_OSS = replace(
         must={"attention_bias": (True,), "attention_out_bias": (False,), "mlp_bias": (False,)},
     ),
     attentions=QWEN2.attentions,
-    gguf=None,
+    gguf=replace(QWEN2_GGUF, architecture="seed_oss"),
 )
 ERNIE45 = replace(
     LLAMA,
@@ -829,7 +841,7 @@ ERNIE45 = replace(
     ),
     interleaved=True,
     in_float32=("norm", "rotation", "softmax"),
-    gguf=None,
+    gguf=replace(QWEN2_GGUF, architecture="ernie4_5"),
 )
 GLM = replace(
     LLAMA,
@@ -850,6 +862,7 @@ GLM = replace(
         | {role: (PARTS[role][0], f"{PARTS[role][1]} +") for role in "qkv"}
         | {"gate_up": ("mlp.gate_up_proj", "2m d")}
     ),
+    # The converter reads neither its epsilon nor its context: what a file says of them is not so.
     gguf=None,
 )
 GLM4 = replace(
@@ -866,6 +879,7 @@ GLM4 = replace(
         WRITE_REPLACEMENTS,
         read=WRITTEN,
     ),
+    gguf=replace(QWEN2_GGUF, architecture="glm4"),
 )
 NEMOTRON = replace(
     LLAMA,
@@ -882,7 +896,13 @@ NEMOTRON = replace(
     gated=False,
     in_float32=("softmax",),
     attentions=causal(without(PARTS, "gate", "up") | BIASED_NORMS | {"in": ("mlp.up_proj", "m d")}),
-    gguf=None,
+    gguf=GgufKeys(
+        "nemotron",
+        GGUF_LAYER_NORM
+        | {f"attention.layer_norm_{rms}epsilon": "norm_eps" for rms in ("", "rms_")},
+        must=GGUF_PLAIN,
+        unread=GGUF_HEAD_SIZES,
+    ),
 )
 JAIS2 = replace(
     NEMOTRON,
@@ -900,6 +920,12 @@ JAIS2 = replace(
             role: (name, shape if shape.endswith("+") else f"{shape} +")
             for role, (name, shape) in NEMOTRON.attentions[0].parts.items()
         }
+    ),
+    gguf=GgufKeys(
+        "jais2",
+        GGUF_LAYER_NORM | {"attention.layer_norm_epsilon": "layer_norm_eps"},
+        must=GGUF_PLAIN,
+        unread=GGUF_HEAD_SIZES,
     ),
 )
 GPT_BIGCODE = replace(
@@ -931,7 +957,11 @@ GPT_BIGCODE = replace(
         fused="by role",
         layers="h.{}.",
     ),
-    gguf=None,
+    gguf=GgufKeys(
+        "starcoder",
+        {"attention.layer_norm_epsilon": "layer_norm_epsilon"},
+        must={"attention.causal": (True,), "attention.head_count_kv": (1,)},
+    ),
 )
 GEMMA = replace(
     LLAMA,

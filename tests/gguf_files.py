@@ -7,6 +7,7 @@ norms.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -29,11 +30,12 @@ ARCHITECTURES |= {
     for kind in ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma", "gemma2", "stablelm", "t5")
 }
 ARCHITECTURES |= {"olmo3": "olmo2", "phi": "phi2", "gpt_bigcode": "starcoder"}
+ARCHITECTURES |= {"mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
 ARCHITECTURES |= {
     kind: kind
     for kind in (
         *("starcoder2", "falcon", "bloom", "smollm3", "arcee", "seed_oss", "ernie4_5", "glm4"),
-        *("nemotron", "jais2"),
+        *("nemotron", "jais2", "olmoe"),
     )
 }
 PERMUTED = ("llama", "smollm3", "arcee")  # by architecture
@@ -63,6 +65,13 @@ OWN: dict[str, Own] = {
     "jais2": lambda config: {"rope.dimension_count": _head(config)},
     "smollm3": lambda config: _llama(config),
     "arcee": lambda config: _llama(config),
+    "mixtral": lambda config: _llama(config),
+    "olmoe": lambda config: {"attention.layer_norm_rms_epsilon": 1e-5},
+    "qwen2_moe": lambda config: {
+        "expert_feed_forward_length": config["moe_intermediate_size"],
+        "expert_shared_feed_forward_length": config["shared_expert_intermediate_size"],
+    },
+    "qwen3_moe": lambda config: {"expert_feed_forward_length": config["moe_intermediate_size"]},
     "nemotron": lambda config: {
         "vocab_size": config["vocab_size"],
         "attention.layer_norm_epsilon": config["norm_eps"],
@@ -292,8 +301,8 @@ def _tensors(config: dict[str, Any], folder: Path) -> dict[str, np.ndarray]:
     kind = config["model_type"]
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == ARCHITECTURES[kind])
     names = gguf.get_tensor_name_map(arch, 8)
-    made = {}
-    for name, values in load_file(folder / "model.safetensors").items():
+    made: dict[str, np.ndarray] = {}
+    for name, values in _with_experts_stacked(load_file(folder / "model.safetensors")).items():
         prefix = PREFIX.get(kind, "model.")
         plain = name.removeprefix(prefix)
         base, ending = plain.rsplit(".", 1)
@@ -305,6 +314,22 @@ def _tensors(config: dict[str, Any], folder: Path) -> dict[str, np.ndarray]:
         assert theirs is not None, name
         made[f"{theirs}.{ending}"] = _converted(values, plain, config)
     return made
+
+
+def _with_experts_stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """All experts of a layer in one tensor, by their name without a number."""
+    made: dict[str, Any] = {}
+    for name, values in sorted(tensors.items(), key=lambda item: _expert_of(item[0])):
+        if _expert_of(name) < 0:
+            made[name] = values
+        else:
+            made.setdefault(re.sub(r"\.experts\.\d+", ".experts", name), []).append(values)
+    return {name: np.stack(v) if isinstance(v, list) else v for name, v in made.items()}
+
+
+def _expert_of(name: str) -> int:
+    found = re.search(r"\.experts\.(\d+)\.", name)
+    return int(found[1]) if found else -1
 
 
 def _converted(values: np.ndarray, name: str, config: dict[str, Any]) -> np.ndarray:

@@ -227,6 +227,7 @@ def test_an_arcee_whose_positions_are_stretched_is_read_as_its_folder(tmp_path) 
         ("gpt_bigcode", "starcoder.attention.head_count_kv", 4),
         ("starcoder2", "starcoder2.attention.sliding_window", 4096),
         ("glm4", "glm4.rope.scaling.type", "yarn"),
+        ("qwen2", "qwen2.expert_count", 8),
     ],
 )
 def test_what_a_family_is_not_certified_with_is_refused(
@@ -490,6 +491,16 @@ WRONG = [  # what is changed, what is said of it, and the next step
         CONVERT,
     ),
     (TWO_COUNTS, "llama.attention.head_count_kv is no single number or word", CONVERT),
+    (  # a llama with experts is a Mixtral
+        keys(llama__expert_count=8),
+        "num_experts_per_tok is None in its config",
+        "give a whole number of at least 1.",
+    ),
+    (
+        keys(llama__expert_count=10**9, llama__expert_used_count=2),
+        "its metadata promise 1000000000 experts and its tensors hold 0",
+        COPY,
+    ),
     (
         keys(llama__rope__dimension_count=4),
         "its rope.dimension_count is 4 where a head has 8 dimensions",
@@ -516,7 +527,6 @@ NOT_COVERED = [
         f"its general.architecture is 'mamba', and {ONLY}",
         THESE,
     ),
-    (keys(llama__expert_count=8), f"llama.expert_count is 8 {KEY}", PLAIN),
     (keys(llama__rope__scaling__type="yarn"), f"llama.rope.scaling.type is 'yarn' {KEY}", PLAIN),
     (keys(llama__logit_scale=0.5), f"llama.logit_scale is 0.5 {KEY}", PLAIN),
     (

@@ -340,6 +340,7 @@ GGUF_YARN = {
     "rope.scaling.yarn_beta_fast": "beta_fast",
     "rope.scaling.yarn_beta_slow": "beta_slow",
 }
+GGUF_ROUTED = without(GGUF_PLAIN, "expert_count", "expert_used_count")
 GGUF_STRETCHED = without(GGUF_PLAIN, "rope.scaling.factor") | {"rope.scaling.type": ("yarn",)}
 GGUF_LAYER_NORM = {
     "attention.head_count_kv": "num_key_value_heads",
@@ -350,6 +351,11 @@ GGUF_LAYER_NORM = {
 def _gguf_yarn(place: str) -> dict[str, str]:
     """Where a config holds the numbers of YaRN."""
     return {name: f"{place}.{key}" for name, key in GGUF_YARN.items()}
+
+
+def _gguf_experts(count: str) -> dict[str, str]:
+    """Where a config holds how many experts there are, and how many a token is given to."""
+    return {"expert_count": count, "expert_used_count": "num_experts_per_tok"}
 
 
 def _norms(q: str, k: str) -> dict[str, tuple[str, str]]:
@@ -541,6 +547,12 @@ MIXTRAL = replace(
             "expert_out": ("block_sparse_moe.experts.{}.w2", "d m"),
         }
     ),
+    gguf=replace(
+        LLAMA_GGUF,
+        told_by="expert_count",
+        numbers=GGUF_ROTARY | _gguf_experts("num_local_experts"),
+        must=GGUF_ROUTED,
+    ),
 )
 EVERY_LAYER_ROUTED: dict[str, tuple[Any, ...]] = {
     "decoder_sparse_step": (1,),
@@ -574,7 +586,18 @@ QWEN2_MOE = replace(
             "shared_out": ("mlp.shared_expert.down_proj", "d s"),
         }
     ),
-    gguf=None,
+    gguf=replace(
+        QWEN2_GGUF,
+        architecture="qwen2moe",
+        numbers=GGUF_ROTARY
+        | _gguf_experts("num_experts")
+        | {
+            "feed_forward_length": "intermediate_size",
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+        },
+        must=GGUF_ROUTED,
+    ),
 )
 QWEN3_MOE = replace(
     QWEN3,
@@ -588,7 +611,20 @@ QWEN3_MOE = replace(
     routed=Routed(EXPERTS, normed=("norm_topk_prob", False), stacked=STACKED),
     in_float32=MIXTRAL.in_float32,
     attentions=causal(ROUTED | _norms("e", "e")),
-    gguf=None,
+    # No key tells that the shares of the chosen experts are divided by their sum, as in all that are
+    # published.
+    gguf=replace(
+        QWEN2_GGUF,
+        architecture="qwen3moe",
+        numbers=GGUF_ROTARY
+        | _gguf_experts("num_experts")
+        | {
+            "feed_forward_length": "intermediate_size",
+            "expert_feed_forward_length": "moe_intermediate_size",
+        },
+        must=GGUF_ROUTED,
+        settings={"norm_topk_prob": True},
+    ),
 )
 OLMOE = replace(
     LLAMA,
@@ -603,7 +639,12 @@ OLMOE = replace(
     in_float32=MIXTRAL.in_float32,
     free_heads=False,
     attentions=causal(ROUTED | _norms("h", "g")),
-    gguf=None,
+    gguf=replace(
+        QWEN2_GGUF,
+        architecture="olmoe",
+        numbers=GGUF_ROTARY | _gguf_experts("num_experts"),
+        must=GGUF_ROUTED,
+    ),
 )
 FLEX_OLMO = replace(
     OLMO2,

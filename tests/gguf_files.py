@@ -35,7 +35,7 @@ ARCHITECTURES |= {
     kind: kind
     for kind in (
         *("starcoder2", "falcon", "bloom", "smollm3", "arcee", "seed_oss", "ernie4_5", "glm4"),
-        *("nemotron", "jais2", "olmoe"),
+        *("nemotron", "jais2", "olmoe", "lfm2"),
     )
 }
 PERMUTED = ("llama", "smollm3", "arcee")  # by architecture
@@ -66,6 +66,15 @@ OWN: dict[str, Own] = {
     "smollm3": lambda config: _llama(config),
     "arcee": lambda config: _llama(config),
     "mixtral": lambda config: _llama(config),
+    "lfm2": lambda config: {
+        "vocab_size": config["vocab_size"],
+        "shortconv.l_cache": config["conv_L_cache"],
+        "feed_forward_length": _rounded(config),
+        "attention.head_count_kv": [
+            0 if kind == "conv" else config["num_key_value_heads"]
+            for kind in config["layer_types"]
+        ],
+    },
     "olmoe": lambda config: {"attention.layer_norm_rms_epsilon": 1e-5},
     "qwen2_moe": lambda config: {
         "expert_feed_forward_length": config["moe_intermediate_size"],
@@ -249,6 +258,12 @@ def _llama(config: dict[str, Any]) -> dict[str, Any]:
     return {"vocab_size": config["vocab_size"], "rope.dimension_count": _head(config)}
 
 
+def _rounded(config: dict[str, Any]) -> int:
+    """LFM2's width: two thirds of what is stated, a multiple of a number."""
+    multiple: int = config["block_multiple_of"]
+    return -(-(2 * config["intermediate_size"] // 3) // multiple) * multiple
+
+
 def _text_model(config: dict[str, Any]) -> dict[str, Any]:
     made = {
         key: next((config[name] for name in names if config.get(name) is not None), None)
@@ -334,6 +349,8 @@ def _expert_of(name: str) -> int:
 
 def _converted(values: np.ndarray, name: str, config: dict[str, Any]) -> np.ndarray:
     kind = config["model_type"]
+    if name.endswith("conv.conv.weight"):
+        return values.squeeze(1)
     if kind == "gpt2" and ".c_" in name and values.ndim == 2:
         return values.T
     if kind.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):

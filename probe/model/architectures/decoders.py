@@ -611,8 +611,8 @@ QWEN3_MOE = replace(
     routed=Routed(EXPERTS, normed=("norm_topk_prob", False), stacked=STACKED),
     in_float32=MIXTRAL.in_float32,
     attentions=causal(ROUTED | _norms("e", "e")),
-    # No key tells that the shares of the chosen experts are divided by their sum, as in all that are
-    # published.
+    # No key tells that the shares of the chosen experts are divided by their sum: those who read such
+    # files do it to all.
     gguf=replace(
         QWEN2_GGUF,
         architecture="qwen3moe",
@@ -708,7 +708,14 @@ LFM2 = replace(
         ),
     ),
     final_norm="embedding_norm",
-    gguf=None,
+    gguf=replace(
+        QWEN2_GGUF,
+        architecture="lfm2",
+        numbers=GGUF_ROTARY
+        | {"attention.layer_norm_rms_epsilon": "norm_eps", "shortconv.l_cache": "conv_L_cache"},
+        layers={"attention.head_count_kv": ("layer_types", "full_attention", "conv")},
+        settings={"block_auto_adjust_ff_dim": False},  # a file has the width that comes of it
+    ),
 )
 GPT_OSS = replace(
     LLAMA,

@@ -30,6 +30,7 @@ ARCHITECTURES |= {
     for kind in ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma", "gemma2", "stablelm", "t5")
 }
 ARCHITECTURES |= {"olmo3": "olmo2", "phi": "phi2", "gpt_bigcode": "starcoder"}
+ARCHITECTURES |= {"distilbert": "bert", "roberta": "bert", "mt5": "t5"}
 ARCHITECTURES |= {"mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
 ARCHITECTURES |= {
     kind: kind
@@ -42,11 +43,11 @@ PERMUTED = ("llama", "smollm3", "arcee")  # by architecture
 # What the converter writes of every text model: the first of these keys that its config has, with
 # the values that the config's class gives to absent ones.
 TEXT_MODEL = {
-    "block_count": ("num_hidden_layers",),
-    "context_length": ("max_position_embeddings",),
-    "embedding_length": ("hidden_size",),
-    "feed_forward_length": ("intermediate_size",),
-    "attention.head_count": ("num_attention_heads",),
+    "block_count": ("n_layers", "num_hidden_layers", "n_layer"),
+    "context_length": ("max_position_embeddings", "n_positions"),
+    "embedding_length": ("hidden_size", "n_embd", "dim"),
+    "feed_forward_length": ("intermediate_size", "n_inner", "hidden_dim"),
+    "attention.head_count": ("num_attention_heads", "n_head", "n_heads"),
     "attention.head_count_kv": ("num_key_value_heads",),
     "attention.layer_norm_rms_epsilon": ("rms_norm_eps", "norm_eps"),
     "attention.layer_norm_epsilon": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
@@ -56,10 +57,14 @@ TEXT_MODEL = {
     "expert_used_count": ("num_experts_per_tok",),
 }
 # What it writes, beside or in place of that, of one family.
+ENCODER = {"attention.causal": False, "pooling_type": 1}
 Own = Callable[[dict[str, Any]], dict[str, Any]]
 OWN: dict[str, Own] = {
     "starcoder2": lambda config: {},
     "seed_oss": lambda config: {},
+    "distilbert": lambda config: ENCODER | {"attention.layer_norm_epsilon": 1e-12},
+    "roberta": lambda config: ENCODER
+    | {"context_length": config["max_position_embeddings"] - _first_row(config)},
     "ernie4_5": lambda config: {},
     "glm4": lambda config: {"rope.dimension_count": int(_head(config) * 0.5)},
     "jais2": lambda config: {"rope.dimension_count": _head(config)},
@@ -94,11 +99,7 @@ OWN: dict[str, Own] = {
         "rope.freq_base": None,
     },
     "gpt_bigcode": lambda config: {
-        "block_count": config["n_layer"],
-        "context_length": config["n_positions"],
-        "embedding_length": config["n_embd"],
         "feed_forward_length": 4 * config["n_embd"],
-        "attention.head_count": config["n_head"],
         "attention.head_count_kv": 1,
     },
     "olmo3": lambda config: {
@@ -115,14 +116,12 @@ OWN: dict[str, Own] = {
         "rope.freq_base": None,
     },
     "bloom": lambda config: {
-        "block_count": config["n_layer"],
         "context_length": config["seq_length"],
         "feed_forward_length": 4 * config["hidden_size"],
-        "attention.head_count": config["n_head"],
         "attention.head_count_kv": config["n_head"],
     },
 }
-PREFIX = {"bert": "bert.", "gpt_neox": "gpt_neox."}
+PREFIX = {kind: f"{kind}." for kind in ("bert", "gpt_neox", "distilbert", "roberta")}
 PREFIX |= dict.fromkeys(("gpt2", "falcon", "bloom", "gpt_bigcode"), "transformer.")
 SIZES = {  # of GPT-2, and of the others
     "block_count": ("n_layer", "num_hidden_layers"),
@@ -172,7 +171,7 @@ def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = 
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    if config["model_type"] in ("bert", "t5"):  # its tokenizer is of a kind that nobody converts
+    if ARCHITECTURES[config["model_type"]] in ("bert", "t5"):  # its tokenizer is of a kind that nobody converts
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(folder / name, file.parent)
     return file
@@ -192,7 +191,7 @@ def _add(writer: gguf.GGUFWriter, name: str, value: object) -> None:
 
 
 def _metadata(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    if config["model_type"] == "t5":
+    if ARCHITECTURES[config["model_type"]] == "t5":
         start = config.get("decoder_start_token_id", config["pad_token_id"])
         metadata = {"general.architecture": "t5", "general.name": "small", "t5.context_length": 512}
         metadata |= {f"t5.{key}": config[name] for key, name in T5.items()} | {
@@ -247,6 +246,12 @@ def _metadata(config: dict[str, Any], folder: Path) -> dict[str, Any]:
         f"{arch}.{k}": v for k, v in own.items()
     }
     return metadata | _tokenizer(config, folder)
+
+
+def _first_row(config: dict[str, Any]) -> int:
+    """RoBERTa's first token's, in front of which its position table is cut."""
+    row: int = config["pad_token_id"] + 1
+    return row
 
 
 def _head(config: dict[str, Any]) -> int:
@@ -321,7 +326,7 @@ def _tensors(config: dict[str, Any], folder: Path) -> dict[str, np.ndarray]:
         prefix = PREFIX.get(kind, "model.")
         plain = name.removeprefix(prefix)
         base, ending = plain.rsplit(".", 1)
-        if base.startswith("cls.") or (
+        if base.startswith(("cls.", "vocab_", "pooler.")) or (
             plain.startswith("lm_head") and config.get("tie_word_embeddings")
         ):
             continue
@@ -349,6 +354,8 @@ def _expert_of(name: str) -> int:
 
 def _converted(values: np.ndarray, name: str, config: dict[str, Any]) -> np.ndarray:
     kind = config["model_type"]
+    if kind == "roberta" and name == "embeddings.position_embeddings.weight":
+        return values[_first_row(config) :]
     if name.endswith("conv.conv.weight"):
         return values.squeeze(1)
     if kind == "gpt2" and ".c_" in name and values.ndim == 2:

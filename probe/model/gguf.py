@@ -272,6 +272,8 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
         "pad_token_id": opened.metadata.get("tokenizer.ggml.padding_token_id"),
         **keys.settings,
     }
+    for name, told in keys.by_tensor.items():
+        raw |= told if name in opened.tensors else {}
     sizes = family.keys.sizes
     numbers = {
         theirs: sizes[ours]
@@ -326,7 +328,7 @@ def _put(raw: dict[str, Any], place: str, value: object) -> Any:
 
 
 def _family(opened: GgufFile) -> tuple[str, Family]:
-    """The row of the file's architecture: the one that is told by a key of the file, where one
+    """The row of the file's architecture: the one that is told by what the file has, where one
     is."""
     named = opened.metadata.get("general.architecture")
     rows = [
@@ -335,7 +337,11 @@ def _family(opened: GgufFile) -> tuple[str, Family]:
         if family.gguf and family.gguf.architecture == named
     ]
     for kind, family, told_by in sorted(rows, key=lambda row: not row[2]):
-        if not told_by or opened.metadata.get(f"{named}.{told_by}"):
+        if (
+            not told_by
+            or told_by in opened.tensors
+            or opened.metadata.get(f"{named}.{told_by}")
+        ):
             return kind, family
     certified = f"certified are {GGUF_KNOWN} ({KNOWN}) only"
     problem = f"its general.architecture is {str(named)[:40]!r}, and {certified}"

@@ -21,8 +21,8 @@ import typer.main
 from families import YARN, each_family, make_family
 from gguf import GGMLQuantizationType as Kind
 from gguf_files import Change, write_gguf
-from safetensors.torch import load_file
-from test_load import refusal
+from safetensors.torch import load_file, save_file
+from test_load import edit_config, refusal
 
 import probe
 from probe import cli
@@ -39,6 +39,7 @@ TEXTS = ["The mole dug under the river bank.", "A red apple fell."]
 KINDS = tuple(kind for kind, family in FAMILIES.items() if family.gguf)
 # transformers has a reader of its own for these, by which ours is held.
 READ_TWICE = ("gpt2", "t5", "llama", "qwen2", "qwen3")
+HEADS = ("cls.", "vocab_")  # of encoders, which no file has
 WIDE = {"hidden_size": 32, "intermediate_size": 64}  # rows of whole blocks
 SIZES: dict[str, dict[str, object]] = {
     # what the converter writes of all: four times d_model, 2048 tokens, as many heads
@@ -120,22 +121,23 @@ def logits(model) -> torch.Tensor:
 def test_a_file_gives_what_the_folder_gives_that_it_was_made_from(pair_of, kind) -> None:
     pair = pair_of(kind)
     original, made = pair.original, pair.made
-    assert made.weights.keys() == {n for n in original.weights if not n.startswith("cls.")}
+    assert made.weights.keys() == {n for n in original.weights if not n.startswith(HEADS)}
     offset = FAMILIES[kind].offset  # a norm is held as 1 + its weight, rounded
     for name, tensor in made.weights.items():
         true = original.weights[name]
         gain = offset and tensor.dim() == 1 and name.endswith(".weight")
         assert torch.equal(tensor, true + 1 - 1 if gain else true)
-    changed = {"has_head": False} if kind == "bert" else {}
+    encodes = FAMILIES[kind].kind == "encoder"
+    changed = {"has_head": False} if encodes else {}
     assert {**vars(original.config), **changed} == vars(made.config)
-    if kind != "bert":
+    if not encodes:
         torch.testing.assert_close(
             logits(made), logits(original), rtol=0, atol=1e-4 if offset else 0
         )
     certificate = certify(made, TEXTS).require()
     assert len(certificate.rows) > 20
     for text in (*TEXTS, "She sold 1234 apples, twice!"):
-        asked = {"return_offsets_mapping": True, "add_special_tokens": kind == "bert"}
+        asked = {"return_offsets_mapping": True, "add_special_tokens": encodes}
         assert dict(made.tokenizer(text, **asked)) == dict(original.tokenizer(text, **asked))
 
 
@@ -161,6 +163,31 @@ def test_a_mistral_is_a_llama_in_a_file_and_one_with_a_window_is_refused(tmp_pat
     file = write_gguf(folder, tmp_path / "local.gguf", Kind.F32)
     said = f"Cannot load {file}: llama.attention.sliding_window is 5 {KEY}; {PLAIN}"
     assert refusal(file, probe.UnsupportedModel) == said
+
+
+def test_a_roberta_is_a_bert_in_a_file_without_the_rows_that_no_token_uses(tmp_path) -> None:
+    folder = make_family(tmp_path / "folder", "roberta", architecture="RobertaModel")
+    made = probe.load(write_gguf(folder, tmp_path / "made" / "model.gguf", Kind.F32))
+    original = probe.load(folder)
+    assert (made.config.architecture, original.config.architecture) == ("bert", "roberta")
+    ids = torch.tensor([[7, 30, 99, 5, 260]])
+    with torch.no_grad():
+        ends = [m.bridge.original_model.base_model(input_ids=ids)[0] for m in (made, original)]
+    assert torch.equal(*ends) and certify(made, TEXTS[:1]).ok
+
+
+@pytest.mark.parametrize("kind", ["t5", "mt5"])
+def test_gates_make_a_t5_of_the_newer_kind_which_an_mt5_is(tmp_path, kind) -> None:
+    """Gated, with an unembedding of its own, whose logits are not scaled."""
+    gates = {"feed_forward_proj": "gated-gelu", "relative_attention_max_distance": 128}
+    folder = make_family(tmp_path / "folder", kind, **gates)
+    edit_config(folder, tie_word_embeddings=False, scale_decoder_outputs=None)
+    tensors = load_file(folder / "model.safetensors")
+    head = torch.randn(400, 28, generator=torch.Generator().manual_seed(0))
+    save_file(tensors | {"lm_head.weight": head}, folder / "model.safetensors", {"format": "pt"})
+    made = probe.load(write_gguf(folder, tmp_path / "made" / "model.gguf", Kind.F32))
+    assert (made.config.architecture, made.config.gated, made.config.tied) == ("t5", True, False)
+    assert torch.equal(logits(made), logits(probe.load(folder))) and certify(made, TEXTS[:1]).ok
 
 
 @pytest.mark.parametrize(("kind", "layers"), [("gemma2", 46), ("gemma3_text", 62)])

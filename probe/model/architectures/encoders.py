@@ -70,6 +70,7 @@ BERT = Family(
     gguf=GgufKeys(
         "bert",
         {"attention.layer_norm_epsilon": "layer_norm_eps"},
+        told_by="token_types.weight",
         must={"attention.causal": (False,)},
         unread=("pooling_type",),
     ),
@@ -143,7 +144,12 @@ DISTILBERT = replace(
     head_bias="vocab_projector.bias",
     ignored=("embeddings.position_ids",),
     adapter="by the row",
-    gguf=None,
+    gguf=GgufKeys(
+        "bert",
+        {},
+        must={"attention.causal": (False,), "attention.layer_norm_epsilon": (1e-12,)},
+        unread=("pooling_type",),
+    ),
 )
 
 _NO_BIASES: dict[str, tuple[Any, ...]] = {
@@ -323,6 +329,7 @@ T5 = Family(
             "decoder_start_token_id": "decoder_start_token_id",
         },
         unread=("attention.value_length", "attention.layer_norm_rms_epsilon"),
+        by_tensor={"enc.blk.0.ffn_gate.weight": {"feed_forward_proj": "gated-gelu"}},
     ),
 )
 

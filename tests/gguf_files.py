@@ -161,7 +161,7 @@ def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = 
     for name, values in tensors.items():
         values = np.ascontiguousarray(values)
         in_blocks = (
-            values.ndim == 2 and values.shape[-1] % 32 == 0
+            values.ndim > 1 and values.shape[-1] % 32 == 0
         )  # T5's table of position biases is not
         if in_blocks and kind != Kind.F32:
             writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)

@@ -39,6 +39,7 @@ TEXTS = ["The mole dug under the river bank.", "A red apple fell."]
 KINDS = tuple(kind for kind, family in FAMILIES.items() if family.gguf)
 # transformers has a reader of its own for these, by which ours is held.
 READ_TWICE = ("gpt2", "t5", "llama", "qwen2", "qwen3")
+COMPUTED_TWICE = ("starcoder2", "bloom", "falcon", "nemotron", "qwen3_moe", "lfm2")
 HEADS = ("cls.", "vocab_")  # of encoders, which no file has
 WIDE = {"hidden_size": 32, "intermediate_size": 64}  # rows of whole blocks
 SIZES: dict[str, dict[str, object]] = {
@@ -47,6 +48,7 @@ SIZES: dict[str, dict[str, object]] = {
     "gpt_bigcode": {"n_inner": 112},
     "phi": {"intermediate_size": 128, "num_key_value_heads": 4},
     # no key tells which layers are rotated: all but every fourth
+    "qwen3_moe": {"moe_intermediate_size": 32},
     "smollm3": {"no_rope_layers": None, "num_hidden_layers": 4},
     "starcoder2": {"sliding_window": None},  # no key tells of one
     "gpt2": {"n_embd": 32, "n_inner": 64},
@@ -302,16 +304,57 @@ def test_quantised_weights_are_the_dequantised_ones_and_both_readers_agree(
     assert readers_agree(made, pair.file)
 
 
+def read_by_transformers(made: Model, file: Path) -> torch.nn.Module:
+    """The model that transformers makes of the file, with the config of `made`."""
+    model_class = getattr(transformers, made.config.family.architectures[0])
+    settings = {"config": made.bridge.original_model.config, "dtype": torch.float32}
+    settings |= {"attn_implementation": "eager"}
+    return model_class.from_pretrained(file.parent, gguf_file=file.name, **settings).eval()
+
+
 def readers_agree(made: Model, file: Path) -> bool:
     """Whether transformers reads every tensor of the file as it was read for `made`."""
     family = made.config.family
-    model_class = getattr(transformers, family.architectures[0])
-    settings = {"config": made.bridge.original_model.config, "dtype": torch.float32}
-    theirs = model_class.from_pretrained(file.parent, gguf_file=file.name, **settings).state_dict()
+    theirs = read_by_transformers(made, file).state_dict()
     read = {name.removeprefix(family.prefix): tensor for name, tensor in theirs.items()}
     shared = read.keys() & made.weights.keys()
     assert len(shared) > 20
     return all(torch.equal(read[name], made.weights[name]) for name in shared)
+
+
+@pytest.mark.parametrize("kind", each_family(*COMPUTED_TWICE))
+def test_transformers_computes_the_same_of_a_file(pair_of, kind) -> None:
+    pair = pair_of(kind)
+    theirs = read_by_transformers(pair.made, pair.file)
+    with torch.no_grad():
+        expected = theirs(torch.tensor([[7, 30, 99, 5, 260]])).logits
+    torch.testing.assert_close(logits(pair.made), expected, rtol=0, atol=1e-5)
+
+
+def test_every_expert_is_that_of_the_blocks_of_one_tensor(pair_of) -> None:
+    pair = pair_of("qwen3_moe", Kind.Q8_0)
+    original = load_file(pair.folder / "model.safetensors")
+    experts = [name for name in pair.made.weights if ".experts." in name]
+    assert len(experts) == 2 * 3 * 3
+    for name in experts:
+        blocks = gguf.quantize(original[f"model.{name}"].numpy(), Kind.Q8_0)
+        expected = torch.from_numpy(gguf.dequantize(blocks, Kind.Q8_0))
+        assert torch.equal(pair.made.weights[name], expected)
+        assert not torch.equal(expected, original[f"model.{name}"])
+
+
+def test_a_gate_of_one_output_may_be_a_vector(pair_of, tmp_path) -> None:
+    """As llama.cpp writes it, which leaves out slow axes of length 1."""
+
+    def change(metadata: dict[str, object], tensors: dict[str, np.ndarray]) -> None:
+        for layer in range(2):
+            name = f"blk.{layer}.ffn_gate_inp_shexp.weight"
+            assert tensors[name].shape == (1, 32)
+            tensors[name] = tensors[name][0]
+
+    pair = pair_of("qwen2_moe")
+    file = write_gguf(pair.folder, tmp_path / "model.gguf", Kind.F32, change=change)
+    assert torch.equal(logits(probe.load(file)), logits(pair.made))
 
 
 def test_two_dequantisers_agree_on_blocks_of_every_type_that_both_know() -> None:

@@ -31,6 +31,7 @@ ARCHITECTURES |= {
 }
 ARCHITECTURES |= {"olmo3": "olmo2", "phi": "phi2", "gpt_bigcode": "starcoder"}
 ARCHITECTURES |= {"distilbert": "bert", "roberta": "bert", "mt5": "t5"}
+ARCHITECTURES |= {"modernbert": "modern-bert"}
 ARCHITECTURES |= {"mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
 ARCHITECTURES |= {
     kind: kind
@@ -63,8 +64,19 @@ OWN: dict[str, Own] = {
     "starcoder2": lambda config: {},
     "seed_oss": lambda config: {},
     "distilbert": lambda config: ENCODER | {"attention.layer_norm_epsilon": 1e-12},
-    "roberta": lambda config: ENCODER
-    | {"context_length": config["max_position_embeddings"] - _first_row(config)},
+    "modernbert": lambda config: (
+        ENCODER
+        | {
+            "attention.sliding_window": config["local_attention"],
+            "attention.sliding_window_pattern": config.get("global_attn_every_n_layers"),
+            "rope.scaling.type": "none",
+            "vocab_size": config["vocab_size"],
+            "hidden_activation": config["hidden_activation"],
+        }
+    ),
+    "roberta": lambda config: (
+        ENCODER | {"context_length": config["max_position_embeddings"] - _first_row(config)}
+    ),
     "ernie4_5": lambda config: {},
     "glm4": lambda config: {"rope.dimension_count": int(_head(config) * 0.5)},
     "jais2": lambda config: {"rope.dimension_count": _head(config)},
@@ -76,8 +88,7 @@ OWN: dict[str, Own] = {
         "shortconv.l_cache": config["conv_L_cache"],
         "feed_forward_length": _rounded(config),
         "attention.head_count_kv": [
-            0 if kind == "conv" else config["num_key_value_heads"]
-            for kind in config["layer_types"]
+            0 if kind == "conv" else config["num_key_value_heads"] for kind in config["layer_types"]
         ],
     },
     "olmoe": lambda config: {"attention.layer_norm_rms_epsilon": 1e-5},
@@ -171,7 +182,11 @@ def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = 
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    if ARCHITECTURES[config["model_type"]] in ("bert", "t5"):  # its tokenizer is of a kind that nobody converts
+    if ARCHITECTURES[config["model_type"]] in (
+        "bert",
+        "t5",
+        "modern-bert",
+    ):  # its tokenizer is of a kind that nobody converts
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(folder / name, file.parent)
     return file

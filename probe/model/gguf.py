@@ -337,11 +337,7 @@ def _family(opened: GgufFile) -> tuple[str, Family]:
         if family.gguf and family.gguf.architecture == named
     ]
     for kind, family, told_by in sorted(rows, key=lambda row: not row[2]):
-        if (
-            not told_by
-            or told_by in opened.tensors
-            or opened.metadata.get(f"{named}.{told_by}")
-        ):
+        if not told_by or told_by in opened.tensors or opened.metadata.get(f"{named}.{told_by}"):
             return kind, family
     certified = f"certified are {GGUF_KNOWN} ({KNOWN}) only"
     problem = f"its general.architecture is {str(named)[:40]!r}, and {certified}"

@@ -47,8 +47,14 @@ SIZES: dict[str, dict[str, object]] = {
     "falcon": {"ffn_hidden_size": 128, "max_position_embeddings": 2048},
     "gpt_bigcode": {"n_inner": 112},
     "phi": {"intermediate_size": 128, "num_key_value_heads": 4},
-    # no key tells which layers are rotated: all but every fourth
+    # no file has its head; which layers are global: the first of every three
+    "modernbert": {
+        "architecture": "ModernBertModel",
+        "num_hidden_layers": 4,
+        "layer_types": None,
+    },
     "qwen3_moe": {"moe_intermediate_size": 32},
+    # no key tells which layers are rotated: all but every fourth
     "smollm3": {"no_rope_layers": None, "num_hidden_layers": 4},
     "starcoder2": {"sliding_window": None},  # no key tells of one
     "gpt2": {"n_embd": 32, "n_inner": 64},
@@ -241,6 +247,14 @@ def test_an_olmo_3_is_an_olmo_2_that_says_which_layers_are_local(
     assert certify(probe.load(file), TEXTS[:1]).ok
 
 
+def test_a_file_of_modernbert_may_say_which_layers_are_global(pair_of, tmp_path) -> None:
+    every = keys(**{"modern-bert__attention__sliding_window_pattern": 2})
+    folder = pair_of("modernbert").folder
+    for change, local in ((None, (False, True, True, False)), (every, (False, True) * 2)):
+        file = write_gguf(folder, tmp_path / "model.gguf", Kind.F32, change=change)
+        assert read_gguf_config(open_gguf(file), prepend_bos=False).local == local
+
+
 def test_an_arcee_whose_positions_are_stretched_is_read_as_its_folder(tmp_path) -> None:
     folder = make_family(tmp_path / "arcee", "arcee", rope_parameters=YARN)
     file = write_gguf(folder, tmp_path / "model.gguf", Kind.F32)
@@ -266,6 +280,18 @@ def test_what_a_family_is_not_certified_with_is_refused(
     file = write_gguf(pair_of(kind).folder, tmp_path / "model.gguf", Kind.F32, change=change)
     said = f"{key} is {value!r} {KEY}; load a standard {FAMILIES[kind].name}."
     assert refusal(file, probe.UnsupportedModel) == f"Cannot load {file}: {said}"
+
+
+def test_a_list_that_leaves_a_layer_out_is_refused(pair_of, tmp_path) -> None:
+    for kind, key, entries, said in (
+        ("olmo3", "olmo2__attention__sliding_window_pattern", [True], "are local"),
+        ("lfm2", "lfm2__attention__head_count_kv", [0, 2], "have attention"),
+    ):
+        file = tmp_path / f"{kind}.gguf"
+        write_gguf(pair_of(kind).folder, file, Kind.F32, change=keys(**{key: entries}))
+        layers = pair_of(kind).original.config.n_layers
+        problem = f"layer_types does not say which of its {layers} layers {said}"
+        assert refusal(file) == f"Cannot load {file}: {problem}; correct its config."
 
 
 def test_two_keys_that_say_different_numbers_are_refused(pair_of, tmp_path) -> None:

@@ -611,8 +611,7 @@ QWEN3_MOE = replace(
     routed=Routed(EXPERTS, normed=("norm_topk_prob", False), stacked=STACKED),
     in_float32=MIXTRAL.in_float32,
     attentions=causal(ROUTED | _norms("e", "e")),
-    # No key tells that the shares of the chosen experts are divided by their sum: those who read such
-    # files do it to all.
+    # No key tells that the shares of the chosen experts are divided by their sum: all are read so.
     gguf=replace(
         QWEN2_GGUF,
         architecture="qwen3moe",

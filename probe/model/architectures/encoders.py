@@ -207,6 +207,22 @@ MODERNBERT = Family(
     transform=("head.dense", "head.norm", "gelu"),
     head_bias="decoder.bias",
     adapter="by the row",
+    gguf=GgufKeys(
+        "modern-bert",
+        {f"attention.layer_norm_{rms}epsilon": "norm_eps" for rms in ("", "rms_")}
+        | {
+            "attention.sliding_window": "local_attention",
+            "attention.sliding_window_pattern": "global_attn_every_n_layers",
+            "rope.freq_base": "global_rope_theta",
+            "rope.freq_base_swa": "local_rope_theta",
+        },
+        must={
+            "attention.causal": (False,),
+            "hidden_activation": ("gelu",),
+            "rope.scaling.type": ("none",),
+        },
+        unread=("pooling_type",),
+    ),
 )
 MODERNBERT_DECODER = replace(
     MODERNBERT,
@@ -229,6 +245,7 @@ MODERNBERT_DECODER = replace(
     ),
     transform=("lm_head.dense", "lm_head.norm", "gelu"),
     adapter="",
+    gguf=None,
 )
 
 # What a cross-attention, behind which no MLP stands, has no hooks of.

@@ -181,13 +181,13 @@ class GgufKeys:
     there.
 
     Where several rows have one, a file is of the row `told_by` a tensor that it has, or a key that
-    says something there, and without it of the other. `numbers` maps metadata keys, without the architecture in front, to the
-    config's, beside those of GGUF_SIZES: to one, or to several apart by spaces, points leading into
-    objects. A key of `layers` may hold a list of all layers: which key of the config lists them,
-    and what that calls those where the entry is true or above 0, and the others. A key of `must`
-    may be absent, and one that is there must be one of its values; those of `unread` change no
-    formula, or follow from others; any other is refused. `settings` are what no key tells, and
-    `by_tensor` what it tells that a tensor is there.
+    says something there, and without it of the other. `numbers` maps metadata keys, without the
+    architecture in front, to the config's, beside those of GGUF_SIZES: to one, or to several apart
+    by spaces, points leading into objects. A key of `layers` may hold a list of all layers: which
+    key of the config lists them, and what that calls those where the entry is true or above 0, and
+    the others. A key of `must` may be absent, and one that is there must be one of its values;
+    those of `unread` change no formula, or follow from others; any other is refused. `settings` are
+    what no key tells, and `by_tensor` what it tells that a tensor is there.
 
     The rows of an `interleaved` role, which positions rotate two by two, stand pair beside pair
     instead of half behind half. Always, queries, keys and values of a single tensor are held by

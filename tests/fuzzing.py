@@ -450,6 +450,7 @@ GGUF_KEYS = (
         "llama.vocab_size",
         "llama.attention.key_length",
         "llama.expert_count",
+        "llama.expert_used_count",
     ),
     *(
         "gpt2.n",

@@ -7,6 +7,7 @@ norms.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,111 @@ ARCHITECTURES |= {
     kind: kind
     for kind in ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma", "gemma2", "stablelm", "t5")
 }
-PREFIX = {"gpt2": "transformer.", "bert": "bert.", "gpt_neox": "gpt_neox."}
+ARCHITECTURES |= {"olmo3": "olmo2", "phi": "phi2", "gpt_bigcode": "starcoder"}
+ARCHITECTURES |= {"distilbert": "bert", "roberta": "bert", "mt5": "t5"}
+ARCHITECTURES |= {"modernbert": "modern-bert"}
+ARCHITECTURES |= {"mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
+ARCHITECTURES |= {
+    kind: kind
+    for kind in (
+        *("starcoder2", "falcon", "bloom", "smollm3", "arcee", "seed_oss", "ernie4_5", "glm4"),
+        *("nemotron", "jais2", "olmoe", "lfm2"),
+    )
+}
+PERMUTED = ("llama", "smollm3", "arcee")  # by architecture
+# What the converter writes of every text model: the first of these keys that its config has, with
+# the values that the config's class gives to absent ones.
+TEXT_MODEL = {
+    "block_count": ("n_layers", "num_hidden_layers", "n_layer"),
+    "context_length": ("max_position_embeddings", "n_positions"),
+    "embedding_length": ("hidden_size", "n_embd", "dim"),
+    "feed_forward_length": ("intermediate_size", "n_inner", "hidden_dim"),
+    "attention.head_count": ("num_attention_heads", "n_head", "n_heads"),
+    "attention.head_count_kv": ("num_key_value_heads",),
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps", "norm_eps"),
+    "attention.layer_norm_epsilon": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
+    "attention.key_length": ("head_dim",),
+    "attention.value_length": ("head_dim",),
+    "expert_count": ("num_local_experts", "num_experts"),
+    "expert_used_count": ("num_experts_per_tok",),
+}
+# What it writes, beside or in place of that, of one family.
+ENCODER = {"attention.causal": False, "pooling_type": 1}
+Own = Callable[[dict[str, Any]], dict[str, Any]]
+OWN: dict[str, Own] = {
+    "starcoder2": lambda config: {},
+    "seed_oss": lambda config: {},
+    "distilbert": lambda config: ENCODER | {"attention.layer_norm_epsilon": 1e-12},
+    "modernbert": lambda config: (
+        ENCODER
+        | {
+            "attention.sliding_window": config["local_attention"],
+            "attention.sliding_window_pattern": config.get("global_attn_every_n_layers"),
+            "rope.scaling.type": "none",
+            "vocab_size": config["vocab_size"],
+            "hidden_activation": config["hidden_activation"],
+        }
+    ),
+    "roberta": lambda config: (
+        ENCODER | {"context_length": config["max_position_embeddings"] - _first_row(config)}
+    ),
+    "ernie4_5": lambda config: {},
+    "glm4": lambda config: {"rope.dimension_count": int(_head(config) * 0.5)},
+    "jais2": lambda config: {"rope.dimension_count": _head(config)},
+    "smollm3": lambda config: _llama(config),
+    "arcee": lambda config: _llama(config),
+    "mixtral": lambda config: _llama(config),
+    "lfm2": lambda config: {
+        "vocab_size": config["vocab_size"],
+        "shortconv.l_cache": config["conv_L_cache"],
+        "feed_forward_length": _rounded(config),
+        "attention.head_count_kv": [
+            0 if kind == "conv" else config["num_key_value_heads"] for kind in config["layer_types"]
+        ],
+    },
+    "olmoe": lambda config: {"attention.layer_norm_rms_epsilon": 1e-5},
+    "qwen2_moe": lambda config: {
+        "expert_feed_forward_length": config["moe_intermediate_size"],
+        "expert_shared_feed_forward_length": config["shared_expert_intermediate_size"],
+    },
+    "qwen3_moe": lambda config: {"expert_feed_forward_length": config["moe_intermediate_size"]},
+    "nemotron": lambda config: {
+        "vocab_size": config["vocab_size"],
+        "attention.layer_norm_epsilon": config["norm_eps"],
+        "rope.dimension_count": _head(config) // 2,
+        "rope.scaling.type": "none",
+    },
+    "phi": lambda config: {
+        "feed_forward_length": 4 * config["hidden_size"],
+        "attention.head_count_kv": config["num_attention_heads"],
+        "rope.dimension_count": _head(config) // 2,
+        "rope.freq_base": None,
+    },
+    "gpt_bigcode": lambda config: {
+        "feed_forward_length": 4 * config["n_embd"],
+        "attention.head_count_kv": 1,
+    },
+    "olmo3": lambda config: {
+        "attention.sliding_window": config["sliding_window"],
+        "attention.sliding_window_pattern": [
+            kind == "sliding_attention" for kind in config["layer_types"]
+        ],
+    },
+    "falcon": lambda config: {
+        "context_length": 2048,
+        "tensor_data_layout": "jploski",
+        "feed_forward_length": 4 * config["hidden_size"],
+        "attention.head_count_kv": 1,
+        "rope.freq_base": None,
+    },
+    "bloom": lambda config: {
+        "context_length": config["seq_length"],
+        "feed_forward_length": 4 * config["hidden_size"],
+        "attention.head_count_kv": config["n_head"],
+    },
+}
+PREFIX = {kind: f"{kind}." for kind in ("bert", "gpt_neox", "distilbert", "roberta")}
+PREFIX |= dict.fromkeys(("gpt2", "falcon", "bloom", "gpt_bigcode"), "transformer.")
 SIZES = {  # of GPT-2, and of the others
     "block_count": ("n_layer", "num_hidden_layers"),
     "context_length": ("n_positions", "max_position_embeddings"),
@@ -67,7 +172,7 @@ def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = 
     for name, values in tensors.items():
         values = np.ascontiguousarray(values)
         in_blocks = (
-            values.ndim == 2 and values.shape[-1] % 32 == 0
+            values.ndim > 1 and values.shape[-1] % 32 == 0
         )  # T5's table of position biases is not
         if in_blocks and kind != Kind.F32:
             writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
@@ -77,7 +182,11 @@ def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = 
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    if config["model_type"] in ("bert", "t5"):  # its tokenizer is of a kind that nobody converts
+    if ARCHITECTURES[config["model_type"]] in (
+        "bert",
+        "t5",
+        "modern-bert",
+    ):  # its tokenizer is of a kind that nobody converts
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(folder / name, file.parent)
     return file
@@ -97,12 +206,18 @@ def _add(writer: gguf.GGUFWriter, name: str, value: object) -> None:
 
 
 def _metadata(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    if config["model_type"] == "t5":
+    if ARCHITECTURES[config["model_type"]] == "t5":
         start = config.get("decoder_start_token_id", config["pad_token_id"])
         metadata = {"general.architecture": "t5", "general.name": "small", "t5.context_length": 512}
         metadata |= {f"t5.{key}": config[name] for key, name in T5.items()} | {
             "t5.decoder_start_token_id": start
         }
+        return metadata | _tokenizer(config, folder)
+    if config["model_type"] in OWN:
+        arch = ARCHITECTURES[config["model_type"]]
+        own = _text_model(config) | OWN[config["model_type"]](config)
+        named = {f"{arch}.{key}": value for key, value in own.items() if value is not None}
+        metadata = {"general.architecture": arch, "general.name": "small"} | named
         return metadata | _tokenizer(config, folder)
     arch, turned = ARCHITECTURES[config["model_type"]], config["model_type"] == "gpt2"
     named = {key: config[names[not turned]] for key, names in SIZES.items()}
@@ -148,6 +263,45 @@ def _metadata(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     return metadata | _tokenizer(config, folder)
 
 
+def _first_row(config: dict[str, Any]) -> int:
+    """RoBERTa's first token's, in front of which its position table is cut."""
+    row: int = config["pad_token_id"] + 1
+    return row
+
+
+def _head(config: dict[str, Any]) -> int:
+    size: int = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return size
+
+
+def _llama(config: dict[str, Any]) -> dict[str, Any]:
+    return {"vocab_size": config["vocab_size"], "rope.dimension_count": _head(config)}
+
+
+def _rounded(config: dict[str, Any]) -> int:
+    """LFM2's width: two thirds of what is stated, a multiple of a number."""
+    multiple: int = config["block_multiple_of"]
+    return -(-(2 * config["intermediate_size"] // 3) // multiple) * multiple
+
+
+def _text_model(config: dict[str, Any]) -> dict[str, Any]:
+    made = {
+        key: next((config[name] for name in names if config.get(name) is not None), None)
+        for key, names in TEXT_MODEL.items()
+    }
+    rope = config.get("rope_parameters") or {}
+    whole, local = rope.get("full_attention", rope), rope.get("sliding_attention", {})
+    made |= {"rope.freq_base": whole.get("rope_theta")}
+    made |= {"rope.freq_base_swa": local.get("rope_theta")}
+    if whole.get("rope_type") == "yarn":
+        made |= {"rope.scaling.type": "yarn", "rope.scaling.factor": whole["factor"]}
+        original = whole["original_max_position_embeddings"]
+        made |= {"rope.scaling.original_context_length": original}
+        made |= {"rope.scaling.yarn_attn_factor": whole.get("attention_factor")}
+        made |= {f"rope.scaling.yarn_{key}": whole.get(key) for key in ("beta_fast", "beta_slow")}
+    return made
+
+
 def _tokenizer(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Byte-level BPE as GGUF holds it: tokens in order, their kinds, merges, and the numbers of the
     special ones."""
@@ -182,12 +336,12 @@ def _tensors(config: dict[str, Any], folder: Path) -> dict[str, np.ndarray]:
     kind = config["model_type"]
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == ARCHITECTURES[kind])
     names = gguf.get_tensor_name_map(arch, 8)
-    made = {}
-    for name, values in load_file(folder / "model.safetensors").items():
+    made: dict[str, np.ndarray] = {}
+    for name, values in _with_experts_stacked(load_file(folder / "model.safetensors")).items():
         prefix = PREFIX.get(kind, "model.")
         plain = name.removeprefix(prefix)
         base, ending = plain.rsplit(".", 1)
-        if base.startswith("cls.") or (
+        if base.startswith(("cls.", "vocab_", "pooler.")) or (
             plain.startswith("lm_head") and config.get("tie_word_embeddings")
         ):
             continue
@@ -197,17 +351,37 @@ def _tensors(config: dict[str, Any], folder: Path) -> dict[str, np.ndarray]:
     return made
 
 
+def _with_experts_stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """All experts of a layer in one tensor, by their name without a number."""
+    made: dict[str, Any] = {}
+    for name, values in sorted(tensors.items(), key=lambda item: _expert_of(item[0])):
+        if _expert_of(name) < 0:
+            made[name] = values
+        else:
+            made.setdefault(re.sub(r"\.experts\.\d+", ".experts", name), []).append(values)
+    return {name: np.stack(v) if isinstance(v, list) else v for name, v in made.items()}
+
+
+def _expert_of(name: str) -> int:
+    found = re.search(r"\.experts\.(\d+)\.", name)
+    return int(found[1]) if found else -1
+
+
 def _converted(values: np.ndarray, name: str, config: dict[str, Any]) -> np.ndarray:
     kind = config["model_type"]
+    if kind == "roberta" and name == "embeddings.position_embeddings.weight":
+        return values[_first_row(config) :]
+    if name.endswith("conv.conv.weight"):
+        return values.squeeze(1)
     if kind == "gpt2" and ".c_" in name and values.ndim == 2:
         return values.T
-    if kind.startswith("gemma") and name.endswith("norm.weight"):
+    if kind.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):
         return values + 1
-    if ARCHITECTURES[kind] == "llama" and (".q_proj" in name or ".k_proj" in name):
+    if ARCHITECTURES[kind] in PERMUTED and (".q_proj" in name or ".k_proj" in name):
         heads = config["num_attention_heads" if ".q_proj" in name else "num_key_value_heads"]
         return values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
-    if kind == "gpt_neox" and "query_key_value" in name:
-        heads = config["num_attention_heads"]
+    if kind in ("gpt_neox", "bloom") and "query_key_value" in name:
+        heads = config["n_head" if kind == "bloom" else "num_attention_heads"]
         parts = values.reshape(heads, 3, -1, *values.shape[1:])
         return np.concatenate([parts[:, role].reshape(-1, *values.shape[1:]) for role in range(3)])
     return values

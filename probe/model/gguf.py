@@ -10,7 +10,7 @@ which believes every count that a file states.
 import math
 import mmap
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -31,7 +31,9 @@ from probe.model.architectures.family import GGUF_SIZES, Family
 from probe.model.model import Config, config_from, refuse, unsupported
 from probe.model.weights import check_finite, expected_shapes, layers_of, stored_types
 
-KNOWN = ", ".join(family.gguf.architecture for family in FAMILIES.values() if family.gguf)
+KNOWN = ", ".join(
+    dict.fromkeys(family.gguf.architecture for family in FAMILIES.values() if family.gguf)
+)
 # Rotary positions scaled by factors of their own, one each frequency: ones change nothing.
 ROPE_FACTORS = "rope_freqs.weight"
 WINDOW = "attention.sliding_window"  # 0 where a model has none
@@ -268,11 +270,16 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
         "architectures": [(*family.headless, *family.architectures)[0]],
         "tie_word_embeddings": "output.weight" not in opened.tensors,
         "pad_token_id": opened.metadata.get("tokenizer.ggml.padding_token_id"),
+        **keys.settings,
     }
+    for name, told in keys.by_tensor.items():
+        raw |= told if name in opened.tensors else {}
     sizes = family.keys.sizes
-    numbers = {theirs: sizes[ours] for theirs, ours in GGUF_SIZES.items() if ours in sizes} | dict(
-        keys.numbers
-    )
+    numbers = {
+        theirs: sizes[ours]
+        for theirs, ours in GGUF_SIZES.items()
+        if ours in sizes and theirs not in keys.unread
+    } | dict(keys.numbers)
     own = {
         key.removeprefix(prefix): value
         for key, value in opened.metadata.items()
@@ -280,17 +287,29 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
     }
     for name, value in own.items():
         key = (prefix + name)[:80]
+        if isinstance(value, list) and name in keys.layers:
+            listed, *kinds = keys.layers[name]
+            raw[listed] = [kinds[not entry] for entry in value]
+            if name not in numbers:
+                continue
+            value = max(value, default=0)
         if isinstance(value, list) or len(str(value)) > 40:
             raise refuse(opened.path, f"{key} is no single number or word", CONVERT)
-        if name in numbers:
-            if isinstance(value, str) or not math.isfinite(value):
-                raise refuse(
-                    opened.path, f"{key} is {value!r} in its metadata, which is no number", CONVERT
-                )
-            raw[numbers[name]] = value if value or name != WINDOW else None
-        elif value not in keys.must.get(name, ()) and name not in keys.unread:
+        known = name in numbers or name in keys.unread
+        if value not in keys.must[name] if name in keys.must else not known:
             problem = f"{key} is {value!r} in its metadata, and no formula for it is certified"
             raise unsupported(opened.path, problem, f"load a standard {family.name}")
+        if name not in numbers:
+            continue
+        if name not in keys.must and (isinstance(value, str) or not math.isfinite(value)):
+            raise refuse(
+                opened.path, f"{key} is {value!r} in its metadata, which is no number", CONVERT
+            )
+        for place in numbers[name].split():
+            other = _put(raw, place, value if value or name != WINDOW else None)
+            if other != value and (other or value):
+                problem = f"{key} is {value!r} in its metadata where another key says {other!r}"
+                raise refuse(opened.path, problem, CONVERT)
     words = opened.metadata.get("tokenizer.ggml.tokens")
     if isinstance(words, list):
         raw.setdefault("vocab_size", len(words))
@@ -299,10 +318,26 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
     return raw | _head_sizes(opened, family, own)
 
 
+def _put(raw: dict[str, Any], place: str, value: object) -> Any:
+    """What `raw` holds at a place whose points lead into objects, which is `value` where nothing
+    was there."""
+    *objects, key = place.split(".")
+    for name in objects:
+        raw = raw.setdefault(name, {})
+    return raw.setdefault(key, value)
+
+
 def _family(opened: GgufFile) -> tuple[str, Family]:
+    """The row of the file's architecture: the one that is told by what the file has, where one
+    is."""
     named = opened.metadata.get("general.architecture")
-    for kind, family in FAMILIES.items():
-        if family.gguf and family.gguf.architecture == named:
+    rows = [
+        (kind, family, family.gguf.told_by)
+        for kind, family in FAMILIES.items()
+        if family.gguf and family.gguf.architecture == named
+    ]
+    for kind, family, told_by in sorted(rows, key=lambda row: not row[2]):
+        if not told_by or told_by in opened.tensors or opened.metadata.get(f"{named}.{told_by}"):
             return kind, family
     certified = f"certified are {GGUF_KNOWN} ({KNOWN}) only"
     problem = f"its general.architecture is {str(named)[:40]!r}, and {certified}"
@@ -325,14 +360,10 @@ def _head_sizes(opened: GgufFile, family: Family, own: Mapping[str, Any]) -> dic
         scalar = even if own.get("block_count") == family.gguf.query_scalar else size
         settings[family.keys.query_scalar[0]] = scalar
     dims = own.get("rope.dimension_count")
+    is_whole = family.free_heads and family.keys.rotary_share == 1
     if dims is None or family.positions != "rotary" or not isinstance(size, int):
         return settings
-    if (
-        not isinstance(dims, int)
-        or not 0 < dims <= size
-        or dims % 2
-        or (family.free_heads and dims != size)
-    ):
+    if not isinstance(dims, int) or not 0 < dims <= size or dims % 2 or (is_whole and dims != size):
         raise refuse(
             opened.path,
             f"its rope.dimension_count is {dims} where a head has {size} dimensions",
@@ -340,7 +371,7 @@ def _head_sizes(opened: GgufFile, family: Family, own: Mapping[str, Any]) -> dic
         )
     share = dims / size
     exact = share if int(size * share) == dims else math.nextafter(share, 1)
-    return settings if family.free_heads else settings | {"partial_rotary_factor": exact}
+    return settings if is_whole else settings | {"partial_rotary_factor": exact}
 
 
 def read_gguf_config(opened: GgufFile, *, prepend_bos: bool) -> Config:
@@ -352,6 +383,12 @@ def read_gguf_config(opened: GgufFile, *, prepend_bos: bool) -> Config:
     if config.n_layers > len(opened.tensors):
         tensors = f"{len(opened.tensors)} tensors"
         problem = f"its metadata promise {config.n_layers} layers and it holds {tensors}"
+        raise refuse(opened.path, problem, AGAIN)
+    experts = max(
+        (tensor.shape[0] for tensor in opened.tensors.values() if len(tensor.shape) == 3), default=0
+    )
+    if config.n_experts > experts:
+        problem = f"its metadata promise {config.n_experts} experts and its tensors hold {experts}"
         raise refuse(opened.path, problem, AGAIN)
     return config
 
@@ -369,40 +406,69 @@ def read_tensors(
     Dequantised to float32, then cast to `dtype`. Raises ModelError, naming the tensor as the file
     does, when one is missing, unknown, of another shape or not finite.
     """
-    wanted = {theirs: (ours, role, shape) for ours, theirs, role, shape in _names(config)}
-    for name, (_, role, shape) in wanted.items():
+    wanted = _wanted(config)
+    for name, held in wanted.items():
         if name not in opened.tensors:
             raise refuse(opened.path, f"the tensor {name} is missing", CONVERT)
-        expected = shape[::-1] if _is_transposed(config, role, len(shape)) else shape
         stored = opened.tensors[name].shape
-        if stored != expected:
-            problem = f"{name} has shape {list(stored)} where its metadata ask for {list(expected)}"
+        if _long_axes(stored) != _long_axes(held.shape):
+            problem = (
+                f"{name} has shape {list(stored)} where its metadata ask for {list(held.shape)}"
+            )
             raise refuse(opened.path, problem, CONVERT)
     _check_unknown(opened, wanted, config)
     read = {}
-    for name, (ours, role, _) in wanted.items():
-        values = _as_in_checkpoint(_floats(opened, name), role, config)
-        read[ours] = values.contiguous().to(device, dtype)
+    for name, held in wanted.items():
+        whole = _floats(opened, name).reshape(held.shape)
+        of_each = whole if held.stacked else (whole,)
+        for ours, values in zip(held.names, of_each, strict=True):
+            values = _as_in_checkpoint(values, ours, held.role, config)
+            read[ours] = values.contiguous().to(device, dtype)
     return read
 
 
-def _names(config: Config) -> Iterator[tuple[str, str, str, tuple[int, ...]]]:
-    """Of every tensor, Hugging Face's name, GGUF's, its role in a layer ("" outside) and Hugging
-    Face's shape."""
+@dataclass
+class Wanted:
+    """What a tensor of a file holds: the weights of these `names` by Hugging Face, of a `role` in a
+    layer ("" outside), all in one or `stacked`, and the shape."""
+
+    role: str
+    stacked: bool
+    names: list[str]
+    of_one: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.names), *self.of_one) if self.stacked else self.of_one
+
+
+def _wanted(config: Config) -> dict[str, Wanted]:
+    """Every tensor that the file must hold, by GGUF's name."""
     family = config.family
     assert family.gguf is not None
     arch = next(key for key, name in MODEL_ARCH_NAMES.items() if name == family.gguf.architecture)
     names = get_tensor_name_map(arch, config.n_layers)
-    roles: dict[str, str] = {}
+    parts: dict[str, tuple[str, str]] = {}  # by name without an ending: role, name without number
     for stack in family.attentions:
         for layer in range(layers_of(stack, config)):
-            roles |= {
-                stack.layers.format(layer) + part: role for role, (part, _) in stack.parts.items()
-            }
+            front = stack.layers.format(layer)
+            for role, (part, _) in stack.parts.items():
+                for number in range(config.n_experts if "{}" in part else 1):
+                    parts[front + part.format(number)] = role, front + part.replace("{}.", "")
+    wanted: dict[str, Wanted] = {}
     for name, shape in expected_shapes(config):
         base, _, ending = name.rpartition(".")
-        theirs = names.get_name(family.prefix + base) or names.get_name(base) or base
-        yield name, f"{theirs}.{ending}", roles.get(base, ""), shape
+        role, plain = parts.get(base, ("", base))
+        theirs = names.get_name(family.prefix + plain) or names.get_name(plain) or plain
+        of_one = shape[::-1] if _is_transposed(config, role, len(shape)) else shape
+        held = wanted.setdefault(f"{theirs}.{ending}", Wanted(role, plain != base, [], of_one))
+        held.names.append(name)
+    return wanted
+
+
+def _long_axes(shape: tuple[int, ...]) -> list[int]:
+    """A shape without its axes of length 1, which a file may leave out."""
+    return [size for size in shape if size != 1]
 
 
 def _is_transposed(config: Config, role: str, axes: int) -> bool:
@@ -435,13 +501,13 @@ def _floats(opened: GgufFile, name: str) -> torch.Tensor:
     return tensor
 
 
-def _as_in_checkpoint(values: torch.Tensor, role: str, config: Config) -> torch.Tensor:
-    """What the converter did to a tensor of a layer, undone: see `GgufKeys`."""
+def _as_in_checkpoint(values: torch.Tensor, name: str, role: str, config: Config) -> torch.Tensor:
+    """What the converter did to the weight of this `name` and `role`, undone: see `GgufKeys`."""
     family = config.family
     assert family.gguf is not None
     if _is_transposed(config, role, values.dim()):
         return values.T
-    if family.offset and values.dim() == 1:
+    if family.offset and values.dim() == 1 and name.endswith(".weight"):
         return values - 1
     if role in family.gguf.interleaved:  # rows (head, pair, 2) -> (head, 2, pair)
         heads = config.n_heads if role == "q" else config.n_kv_heads

@@ -18,17 +18,17 @@ import pytest
 import torch
 import transformers
 import typer.main
-from families import each_family, make_family
+from families import YARN, each_family, make_family
 from gguf import GGMLQuantizationType as Kind
 from gguf_files import Change, write_gguf
-from safetensors.torch import load_file
-from test_load import refusal
+from safetensors.torch import load_file, save_file
+from test_load import edit_config, refusal
 
 import probe
 from probe import cli
 from probe.cli import app
 from probe.model import gguf as ours
-from probe.model.architectures import FAMILIES
+from probe.model.architectures import FAMILIES, GGUF_KNOWN
 from probe.model.check import certify
 from probe.model.find import find_packaged
 from probe.model.gguf import open_gguf, read_gguf_config, read_raw_config, read_tensors
@@ -39,8 +39,24 @@ TEXTS = ["The mole dug under the river bank.", "A red apple fell."]
 KINDS = tuple(kind for kind, family in FAMILIES.items() if family.gguf)
 # transformers has a reader of its own for these, by which ours is held.
 READ_TWICE = ("gpt2", "t5", "llama", "qwen2", "qwen3")
+COMPUTED_TWICE = ("starcoder2", "bloom", "falcon", "nemotron", "qwen3_moe", "lfm2")
+HEADS = ("cls.", "vocab_")  # of encoders, which no file has
 WIDE = {"hidden_size": 32, "intermediate_size": 64}  # rows of whole blocks
 SIZES: dict[str, dict[str, object]] = {
+    # what the converter writes of all: four times d_model, 2048 tokens, as many heads
+    "falcon": {"ffn_hidden_size": 128, "max_position_embeddings": 2048},
+    "gpt_bigcode": {"n_inner": 112},
+    "phi": {"intermediate_size": 128, "num_key_value_heads": 4},
+    # no file has its head; which layers are global: the first of every three
+    "modernbert": {
+        "architecture": "ModernBertModel",
+        "num_hidden_layers": 4,
+        "layer_types": None,
+    },
+    "qwen3_moe": {"moe_intermediate_size": 32},
+    # no key tells which layers are rotated: all but every fourth
+    "smollm3": {"no_rope_layers": None, "num_hidden_layers": 4},
+    "starcoder2": {"sliding_window": None},  # no key tells of one
     "gpt2": {"n_embd": 32, "n_inner": 64},
     "bert": WIDE,
     "gpt_neox": WIDE,
@@ -83,7 +99,7 @@ def pair_of(tmp_path_factory) -> Callable[..., Pair]:
 
     @cache
     def folder(kind: str) -> Path:
-        return make_family(tmp_path_factory.mktemp("gguf") / "folder", kind, **SIZES[kind])
+        return make_family(tmp_path_factory.mktemp("gguf") / "folder", kind, **SIZES.get(kind, {}))
 
     @cache
     def pair(kind: str, stored: Kind = Kind.F32) -> Pair:
@@ -113,22 +129,34 @@ def logits(model) -> torch.Tensor:
 def test_a_file_gives_what_the_folder_gives_that_it_was_made_from(pair_of, kind) -> None:
     pair = pair_of(kind)
     original, made = pair.original, pair.made
-    assert made.weights.keys() == {n for n in original.weights if not n.startswith("cls.")}
+    assert made.weights.keys() == {n for n in original.weights if not n.startswith(HEADS)}
     offset = FAMILIES[kind].offset  # a norm is held as 1 + its weight, rounded
     for name, tensor in made.weights.items():
         true = original.weights[name]
-        assert torch.equal(tensor, true + 1 - 1 if offset and tensor.dim() == 1 else true)
-    changed = {"has_head": False} if kind == "bert" else {}
+        gain = offset and tensor.dim() == 1 and name.endswith(".weight")
+        assert torch.equal(tensor, true + 1 - 1 if gain else true)
+    encodes = FAMILIES[kind].kind == "encoder"
+    changed = {"has_head": False} if encodes else {}
     assert {**vars(original.config), **changed} == vars(made.config)
-    if kind != "bert":
+    if not encodes:
         torch.testing.assert_close(
             logits(made), logits(original), rtol=0, atol=1e-4 if offset else 0
         )
     certificate = certify(made, TEXTS).require()
     assert len(certificate.rows) > 20
     for text in (*TEXTS, "She sold 1234 apples, twice!"):
-        asked = {"return_offsets_mapping": True, "add_special_tokens": kind == "bert"}
+        asked = {"return_offsets_mapping": True, "add_special_tokens": encodes}
         assert dict(made.tokenizer(text, **asked)) == dict(original.tokenizer(text, **asked))
+
+
+@pytest.mark.parametrize("kind", each_family(*KINDS))
+def test_a_key_without_a_formula_is_refused_in_every_family(pair_of, tmp_path, kind) -> None:
+    family = FAMILIES[kind]
+    key = f"{family.gguf.architecture}.residual_scale"
+    change = keys(**{key.replace(".", "__"): 2.0})
+    file = write_gguf(pair_of(kind).folder, tmp_path / "model.gguf", Kind.F32, change=change)
+    said = f"Cannot load {file}: {key} is 2.0 {KEY}; load a standard {family.name}."
+    assert refusal(file, probe.UnsupportedModel) == said
 
 
 def test_a_mistral_is_a_llama_in_a_file_and_one_with_a_window_is_refused(tmp_path) -> None:
@@ -145,6 +173,31 @@ def test_a_mistral_is_a_llama_in_a_file_and_one_with_a_window_is_refused(tmp_pat
     assert refusal(file, probe.UnsupportedModel) == said
 
 
+def test_a_roberta_is_a_bert_in_a_file_without_the_rows_that_no_token_uses(tmp_path) -> None:
+    folder = make_family(tmp_path / "folder", "roberta", architecture="RobertaModel")
+    made = probe.load(write_gguf(folder, tmp_path / "made" / "model.gguf", Kind.F32))
+    original = probe.load(folder)
+    assert (made.config.architecture, original.config.architecture) == ("bert", "roberta")
+    ids = torch.tensor([[7, 30, 99, 5, 260]])
+    with torch.no_grad():
+        ends = [m.bridge.original_model.base_model(input_ids=ids)[0] for m in (made, original)]
+    assert torch.equal(*ends) and certify(made, TEXTS[:1]).ok
+
+
+@pytest.mark.parametrize("kind", ["t5", "mt5"])
+def test_gates_make_a_t5_of_the_newer_kind_which_an_mt5_is(tmp_path, kind) -> None:
+    """Gated, with an unembedding of its own, whose logits are not scaled."""
+    gates = {"feed_forward_proj": "gated-gelu", "relative_attention_max_distance": 128}
+    folder = make_family(tmp_path / "folder", kind, **gates)
+    edit_config(folder, tie_word_embeddings=False, scale_decoder_outputs=None)
+    tensors = load_file(folder / "model.safetensors")
+    head = torch.randn(400, 28, generator=torch.Generator().manual_seed(0))
+    save_file(tensors | {"lm_head.weight": head}, folder / "model.safetensors", {"format": "pt"})
+    made = probe.load(write_gguf(folder, tmp_path / "made" / "model.gguf", Kind.F32))
+    assert (made.config.architecture, made.config.gated, made.config.tied) == ("t5", True, False)
+    assert torch.equal(logits(made), logits(probe.load(folder))) and certify(made, TEXTS[:1]).ok
+
+
 @pytest.mark.parametrize(("kind", "layers"), [("gemma2", 46), ("gemma3_text", 62)])
 def test_the_one_size_of_gemma_with_another_number_under_the_root(tmp_path, kind, layers) -> None:
     """No key tells it: the largest divides by the root of d_model / n_heads, here 32 / 8, the
@@ -154,6 +207,100 @@ def test_the_one_size_of_gemma_with_another_number_under_the_root(tmp_path, kind
     for change, scalar in ((None, 8), (large, 4.0)):
         file = write_gguf(folder, tmp_path / "model.gguf", Kind.F32, change=change)
         assert read_raw_config(open_gguf(file))["query_pre_attn_scalar"] == scalar
+
+
+BASE = {"rope_theta": 10000.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "full"),
+    [  # as older converters wrote it, and without a stretch
+        (
+            {"rope__freq_base_swa": None, "rope__scaling__attn_factor": 1.25},
+            {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 10,
+                "attention_factor": 1.25,
+                "beta_fast": 3.0,
+            },
+        ),
+        (
+            dict.fromkeys(
+                f"rope__scaling__{name}"
+                for name in ("type", "factor", "original_context_length", "yarn_beta_fast")
+            ),
+            {},
+        ),
+    ],
+)
+def test_an_olmo_3_is_an_olmo_2_that_says_which_layers_are_local(
+    pair_of, tmp_path, changes, full
+) -> None:
+    change = keys(**{f"olmo2__{name}": value for name, value in changes.items()})
+    file = write_gguf(pair_of("olmo3").folder, tmp_path / "model.gguf", Kind.F32, change=change)
+    raw = read_raw_config(open_gguf(file))
+    assert (raw["model_type"], raw["sliding_window"]) == ("olmo3", 5)
+    assert raw["layer_types"] == ["full_attention", "sliding_attention"]
+    rotary = {"full_attention": BASE | full, "sliding_attention": BASE}
+    assert raw["rope_parameters"] == rotary
+    assert certify(probe.load(file), TEXTS[:1]).ok
+
+
+def test_a_file_of_modernbert_may_say_which_layers_are_global(pair_of, tmp_path) -> None:
+    every = keys(**{"modern-bert__attention__sliding_window_pattern": 2})
+    folder = pair_of("modernbert").folder
+    for change, local in ((None, (False, True, True, False)), (every, (False, True) * 2)):
+        file = write_gguf(folder, tmp_path / "model.gguf", Kind.F32, change=change)
+        assert read_gguf_config(open_gguf(file), prepend_bos=False).local == local
+
+
+def test_an_arcee_whose_positions_are_stretched_is_read_as_its_folder(tmp_path) -> None:
+    folder = make_family(tmp_path / "arcee", "arcee", rope_parameters=YARN)
+    file = write_gguf(folder, tmp_path / "model.gguf", Kind.F32)
+    made, original = probe.load(file), probe.load(folder)
+    assert made.config.positions.rope_scaling.kind == "yarn"
+    assert made.config == original.config and torch.equal(logits(made), logits(original))
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("falcon", "falcon.attention.head_count_kv", 8),
+        ("gpt_bigcode", "starcoder.attention.head_count_kv", 4),
+        ("starcoder2", "starcoder2.attention.sliding_window", 4096),
+        ("glm4", "glm4.rope.scaling.type", "yarn"),
+        ("qwen2", "qwen2.expert_count", 8),
+    ],
+)
+def test_what_a_family_is_not_certified_with_is_refused(
+    pair_of, tmp_path, kind, key, value
+) -> None:
+    change = keys(**{key.replace(".", "__"): value})
+    file = write_gguf(pair_of(kind).folder, tmp_path / "model.gguf", Kind.F32, change=change)
+    said = f"{key} is {value!r} {KEY}; load a standard {FAMILIES[kind].name}."
+    assert refusal(file, probe.UnsupportedModel) == f"Cannot load {file}: {said}"
+
+
+def test_a_list_that_leaves_a_layer_out_is_refused(pair_of, tmp_path) -> None:
+    for kind, key, entries, said in (
+        ("olmo3", "olmo2__attention__sliding_window_pattern", [True], "are local"),
+        ("lfm2", "lfm2__attention__head_count_kv", [0, 2], "have attention"),
+    ):
+        file = tmp_path / f"{kind}.gguf"
+        write_gguf(pair_of(kind).folder, file, Kind.F32, change=keys(**{key: entries}))
+        layers = pair_of(kind).original.config.n_layers
+        problem = f"layer_types does not say which of its {layers} layers {said}"
+        assert refusal(file) == f"Cannot load {file}: {problem}; correct its config."
+
+
+def test_two_keys_that_say_different_numbers_are_refused(pair_of, tmp_path) -> None:
+    change = keys(olmo2__rope__freq_base_swa=500.0)
+    file = write_gguf(pair_of("olmo3").folder, tmp_path / "model.gguf", Kind.F32, change=change)
+    assert refusal(file) == (
+        f"Cannot load {file}: olmo2.rope.freq_base_swa is 500.0 in its metadata where another key "
+        f"says 10000.0; {CONVERT}"
+    )
 
 
 STORED = (Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1)
@@ -183,16 +330,57 @@ def test_quantised_weights_are_the_dequantised_ones_and_both_readers_agree(
     assert readers_agree(made, pair.file)
 
 
+def read_by_transformers(made: Model, file: Path) -> torch.nn.Module:
+    """The model that transformers makes of the file, with the config of `made`."""
+    model_class = getattr(transformers, made.config.family.architectures[0])
+    settings = {"config": made.bridge.original_model.config, "dtype": torch.float32}
+    settings |= {"attn_implementation": "eager"}
+    return model_class.from_pretrained(file.parent, gguf_file=file.name, **settings).eval()
+
+
 def readers_agree(made: Model, file: Path) -> bool:
     """Whether transformers reads every tensor of the file as it was read for `made`."""
     family = made.config.family
-    model_class = getattr(transformers, family.architectures[0])
-    settings = {"config": made.bridge.original_model.config, "dtype": torch.float32}
-    theirs = model_class.from_pretrained(file.parent, gguf_file=file.name, **settings).state_dict()
+    theirs = read_by_transformers(made, file).state_dict()
     read = {name.removeprefix(family.prefix): tensor for name, tensor in theirs.items()}
     shared = read.keys() & made.weights.keys()
     assert len(shared) > 20
     return all(torch.equal(read[name], made.weights[name]) for name in shared)
+
+
+@pytest.mark.parametrize("kind", each_family(*COMPUTED_TWICE))
+def test_transformers_computes_the_same_of_a_file(pair_of, kind) -> None:
+    pair = pair_of(kind)
+    theirs = read_by_transformers(pair.made, pair.file)
+    with torch.no_grad():
+        expected = theirs(torch.tensor([[7, 30, 99, 5, 260]])).logits
+    torch.testing.assert_close(logits(pair.made), expected, rtol=0, atol=1e-5)
+
+
+def test_every_expert_is_that_of_the_blocks_of_one_tensor(pair_of) -> None:
+    pair = pair_of("qwen3_moe", Kind.Q8_0)
+    original = load_file(pair.folder / "model.safetensors")
+    experts = [name for name in pair.made.weights if ".experts." in name]
+    assert len(experts) == 2 * 3 * 3
+    for name in experts:
+        blocks = gguf.quantize(original[f"model.{name}"].numpy(), Kind.Q8_0)
+        expected = torch.from_numpy(gguf.dequantize(blocks, Kind.Q8_0))
+        assert torch.equal(pair.made.weights[name], expected)
+        assert not torch.equal(expected, original[f"model.{name}"])
+
+
+def test_a_gate_of_one_output_may_be_a_vector(pair_of, tmp_path) -> None:
+    """As llama.cpp writes it, which leaves out slow axes of length 1."""
+
+    def change(metadata: dict[str, object], tensors: dict[str, np.ndarray]) -> None:
+        for layer in range(2):
+            name = f"blk.{layer}.ffn_gate_inp_shexp.weight"
+            assert tensors[name].shape == (1, 32)
+            tensors[name] = tensors[name][0]
+
+    pair = pair_of("qwen2_moe")
+    file = write_gguf(pair.folder, tmp_path / "model.gguf", Kind.F32, change=change)
+    assert torch.equal(logits(probe.load(file)), logits(pair.made))
 
 
 def test_two_dequantisers_agree_on_blocks_of_every_type_that_both_know() -> None:
@@ -368,11 +556,7 @@ PLAIN, NORM = "load a standard Llama.", "output_norm"
 TWO_COUNTS = keys(llama__attention__head_count_kv=[2, 2])
 NO_TOKENS = keys(tokenizer__ggml__tokens=None, llama__vocab_size=400)
 THESE = "load one of these or tiny-senses."
-ONLY = (
-    "certified are GPT-2, BERT, T5, GPT-NeoX, Llama, Phi-3, Qwen2, Qwen3, OLMo 2, Gemma 2, Gemma 3, "
-    "Gemma, StableLM (gpt2, bert, t5, "
-    "gptneox, llama, phi3, qwen2, qwen3, olmo2, gemma2, gemma3, gemma, stablelm) only"
-)
+ONLY = f"certified are {GGUF_KNOWN} ({ours.KNOWN}) only"
 KEY = "in its metadata, and no formula for it is certified"
 BIAS = "blk.1.attn_q.bias is not a tensor of the Llama that its metadata describe"
 STRETCHED = "its rotary positions are stretched (rope_freqs.weight), which is not certified"
@@ -403,6 +587,16 @@ WRONG = [  # what is changed, what is said of it, and the next step
         CONVERT,
     ),
     (TWO_COUNTS, "llama.attention.head_count_kv is no single number or word", CONVERT),
+    (  # a llama with experts is a Mixtral
+        keys(llama__expert_count=8),
+        "num_experts_per_tok is None in its config",
+        "give a whole number of at least 1.",
+    ),
+    (
+        keys(llama__expert_count=10**9, llama__expert_used_count=2),
+        "its metadata promise 1000000000 experts and its tensors hold 0",
+        COPY,
+    ),
     (
         keys(llama__rope__dimension_count=4),
         "its rope.dimension_count is 4 where a head has 8 dimensions",
@@ -429,7 +623,6 @@ NOT_COVERED = [
         f"its general.architecture is 'mamba', and {ONLY}",
         THESE,
     ),
-    (keys(llama__expert_count=8), f"llama.expert_count is 8 {KEY}", PLAIN),
     (keys(llama__rope__scaling__type="yarn"), f"llama.rope.scaling.type is 'yarn' {KEY}", PLAIN),
     (keys(llama__logit_scale=0.5), f"llama.logit_scale is 0.5 {KEY}", PLAIN),
     (
@@ -550,7 +743,7 @@ def test_absurd_counts_are_refused_before_memory_is_taken(llama, tmp_path) -> No
 def test_the_other_reader_tells_when_the_pairs_of_a_position_stay_as_the_file_holds_them(
     llama, monkeypatch
 ) -> None:
-    monkeypatch.setattr(ours, "_as_in_checkpoint", lambda values, role, config: values)
+    monkeypatch.setattr(ours, "_as_in_checkpoint", lambda values, name, role, config: values)
     assert not readers_agree(probe.load(llama.file), llama.file)
 
 

@@ -242,6 +242,16 @@ BLOOM = Family(
     embed="word_embeddings",
     embedding_norm="word_embeddings_layernorm",
     final_norm="ln_f",
+    gguf=GgufKeys(
+        "bloom",
+        {
+            "attention.head_count_kv": "num_key_value_heads",
+            "attention.layer_norm_epsilon": "layer_norm_epsilon",
+            "context_length": "seq_length",
+        },
+        must={"attention.causal": (True,)},
+        unread=("feed_forward_length",),
+    ),
 )
 # The first of the line: one head of keys and values, no biases, and one norm for attention and MLP.
 FALCON = Family(
@@ -280,6 +290,12 @@ FALCON = Family(
     ),
     embed="word_embeddings",
     final_norm="ln_f",
+    gguf=GgufKeys(
+        "falcon",
+        {"attention.layer_norm_epsilon": "layer_norm_epsilon"},
+        must=GGUF_PLAIN | {"attention.head_count_kv": (1,)},
+        unread=("tensor_data_layout",),
+    ),
 )
 
 PARTS = {
@@ -315,6 +331,31 @@ GGUF_ROTARY = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "rope.freq_base": "rope_theta",
 }
+GGUF_YARN = {
+    "rope.scaling.type": "rope_type",
+    "rope.scaling.factor": "factor",
+    "rope.scaling.original_context_length": "original_max_position_embeddings",
+    "rope.scaling.attn_factor": "attention_factor",  # of older files, and of newer ones
+    "rope.scaling.yarn_attn_factor": "attention_factor",
+    "rope.scaling.yarn_beta_fast": "beta_fast",
+    "rope.scaling.yarn_beta_slow": "beta_slow",
+}
+GGUF_ROUTED = without(GGUF_PLAIN, "expert_count", "expert_used_count")
+GGUF_STRETCHED = without(GGUF_PLAIN, "rope.scaling.factor") | {"rope.scaling.type": ("yarn",)}
+GGUF_LAYER_NORM = {
+    "attention.head_count_kv": "num_key_value_heads",
+    "rope.freq_base": "rope_theta",
+}
+
+
+def _gguf_yarn(place: str) -> dict[str, str]:
+    """Where a config holds the numbers of YaRN."""
+    return {name: f"{place}.{key}" for name, key in GGUF_YARN.items()}
+
+
+def _gguf_experts(count: str) -> dict[str, str]:
+    """Where a config holds how many experts there are, and how many a token is given to."""
+    return {"expert_count": count, "expert_used_count": "num_experts_per_tok"}
 
 
 def _norms(q: str, k: str) -> dict[str, tuple[str, str]]:
@@ -322,6 +363,13 @@ def _norms(q: str, k: str) -> dict[str, tuple[str, str]]:
     return {"norm_q": ("self_attn.q_norm", q), "norm_k": ("self_attn.k_norm", k)}
 
 
+LLAMA_GGUF = GgufKeys(
+    "llama",
+    GGUF_ROTARY,
+    must=GGUF_PLAIN,
+    unread=(*GGUF_HEAD_SIZES, "tensor_data_layout"),
+    interleaved=("q", "k"),
+)
 LLAMA = Family(
     "Llama",
     "decoder",
@@ -343,13 +391,7 @@ LLAMA = Family(
     final_norm="norm",
     free_heads=True,
     ignored=("*.rotary_emb.inv_freq",),
-    gguf=GgufKeys(
-        "llama",
-        GGUF_ROTARY,
-        must=GGUF_PLAIN,
-        unread=(*GGUF_HEAD_SIZES, "tensor_data_layout"),
-        interleaved=("q", "k"),
-    ),
+    gguf=LLAMA_GGUF,
 )
 MISTRAL = replace(
     LLAMA,
@@ -384,6 +426,7 @@ PHI3_GGUF = replace(
     QWEN2_GGUF,
     architecture="phi3",
     numbers=GGUF_WINDOW,
+    must=without(GGUF_PLAIN, "attention.sliding_window"),
     unread=(*GGUF_HEAD_SIZES, "rope.scaling.original_context_length"),
 )
 PHI3 = replace(
@@ -430,7 +473,27 @@ OLMO3 = replace(
         rotary_base=500000.0,
         local_base=("rope_theta", 500000.0),
     ),
-    gguf=None,
+    gguf=replace(
+        QWEN2_GGUF,
+        architecture="olmo2",
+        told_by="attention.sliding_window",
+        numbers=GGUF_WINDOW
+        | {
+            "rope.freq_base": " ".join(
+                f"rope_parameters.{kind}_attention.rope_theta" for kind in ("full", "sliding")
+            ),
+            "rope.freq_base_swa": "rope_parameters.sliding_attention.rope_theta",
+        }
+        | _gguf_yarn("rope_parameters.full_attention"),
+        layers={
+            "attention.sliding_window_pattern": (
+                "layer_types",
+                "sliding_attention",
+                "full_attention",
+            )
+        },
+        must=without(GGUF_STRETCHED, "attention.sliding_window"),
+    ),
 )
 SMOLLM3 = replace(
     LLAMA,
@@ -448,7 +511,7 @@ SMOLLM3 = replace(
         rotated=("no_rope_layers", ("no_rope_layer_interval", 4)),
     ),
     free_heads=False,
-    gguf=None,
+    gguf=replace(LLAMA_GGUF, architecture="smollm3"),
 )
 # Files hold experts one by one; Hugging Face's classes stack them.
 STACKED = {
@@ -484,6 +547,12 @@ MIXTRAL = replace(
             "expert_out": ("block_sparse_moe.experts.{}.w2", "d m"),
         }
     ),
+    gguf=replace(
+        LLAMA_GGUF,
+        told_by="expert_count",
+        numbers=GGUF_ROTARY | _gguf_experts("num_local_experts"),
+        must=GGUF_ROUTED,
+    ),
 )
 EVERY_LAYER_ROUTED: dict[str, tuple[Any, ...]] = {
     "decoder_sparse_step": (1,),
@@ -517,7 +586,18 @@ QWEN2_MOE = replace(
             "shared_out": ("mlp.shared_expert.down_proj", "d s"),
         }
     ),
-    gguf=None,
+    gguf=replace(
+        QWEN2_GGUF,
+        architecture="qwen2moe",
+        numbers=GGUF_ROTARY
+        | _gguf_experts("num_experts")
+        | {
+            "feed_forward_length": "intermediate_size",
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+        },
+        must=GGUF_ROUTED,
+    ),
 )
 QWEN3_MOE = replace(
     QWEN3,
@@ -531,7 +611,19 @@ QWEN3_MOE = replace(
     routed=Routed(EXPERTS, normed=("norm_topk_prob", False), stacked=STACKED),
     in_float32=MIXTRAL.in_float32,
     attentions=causal(ROUTED | _norms("e", "e")),
-    gguf=None,
+    # No key tells that the shares of the chosen experts are divided by their sum: all are read so.
+    gguf=replace(
+        QWEN2_GGUF,
+        architecture="qwen3moe",
+        numbers=GGUF_ROTARY
+        | _gguf_experts("num_experts")
+        | {
+            "feed_forward_length": "intermediate_size",
+            "expert_feed_forward_length": "moe_intermediate_size",
+        },
+        must=GGUF_ROUTED,
+        settings={"norm_topk_prob": True},
+    ),
 )
 OLMOE = replace(
     LLAMA,
@@ -546,7 +638,12 @@ OLMOE = replace(
     in_float32=MIXTRAL.in_float32,
     free_heads=False,
     attentions=causal(ROUTED | _norms("h", "g")),
-    gguf=None,
+    gguf=replace(
+        QWEN2_GGUF,
+        architecture="olmoe",
+        numbers=GGUF_ROTARY | _gguf_experts("num_experts"),
+        must=GGUF_ROUTED,
+    ),
 )
 FLEX_OLMO = replace(
     OLMO2,
@@ -610,7 +707,14 @@ LFM2 = replace(
         ),
     ),
     final_norm="embedding_norm",
-    gguf=None,
+    gguf=replace(
+        QWEN2_GGUF,
+        architecture="lfm2",
+        numbers=GGUF_ROTARY
+        | {"attention.layer_norm_rms_epsilon": "norm_eps", "shortconv.l_cache": "conv_L_cache"},
+        layers={"attention.head_count_kv": ("layer_types", "full_attention", "conv")},
+        settings={"block_auto_adjust_ff_dim": False},  # a file has the width that comes of it
+    ),
 )
 GPT_OSS = replace(
     LLAMA,
@@ -675,6 +779,12 @@ PHI = Family(
     final_norm="final_layernorm",
     head_bias="lm_head.bias",
     ignored=LLAMA.ignored,
+    gguf=GgufKeys(
+        "phi2",
+        GGUF_LAYER_NORM | {"attention.layer_norm_epsilon": "layer_norm_eps"},
+        must=GGUF_PLAIN,
+        unread=GGUF_HEAD_SIZES,
+    ),
 )
 STABLELM = replace(
     LLAMA,
@@ -696,10 +806,9 @@ STABLELM = replace(
     free_heads=False,
     gguf=GgufKeys(
         "stablelm",
-        {
-            "attention.head_count_kv": "num_key_value_heads",
+        GGUF_LAYER_NORM
+        | {
             "attention.layer_norm_epsilon": "layer_norm_eps",
-            "rope.freq_base": "rope_theta",
             "use_parallel_residual": "use_parallel_residual",
         },
         must=GGUF_PLAIN,
@@ -732,7 +841,13 @@ STARCODER2 = replace(
             "out": ("mlp.c_proj", "d m +"),
         }
     ),
-    gguf=None,
+    # No key of a file holds the window: what is read there has none.
+    gguf=GgufKeys(
+        "starcoder2",
+        GGUF_LAYER_NORM | {"attention.layer_norm_epsilon": "norm_epsilon"},
+        must=GGUF_PLAIN,
+        unread=GGUF_HEAD_SIZES,
+    ),
 )
 ARCEE = replace(
     LLAMA,
@@ -741,7 +856,12 @@ ARCEE = replace(
     keys=replace(LLAMA.keys, epsilon=("rms_norm_eps", 1e-5), activation=("hidden_act", "relu2")),
     gated=False,
     attentions=causal(without(PARTS, "gate", "up") | {"in": ("mlp.up_proj", "m d")}),
-    gguf=None,
+    gguf=replace(
+        LLAMA_GGUF,
+        architecture="arcee",
+        numbers=GGUF_ROTARY | _gguf_yarn("rope_scaling"),
+        must=GGUF_STRETCHED,
+    ),
 )
 SEED_OSS = replace(
     LLAMA,
@@ -753,7 +873,7 @@ SEED_OSS = replace(
         must={"attention_bias": (True,), "attention_out_bias": (False,), "mlp_bias": (False,)},
     ),
     attentions=QWEN2.attentions,
-    gguf=None,
+    gguf=replace(QWEN2_GGUF, architecture="seed_oss"),
 )
 ERNIE45 = replace(
     LLAMA,
@@ -768,7 +888,7 @@ ERNIE45 = replace(
     ),
     interleaved=True,
     in_float32=("norm", "rotation", "softmax"),
-    gguf=None,
+    gguf=replace(QWEN2_GGUF, architecture="ernie4_5"),
 )
 GLM = replace(
     LLAMA,
@@ -789,6 +909,7 @@ GLM = replace(
         | {role: (PARTS[role][0], f"{PARTS[role][1]} +") for role in "qkv"}
         | {"gate_up": ("mlp.gate_up_proj", "2m d")}
     ),
+    # The converter reads neither its epsilon nor its context: what a file says of them is not so.
     gguf=None,
 )
 GLM4 = replace(
@@ -805,6 +926,7 @@ GLM4 = replace(
         WRITE_REPLACEMENTS,
         read=WRITTEN,
     ),
+    gguf=replace(QWEN2_GGUF, architecture="glm4"),
 )
 NEMOTRON = replace(
     LLAMA,
@@ -821,7 +943,13 @@ NEMOTRON = replace(
     gated=False,
     in_float32=("softmax",),
     attentions=causal(without(PARTS, "gate", "up") | BIASED_NORMS | {"in": ("mlp.up_proj", "m d")}),
-    gguf=None,
+    gguf=GgufKeys(
+        "nemotron",
+        GGUF_LAYER_NORM
+        | {f"attention.layer_norm_{rms}epsilon": "norm_eps" for rms in ("", "rms_")},
+        must=GGUF_PLAIN,
+        unread=GGUF_HEAD_SIZES,
+    ),
 )
 JAIS2 = replace(
     NEMOTRON,
@@ -839,6 +967,12 @@ JAIS2 = replace(
             role: (name, shape if shape.endswith("+") else f"{shape} +")
             for role, (name, shape) in NEMOTRON.attentions[0].parts.items()
         }
+    ),
+    gguf=GgufKeys(
+        "jais2",
+        GGUF_LAYER_NORM | {"attention.layer_norm_epsilon": "layer_norm_eps"},
+        must=GGUF_PLAIN,
+        unread=GGUF_HEAD_SIZES,
     ),
 )
 GPT_BIGCODE = replace(
@@ -870,7 +1004,11 @@ GPT_BIGCODE = replace(
         fused="by role",
         layers="h.{}.",
     ),
-    gguf=None,
+    gguf=GgufKeys(
+        "starcoder",
+        {"attention.layer_norm_epsilon": "layer_norm_epsilon"},
+        must={"attention.causal": (True,), "attention.head_count_kv": (1,)},
+    ),
 )
 GEMMA = replace(
     LLAMA,

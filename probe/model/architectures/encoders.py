@@ -70,6 +70,7 @@ BERT = Family(
     gguf=GgufKeys(
         "bert",
         {"attention.layer_norm_epsilon": "layer_norm_eps"},
+        told_by="token_types.weight",
         must={"attention.causal": (False,)},
         unread=("pooling_type",),
     ),
@@ -143,7 +144,12 @@ DISTILBERT = replace(
     head_bias="vocab_projector.bias",
     ignored=("embeddings.position_ids",),
     adapter="by the row",
-    gguf=None,
+    gguf=GgufKeys(
+        "bert",
+        {},
+        must={"attention.causal": (False,), "attention.layer_norm_epsilon": (1e-12,)},
+        unread=("pooling_type",),
+    ),
 )
 
 _NO_BIASES: dict[str, tuple[Any, ...]] = {
@@ -201,6 +207,22 @@ MODERNBERT = Family(
     transform=("head.dense", "head.norm", "gelu"),
     head_bias="decoder.bias",
     adapter="by the row",
+    gguf=GgufKeys(
+        "modern-bert",
+        {f"attention.layer_norm_{rms}epsilon": "norm_eps" for rms in ("", "rms_")}
+        | {
+            "attention.sliding_window": "local_attention",
+            "attention.sliding_window_pattern": "global_attn_every_n_layers",
+            "rope.freq_base": "global_rope_theta",
+            "rope.freq_base_swa": "local_rope_theta",
+        },
+        must={
+            "attention.causal": (False,),
+            "hidden_activation": ("gelu",),
+            "rope.scaling.type": ("none",),
+        },
+        unread=("pooling_type",),
+    ),
 )
 MODERNBERT_DECODER = replace(
     MODERNBERT,
@@ -223,6 +245,7 @@ MODERNBERT_DECODER = replace(
     ),
     transform=("lm_head.dense", "lm_head.norm", "gelu"),
     adapter="",
+    gguf=None,
 )
 
 # What a cross-attention, behind which no MLP stands, has no hooks of.
@@ -323,6 +346,7 @@ T5 = Family(
             "decoder_start_token_id": "decoder_start_token_id",
         },
         unread=("attention.value_length", "attention.layer_norm_rms_epsilon"),
+        by_tensor={"enc.blk.0.ffn_gate.weight": {"feed_forward_proj": "gated-gelu"}},
     ),
 )
 

@@ -180,20 +180,30 @@ class GgufKeys:
     """What a GGUF file of a family holds otherwise than a checkpoint; `architecture` is its name
     there.
 
-    `numbers` maps metadata keys, without the architecture in front, to the config's, beside those
-    of GGUF_SIZES; a key of `must` may be absent, and one that is there must be one of its values;
-    those of `unread` change no formula; any other is refused. The rows of an `interleaved` role,
-    which positions rotate two by two, stand pair beside pair instead of half behind half. Always,
-    queries, keys and values of a single tensor are held by role, matrices output x input, and
-    `offset` norms as 1 + their weight. `query_scalar` is how many layers the one size has whose
-    scores are divided by the root of d_model / n_heads, which no key tells; the others' are by that
-    of the head.
+    Where several rows have one, a file is of the row `told_by` a tensor that it has, or a key that
+    says something there, and without it of the other. `numbers` maps metadata keys, without the
+    architecture in front, to the config's, beside those of GGUF_SIZES: to one, or to several apart
+    by spaces, points leading into objects. A key of `layers` may hold a list of all layers: which
+    key of the config lists them, and what that calls those where the entry is true or above 0, and
+    the others. A key of `must` may be absent, and one that is there must be one of its values;
+    those of `unread` change no formula, or follow from others; any other is refused. `settings` are
+    what no key tells, and `by_tensor` what it tells that a tensor is there.
+
+    The rows of an `interleaved` role, which positions rotate two by two, stand pair beside pair
+    instead of half behind half. Always, queries, keys and values of a single tensor are held by
+    role, matrices output x input, experts in one tensor, and `offset` norms as 1 + their weight.
+    `query_scalar` is how many layers the one size has whose scores are divided by the root of
+    d_model / n_heads, which no key tells; the others' are by that of the head.
     """
 
     architecture: str
     numbers: Mapping[str, str]
+    told_by: str = ""
+    layers: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
     must: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    by_tensor: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     interleaved: tuple[str, ...] = ()
     query_scalar: int = 0
 

@@ -134,6 +134,11 @@ class SurveyFindings:
     frames: Mapping[str, pd.DataFrame]
 
     @property
+    def smallest(self) -> float:
+        """The least effect that makes a head one of those that were shown to move words."""
+        return SMALLEST
+
+    @property
     def movers(self) -> tuple[HeadAcrossWords, ...]:
         return tuple(head for head in self.heads if head.shown)
 

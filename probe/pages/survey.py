@@ -122,9 +122,13 @@ def _natural_text(folder: Path) -> Section | None:
     frame = pd.read_csv(path)
     # The depth that was chosen on training sentences differs between words: it has no number.
     rows = frame[frame["word"].isna() & frame["depth"].isna()].to_dict("records")
-    # Of one word there is no mean over words.
-    rows = rows or frame[frame["depth"].isna()].to_dict("records")
-    return {"rows": rows, "words": frame["word"].nunique(), "heads": _heads_taken_out(folder)}
+    by_word = frame[frame["word"].notna() & frame["depth"].isna()].to_dict("records")
+    return {
+        "rows": rows or by_word,
+        "by_word": by_word if rows else [],
+        "words": frame["word"].nunique(),
+        "heads": _heads_taken_out(folder),
+    }
 
 
 def _heads_taken_out(folder: Path) -> list[str]:

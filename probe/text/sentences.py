@@ -32,7 +32,7 @@ from probe.text.files import (
 )
 
 LEXICON = "the lexicon of probe"
-NATURAL = "the natural sentences of probe"
+NATURAL = "sentences in natural English composed for probe"
 REPEATS = "repeats the sentence, span and sense of"
 # Longer than any window that is read here, and cheap to refuse before the text is cut into tokens.
 LONGEST_TEXT = 100_000

@@ -166,7 +166,10 @@ def test_what_ships_is_surveyed_by_default(tiny, monkeypatch):
     outside = replace(tiny, origin=replace(tiny.origin, kind="folder"))
     natural = survey_run._corpus(outside, None)
     assert {row.word for row in natural.sentences} == set(probe.lexicon.natural_words())
-    assert natural.source == "the natural sentences of probe" and len(natural.sha256) == 64
+    assert (
+        natural.source == "sentences in natural English composed for probe"
+        and len(natural.sha256) == 64
+    )
 
 
 def test_corpora_are_joined():

@@ -48,8 +48,8 @@ def survey_page(survey, tmp_path_factory):
 
 def test_the_headline_names_the_head_that_is_surely_first(survey):
     assert said(survey, "headline").startswith(
-        "In smollm2, over 24 ambiguous words, 3 of 12 attention heads were shown to bring the "
-        f"meaning to the word, most of all L0H1: 29{NARROW}% ["
+        f"In smollm2, over 24 ambiguous words, 3 of 12 attention heads were shown to move the word 2{NARROW}% "
+        f"or more of the way from one meaning to the other, most of all L0H1: 29{NARROW}% ["
     )
 
 
@@ -63,13 +63,13 @@ def test_heads_whose_ranks_overlap_are_named_in_no_order():
 def test_one_head_and_none_are_said_as_such():
     one = make_survey(heads={"L0H1": 0.3}, general={})
     assert (
-        "one of 12 attention heads was shown to bring the meaning to the word: L0H1 moves it by"
-        in said(one, "headline")
+        f"one of 12 attention heads was shown to move the word 2{NARROW}% or more of the way from one "
+        "meaning to the other: L0H1, by" in said(one, "headline")
     )
     none = make_survey(heads={}, general={}, noise=0.2)
     assert said(none, "headline") == (
         "In smollm2, over 24 ambiguous words, the word changes with its meaning, but no single "
-        "attention head was shown to bring that about."
+        f"attention head was shown to move it 2{NARROW}% or more of the way from one meaning to the other."
     )
 
 
@@ -78,8 +78,8 @@ def test_meaning_is_said_only_where_words_change_further_than_nouns(survey):
     model = frames["survey_model"]
     frames["survey_model"] = model.assign(ambiguity_p=0.2)
     context = replace(survey, frames=frames)
-    assert "bring the context to the word" in said(context, "headline")
-    assert "meaning to the word" not in said(context, "headline")
+    assert "of the way from one context to the other" in said(context, "headline")
+    assert "one meaning" not in said(context, "headline")
     assert said(context, "beside_nouns").startswith(
         "These words were not shown to change further than nouns of one meaning"
     )
@@ -90,14 +90,18 @@ def test_meaning_is_said_only_where_words_change_further_than_nouns(survey):
 
 def test_general_and_specific_heads_are_named(survey):
     told = said(survey, "beside_nouns")
-    assert "L1H2 and L1H3 do more for ambiguous words than for such nouns." in told
-    assert "L0H1 does the same for any noun." in told
+    assert (
+        "L1H2 and L1H3 move ambiguous words by a larger share of their way than such nouns of theirs. "
+        "L0H1 moves them by about the same share." in one_line(told)
+    )
 
 
 def test_what_heads_of_other_words_keep_is_said_beside_random_ones(survey):
     told = said(survey, "kept")
-    assert told.startswith("The first four heads of all other words keep 5")
-    assert "of the gap of a word that was left out, random sets of the same layers" in told
+    assert told.startswith(
+        "The four heads ranked first on all other words, of those below the read-out, keep 5"
+    )
+    assert "of the gap of a word that was left out, random sets of the same layers 1" in told
     carry = survey.frames["survey_carry_over"].assign(random_high=0.9)
     worse = replace(survey, frames=survey.frames | {"survey_carry_over": carry})
     assert "which was not shown to be more than random sets" in said(worse, "kept")
@@ -150,14 +154,16 @@ def test_natural_text_stands_on_the_page_where_it_was_measured(survey, tmp_path)
         text = one_line(page_of(survey, tmp_path))
         assert "Taken out at the word: L4H1 and L4H2." in text
         assert (
-            f"On natural text (1 word) the meaning is told at the word in 85.0{NARROW}% of the "
-            f"sentences; in 72.0{NARROW}% when L4H1 and L4H2 write their mean there, a fall of 13.0 "
-            f"points [10.0, 16.0], and 72.0{NARROW}% when these heads write what they wrote in a "
-            "random sentence, a fall of 13.0 points [10.0, 16.0]; random sets of the same layers "
-            "cost 3.0 points at most." in text
+            "On natural text (1 word) the meaning is told from the word's vector in 85.0"
+            f"{NARROW}% of the sentences; in 72.0{NARROW}% when L4H1 and L4H2 write their mean there, a "
+            "fall of 13.0 points [10.0, 16.0] in this word (with random sets of the same layers of 3.0 "
+            f"at most), and 72.0{NARROW}% when these heads write what they wrote in a random sentence, "
+            "a fall of 13.0 points [10.0, 16.0] in this word (with random sets of the same layers of "
+            "3.0 at most)." in text
         )
-        assert f"their mean85.0{NARROW}%72.0{NARROW}%13.0 [10.0, 16.0]1.03.0" in text.replace(
-            " <", "<"
+        assert (
+            f"mean of wordstheir mean85.0{NARROW}%72.0{NARROW}%13.0 [10.0, 16.0]1.03.0"
+            in text.replace(" <", "<")
         )
 
 

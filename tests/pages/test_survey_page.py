@@ -99,7 +99,7 @@ def test_general_and_specific_heads_are_named(survey):
 def test_what_heads_of_other_words_keep_is_said_beside_random_ones(survey):
     told = said(survey, "kept")
     assert told.startswith(
-        "The four heads ranked first on all other words, of those below the read-out, keep 5"
+        "The four heads below the read-out that rank first on all other words keep 5"
     )
     assert "of the gap of a word that was left out, random sets of the same layers 1" in told
     carry = survey.frames["survey_carry_over"].assign(random_high=0.9)
@@ -155,11 +155,9 @@ def test_natural_text_stands_on_the_page_where_it_was_measured(survey, tmp_path)
         assert "Taken out at the word: L4H1 and L4H2." in text
         assert (
             "On natural text (1 word) the meaning is told from the word's vector in 85.0"
-            f"{NARROW}% of the sentences; in 72.0{NARROW}% when L4H1 and L4H2 write their mean there, a "
-            "fall of 13.0 points [10.0, 16.0] in this word (with random sets of the same layers of 3.0 "
-            f"at most), and 72.0{NARROW}% when these heads write what they wrote in a random sentence, "
-            "a fall of 13.0 points [10.0, 16.0] in this word (with random sets of the same layers of "
-            "3.0 at most)." in text
+            f"{NARROW}% of the sentences; with L4H1 and L4H2 replaced by their mean in 72.0{NARROW}% and "
+            f"by what they wrote in a random sentence in 72.0{NARROW}%; random sets of the same layers "
+            "cost 3.0 points at most." in text
         )
         assert (
             f"mean of wordstheir mean85.0{NARROW}%72.0{NARROW}%13.0 [10.0, 16.0]1.03.0"
@@ -238,7 +236,10 @@ def test_natural_text_is_of_the_model_in_whose_folder_it_was_measured(two_models
     found.to_csv(tmp_path / "another" / "evaluation_without.csv", index=False)
     page = write_surveys([survey, other], tmp_path).read_text(encoding="utf-8")
     first, second = page.split('<p class="lead">')[1:]
-    assert "On natural text" not in first and f"in 60.0{NARROW}% when these heads" in second
+    assert (
+        "On natural text" not in first
+        and f"by what they wrote in a random sentence in 60.0{NARROW}%" in second
+    )
     assert 'href="another/evaluation_without.csv"' in page
 
 

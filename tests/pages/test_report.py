@@ -155,6 +155,13 @@ def test_tables_are_made_of_every_frame_with_its_rows():
     assert files["one.csv"].decode() == 'a,text\n1,"x,""y""\n"\n2,</script>\n'
 
 
+@pytest.mark.parametrize("name", ["distances", "head_parts", "curves", "edges", "controls"])
+def test_the_page_is_whole_without_what_sentences_without_cues_or_pairs_cannot_give(name, tmp_path):
+    study = make_study()
+    study.frames[name] = study.frames[name].iloc[:0]
+    assert "Word by word" in probe.write(study, tmp_path).read_text(encoding="utf-8")
+
+
 def test_a_report_goes_from_the_study_to_the_template_and_hardly_ever_back(tmp_path):
     """Calls into the modules of pages and evidence, in their order: how often one is entered again
     that was left before."""

@@ -67,7 +67,7 @@ MANY_HEADS = 16  # in a wider map a cell has no space for a number beside the ve
 ASIDE = -4  # pixels that a number is moved to the left
 FEW_LAYERS = 6  # a higher map has numbers on all four sides
 NOTHING = 0.005  # of the gap: an effect that rounds to 0 %
-STRONG = 0.55  # of the scale: from here on white is read better on a cell than ink
+STRONG = 0.55  # of the scale: from here on white is read better than ink, on the darker colour
 MLP = "MLP"  # the column of the map that is no head
 MIXER = "mixer"  # that of what stands in the place of attention
 MLP_TIPS = tips(
@@ -311,7 +311,7 @@ def _map(
     colour = alt.Color(
         "net:Q", scale=effect_scale(limit), legend=_effect_legend(limit) if legend else None
     )
-    text = alt.condition(abs(alt.datum.net) > STRONG * limit, alt.value("#ffffff"), alt.value(INK))
+    text = alt.condition(alt.datum.net > STRONG * limit, alt.value("#ffffff"), alt.value(INK))
     base = alt.Chart(rows).encode(**on_cells, tooltip=tooltip)
     cells = base.mark_rect(stroke=LINE, strokeWidth=1)
     x = _heads_along(across, alt.Axis(**LEVEL_LABELS))

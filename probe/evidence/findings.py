@@ -28,7 +28,7 @@ import pandas as pd
 from probe.evidence.columns import LEADERS
 from probe.evidence.material import LATE
 from probe.evidence.tables import FEW, FEW_CUES
-from probe.stats.verdicts import GATE, LEVEL, SMALLEST
+from probe.stats.verdicts import GATE, LEVEL, SMALLEST, WORTH_NAMING
 from probe.text.splits import ALIGNED
 
 MOST_OF_IT = 0.5  # of an effect or of the gap: more than everything else together
@@ -254,14 +254,14 @@ class OtherHeads:
     """The heads that are not among the movers: their names by verdict, and the bound on what they
     do.
 
-    `bound` is the largest end of their 95 % intervals in whole per cent, and `largest` the largest
-    of their effects.
+    `bound` is the largest end of their 95 % intervals in whole per cent, and `largest` the one of
+    the largest effect.
     """
 
     number: int
     by_verdict: Mapping[str, tuple[str, ...]]
     bound: int
-    largest: float
+    largest: HeadFinding
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,8 @@ class WordFindings:
     and tables. `ranked` is true where at least one pair of senses is apart. Heads stand by rank:
     `leaders` are the first of them, `context_heads` those that bring the context and were not shown
     to resolve an ambiguity, `movers` the resolvers or, where there are none, the context heads,
-    `pairs_moved` the number of pairs of senses in which these do, `heads_read` those whose
+    `opposing` those that were shown to move the word the other way by WORTH_NAMING or more, the
+    furthest first, `pairs_moved` the number of pairs of senses in which the movers do, `heads_read` those whose
     sentences are worth reading, `rank_groups` the groups of leaders and `mover_groups` those of the
     leading movers whose ranks overlap.
     """
@@ -314,6 +315,7 @@ class WordFindings:
     resolvers: tuple[HeadFinding, ...]
     context_heads: tuple[HeadFinding, ...]
     movers: tuple[HeadFinding, ...]
+    opposing: tuple[HeadFinding, ...]
     heads_read: tuple[HeadFinding, ...]
     rank_groups: tuple[tuple[str, ...], ...]
     mover_groups: tuple[tuple[str, ...], ...]
@@ -388,6 +390,7 @@ def word_findings(
         resolvers=resolvers,
         context_heads=context_heads,
         movers=movers,
+        opposing=_opposing(heads),
         heads_read=_heads_read(heads, rows["readings"]),
         rank_groups=rank_groups(leaders),
         mover_groups=rank_groups(movers[:LEADERS]),
@@ -725,6 +728,11 @@ def _continuations(
     )
 
 
+def _opposing(heads: Sequence[HeadFinding]) -> tuple[HeadFinding, ...]:
+    against = [head for head in heads if head.verdict == "opposes" and head.net <= -WORTH_NAMING]
+    return tuple(sorted(against, key=lambda head: head.net))
+
+
 def _other_heads(heads: Sequence[HeadFinding], verdict_of_movers: str) -> OtherHeads | None:
     rest = [head for head in heads if head.verdict != verdict_of_movers]
     if not rest:
@@ -739,7 +747,7 @@ def _other_heads(heads: Sequence[HeadFinding], verdict_of_movers: str) -> OtherH
         number=len(rest),
         by_verdict=by_verdict,
         bound=max(bound, 1),
-        largest=max((head.net for head in rest), key=abs),
+        largest=max(rest, key=lambda head: abs(head.net)),
     )
 
 

@@ -898,9 +898,25 @@ SENTENCES = [
     ),
     (
         evidence,
-        f"and of 1 nothing was shown; the largest effect among them is 30{N}%, and the intervals of all lie within",
+        f"and of 1 nothing was shown; L0H2 has the largest effect of all 2, 30{N}%, and the intervals of all lie within",
         frames_of(UNREAD, head("L1H0", verdict="none")),
         frames_of(UNREAD),
+    ),
+    (
+        answer,
+        f"L1H0 moves it −30{N}% [−35, −25]: this head moves it away from the sense that is put in (opposes).",
+        frames_of(head("L0H2"), head("L1H0", net=-0.3, verdict="opposes")),
+        frames_of(head("L0H2"), head("L1H0", net=-0.05, verdict="opposes")),
+    ),
+    (
+        answer,
+        f"L1H0 moves it −30{N}% [−35, −25] and L1H1 −20{N}% [−25, −15]: these heads move it away from the sense",
+        frames_of(
+            head("L0H2"),
+            head("L1H1", net=-0.2, verdict="opposes"),
+            head("L1H0", net=-0.3, verdict="opposes"),
+        ),
+        frames_of(head("L0H2"), head("L1H0", net=-0.3, verdict="opposes")),
     ),
     (
         page_text.scope,

@@ -264,7 +264,8 @@ def attend(
     q, k, v = project_qkv(block, x, x if memory is None else memory, config)
     scores = score(weights, block, q, k, bias)
     computed = softmax(scores, block, config).to(v)
-    z = formulas.mix(computed if pattern is None else pattern.to(computed), v)
+    read = formulas.mix(computed if pattern is None else pattern.to(computed), v)
+    z = formulas.gated(read, x, block.w_head_gate)
     steps = {"x": x, "q": q, "k": k, "v": v, "scores": scores, "pattern": computed, "z": z}
     return steps | attention_output(block, resid_pre, z, config)
 

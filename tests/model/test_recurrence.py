@@ -1,5 +1,5 @@
-"""Layers without attention: their formulas against Hugging Face's modules, their state, and what
-hooks, records and the decomposition hold of them."""
+"""Layers without attention, and heads that are gated beside them: their formulas against Hugging
+Face's modules, their state, and what hooks, records and the decomposition hold of them."""
 
 import dataclasses
 import json
@@ -10,15 +10,18 @@ import torch
 import transformers
 from families import EXACT, HYBRIDS, ROUNDED, assert_near, family_model, make_family
 from safetensors.torch import load_file, save_file
+from transformers.models.qwen3_next import modeling_qwen3_next
 
 import probe
 from probe.errors import InputError, ModelError, UnsupportedModel
 from probe.explorer.session import Explorer
 from probe.model import decomposition, forward, recurrence
+from probe.model.architectures import FAMILIES
 from probe.model.load import load, read_weights, untrained
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace_target
 
+GATED = [kind for kind in HYBRIDS if FAMILIES[kind].gated_heads]
 TEXT = "A fluffy blue creature roamed the verdant forest"
 
 
@@ -43,13 +46,18 @@ def theirs(model, layer):
     return getattr(model.bridge.blocks[layer], name).original_component
 
 
+def close(mixer):
+    """Equal to the rounding of what it is computed in."""
+    return ROUNDED if recurrence.is_in_float32(mixer) else EXACT
+
+
 def test_a_mixer_is_hugging_faces_module(model):
     for layer in mixers_of(model):
         block = read_weights(model).blocks[layer]
         x = drawn(model, 3, 7)
         z, _ = recurrence.mix(block.mixer, x)
         with torch.no_grad():
-            assert_near(z @ block.w_o[0], theirs(model, layer)(x), EXACT)
+            assert_near(z @ block.w_o[0], theirs(model, layer)(x), close(block.mixer))
 
 
 @pytest.mark.parametrize("first", [1, 2, 6])
@@ -59,10 +67,72 @@ def test_what_a_text_leaves_behind_is_all_that_its_rest_needs(model, first):
     whole, last = recurrence.mix(mixer, x)
     _, state = recurrence.mix(mixer, x[:, :first])
     rest, left = recurrence.mix(mixer, x[:, first:], state)
-    torch.testing.assert_close(rest, whole[:, first:], **EXACT)
-    torch.testing.assert_close(left, last, **EXACT)
-    shared, _ = recurrence.mix(mixer, x[:, None, first:].repeat(1, 3, 1, 1), state[:, None])
-    torch.testing.assert_close(shared, rest[:, None].expand_as(shared), **EXACT)
+    assert_near(rest, whole[:, first:], close(mixer))
+    torch.testing.assert_close(left, last, **close(mixer))
+    if isinstance(state, recurrence.DeltaState):
+        of_all = recurrence.DeltaState(*(part[:, None] for part in state))
+    else:
+        of_all = state[:, None]
+    shared, _ = recurrence.mix(mixer, x[:, None, first:].repeat(1, 3, 1, 1), of_all)
+    assert_near(shared, rest[:, None].expand_as(shared), close(mixer))
+
+
+def step_by_step(q, k, v, beta, log_decay, matrix):
+    """The gated delta rule as it is written down: one position after the other."""
+    read = []
+    for pos in range(q.shape[-2]):
+        matrix = log_decay[..., pos, None, None].exp() * matrix
+        key = k[..., pos, :, None]
+        held = (key * matrix).sum(-2)
+        change = beta[..., pos, None] * (v[..., pos, :] - held)
+        matrix = matrix + key * change[..., None, :]
+        read.append((q[..., pos, :, None] * matrix).sum(-2))
+    return torch.stack(read, dim=-2), matrix
+
+
+def drawn_rule(n, dtype=torch.float64):
+    """Queries and keys of length 1, values, how much is overwritten and kept, and a matrix that all
+    three variants share: 2 texts, 3 variants, 4 heads."""
+    generator = torch.Generator().manual_seed(0)
+
+    def numbers(*shape):
+        return torch.randn(*shape, generator=generator, dtype=dtype)
+
+    q, k = (torch.nn.functional.normalize(numbers(2, 3, 4, n, 5), dim=-1) for _ in range(2))
+    beta = numbers(2, 3, 4, n).sigmoid()
+    log_decay = -numbers(2, 3, 4, n).sigmoid()
+    return q, k, numbers(2, 3, 4, n, 7), beta, log_decay, numbers(2, 1, 4, 5, 7)
+
+
+@pytest.mark.parametrize("n", [1, 2, 9])
+def test_the_delta_rule_of_all_positions_at_once_is_that_of_one_after_the_other(n):
+    rule = drawn_rule(n)
+    read, matrix = recurrence.delta_rule(*rule)
+    expected, left = step_by_step(*rule)
+    torch.testing.assert_close(read, expected, **EXACT)
+    torch.testing.assert_close(matrix, left, **EXACT)
+
+
+@pytest.mark.parametrize("theirs", ["recurrent", "chunk"])
+def test_the_delta_rule_is_both_of_hugging_faces(theirs):
+    *steps, matrix = (part[:, 0] for part in drawn_rule(9, torch.float32))
+    q, k, v, beta, log_decay = steps
+    read, left = recurrence.delta_rule(q / 5**0.5, k, v, beta, log_decay, matrix)
+    rule = getattr(modeling_qwen3_next, f"torch_{theirs}_gated_delta_rule")
+    positions_first = [part.transpose(1, 2) for part in (q, k, v, log_decay, beta)]
+    found, state = rule(*positions_first, initial_state=matrix, output_final_state=True)
+    assert_near(read.transpose(1, 2), found, ROUNDED)
+    assert_near(left, state, ROUNDED)
+
+
+def test_a_matrix_that_decays_at_once_and_one_that_never_does():
+    q, k, v, _, log_decay, matrix = drawn_rule(4)
+    everything = torch.ones_like(log_decay)
+    forgetful, _ = recurrence.delta_rule(q, k, v, everything, -1000 * everything, matrix)
+    torch.testing.assert_close(forgetful, (q * k).sum(-1, keepdim=True) * v, **EXACT)
+    k[:] = k[..., :1, :]
+    last, _ = recurrence.delta_rule(k, k, v, everything, 0 * everything, matrix)
+    torch.testing.assert_close(last, v, **EXACT)  # what is read under a key is what was written
 
 
 def test_a_convolution_by_hand():
@@ -84,9 +154,9 @@ def test_the_certificate_has_what_the_mixer_writes_and_no_row_of_heads(model):
 
 
 @pytest.mark.parametrize("kind", HYBRIDS)
-def test_the_certificate_holds_in_bfloat16_of_an_object_and_of_random_weights(kind, folder):
+def test_the_certificate_holds_in_bfloat16_of_an_object_and_of_random_weights(kind, tmp_path):
     assert probe.certify(family_model(kind, torch.bfloat16)).ok
-    given = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    given = transformers.AutoModelForCausalLM.from_pretrained(make_family(tmp_path, kind))
     held = load(given, tokenizer=family_model(kind).tokenizer)
     assert held.config.mixers == family_model(kind).config.mixers and probe.certify(held).ok
     assert probe.certify(untrained(held, seed=1)).ok
@@ -100,6 +170,19 @@ def test_a_wrong_kernel_is_seen(model):
     turned[name] = turned[name].flip(-1)
     rows = probe.certify(dataclasses.replace(model, weights=turned)).rows
     assert {(row.layer, row.quantity) for row in rows if not row.ok} >= {(layer, "attn_out")}
+
+
+@pytest.mark.parametrize("kind", GATED)
+def test_wrong_gates_of_heads_are_seen(kind):
+    model = family_model(kind, torch.float64)
+    gated = dict(model.weights)
+    (attention,) = model.config.family.attentions
+    name = attention.layers.format(1) + attention.parts["q"][0] + ".weight"
+    by_head = gated[name].unflatten(0, (model.config.n_heads, 2, -1)).clone()
+    by_head[:, 1] *= 1.01
+    gated[name] = by_head.flatten(0, 2)
+    rows = probe.certify(dataclasses.replace(model, weights=gated)).rows
+    assert next((row.layer, row.quantity) for row in rows if not row.ok) == (1, "z")
 
 
 @pytest.mark.parametrize("kind", HYBRIDS)
@@ -124,6 +207,10 @@ def test_a_trace_holds_what_the_mixer_writes_and_nothing_of_heads(model):
             assert bool((getattr(trace, name)[layer] != 0).any()) == has_heads
         total = trace.resid_pre[layer] + trace.attn_out[layer] + trace.mlp_out[layer]
         torch.testing.assert_close(trace.resid_post[layer], total, **EXACT)
+    single = trace_target(model, trace.tokens, 5)
+    by_source = trace.delta_e_by_source(1, 2, 5)
+    assert_near(by_source.sum(0), trace.delta_e(1, 2, 5), EXACT)
+    assert_near(single.delta_e_by_source(1, 2), by_source[:6], ROUNDED)
     layer = mixers_of(model)[0]
     with pytest.raises(InputError) as error:
         trace.delta_e(layer, 0, 2)
@@ -133,6 +220,9 @@ def test_a_trace_holds_what_the_mixer_writes_and_nothing_of_heads(model):
         "writes in place of heads."
     )
     cache = trace.to_cache()
+    assert torch.equal(cache["z", 1][0], trace.z[1].transpose(0, 1))
+    # beside the queries of gated heads stand their gates
+    assert ("blocks.1.attn.hook_q" in cache.cache_dict) != model.config.family.gated_heads
     (attention,) = model.config.family.attentions
     assert torch.equal(cache[f"blocks.{layer}.{attention.mixer.written}"][0], trace.attn_out[layer])
     assert f"blocks.{layer}.attn.hook_z" not in cache.cache_dict
@@ -254,7 +344,8 @@ def test_what_is_about_heads_in_every_layer_refuses_a_hybrid_in_one_sentence(mod
     for doing, ask in asked:
         with pytest.raises(UnsupportedModel) as error:
             ask()
-        said = f"Cannot do {doing} with a LFM2 model: 2 of its 3 layers have no attention; "
+        name = model.config.family.name
+        said = f"Cannot do {doing} with a {name} model: 2 of its 3 layers have no attention; "
         assert str(error.value).startswith(said)
 
 

@@ -112,7 +112,7 @@ def test_every_swap_of_a_mixer_equals_a_whole_forward_at_every_stage(model):
 def test_every_swap_of_an_mlp_equals_a_whole_forward(model):
     weights, texts, _ = setting(model)
     generator = torch.Generator().manual_seed(5)
-    shape = (len(texts), model.config.n_layers, model.config.d_mlp)
+    shape = (len(texts), model.config.n_layers, weights.blocks[0].d_mlp)
     hidden = torch.randn(*shape, generator=generator, dtype=model.dtype)
     directions = stages_of(model)
     found = mlps.swap_mlps(weights, texts, hidden, directions)

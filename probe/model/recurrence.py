@@ -154,8 +154,8 @@ def start(mixer: Mixer) -> State:
 
 
 def is_in_float32(mixer: Mixer) -> bool:
-    """Whether its families' own code computes it in float32 whatever the type of the model, so that
-    it is computed so here, too."""
+    """Whether its families' own code computes it in float32 whatever the type of the model. Here it
+    is, too."""
     return isinstance(mixer, GatedDeltaRule)
 
 
@@ -201,12 +201,10 @@ def _mix_by_delta_rule(
     joined = convolved.split([of_keys, of_keys, heads * d_value], dim=-1)
     group = heads // mixer.key_heads
     q, k = (
-        _unit(part.unflatten(-1, (mixer.key_heads, -1)).transpose(-3, -2)).repeat_interleave(
-            group, dim=-3
-        )
+        _unit(_by_head(part, mixer.key_heads)).repeat_interleave(group, dim=-3)
         for part in joined[:2]
     )  # ... head pos d_key
-    v = joined[2].unflatten(-1, (heads, -1)).transpose(-3, -2)
+    v = _by_head(joined[2], heads)
     beta = (x @ mixer.w_beta).sigmoid().float().mT  # ... head pos
     rate = mixer.log_rate.float().exp()
     log_decay = -rate * softplus((x @ mixer.w_decay).float() + mixer.decay_bias)
@@ -216,6 +214,11 @@ def _mix_by_delta_rule(
     gate = silu((x @ mixer.w_gate).float()).unflatten(-1, (heads, -1))
     z = (normed * gate).to(x.dtype).flatten(-2)
     return z, DeltaState(_left(state.window, channels), matrix)
+
+
+def _by_head(x: Tensor, heads: int) -> Tensor:
+    """`... pos (head d) -> ... head pos d`"""
+    return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
 
 def _unit(x: Tensor) -> Tensor:

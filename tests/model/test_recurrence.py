@@ -17,6 +17,7 @@ from probe.errors import InputError, ModelError, UnsupportedModel
 from probe.explorer.session import Explorer
 from probe.model import decomposition, forward, recurrence
 from probe.model.architectures import FAMILIES
+from probe.model.check import RECURRENT
 from probe.model.load import load, read_weights, untrained
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace_target
@@ -47,8 +48,8 @@ def theirs(model, layer):
 
 
 def close(mixer):
-    """Equal to the rounding of what it is computed in."""
-    return ROUNDED if recurrence.is_in_float32(mixer) else EXACT
+    """Equal to the rounding of what Hugging Face's module computes in."""
+    return {"rtol": 0, "atol": RECURRENT} if recurrence.is_in_float32(mixer) else EXACT
 
 
 def test_a_mixer_is_hugging_faces_module(model):

@@ -169,6 +169,11 @@ class Config:
         return not (self.mixers and self.mixers[layer])
 
     @property
+    def attends_plainly(self) -> bool:
+        """Whether every layer has attention, and z of every head is A V, not gated."""
+        return not (any(self.mixers) or self.family.gated_heads)
+
+    @property
     def heads_in_all(self) -> int:
         """How many heads all layers have together."""
         return self.n_heads * (self.n_layers - sum(self.mixers))
@@ -210,12 +215,15 @@ class Model:
 
 def require_heads(config: Config, doing: str, instead: str) -> None:
     """Raises UnsupportedModel, naming `doing`, for a hybrid: some of its layers have no attention,
-    and what they do is no matter of heads."""
+    and what they do is no matter of heads; and for gated heads, whose z is more than A V."""
+    if config.attends_plainly:
+        return
+    problem = "its heads are gated"
     if any(config.mixers):
-        raise UnsupportedModel(
-            f"Cannot do {doing} with a {config.family.name} model: {sum(config.mixers)} of its "
-            f"{config.n_layers} layers have no attention; {instead}."
-        )
+        problem = f"{sum(config.mixers)} of its {config.n_layers} layers have no attention"
+    raise UnsupportedModel(
+        f"Cannot do {doing} with a {config.family.name} model: {problem}; {instead}."
+    )
 
 
 def refuse(where: object, problem: str, step: str) -> ModelError:

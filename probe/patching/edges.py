@@ -401,12 +401,11 @@ def receiver_z(
     keys[:, variant[into_key], pos[into_key]] = k[:, into_key]
     values[:, variant[into_value], pos[into_value]] = v[:, into_value]
     bias = cache.tables.row(block, receiver)
-    queries, gate = fused.split_gate(queries, keys)
     matches = (keys @ queries[..., None])[..., 0]
     bias = None if bias is None else bias[head, 0]
     sinks = None if block.sinks is None else block.sinks[head]
     pattern = fused.pattern(weights, matches, bias, sinks)
-    return fused.gated((pattern[:, :, None] @ values)[:, :, 0], gate)
+    return (pattern[:, :, None] @ values)[:, :, 0]
 
 
 def _moved_by_every_sender(
@@ -434,8 +433,7 @@ def _moved_by_every_sender(
     values = repeat_kv(layer_cache.v, heads)
     for channel, receiver in channels:
         readable = cache.keys_read(receiver)
-        reading = q if channel == QUERY else layer_cache.q[:, :, receiver, None]
-        queries, gate = fused.split_gate(reading, keys)
+        queries = q if channel == QUERY else layer_cache.q[:, :, receiver, None]
         matches = queries @ keys[:, :, readable].mT  # recipient head sender key_pos
         if channel == KEY:
             matches = matches.repeat(1, 1, k.shape[2], 1)
@@ -444,7 +442,6 @@ def _moved_by_every_sender(
         pattern = fused.pattern(weights, matches, cache.tables.row(block, receiver), sinks)
         # The rest of what is read does not change with one value, so it drops out.
         z = pattern[..., pos, None] * v if channel == VALUE else pattern @ values[:, :, readable]
-        z = fused.gated(z, gate)
         yield receiver, z[:, :, 1:] - z[:, :, :1]
 
 

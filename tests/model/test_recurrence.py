@@ -350,6 +350,16 @@ def test_what_is_about_heads_in_every_layer_refuses_a_hybrid_in_one_sentence(mod
         assert str(error.value).startswith(said)
 
 
+@pytest.mark.parametrize("kind", GATED)
+def test_gated_heads_in_every_layer_are_certified_and_their_steps_are_no_others(kind, tmp_path):
+    model = load(make_family(tmp_path, kind, layer_types=["full_attention"] * 3))
+    assert probe.certify(model).ok and model.config.heads_in_all == 3 * model.config.n_heads
+    with pytest.raises(UnsupportedModel) as error:
+        probe.walk(model, TEXT)
+    said = f"Cannot do a walk with a {model.config.family.name} model: its heads are gated; read "
+    assert str(error.value).startswith(said)
+
+
 def test_a_patch_has_rows_of_the_heads_that_there_are_and_the_others_cannot_be_hooked(model):
     a, b = "A blue creature", "A verdant creature"
     rows = probe.patch(model, a, b, at="creature")

@@ -285,6 +285,45 @@ def folder(tmp_path_factory):
     return make_family(tmp_path_factory.mktemp("lfm2"), "lfm2")
 
 
+@pytest.fixture(scope="module")
+def delta(tmp_path_factory):
+    return make_family(tmp_path_factory.mktemp("qwen3_next"), "qwen3_next")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"linear_num_key_heads": 4}, "6 heads cannot share linear_num_key_heads = 4 evenly"),
+        ({"linear_key_head_dim": None}, "linear_key_head_dim is None in its config; give a whole"),
+        ({"linear_conv_kernel_dim": 3}, "linear_attn.conv1d.weight has shape [62, 1, 4] where"),
+        ({"linear_value_head_dim": 8}, "linear_attn.in_proj_qkvz.weight has shape [104, 32] where"),
+        ({"layer_types": "absent", "full_attention_interval": 4}, "none of its 3 layers has att"),
+        ({"layer_types": "absent", "full_attention_interval": 0}, "full_attention_interval is 0"),
+        ({"mlp_only_layers": [1]}, "mlp_only_layers is [1] in its config, and the from-scratch"),
+    ],
+)
+def test_what_a_config_of_a_delta_rule_leaves_open_is_one_sentence(delta, tmp_path, changes, said):
+    with pytest.raises(ModelError) as error:
+        load(changed_config(delta, tmp_path, **changes))
+    assert said in str(error.value)
+
+
+def test_every_so_many_th_layer_may_have_attention(delta, tmp_path):
+    older = {"layer_types": "absent", "full_attention_interval": 2}
+    model = load(changed_config(delta, tmp_path, **older))
+    assert model.config.mixers == (True, False, True) and probe.certify(model).ok
+
+
+@pytest.mark.parametrize("lost", ["A_log", "dt_bias", "in_proj_ba.weight", "norm.weight"])
+def test_every_weight_of_a_delta_rule_must_be_there(delta, tmp_path, lost):
+    copied = changed_config(delta, tmp_path)
+    tensors = load_file(copied / "model.safetensors")
+    del tensors[f"model.layers.2.linear_attn.{lost}"]
+    save_file(tensors, copied / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=f"the tensor layers.2.linear_attn.{lost} is missing"):
+        load(copied)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -328,6 +367,24 @@ def test_a_config_may_name_the_layers_with_attention_by_their_numbers(folder, tm
     model = load(changed_config(folder, tmp_path, **older, intermediate_size="absent"))
     assert model.config.mixers == (True, False, True) and model.config.d_mlp == 36
     assert probe.certify(model).ok
+
+
+def test_experts_may_lie_stacked_in_files_as_in_the_class(tmp_path):
+    """The published files of Qwen3.5 hold all experts in one tensor."""
+    kind = "qwen3_5_moe_text"
+    one_by_one = load(make_family(tmp_path, kind))
+    state = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).state_dict()
+    assert "model.layers.0.mlp.experts.gate_up_proj" in state
+    state["mtp.fc.weight"] = torch.zeros(2)  # of what foretells one more token: not read
+    save_file(state, tmp_path / "model.safetensors", {"format": "pt"})
+    model = load(tmp_path)
+    assert model.weights.keys() == one_by_one.weights.keys() and probe.certify(model).ok
+    for name, tensor in model.weights.items():
+        assert torch.equal(tensor, one_by_one.weights[name])
+    joined = "model.layers.0.mlp.experts.down_proj"
+    save_file(state | {joined: state[joined][1:].clone()}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match="the tensor layers.0.mlp.experts.2.down_proj.weight is m"):
+        load(tmp_path)
 
 
 # --- what is about heads in every layer -----------------------------------------------------------

@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 import transformers
-from families import EXACT, HYBRIDS, ROUNDED, assert_near, family_model, make_family
+from families import EACH_HYBRID, EXACT, HYBRIDS, ROUNDED, assert_near, family_model, make_family
 from safetensors.torch import load_file, save_file
 from transformers.models.qwen3_next import modeling_qwen3_next
 
@@ -26,7 +26,7 @@ GATED = [kind for kind in HYBRIDS if FAMILIES[kind].gated_heads]
 TEXT = "A fluffy blue creature roamed the verdant forest"
 
 
-@pytest.fixture(params=HYBRIDS)
+@pytest.fixture(params=EACH_HYBRID)
 def model(request):
     return family_model(request.param, torch.float64)
 
@@ -154,7 +154,7 @@ def test_the_certificate_has_what_the_mixer_writes_and_no_row_of_heads(model):
         )
 
 
-@pytest.mark.parametrize("kind", HYBRIDS)
+@pytest.mark.parametrize("kind", EACH_HYBRID)
 def test_the_certificate_holds_in_bfloat16_of_an_object_and_of_random_weights(kind, tmp_path):
     assert probe.certify(family_model(kind, torch.bfloat16)).ok
     given = transformers.AutoModelForCausalLM.from_pretrained(make_family(tmp_path, kind))

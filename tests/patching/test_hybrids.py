@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from families import HYBRIDS, family_model
+from families import EACH_HYBRID, family_model
 from handmade import tokens_of
 from hooked_runs import (
     LAYOUTS,
@@ -31,7 +31,7 @@ from probe.patching import heads as patching
 from probe.patching import mlps, pair, positions, tokens
 
 
-@pytest.fixture(params=HYBRIDS)
+@pytest.fixture(params=EACH_HYBRID)
 def model(request):
     return family_model(request.param, torch.float64)
 

@@ -173,8 +173,9 @@ def load(
 def read_weights(model: ModelSource) -> Weights:
     """The weights of a model's one stack, in its own type, layer by layer and head by head.
 
-    The tensors are views of the model's own. Raises UnsupportedModel for an encoder-decoder, which
-    has several stacks.
+    The tensors are views of the model's own, but where files hold rows in another order than the
+    formulas (the gated delta rule of Qwen3-Next). Raises UnsupportedModel for an encoder-decoder,
+    which has several stacks.
 
     Example:
         >>> probe.read_weights("tiny-senses").blocks[0].w_q.shape  # head d_model d_head

@@ -422,8 +422,9 @@ def _mixer(
 
 
 def _delta_rule(parts: Mapping[str, Tensor], kernel: Tensor, config: Config) -> GatedDeltaRule:
-    """A gated delta rule, whose products stand alone, or several in one tensor: by key head its
-    queries, keys, values and gates, and how much of its heads is overwritten and kept."""
+    """A gated delta rule, whose products stand alone, or several in one tensor, key head by key
+    head: queries, keys, values and gates; how much of its heads is overwritten and kept. Those are
+    copies, because no view of such a tensor has them side by side."""
     sizes = config.mixer_sizes
     named = dict(parts)
     if "in_gate" in parts:

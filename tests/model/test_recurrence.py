@@ -299,6 +299,7 @@ def delta(tmp_path_factory):
         ({"linear_value_head_dim": 8}, "linear_attn.in_proj_qkvz.weight has shape [104, 32] where"),
         ({"layer_types": "absent", "full_attention_interval": 4}, "none of its 3 layers has att"),
         ({"layer_types": "absent", "full_attention_interval": 0}, "full_attention_interval is 0"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu' in its config, and the from-scratch check"),
         ({"mlp_only_layers": [1]}, "mlp_only_layers is [1] in its config, and the from-scratch"),
     ],
 )

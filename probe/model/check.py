@@ -350,7 +350,7 @@ def _each_step(
     seen = {name: tensor.to(EXACT) for name, tensor in hooked.items()}
     x = forward.attention_input(block, seen["resid_pre"], config)
     if block.mixer is not None:
-        z, _ = recurrence.mix(block.mixer, seen["x"])
+        z = recurrence.mix(block.mixer, seen["x"])
         written = forward.attention_output(block, seen["resid_pre"], z.unsqueeze(-3), config)
         return {"x": x} | written
     q, k, v = forward.project_qkv(block, seen["x"], seen.get("memory", seen["x"]), config)

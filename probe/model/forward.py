@@ -258,7 +258,7 @@ def attend(
     config = weights.config
     x = attention_input(block, resid_pre, config)
     if block.mixer is not None:
-        z, _ = recurrence.mix(block.mixer, x)
+        z = recurrence.mix(block.mixer, x)
         written = attention_output(block, resid_pre, z.unsqueeze(-3), config)
         return {"x": x, "attn_out": written["attn_out"], "resid_mid": written["resid_mid"]}
     q, k, v = project_qkv(block, x, x if memory is None else memory, config)

@@ -290,7 +290,7 @@ def attend(
     n = q.shape[-2]
     size = k.shape[-2]
     if block.mixer is not None:
-        return recurrence.mix(block.mixer, k)[0][..., size - n :, :]
+        return recurrence.mix(block.mixer, k)[..., size - n :, :]
     q, gate = split_gate(q, k)
     leading = q.shape[:-3]
     heads = q.shape[-3]
@@ -398,8 +398,8 @@ def attend_among(
         state = None
         if before is not None:
             # What earlier positions left behind is the same for all variants.
-            state = recurrence.mix(block.mixer, before[0])[1]  # batch 1 width-1 d_model
-        return recurrence.mix(block.mixer, k.squeeze(2), state)[0].unsqueeze(3)
+            state = recurrence.state_behind(block.mixer, before[0])
+        return recurrence.mix(block.mixer, k.squeeze(2), state).unsqueeze(3)
     if before is not None and q.shape[-2] == 1:
         # One live position a variant: the keys and values before it need not be repeated.
         q, k, v = (part.squeeze(-2).transpose(1, 2) for part in projected)

@@ -6,7 +6,9 @@ block, and what it makes at a position depends on that position and on a state o
 the positions before it left behind:
 
     short convolution   b, c, h = x W_in;  z_t = c_t * Σ_j kernel_j (b h)_{t - width + 1 + j}
-    gated delta rule    S_t = α_t S_{t-1} + k_t u_tᵀ,  u_t = β_t (v_t - (α_t S_{t-1})ᵀ k_t)
+    gated delta rule    q, k, v = silu(convolved x W_in), q and k made one long, q / √d_key
+                        α = exp(-rate softplus(x W_decay + bias)),  β = sigmoid(x W_beta)
+                        S_t = α_t S_{t-1} + k_t u_tᵀ,  u_t = β_t (v_t - (α_t S_{t-1})ᵀ k_t)
                         z_t = norm(S_tᵀ q_t) * silu(x W_gate)
 
 It writes z W_out, as heads write z W_O; W_out is the `w_o` of its block, of one writer. The state
@@ -105,41 +107,77 @@ def _left(window: Tensor, x: Tensor) -> Tensor:
     return _behind(window, x)[..., x.shape[-2] :, :]
 
 
-def delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor, matrix: Tensor
-) -> tuple[Tensor, Tensor]:
-    """What every position reads of a matrix S that each position in turn lets decay and corrects:
-    S = α S + k uᵀ, u = β (v - (α S)ᵀ k), o = Sᵀ q; and S behind the last one.
+class Updates(NamedTuple):
+    """What every position of a text does to the matrix of a gated delta rule: lets it decay,
+    corrects what it holds under `k` toward `v`, by `beta` of the way, and reads with `q`.
 
-    `twice ... head pos d_key, ... head pos d_value, twice ... head pos`; `matrix: ... head d_key
-    d_value`, of as few axes as broadcast `-> ... head pos d_value, ... head d_key d_value`
+    `q k: ... head pos d_key`, `v: ... head pos d_value`, `beta log_decay: ... head pos`
+    """
 
-    With D_ij the decay from position j to i, what all positions add follows from one triangular
-    system, (1 + β (K Kᵀ * D) below the diagonal) U = β (V - D_i0 K S); no step waits for another.
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    beta: Tensor
+    log_decay: Tensor
+
+
+def read_matrix(updates: Updates, matrix: Tensor) -> Tensor:
+    """What every position reads of a matrix S that each in turn lets decay and corrects: S = α S +
+    k uᵀ, u = β (v - (α S)ᵀ k), o = Sᵀ q.
+
+    `matrix: ... head d_key d_value`, what stood there before, of as few axes as broadcast `-> ...
+    head pos d_value`
 
     Example:
         >>> import torch
         >>> one = torch.ones(1, 2, 1)  # head pos d
         >>> v = torch.tensor([[[3.0], [5.0]]])
-        >>> half, kept = torch.full((1, 2), 0.5), torch.zeros(1, 2)
-        >>> read, matrix = delta_rule(one, one, v, half, kept, torch.zeros(1, 1, 1))
-        >>> read.flatten(), matrix.item()  # halfway from 0 to 3, and from there to 5
-        (tensor([1.5000, 3.2500]), 3.25)
+        >>> updates = Updates(one, one, v, torch.full((1, 2), 0.5), torch.zeros(1, 2))
+        >>> read_matrix(updates, torch.zeros(1, 1, 1)).flatten()  # halfway to 3, from there to 5
+        tensor([1.5000, 3.2500])
     """
-    since_start = log_decay.cumsum(-1)  # log of what is left of the matrix at each position
-    between = (since_start[..., :, None] - since_start[..., None, :]).tril().exp().tril()
-    system = (beta[..., None] * (k @ k.mT) * between).tril(-1)
-    system = system + torch.eye(k.shape[-2], dtype=k.dtype, device=k.device)
-    kept = since_start.exp()[..., None]
-    # A product that leaves the matrix as it is where variants share it.
-    held = torch.einsum("...nk,...kd->...nd", kept * k, matrix)
-    added = torch.linalg.solve_triangular(
-        system, beta[..., None] * (v - held), upper=False, unitriangular=True
-    )
-    read = torch.einsum("...nk,...kd->...nd", kept * q, matrix) + ((q @ k.mT) * between) @ added
-    total = log_decay.sum(-1, keepdim=True)
+    since_start, between = _decays(updates.log_decay)
+    of_others = updates.q @ updates.k.mT * between
+    held = _under(since_start, updates.q, matrix)
+    return held + of_others @ _corrections(updates, matrix)
+
+
+def corrected_matrix(updates: Updates, matrix: Tensor) -> Tensor:
+    """S behind the last position. `... head d_key d_value`"""
+    since_start, _ = _decays(updates.log_decay)
+    total = updates.log_decay.sum(-1, keepdim=True)
     until_end = (total - since_start).exp()[..., None]
-    return read, total.exp()[..., None] * matrix + (until_end * k).mT @ added
+    added = (until_end * updates.k).mT @ _corrections(updates, matrix)
+    return total.exp()[..., None] * matrix + added
+
+
+def _corrections(updates: Updates, matrix: Tensor) -> Tensor:
+    """u of every position. `... head pos d_value`
+
+    With D_ij the decay from position j to i, all follow from one triangular system, (1 + β (K Kᵀ *
+    D) below the diagonal) U = β (V - D_i0 K S); no position waits for another.
+    """
+    since_start, between = _decays(updates.log_decay)
+    beta = updates.beta[..., None]
+    system = (beta * (updates.k @ updates.k.mT) * between).tril(-1)
+    system = system + torch.eye(system.shape[-1], dtype=system.dtype, device=system.device)
+    wanted = beta * (updates.v - _under(since_start, updates.k, matrix))
+    return torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
+
+
+def _decays(log_decay: Tensor) -> tuple[Tensor, Tensor]:
+    """The log of how much of the first matrix is left at each position, `... head pos`, and how
+    much of what was added at one position is left at another, `... head pos pos`."""
+    since_start = log_decay.cumsum(-1)
+    between = since_start[..., :, None] - since_start[..., None, :]
+    return since_start, between.tril().exp().tril()
+
+
+def _under(since_start: Tensor, keys: Tensor, matrix: Tensor) -> Tensor:
+    """What the decayed first matrix holds under each key. `... head pos d_value`"""
+    # A sum that does not repeat the matrix for variants that share it.
+    kept = since_start.exp()[..., None] * keys
+    return torch.einsum("...nk,...kd->...nd", kept, matrix)
 
 
 def start(mixer: Mixer) -> State:
@@ -159,61 +197,67 @@ def is_in_float32(mixer: Mixer) -> bool:
     return isinstance(mixer, GatedDeltaRule)
 
 
-def mix(mixer: Mixer, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-    """z at every position from what the layer reads there, and the state behind the last one.
+def mix(mixer: Mixer, x: Tensor, state: State | None = None) -> Tensor:
+    """z at every position from what the layer reads there.
 
     `... pos d_model`; `state`: what the positions before left behind, those of a text's beginning
-    by default; of fewer axes where variants share it `-> ... pos d_mixed`, the state
+    by default; of fewer axes where variants share it `-> ... pos d_mixed`
 
     Example:
         >>> import torch
         >>> mixer = ShortConvolution(torch.ones(1, 3), torch.tensor([[10.0, 1.0]]))
-        >>> whole, _ = mix(mixer, torch.tensor([[1.0], [2.0], [3.0]]))  # b, c and h are x here
-        >>> whole.flatten()
-        tensor([ 1., 28., 147.])
-        >>> _, state = mix(mixer, torch.tensor([[1.0], [2.0]]))
-        >>> mix(mixer, torch.tensor([[3.0]]), state)[0]  # the last position, from what was left
+        >>> mix(mixer, torch.tensor([[1.0], [2.0], [3.0]])).flatten()  # b, c and h are x here
+        tensor([  1.,  28., 147.])
+        >>> state = state_behind(mixer, torch.tensor([[1.0], [2.0]]))
+        >>> mix(mixer, torch.tensor([[3.0]]), state)  # the last position, from what was left
         tensor([[147.]])
     """
     state = start(mixer) if state is None else state
     if isinstance(mixer, GatedDeltaRule):
         assert isinstance(state, DeltaState)
-        return _mix_by_delta_rule(mixer, x, state)
+        updates = _updates(mixer, x @ mixer.w_in, x, state.window)
+        read = read_matrix(updates, state.matrix).transpose(-3, -2)  # ... pos head d_value
+        single = read.to(x.dtype).float()
+        normed = (single * inverse_rms(single, mixer.epsilon)).to(x.dtype) * mixer.norm
+        gate = silu((x @ mixer.w_gate).float()).unflatten(-1, normed.shape[-2:])
+        return (normed * gate).to(x.dtype).flatten(-2)
     assert isinstance(state, Tensor)
-    return _mix_by_convolution(mixer, x, state)
-
-
-def _mix_by_convolution(
-    mixer: ShortConvolution, x: Tensor, window: Tensor
-) -> tuple[Tensor, Tensor]:
     b, c, h = (x @ mixer.w_in).chunk(3, dim=-1)
-    gated = b * h
-    return c * convolve(gated, mixer.kernel, window), _left(window, gated)
+    return c * convolve(b * h, mixer.kernel, state)
 
 
-def _mix_by_delta_rule(
-    mixer: GatedDeltaRule, x: Tensor, state: DeltaState
-) -> tuple[Tensor, DeltaState]:
-    heads, d_value = len(mixer.log_rate), len(mixer.norm)
-    channels = x @ mixer.w_in
-    convolved = silu(convolve(channels, mixer.kernel, state.window)).float()
+def state_behind(mixer: Mixer, x: Tensor, state: State | None = None) -> State:
+    """The state behind the last position, from what the layer reads at all of them.
+
+    Apart from `mix`, because nothing follows on most variants of a position: a matrix for each
+    would be the most that their swaps cost.
+    """
+    state = start(mixer) if state is None else state
+    if isinstance(mixer, GatedDeltaRule):
+        assert isinstance(state, DeltaState)
+        channels = x @ mixer.w_in
+        updates = _updates(mixer, channels, x, state.window)
+        return DeltaState(_left(state.window, channels), corrected_matrix(updates, state.matrix))
+    assert isinstance(state, Tensor)
+    b, _, h = (x @ mixer.w_in).chunk(3, dim=-1)
+    return _left(state, b * h)
+
+
+def _updates(mixer: GatedDeltaRule, channels: Tensor, x: Tensor, window: Tensor) -> Updates:
+    """Queries, keys and values from the channels, what is overwritten and kept from what is read.
+    In float32, as its families' own code."""
+    heads = len(mixer.log_rate)
+    convolved = silu(convolve(channels, mixer.kernel, window)).float()
     of_keys = mixer.key_heads * mixer.d_key
-    joined = convolved.split([of_keys, of_keys, heads * d_value], dim=-1)
-    group = heads // mixer.key_heads
+    q, k, v = convolved.split([of_keys, of_keys, heads * len(mixer.norm)], dim=-1)
     q, k = (
-        _unit(_by_head(part, mixer.key_heads)).repeat_interleave(group, dim=-3)
-        for part in joined[:2]
-    )  # ... head pos d_key
-    v = _by_head(joined[2], heads)
-    beta = (x @ mixer.w_beta).sigmoid().float().mT  # ... head pos
+        _unit(_by_head(part, mixer.key_heads)).repeat_interleave(heads // mixer.key_heads, dim=-3)
+        for part in (q, k)
+    )
+    beta = (x @ mixer.w_beta).sigmoid().float()  # ... pos head
     rate = mixer.log_rate.float().exp()
     log_decay = -rate * softplus((x @ mixer.w_decay).float() + mixer.decay_bias)
-    read, matrix = delta_rule(q / mixer.d_key**0.5, k, v, beta, log_decay.float().mT, state.matrix)
-    read = read.transpose(-3, -2).to(x.dtype).float()  # ... pos head d_value
-    normed = (read * inverse_rms(read, mixer.epsilon)).to(x.dtype) * mixer.norm
-    gate = silu((x @ mixer.w_gate).float()).unflatten(-1, (heads, -1))
-    z = (normed * gate).to(x.dtype).flatten(-2)
-    return z, DeltaState(_left(state.window, channels), matrix)
+    return Updates(q / mixer.d_key**0.5, k, _by_head(v, heads), beta.mT, log_decay.float().mT)
 
 
 def _by_head(x: Tensor, heads: int) -> Tensor:

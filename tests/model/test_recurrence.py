@@ -56,7 +56,7 @@ def test_a_mixer_is_hugging_faces_module(model):
     for layer in mixers_of(model):
         block = read_weights(model).blocks[layer]
         x = drawn(model, 3, 7)
-        z, _ = recurrence.mix(block.mixer, x)
+        z = recurrence.mix(block.mixer, x)
         with torch.no_grad():
             assert_near(z @ block.w_o[0], theirs(model, layer)(x), close(block.mixer))
 
@@ -65,21 +65,23 @@ def test_a_mixer_is_hugging_faces_module(model):
 def test_what_a_text_leaves_behind_is_all_that_its_rest_needs(model, first):
     mixer = read_weights(model).blocks[mixers_of(model)[0]].mixer
     x = drawn(model, 2, 7)
-    whole, last = recurrence.mix(mixer, x)
-    _, state = recurrence.mix(mixer, x[:, :first])
-    rest, left = recurrence.mix(mixer, x[:, first:], state)
+    whole, last = recurrence.mix(mixer, x), recurrence.state_behind(mixer, x)
+    state = recurrence.state_behind(mixer, x[:, :first])
+    rest = recurrence.mix(mixer, x[:, first:], state)
+    left = recurrence.state_behind(mixer, x[:, first:], state)
     assert_near(rest, whole[:, first:], close(mixer))
     torch.testing.assert_close(left, last, **close(mixer))
     if isinstance(state, recurrence.DeltaState):
         of_all = recurrence.DeltaState(*(part[:, None] for part in state))
     else:
         of_all = state[:, None]
-    shared, _ = recurrence.mix(mixer, x[:, None, first:].repeat(1, 3, 1, 1), of_all)
+    shared = recurrence.mix(mixer, x[:, None, first:].repeat(1, 3, 1, 1), of_all)
     assert_near(shared, rest[:, None].expand_as(shared), close(mixer))
 
 
-def step_by_step(q, k, v, beta, log_decay, matrix):
+def step_by_step(updates, matrix):
     """The gated delta rule as it is written down: one position after the other."""
+    q, k, v, beta, log_decay = updates
     read = []
     for pos in range(q.shape[-2]):
         matrix = log_decay[..., pos, None, None].exp() * matrix
@@ -102,38 +104,40 @@ def drawn_rule(n, dtype=torch.float64):
     q, k = (torch.nn.functional.normalize(numbers(2, 3, 4, n, 5), dim=-1) for _ in range(2))
     beta = numbers(2, 3, 4, n).sigmoid()
     log_decay = -numbers(2, 3, 4, n).sigmoid()
-    return q, k, numbers(2, 3, 4, n, 7), beta, log_decay, numbers(2, 1, 4, 5, 7)
+    updates = recurrence.Updates(q, k, numbers(2, 3, 4, n, 7), beta, log_decay)
+    return updates, numbers(2, 1, 4, 5, 7)
 
 
 @pytest.mark.parametrize("n", [1, 2, 9])
 def test_the_delta_rule_of_all_positions_at_once_is_that_of_one_after_the_other(n):
     rule = drawn_rule(n)
-    read, matrix = recurrence.delta_rule(*rule)
     expected, left = step_by_step(*rule)
-    torch.testing.assert_close(read, expected, **EXACT)
-    torch.testing.assert_close(matrix, left, **EXACT)
+    torch.testing.assert_close(recurrence.read_matrix(*rule), expected, **EXACT)
+    torch.testing.assert_close(recurrence.corrected_matrix(*rule), left, **EXACT)
 
 
 @pytest.mark.parametrize("theirs", ["recurrent", "chunk"])
 def test_the_delta_rule_is_both_of_hugging_faces(theirs):
-    *steps, matrix = (part[:, 0] for part in drawn_rule(9, torch.float32))
-    q, k, v, beta, log_decay = steps
-    read, left = recurrence.delta_rule(q / 5**0.5, k, v, beta, log_decay, matrix)
+    updates, matrix = drawn_rule(9, torch.float32)
+    first = recurrence.Updates(*(part[:, 0] for part in updates))
+    q, k, v, beta, log_decay = (part.transpose(1, 2) for part in first)
     rule = getattr(modeling_qwen3_next, f"torch_{theirs}_gated_delta_rule")
-    positions_first = [part.transpose(1, 2) for part in (q, k, v, log_decay, beta)]
-    found, state = rule(*positions_first, initial_state=matrix, output_final_state=True)
-    assert_near(read.transpose(1, 2), found, ROUNDED)
-    assert_near(left, state, ROUNDED)
+    given = {"initial_state": matrix[:, 0], "output_final_state": True}
+    found, state = rule(q * 5**0.5, k, v, log_decay, beta, **given)
+    assert_near(recurrence.read_matrix(first, matrix[:, 0]).transpose(1, 2), found, ROUNDED)
+    assert_near(recurrence.corrected_matrix(first, matrix[:, 0]), state, ROUNDED)
 
 
 def test_a_matrix_that_decays_at_once_and_one_that_never_does():
-    q, k, v, _, log_decay, matrix = drawn_rule(4)
-    everything = torch.ones_like(log_decay)
-    forgetful, _ = recurrence.delta_rule(q, k, v, everything, -1000 * everything, matrix)
-    torch.testing.assert_close(forgetful, (q * k).sum(-1, keepdim=True) * v, **EXACT)
-    k[:] = k[..., :1, :]
-    last, _ = recurrence.delta_rule(k, k, v, everything, 0 * everything, matrix)
-    torch.testing.assert_close(last, v, **EXACT)  # what is read under a key is what was written
+    (q, k, v, *_), matrix = drawn_rule(4)
+    everything = torch.ones(2, 3, 4, 4, dtype=torch.float64)
+    forgetful = recurrence.Updates(q, k, v, everything, -1000 * everything)
+    found = recurrence.read_matrix(forgetful, matrix)
+    torch.testing.assert_close(found, (q * k).sum(-1, keepdim=True) * v, **EXACT)
+    one_key = k[..., :1, :].expand_as(k)
+    lasting = recurrence.Updates(one_key, one_key, v, everything, 0 * everything)
+    found = recurrence.read_matrix(lasting, matrix)
+    torch.testing.assert_close(found, v, **EXACT)  # what is read under a key is what was written
 
 
 def test_a_convolution_by_hand():

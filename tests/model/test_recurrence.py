@@ -156,6 +156,11 @@ def test_the_certificate_has_what_the_mixer_writes_and_no_row_of_heads(model):
         assert ({"q", "k", "v", "scores", "pattern", "z", "delta_e"} <= quantities) == (
             model.config.has_heads(layer)
         )
+    formulas = {(row.layer, row.quantity): row.formula for row in certificate.rows}
+    (attention,) = model.config.family.attentions
+    assert formulas[0, "attn_out"] == f"z W_out of the {attention.mixer.formula}"
+    gate = "sigmoid(x W_gate) * " if model.config.family.gated_heads else ""
+    assert formulas[1, "z"] == f"{gate}A V"
 
 
 @pytest.mark.parametrize("kind", EACH_HYBRID)
@@ -313,10 +318,13 @@ def test_what_a_config_of_a_delta_rule_leaves_open_is_one_sentence(delta, tmp_pa
     assert said in str(error.value)
 
 
-def test_every_so_many_th_layer_may_have_attention(delta, tmp_path):
-    older = {"layer_types": "absent", "full_attention_interval": 2}
-    model = load(changed_config(delta, tmp_path, **older))
+def test_a_config_as_it_was_published_is_read(delta, tmp_path):
+    """That of Qwen3-Next names an interval in place of its layers, and no rope_parameters."""
+    published = {"layer_types": "absent", "full_attention_interval": 2, "rope_scaling": None}
+    published |= {"rope_parameters": "absent", "rope_theta": 1e7, "partial_rotary_factor": 0.5}
+    model = load(changed_config(delta, tmp_path, **published))
     assert model.config.mixers == (True, False, True) and probe.certify(model).ok
+    assert (model.config.positions.dims, model.config.positions.base) == (4, 1e7)
 
 
 @pytest.mark.parametrize("lost", ["A_log", "dt_bias", "in_proj_ba.weight", "norm.weight"])

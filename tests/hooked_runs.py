@@ -6,9 +6,10 @@ import torch
 from families import SINGLE, family_model, telling_families
 from handmade import random_model, tokens_of
 
-from probe.model import forward
+from probe.model import forward, recurrence
 from probe.model import hooks as hooked
 from probe.model.attention import repeat_kv
+from probe.model.check import RECURRENT
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
@@ -40,7 +41,10 @@ def made(kind, dtype=torch.float64):
 
 
 def bound(model):
-    return max(BOUND[model.dtype], ROUNDED if model.config.family.in_float32 else 0)
+    blocks = read_weights(model).blocks
+    recurrent = any(block.mixer and recurrence.is_in_float32(block.mixer) for block in blocks)
+    rounded = ROUNDED if model.config.family.in_float32 else 0
+    return max(BOUND[model.dtype], rounded, RECURRENT if recurrent else 0)
 
 
 TARGETS = (6, 0, 3, 6, 11)  # where the word stands in the texts of `random_rows`

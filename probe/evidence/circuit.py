@@ -185,7 +185,7 @@ def _of_word(
         return {}
     runs = PairRuns(weights, result, pair)
     moved = [row for group in groups for row in _named(group, runs.traced(group))]
-    if not weights.has_heads.all():  # what else carries from position to position has no edges
+    if not weights.config.attends_plainly:  # what else carries, and gates, have no edges
         return {"positions": with_key(_by_position(moved), key_of(result, pair))}
     measure = partial(every_edge, most=MOST_TOTALS, seed=options.seed)
     by_group = [

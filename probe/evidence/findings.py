@@ -286,9 +286,9 @@ class WordFindings:
     `leaders` are the first of them, `context_heads` those that bring the context and were not shown
     to resolve an ambiguity, `movers` the resolvers or, where there are none, the context heads,
     `opposing` those that were shown to move the word the other way by WORTH_NAMING or more, the
-    furthest first, `pairs_moved` the number of pairs of senses in which the movers do, `heads_read` those whose
-    sentences are worth reading, `rank_groups` the groups of leaders and `mover_groups` those of the
-    leading movers whose ranks overlap.
+    furthest first, `pairs_moved` the number of pairs of senses in which the movers do, `heads_read`
+    those whose sentences are worth reading, `rank_groups` the groups of leaders and `mover_groups`
+    those of the leading movers whose ranks overlap.
     """
 
     word: str

@@ -181,7 +181,7 @@ def _differing(ids: Sequence[int], others: Sequence[int]) -> list[int]:
 
 class Attended(NamedTuple):
     """What a layer attends to from the word: `pattern: batch head key_pos`, and the values there,
-    `v: batch head key_pos d_head`."""
+    `v: batch head key_pos d_head`, gated as the word gates them where heads are gated."""
 
     pattern: Tensor
     v: Tensor
@@ -248,8 +248,11 @@ def _attended(
             nothing = q.new_zeros(shape)
             yield Attended(nothing[..., 0], nothing)
             continue
-        pattern = fused.pattern_at(weights, block, q[row, :, at], k, at, tables)
-        yield Attended(pattern, attention.repeat_kv(v, q.shape[1]))
+        queries = q[row, :, at]
+        pattern = fused.pattern_at(weights, block, queries, k, at, tables)
+        _, gate = fused.split_gate(queries, k)
+        values = fused.gated(attention.repeat_kv(v, q.shape[1]), gate.unsqueeze(-2))
+        yield Attended(pattern, values)
 
 
 def _part_z(

@@ -271,6 +271,18 @@ def mix(pattern: Tensor, v: Tensor) -> Tensor:
     return pattern @ v
 
 
+def gated(z: Tensor, x: Tensor, w_gate: Tensor | None) -> Tensor:
+    """What heads read, gated by what stands where they read it: sigmoid(x W_gate) * z; as it is
+    where there is no gate.
+
+    `head pos d_head, pos d_model, head d_model d_head -> head pos d_head`. One gate serves all that
+    is read at a position: values, `head key_pos d_head`, are gated by a single x, too.
+    """
+    if w_gate is None:
+        return z
+    return torch.sigmoid(x.unsqueeze(-3) @ w_gate) * z
+
+
 def write(z: Tensor, w_o: Tensor) -> Tensor:
     """ΔE, each head's additive write, without b_O: z W_O. `head pos d_head, head d_head d_model ->
     head pos d_model`"""

@@ -43,8 +43,12 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: STEPS * 
 DEFAULT_TEXTS = ("Make a deposit at the bank", "A fluffy blue creature roamed the verdant forest")
 MASKED = -1e30
 ROUNDED = 1e-6  # a softmax in float32: a few times its rounding of 1.2e-7
+# A recurrence in float32, whose sums run over the text: Hugging Face's own two forms of the gated
+# delta rule, one for whole texts and one for a token more, differ by 1e-6.
+RECURRENT = 3e-6
 FLOAT32_SOFTMAX = "the model's own softmax is in float32"
 FLOAT32_ROUTER = "the model's own router is in float32"
+FLOAT32_RECURRENCE = "the model's own recurrence is in float32"
 FLOAT32_SCORES = "recomputed from q.k in float32, as the model's own"
 FROM_SCORES = "as uncertain as its scores, which no hook holds"
 THROUGH_ALL = "two ways through all blocks, both rounded"
@@ -306,6 +310,9 @@ def _attention_rows(
         hooked["delta_e"] = _own_writes(model, hooked["z"], attention, layer)
     # in float64 the model's own code rounds its softmax to float32, which the formulas do not
     rounded = "softmax" in in_float32 and model.dtype == EXACT
+    by_recurrence = (
+        block.mixer is not None and recurrence.is_in_float32(block.mixer) and model.dtype == EXACT
+    )
     if model.dtype == COARSE:
         steps = _each_step(stack, block, hooked, bias)
     else:
@@ -323,6 +330,9 @@ def _attention_rows(
         if rounded and (name == "pattern" or name in in_float32):
             note = FLOAT32_SOFTMAX if name == "pattern" else FLOAT32_SCORES
             tolerance = ROUNDED
+        if by_recurrence and name != "x":
+            note = FLOAT32_RECURRENCE
+            tolerance = RECURRENT
         if model.dtype == COARSE and name == "pattern" and "scores" in attention.unreliable_hooks:
             seen = steps["scores"].masked_fill(steps["scores"] < MASKED, 0)
             note = FROM_SCORES
@@ -340,14 +350,15 @@ def _each_step(
     seen = {name: tensor.to(EXACT) for name, tensor in hooked.items()}
     x = forward.attention_input(block, seen["resid_pre"], config)
     if block.mixer is not None:
-        z, _ = recurrence.mix(block.mixer, seen["x"])
+        z = recurrence.mix(block.mixer, seen["x"])
         written = forward.attention_output(block, seen["resid_pre"], z.unsqueeze(-3), config)
         return {"x": x} | written
     q, k, v = forward.project_qkv(block, seen["x"], seen.get("memory", seen["x"]), config)
     scores = forward.score(stack, block, seen["q"], seen["k"], bias)
     is_seen = "scores" not in stack.attention.unreliable_hooks
     pattern = forward.softmax(seen["scores"] if is_seen else scores, block, config)
-    z = formulas.mix(seen["pattern"], seen["v"])
+    read = formulas.mix(seen["pattern"], seen["v"])
+    z = formulas.gated(read, seen["x"], block.w_head_gate)
     steps = {"x": x, "q": q, "k": k, "v": v, "scores": scores, "pattern": pattern, "z": z}
     return steps | forward.attention_output(block, seen["resid_pre"], seen["z"], config)
 
@@ -401,9 +412,10 @@ def formulas_of(attention: Attention, config: Config, block: Block) -> dict[str,
     in the order of the computation."""
     family = config.family
     if block.mixer is not None:
+        assert attention.mixer is not None
         return {
             "x": f"{family.norm}(E)" if family.norm_first else "E",
-            "attn_out": "z W_out of the short convolution",
+            "attn_out": f"z W_out of the {attention.mixer.formula}",
             "resid_mid": _summed("E", "attn_out", family),
         }
     read = "x" if attention.name != "cross" else "memory"
@@ -418,7 +430,7 @@ def formulas_of(attention: Attention, config: Config, block: Block) -> dict[str,
         "v": f"{read} W_V{bias['v']}",
         "scores": _scores_formula(attention, config),
         "pattern": "softmax(scores, sink)" if "sinks" in attention.parts else "softmax(scores)",
-        "z": "A V",
+        "z": "sigmoid(x W_gate) * A V" if family.gated_heads else "A V",
         "delta_e": "z W_O, every head",
         "attn_out": f"Σ ΔE{bias['o']}",
         "resid_mid": _summed("E", f"Σ ΔE{bias['o']}", family),

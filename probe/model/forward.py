@@ -258,13 +258,14 @@ def attend(
     config = weights.config
     x = attention_input(block, resid_pre, config)
     if block.mixer is not None:
-        z, _ = recurrence.mix(block.mixer, x)
+        z = recurrence.mix(block.mixer, x)
         written = attention_output(block, resid_pre, z.unsqueeze(-3), config)
         return {"x": x, "attn_out": written["attn_out"], "resid_mid": written["resid_mid"]}
     q, k, v = project_qkv(block, x, x if memory is None else memory, config)
     scores = score(weights, block, q, k, bias)
     computed = softmax(scores, block, config).to(v)
-    z = formulas.mix(computed if pattern is None else pattern.to(computed), v)
+    read = formulas.mix(computed if pattern is None else pattern.to(computed), v)
+    z = formulas.gated(read, x, block.w_head_gate)
     steps = {"x": x, "q": q, "k": k, "v": v, "scores": scores, "pattern": computed, "z": z}
     return steps | attention_output(block, resid_pre, z, config)
 

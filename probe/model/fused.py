@@ -200,6 +200,9 @@ def project(
     """Queries, keys and values of every head, rotated for their positions; `pos` broadcasts over
     the leading axes of resid. `... pos d_model -> ... head pos d_head`, kv_head for two
 
+    Where heads are gated their gates, before the sigmoid, stand behind the queries, `... head pos
+    (2 d_head)`: both belong to the position that reads.
+
     Of a layer without attention what its mixer reads stands in the place of queries and keys, `...
     1 pos d_model`, and values are empty: it is all that later positions need of earlier ones.
     """
@@ -211,12 +214,26 @@ def project(
         return read, read, read[..., :0]
     flat = _linear(x, *block.fused)
     heads = flat.unflatten(-1, (-1, config.d_head)).transpose(-2, -3)  # ... head pos d_head
-    q, k, v = heads.split((config.n_heads, config.n_kv_heads, config.n_kv_heads), dim=-3)
+    counts = [config.n_heads, config.n_kv_heads, config.n_kv_heads]
+    counts += [] if block.w_head_gate is None else [config.n_heads]
+    q, k, v, *gate = heads.split(counts, dim=-3)
     q = forward.norm_heads(q, block.norm_q, config, _norm)
     k = forward.norm_heads(k, block.norm_k, config, _norm)
-    if own_tables.cos is None or pos is None:
-        return q, k, v
-    return _rotate(config, q, own_tables, pos), _rotate(config, k, own_tables, pos), v
+    if own_tables.cos is not None and pos is not None:
+        q = _rotate(config, q, own_tables, pos)
+        k = _rotate(config, k, own_tables, pos)
+    return torch.cat([q, *gate], dim=-1) if gate else q, k, v
+
+
+def split_gate(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries, as long as keys, and the gates behind them, empty where there are none."""
+    return q[..., : k.shape[-1]], q[..., k.shape[-1] :]
+
+
+def gated(z: Tensor, gate: Tensor) -> Tensor:
+    """What heads read times the sigmoid of their gates; as it is where these are empty. Shape
+    unchanged."""
+    return z * gate.sigmoid() if gate.shape[-1] else z
 
 
 def _rotate(config: Config, x: Tensor, tables: LayerTables, pos: Tensor) -> Tensor:
@@ -273,7 +290,8 @@ def attend(
     n = q.shape[-2]
     size = k.shape[-2]
     if block.mixer is not None:
-        return recurrence.mix(block.mixer, k)[0][..., size - n :, :]
+        return recurrence.mix(block.mixer, k)[..., size - n :, :]
+    q, gate = split_gate(q, k)
     leading = q.shape[:-3]
     heads = q.shape[-3]
     # torch's attention knows no cap of the scores and no sinks
@@ -300,7 +318,7 @@ def attend(
             scale=scale_of(weights),
             enable_gqa=heads != k.shape[-3],
         )
-    return z.unflatten(0, leading)
+    return gated(z.unflatten(0, leading), gate)
 
 
 def attend_last(
@@ -317,6 +335,7 @@ def attend_last(
     keys, values = before
     groups = (keys.shape[1], -1)
     q, k, v = (part.unflatten(1, groups) for part in projected)  # batch kv_head head variant d_head
+    q, gate = split_gate(q, k)
     own_match = (q * k).sum(-1, keepdim=True)
     matches = torch.cat([_grouped(q, keys.mT), own_match], dim=-1)
     bias = tables.row(block, keys.shape[-2])
@@ -324,7 +343,7 @@ def attend_last(
     sinks = None if block.sinks is None else block.sinks.unflatten(0, groups)[..., None]
     attention = pattern(weights, matches, bias, sinks)
     from_before = _grouped(attention[..., :-1], values)
-    return torch.addcmul(from_before, attention[..., -1:], v).flatten(1, 2)
+    return gated(torch.addcmul(from_before, attention[..., -1:], v), gate).flatten(1, 2)
 
 
 def _grouped(x: Tensor, shared: Tensor) -> Tensor:
@@ -338,6 +357,7 @@ def pattern_at(
 ) -> Tensor:
     """The pattern row of the query at `at`. `batch head d_head, batch kv_head key_pos d_head ->
     batch head key_pos`"""
+    q, _ = split_gate(q, k)
     matches = (q.unflatten(1, (k.shape[1], -1)) @ k.mT).flatten(1, 2)
     bias = tables.of(block).bias
     if bias is not None:
@@ -378,8 +398,8 @@ def attend_among(
         state = None
         if before is not None:
             # What earlier positions left behind is the same for all variants.
-            state = recurrence.mix(block.mixer, before[0])[1]  # batch 1 width-1 d_model
-        return recurrence.mix(block.mixer, k.squeeze(2), state)[0].unsqueeze(3)
+            state = recurrence.state_behind(block.mixer, before[0])
+        return recurrence.mix(block.mixer, k.squeeze(2), state).unsqueeze(3)
     if before is not None and q.shape[-2] == 1:
         # One live position a variant: the keys and values before it need not be repeated.
         q, k, v = (part.squeeze(-2).transpose(1, 2) for part in projected)

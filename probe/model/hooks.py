@@ -155,7 +155,11 @@ def recording(
     recorded: dict[str, dict[str, list[Tensor]]] = {}
     hooks = []
 
+    gated = model.config.family.gated_heads
+
     def record(attention: str, name: str, tensor: Tensor, hook: object) -> None:
+        if name == "q" and gated:  # every other row gates z
+            tensor = tensor[..., ::2, :]
         recorded[attention][name].append(select(name, tensor).clone())
 
     for attention in model.config.family.attentions:

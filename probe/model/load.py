@@ -17,7 +17,7 @@ which never pass through Hugging Face's model classes.
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,6 +29,7 @@ from safetensors import SafetensorError, safe_open
 
 from probe.errors import InputError, ModelError
 from probe.model.architectures import FAMILIES, WRAPPERS, require_single
+from probe.model.architectures.family import Family
 from probe.model.bridge import (
     LOCAL,
     boot,
@@ -172,8 +173,9 @@ def load(
 def read_weights(model: ModelSource) -> Weights:
     """The weights of a model's one stack, in its own type, layer by layer and head by head.
 
-    The tensors are views of the model's own. Raises UnsupportedModel for an encoder-decoder, which
-    has several stacks.
+    The tensors are views of the model's own, but where files hold rows in another order than the
+    formulas (the gated delta rule of Qwen3-Next). Raises UnsupportedModel for an encoder-decoder,
+    which has several stacks.
 
     Example:
         >>> probe.read_weights("tiny-senses").blocks[0].w_q.shape  # head d_model d_head
@@ -556,12 +558,15 @@ def _checked(model: Model) -> Model:
 @dataclass(frozen=True)
 class Located:
     """One tensor as a safetensors header states it: where it lies, under which name, its shape and
-    element type."""
+    element type; of an expert's, where all experts are stacked in one, its number and its rows,
+    from the first up to the second."""
 
     file: Path
     name: str
     shape: tuple[int, ...]
     dtype: str
+    expert: int | None = None
+    rows: tuple[int, int] = (0, 0)
 
 
 def locate(folder: Path, architecture: str, wrapper: str = "") -> dict[str, Located]:
@@ -573,19 +578,37 @@ def locate(folder: Path, architecture: str, wrapper: str = "") -> dict[str, Loca
             name = _short(tensor.name, architecture, wrapper)
             if not name:
                 continue
-            if name in located:
-                raise refuse(
-                    folder,
-                    f"{name} is there twice ({located[name].file.name} and {file.name})",
-                    RESAVE,
-                )
-            located[name] = tensor
+            for one, part in _expert_by_expert(name, tensor, FAMILIES[architecture]):
+                if one in located:
+                    problem = f"{one} is there twice ({located[one].file.name} and {file.name})"
+                    raise refuse(folder, problem, RESAVE)
+                located[one] = part
     if not (folder / SINGLE).is_file():
         promised = {name: _short(name, architecture, wrapper) for name in weight_map(folder)}
-        lacking = [name for name, short in promised.items() if short and short not in located]
+        held = {tensor.name for tensor in located.values()}
+        lacking = [name for name, short in promised.items() if short and name not in held]
         if lacking:
             raise refuse(folder, f"{INDEX} promises {lacking[0]}, and no shard holds it", RESAVE)
     return located
+
+
+def _expert_by_expert(name: str, tensor: Located, family: Family) -> Iterator[tuple[str, Located]]:
+    """A tensor with its name, or, of one in which the experts of a routed MLP are stacked, the
+    matrices of each, below each other, with the names of files that hold them one by one."""
+    stacked = {} if family.routed is None else family.routed.stacked
+    joined = next((part for part in stacked if name.endswith(f".{part}")), "")
+    if not joined or len(tensor.shape) != 3:
+        yield name, tensor
+        return
+    experts, height, width = tensor.shape
+    roles = stacked[joined]
+    each = height // len(roles)
+    for expert in range(experts):
+        for number, role in enumerate(roles):
+            of_one = family.attentions[0].parts[role][0].format(expert)
+            rows = (number * each, (number + 1) * each)
+            part = replace(tensor, shape=(each, width), expert=expert, rows=rows)
+            yield f"{name.removesuffix(joined)}{of_one}.weight", part
 
 
 def _short(name: str, architecture: str, wrapper: str) -> str:
@@ -681,7 +704,11 @@ def read_checkpoint(
 def _read(tensor: Located, dtype: torch.dtype) -> torch.Tensor:
     try:
         with safe_open(tensor.file, framework="pt") as opened:
-            values: torch.Tensor = opened.get_tensor(tensor.name).to(dtype)
+            if tensor.expert is None:
+                stored = opened.get_tensor(tensor.name)
+            else:
+                stored = opened.get_slice(tensor.name)[tensor.expert, slice(*tensor.rows)]
+            values: torch.Tensor = stored.to(dtype)
     except (SafetensorError, OSError) as error:
         problem = f"{tensor.file.name} is corrupt at {tensor.name} ({str(error)[:80]})"
         raise refuse(tensor.file.parent, problem, "copy or download it again") from error

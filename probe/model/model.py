@@ -92,6 +92,19 @@ class Positions:
 
 
 @dataclass(frozen=True)
+class MixerSizes:
+    """The sizes of what stands in the place of attention in some layers of a hybrid: `width`, how
+    many positions a convolution sees; of a gated delta rule the number of its `heads` and of its
+    `key_heads`, and `d_key` and `d_value`."""
+
+    width: int = 0
+    heads: int = 0
+    key_heads: int = 0
+    d_key: int = 0
+    d_value: int = 0
+
+
+@dataclass(frozen=True)
 class Config:
     """The sizes and switches of a language model, in the words used everywhere in `probe`.
 
@@ -111,7 +124,7 @@ class Config:
     `wrapper` is the `model_type` of the model of images or sound whose text part this is.
 
     In a hybrid the layers that are `mixers` have no attention, and no heads, but what the row of
-    the table says: a convolution over `conv_width` positions.
+    the table says, of the sizes `mixer_sizes`.
     """
 
     architecture: str
@@ -149,11 +162,16 @@ class Config:
     swiglu_limit: float = 0.0
     wrapper: str = ""
     mixers: tuple[bool, ...] = ()
-    conv_width: int = 0
+    mixer_sizes: MixerSizes = MixerSizes()
 
     def has_heads(self, layer: int) -> bool:
         """Whether a layer has attention; in a hybrid some have another mixer in its place."""
         return not (self.mixers and self.mixers[layer])
+
+    @property
+    def attends_plainly(self) -> bool:
+        """Whether every layer has attention, and z of every head is A V, not gated."""
+        return not (any(self.mixers) or self.family.gated_heads)
 
     @property
     def heads_in_all(self) -> int:
@@ -197,12 +215,15 @@ class Model:
 
 def require_heads(config: Config, doing: str, instead: str) -> None:
     """Raises UnsupportedModel, naming `doing`, for a hybrid: some of its layers have no attention,
-    and what they do is no matter of heads."""
+    and what they do is no matter of heads; and for gated heads, whose z is more than A V."""
+    if config.attends_plainly:
+        return
+    problem = "its heads are gated"
     if any(config.mixers):
-        raise UnsupportedModel(
-            f"Cannot do {doing} with a {config.family.name} model: {sum(config.mixers)} of its "
-            f"{config.n_layers} layers have no attention; {instead}."
-        )
+        problem = f"{sum(config.mixers)} of its {config.n_layers} layers have no attention"
+    raise UnsupportedModel(
+        f"Cannot do {doing} with a {config.family.name} model: {problem}; {instead}."
+    )
 
 
 def refuse(where: object, problem: str, step: str) -> ModelError:
@@ -398,6 +419,11 @@ def _mixing(raw: Mapping[str, Any], family: Family, n_layers: int, where: object
     numbers = raw.get(mixer.attention_layers)
     if kinds is None and isinstance(numbers, list):
         kinds = [ATTENDS if layer in numbers else mixer.kind for layer in range(n_layers)]
+    every, usual = mixer.attention_every
+    if kinds is None and every:
+        interval = size_from(raw.get(every, usual), every, where)
+        attends = [(layer + 1) % interval == 0 for layer in range(n_layers)]
+        kinds = [ATTENDS if here else mixer.kind for here in attends]
     known = (ATTENDS, mixer.kind)
     if not (
         isinstance(kinds, list) and len(kinds) == n_layers and all(kind in known for kind in kinds)
@@ -408,7 +434,13 @@ def _mixing(raw: Mapping[str, Any], family: Family, n_layers: int, where: object
     if all(mixers):
         problem = f"none of its {n_layers} layers has attention"
         raise unsupported(where, problem, "load a model with at least one layer of heads")
-    return {"mixers": mixers, "conv_width": size_from(raw.get(mixer.width), mixer.width, where)}
+    sizes = {ours: size_from(raw.get(key), key, where) for ours, key in mixer.sizes.items()}
+    found = MixerSizes(**sizes)
+    if found.key_heads and found.heads % found.key_heads:
+        key = mixer.sizes["key_heads"]
+        problem = f"{found.heads} heads cannot share {key} = {found.key_heads} evenly"
+        raise refuse(where, problem, "correct its config")
+    return {"mixers": mixers, "mixer_sizes": found}
 
 
 def _routing(raw: Mapping[str, Any], family: Family, where: object) -> dict[str, Any]:

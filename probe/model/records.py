@@ -15,9 +15,9 @@ from torch.nn import functional
 
 from probe.display import Displayed
 from probe.errors import InputError, UnsupportedModel
-from probe.model import attention
+from probe.model import attention, forward
 from probe.model.tokens import Tokens, position
-from probe.model.weights import Weights
+from probe.model.weights import Block, Weights
 
 if TYPE_CHECKING:
     from transformer_lens import ActivationCache
@@ -66,11 +66,12 @@ class AttentionTrace:
         return attention.write(self.z[layer, head, at], self._w_o(layer, head))
 
     def delta_e_by_source(self, layer: int, head: int, at: int | str) -> Tensor:
-        """ΔE by the token it came from: A[at, j] V[j] W_O. `-> key_pos d_model`, which sums to
-        `delta_e`"""
+        """ΔE by the token it came from: A[at, j] V[j] W_O, where heads are gated g[at] * A[at, j]
+        V[j] W_O. `-> key_pos d_model`, which sums to `delta_e`"""
         at = self._position_of(layer, head, at)
         w_o = self._w_o(layer, head)
-        return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
+        v = _gated_values(self.stack.blocks[layer], head, self.v[layer, head], self.x[layer, at])
+        return attention.write_by_source(self.pattern[layer, head, at], v, w_o)
 
     def _w_o(self, layer: int, head: int) -> Tensor:
         """W_O of a head, `d_head d_model`. Raises InputError for a layer without attention."""
@@ -100,6 +101,9 @@ class AttentionTrace:
         group = self.stack.config.n_heads // self.stack.config.n_kv_heads
         config = self.stack.config
         for name in attention.hooks:
+            replacement = attention.unreliable_hooks.get(name)
+            if replacement is not None and replacement.raw == attention.hooks[name]:
+                continue  # a part of what that hook holds
             layers = getattr(self, name)
             if name in ("k", "v"):
                 layers = layers[:, ::group]  # repeated for the heads that share them
@@ -289,6 +293,14 @@ class TargetStates:
         return f"<TargetStates of {len(self)} sentences: {layers} layers x {heads} heads>"
 
 
+def _gated_values(block: Block, head: int, v: Tensor, x: Tensor) -> Tensor:
+    """What a head reads of every position: values, gated by what stands where it reads them.
+    `key_pos d_head, d_model -> key_pos d_head`"""
+    if block.w_head_gate is None:
+        return v
+    return attention.gated(v[None], x[None].to(v), block.w_head_gate[head, None].to(v))[0]
+
+
 @dataclass(frozen=True, eq=False)
 class TargetTrace:
     """One text kept to one position `at`: `states` of one row, and `v: layer head pos d_head` up to
@@ -309,9 +321,12 @@ class TargetTrace:
     def delta_e_by_source(self, layer: int, head: int) -> Tensor:
         """The same by the token it came from: A[at, j] V[j] W_O. `-> key_pos d_model`, which sums
         to `delta_e`"""
-        w_o = self.weights.blocks[layer].w_o[head].cpu()
+        block = self.weights.blocks[layer]
+        resid_pre = self.states.resid[0, layer].to(self.weights.device)
+        x = forward.attention_input(block, resid_pre, self.weights.config)
+        v = _gated_values(block, head, self.v[layer, head], x)
         return attention.write_by_source(
-            self.states.pattern[0, layer, head], self.v[layer, head], w_o
+            self.states.pattern[0, layer, head], v, block.w_o[head].cpu()
         )
 
 

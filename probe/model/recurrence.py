@@ -1,22 +1,33 @@
 """What mixes positions in a layer that has no attention: a convolution or a recurrence that runs
 over the text, as formulas.
 
-Such a layer has no heads and no pattern. It reads the stream like attention does, through the norm
-of its block, and what it makes at a position depends on that position and on a state of fixed size
-that the positions before it left behind:
+Such a layer has no pattern. It reads the stream like attention does, through the norm of its
+block, and what it makes at a position depends on that position and on a state of fixed size that
+the positions before it left behind:
 
     short convolution   b, c, h = x W_in;  z_t = c_t * Σ_j kernel_j (b h)_{t - width + 1 + j}
+    gated delta rule    q, k, v = silu(convolved x W_in), q and k made one long, q / √d_key
+                        α = exp(-rate softplus(x W_decay + bias)),  β = sigmoid(x W_beta)
+                        S_t = α_t S_{t-1} + k_t u_tᵀ,  u_t = β_t (v_t - (α_t S_{t-1})ᵀ k_t)
+                        z_t = norm(S_tᵀ q_t) * silu(x W_gate)
 
 It writes z W_out, as heads write z W_O; W_out is the `w_o` of its block, of one writer. The state
-of a short convolution is its window, the last width - 1 of b h.
+of a short convolution is its window, the last width - 1 of b h; that of a gated delta rule the
+window of the convolution that its queries, keys and values come from, and S, a matrix a head.
 
-Source: Liquid AI 2025 (LFM2, gated short convolutions).
+Sources: Liquid AI 2025 (LFM2, gated short convolutions); Yang, Kautz and Hatamizadeh 2024 (Gated
+Delta Networks).
 """
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import silu, softplus
+
+from probe.model.attention import inverse_rms
+
+UNIT_EPSILON = 1e-6  # what is added to the square of a query's or a key's length
 
 
 class ShortConvolution(NamedTuple):
@@ -25,6 +36,47 @@ class ShortConvolution(NamedTuple):
 
     w_in: Tensor
     kernel: Tensor
+
+
+class GatedDeltaRule(NamedTuple):
+    """The weights of a gated delta rule: a linear attention whose heads overwrite, in a matrix,
+    what they hold under a key.
+
+    `w_in: d_model channel`, the queries, then the keys of every key head, then the values of every
+    head, which `kernel: channel width` convolves; `w_gate: d_model (head d_value)` is the gate of
+    what is read, `w_beta w_decay: d_model head` say how much is overwritten and how much is kept,
+    with `decay_bias log_rate: head`; `norm: d_value` is the gain of the norm of what is read, with
+    its `epsilon`. Heads that follow each other share one of the `key_heads`.
+    """
+
+    w_in: Tensor
+    w_gate: Tensor
+    w_beta: Tensor
+    w_decay: Tensor
+    kernel: Tensor
+    decay_bias: Tensor
+    log_rate: Tensor
+    norm: Tensor
+    epsilon: float
+    key_heads: int
+
+    @property
+    def d_key(self) -> int:
+        """How long a query and a key are."""
+        values = len(self.log_rate) * len(self.norm)
+        return (len(self.kernel) - values) // 2 // self.key_heads
+
+
+class DeltaState(NamedTuple):
+    """What a gated delta rule keeps of a text: `window: ... width-1 channel`, `matrix: ... head
+    d_key d_value`."""
+
+    window: Tensor
+    matrix: Tensor
+
+
+Mixer = ShortConvolution | GatedDeltaRule
+State = Tensor | DeltaState
 
 
 def convolve(x: Tensor, kernel: Tensor, window: Tensor) -> Tensor:
@@ -50,30 +102,169 @@ def _behind(window: Tensor, x: Tensor) -> Tensor:
     return torch.cat([window.expand(*x.shape[:-2], *window.shape[-2:]), x], dim=-2)
 
 
-def start(mixer: ShortConvolution) -> Tensor:
-    """The state in front of a text: a window of zeros. `width-1 channel`"""
+def _left(window: Tensor, x: Tensor) -> Tensor:
+    """The window behind x. `... width-1 channel`"""
+    return _behind(window, x)[..., x.shape[-2] :, :]
+
+
+class Updates(NamedTuple):
+    """What every position of a text does to the matrix of a gated delta rule: lets it decay,
+    corrects what it holds under `k` toward `v`, by `beta` of the way, and reads with `q`.
+
+    `q k: ... head pos d_key`, `v: ... head pos d_value`, `beta log_decay: ... head pos`
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    beta: Tensor
+    log_decay: Tensor
+
+
+def read_matrix(updates: Updates, matrix: Tensor) -> Tensor:
+    """What every position reads of a matrix S that each in turn lets decay and corrects: S = α S +
+    k uᵀ, u = β (v - (α S)ᵀ k), o = Sᵀ q.
+
+    `matrix: ... head d_key d_value`, what stood there before, of as few axes as broadcast `-> ...
+    head pos d_value`
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, 2, 1)  # head pos d
+        >>> v = torch.tensor([[[3.0], [5.0]]])
+        >>> updates = Updates(one, one, v, torch.full((1, 2), 0.5), torch.zeros(1, 2))
+        >>> read_matrix(updates, torch.zeros(1, 1, 1)).flatten()  # halfway to 3, from there to 5
+        tensor([1.5000, 3.2500])
+    """
+    since_start, between = _decays(updates.log_decay)
+    of_others = updates.q @ updates.k.mT * between
+    held = _under(since_start, updates.q, matrix)
+    return held + of_others @ _corrections(updates, matrix)
+
+
+def corrected_matrix(updates: Updates, matrix: Tensor) -> Tensor:
+    """S behind the last position. `... head d_key d_value`"""
+    since_start, _ = _decays(updates.log_decay)
+    total = updates.log_decay.sum(-1, keepdim=True)
+    until_end = (total - since_start).exp()[..., None]
+    added = (until_end * updates.k).mT @ _corrections(updates, matrix)
+    return total.exp()[..., None] * matrix + added
+
+
+def _corrections(updates: Updates, matrix: Tensor) -> Tensor:
+    """u of every position. `... head pos d_value`
+
+    With D_ij the decay from position j to i, all follow from one triangular system, (1 + β (K Kᵀ *
+    D) below the diagonal) U = β (V - D_i0 K S); no position waits for another.
+    """
+    since_start, between = _decays(updates.log_decay)
+    beta = updates.beta[..., None]
+    system = (beta * (updates.k @ updates.k.mT) * between).tril(-1)
+    system = system + torch.eye(system.shape[-1], dtype=system.dtype, device=system.device)
+    wanted = beta * (updates.v - _under(since_start, updates.k, matrix))
+    return torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
+
+
+def _decays(log_decay: Tensor) -> tuple[Tensor, Tensor]:
+    """The log of how much of the first matrix is left at each position, `... head pos`, and how
+    much of what was added at one position is left at another, `... head pos pos`."""
+    since_start = log_decay.cumsum(-1)
+    between = since_start[..., :, None] - since_start[..., None, :]
+    return since_start, between.tril().exp().tril()
+
+
+def _under(since_start: Tensor, keys: Tensor, matrix: Tensor) -> Tensor:
+    """What the decayed first matrix holds under each key. `... head pos d_value`"""
+    # A sum that does not repeat the matrix for variants that share it.
+    kept = since_start.exp()[..., None] * keys
+    return torch.einsum("...nk,...kd->...nd", kept, matrix)
+
+
+def start(mixer: Mixer) -> State:
+    """The state in front of a text: zeros. `width-1 channel`, and `head d_key d_value`"""
     channels, width = mixer.kernel.shape
-    return mixer.kernel.new_zeros(width - 1, channels)
+    window = mixer.kernel.new_zeros(width - 1, channels)
+    if isinstance(mixer, ShortConvolution):
+        return window
+    heads = len(mixer.log_rate)
+    matrix = window.new_zeros(heads, mixer.d_key, len(mixer.norm), dtype=torch.float32)
+    return DeltaState(window, matrix)
 
 
-def mix(mixer: ShortConvolution, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """z at every position from what the layer reads there, and the state behind the last one.
+def is_in_float32(mixer: Mixer) -> bool:
+    """Whether its families' own code computes it in float32 whatever the type of the model. Here it
+    is, too."""
+    return isinstance(mixer, GatedDeltaRule)
+
+
+def mix(mixer: Mixer, x: Tensor, state: State | None = None) -> Tensor:
+    """z at every position from what the layer reads there.
 
     `... pos d_model`; `state`: what the positions before left behind, those of a text's beginning
-    by default; of fewer axes where variants share it `-> ... pos d_model, ... width-1 d_model`
+    by default; of fewer axes where variants share it `-> ... pos d_mixed`
 
     Example:
         >>> import torch
         >>> mixer = ShortConvolution(torch.ones(1, 3), torch.tensor([[10.0, 1.0]]))
-        >>> whole, _ = mix(mixer, torch.tensor([[1.0], [2.0], [3.0]]))  # b, c and h are x here
-        >>> whole.flatten()
-        tensor([ 1., 28., 147.])
-        >>> _, state = mix(mixer, torch.tensor([[1.0], [2.0]]))
-        >>> mix(mixer, torch.tensor([[3.0]]), state)[0]  # the last position, from what was left
+        >>> mix(mixer, torch.tensor([[1.0], [2.0], [3.0]])).flatten()  # b, c and h are x here
+        tensor([  1.,  28., 147.])
+        >>> state = state_behind(mixer, torch.tensor([[1.0], [2.0]]))
+        >>> mix(mixer, torch.tensor([[3.0]]), state)  # the last position, from what was left
         tensor([[147.]])
     """
-    window = start(mixer) if state is None else state
+    state = start(mixer) if state is None else state
+    if isinstance(mixer, GatedDeltaRule):
+        assert isinstance(state, DeltaState)
+        updates = _updates(mixer, x @ mixer.w_in, x, state.window)
+        read = read_matrix(updates, state.matrix).transpose(-3, -2)  # ... pos head d_value
+        single = read.to(x.dtype).float()
+        normed = (single * inverse_rms(single, mixer.epsilon)).to(x.dtype) * mixer.norm
+        gate = silu((x @ mixer.w_gate).float()).unflatten(-1, normed.shape[-2:])
+        return (normed * gate).to(x.dtype).flatten(-2)
+    assert isinstance(state, Tensor)
     b, c, h = (x @ mixer.w_in).chunk(3, dim=-1)
-    gated = b * h
-    z = c * convolve(gated, mixer.kernel, window)
-    return z, _behind(window, gated)[..., gated.shape[-2] :, :]
+    return c * convolve(b * h, mixer.kernel, state)
+
+
+def state_behind(mixer: Mixer, x: Tensor, state: State | None = None) -> State:
+    """The state behind the last position, from what the layer reads at all of them.
+
+    Apart from `mix`, because nothing follows on most variants of a position: a matrix for each
+    would be the most that their swaps cost.
+    """
+    state = start(mixer) if state is None else state
+    if isinstance(mixer, GatedDeltaRule):
+        assert isinstance(state, DeltaState)
+        channels = x @ mixer.w_in
+        updates = _updates(mixer, channels, x, state.window)
+        return DeltaState(_left(state.window, channels), corrected_matrix(updates, state.matrix))
+    assert isinstance(state, Tensor)
+    b, _, h = (x @ mixer.w_in).chunk(3, dim=-1)
+    return _left(state, b * h)
+
+
+def _updates(mixer: GatedDeltaRule, channels: Tensor, x: Tensor, window: Tensor) -> Updates:
+    """Queries, keys and values from the channels, what is overwritten and kept from what is read.
+    In float32, as its families' own code."""
+    heads = len(mixer.log_rate)
+    convolved = silu(convolve(channels, mixer.kernel, window)).float()
+    of_keys = mixer.key_heads * mixer.d_key
+    q, k, v = convolved.split([of_keys, of_keys, heads * len(mixer.norm)], dim=-1)
+    q, k = (
+        _unit(_by_head(part, mixer.key_heads)).repeat_interleave(heads // mixer.key_heads, dim=-3)
+        for part in (q, k)
+    )
+    beta = (x @ mixer.w_beta).sigmoid().float()  # ... pos head
+    rate = mixer.log_rate.float().exp()
+    log_decay = -rate * softplus((x @ mixer.w_decay).float() + mixer.decay_bias)
+    return Updates(q / mixer.d_key**0.5, k, _by_head(v, heads), beta.mT, log_decay.float().mT)
+
+
+def _by_head(x: Tensor, heads: int) -> Tensor:
+    """`... pos (head d) -> ... head pos d`"""
+    return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Vectors made one long. `... d`, unchanged"""
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + UNIT_EPSILON)

@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from probe.model.architectures.family import OF_HEADS, Attention
 from probe.model.model import Config, refuse
-from probe.model.recurrence import ShortConvolution
+from probe.model.recurrence import GatedDeltaRule, Mixer, ShortConvolution
 
 if TYPE_CHECKING:
     from probe.model.model import Model
@@ -33,14 +33,14 @@ class Expert(NamedTuple):
     b_up: Tensor | None = None
     b_out: Tensor | None = None
 
-    def to(self, dtype: torch.dtype, device: str | torch.device) -> "Expert":
-        """The same weights in another type and on another device."""
-        moved = {
-            name: part.to(device, dtype)
-            for name, part in self._asdict().items()
-            if part is not None
-        }
-        return Expert(**moved)
+
+Parts = TypeVar("Parts", bound=Expert | Mixer)
+
+
+def _moved(parts: Parts, dtype: torch.dtype, device: str | torch.device) -> Parts:
+    """Weights that belong together in another type and on another device."""
+    moved: Any = (part.to(device, dtype) if isinstance(part, Tensor) else part for part in parts)
+    return type(parts)(*moved)
 
 
 NORMS = ("norm", "norm_q", "norm_k", "norm_out", "norm_mlp", "norm_mlp_out")
@@ -57,7 +57,7 @@ class Block:
     `norm_out norm_mlp_out: d_model` behind what is written, `norm_q norm_k` of the queries and keys
     of each head (`d_head`) or of all heads together. A `local` layer looks back only as far as the
     config's window; one that is not `rotated` has no rotary positions. `sinks: head` are logits
-    that take part in the softmax.
+    that take part in the softmax. `w_head_gate: head d_model d_head` gates z.
 
     A layer of a hybrid that has no attention has a `mixer` in its place. Its `w_q w_k w_v` are of
     no heads, and `w_o: 1 d_mixed d_model` is what the mixer writes with.
@@ -98,13 +98,15 @@ class Block:
     sinks: Tensor | None = None
     local: bool = False
     rotated: bool = True
-    mixer: ShortConvolution | None = None
+    w_head_gate: Tensor | None = None
+    mixer: Mixer | None = None
 
     @cached_property
     def fused(self) -> tuple[Tensor, Tensor | None]:
-        """W_Q, W_K, W_V of all heads side by side, and biases. `d_model (head d_head)`, `(head
-        d_head)`"""
-        parts = [_side_by_side(part) for part in (self.w_q, self.w_k, self.w_v)]
+        """W_Q, W_K, W_V and W_gate of all heads side by side, and biases. `d_model (head d_head)`,
+        `(head d_head)`"""
+        weights = (self.w_q, self.w_k, self.w_v, self.w_head_gate)
+        parts = [_side_by_side(part) for part in weights if part is not None]
         biases = [bias.flatten() for bias in (self.b_q, self.b_k, self.b_v) if bias is not None]
         return torch.cat(parts, dim=1), torch.cat(biases) if biases else None
 
@@ -145,12 +147,10 @@ class Block:
             weight = getattr(self, field.name)
             if isinstance(weight, Tensor):
                 tensors[field.name] = weight.to(device, dtype)
-            elif isinstance(weight, ShortConvolution):
-                tensors[field.name] = ShortConvolution(*(part.to(device, dtype) for part in weight))
-            elif isinstance(weight, Expert):
-                tensors[field.name] = weight.to(dtype, device)
+            elif isinstance(weight, Mixer | Expert):
+                tensors[field.name] = _moved(weight, dtype, device)
         if self.experts:
-            tensors["experts"] = tuple(expert.to(dtype, device) for expert in self.experts)
+            tensors["experts"] = tuple(_moved(expert, dtype, device) for expert in self.experts)
         return replace(self, **tensors)
 
 
@@ -310,6 +310,9 @@ def _size(word: str, config: Config) -> int:
     """The number behind a word of the table's shapes, as `architectures.family` lists them."""
     heads = config.n_heads * config.d_head
     groups = config.n_kv_heads * config.d_head
+    mixer = config.mixer_sizes
+    values = mixer.heads * mixer.d_value
+    channels = 2 * mixer.key_heads * mixer.d_key + values
     sizes = {
         "1": 1,
         "d": config.d_model,
@@ -327,7 +330,14 @@ def _size(word: str, config: Config) -> int:
         "x": config.n_experts,
         "s": config.d_shared,
         "3d": 3 * config.d_model,
-        "w": config.conv_width,
+        "2h": 2 * heads,
+        "w": mixer.width,
+        "l": mixer.heads,
+        "2l": 2 * mixer.heads,
+        "u": mixer.d_value,
+        "lu": values,
+        "c": channels,
+        "cg": channels + values,
     }
     return sizes[word]
 
@@ -373,7 +383,7 @@ def _block(
         **(
             _heads(raw, matrix, config, attention.fused)
             if config.has_heads(layer)
-            else _mixer(weights, attention, layer_name)
+            else _mixer(weights, attention, layer_name, config)
         ),
     )
 
@@ -386,21 +396,58 @@ def _heads(
     return _projections(raw, matrix, config, fused) | {"w_o": w_o, "b_o": raw("o", "bias")}
 
 
-def _mixer(weights: Mapping[str, Tensor], attention: Attention, layer_name: str) -> dict[str, Any]:
+def _mixer(
+    weights: Mapping[str, Tensor], attention: Attention, layer_name: str, config: Config
+) -> dict[str, Any]:
     """What stands in the place of heads in a layer without attention."""
     assert attention.mixer is not None
-    parts = {
-        role: weights[f"{layer_name}{name}.weight"]
-        for role, (name, _) in attention.mixer.parts.items()
-    }
+    parts = {}
+    for role, (name, shape) in attention.mixer.parts.items():
+        ending = "" if shape.endswith("=") else ".weight"
+        parts[role] = weights[layer_name + name + ending]
+    kernel = parts["kernel"][:, 0]
+    mixer: Mixer
+    if "log_rate" in parts:
+        mixer = _delta_rule(parts, kernel, config)
+    else:
+        mixer = ShortConvolution(parts["in"].T, kernel)
     w_o = parts["out"].T
     no_heads = w_o[:0, :0, None]
     return {
         **dict.fromkeys(("w_q", "w_k", "w_v"), no_heads),
         **dict.fromkeys(("b_q", "b_k", "b_v", "b_o")),
         "w_o": w_o[None],
-        "mixer": ShortConvolution(parts["in"].T, parts["kernel"][:, 0]),
+        "mixer": mixer,
     }
+
+
+def _delta_rule(parts: Mapping[str, Tensor], kernel: Tensor, config: Config) -> GatedDeltaRule:
+    """A gated delta rule, whose products stand alone, or several in one tensor, key head by key
+    head: queries, keys, values and gates; how much of its heads is overwritten and kept. Those are
+    copies, because no view of such a tensor has them side by side."""
+    sizes = config.mixer_sizes
+    named = dict(parts)
+    if "in_gate" in parts:
+        group = sizes.heads // sizes.key_heads
+        values = group * sizes.d_value
+        by_key_head = parts["in_gate"].unflatten(0, (sizes.key_heads, -1))
+        split = by_key_head.split([sizes.d_key, sizes.d_key, values, values], dim=1)
+        q, k, v, named["gate"] = (part.flatten(0, 1) for part in split)
+        named["in"] = torch.cat([q, k, v])
+        halves = parts["beta_decay"].unflatten(0, (sizes.key_heads, -1)).chunk(2, dim=1)
+        named["beta"], named["decay"] = (part.flatten(0, 1) for part in halves)
+    return GatedDeltaRule(
+        w_in=named["in"].T,
+        w_gate=named["gate"].T,
+        w_beta=named["beta"].T,
+        w_decay=named["decay"].T,
+        kernel=kernel,
+        decay_bias=parts["decay_bias"],
+        log_rate=parts["log_rate"],
+        norm=parts["norm"],
+        epsilon=config.epsilon,
+        key_heads=sizes.key_heads,
+    )
 
 
 def _experts(
@@ -460,6 +507,8 @@ def _projections(
     for role, whole, bias, heads in zip("qkv", wholes, biases, counts, strict=True):
         projections[f"w_{role}"] = whole.unflatten(1, (heads, -1)).transpose(0, 1)
         projections[f"b_{role}"] = None if bias is None else bias.unflatten(0, (heads, -1))
+    if config.family.gated_heads:
+        projections["w_q"], projections["w_head_gate"] = projections["w_q"].chunk(2, dim=-1)
     return projections
 
 

@@ -263,8 +263,9 @@ def test_how_often_a_swap_changed_the_route_is_counted_over_pairs_both_ways_and_
     assert effects._share_rerouted(read_weights(random_model()), ids, z, PAIRS) is None
 
 
-def test_mixers_of_a_hybrid_are_read_like_the_heads_of_their_layer_and_are_none():
-    model = family_model("lfm2", torch.float64)
+@pytest.mark.parametrize("kind", ["lfm2", "qwen3_5_text"])
+def test_mixers_of_a_hybrid_are_read_like_the_heads_of_their_layer_and_are_none(kind):
+    model = family_model(kind, torch.float64)
     weights, layers = read_weights(model), model.config.n_layers
     ids = [[5 + 11 * row, 7, 9 + row, 8] for row in range(6)]
     states = target_states(model, [tokens_of(row) for row in ids], [3] * 6)

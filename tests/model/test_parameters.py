@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from checkpoints import SMALL_PARAMETERS, make_checkpoint
-from families import KV_HEADS, MADE, PAIRED, family_model, make_family
+from families import HYBRIDS, KV_HEADS, MADE, PAIRED, family_model, make_family
 
 import probe
 from probe.model.load import read_checkpoint
@@ -127,6 +127,16 @@ def test_tensors_of_every_family_agree_with_the_formula_and_with_hugging_face(ki
     assert [by_name[name].number for name in HEAD_PARTS] == [
         n * attentions for n in (4, shared, shared, 4)
     ]
+
+
+@pytest.mark.parametrize("kind", HYBRIDS)
+def test_tensors_of_a_hybrid_agree_with_hugging_face_and_heads_are_those_of_attention(kind):
+    model = family_model(kind)
+    counted = count_tensors(model)
+    settings = model.bridge.original_model.config
+    assert counted.total == number_of_parameters(HYBRIDS[kind][1], settings)
+    query = next(part for part in counted.parts if part.name == "query")
+    assert (query.number, query.each) == (4, 32 * model.config.d_head)
 
 
 def test_tied_weights_are_counted_once_and_untied_ones_twice(model, tmp_path):

@@ -1,5 +1,5 @@
-"""Layers without attention: their formulas against Hugging Face's modules, their state, and what
-hooks, records and the decomposition hold of them."""
+"""Layers without attention, and heads that are gated beside them: their formulas against Hugging
+Face's modules, their state, and what hooks, records and the decomposition hold of them."""
 
 import dataclasses
 import json
@@ -8,21 +8,25 @@ import shutil
 import pytest
 import torch
 import transformers
-from families import EXACT, HYBRIDS, ROUNDED, assert_near, family_model, make_family
+from families import EACH_HYBRID, EXACT, HYBRIDS, ROUNDED, assert_near, family_model, make_family
 from safetensors.torch import load_file, save_file
+from transformers.models.qwen3_next import modeling_qwen3_next
 
 import probe
 from probe.errors import InputError, ModelError, UnsupportedModel
 from probe.explorer.session import Explorer
 from probe.model import decomposition, forward, recurrence
+from probe.model.architectures import FAMILIES
+from probe.model.check import RECURRENT
 from probe.model.load import load, read_weights, untrained
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace_target
 
+GATED = [kind for kind in HYBRIDS if FAMILIES[kind].gated_heads]
 TEXT = "A fluffy blue creature roamed the verdant forest"
 
 
-@pytest.fixture(params=HYBRIDS)
+@pytest.fixture(params=EACH_HYBRID)
 def model(request):
     return family_model(request.param, torch.float64)
 
@@ -43,26 +47,97 @@ def theirs(model, layer):
     return getattr(model.bridge.blocks[layer], name).original_component
 
 
+def close(mixer):
+    """Equal to the rounding of what Hugging Face's module computes in."""
+    return {"rtol": 0, "atol": RECURRENT} if recurrence.is_in_float32(mixer) else EXACT
+
+
 def test_a_mixer_is_hugging_faces_module(model):
     for layer in mixers_of(model):
         block = read_weights(model).blocks[layer]
         x = drawn(model, 3, 7)
-        z, _ = recurrence.mix(block.mixer, x)
+        z = recurrence.mix(block.mixer, x)
         with torch.no_grad():
-            assert_near(z @ block.w_o[0], theirs(model, layer)(x), EXACT)
+            assert_near(z @ block.w_o[0], theirs(model, layer)(x), close(block.mixer))
 
 
 @pytest.mark.parametrize("first", [1, 2, 6])
 def test_what_a_text_leaves_behind_is_all_that_its_rest_needs(model, first):
     mixer = read_weights(model).blocks[mixers_of(model)[0]].mixer
     x = drawn(model, 2, 7)
-    whole, last = recurrence.mix(mixer, x)
-    _, state = recurrence.mix(mixer, x[:, :first])
-    rest, left = recurrence.mix(mixer, x[:, first:], state)
-    torch.testing.assert_close(rest, whole[:, first:], **EXACT)
-    torch.testing.assert_close(left, last, **EXACT)
-    shared, _ = recurrence.mix(mixer, x[:, None, first:].repeat(1, 3, 1, 1), state[:, None])
-    torch.testing.assert_close(shared, rest[:, None].expand_as(shared), **EXACT)
+    whole, last = recurrence.mix(mixer, x), recurrence.state_behind(mixer, x)
+    state = recurrence.state_behind(mixer, x[:, :first])
+    rest = recurrence.mix(mixer, x[:, first:], state)
+    left = recurrence.state_behind(mixer, x[:, first:], state)
+    assert_near(rest, whole[:, first:], close(mixer))
+    torch.testing.assert_close(left, last, **close(mixer))
+    if isinstance(state, recurrence.DeltaState):
+        of_all = recurrence.DeltaState(*(part[:, None] for part in state))
+    else:
+        of_all = state[:, None]
+    shared = recurrence.mix(mixer, x[:, None, first:].repeat(1, 3, 1, 1), of_all)
+    assert_near(shared, rest[:, None].expand_as(shared), close(mixer))
+
+
+def step_by_step(updates, matrix):
+    """The gated delta rule as it is written down: one position after the other."""
+    q, k, v, beta, log_decay = updates
+    read = []
+    for pos in range(q.shape[-2]):
+        matrix = log_decay[..., pos, None, None].exp() * matrix
+        key = k[..., pos, :, None]
+        held = (key * matrix).sum(-2)
+        change = beta[..., pos, None] * (v[..., pos, :] - held)
+        matrix = matrix + key * change[..., None, :]
+        read.append((q[..., pos, :, None] * matrix).sum(-2))
+    return torch.stack(read, dim=-2), matrix
+
+
+def drawn_rule(n, dtype=torch.float64):
+    """Queries and keys of length 1, values, how much is overwritten and kept, and a matrix that all
+    three variants share: 2 texts, 3 variants, 4 heads."""
+    generator = torch.Generator().manual_seed(0)
+
+    def numbers(*shape):
+        return torch.randn(*shape, generator=generator, dtype=dtype)
+
+    q, k = (torch.nn.functional.normalize(numbers(2, 3, 4, n, 5), dim=-1) for _ in range(2))
+    beta = numbers(2, 3, 4, n).sigmoid()
+    log_decay = -numbers(2, 3, 4, n).sigmoid()
+    updates = recurrence.Updates(q, k, numbers(2, 3, 4, n, 7), beta, log_decay)
+    return updates, numbers(2, 1, 4, 5, 7)
+
+
+@pytest.mark.parametrize("n", [1, 2, 9])
+def test_the_delta_rule_of_all_positions_at_once_is_that_of_one_after_the_other(n):
+    rule = drawn_rule(n)
+    expected, left = step_by_step(*rule)
+    torch.testing.assert_close(recurrence.read_matrix(*rule), expected, **EXACT)
+    torch.testing.assert_close(recurrence.corrected_matrix(*rule), left, **EXACT)
+
+
+@pytest.mark.parametrize("theirs", ["recurrent", "chunk"])
+def test_the_delta_rule_is_both_of_hugging_faces(theirs):
+    updates, matrix = drawn_rule(9, torch.float32)
+    first = recurrence.Updates(*(part[:, 0] for part in updates))
+    q, k, v, beta, log_decay = (part.transpose(1, 2) for part in first)
+    rule = getattr(modeling_qwen3_next, f"torch_{theirs}_gated_delta_rule")
+    given = {"initial_state": matrix[:, 0], "output_final_state": True}
+    found, state = rule(q * 5**0.5, k, v, log_decay, beta, **given)
+    assert_near(recurrence.read_matrix(first, matrix[:, 0]).transpose(1, 2), found, ROUNDED)
+    assert_near(recurrence.corrected_matrix(first, matrix[:, 0]), state, ROUNDED)
+
+
+def test_a_matrix_that_decays_at_once_and_one_that_never_does():
+    (q, k, v, *_), matrix = drawn_rule(4)
+    everything = torch.ones(2, 3, 4, 4, dtype=torch.float64)
+    forgetful = recurrence.Updates(q, k, v, everything, -1000 * everything)
+    found = recurrence.read_matrix(forgetful, matrix)
+    torch.testing.assert_close(found, (q * k).sum(-1, keepdim=True) * v, **EXACT)
+    one_key = k[..., :1, :].expand_as(k)
+    lasting = recurrence.Updates(one_key, one_key, v, everything, 0 * everything)
+    found = recurrence.read_matrix(lasting, matrix)
+    torch.testing.assert_close(found, v, **EXACT)  # what is read under a key is what was written
 
 
 def test_a_convolution_by_hand():
@@ -81,12 +156,17 @@ def test_the_certificate_has_what_the_mixer_writes_and_no_row_of_heads(model):
         assert ({"q", "k", "v", "scores", "pattern", "z", "delta_e"} <= quantities) == (
             model.config.has_heads(layer)
         )
+    formulas = {(row.layer, row.quantity): row.formula for row in certificate.rows}
+    (attention,) = model.config.family.attentions
+    assert formulas[0, "attn_out"] == f"z W_out of the {attention.mixer.formula}"
+    gate = "sigmoid(x W_gate) * " if model.config.family.gated_heads else ""
+    assert formulas[1, "z"] == f"{gate}A V"
 
 
-@pytest.mark.parametrize("kind", HYBRIDS)
-def test_the_certificate_holds_in_bfloat16_of_an_object_and_of_random_weights(kind, folder):
+@pytest.mark.parametrize("kind", EACH_HYBRID)
+def test_the_certificate_holds_in_bfloat16_of_an_object_and_of_random_weights(kind, tmp_path):
     assert probe.certify(family_model(kind, torch.bfloat16)).ok
-    given = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    given = transformers.AutoModelForCausalLM.from_pretrained(make_family(tmp_path, kind))
     held = load(given, tokenizer=family_model(kind).tokenizer)
     assert held.config.mixers == family_model(kind).config.mixers and probe.certify(held).ok
     assert probe.certify(untrained(held, seed=1)).ok
@@ -100,6 +180,19 @@ def test_a_wrong_kernel_is_seen(model):
     turned[name] = turned[name].flip(-1)
     rows = probe.certify(dataclasses.replace(model, weights=turned)).rows
     assert {(row.layer, row.quantity) for row in rows if not row.ok} >= {(layer, "attn_out")}
+
+
+@pytest.mark.parametrize("kind", GATED)
+def test_wrong_gates_of_heads_are_seen(kind):
+    model = family_model(kind, torch.float64)
+    gated = dict(model.weights)
+    (attention,) = model.config.family.attentions
+    name = attention.layers.format(1) + attention.parts["q"][0] + ".weight"
+    by_head = gated[name].unflatten(0, (model.config.n_heads, 2, -1)).clone()
+    by_head[:, 1] *= 1.01
+    gated[name] = by_head.flatten(0, 2)
+    rows = probe.certify(dataclasses.replace(model, weights=gated)).rows
+    assert next((row.layer, row.quantity) for row in rows if not row.ok) == (1, "z")
 
 
 @pytest.mark.parametrize("kind", HYBRIDS)
@@ -124,6 +217,10 @@ def test_a_trace_holds_what_the_mixer_writes_and_nothing_of_heads(model):
             assert bool((getattr(trace, name)[layer] != 0).any()) == has_heads
         total = trace.resid_pre[layer] + trace.attn_out[layer] + trace.mlp_out[layer]
         torch.testing.assert_close(trace.resid_post[layer], total, **EXACT)
+    single = trace_target(model, trace.tokens, 5)
+    by_source = trace.delta_e_by_source(1, 2, 5)
+    assert_near(by_source.sum(0), trace.delta_e(1, 2, 5), EXACT)
+    assert_near(single.delta_e_by_source(1, 2), by_source[:6], ROUNDED)
     layer = mixers_of(model)[0]
     with pytest.raises(InputError) as error:
         trace.delta_e(layer, 0, 2)
@@ -133,6 +230,9 @@ def test_a_trace_holds_what_the_mixer_writes_and_nothing_of_heads(model):
         "writes in place of heads."
     )
     cache = trace.to_cache()
+    assert torch.equal(cache["z", 1][0], trace.z[1].transpose(0, 1))
+    # beside the queries of gated heads stand their gates
+    assert ("blocks.1.attn.hook_q" in cache.cache_dict) != model.config.family.gated_heads
     (attention,) = model.config.family.attentions
     assert torch.equal(cache[f"blocks.{layer}.{attention.mixer.written}"][0], trace.attn_out[layer])
     assert f"blocks.{layer}.attn.hook_z" not in cache.cache_dict
@@ -194,6 +294,49 @@ def folder(tmp_path_factory):
     return make_family(tmp_path_factory.mktemp("lfm2"), "lfm2")
 
 
+@pytest.fixture(scope="module")
+def delta(tmp_path_factory):
+    return make_family(tmp_path_factory.mktemp("qwen3_next"), "qwen3_next")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"linear_num_key_heads": 4}, "6 heads cannot share linear_num_key_heads = 4 evenly"),
+        ({"linear_key_head_dim": None}, "linear_key_head_dim is None in its config; give a whole"),
+        ({"linear_conv_kernel_dim": 3}, "linear_attn.conv1d.weight has shape [62, 1, 4] where"),
+        ({"linear_value_head_dim": 8}, "linear_attn.in_proj_qkvz.weight has shape [104, 32] where"),
+        ({"layer_types": "absent", "full_attention_interval": 4}, "none of its 3 layers has att"),
+        ({"layer_types": "absent", "full_attention_interval": 0}, "full_attention_interval is 0"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu' in its config, and the from-scratch check"),
+        ({"mlp_only_layers": [1]}, "mlp_only_layers is [1] in its config, and the from-scratch"),
+    ],
+)
+def test_what_a_config_of_a_delta_rule_leaves_open_is_one_sentence(delta, tmp_path, changes, said):
+    with pytest.raises(ModelError) as error:
+        load(changed_config(delta, tmp_path, **changes))
+    assert said in str(error.value)
+
+
+def test_a_config_as_it_was_published_is_read(delta, tmp_path):
+    """That of Qwen3-Next names an interval in place of its layers, and no rope_parameters."""
+    published = {"layer_types": "absent", "full_attention_interval": 2, "rope_scaling": None}
+    published |= {"rope_parameters": "absent", "rope_theta": 1e7, "partial_rotary_factor": 0.5}
+    model = load(changed_config(delta, tmp_path, **published))
+    assert model.config.mixers == (True, False, True) and probe.certify(model).ok
+    assert (model.config.positions.dims, model.config.positions.base) == (4, 1e7)
+
+
+@pytest.mark.parametrize("lost", ["A_log", "dt_bias", "in_proj_ba.weight", "norm.weight"])
+def test_every_weight_of_a_delta_rule_must_be_there(delta, tmp_path, lost):
+    copied = changed_config(delta, tmp_path)
+    tensors = load_file(copied / "model.safetensors")
+    del tensors[f"model.layers.2.linear_attn.{lost}"]
+    save_file(tensors, copied / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=f"the tensor layers.2.linear_attn.{lost} is missing"):
+        load(copied)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -239,6 +382,24 @@ def test_a_config_may_name_the_layers_with_attention_by_their_numbers(folder, tm
     assert probe.certify(model).ok
 
 
+def test_experts_may_lie_stacked_in_files_as_in_the_class(tmp_path):
+    """The published files of Qwen3.5 hold all experts in one tensor."""
+    kind = "qwen3_5_moe_text"
+    one_by_one = load(make_family(tmp_path, kind))
+    state = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).state_dict()
+    assert "model.layers.0.mlp.experts.gate_up_proj" in state
+    state["mtp.fc.weight"] = torch.zeros(2)  # of what foretells one more token: not read
+    save_file(state, tmp_path / "model.safetensors", {"format": "pt"})
+    model = load(tmp_path)
+    assert model.weights.keys() == one_by_one.weights.keys() and probe.certify(model).ok
+    for name, tensor in model.weights.items():
+        assert torch.equal(tensor, one_by_one.weights[name])
+    joined = "model.layers.0.mlp.experts.down_proj"
+    save_file(state | {joined: state[joined][1:].clone()}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match="the tensor layers.0.mlp.experts.2.down_proj.weight is m"):
+        load(tmp_path)
+
+
 # --- what is about heads in every layer -----------------------------------------------------------
 
 
@@ -254,8 +415,19 @@ def test_what_is_about_heads_in_every_layer_refuses_a_hybrid_in_one_sentence(mod
     for doing, ask in asked:
         with pytest.raises(UnsupportedModel) as error:
             ask()
-        said = f"Cannot do {doing} with a LFM2 model: 2 of its 3 layers have no attention; "
+        name = model.config.family.name
+        said = f"Cannot do {doing} with a {name} model: 2 of its 3 layers have no attention; "
         assert str(error.value).startswith(said)
+
+
+@pytest.mark.parametrize("kind", GATED)
+def test_gated_heads_in_every_layer_are_certified_and_their_steps_are_no_others(kind, tmp_path):
+    model = load(make_family(tmp_path, kind, layer_types=["full_attention"] * 3))
+    assert probe.certify(model).ok and model.config.heads_in_all == 3 * model.config.n_heads
+    with pytest.raises(UnsupportedModel) as error:
+        probe.walk(model, TEXT)
+    said = f"Cannot do a walk with a {model.config.family.name} model: its heads are gated; read "
+    assert str(error.value).startswith(said)
 
 
 def test_a_patch_has_rows_of_the_heads_that_there_are_and_the_others_cannot_be_hooked(model):

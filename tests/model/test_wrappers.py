@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from families import GROUPED, HIDDEN, NAMED, family_tokenizer, perturb
+from families import DELTA_RULE, EXPERTS, GROUPED, HIDDEN, NAMED, family_tokenizer, perturb
 from safetensors.torch import load_file, save_file
 from test_load import edit_config, refusal
 
@@ -51,6 +51,8 @@ def image_of(kind: str) -> dict[str, Any]:
     return IMAGE | {"model_type": kind}
 
 
+HYBRID = TEXT | DELTA_RULE | {"rope_parameters": PARTS | {"partial_rotary_factor": 1.0}}
+ROUTED = HYBRID | EXPERTS | {"shared_expert_intermediate_size": 12}
 # The name in front of Config and of ForConditionalGeneration, and the config.
 MADE: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3", looking(GEMMA, IMAGE) | {"mm_tokens_per_image": 4}),
@@ -64,6 +66,8 @@ MADE: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_vl": ("Qwen2VL", watching(TEXT | {"rope_parameters": PARTS})),
     "qwen2_5_vl": ("Qwen2_5_VL", watching(TEXT | {"rope_parameters": PARTS})),
     "qwen3_vl": ("Qwen3VL", watching(TEXT | {"rope_parameters": PARTS, "head_dim": 8})),
+    "qwen3_5": ("Qwen3_5", watching(HYBRID)),
+    "qwen3_5_moe": ("Qwen3_5Moe", watching(ROUTED)),
     "qwen2_audio": ("Qwen2Audio", hearing(QWEN2, "qwen2_audio_encoder", "audio_token_index")),
     "audioflamingo3": ("AudioFlamingo3", hearing(QWEN2, "audioflamingo3_encoder")),
     "musicflamingo": ("MusicFlamingo", hearing(QWEN2, "musicflamingo_encoder")),
@@ -80,6 +84,7 @@ def whole_model(kind: str, **changes: object) -> Any:
         torch.manual_seed(0)
         model = getattr(transformers, f"{named}ForConditionalGeneration")(config).eval()
         perturb(model)
+    model.set_experts_implementation("eager")  # the others know no float64
     return model
 
 

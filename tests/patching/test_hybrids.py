@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from families import HYBRIDS, family_model
+from families import EACH_HYBRID, family_model
 from handmade import tokens_of
 from hooked_runs import (
     LAYOUTS,
@@ -31,7 +31,7 @@ from probe.patching import heads as patching
 from probe.patching import mlps, pair, positions, tokens
 
 
-@pytest.fixture(params=HYBRIDS)
+@pytest.fixture(params=EACH_HYBRID)
 def model(request):
     return family_model(request.param, torch.float64)
 
@@ -112,7 +112,7 @@ def test_every_swap_of_a_mixer_equals_a_whole_forward_at_every_stage(model):
 def test_every_swap_of_an_mlp_equals_a_whole_forward(model):
     weights, texts, _ = setting(model)
     generator = torch.Generator().manual_seed(5)
-    shape = (len(texts), model.config.n_layers, model.config.d_mlp)
+    shape = (len(texts), model.config.n_layers, weights.blocks[0].d_mlp)
     hidden = torch.randn(*shape, generator=generator, dtype=model.dtype)
     directions = stages_of(model)
     found = mlps.swap_mlps(weights, texts, hidden, directions)

@@ -8,6 +8,7 @@ from typing import Any
 from probe.model.architectures.family import (
     GGUF_PLAIN,
     HIDDEN,
+    Attention,
     Family,
     GgufKeys,
     Keys,
@@ -524,6 +525,12 @@ ROUTED = without(PARTS, "gate", "up", "out") | {
     "expert_up": ("mlp.experts.{}.up_proj", "m d"),
     "expert_out": ("mlp.experts.{}.down_proj", "d m"),
 }
+SHARED_EXPERT = {
+    "shared_router": ("mlp.shared_expert_gate", "1 d"),
+    "shared_gate": ("mlp.shared_expert.gate_proj", "s d"),
+    "shared_up": ("mlp.shared_expert.up_proj", "s d"),
+    "shared_out": ("mlp.shared_expert.down_proj", "d s"),
+}
 MIXTRAL = replace(
     MISTRAL,
     name="Mixtral",
@@ -559,6 +566,7 @@ EVERY_LAYER_ROUTED: dict[str, tuple[Any, ...]] = {
     "mlp_only_layers": ([], None),
 }
 EXPERTS = ("num_experts", "num_local_experts")
+SHARED = "shared_expert_intermediate_size"
 QWEN2_MOE = replace(
     QWEN2,
     name="Qwen2-MoE",
@@ -568,23 +576,11 @@ QWEN2_MOE = replace(
         sizes=HIDDEN | {"d_mlp": "moe_intermediate_size"},
         must=EVERY_LAYER_ROUTED | {"use_sliding_window": (False,), "qkv_bias": (True,)},
     ),
-    routed=Routed(
-        EXPERTS,
-        normed=("norm_topk_prob", False),
-        shared="shared_expert_intermediate_size",
-        stacked=STACKED,
-    ),
+    routed=Routed(EXPERTS, normed=("norm_topk_prob", False), shared=SHARED, stacked=STACKED),
     in_float32=MIXTRAL.in_float32,
     free_heads=False,
     attentions=causal(
-        ROUTED
-        | {role: (PARTS[role][0], f"{PARTS[role][1]} +") for role in "qkv"}
-        | {
-            "shared_router": ("mlp.shared_expert_gate", "1 d"),
-            "shared_gate": ("mlp.shared_expert.gate_proj", "s d"),
-            "shared_up": ("mlp.shared_expert.up_proj", "s d"),
-            "shared_out": ("mlp.shared_expert.down_proj", "d s"),
-        }
+        ROUTED | {role: (PARTS[role][0], f"{PARTS[role][1]} +") for role in "qkv"} | SHARED_EXPERT
     ),
     gguf=replace(
         QWEN2_GGUF,
@@ -693,6 +689,7 @@ LFM2 = replace(
                 }
             )[0],
             mixer=Mixer(
+                "short convolution",
                 "conv.hook_out",
                 {
                     "in": ("conv.in_proj", "3d d"),
@@ -701,8 +698,8 @@ LFM2 = replace(
                 },
                 kinds="layer_types",
                 kind="conv",
+                sizes={"width": "conv_L_cache"},
                 attention_layers="full_attn_idxs",
-                width="conv_L_cache",
             ),
         ),
     ),
@@ -715,6 +712,93 @@ LFM2 = replace(
         layers={"attention.head_count_kv": ("layer_types", "full_attention", "conv")},
         settings={"block_auto_adjust_ff_dim": False},  # a file has the width that comes of it
     ),
+)
+# Qwen's hybrids: a gated delta rule, and in every fourth layer attention whose z is gated.
+DELTA_RULE = Mixer(
+    "gated delta rule",
+    "linear_attn.hook_out",
+    {
+        "in_gate": ("linear_attn.in_proj_qkvz", "cg d"),
+        "beta_decay": ("linear_attn.in_proj_ba", "2l d"),
+        "kernel": ("linear_attn.conv1d", "c 1 w"),
+        "decay_bias": ("linear_attn.dt_bias", "l ="),
+        "log_rate": ("linear_attn.A_log", "l ="),
+        "norm": ("linear_attn.norm", "u"),
+        "out": ("linear_attn.out_proj", "d lu"),
+    },
+    kinds="layer_types",
+    kind="linear_attention",
+    sizes={
+        "width": "linear_conv_kernel_dim",
+        "heads": "linear_num_value_heads",
+        "key_heads": "linear_num_key_heads",
+        "d_key": "linear_key_head_dim",
+        "d_value": "linear_value_head_dim",
+    },
+    attention_every=("full_attention_interval", 4),
+)
+GATED = {"q": ("self_attn.q_proj", "2h d")}
+GATES_APART = {"q": Replacement("attn.hook_q", "without the gates that stand beside it")}
+
+
+def _with_delta_rule(parts: dict[str, tuple[str, str]], mixer: Mixer) -> tuple[Attention]:
+    """The stack of a hybrid of Qwen's; `parts` are those of its MLPs and norms."""
+    heads = parts | GATED | _norms("e", "e")
+    (attention,) = causal(heads, GATES_APART, read={"q": "attn.hook_q"})
+    return (replace(attention, mixer=mixer),)
+
+
+QWEN3_NEXT = replace(
+    QWEN3_MOE,
+    name="Qwen3-Next",
+    architectures=("Qwen3NextForCausalLM",),
+    keys=replace(
+        QWEN3_MOE.keys,
+        must={**QWEN3_MOE.keys.must, "hidden_act": ("silu",)},
+        rotary_share=0.25,
+    ),
+    routed=Routed(EXPERTS, normed=("norm_topk_prob", True), shared=SHARED, stacked=STACKED),
+    offset=True,
+    gated_heads=True,
+    in_float32=("norm", "gain", "softmax", "router"),
+    attentions=_with_delta_rule(ROUTED | SHARED_EXPERT, DELTA_RULE),
+    ignored=(*QWEN3_MOE.ignored, "mtp.*"),
+    gguf=None,
+)
+# The same where the products of the delta rule stand in tensors of their own.
+DELTA_RULE_APART = replace(
+    DELTA_RULE,
+    parts=without(DELTA_RULE.parts, "in_gate", "beta_decay")
+    | {
+        "in": ("linear_attn.in_proj_qkv", "c d"),
+        "gate": ("linear_attn.in_proj_z", "lu d"),
+        "beta": ("linear_attn.in_proj_b", "l d"),
+        "decay": ("linear_attn.in_proj_a", "l d"),
+    },
+)
+QWEN3_5 = replace(
+    QWEN3,
+    name="Qwen3.5",
+    architectures=("Qwen3_5ForCausalLM",),
+    keys=replace(
+        QWEN3.keys,
+        must={"attention_bias": (False,), "hidden_act": ("silu",), "attn_output_gate": (True,)},
+        rotary_share=0.25,
+    ),
+    offset=True,
+    gated_heads=True,
+    in_float32=("norm", "gain", "softmax"),
+    attentions=_with_delta_rule(PARTS, DELTA_RULE_APART),
+    ignored=QWEN3_NEXT.ignored,
+    gguf=None,
+)
+QWEN3_5_MOE = replace(
+    QWEN3_NEXT,
+    name="Qwen3.5-MoE",
+    architectures=("Qwen3_5MoeForCausalLM",),
+    keys=replace(QWEN3_5.keys, sizes=QWEN3_NEXT.keys.sizes),
+    routed=Routed(EXPERTS, shared=SHARED, stacked=STACKED),
+    attentions=_with_delta_rule(ROUTED | SHARED_EXPERT, DELTA_RULE_APART),
 )
 GPT_OSS = replace(
     LLAMA,

@@ -4,9 +4,10 @@ share.
 Words of the shapes, in the order in which the file holds the axes: d d_model, e d_head, h heads x
 d_head, g key-value heads x d_head, hgg queries, keys and values together, m d_mlp, 2m gate and up
 together, x experts, s the width of a shared expert, v d_vocab, p rows of the position table, t
-token types, b relative-position buckets, n heads, 3d three times d_model, w the width of a
-convolution; "+" adds a bias as long as the output, "=" says
-that the name is whole (no ".weight" behind it).
+token types, b relative-position buckets, n heads, 2h queries and gates of heads that have both, 3d
+three times d_model, w the width of a convolution; of a gated delta rule l its heads, 2l twice as
+many, u d_value, lu heads x d_value, c queries, keys and values together, cg these and the gate; "+"
+adds a bias as long as the output, "=" says that the name is whole (no ".weight" behind it).
 """
 
 from collections.abc import Mapping
@@ -28,21 +29,26 @@ class Replacement:
 
 @dataclass(frozen=True)
 class Mixer:
-    """What stands in the place of attention in some layers of a hybrid: a short convolution
-    (`probe.model.recurrence`).
+    """What stands in the place of attention in some layers of a hybrid: a short convolution or a
+    gated delta rule (`probe.model.recurrence`).
 
-    `written` is the hook of what it writes, `parts` the raw name and shape of each of its weights:
-    `in`, `kernel` and `out`. The config's list `kinds` says what each layer is, `kind` being this
-    one; where there is no such list `attention_layers` is that of the numbers of the others.
-    `width` is the key of how many positions a convolution sees.
+    `formula` is its name, `written` the hook of what it writes, `parts` the raw name and shape of
+    each of its weights: `in`, `kernel` and `out`; of a gated delta rule also `gate`, `beta`,
+    `decay`, `decay_bias`, `log_rate` and `norm`, where `in_gate` and `beta_decay` hold two of them
+    key head by key head. The config's list `kinds` says what each layer is, `kind` being this one;
+    where there is no such list `attention_layers` is that of the numbers of the others, or every so
+    many-th layer is one of these, by the key `attention_every` and what an absent one means.
+    `sizes` are the config's keys of `MixerSizes`.
     """
 
+    formula: str
     written: str
     parts: Mapping[str, tuple[str, str]]
     kinds: str
     kind: str
-    attention_layers: str
-    width: str
+    sizes: Mapping[str, str]
+    attention_layers: str = ""
+    attention_every: tuple[str, int] = ("", 0)
 
 
 # What a layer without attention has not: the quantities of heads, and their weights.
@@ -221,7 +227,8 @@ class Family:
     code computes in float32 whatever the model's type: the variance of its norms, its norms up to
     the gain or with it, the queries and keys that it rotates or the whole rotation, its scores, its
     softmax, the shares of its router. `plain_rounds` says that Hugging Face's model and the hooked
-    one, run in float64, round to float32 at different steps. `transposed` families hold the
+    one, run in float64, round to float32 at different steps. Of `gated_heads` z is gated: sigmoid(x
+    W_gate) * (A V); "q" then holds queries and gates head by head. `transposed` families hold the
     matrices of their layers input x output, the others output x input. `routed` says how an MLP of
     experts is held and which of them a token is given to.
 
@@ -252,6 +259,7 @@ class Family:
     positions: Literal["learned", "sinusoidal", "rotary", "relative bias", "alibi"] = "learned"
     interleaved: bool = False
     scaled: bool = True
+    gated_heads: bool = False
     scaled_embedding: bool = False
     in_float32: tuple[
         Literal["variance", "norm", "gain", "rotated", "rotation", "scores", "softmax", "router"],

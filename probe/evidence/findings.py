@@ -28,7 +28,7 @@ import pandas as pd
 from probe.evidence.columns import LEADERS
 from probe.evidence.material import LATE
 from probe.evidence.tables import FEW, FEW_CUES
-from probe.stats.verdicts import GATE, LEVEL, SMALLEST, WORTH_NAMING
+from probe.stats.verdicts import GATE, LEVEL, SMALLEST, WORTH_NAMING, comparison
 from probe.text.splits import ALIGNED
 
 MOST_OF_IT = 0.5  # of an effect or of the gap: more than everything else together
@@ -559,14 +559,15 @@ def _shares_of_nouns(word: str, controls: pd.DataFrame, depth: int) -> pd.Series
 
 
 def _mlps_more(mlps: pd.DataFrame) -> tuple[int, ...]:
-    """The layers whose MLP does more for the word than for nouns of one meaning, in the mean over
-    its pairs of senses."""
+    """The layers whose MLP does more for the word than for nouns of one meaning, by the rule of
+    `verdicts.comparison`, in the mean over its pairs of senses and in one of them, whose p is taken
+    times their number."""
     layers = []
     for layer in sorted(mlps["layer"].unique().tolist()):
         rows = mlps[mlps["layer"] == layer]
-        # The smallest p of several pairs of senses, times their number: one of them passes.
-        p = len(rows) * rows["p_specific"].min()
-        if p < LEVEL and rows["specific"].mean() > 0:
+        pairs = rows.assign(p_specific=len(rows) * rows["p_specific"]).to_dict("records")
+        does_more = any(comparison(pair) == "more" for pair in pairs)
+        if does_more and rows["specific"].mean() > 0:
             layers.append(layer)
     return tuple(layers)
 

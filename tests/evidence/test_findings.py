@@ -9,6 +9,7 @@ from example_study import SENSES, make_study
 
 from probe.evidence.columns import LEADERS
 from probe.evidence.findings import (
+    _mlps_more,
     best_random,
     findings,
     leading_path,
@@ -131,3 +132,14 @@ def texts_of(value):
             yield from texts_of(item)
     elif isinstance(value, dict):
         yield from texts_of((*value, *value.values()))
+
+
+def test_an_mlp_does_more_by_the_rule_of_its_table():
+    """One whose test passes where its interval does not is undecided on the page as in the table."""
+    row = {"word": "bank", "net": 0.3, "specific": 0.2, "specific_low": 0.05, "specific_high": 0.4}
+    row |= {"p_specific": 0.01, "general": 0.1, "sense_a": "river", "sense_b": "money"}
+    unsure = {"layer": 1, "specific_low": -0.05}
+    rows = pd.DataFrame([row | {"layer": 0}, row | unsure, row | {"layer": 2, "p_specific": 0.2}])
+    assert _mlps_more(rows) == (0,)
+    three = [row | {"layer": 0, "sense_b": sense, "p_specific": 0.02} for sense in "abc"]
+    assert _mlps_more(pd.DataFrame(three)) == ()  # .02, three times

@@ -208,7 +208,10 @@ def mlps_more(*layers: int):
             "sense_a": "river",
             "sense_b": "money",
             "layer": layer,
+            "net": 0.2,
             "specific": 0.1 if layer in layers else 0.0,
+            "specific_low": 0.05 if layer in layers else -0.2,
+            "specific_high": 0.2,
             "p_specific": 0.01 if layer in layers else 1.0,
         }
         for layer in range(5)

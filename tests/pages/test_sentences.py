@@ -707,7 +707,7 @@ SENTENCES = [
     ),
     (
         page_text.numbers_apart,
-        f"It hardly looks at the cue (10{N}% of its attention): what it moves came by way of other tokens, or of heads",
+        f"It hardly looks at the cue (10{N}% of its attention): what it moves may come from there even so, or by",
         head("L0H2", direct=0.3, attention_cue=0.1),
         head("L0H2", direct=0.3, attention_cue=0.2),
     ),

@@ -806,7 +806,7 @@ SENTENCES = [
     ),
     (
         evidence,
-        "; this was not shown of L1H0 for every pair of senses",
+        "; this was not shown of L1H0.",
         frames_of(TWO[0], TWO[1] | {"p_auroc": 0.05}),
         frames_of(*TWO),
     ),

@@ -25,6 +25,7 @@ from probe.model import objects
 
 NO_ADAPTERS = "PEFT is not installed; pip install peft, which no number of probe depends on"
 NO_NNSIGHT = "nnsight is not installed; pip install nnsight, which no number of probe depends on"
+TEXT = "The river bank"
 ids = torch.tensor([[5, 6, 7, 30]])
 
 
@@ -163,6 +164,46 @@ def boot(folder: Path, **options: Any) -> TransformerBridge:
     return TransformerBridge.boot_transformers(
         str(folder), device="cpu", tokenizer=tokenizer, **options
     )
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen2"])
+def test_a_bridge_reads_the_tokens_of_its_folder_and_of_its_hugging_face_model(
+    kind: str, tmp_path: Path
+) -> None:
+    """TransformerLens makes the tokenizer that it reads put a BOS in front, and no other."""
+    folder = make_family(tmp_path / kind, kind)
+    if kind == "qwen2":  # has a BOS, and puts none
+        tokenizer = family_tokenizer(kind)
+        tokenizer.bos_token = "<pad>"
+        tokenizer.save_pretrained(folder)
+    from_file = probe.load(folder)
+    model_class = getattr(transformers, from_file.config.family.architectures[0])
+    expected = probe.tokenize(from_file, TEXT)
+    assert probe.tokenize(model_class.from_pretrained(folder), TEXT) == expected
+    assert (expected.ids[0] == 0) is (kind == "gpt2")
+    for bridge in (
+        TransformerBridge.boot_transformers(str(folder), device="cpu"),
+        boot(folder),
+        from_file.bridge,
+    ):
+        before = bridge.tokenizer, bridge.tokenizer(TEXT)["input_ids"]
+        assert probe.tokenize(bridge, TEXT) == expected
+        assert (bridge.tokenizer, bridge.tokenizer(TEXT)["input_ids"]) == before
+
+
+def test_a_bridge_whose_tokenizer_was_changed_and_cannot_be_read_again_is_refused(
+    tmp_path: Path,
+) -> None:
+    folder = make_family(tmp_path / "llama", "llama")
+    bridge = TransformerBridge.boot_transformers(str(folder), device="cpu")
+    folder.rename(tmp_path / "elsewhere")
+    assert refusal(bridge) == (
+        "Cannot load the bridge: TransformerLens made its tokenizer put a BOS in front, and the "
+        "tokenizer's own rules cannot be read from llama, where it came from; pass tokenizer=, as "
+        "AutoTokenizer.from_pretrained(...) gives it."
+    )
+    given = probe.load(bridge, tokenizer=family_tokenizer("llama"))
+    assert probe.tokenize(given, TEXT) == probe.tokenize(tmp_path / "elsewhere", TEXT)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])

@@ -369,6 +369,12 @@ def _require_inside(trace: Trace, depth: int, at: int) -> None:
         )
 
 
+def largest_error(dtype: torch.dtype, blocks: int) -> float:
+    """By how much the terms may miss what so many blocks computed, as a share of its size: in
+    bfloat16 by its roundings, as in the certificate."""
+    return rounded_through(blocks) if dtype == torch.bfloat16 else LARGEST_ERROR
+
+
 def closing_error(trace: Trace, depth: int, *, at: int) -> float:
     """How far the components are from the hooked residual stream: max |Σ components - E| / max |E|,
     about 1e-7 in float32."""
@@ -397,8 +403,7 @@ def decompose_resid(
     its roundings), InputError as `components_by_source`.
     """
     error = closing_error(trace, depth, at=at)
-    coarse = trace.resid_pre.dtype == torch.bfloat16
-    expected = rounded_through(depth) if coarse else LARGEST_ERROR
+    expected = largest_error(trace.resid_pre.dtype, depth)
     if not error <= expected:
         raise CrossCheckError(
             f"Adding up the residual stream of {trace.model_name} after {depth} blocks at position "

@@ -136,13 +136,12 @@ def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
     passed = _norms_of_writes if of_writes else _norms_of_sums
     inputs, norms = passed(weights, states, 0 if plain else depth)
     centred = config.family.norm == "LayerNorm"
-    squares = [x.var(-1, unbiased=False) if centred else x.square().mean(-1) for x in inputs]
     gains = [forward.gain_of(weight, config).cpu().double() for weight, _ in norms]
     biases = [bias.cpu().double() for _, bias in norms if bias is not None]
     return Norms(
         torch.stack(gains),
         torch.stack(biases) if biases else no_vectors,
-        torch.stack([(square + config.epsilon).sqrt() for square in squares], dim=1),
+        torch.stack([forward.norm_scale(x, config) for x in inputs], dim=1),
         of_writes=of_writes,
         plain=plain,
         centred=centred,

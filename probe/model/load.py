@@ -93,11 +93,13 @@ ModelSource: TypeAlias = Union[Model, "PreTrainedModel", "TransformerBridge", st
 
 
 class Loaded(NamedTuple):
-    """What was made of an object in memory, from which state of it and with which options."""
+    """What was made of an object in memory, from which state of it and with which options, and the
+    tokenizer that was given for it, if one was."""
 
     state: tuple[object, ...]
     options: tuple[object, ...]
     model: Model
+    tokenizer: Any
 
 
 # An object is loaded once; it is forgotten with the object.
@@ -125,9 +127,10 @@ def load(
     another library wraps around one of them. It keeps its device and its type and shares its
     weights, unless `device` or `dtype` asks for others; adapters are merged in a copy of the
     tensors that they touch. `tokenizer` is that of a Hugging Face model whose source does not tell
-    it. The object stays as it is, and is loaded once: asked again with the same options, it gives
-    the same Model until its tensors are changed. A change made through `.data` is not noticed;
-    there, delete the Model and give a new object. A Model comes back as it is.
+    it; given once, it is remembered as long as the model lives. The object stays as it is, and is
+    loaded once: asked again with the same options, it gives the same Model until its tensors are
+    changed. A change made through `.data` is not noticed; there, delete the Model and give a new
+    object. A Model comes back as it is.
 
     Special tokens are put as the tokenizer's own rules say, whatever the same weights come in.
     `prepend_bos` is for GPT-2, whose tokenizer puts none; it changes nothing elsewhere.
@@ -377,16 +380,18 @@ def _from_object(
     options = (own_device, own_dtype, prepend_bos)
     state = state_key(held)
     known = _LOADED.get(held.original)
-    as_it_was = known is not None and (known.state, known.options) == (state, options)
-    # the tokenizer need be given only once
-    if known is not None and as_it_was and tokenizer in (None, known.model.tokenizer):
-        return known.model
+    if known is not None:
+        as_it_was = (known.state, known.options) == (state, options)
+        if as_it_was and tokenizer in (None, known.model.tokenizer):
+            return known.model
+        if tokenizer is None:  # need be given only once
+            tokenizer = known.tokenizer
     if held.hooks:
         _require_hookable(held)
     read = _unfolded if held.folded else _shared
     with quiet():
         model = read(held, tokenizer, device=own_device, dtype=own_dtype, prepend_bos=prepend_bos)
-    _LOADED[held.original] = Loaded(state, options, model)
+    _LOADED[held.original] = Loaded(state, options, model, tokenizer)
     return model
 
 

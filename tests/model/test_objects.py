@@ -130,6 +130,38 @@ def test_a_change_of_the_object_is_seen(tmp_path: Path) -> None:
     assert other is not second
 
 
+def test_a_tokenizer_is_remembered_through_every_change_of_its_object() -> None:
+    source = in_memory("llama")
+    tokenizer = family_tokenizer("llama")
+    first = probe.load(source, tokenizer=tokenizer)
+    with torch.no_grad():
+        source.model.norm.weight.mul_(2)
+    second = probe.load(source)
+    assert second is not first and second.tokenizer is tokenizer
+    assert probe.load(source, dtype="float64").tokenizer is tokenizer
+    other = family_tokenizer("llama")
+    assert probe.load(source, tokenizer=other).tokenizer is other
+    source.model.layers[0].register_forward_hook(lambda module, given, made: made)
+    assert probe.load(source, hooks="keep").tokenizer is other
+    assert "its tokenizer cannot be told from it" in refusal(in_memory("llama"))
+
+
+def test_a_tokenizer_is_remembered_when_adapters_change() -> None:
+    peft = pytest.importorskip("peft", reason=NO_ADAPTERS)
+    adapted = peft.get_peft_model(in_memory("llama"), lora(peft))
+    adapted.add_adapter("other", lora(peft))
+    tokenizer = family_tokenizer("llama")
+    merged = [probe.load(adapted, tokenizer=tokenizer).origin.read]
+    adapted.set_adapter("other")
+    merged.append(probe.load(adapted).origin.read)
+    with adapted.disable_adapter():
+        merged.append(probe.load(adapted).origin.read)
+    whole = "LlamaForCausalLM"
+    with_adapters = [f"{whole}, adapters merged: {name}" for name in ("default", "other")]
+    assert merged == [*with_adapters, whole]
+    assert probe.load(adapted).tokenizer is tokenizer
+
+
 def test_an_object_is_forgotten_with_its_owner() -> None:
     from probe.model.load import _LOADED
 

@@ -101,6 +101,11 @@ def decompose(
             'difference of their logits; give (" water", " loan"), say.'
         )
     ids = [token_id(model, token) for token in asked]
+    if len(set(ids)) < len(ids):
+        raise InputError(
+            f"Decomposing the difference of the logits of {asked!r}: the two tokens are the same, "
+            "and the difference of a logit from itself is always 0; give two different tokens."
+        )
     columns: tuple[str, ...] = COLUMNS
     if model.config.start_token is not None and target is None:
         raise InputError(

@@ -155,8 +155,19 @@ def choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tu
     else:
         known = tuple(dict.fromkeys(sentence.word for sentence in corpus.sentences))
         default = known
+    if words is not None and not (isinstance(words, str) or _are_words(words)):
+        raise InputError(
+            f"Choosing words: got {words!r}, expected a word or a list of some; give "
+            f"[{default[0]!r}], say, or leave it away for {', '.join(default[:WORDS_IN_ERROR])}."
+        )
     asked = (words,) if isinstance(words, str) else words or default
     return tuple(dict.fromkeys(spelled(word, known, own=corpus is not None) for word in asked))
+
+
+def _are_words(words: object) -> bool:
+    if not isinstance(words, Collection) or not len(words):
+        return False
+    return all(isinstance(word, str) for word in words)
 
 
 def spelled(word: str, known: Sequence[str], *, own: bool) -> str:

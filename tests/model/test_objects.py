@@ -451,6 +451,12 @@ def changed_forward() -> PreTrainedModel:
     return model
 
 
+def in_float8() -> PreTrainedModel:
+    model = in_memory("llama")
+    model.model.norm.to(torch.float8_e4m3fn)
+    return model
+
+
 def in_two_types() -> PreTrainedModel:
     model = in_memory("llama")
     model.model.norm.half()
@@ -478,6 +484,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         (
             "the LlamaForCausalLM: model.layers.0.self_attn.q_proj.weight is quantized (torch.int8, 8 "
             "bits an element); load it again without quantization_config."
+        ),
+    ),
+    "float8": (
+        in_float8,
+        (
+            "the LlamaForCausalLM: model.norm.weight is quantized (torch.float8_e4m3fn, 8 bits an "
+            "element); load it again without quantization_config."
         ),
     ),
     "NaN": (

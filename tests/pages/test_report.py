@@ -126,6 +126,16 @@ def test_a_folder_below_a_file_is_refused_in_one_sentence_and_nothing_is_left(tm
     ).read_text() == "mine"
 
 
+@pytest.mark.parametrize("out", [None, 5, ""])
+def test_what_names_no_folder_is_refused_in_a_sentence(out):
+    with pytest.raises(InputError) as caught:
+        probe.write(STUDY, out)
+    assert str(caught.value) == (
+        f"Writing a result: got {out!r} as the folder, expected its name or its path; give one such "
+        'as "out".'
+    )
+
+
 def test_a_folder_in_the_place_of_the_page_is_refused_before_anything_is_written(tmp_path):
     (tmp_path / "ambiguity.html").mkdir()
     with pytest.raises(

@@ -291,7 +291,7 @@ def check_folder(out: str | os.PathLike[str]) -> None:
     if reason:
         raise InputError(
             f"Writing into {folder}: {reason}, expected a folder that can be written; choose "
-            "another with --out."
+            "another (on the command line --out)."
         )
 
 

@@ -270,6 +270,8 @@ def test_what_cannot_be_studied_is_refused_before_the_work():
 
     unknown = "Looking for sentences with 'wug': there are none; known words are apple, bank, bark,"
     assert refused("wug").startswith(unknown)
+    own = "give one of these, or your own sentences (corpus=, on the command line --sentences)."
+    assert refused("wug").endswith(own)
     few = (
         "Studying words: got permutations = 5, expected at least 99, so that a p of .01 can be "
         "reached; leave it away"

@@ -284,8 +284,7 @@ def write_by_source(pattern_row: Tensor, v: Tensor, w_o: Tensor) -> Tensor:
     `head key_pos, head key_pos d_head, head d_head d_model -> head key_pos d_model`. b_V stays
     inside V.
     """
-    # some families keep the pattern in float32, and round what they mix
-    return (pattern_row.unsqueeze(-1) * v).to(w_o.dtype) @ w_o
+    return pattern_row.unsqueeze(-1) * v @ w_o
 
 
 def route(logits: Tensor, chosen: int, *, of_all: bool, normed: bool) -> Tensor:

@@ -69,8 +69,10 @@ class AttentionTrace:
         """ΔE by the token it came from: A[at, j] V[j] W_O. `-> key_pos d_model`, which sums to
         `delta_e`"""
         at = self._position_of(layer, head, at)
-        w_o = self._w_o(layer, head)
-        return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
+        v = self.v[layer, head]
+        # some families keep the pattern in float32
+        pattern_row = self.pattern[layer, head, at].to(v.dtype)
+        return attention.write_by_source(pattern_row, v, self._w_o(layer, head))
 
     def _w_o(self, layer: int, head: int) -> Tensor:
         """W_O of a head, `d_head d_model`. Raises InputError for a layer without attention."""
@@ -369,9 +371,9 @@ class TargetTrace:
         """The same by the token it came from: A[at, j] V[j] W_O. `-> key_pos d_model`, which sums
         to `delta_e`"""
         w_o = self.weights.blocks[layer].w_o[head].cpu()
-        return attention.write_by_source(
-            self.states.pattern[0, layer, head], self.v[layer, head], w_o
-        )
+        v = self.v[layer, head]
+        pattern_row = self.states.pattern[0, layer, head].to(v.dtype)
+        return attention.write_by_source(pattern_row, v, w_o)
 
 
 @dataclass(frozen=True, eq=False)

@@ -214,7 +214,7 @@ def write_parts_atomically(
         if isinstance(error, FileExistsError | NotADirectoryError):
             reason = "a file stands where its folder should be"
         raise InputError(
-            f"Cannot write {target}: {reason}; choose a folder that can be written with --out."
+            f"Cannot write {target}: {reason}; choose another folder (on the command line --out)."
         ) from error
     return target
 

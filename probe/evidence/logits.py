@@ -21,10 +21,10 @@ from torch import Tensor
 from probe.errors import CrossCheckError, InputError
 from probe.model import forward
 from probe.model.decomposition import (
-    LARGEST_ERROR,
     SINK,
     before_norm,
     components_by_source,
+    largest_error,
     logit_direction,
 )
 from probe.model.load import ModelSource, load
@@ -76,7 +76,8 @@ def decompose(
 
     Raises InputError for a word, position or token that is not there, for a target that is missing
     or cannot be used, and for a model whose hooks stay on; UnsupportedModel for one without a
-    language-model head; CrossCheckError where the terms miss the hooked logits.
+    language-model head; CrossCheckError where the terms miss the hooked logits by more than 1e-4 of
+    the largest, in bfloat16 by more than the roundings of all blocks.
 
     Example:
         >>> tokens = (" and", " with")
@@ -100,6 +101,11 @@ def decompose(
             'difference of their logits; give (" water", " loan"), say.'
         )
     ids = [token_id(model, token) for token in asked]
+    if len(set(ids)) < len(ids):
+        raise InputError(
+            f"Decomposing the difference of the logits of {asked!r}: the two tokens are the same, "
+            "and the difference of a logit from itself is always 0; give two different tokens."
+        )
     columns: tuple[str, ...] = COLUMNS
     if model.config.start_token is not None and target is None:
         raise InputError(
@@ -117,7 +123,9 @@ def decompose(
         terms = _terms_of_pair(model, pair, pos, ids)
         columns = (STACK, *COLUMNS)
     frame = pd.DataFrame(terms)[list(columns)].astype(dict.fromkeys(INTEGERS, "Int64"))
-    _require_sum(whole, pos, ids, float(frame["logit"].sum()))
+    blocks = model.config.n_layers + model.config.n_decoder_layers
+    expected = largest_error(model.dtype, blocks)
+    _require_sum(whole, pos, ids, float(frame["logit"].sum()), expected)
     return frame
 
 
@@ -208,14 +216,15 @@ def _terms_of_pair(model: Model, pair: PairTrace, pos: int, ids: Sequence[int]) 
             yield Term(f"norm bias behind MLP {layer}", float(norm_bias.double() @ after), layer)
 
 
-def _require_sum(whole: Trace, pos: int, ids: list[int], total: float) -> None:
-    """Raises CrossCheckError where the terms miss the hooked logits by more than rounding."""
+def _require_sum(whole: Trace, pos: int, ids: list[int], total: float, expected: float) -> None:
+    """Raises CrossCheckError where the terms miss the hooked logits by more than rounding, which
+    comes to `expected` of the largest."""
     logits = whole.logits[pos].double()
     hooked = logits[ids[0]] - (logits[ids[1]] if len(ids) == 2 else 0.0)
     error = float((total - hooked).abs() / logits.abs().max())
-    if not error <= LARGEST_ERROR:
+    if not error <= expected:
         raise CrossCheckError(
             f"Adding up a logit of {whole.model_name} at position {pos}: the terms miss it by "
-            f"{error:.1e} of the largest, expected at most {LARGEST_ERROR:.0e}; run `probe check` "
-            "to see which quantity disagrees."
+            f"{error:.1e} of the largest, expected at most {expected:.0e}; run `probe check` to "
+            "see which quantity disagrees."
         )

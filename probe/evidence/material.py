@@ -155,8 +155,19 @@ def choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tu
     else:
         known = tuple(dict.fromkeys(sentence.word for sentence in corpus.sentences))
         default = known
+    if words is not None and not (isinstance(words, str) or _are_words(words)):
+        raise InputError(
+            f"Choosing words: got {words!r}, expected a word or a list of some; give "
+            f"[{default[0]!r}], say, or leave it away for {', '.join(default[:WORDS_IN_ERROR])}."
+        )
     asked = (words,) if isinstance(words, str) else words or default
     return tuple(dict.fromkeys(spelled(word, known, own=corpus is not None) for word in asked))
+
+
+def _are_words(words: object) -> bool:
+    if not isinstance(words, Collection) or not len(words):
+        return False
+    return all(isinstance(word, str) for word in words)
 
 
 def spelled(word: str, known: Sequence[str], *, own: bool) -> str:
@@ -173,7 +184,7 @@ def spelled(word: str, known: Sequence[str], *, own: bool) -> str:
         names += f" and {len(known) - WORDS_IN_ERROR} more"
     step = "give one of these"
     if not own:
-        step += ", or your own sentences with --sentences"
+        step += ", or your own sentences (corpus=, on the command line --sentences)"
     raise InputError(
         f"Looking for sentences with {word!r}: there are none{meant}; known words are {names}; "
         f"{step}."

@@ -19,8 +19,9 @@ the other.
 Sources: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, its metrics).
 """
 
+import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -125,7 +126,7 @@ def patch(
     pairs = _pairs(model, _texts(a, b), at, read)
     depth = len(weights.blocks) if depth is None else depth
     require_depth(weights, depth, "Patching")
-    if parts not in PARTS:
+    if parts not in tuple(PARTS):
         raise InputError(
             f"Patching {parts!r}: expected one of {', '.join(map(repr, PARTS))}; give one of these."
         )
@@ -187,7 +188,7 @@ def patch_hooks(
     model = load(model)
     weights = read_weights(model)
     n_layers, n_heads, *_ = weights.shape
-    for layer, head in heads:
+    for layer, head in _heads(model, heads):
         if not (0 <= layer < n_layers and 0 <= head < n_heads):
             raise InputError(
                 f"Hooking L{layer}H{head} of {model.name}: it has {n_layers} layers of {n_heads} "
@@ -203,7 +204,7 @@ def patch_hooks(
     to = text_position(recipient, at)
     z = target_states(model, [donor], [text_position(donor, at)]).z[0].to(model.device)
     by_layer: dict[int, list[int]] = defaultdict(list)
-    for layer, head in heads:
+    for layer, head in _heads(model, heads):
         by_layer[layer].append(head)
 
     def swap(layer: int) -> Callable[..., Tensor]:
@@ -229,13 +230,31 @@ def _texts(a: str | Sequence[str], b: str | Sequence[str]) -> list[tuple[str, st
     length."""
     if isinstance(a, str) and isinstance(b, str):
         return [(a, b)]
-    if isinstance(a, str) or isinstance(b, str) or len(a) != len(b) or not len(a):
-        sizes = ["one text" if isinstance(text, str) else f"{len(text)} texts" for text in (a, b)]
+    lists = [text for text in (a, b) if isinstance(text, Sized) and not isinstance(text, str)]
+    if len(lists) < 2 or len(a) != len(b) or not len(a):
+        sizes = [_how_many(text) for text in (a, b)]
         raise InputError(
             f"Patching pairs of texts: got {sizes[0]} and {sizes[1]}, expected two texts, or two "
             "lists with as many of both; give each text its partner."
         )
     return list(zip(a, b, strict=True))
+
+
+def _how_many(text: object) -> str:
+    if isinstance(text, str):
+        return "one text"
+    return f"{len(text)} texts" if isinstance(text, Sized) else f"{text!r}"
+
+
+def _heads(model: Model, heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Layer and head of each. Raises InputError for what is no list of such pairs."""
+    try:
+        return [(operator.index(layer), operator.index(head)) for layer, head in heads]
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"Hooking heads of {model.name}: got {heads!r}, expected a list of pairs of numbers, "
+            "(layer, head) of each; give [(0, 1), (2, 3)], say."
+        ) from error
 
 
 def _pairs(
@@ -310,7 +329,13 @@ def _metrics(model: Model, metric: Metric | list[Metric], pairs: int, depth: int
         if one is None or callable(one):
             metrics.append(one)
         elif isinstance(one, tuple) and len(one) == 2:
-            metrics.append(tuple(token_id(model, token) for token in one))
+            first, second = (token_id(model, token) for token in one)
+            if first == second:
+                raise InputError(
+                    f"Patching with the metric {one!r}: its two tokens are the same, and the "
+                    "difference of a logit from itself is always 0; give two different tokens."
+                )
+            metrics.append((first, second))
         else:
             raise InputError(
                 f"Patching with the metric {one!r}: expected None, a pair of next tokens such as "
@@ -384,7 +409,17 @@ def _numbers(metric: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
             f"made {shape}, expected a number for each row, ({rows},); let it work along the last "
             "axis, as in lambda logits: logits[..., 5] - logits[..., 7]."
         )
-    return numbers.to(logits.dtype)
+    kind = str(numbers.dtype).removeprefix("torch.")
+    if numbers.dtype == torch.bool or numbers.is_complex():
+        problem = f"it made {kind} numbers, expected real ones"
+    elif not bool(numbers.isfinite().all()):
+        problem = "it made NaN or an infinite number, expected finite ones"
+    else:
+        return numbers.to(logits.dtype)
+    raise InputError(
+        f"Patching with a metric of one's own: {problem}, whose difference says how far a swap "
+        "moves it; give a logit, a log-probability or a difference of some."
+    )
 
 
 # --- runs -----------------------------------------------------------------------------------------

@@ -42,9 +42,11 @@ from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify, not_asked
 from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model
+from probe.model.tokens import whole_number
 from probe.provenance import Origin
 from probe.text.sentences import Corpus, as_corpus, join
 
+LEAST = {"seed": 0, "max_pairs": 1}
 FEWEST_PERMUTATIONS = 99  # the smallest p is then .01
 Progress = Callable[[str, float], None]
 
@@ -132,6 +134,7 @@ def study(
         _require_no_nouns(model, nouns)
         nouns = ()
     options = StudyOptions(seed, max_pairs, permutations, nouns)
+    _require_numbers(options)
     chosen = choose_words(words, corpus)
     sources = [sentences_of(word, corpus, model) for word in chosen]
     materials = [
@@ -212,12 +215,23 @@ def _require_can_study(model: Model, permutations: int, second: Model | None) ->
                 f"{second.name} reads left to right only, expected a model that reads both ways; "
                 "give tiny-senses-bidirectional or another BERT or RoBERTa."
             )
-    if permutations < FEWEST_PERMUTATIONS:
+    if whole_number(permutations) is None or permutations < FEWEST_PERMUTATIONS:
         raise InputError(
-            f"Studying words: got permutations = {permutations}, expected at least "
+            f"Studying words: got permutations = {permutations!r}, expected at least "
             f"{FEWEST_PERMUTATIONS}, so that a p of .01 can be reached; leave it away for 1,000."
         )
     require_single(model.config.architecture, "a study")
+
+
+def _require_numbers(options: StudyOptions) -> None:
+    """Raises InputError for a seed or a number of pairs that is none."""
+    for name, least in LEAST.items():
+        number = getattr(options, name)
+        if whole_number(number) is None or number < least:
+            raise InputError(
+                f"Studying words: got {name} = {number!r}, expected a whole number from {least} "
+                f"on; leave it away for {getattr(StudyOptions, name)}."
+            )
 
 
 def _read_second_model(second: SecondModel | None, options: StudyOptions) -> pd.DataFrame:

@@ -317,8 +317,10 @@ def boot_model(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     bridge = TransformerBridge.boot_transformers(
         name, hf_model=model, tokenizer=own, device=str(model.device), dtype=model.dtype
     )
-    # it says whether there was a head, also to who loads this bridge again
+    # these say whether there was a head, and that the tokenizer keeps its own rules, also to
+    # who loads this bridge again
     model.config.architectures = stated
+    del own.init_kwargs["add_bos_token"]
     for attention in family.attentions:
         if attention.fused == "by head":
             _share_by_head(bridge, model.config.num_attention_heads)

@@ -136,13 +136,12 @@ def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
     passed = _norms_of_writes if of_writes else _norms_of_sums
     inputs, norms = passed(weights, states, 0 if plain else depth)
     centred = config.family.norm == "LayerNorm"
-    squares = [x.var(-1, unbiased=False) if centred else x.square().mean(-1) for x in inputs]
     gains = [forward.gain_of(weight, config).cpu().double() for weight, _ in norms]
     biases = [bias.cpu().double() for _, bias in norms if bias is not None]
     return Norms(
         torch.stack(gains),
         torch.stack(biases) if biases else no_vectors,
-        torch.stack([(square + config.epsilon).sqrt() for square in squares], dim=1),
+        torch.stack([forward.norm_scale(x, config) for x in inputs], dim=1),
         of_writes=of_writes,
         plain=plain,
         centred=centred,
@@ -369,6 +368,12 @@ def _require_inside(trace: Trace, depth: int, at: int) -> None:
         )
 
 
+def largest_error(dtype: torch.dtype, blocks: int) -> float:
+    """By how much the terms may miss what so many blocks computed, as a share of its size: in
+    bfloat16 by its roundings, as in the certificate."""
+    return rounded_through(blocks) if dtype == torch.bfloat16 else LARGEST_ERROR
+
+
 def closing_error(trace: Trace, depth: int, *, at: int) -> float:
     """How far the components are from the hooked residual stream: max |Σ components - E| / max |E|,
     about 1e-7 in float32."""
@@ -397,8 +402,7 @@ def decompose_resid(
     its roundings), InputError as `components_by_source`.
     """
     error = closing_error(trace, depth, at=at)
-    coarse = trace.resid_pre.dtype == torch.bfloat16
-    expected = rounded_through(depth) if coarse else LARGEST_ERROR
+    expected = largest_error(trace.resid_pre.dtype, depth)
     if not error <= expected:
         raise CrossCheckError(
             f"Adding up the residual stream of {trace.model_name} after {depth} blocks at position "

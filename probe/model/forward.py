@@ -93,6 +93,14 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) 
     return normed.to(x.dtype) * gain
 
 
+def norm_scale(x: Tensor, config: Config) -> Tensor:
+    """What the family's norm divides by: sqrt(mean x^2 + eps), of x - mean x in LayerNorm. `...
+    d_model -> ...`"""
+    centred = config.family.norm == "LayerNorm"
+    square = x.var(-1, unbiased=False) if centred else x.square().mean(-1)
+    return (square + config.epsilon).sqrt()
+
+
 def norm_heads(x: Tensor, weight: Tensor | None, config: Config, norm: Norm = norm) -> Tensor:
     """Queries or keys normed as wide as the weight: head by head, or all heads together. `... head
     pos d_head`"""
@@ -322,9 +330,7 @@ def attention_output(
 def mlp(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config) -> dict[str, Tensor]:
     """The block's second half: mlp_out and resid_post. `pos d_model -> pos d_model`"""
     family = config.family
-    x = resid_pre if family.parallel else resid_mid
-    if family.norm_first:
-        x = norm(x, block.norm_mlp, block.norm_mlp_bias, config)
+    x = mlp_input(block, resid_mid, resid_pre, config)
     mlp_out = experts(block, x, config) if block.experts else neurons(block, x, config)
     added = mlp_out
     if family.norm_after_write:
@@ -333,6 +339,15 @@ def mlp(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config) -> d
     if family.norm_after_sum:
         resid_post = norm(resid_post, block.norm_mlp, block.norm_mlp_bias, config)
     return {"mlp_out": mlp_out, "resid_post": resid_post}
+
+
+def mlp_input(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config) -> Tensor:
+    """What the MLP reads of the stream: through the norm where there is one in front. Shape
+    unchanged."""
+    x = resid_pre if config.family.parallel else resid_mid
+    if not config.family.norm_first:
+        return x
+    return norm(x, block.norm_mlp, block.norm_mlp_bias, config)
 
 
 def neurons(block: Block, x: Tensor, config: Config) -> Tensor:

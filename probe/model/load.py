@@ -48,6 +48,7 @@ from probe.model.find import (
     find,
     find_tokenizer,
     has_tokenizer,
+    name_of,
     weight_files,
     weight_map,
 )
@@ -79,6 +80,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 # Cuts in front of byte-level merges for which transformers' converter takes GPT-2's. SmolLM's own,
 # which sets digits apart, gives the same tokens: its merges know no two digits.
 LIKE_GPT2 = (None, "gpt-2", "gpt2", "default", "smollm", "mpt", "olmo", "jais", "phi-2")
+PASS_TOKENIZER = "pass tokenizer=, as AutoTokenizer.from_pretrained(...) gives it"
 GIVE_TOKENIZER = "put the tokenizer.json of this model beside the file"
 # Of the rows of an embedding, the share that has a token: tables are padded by a few per cent.
 LEAST_KNOWN = 0.9
@@ -92,11 +94,13 @@ ModelSource: TypeAlias = Union[Model, "PreTrainedModel", "TransformerBridge", st
 
 
 class Loaded(NamedTuple):
-    """What was made of an object in memory, from which state of it and with which options."""
+    """What was made of an object in memory, from which state of it and with which options, and the
+    tokenizer that was given for it, if one was."""
 
     state: tuple[object, ...]
     options: tuple[object, ...]
     model: Model
+    tokenizer: Any
 
 
 # An object is loaded once; it is forgotten with the object.
@@ -124,9 +128,13 @@ def load(
     another library wraps around one of them. It keeps its device and its type and shares its
     weights, unless `device` or `dtype` asks for others; adapters are merged in a copy of the
     tensors that they touch. `tokenizer` is that of a Hugging Face model whose source does not tell
-    it. The object stays as it is, and is loaded once: asked again with the same options, it gives
-    the same Model until its tensors are changed. A change made through `.data` is not noticed;
-    there, delete the Model and give a new object. A Model comes back as it is.
+    it; given once, it is remembered as long as the model lives. The object stays as it is, and is
+    loaded once: asked again with the same options, it gives the same Model until its tensors are
+    changed. A change made through `.data` is not noticed; there, delete the Model and give a new
+    object. A Model comes back as it is.
+
+    Special tokens are put as the tokenizer's own rules say, whatever the same weights come in.
+    `prepend_bos` is for GPT-2, whose tokenizer puts none; it changes nothing elsewhere.
 
     An object that carries hooks is refused, but for `hooks="keep"`: they stay on in everything that
     is computed (a steering vector, say). No certificate can hold then, and every result says so.
@@ -374,16 +382,18 @@ def _from_object(
     options = (own_device, own_dtype, prepend_bos)
     state = state_key(held)
     known = _LOADED.get(held.original)
-    as_it_was = known is not None and (known.state, known.options) == (state, options)
-    # the tokenizer need be given only once
-    if known is not None and as_it_was and tokenizer in (None, known.model.tokenizer):
-        return known.model
+    if known is not None:
+        as_it_was = (known.state, known.options) == (state, options)
+        if as_it_was and tokenizer in (None, known.model.tokenizer):
+            return known.model
+        if tokenizer is None:  # need be given only once
+            tokenizer = known.tokenizer
     if held.hooks:
         _require_hookable(held)
     read = _unfolded if held.folded else _shared
     with quiet():
         model = read(held, tokenizer, device=own_device, dtype=own_dtype, prepend_bos=prepend_bos)
-    _LOADED[held.original] = Loaded(state, options, model)
+    _LOADED[held.original] = Loaded(state, options, model, tokenizer)
     return model
 
 
@@ -409,8 +419,7 @@ def _shared(
         name: tensor.to(device, dtype) if tensor.is_floating_point() else tensor
         for name, tensor in state.items()
     }
-    given = tokenizer if tokenizer is not None else held.tokenizer
-    own = check_tokenizer(_tokenizer_of(held, given), config, where=held.said)
+    own = check_tokenizer(_tokenizer_of(held, tokenizer, config), config, where=held.said)
     if tokenizer is not None:
         _require_own_tokenizer(held, tokenizer, config)
     model_class = _class_of(held, config)
@@ -476,20 +485,42 @@ def _own_dtype(held: Held, weights: Mapping[str, torch.Tensor]) -> torch.dtype:
     raise refuse(held.said, problem, "pass dtype=torch.float32, for which they are copied")
 
 
-def _tokenizer_of(held: Held, given: Any) -> Any:
-    """The tokenizer given with an object, or that of the folder or hub name that it came from."""
+def _tokenizer_of(held: Held, given: Any, config: Config) -> Any:
+    """The tokenizer given with an object, that beside it, or that of the folder or hub name that it
+    came from."""
     if isinstance(given, str | os.PathLike):
         problem = f"tokenizer={os.fspath(given)!r} is a name"
         step = f"pass what AutoTokenizer.from_pretrained({os.fspath(given)!r}) returns"
         raise refuse(held.said, problem, step)
     if given is not None:
         return given
+    if held.tokenizer is not None:
+        return _with_own_rules(held, config)
     folder = find_tokenizer(held.source)
     if folder is None:
         if held.bridge is not None:
             raise refuse(held.said, "it has no tokenizer", "boot it again with tokenizer=...")
-        step = "pass tokenizer=, as AutoTokenizer.from_pretrained(...) gives it"
-        raise refuse(held.said, "its tokenizer cannot be told from it", step)
+        raise refuse(held.said, "its tokenizer cannot be told from it", PASS_TOKENIZER)
+    return _read_tokenizer(folder, "AutoTokenizer")
+
+
+def _with_own_rules(held: Held, config: Config) -> Any:
+    """The tokenizer beside an object; beside a bridge, read again from where it came:
+    TransformerLens reads it with add_bos_token=True, which replaces its own rules about special
+    tokens. One that was made in memory is not read so."""
+    tokenizer = held.tokenizer
+    stated = getattr(tokenizer, "init_kwargs", {})
+    is_changed = held.bridge is not None and stated.get("add_bos_token")
+    source = str(getattr(tokenizer, "name_or_path", "") or "")
+    if not (is_changed and source and config.special_tokens):
+        return tokenizer
+    folder = find_tokenizer(source)
+    if folder is None:
+        problem = (
+            "TransformerLens made its tokenizer put a BOS in front, and the tokenizer's own rules "
+            f"cannot be read from {name_of(Path(source))}, where it came from"
+        )
+        raise refuse(held.said, problem, PASS_TOKENIZER)
     return _read_tokenizer(folder, "AutoTokenizer")
 
 

@@ -153,7 +153,7 @@ def _require_weights(original: nn.Module, said: str) -> None:
         if tensor.is_meta:
             problem = f"{name} is on the meta device and holds no numbers"
             raise refuse(said, problem, "load it again with from_pretrained, without device_map")
-        if not tensor.is_floating_point():
+        if not tensor.is_floating_point() or tensor.element_size() == 1:  # float8 is no float here
             bits = 8 * tensor.element_size()
             problem = f"{name} is quantized ({tensor.dtype}, {bits} bits an element)"
             raise refuse(said, problem, "load it again without quantization_config")

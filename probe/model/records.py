@@ -5,7 +5,7 @@ A record checks its own shapes. ΔE is never stored whole: one head at one posit
 source token A[t, j] V[j] W_O, both computed on demand from the hooked z, pattern and V.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -71,7 +71,9 @@ class AttentionTrace:
         at = self._position_of(layer, head, at)
         w_o = self._w_o(layer, head)
         v = _gated_values(self.stack.blocks[layer], head, self.v[layer, head], self.x[layer, at])
-        return attention.write_by_source(self.pattern[layer, head, at], v, w_o)
+        # Some families keep the pattern in float32.
+        pattern_row = self.pattern[layer, head, at].to(v.dtype)
+        return attention.write_by_source(pattern_row, v, w_o)
 
     def _w_o(self, layer: int, head: int) -> Tensor:
         """W_O of a head, `d_head d_model`. Raises InputError for a layer without attention."""
@@ -89,13 +91,20 @@ class AttentionTrace:
         """TransformerLens' ActivationCache of this attention, under its own names and in its own
         shapes, with a batch of one: every tensor that a hook of the bridge holds.
 
-        What was recomputed, because a hook holds something else, is not in it. Methods of the cache
-        that need weights need `model`, a bridge or a Model. `trace.to_cache()["z", 3]` is `1
-        query_pos head d_head`.
+        What was recomputed, because a hook holds something else, is not in it. Of a decoder it also
+        holds what methods of the cache read, as the formulas give it: embeddings, what the norms
+        divide by, what is added behind a norm, the activations of plain MLPs. Methods that need
+        weights need `model`, a bridge or a Model. `trace.to_cache()["z", 3]` is `1 query_pos head
+        d_head`.
         """
         # imported here: it takes seconds, and nobody else needs it once a model is loaded
         from transformer_lens import ActivationCache
 
+        tensors = {name: tensor[None] for name, tensor in self._cached().items()}
+        return ActivationCache(tensors, getattr(model, "bridge", model))
+
+    def _cached(self) -> dict[str, Tensor]:
+        """What a hook of the bridge holds, by its name, without a batch axis."""
         by_name: dict[str, Tensor] = {}
         attention = self.stack.attention
         group = self.stack.config.n_heads // self.stack.config.n_kv_heads
@@ -112,8 +121,8 @@ class AttentionTrace:
             for layer, tensor in enumerate(layers):
                 hook = attention.hook_in(name, has_heads=config.has_heads(layer))
                 if hook:
-                    by_name[f"{attention.blocks}.{layer}.{hook}"] = tensor[None]
-        return ActivationCache(by_name, getattr(model, "bridge", model))
+                    by_name[f"{attention.blocks}.{layer}.{hook}"] = tensor
+        return by_name
 
     def _position_of(self, layer: int, head: int, at: int | str) -> int:
         """The position `at`, of a word its last token. Raises InputError for a layer, head or
@@ -187,6 +196,58 @@ class Trace(Displayed, AttentionTrace):
         n = len(self.tokens)
         stream = (len(self.stack.blocks), n, self.stack.shape[2])
         self._require_shapes(f"trace of {n} tokens", n, mlp_out=stream, resid_post=stream)
+
+    def _cached(self) -> dict[str, Tensor]:
+        by_name = super()._cached()
+        if self.stack.attention.name:  # no method reads two stacks
+            return by_name
+        config = self.stack.config
+        if config.causal:  # of an encoder TransformerLens' methods read the head as a final norm
+            by_name |= self._embeddings() | self._norm_scales()
+        for layer, (block, *streams) in enumerate(self._streams()):
+            if config.family.norm_after_write:  # there the bridge's own name is of what is added
+                for name, weight in (("attn", block.norm_out), ("mlp", block.norm_mlp_out)):
+                    written = getattr(self, f"{name}_out")[layer].to(self.stack.device)
+                    added = forward.norm(written, weight, None, config)
+                    by_name[f"blocks.{layer}.hook_{name}_out"] = added
+            if not block.experts:
+                resid_pre, resid_mid = (stream.to(self.stack.device) for stream in streams)
+                x = forward.mlp_input(block, resid_mid, resid_pre, config)
+                by_name[f"blocks.{layer}.mlp.hook_post"] = forward.activate(block, x, config)
+        return {name: tensor.detach().cpu() for name, tensor in by_name.items()}
+
+    def _streams(self) -> Iterator[tuple[Block, Tensor, Tensor]]:
+        """The weights of every layer, its resid_pre and its resid_mid."""
+        return zip(self.stack.blocks, self.resid_pre, self.resid_mid, strict=True)
+
+    def _embeddings(self) -> dict[str, Tensor]:
+        """What is added before the first block, by the bridge's names; what leaves the norm behind
+        it where there is one. `pos d_model`"""
+        if self.stack.config.family.embedding_norm:
+            return {"hook_embed": self.resid_pre[0]}
+        ids = torch.tensor(self.tokens.ids, device=self.stack.device)
+        positions = torch.arange(len(ids), device=self.stack.device)
+        parts = forward.embedding_parts(self.stack, ids, positions)
+        names = {"hook_embed": "token embedding", "hook_pos_embed": "position embedding"}
+        return {hook: parts[name] for hook, name in names.items() if name in parts}
+
+    def _norm_scales(self) -> dict[str, Tensor]:
+        """What the norms of the stream divide by, by the bridge's names, in float32 at least: `pos
+        1`."""
+        config = self.stack.config
+        read: dict[str, Tensor] = {}
+        for layer, (block, resid_pre, resid_mid) in enumerate(self._streams()):
+            if forward.norms_input(block, config):
+                read[f"blocks.{layer}.ln1"] = resid_pre
+            if config.family.norm_first and "norm_mlp" in self.stack.attention.parts:
+                read[f"blocks.{layer}.ln2"] = resid_pre if config.family.parallel else resid_mid
+        if config.family.final_norm:
+            read["ln_final"] = self.resid_post[-1]
+        scales = {}
+        for name, stream in read.items():
+            wide = stream.to(torch.promote_types(stream.dtype, torch.float32))
+            scales[f"{name}.hook_scale"] = forward.norm_scale(wide, config)[:, None]
+        return scales
 
     def to_circuitsvis(self, layer: int) -> dict[str, Any]:
         """The arguments of CircuitsVis's attention_heads for a layer, with `attention: head
@@ -325,9 +386,8 @@ class TargetTrace:
         resid_pre = self.states.resid[0, layer].to(self.weights.device)
         x = forward.attention_input(block, resid_pre, self.weights.config)
         v = _gated_values(block, head, self.v[layer, head], x)
-        return attention.write_by_source(
-            self.states.pattern[0, layer, head], v, block.w_o[head].cpu()
-        )
+        pattern_row = self.states.pattern[0, layer, head].to(v.dtype)
+        return attention.write_by_source(pattern_row, v, block.w_o[head].cpu())
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ and a word of several tokens is read at its last token. Most families get the sp
 their own tokenizer puts ([CLS] and [SEP], say), each with an empty span.
 """
 
+import operator
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -235,7 +236,23 @@ def positions_of_span(tokens: Tokens, start: int, end: int) -> range:
 def position(tokens: Tokens, at: int | str) -> int:
     """A position as it is; of a word, where its first occurrence is read; InputError where it is
     not there."""
-    return tokens.positions_of(at)[-1] if isinstance(at, str) else at
+    if isinstance(at, str):
+        return tokens.positions_of(at)[-1]
+    number = whole_number(at)
+    if number is None:
+        raise InputError(
+            f"Looking for {_shorten(repr(at))} in {_shorten(tokens.text)!r}: expected one word, or "
+            "one position as a whole number; give one, the same for every text."
+        )
+    return number
+
+
+def whole_number(value: object) -> int | None:
+    """What counts something: a whole number of any library; None for all else, True among it."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def text_position(tokens: Tokens, at: int | str) -> int:
@@ -243,6 +260,7 @@ def text_position(tokens: Tokens, at: int | str) -> int:
     InputError where it is not there."""
     if isinstance(at, str):
         return tokens.positions_of(at)[-1]
+    at = position(tokens, at)
     n = len(tokens)
     if not -n <= at < n:
         raise InputError(
@@ -271,12 +289,13 @@ def token_id(model: Model, token: str | int) -> int:
                 'token as it stands inside a sentence, such as " water", or its id.'
             )
         return int(ids[0])
-    if not 0 <= token < model.config.d_vocab:
+    number = whole_number(token)
+    if number is None or not 0 <= number < model.config.d_vocab:
         raise InputError(
             f"Reading the logit of token {token}: {model.name} has {model.config.d_vocab} tokens; "
             f"give an id from 0 to {model.config.d_vocab - 1}."
         )
-    return int(token)
+    return number
 
 
 def batch_by_length(lengths: Sequence[int], *, most_rows: int) -> list[list[int]]:

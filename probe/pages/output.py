@@ -270,6 +270,11 @@ def tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:
 def check_folder(out: str | os.PathLike[str]) -> None:
     """Raises InputError when a result could not be written into `out`; leaves nothing behind, so
     ask it early."""
+    if not isinstance(out, str | os.PathLike) or not str(out):
+        raise InputError(
+            f"Writing a result: got {out!r} as the folder, expected its name or its path; give one "
+            'such as "out".'
+        )
     folder = Path(out)
     existing = next(
         (part for part in (folder, *folder.absolute().parents) if part.exists()), Path("/")
@@ -286,7 +291,7 @@ def check_folder(out: str | os.PathLike[str]) -> None:
     if reason:
         raise InputError(
             f"Writing into {folder}: {reason}, expected a folder that can be written; choose "
-            "another with --out."
+            "another (on the command line --out)."
         )
 
 

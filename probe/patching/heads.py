@@ -20,7 +20,7 @@ from torch import Tensor
 from probe.errors import InputError
 from probe.model import forward, fused
 from probe.model.fused import KeysValues, PositionTables
-from probe.model.tokens import TargetText, batch_by_length, in_order
+from probe.model.tokens import TargetText, batch_by_length, in_order, whole_number
 from probe.model.weights import Block, Weights
 from probe.patching import hooked
 
@@ -216,7 +216,7 @@ def target_texts(weights: Weights, rows: Rows) -> list[TargetText]:
 def require_depth(weights: Weights, depth: int, doing: str) -> None:
     """Raises InputError for a depth that is not behind one of the model's blocks."""
     layers = len(weights.blocks)
-    if not 1 <= depth <= layers:
+    if whole_number(depth) is None or not 1 <= depth <= layers:
         raise InputError(
             f"{doing} up to depth {depth}: the model has {layers} blocks; give a depth from 1 to "
             f"{layers}."

@@ -149,6 +149,14 @@ def test_what_cannot_be_decomposed_is_said(tmp_path, monkeypatch):
         "Decomposing a logit of 3 tokens: expected one token, or two for the difference of their "
         'logits; give (" water", " loan"), say.'
     )
+    with pytest.raises(InputError) as caught:
+        probe.decompose(model, TEXT, at="bank", tokens=(5, 5))
+    assert str(caught.value) == (
+        "Decomposing the difference of the logits of (5, 5): the two tokens are the same, and the "
+        "difference of a logit from itself is always 0; give two different tokens."
+    )
+    with pytest.raises(InputError, match=r"^Looking for None in 'The mole .*expected one word, or"):
+        probe.decompose(model, TEXT, at=None, tokens=PAIR)
     with pytest.raises(InputError, match=r"^Looking for token 99 of 'The mole"):
         probe.decompose(model, TEXT, at=99, tokens=PAIR)
     headless = load(make_family(tmp_path / "bert", "bert", architecture="BertModel"))

@@ -269,7 +269,42 @@ SHAPED = (
     "number for each row, (2,); let it work along the last axis, as in lambda logits: logits[..., "
     "5] - logits[..., 7]."
 )
+NO_PLACE = (
+    "Looking for {given} in 'The mole dug under the river bank after the flood': expected one word, "
+    "or one position as a whole number; give one, the same for every text."
+)
+NO_NUMBER = (
+    "Patching with a metric of one's own: it made {made}, whose difference says how far a swap moves "
+    "it; give a logit, a log-probability or a difference of some."
+)
+NOT_FINITE = NO_NUMBER.format(made="NaN or an infinite number, expected finite ones")
 REFUSED = {
+    "a fraction": ({"at": 1.5}, NO_PLACE.format(given="1.5")),
+    "no place": ({"at": None}, NO_PLACE.format(given="None")),
+    "words": ({"at": ["bank", "shore"]}, NO_PLACE.format(given="['bank', 'shore']")),
+    "a tuple": ({"at": ("bank",)}, NO_PLACE.format(given="('bank',)")),
+    "true": ({"at": "bank", "read": True}, NO_PLACE.format(given="True")),
+    "one token twice": (
+        {"metric": (17, 17)},
+        (
+            "Patching with the metric (17, 17): its two tokens are the same, and the difference of a "
+            "logit from itself is always 0; give two different tokens."
+        ),
+    ),
+    "no id": (
+        {"metric": (1.5, 17)},
+        "Reading the logit of token 1.5: gpt2 has 400 tokens; give an id from 0 to 399.",
+    ),
+    "boolean": (
+        {"metric": lambda logits: logits[..., 5] > 0},
+        NO_NUMBER.format(made="bool numbers, expected real ones"),
+    ),
+    "NaN": ({"metric": lambda logits: logits[..., 5] * float("nan")}, NOT_FINITE),
+    "infinite": ({"metric": lambda logits: logits[..., 5] / 0}, NOT_FINITE),
+    "half a depth": (
+        {"depth": 1.5},
+        "Patching up to depth 1.5: the model has 2 blocks; give a depth from 1 to 2.",
+    ),
     "word": (
         {"at": "shore"},
         (
@@ -360,7 +395,12 @@ def test_texts_that_do_not_fit_are_said():
         f"{sizes[0] - 1} and {sizes[1] - 1}, expected the same of both; write its texts equally "
         'long, or patch parts="heads", "mlp" or "stream".'
     )
-    for a, b, got in ((A, [B], "one text and 1 texts"), ([A], [B, B], "1 texts and 2 texts")):
+    for a, b, got in (
+        (A, [B], "one text and 1 texts"),
+        ([A], [B, B], "1 texts and 2 texts"),
+        (None, None, "None and None"),
+        (A, 5, "one text and 5"),
+    ):
         with pytest.raises(InputError) as caught:
             probe.patch(model, a, b, at="bank")
         assert str(caught.value) == (
@@ -372,6 +412,26 @@ def test_texts_that_do_not_fit_are_said():
     assert str(caught.value) == (
         "Hooking L2H0 of gpt2: it has 2 layers of 4 heads; give (layer, head) of one that is there."
     )
+
+
+@pytest.mark.parametrize(
+    "heads", ["L0H1", (0, 1), ("a", 1), [("a", 1)], [(0, 1, 2)], None, [(0.5, 1)]]
+)
+def test_heads_that_are_no_pairs_of_numbers_are_said(heads):
+    with pytest.raises(InputError) as caught:
+        probe.patch_hooks(model_of("gpt2"), A, B, at="bank", heads=heads)
+    assert str(caught.value) == (
+        f"Hooking heads of gpt2: got {heads!r}, expected a list of pairs of numbers, (layer, head) "
+        "of each; give [(0, 1), (2, 3)], say."
+    )
+
+
+def test_numbers_of_other_libraries_are_positions_and_ids():
+    model = model_of("gpt2")
+    at = position(model, A, "bank")
+    plain = probe.patch(model, A, B, at=at, metric=TOKENS)
+    given = {"at": np.int64(at), "metric": tuple(np.array(TOKENS)), "depth": np.int64(2)}
+    pd.testing.assert_frame_equal(probe.patch(model, A, B, **given), plain)
 
 
 def test_tokens_that_are_several_and_models_without_logits_are_said(tmp_path):

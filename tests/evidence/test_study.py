@@ -270,11 +270,26 @@ def test_what_cannot_be_studied_is_refused_before_the_work():
 
     unknown = "Looking for sentences with 'wug': there are none; known words are apple, bank, bark,"
     assert refused("wug").startswith(unknown)
+    own = "give one of these, or your own sentences (corpus=, on the command line --sentences)."
+    assert refused("wug").endswith(own)
     few = (
         "Studying words: got permutations = 5, expected at least 99, so that a p of .01 can be "
         "reached; leave it away"
     )
     assert refused("bank", permutations=5).startswith(few)
+    assert refused("bank", permutations="x").startswith(few.replace("= 5", "= 'x'"))
+    for given, default in ({"seed": -1}, 0), ({"max_pairs": 0}, 24), ({"max_pairs": "x"}, 24):
+        ((name, number),) = given.items()
+        least = int(name == "max_pairs")
+        assert refused("bank", **given) == (
+            f"Studying words: got {name} = {number!r}, expected a whole number from {least} on; "
+            f"leave it away for {default}."
+        )
+    for words in ([], (), 5, [None]):
+        assert refused(words) == (
+            f"Choosing words: got {words!r}, expected a word or a list of some; give ['bank'], say, "
+            "or leave it away for bank, mole, apple."
+        )
     assert refused("seal", second=model()) == (
         "Reading the sentences whose cue comes after the word beside the study: tiny-senses reads "
         "left to right only, "

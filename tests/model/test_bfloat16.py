@@ -10,6 +10,7 @@ from families import MADE, REPRESENTATIVES, SINGLE, each_family, family_model, m
 from test_check import WRONG, first_failure
 
 import probe
+from probe.evidence import logits
 from probe.model import attention as formulas
 from probe.model import check
 from probe.model.check import FROM_SCORES, ROUNDING, STEPS, THROUGH_ALL, certify
@@ -93,6 +94,31 @@ def test_swaps_in_bfloat16_are_those_in_float64(kind: str, tmp_path: Path) -> No
     assert exact.abs().max() > 0.05
     error = (exact - coarse).abs().max() / exact.abs().max()
     assert 1e-6 < error < check.rounded_through(2)
+
+
+@pytest.mark.parametrize("kind", each_family(*MADE))
+def test_the_terms_of_a_logit_sum_to_it_within_the_roundings_of_all_blocks(kind: str) -> None:
+    model = family_model(kind, BF16)
+    target = {"target": "The apple bank soon"} if kind not in SINGLE else {}
+    terms = probe.decompose(model, TEXT, at="bank", tokens=(17, 30), **target)
+    read = probe.trace(model, TEXT, *target.values())
+    tokens = read.target if target else read.tokens
+    logits = read.logits[tokens.positions_of("bank")[-1]].double()
+    error = abs(terms["logit"].sum() - float(logits[17] - logits[30])) / float(logits.abs().max())
+    blocks = model.config.n_layers + model.config.n_decoder_layers
+    assert 0 < error < check.rounded_through(blocks) / 4
+
+
+def test_a_lost_term_of_a_logit_is_seen_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = family_model("gpt2", BF16)
+    whole = logits.components_by_source
+    monkeypatch.setattr(
+        logits,
+        "components_by_source",
+        lambda *given, **named: [part for part in whole(*given, **named) if part.layer != 1],
+    )
+    with pytest.raises(probe.CrossCheckError, match=r"of the largest, expected at most 5e-02; run"):
+        probe.decompose(model, TEXT, at="bank", tokens=(17, 30))
 
 
 def test_a_bridge_and_a_model_of_hugging_face_in_bfloat16_share_their_weights(

@@ -25,6 +25,7 @@ from probe.model import objects
 
 NO_ADAPTERS = "PEFT is not installed; pip install peft, which no number of probe depends on"
 NO_NNSIGHT = "nnsight is not installed; pip install nnsight, which no number of probe depends on"
+TEXT = "The river bank"
 ids = torch.tensor([[5, 6, 7, 30]])
 
 
@@ -129,6 +130,38 @@ def test_a_change_of_the_object_is_seen(tmp_path: Path) -> None:
     assert other is not second
 
 
+def test_a_tokenizer_is_remembered_through_every_change_of_its_object() -> None:
+    source = in_memory("llama")
+    tokenizer = family_tokenizer("llama")
+    first = probe.load(source, tokenizer=tokenizer)
+    with torch.no_grad():
+        source.model.norm.weight.mul_(2)
+    second = probe.load(source)
+    assert second is not first and second.tokenizer is tokenizer
+    assert probe.load(source, dtype="float64").tokenizer is tokenizer
+    other = family_tokenizer("llama")
+    assert probe.load(source, tokenizer=other).tokenizer is other
+    source.model.layers[0].register_forward_hook(lambda module, given, made: made)
+    assert probe.load(source, hooks="keep").tokenizer is other
+    assert "its tokenizer cannot be told from it" in refusal(in_memory("llama"))
+
+
+def test_a_tokenizer_is_remembered_when_adapters_change() -> None:
+    peft = pytest.importorskip("peft", reason=NO_ADAPTERS)
+    adapted = peft.get_peft_model(in_memory("llama"), lora(peft))
+    adapted.add_adapter("other", lora(peft))
+    tokenizer = family_tokenizer("llama")
+    merged = [probe.load(adapted, tokenizer=tokenizer).origin.read]
+    adapted.set_adapter("other")
+    merged.append(probe.load(adapted).origin.read)
+    with adapted.disable_adapter():
+        merged.append(probe.load(adapted).origin.read)
+    whole = "LlamaForCausalLM"
+    with_adapters = [f"{whole}, adapters merged: {name}" for name in ("default", "other")]
+    assert merged == [*with_adapters, whole]
+    assert probe.load(adapted).tokenizer is tokenizer
+
+
 def test_an_object_is_forgotten_with_its_owner() -> None:
     from probe.model.load import _LOADED
 
@@ -163,6 +196,46 @@ def boot(folder: Path, **options: Any) -> TransformerBridge:
     return TransformerBridge.boot_transformers(
         str(folder), device="cpu", tokenizer=tokenizer, **options
     )
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen2"])
+def test_a_bridge_reads_the_tokens_of_its_folder_and_of_its_hugging_face_model(
+    kind: str, tmp_path: Path
+) -> None:
+    """TransformerLens makes the tokenizer that it reads put a BOS in front, and no other."""
+    folder = make_family(tmp_path / kind, kind)
+    if kind == "qwen2":  # has a BOS, and puts none
+        tokenizer = family_tokenizer(kind)
+        tokenizer.bos_token = "<pad>"
+        tokenizer.save_pretrained(folder)
+    from_file = probe.load(folder)
+    model_class = getattr(transformers, from_file.config.family.architectures[0])
+    expected = probe.tokenize(from_file, TEXT)
+    assert probe.tokenize(model_class.from_pretrained(folder), TEXT) == expected
+    assert (expected.ids[0] == 0) is (kind == "gpt2")
+    for bridge in (
+        TransformerBridge.boot_transformers(str(folder), device="cpu"),
+        boot(folder),
+        from_file.bridge,
+    ):
+        before = bridge.tokenizer, bridge.tokenizer(TEXT)["input_ids"]
+        assert probe.tokenize(bridge, TEXT) == expected
+        assert (bridge.tokenizer, bridge.tokenizer(TEXT)["input_ids"]) == before
+
+
+def test_a_bridge_whose_tokenizer_was_changed_and_cannot_be_read_again_is_refused(
+    tmp_path: Path,
+) -> None:
+    folder = make_family(tmp_path / "llama", "llama")
+    bridge = TransformerBridge.boot_transformers(str(folder), device="cpu")
+    folder.rename(tmp_path / "elsewhere")
+    assert refusal(bridge) == (
+        "Cannot load the bridge: TransformerLens made its tokenizer put a BOS in front, and the "
+        "tokenizer's own rules cannot be read from llama, where it came from; pass tokenizer=, as "
+        "AutoTokenizer.from_pretrained(...) gives it."
+    )
+    given = probe.load(bridge, tokenizer=family_tokenizer("llama"))
+    assert probe.tokenize(given, TEXT) == probe.tokenize(tmp_path / "elsewhere", TEXT)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
@@ -378,6 +451,12 @@ def changed_forward() -> PreTrainedModel:
     return model
 
 
+def in_float8() -> PreTrainedModel:
+    model = in_memory("llama")
+    model.model.norm.to(torch.float8_e4m3fn)
+    return model
+
+
 def in_two_types() -> PreTrainedModel:
     model = in_memory("llama")
     model.model.norm.half()
@@ -405,6 +484,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         (
             "the LlamaForCausalLM: model.layers.0.self_attn.q_proj.weight is quantized (torch.int8, 8 "
             "bits an element); load it again without quantization_config."
+        ),
+    ),
+    "float8": (
+        in_float8,
+        (
+            "the LlamaForCausalLM: model.norm.weight is quantized (torch.float8_e4m3fn, 8 bits an "
+            "element); load it again without quantization_config."
         ),
     ),
     "NaN": (

@@ -111,7 +111,7 @@ def test_bad_arguments_end_in_one_sentence(run, arguments, parts):
 def test_an_output_folder_that_cannot_be_written_is_refused_before_any_work(run, tmp_path, command):
     (tmp_path / "file").write_text("mine")
     asked = run(*command, "--model", "./nowhere", "--out", "file/out")
-    assert_one_sentence(asked, "file is a file", "choose another with --out")
+    assert_one_sentence(asked, "file is a file", "choose another (on the command line --out)")
     assert (tmp_path / "file").read_text() == "mine"
 
 

@@ -119,11 +119,21 @@ def test_a_folder_below_a_file_is_refused_in_one_sentence_and_nothing_is_left(tm
         probe.write(STUDY, tmp_path / "file" / "out")
     assert str(caught.value) == (
         f"Writing into {tmp_path / 'file' / 'out'}: {tmp_path / 'file'} is a file, expected a "
-        "folder that can be written; choose another with --out."
+        "folder that can be written; choose another (on the command line --out)."
     )
     assert [path.name for path in tmp_path.iterdir()] == ["file"] and (
         tmp_path / "file"
     ).read_text() == "mine"
+
+
+@pytest.mark.parametrize("out", [None, 5, ""])
+def test_what_names_no_folder_is_refused_in_a_sentence(out):
+    with pytest.raises(InputError) as caught:
+        probe.write(STUDY, out)
+    assert str(caught.value) == (
+        f"Writing a result: got {out!r} as the folder, expected its name or its path; give one such "
+        'as "out".'
+    )
 
 
 def test_a_folder_in_the_place_of_the_page_is_refused_before_anything_is_written(tmp_path):
@@ -142,7 +152,8 @@ def test_asking_about_a_folder_makes_nothing_and_one_without_write_permission_is
     check_folder(tmp_path / "a" / "b")
     monkeypatch.setattr("probe.pages.report.os.access", lambda path, mode: False)
     said = (
-        r"may not be written, expected a folder that can be written; choose another with --out\.$"
+        r"may not be written, expected a folder that can be written; choose another \(on the "
+        r"command line --out\)\.$"
     )
     with pytest.raises(InputError, match=said):
         check_folder(tmp_path / "out")

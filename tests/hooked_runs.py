@@ -13,6 +13,7 @@ from probe.model.check import RECURRENT
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
+from probe.model.weights import read_stacks
 
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
 # Where a family's own code rounds to float32 on the way, no two orders of sums agree better.
@@ -41,7 +42,8 @@ def made(kind, dtype=torch.float64):
 
 
 def bound(model):
-    blocks = read_weights(model).blocks
+    stacks = read_stacks(model.weights, model.config).values()
+    blocks = [block for weights in stacks for block in weights.blocks]
     recurrent = any(block.mixer and recurrence.is_in_float32(block.mixer) for block in blocks)
     rounded = ROUNDED if model.config.family.in_float32 else 0
     return max(BOUND[model.dtype], rounded, RECURRENT if recurrent else 0)

@@ -47,7 +47,7 @@ FORMS = "JSONL, CSV, TSV, Parquet, CoarseWSD-20 word folders, or a folder of the
 # product to the next, and no longer. By default it is a hundred times as long, and beside another
 # busy process a waiting thread keeps from its processor the very thread that it waits for. Read
 # when torch is loaded, by GNU's OpenMP (in iterations) and by LLVM's and Intel's (in milliseconds).
-WAITING = {"GOMP_SPINCOUNT": "2000", "KMP_BLOCKTIME": "1"}
+WAITING = {"GOMP_SPINCOUNT": "500", "KMP_BLOCKTIME": "1"}
 CPU: Final = "cpu"
 SINGLE: Final = "float32"
 REPORTS = Path("reports")

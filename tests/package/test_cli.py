@@ -252,7 +252,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported():
 
 @pytest.mark.parametrize(
     ("given", "spins"),
-    [({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "0")],
+    [({}, "500"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "0")],
 )
 def test_waiting_threads_go_to_sleep_unless_the_user_says_otherwise(given, spins):
     """What the library that torch brings along has read, as it says itself when it is loaded."""

@@ -44,7 +44,7 @@ DEFAULT_MODEL = "tiny-senses"
 COMPANION = {DEFAULT_MODEL: "tiny-senses-bidirectional"}
 FORMS = "JSONL, CSV, TSV, Parquet, CoarseWSD-20 word folders, or a folder of these."
 # How long a waiting thread of torch spins before it sleeps: about as long as Python takes from one
-# product to the next, and no longer. By default it is a hundred times as long, and beside another
+# product to the next, and no longer. By default it is hundreds of times as long, and beside another
 # busy process a waiting thread keeps from its processor the very thread that it waits for. Read
 # when torch is loaded, by GNU's OpenMP (in iterations) and by LLVM's and Intel's (in milliseconds).
 WAITING = {"GOMP_SPINCOUNT": "500", "KMP_BLOCKTIME": "1"}

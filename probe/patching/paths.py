@@ -18,9 +18,9 @@ sets of paths).
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,26 +141,29 @@ def paths(
         pairs = token_pairs(weights, a, b, depth)
         readings = [*cache_pairs(weights, pairs, directions, depth)]
 
-        def share(numbers: Sequence[int], ends: Iterable[Node] | None = None) -> float:
-            return share_of(readings, array[[*numbers]], ends)
+        def shares(sets: Iterable[Numbers], ends: Iterable[Node] | None = None) -> list[float]:
+            return shares_of(readings, [array[[*numbers]] for numbers in sets], ends)
 
         share_by_path = {}
+        by_end = defaultdict(list)
         for path in chains(among, least):
-            value = share(path, [receiver_of(array[path[-1]])])
-            if abs(value) >= least:
-                share_by_path[path] = value
+            by_end[receiver_of(array[path[-1]])].append(path)
+        for end, paths_to_end in by_end.items():
+            for path, value in zip(paths_to_end, shares(paths_to_end, [end]), strict=True):
+                if abs(value) >= least:
+                    share_by_path[path] = value
         leading = sorted(
             share_by_path, key=lambda path: (-round(abs(share_by_path[path]), DIGITS), path)
         )
         union = tuple(sorted({number for path in leading for number in path}))
         ends = {receiver_of(array[path[-1]]) for path in leading}
-        together = share(union, ends)
+        (together,) = shares([union], ends)
         circuit = None
         if together >= ENOUGH:
-            circuit = _smallest(union, lambda numbers: share(numbers, ends))
+            circuit = _smallest(union, partial(shares, ends=ends))
         compared = union if circuit is None else circuit
-        random_shares = [share(numbers) for numbers in _matched(array, compared, draws, seed)]
-        circuit_share = share(compared, ends)
+        random_shares = shares(_matched(array, compared, draws, seed))
+        (circuit_share,) = shares([compared], ends)
     return Paths(
         paths=tuple(leading),
         shares=np.array([share_by_path[path] for path in leading]),
@@ -200,40 +203,56 @@ def chains(among: Edges, least: float) -> list[Numbers]:
 # --- sets of edges --------------------------------------------------------------------------------
 
 
-def share_of(
-    readings: Sequence[PairReading], edges: EdgeArray, ends: Iterable[Node] | None = None
-) -> float:
-    """The share of the gap over a set of edges, by first directions; all its heads at the word are
-    ends by default."""
+def shares_of(
+    readings: Sequence[PairReading], sets: Sequence[EdgeArray], ends: Iterable[Node] | None = None
+) -> list[float]:
+    """The share of the gap over each of some sets of edges, by first directions; all its heads at
+    the word are ends of a set by default."""
+    if not sets:
+        return []
+    ends = None if ends is None else set(ends)
     moved = [
-        patch_edges(reading.cache, edges, reading.directions[:1], ends)[:, 0]
+        patch_edges(reading.cache, sets, reading.directions[:1], ends)[..., 0]
         for reading in readings
     ]
-    noise, denoise = torch.stack(moved).sum(0)
-    return float((denoise - noise) / 2 / sum(reading.gap[0] for reading in readings))
+    noise, denoise = torch.stack(moved).sum(0).unbind(1)
+    shares = (denoise - noise) / 2 / sum(reading.gap[0] for reading in readings)
+    return [float(share) for share in shares]
 
 
 def patch_edges(
-    cache: PairCache, edges: EdgeArray, directions: Tensor, ends: Iterable[Node] | None = None
+    cache: PairCache,
+    sets: Sequence[EdgeArray],
+    directions: Tensor,
+    ends: Collection[Node] | None = None,
 ) -> Tensor:
-    """How far the word's vector moves when a set of edges is patched at once. `-> recipient
-    direction`"""
-    last_nodes = None if ends is None else set(ends)
-    writes = _embedding_writes(cache, edges)
+    """How far the word's vector moves when the edges of a set are patched at once, for each of some
+    sets. `-> set recipient direction`"""
     own = torch.stack([layer.z[:, cache.at] for layer in cache.layers], dim=1)
-    patched = own.clone()  # recipient layer head d_head
+    z = torch.stack([own, *(_patched(cache, own, edges, ends) for edges in sets)])
+    word = _read_out(cache, z)
+    difference = word[1:] - word[0]
+    return difference @ directions.to(difference).T
+
+
+def _patched(
+    cache: PairCache, own: Tensor, edges: EdgeArray, ends: Collection[Node] | None
+) -> Tensor:
+    """z at the word, from its `own`, when a set of edges is patched at once. `recipient layer head
+    d_head`"""
+    writes = _embedding_writes(cache, edges)
+    patched = own.clone()
     is_mlp = edges["receiver_head"] == MLP
     for layer in range(len(cache.layers)):
         in_layer = edges["receiver_layer"] == layer
         w_o = cache.weights.blocks[layer].w_o
         for node, moved in _moved_heads(cache, layer, edges[in_layer & ~is_mlp], writes):
             writes[node] = moved @ w_o[node.head]
-            if node.pos == 0 and (last_nodes is None or node in last_nodes):
+            if node.pos == 0 and (ends is None or node in ends):
                 patched[:, layer, node.head] += moved[:, 0]
         # Behind the heads, whose writes an MLP of the same block reads.
         writes |= _moved_mlps(cache, layer, edges[in_layer & is_mlp], writes)
-    difference = _read_out(cache, patched) - _read_out(cache, own)
-    return difference @ directions.to(difference).T
+    return patched
 
 
 def _embedding_writes(cache: PairCache, edges: EdgeArray) -> dict[Node, Tensor]:
@@ -304,34 +323,38 @@ def _moved_mlps(
 
 
 def _read_out(cache: PairCache, z: Tensor) -> Tensor:
-    """The word's vector with every head there frozen at z and every MLP live. `-> recipient
-    d_model`"""
+    """The word's vector with every head there frozen at z and every MLP live. `set recipient layer
+    head d_head -> set recipient d_model`"""
     weights = cache.weights
-    resid = cache.layers[0].resid_pre[:, cache.at]
+    resid = cache.layers[0].resid_pre[:, cache.at].expand(len(z), -1, -1)
     for layer in range(len(cache.layers)):
         block = weights.blocks[layer]
-        resid_mid = fused.write(weights, block, resid, z[:, layer])
+        resid_mid = fused.write(weights, block, resid, z[:, :, layer])
         resid = fused.finish(weights, block, resid, resid_mid)
     return resid
 
 
-def _smallest(numbers: Numbers, share: Callable[[Sequence[int]], float]) -> Numbers:
+def _smallest(numbers: Numbers, shares: Callable[[Sequence[Numbers]], Sequence[float]]) -> Numbers:
     """What is left when edges are taken out, those first that are missed least, as long as enough
     goes over the others; again from the beginning until none can be.
     """
-    left = [*numbers]
+    left = numbers
     before = len(left) + 1
     while len(left) < before:
         before = len(left)
-        share_without = {}
-        for number in left:
-            others = [other for other in left if other != number]
-            share_without[number] = round(share(others), DIGITS)
+        found = shares([_without(number, left) for number in left])
+        share_without = {
+            number: round(share, DIGITS) for number, share in zip(left, found, strict=True)
+        }
         for number in sorted(left, key=lambda number: (-share_without[number], number)):
-            others = [other for other in left if other != number]
-            if others and share(others) >= ENOUGH:
+            others = _without(number, left)
+            if others and shares([others])[0] >= ENOUGH:
                 left = others
-    return tuple(left)
+    return left
+
+
+def _without(number: int, numbers: Numbers) -> Numbers:
+    return tuple(other for other in numbers if other != number)
 
 
 def _matched(edges: EdgeArray, numbers: Numbers, draws: int, seed: int) -> Iterator[Numbers]:

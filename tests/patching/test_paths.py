@@ -94,12 +94,11 @@ def test_all_edges_together_are_the_donors_run(kind, dtype):
     model = made(kind, dtype)
     _, both, every = kept_pair(model)
     with torch.inference_mode():
-        moved, none = (
-            paths.patch_edges(both, some, every_direction(model)) for some in (every, every[:0])
-        )
+        moved, none = paths.patch_edges(both, [every, every[:0]], every_direction(model))
     final = both.final[:, both.at]
-    assert (moved - (final.roll(1, 0) - final)).abs().max() <= bound(model) * final.abs().max()
-    assert none.abs().max() == 0 and moved.abs().max() > 0.1
+    most = bound(model) * final.abs().max()
+    assert (moved - (final.roll(1, 0) - final)).abs().max() <= most
+    assert none.abs().max() <= most and moved.abs().max() > 0.1
 
 
 def chain_of(every, rng):
@@ -129,8 +128,8 @@ def test_a_path_is_its_steps_one_after_the_other(kind, dtype):
     for _ in range(6):
         chain = chain_of(every, rng)
         with torch.inference_mode():
-            found = paths.patch_edges(
-                both, chain, every_direction(model), [paths.receiver_of(chain[-1])]
+            (found,) = paths.patch_edges(
+                both, [chain], every_direction(model), [paths.receiver_of(chain[-1])]
             )
         for side in (0, 1):
             change, own = None, plain.runs[side]
@@ -300,9 +299,11 @@ def test_what_no_path_carries_is_not_carried(two_steps):
 
 def test_edges_that_are_not_needed_are_taken_out():
     worth = {0: 0.5, 1: 0.02, 2: 0.45, 3: 0.0, 4: 0.03}
-    assert paths._smallest(
-        tuple(worth), lambda numbers: sum(worth[number] for number in numbers)
-    ) == (0, 2)
+
+    def shares(sets):
+        return [sum(worth[number] for number in numbers) for numbers in sets]
+
+    assert paths._smallest(tuple(worth), shares) == (0, 2)
 
 
 def test_random_sets_have_as_many_edges_into_each_layer():

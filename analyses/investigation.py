@@ -149,7 +149,7 @@ pd.DataFrame(rows).groupby("sense")["text"].agg(["count", "first"])
 # senses are apart.
 
 # %%
-study = probe.study(model, "seal", corpus=probe.read_sentences(own), seed=0)
+study = probe.study(model, "seal", sentences=probe.read_sentences(own), seed=0)
 study
 
 # %%

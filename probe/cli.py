@@ -8,10 +8,10 @@ bad input or a model that cannot be trusted, in one sentence; 130 when interrupt
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 import typer
 from typer import Argument, Option
@@ -28,6 +28,7 @@ from probe.pages.terminal import (
     print_table,
     progress_bar,
     sentences_suffice,
+    survey_suffices,
 )
 from probe.provenance import command_line
 
@@ -139,7 +140,7 @@ def report(
     dtype: DtypeOption = SINGLE,
 ) -> None:
     """Which heads move the words' meaning: a page, its tables and a manifest."""
-    from probe.pages.output import check_folder
+    from probe.pages.output import REPORT, check_folder
 
     check_folder(out)
     from probe.evidence.cost import parse_memory
@@ -149,11 +150,25 @@ def report(
     corpus = None if sentences is None else as_corpus(sentences, words)
     second = COMPANION.get(model) if beside is None else beside or None
 
+    def command(words: Sequence[str]) -> str:
+        return _command(
+            words,
+            model,
+            second,
+            sentences,
+            permutations=None if permutations == PERMUTATIONS else permutations,
+            controls=controls,
+            seed=seed,
+            **_compute_options(device, dtype),
+        )
+
     def planned(cost: "StudyCost") -> None:
         typer.echo(cost_sentence(cost), err=True)
         cost.require(limit)
         if dry_run:
             typer.echo("\n".join(sentences_suffice(cost)))
+        else:
+            _say_what_is_replaced(out, REPORT, command(cost.words))
 
     def foreseen(gates: "list[Gates]") -> None:
         typer.echo("\n".join(likely(one) for one in gates))
@@ -166,7 +181,7 @@ def report(
         result = study(
             _load(model, device, dtype),
             words,
-            corpus=corpus,
+            sentences=corpus,
             seed=seed,
             permutations=permutations,
             controls=_nouns(controls),
@@ -176,9 +191,25 @@ def report(
             foreseen=foreseen if dry_run else None,
         )
         progress("writing", 0.98)
-        options = {"device": device, "dtype": dtype} | result.options
-        page = write(result, out, command=_command(model, second, sentences, options))
+        page = write(result, out, command=command(cast("list[str]", result.options["words"])))
     typer.echo(page)
+
+
+def _print_survey_plan(
+    model: "Model", files: list[Path] | None, *, controls: str | None, seed: int, workers: int
+) -> None:
+    from probe.evidence.survey_run import plan_survey
+
+    plan = plan_survey(model, files, controls=_nouns(controls), seed=seed)
+    typer.echo("\n".join(survey_suffices(plan, workers)))
+
+
+def _say_what_is_replaced(out: Path, file: str, command: str) -> None:
+    """On standard error, where another command made the file that stands in the folder."""
+    from probe.pages.output import to_be_replaced
+
+    if said := to_be_replaced(out, file, command):
+        typer.echo(f"probe: {said}", err=True)
 
 
 def _nouns(controls: str | None) -> tuple[str, ...] | None:
@@ -226,7 +257,7 @@ def walk(
 ) -> None:
     """One sentence, every step of attention with its real numbers: a page, its tables and a
     manifest."""
-    from probe.pages.output import check_folder
+    from probe.pages.output import WALK, check_folder
 
     check_folder(out)
     with progress_bar() as progress:
@@ -239,9 +270,9 @@ def walk(
             loaded, text, target, word=word, head=(layer, head), beside=beside, against=against
         )
         progress("writing", 0.9)
-        page = write(
-            walked, out, command=_walk_command(model, walked, _compute_options(device, dtype))
-        )
+        command = _walk_command(model, walked, _compute_options(device, dtype))
+        _say_what_is_replaced(out, WALK, command)
+        page = write(walked, out, command=command)
     typer.echo(page)
 
 
@@ -362,12 +393,21 @@ def evaluate(
     """How well each layer tells the senses apart at the word, beside baselines that need no
     model."""
     from probe.evidence.evaluation import evaluate
-    from probe.pages.output import check_folder
+    from probe.pages.output import EVALUATION, check_folder
     from probe.text.sentences import as_corpus
 
     if out is not None:
         check_folder(out)
     corpus = as_corpus(sentences, words)
+    options = {
+        "sentences": sentences.name,
+        "model": Path(model).name,
+        "without": without and Path(without).name,
+        "top": top,
+        "seed": seed,
+    }
+    options |= _compute_options(device, dtype)
+    command = command_line("evaluate", *(words or ()), **options)
     with progress_bar() as progress:
         result = evaluate(
             _load(model, device, dtype),
@@ -381,15 +421,8 @@ def evaluate(
     if out is not None:
         from probe.pages.report import write
 
-        options = {
-            "sentences": sentences.name,
-            "model": Path(model).name,
-            "without": without and Path(without).name,
-            "top": top,
-            "seed": seed,
-        }
-        options |= _compute_options(device, dtype)
-        write(result, out, command=command_line("evaluate", *(words or ()), **options))
+        _say_what_is_replaced(out, EVALUATION, command)
+        write(result, out, command=command)
     if as_json:
         typer.echo(result.to_json())
         return
@@ -423,23 +456,50 @@ def survey(
         Option(min=1, help="Dask workers on this machine, without --scheduler; one per processor."),
     ] = None,
     seed: Annotated[int, Option(min=0, help="Decides pairs, nouns, donors and draws.")] = 0,
+    dry_run: Annotated[
+        bool,
+        Option(
+            "--dry-run",
+            help="Say which words can be measured, which not and why, and minutes; measure one "
+            "word for the time, write nothing.",
+        ),
+    ] = False,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
     as_json: JsonOption = False,
 ) -> None:
     """Which heads move the meaning of words in general: words are the sample; what is finished in
     the folder is kept."""
-    from probe.pages.output import check_folder
+    from probe.pages.output import SURVEY, check_folder
 
     check_folder(out)
     files = [*(sentences or []), *(more or [])]
+    names = model or [DEFAULT_MODEL]
+    options = {
+        "sentences": [file.name for file in files] or None,
+        "model": [Path(name).name for name in names],
+        "controls": controls,
+        "seed": seed,
+    }
+    options |= _compute_options(device, dtype)
+    command = command_line("survey", **options)
+    if dry_run:
+        number = 1 if engine == "local" else workers or os.cpu_count() or 1
+        for name in names:
+            _print_survey_plan(
+                _load(name, device, dtype),
+                files or None,
+                controls=controls,
+                seed=seed,
+                workers=number,
+            )
+        return
     with progress_bar() as progress:
         from probe.evidence.survey_run import survey
         from probe.evidence.workers import Workers
         from probe.pages.survey import write_surveys
 
         surveys = []
-        names = model or [DEFAULT_MODEL]
         for name in names:
             surveyed = survey(
                 _load(name, device, dtype),
@@ -451,14 +511,8 @@ def survey(
                 progress=progress,
             )
             surveys.append(surveyed)
-        options = {
-            "sentences": [file.name for file in files] or None,
-            "model": [Path(name).name for name in names],
-            "controls": controls,
-            "seed": seed,
-        }
-        options |= _compute_options(device, dtype)
-        page = write_surveys(surveys, out, command=command_line("survey", **options))
+        _say_what_is_replaced(out, SURVEY, command)
+        page = write_surveys(surveys, out, command=command)
     for sentence in dict.fromkeys(line for each in surveys for line in each.said):
         typer.echo(f"probe: {sentence}", err=True)
     if not as_json:
@@ -539,7 +593,11 @@ def _wait_briefly() -> None:
 
 
 def _command(
-    model: str, second: str | None, sentences: Path | None, options: Mapping[str, Any]
+    words: Sequence[str],
+    model: str,
+    second: str | None,
+    sentences: Path | None,
+    **options: object,
 ) -> str:
     """The `probe report` that makes the same page again, with all options and without this
     machine's folders."""
@@ -549,16 +607,8 @@ def _command(
         beside = Path(second).name
     elif model in COMPANION:
         beside = ""  # without it the companion would be taken again
-    permutations = options["permutations"]
-    spelled_out = {
-        "model": model,
-        "sentences": sentences and sentences.name,
-        "beside": beside,
-        "permutations": None if permutations == PERMUTATIONS else permutations,
-        "seed": options["seed"],
-    }
-    spelled_out |= _compute_options(options["device"], options["dtype"])
-    return command_line("report", *options["words"], **spelled_out)
+    files = {"model": model, "sentences": sentences and sentences.name, "beside": beside}
+    return command_line("report", *words, **files, **options)
 
 
 def _walk_command(model: str, walked: "Walk", compute: Mapping[str, str | None]) -> str:

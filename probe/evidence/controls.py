@@ -275,6 +275,22 @@ def _why_not(
     return ""
 
 
+def as_nouns(controls: Sequence[str] | str | None) -> tuple[str, ...] | None:
+    """One-meaning nouns to put in a word's place, each once: None for those that ship, () for none.
+
+    Raises InputError for what is neither a noun nor a list of some.
+    """
+    if controls is None:
+        return None
+    nouns = [controls] if isinstance(controls, str) else controls
+    if not isinstance(nouns, Collection) or not all(isinstance(noun, str) for noun in nouns):
+        raise InputError(
+            f"Choosing nouns of one meaning: got controls = {controls!r}, expected nouns; "
+            'give ["fence", "window"], say, () for none, or leave it away for those that ship.'
+        )
+    return tuple(dict.fromkeys(nouns))
+
+
 def require_usable(model: Model, materials: Sequence[Material], nouns: Sequence[str]) -> None:
     """Raises InputError, with the reason of every noun, where none of those that a user names can
     take the place of any of the words. A word that is a noun in none of its sentences says nothing

@@ -53,7 +53,7 @@ from probe.model.architectures import require_single
 from probe.model.check import certify
 from probe.model.load import ModelSource, load, read_weights
 from probe.model.model import Model
-from probe.model.tokens import in_order
+from probe.model.tokens import in_order, require_at_least
 from probe.model.trace import target_states
 from probe.provenance import hash_of, manifest
 from probe.stats.resampling import Array
@@ -159,7 +159,7 @@ class Evaluation(Displayed):
 
 def evaluate(
     model: ModelSource,
-    corpus: Any,
+    sentences: Any,
     words: Sequence[str] | str | None = None,
     *,
     without: HeadsSource | None = None,
@@ -167,10 +167,10 @@ def evaluate(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Sense accuracy and macro-F1 of `model` at the word, per depth, on the sentences of `corpus`,
-    with baselines.
+    """Sense accuracy and macro-F1 of `model` at the word, per depth, on labelled sentences, with
+    baselines.
 
-    `corpus` is what `read_sentences` gives or takes (a path, a DataFrame, a list of dicts or of
+    `sentences` is what `read_sentences` gives or takes (a path, a DataFrame, a list of dicts or of
     sentences), `words` those of it that are evaluated, all by default; rows that name no word are
     about the one that is evaluated. `without` takes heads out at the word, as
     `probe.evidence.ablation` says: names ("L4H1,L4H2", a list of them, or of (layer, head)), or a
@@ -183,13 +183,14 @@ def evaluate(
     a model that disagrees with the from-scratch math.
 
     Example:
-        >>> corpus = probe.lexicon.expand_natural("bank")
-        >>> evaluation = probe.evaluate("tiny-senses", corpus, without="L1H0")
+        >>> sentences = probe.lexicon.expand_natural("bank")
+        >>> evaluation = probe.evaluate("tiny-senses", sentences, without="L1H0")
         >>> list(evaluation.depths["label"])[:2]
         ['token + position', 'after layer 0']
         >>> set(evaluation.without["random_sets"])  # the three other heads of layer 1, one by one
         {3}
     """
+    require_at_least(0, seed, "seed", doing="Evaluating sentences", usual=0)
     model = load(model)
     require_single(model.config.architecture, "an evaluation")
     if without is None and top is not None:
@@ -208,7 +209,7 @@ def evaluate(
                 "heads; leave these out."
             )
     report = progress or (lambda stage, share: None)
-    corpus = _only(as_corpus(corpus, words), words)
+    corpus = _only(as_corpus(sentences, words), words)
     everything = prepare_tasks(model, corpus, seed=seed)
     left_out = tables.left_out(
         corpus.left_out, [(task.material.word, task.material.left_out) for task in everything]

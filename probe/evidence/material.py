@@ -184,7 +184,7 @@ def spelled(word: str, known: Sequence[str], *, own: bool) -> str:
         names += f" and {len(known) - WORDS_IN_ERROR} more"
     step = "give one of these"
     if not own:
-        step += ", or your own sentences (corpus=, on the command line --sentences)"
+        step += ", or your own sentences (sentences=, on the command line --sentences)"
     raise InputError(
         f"Looking for sentences with {word!r}: there are none{meant}; known words are {names}; "
         f"{step}."

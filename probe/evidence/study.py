@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
+from warnings import warn
 
 import pandas as pd
 
 from probe.display import Displayed
 from probe.errors import InputError
 from probe.evidence import circuit, examples, tables
-from probe.evidence.controls import require_usable
+from probe.evidence.controls import as_nouns, require_usable
 from probe.evidence.cost import StudyCost, cost_of
 from probe.evidence.findings import WordFindings, findings
 from probe.evidence.material import (
@@ -42,9 +43,9 @@ from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify, not_asked
 from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model
-from probe.model.tokens import whole_number
+from probe.model.tokens import require_at_least, whole_number
 from probe.provenance import Origin
-from probe.text.sentences import Corpus, as_corpus, join
+from probe.text.sentences import as_corpus, join
 
 LEAST = {"seed": 0, "max_pairs": 1}
 FEWEST_PERMUTATIONS = 99  # the smallest p is then .01
@@ -88,20 +89,21 @@ def study(
     model: ModelSource,
     words: Sequence[str] | str | None = None,
     *,
-    corpus: Any = None,
+    sentences: Any = None,
     seed: int = StudyOptions.seed,
     permutations: int = StudyOptions.permutations,
     max_pairs: int = StudyOptions.max_pairs,
-    controls: Sequence[str] | None = None,
+    controls: Sequence[str] | str | None = None,
     second: ModelSource | None = None,
     progress: Progress | None = None,
     planned: Callable[[StudyCost], None] | None = None,
     foreseen: Callable[[list[Gates]], None] | None = None,
+    corpus: Any = None,
 ) -> Study:
-    """Effects of swapping every head at each word, with tests, on the lexicon's sentences or on a
-    corpus of your own.
+    """Effects of swapping every head at each word, with tests, on the sentences that ship or on
+    your own.
 
-    `words` defaults to bank, mole and apple, or to every word of `corpus`: what `read_sentences`
+    `words` defaults to bank, mole and apple, or to every word of `sentences`: what `read_sentences`
     gives or takes (a path, a DataFrame, a list of dicts or of sentences); rows that name no word
     are about the one that is studied. Raises InputError for an unknown word, too few sentences,
     senses or permutations, UnsupportedModel for an encoder-decoder, and CrossCheckError when the
@@ -123,23 +125,23 @@ def study(
         >>> len(study.frames["heads"])  # one row a head: 4 layers x 4 heads
         16
     """
+    if corpus is not None:
+        warn("study(corpus=...) is study(sentences=...) now.", DeprecationWarning, stacklevel=2)
+        sentences = corpus
     model = load(model)
     second = load(second) if second else None
     report = progress or (lambda stage, share: None)
     _require_can_study(model, permutations, second)
-    if corpus is not None and not isinstance(corpus, Corpus):
-        corpus = as_corpus(corpus, words)
-    nouns = None if controls is None else tuple(dict.fromkeys(controls))
+    own = None if sentences is None else as_corpus(sentences, words)
+    nouns = as_nouns(controls)
     if model.origin.hooks:
         _require_no_nouns(model, nouns)
         nouns = ()
     options = StudyOptions(seed, max_pairs, permutations, nouns)
     _require_numbers(options)
-    chosen = choose_words(words, corpus)
-    sources = [sentences_of(word, corpus, model) for word in chosen]
-    materials = [
-        prepare(model, sentences, word) for word, sentences in zip(chosen, sources, strict=True)
-    ]
+    chosen = choose_words(words, own)
+    sources = [sentences_of(word, own, model) for word in chosen]
+    materials = [prepare(model, source, word) for word, source in zip(chosen, sources, strict=True)]
     if nouns:
         require_usable(model, materials, nouns)
     splits = {material.word: split_senses(material, seed=seed) for material in materials}
@@ -160,7 +162,7 @@ def study(
     chance = [measure_controls(model, random_model, result, options) for result in results]
 
     report("examples", 0.85)
-    left_out = () if corpus is None else corpus.left_out
+    left_out = () if own is None else own.left_out
     frames = tables.frames(model, results, certificate, chance, left_out)
     frames |= examples.frames(model, results, frames["word_heads"], seed=seed)
     report("paths", 0.9)
@@ -226,12 +228,8 @@ def _require_can_study(model: Model, permutations: int, second: Model | None) ->
 def _require_numbers(options: StudyOptions) -> None:
     """Raises InputError for a seed or a number of pairs that is none."""
     for name, least in LEAST.items():
-        number = getattr(options, name)
-        if whole_number(number) is None or number < least:
-            raise InputError(
-                f"Studying words: got {name} = {number!r}, expected a whole number from {least} "
-                f"on; leave it away for {getattr(StudyOptions, name)}."
-            )
+        usual = getattr(StudyOptions, name)
+        require_at_least(least, getattr(options, name), name, doing="Studying words", usual=usual)
 
 
 def _read_second_model(second: SecondModel | None, options: StudyOptions) -> pd.DataFrame:

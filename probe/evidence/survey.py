@@ -132,10 +132,7 @@ def measure_word(
         >>> record.net.shape  # layer head depth
         (4, 4, 5)
     """
-    sampled = _sample(sentences)
-    material, splits = _hold_out(prepare_counted(model, sentences[0].word, sampled), seed)
-    left_out = Counter(item.reason for item in unused(material, list(splits.values())))
-    left_out[SAMPLED] = len(sentences) - len(sampled)
+    material, splits, left_out = _choose_sentences(model, sentences, seed)
     word_facts = _facts(sentences) | {
         "senses": len({sense for senses in splits for sense in senses}),
         "sentences": len({row for split in splits.values() for row in split.rows}),
@@ -145,7 +142,7 @@ def measure_word(
         return _unmeasured(model, material, left_out, word_facts)
     weights = read_weights(model)
     states = _read(weights, material)
-    most = max(1, MOST_PAIRS // len(splits))
+    most = _most_pairs(splits)
     fitted = [_fit(states, senses, split, most, seed) for senses, split in splits.items()]
     swapped = sum(len(each.pairs) for each in fitted)
     left_out[NOT_SWAPPED] = sum(len(_tested_pairs(each.split)) for each in fitted) - swapped
@@ -175,6 +172,52 @@ def measure_word(
 
 
 # --- the sentences of a word ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WordPlan:
+    """What a survey would use of one word's sentences: in how many it reads the word, and in how
+    many `pairs` of them it swaps heads; `left_out` by reason, and `reason` why nothing can be
+    measured ("" where it can)."""
+
+    word: str
+    sentences: int
+    pairs: int
+    left_out: Mapping[str, int]
+    reason: str
+
+
+def plan_word(model: Model, sentences: Sequence[Sentence], *, seed: int = 0) -> WordPlan:
+    """What `measure_word` would use of the sentences of a word; nothing is run."""
+    material, splits, left_out = _choose_sentences(model, sentences, seed)
+    reason = "" if splits else _why_unmeasured(material)
+    if reason:
+        left_out[reason] += len(material)
+    most = _most_pairs(splits)
+    return WordPlan(
+        word=sentences[0].word,
+        sentences=len({row for split in splits.values() for row in split.rows}),
+        pairs=sum(min(most, len(_tested_pairs(split))) for split in splits.values()),
+        left_out=_counts(left_out),
+        reason=reason,
+    )
+
+
+def _choose_sentences(
+    model: Model, sentences: Sequence[Sentence], seed: int
+) -> tuple[Material, dict[tuple[str, str], CrossFit], Counter[str]]:
+    """The sentences of a word that are used, how they are held out, and of the others how many for
+    which reason."""
+    sampled = _sample(sentences)
+    material, splits = _hold_out(prepare_counted(model, sentences[0].word, sampled), seed)
+    left_out = Counter(item.reason for item in unused(material, list(splits.values())))
+    left_out[SAMPLED] = len(sentences) - len(sampled)
+    return material, splits, left_out
+
+
+def _most_pairs(splits: Mapping[tuple[str, str], CrossFit]) -> int:
+    """In how many pairs of sentences heads are swapped, of each pair of senses."""
+    return max(1, MOST_PAIRS // max(1, len(splits)))
 
 
 def _sample(sentences: Sequence[Sentence]) -> list[Sentence]:
@@ -231,19 +274,21 @@ def _counts(left_out: Counter[str]) -> dict[str, int]:
     return {reason: left_out[reason] for reason in sorted(left_out) if left_out[reason]}
 
 
+def _why_unmeasured(material: Material) -> str:
+    """Why nothing can be measured on these sentences of a word."""
+    reasons = [item.reason for item in material.left_out]
+    if len(set(material.labels)) > 1:
+        return NOT_APART
+    if LATE in reasons:
+        return LATE
+    return NOT_APART if ALONE in reasons else ONE_SENSE
+
+
 def _unmeasured(
     model: Model, material: Material, left_out: Counter[str], word_facts: Mapping[str, Any]
 ) -> WordRecord:
     """The record of a word of which nothing can be measured, with the reason."""
-    reasons = [item.reason for item in material.left_out]
-    if len(set(material.labels)) > 1:
-        reason = NOT_APART
-    elif LATE in reasons:
-        reason = LATE
-    elif ALONE in reasons:
-        reason = NOT_APART
-    else:
-        reason = ONE_SENSE
+    reason = _why_unmeasured(material)
     left_out[reason] += len(material)
     missing = np.full(model.config.n_layers + 1, np.nan)
     nouns = _no_nouns(model, missing)
@@ -497,7 +542,7 @@ def measure_sets(
     leading = np.array([mask_of(order[:size], shape) for size in sizes])
     rng = np.random.default_rng(seed)
     drawn = np.concatenate([random_sets(mask, RANDOM_SETS, rng) for mask in leading])
-    most = max(1, MOST_PAIRS // len(splits))
+    most = _most_pairs(splits)
     moved = []
     for senses, split in splits.items():
         fitted = _fit(states, senses, split, most, seed)

@@ -10,39 +10,47 @@ missing. Of the words' sentences all are held, of their records one at a time.
 """
 
 import json
+import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
+from time import thread_time
 from typing import Any
 
 import pandas as pd
+import torch
 
 import probe
 from probe.display import Displayed
 from probe.errors import InputError, ModelError
+from probe.evidence.controls import as_nouns
 from probe.evidence.material import sentences_of
 from probe.evidence.study import Progress
 from probe.evidence.survey import (
     SetRecord,
+    WordPlan,
     WordRecord,
     is_whole,
     measure_sets,
     measure_word,
+    plan_word,
     read_record,
     records,
     write_record,
 )
 from probe.evidence.survey_summary import Summary, sets_frames, summarise
-from probe.evidence.workers import Run, Workers, running
+from probe.evidence.workers import Run, Workers, in_one_thread, running
 from probe.model.architectures import require_single
 from probe.model.check import DEFAULT_TEXTS, Certificate, certify
 from probe.model.load import ModelSource, load
 from probe.model.model import Model, require_heads
-from probe.model.tokens import tokenize
+from probe.model.tokens import require_at_least, tokenize
 from probe.provenance import Origin, content_key
 from probe.text import lexicon
 from probe.text.sentences import Corpus, Sentence, as_corpus, join
@@ -112,7 +120,7 @@ def survey(
     sentences: Any = None,
     *,
     out: str | Path | None = None,
-    controls: Sequence[str] | None = None,
+    controls: Sequence[str] | str | None = None,
     seed: int = 0,
     workers: Workers | None = None,
     progress: Progress | None = None,
@@ -136,16 +144,13 @@ def survey(
     """
     report = progress or (lambda stage, share: None)
     workers = workers or Workers()
+    _require_options(out, workers, seed)
     name = workers.model or (model if isinstance(model, str) else None)
-    model = load(model)
-    require_single(model.config.architecture, "a survey")
-    require_heads(model.config, "a survey", "study its words one by one, with report or study")
-    corpus = _corpus(model, sentences)
+    model, corpus = _model_and_corpus(model, sentences)
     by_word = corpus.by_word()
     said = []
-    nouns = None if controls is None else tuple(dict.fromkeys(controls))
-    if nouns is None and not lexicon.is_english([row.text for row in corpus.sentences]):
-        nouns = ()
+    nouns = _nouns(corpus, controls)
+    if controls is None and nouns == ():
         said.append(NO_ENGLISH)
     report("certificate", 0.02)
     certificate = certify(model, _readable(model, by_word) or DEFAULT_TEXTS).require()
@@ -179,12 +184,94 @@ def survey(
     )
 
 
-def _corpus(model: Model, sentences: Any) -> Corpus:
-    """The sentences given, or those that ship and suit the model."""
+def _require_options(out: object, workers: object, seed: object) -> None:
+    """Raises InputError for a folder, workers or a seed that are none."""
+    require_at_least(0, seed, "seed", doing="Surveying words", usual=0)
+    if out is not None and not isinstance(out, str | os.PathLike):
+        raise InputError(
+            f"Surveying words: got out = {out!r}, expected the folder that finished words are kept "
+            'in; give one such as "out", or leave it away.'
+        )
+    if not isinstance(workers, Workers):
+        raise InputError(
+            f"Surveying words: got workers = {workers!r}, expected Workers of "
+            'probe.evidence.workers; give Workers("dask", number=2), say, or leave it away to '
+            "measure in this process."
+        )
+
+
+@dataclass(frozen=True)
+class SurveyPlan:
+    """What a survey would measure: its words, how many sentences were left out while they were read
+    (`unread`, by reason), and about how long it takes in one thread (`seconds` of
+    processor time; NaN where no word can be measured)."""
+
+    words: tuple[WordPlan, ...]
+    unread: Mapping[str, int]
+    seconds: float
+
+
+def plan_survey(
+    model: ModelSource,
+    sentences: Any = None,
+    *,
+    controls: Sequence[str] | str | None = None,
+    seed: int = 0,
+) -> SurveyPlan:
+    """What `survey` would measure of these sentences; one word in the middle by its number of
+    pairs is measured for the time.
+
+    Example:
+        >>> from probe.evidence.survey_run import plan_survey
+        >>> plan = plan_survey("tiny-senses", probe.lexicon.expand("bank"), controls=())
+        >>> [(word.word, word.pairs) for word in plan.words]
+        [('bank', 8)]
+    """
+    model, corpus = _model_and_corpus(model, sentences)
+    by_word = corpus.by_word()
+    plans = [plan_word(model, rows, seed=seed) for rows in by_word.values()]
+    measured = sorted((plan for plan in plans if plan.pairs), key=lambda plan: plan.pairs)
+    seconds = math.nan
+    if measured:
+        middle = by_word[measured[len(measured) // 2].word]
+        seconds = len(measured) * _seconds(model, middle, _nouns(corpus, controls), seed)
+    return SurveyPlan(tuple(plans), Counter(item.reason for item in corpus.left_out), seconds)
+
+
+def _seconds(
+    model: Model, sentences: Sequence[Sentence], nouns: tuple[str, ...] | None, seed: int
+) -> float:
+    """Processor time that one word takes: its record, and sets of heads halfway up in it."""
+    layers = max(1, model.config.n_layers // 2)
+    order = [(layer, 0) for layer in range(layers)]
+    threads = torch.get_num_threads()
+    started = thread_time()
+    try:
+        in_one_thread(partial(measure_word, controls=nouns, seed=seed), model, sentences)
+        in_one_thread(partial(measure_sets, depth=layers, seed=seed), model, sentences, order)
+    finally:
+        torch.set_num_threads(threads)
+    return thread_time() - started
+
+
+def _model_and_corpus(model: ModelSource, sentences: Any) -> tuple[Model, Corpus]:
+    """The model, which can be surveyed, and the sentences given, or those that ship and suit it."""
+    model = load(model)
+    require_single(model.config.architecture, "a survey")
+    require_heads(model.config, "a survey", "study its words one by one, with report or study")
     if sentences is not None:
-        return as_corpus(sentences)
+        return model, as_corpus(sentences)
     words = lexicon.words() if model.origin.kind == "embedded" else lexicon.natural_words()
-    return join([sentences_of(word, None, model) for word in words])
+    return model, join([sentences_of(word, None, model) for word in words])
+
+
+def _nouns(corpus: Corpus, controls: Sequence[str] | str | None) -> tuple[str, ...] | None:
+    """The nouns of one meaning that may take the words' place, as in `survey`: those that ship
+    (None) only where the sentences are English."""
+    nouns = as_nouns(controls)
+    if nouns is None and not lexicon.is_english([row.text for row in corpus.sentences]):
+        return ()
+    return nouns
 
 
 def _readable(model: Model, by_word: Mapping[str, Sequence[Sentence]]) -> list[str]:

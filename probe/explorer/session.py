@@ -22,7 +22,7 @@ from probe.model.decomposition import average, decompose_resid, residual_stream
 from probe.model.load import read_weights
 from probe.model.model import Model, require_heads
 from probe.model.records import Trace
-from probe.model.tokens import tokenize, visible_token
+from probe.model.tokens import require_text, tokenize, visible_token
 from probe.model.trace import target_states, trace
 from probe.pages import walk_sentences
 from probe.patching import positions
@@ -133,6 +133,7 @@ class Explorer:
         return SessionState(question, word, second)
 
     def _check_text(self, text: str) -> None:
+        require_text(text)
         if "\x00" in text:
             raise InputError(
                 "Reading the text: it holds a NUL character, which no tokenizer reads; take it out."

@@ -124,7 +124,7 @@ class Certificate:
         return self
 
 
-def certify(model: ModelSource, texts: Sequence[str] = DEFAULT_TEXTS) -> Certificate:
+def certify(model: ModelSource, texts: Sequence[str] | str = DEFAULT_TEXTS) -> Certificate:
     """The hooked model against the from-scratch forward; the worst error per layer and quantity of
     all texts counts.
 
@@ -143,6 +143,13 @@ def certify(model: ModelSource, texts: Sequence[str] = DEFAULT_TEXTS) -> Certifi
             f"Checking {model.name} against its weights: it is {model.origin.hooked}, and what "
             "hooks do does not follow from weights; load it without hooks, or ask probe.patch or "
             "probe.study, which need no certificate then."
+        )
+    if isinstance(texts, str):
+        texts = [texts]
+    if not isinstance(texts, Sequence) or not texts:
+        raise InputError(
+            f"Checking {model.name} against its weights: got texts = {texts!r}, expected at least "
+            "one text; give some, or leave it away for two short ones."
         )
     return _certificate(model, texts, [(text, text) for text in texts])
 

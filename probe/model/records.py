@@ -16,7 +16,7 @@ from torch.nn import functional
 from probe.display import Displayed
 from probe.errors import InputError, UnsupportedModel
 from probe.model import attention, forward
-from probe.model.tokens import Tokens, position
+from probe.model.tokens import Tokens, position, whole_number
 from probe.model.weights import Block, Weights
 
 if TYPE_CHECKING:
@@ -132,9 +132,9 @@ class AttentionTrace:
         n = len(self.tokens)
         bounds = (("layer", layer, 0, layers), ("head", head, 0, heads), ("at", pos, -n, n))
         for name, number, lowest, size in bounds:
-            if not lowest <= number < size:
+            if whole_number(number) is None or not lowest <= number < size:
                 raise InputError(
-                    f"Taking ΔE out of a {self.kind}: {name} is {number}, expected {lowest} to "
+                    f"Taking ΔE out of a {self.kind}: {name} is {number!r}, expected {lowest} to "
                     f"{size - 1}; choose one of these."
                 )
         return pos

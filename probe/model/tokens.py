@@ -83,7 +83,7 @@ def tokenize(model: ModelSource, text: str) -> Tokens:
         ('<|endoftext|>', 'a', ' loan', ' from', ' the', ' bank')
     """
     model = load(model)
-    _require_text(text)
+    require_text(text)
     config = model.config
     tokenizer = model.tokenizer
     encoded = tokenizer(
@@ -119,7 +119,7 @@ def tokenize(model: ModelSource, text: str) -> Tokens:
     )
 
 
-def _require_text(text: object) -> None:
+def require_text(text: object) -> None:
     """InputError for anything but a text with a word in it that can be written as UTF-8."""
     if not isinstance(text, str):
         raise InputError(
@@ -253,6 +253,17 @@ def whole_number(value: object) -> int | None:
         return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
+
+
+def require_at_least(least: int, value: object, name: str, *, doing: str, usual: object) -> None:
+    """Raises InputError for an option `name` that is no whole number from `least` on; `usual` is
+    what it is when it is not given."""
+    number = whole_number(value)
+    if number is None or number < least:
+        raise InputError(
+            f"{doing}: got {name} = {value!r}, expected a whole number from {least} on; leave it "
+            f"away for {usual}."
+        )
 
 
 def text_position(tokens: Tokens, at: int | str) -> int:

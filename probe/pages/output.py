@@ -15,9 +15,11 @@ import base64
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from html import unescape
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -66,6 +68,8 @@ REPORT = "ambiguity.html"
 WALK = "walk.html"
 SURVEY = "survey.html"
 PAGES = (REPORT, WALK, SURVEY)
+EVALUATION = "evaluation_words.csv"
+_CODE = re.compile("<code>(probe .*?)</code>")
 
 
 def environment(*folders: str | Path) -> Environment:
@@ -228,6 +232,25 @@ def _write_parts(parts: Iterable[pd.DataFrame], opened: BinaryIO) -> None:
         writer.write_table(table)
     if writer is not None:
         writer.close()
+
+
+def to_be_replaced(out: str | os.PathLike[str], file: str, command: str) -> str:
+    """What `command` replaces by writing this file of a result into `out`, in a sentence; empty
+    where the file is not there, or the same command made it."""
+    path = Path(out) / file
+    if not path.is_file():
+        return ""
+    try:
+        made = json.loads((Path(out) / "manifest.json").read_bytes())
+        before = made["command"] if file in made["files"] else ""
+    except (OSError, ValueError, KeyError, TypeError):  # no manifest, or not one of ours
+        before = ""
+    # The manifest is of what was written last; a page says itself what made it.
+    shown = _CODE.findall(path.read_text("utf-8", "replace"))
+    if command in (before, *map(unescape, shown)):
+        return ""
+    earlier = f"the one of `{before}`" if before else "an earlier one"
+    return f"{path} replaces {earlier}; another folder (--out) keeps both."
 
 
 def made_by(result: "Study | Survey | Walk", command: str) -> dict[str, Any]:

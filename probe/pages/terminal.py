@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -23,6 +24,7 @@ REASONS = 5  # why sentences were left out, that are listed one by one
 if TYPE_CHECKING:
     from probe.evidence.cost import SensePairSize, StudyCost
     from probe.evidence.evaluation import Evaluation
+    from probe.evidence.survey_run import SurveyPlan
     from probe.evidence.word import Gates
     from probe.model.check import Certificate
     from probe.model.parameters import Count
@@ -251,6 +253,34 @@ def sentences_suffice(cost: "StudyCost") -> list[str]:
         for word, reason, number in cost.left_out
     ]
     return lines
+
+
+def survey_suffices(plan: "SurveyPlan", workers: int) -> list[str]:
+    """What the sentences of a survey are enough for, and minutes; then which words are not
+    measured, and what is left out of the others, a line a reason."""
+    from probe.stats.numbers import counted, listed
+
+    measured = [word for word in plan.words if word.pairs]
+    sentences = sum(word.sentences for word in measured)
+    pairs = sum(word.pairs for word in measured)
+    first = f"{len(measured)} of {counted(len(plan.words), 'word')} can be measured"
+    if len(measured) < 2:
+        first += "; give at least two words with two sentences of each of two senses."
+    else:
+        minutes = max(1, round(plan.seconds / workers / MINUTE))
+        first += (
+            f", on {counted(sentences, 'sentence')}; heads are swapped in {counted(pairs, 'pair')} "
+            f"of them, about {minutes} min on this machine with {counted(workers, 'worker')}."
+        )
+    reasons = Counter(plan.unread)
+    without: dict[str, list[str]] = {}
+    for word in plan.words:
+        if word.reason:
+            without.setdefault(word.reason, []).append(word.word)
+        reasons.update({name: number for name, number in word.left_out.items() if not word.reason})
+    lines = [first]
+    lines += [f"not measured: {listed(words)}: {reason}." for reason, words in without.items()]
+    return lines + [f"{number} left out: {reason}." for reason, number in reasons.most_common()]
 
 
 def _without_cues(word: str, inferred: Sequence[tuple[str, str]]) -> str:

@@ -176,8 +176,10 @@ def as_corpus(given: Any, words: Sequence[str] | str | None = None) -> Corpus:
     """
     if isinstance(given, Corpus):
         return given
-    names = (words,) if isinstance(words, str) else tuple(words or ())
-    return _read(given, names[0] if len(names) == 1 else None)
+    if isinstance(words, str):
+        return _read(given, words)
+    one = isinstance(words, Sequence) and len(words) == 1
+    return _read(given, words[0] if words and one else None)
 
 
 def _read(given: Any, word: str | None, *, only: str | None = None) -> Corpus:

@@ -276,10 +276,11 @@ def late_cue(word: WordInText) -> str | None:
 
 
 def require_word(word: str | None, whose: str, example: str) -> None:
-    """Raises InputError for a word that is given and empty."""
-    if word is not None and not word.strip():
+    """Raises InputError for a word that is given and is none."""
+    if word is not None and not (isinstance(word, str) and word.strip()):
+        got = "an empty one" if isinstance(word, str) else repr(word)
         raise InputError(
-            f"Choosing a word to follow: got an empty one, expected a word of the {whose}; give "
+            f"Choosing a word to follow: got {got}, expected a word of the {whose}; give "
             f"--word {example}, say."
         )
 

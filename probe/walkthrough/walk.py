@@ -8,6 +8,7 @@ it, with nothing downstream answering. It is a place to look; that a head carrie
 swap shows (`probe.cross.swap_heads`, `probe.study`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -20,7 +21,7 @@ from probe.model.check import Certificate, certify, certify_pair
 from probe.model.load import ModelSource, load
 from probe.model.model import Model, require_heads
 from probe.model.parameters import Count, count_tensors
-from probe.model.tokens import Tokens, target_tokens
+from probe.model.tokens import Tokens, require_text, target_tokens, whole_number
 from probe.model.trace import trace
 from probe.patching import cross
 from probe.provenance import Origin, content_key
@@ -212,6 +213,7 @@ def walk(
     model = load(model)
     require_heads(model.config, "a walk", "read its tensors with trace, and its heads with report")
     check_texts(model, text, target, beside, against)
+    check_pair(head)
     if target is None:
         scene, choice, certificate = _text_scene(
             model, text, word, head, second_text=against or beside, contrast=against is not None
@@ -251,9 +253,12 @@ def walk(
 def check_texts(
     model: Model, text: str, target: str | None, beside: str | None, against: str | None
 ) -> None:
-    """Raises InputError for a target without a decoder, a decoder without a target, another text
-    where none is compared, two of them, and the same text twice.
+    """Raises InputError for what is no text, a target without a decoder, a decoder without a
+    target, another text where none is compared, two of them, and the same text twice.
     """
+    for given in (text, target, beside, against):
+        if given is not None:
+            require_text(given)
     is_encoder_decoder = model.config.start_token is not None
     if is_encoder_decoder and target is None:
         problem = "it is an encoder-decoder; give the translation so far with --target"
@@ -290,21 +295,30 @@ def check_length(model: Model, n_tokens: int) -> None:
         )
 
 
+def check_pair(head: object) -> None:
+    """Raises InputError for a head that is not (layer, head)."""
+    if not isinstance(head, Sequence) or len(head) != 2:
+        raise InputError(
+            f"Following a head: got head = {head!r}, expected its layer and its number; give "
+            "(4, 1), say, or (4, None) for one of layer 4."
+        )
+
+
 def check_head(model: Model, layer: int | None, head: int | None) -> None:
     """Raises InputError for a layer or head that the model (its decoder, if it has one) lacks, and
     for a head without its layer.
     """
     n_layers = model.config.n_decoder_layers or model.config.n_layers
     n_heads = model.config.n_heads
-    if layer is not None and not 0 <= layer < n_layers:
+    if layer is not None and (whole_number(layer) is None or not 0 <= layer < n_layers):
         raise InputError(
-            f"Following layer {layer} of {model.name}: it has {n_layers} layers; give --layer from "
-            f"0 to {n_layers - 1}."
+            f"Following layer {layer!r} of {model.name}: it has {n_layers} layers; give --layer "
+            f"from 0 to {n_layers - 1}."
         )
-    if head is not None and not 0 <= head < n_heads:
+    if head is not None and (whole_number(head) is None or not 0 <= head < n_heads):
         raise InputError(
-            f"Following head {head} of {model.name}: it has {n_heads} heads per layer; give --head "
-            f"from 0 to {n_heads - 1}."
+            f"Following head {head!r} of {model.name}: it has {n_heads} heads per layer; give "
+            f"--head from 0 to {n_heads - 1}."
         )
     if head is not None and layer is None:
         raise InputError(

@@ -195,7 +195,7 @@ QUICK = {"permutations": 99, "max_pairs": 16}
 
 def studied(kind="specific", sentences=SENTENCES, **options):
     model = model_of(Circuit(HEADS[kind], ("",) * len(HEADS[kind])), 0)
-    return probe.study(model, corpus=corpus_of(sentences), **QUICK | options)
+    return probe.study(model, sentences=corpus_of(sentences), **QUICK | options)
 
 
 def at_specific(study):
@@ -213,7 +213,7 @@ def test_nouns_that_none_can_take_the_words_place_are_refused_before_the_work():
     with pytest.raises(InputError) as refused:
         probe.study(
             model,
-            corpus=corpus_of(SENTENCES),
+            sentences=corpus_of(SENTENCES),
             controls=nouns,
             planned=lambda cost: pytest.fail("it had begun"),
         )
@@ -330,7 +330,7 @@ def test_what_an_untrained_model_tells_apart_is_no_nuisance_where_the_word_alone
             for name in ("start", "end", "cue_start", "cue_end")
         }
         sentences.append(replace(row, text=front + row.text, **spans))
-    study = probe.study(model, corpus=corpus_of(sentences), permutations=199)
+    study = probe.study(model, sentences=corpus_of(sentences), permutations=199)
     row = study.words.iloc[0]
     head = study.heads.set_index(["layer", "head"]).loc[circuit.places[0]]
     assert row["untrained_p"] < 0.01 and row["nouns"] >= 19
@@ -424,7 +424,7 @@ def test_an_edge_into_a_head_for_any_noun_is_told_from_one_into_a_head_for_the_w
     """Both heads move half of the gap; into the general one goes all of a noun's own gap."""
     model = model_of(Circuit(HEADS["both"], ("",) * len(HEADS["both"])), 0)
     study = probe.study(
-        model, WORD, corpus=corpus_of(SENTENCES), permutations=199, max_pairs=OPTIONS.max_pairs
+        model, WORD, sentences=corpus_of(SENTENCES), permutations=199, max_pairs=OPTIONS.max_pairs
     )
     edges = study.edges[study.edges["channel"] == "value"].set_index(
         ["receiver_layer", "receiver_head"]

@@ -60,7 +60,7 @@ def test_more_words_and_more_sentences_cost_more(model, of_bank):
 def test_what_will_be_left_out_is_said_beforehand(model):
     late = [{"sense": sense, "text": f"The bank {sense}"} for sense in ("river", "money")]
     given = [{"sense": row.sense, "text": row.text} for row in expand("bank").sentences]
-    lines = sentences_suffice(plan(model, ["bank"], corpus=[*given, *late]))
+    lines = sentences_suffice(plan(model, ["bank"], sentences=[*given, *late]))
     assert lines[-1].startswith(
         "bank: 2 sentences left out: identical to a sentence of another sense up to the word"
     )
@@ -82,7 +82,7 @@ def unmarked(*, paired: bool) -> list[dict[str, str]]:
 
 
 def test_sentences_without_pairs_are_not_called_pairs(model):
-    first, cues = sentences_suffice(plan(model, ["bank"], corpus=unmarked(paired=False)))
+    first, cues = sentences_suffice(plan(model, ["bank"], sentences=unmarked(paired=False)))
     assert first == (
         "bank, river / money: 12 and 12 sentences without pairs, so 12 pairs are drawn at random; "
         "exploratory; for a firmer answer give 50 sentences per sense."
@@ -95,7 +95,7 @@ def test_sentences_without_pairs_are_not_called_pairs(model):
 
 
 def test_the_cues_that_pairs_differ_in_are_shown(model):
-    first, cues = sentences_suffice(plan(model, ["bank"], corpus=unmarked(paired=True)))
+    first, cues = sentences_suffice(plan(model, ["bank"], sentences=unmarked(paired=True)))
     assert first.startswith("bank, river / money: 12 and 12 sentences in 12 pairs with ")
     assert cues == (
         "bank: no cue is marked, so what the sentences of a pair differ in is taken for their "
@@ -352,5 +352,5 @@ def test_sentences_are_held_out_once_on_the_way_of_a_study(model, monkeypatch):
     for module in (material, word):
         monkeypatch.setattr(module, "cross_fit", counting_cross_fit)
     rows = [{"sense": row.sense, "text": row.text} for row in expand("bank").sentences[::4]]
-    study(model, "bank", corpus=rows, permutations=99, max_pairs=4)
+    study(model, "bank", sentences=rows, permutations=99, max_pairs=4)
     assert splits == [(("river", "money"), ("seed",))]

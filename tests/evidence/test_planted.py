@@ -203,7 +203,7 @@ def test_known_continuations_tell_what_is_read_from_what_is_only_written(kind, s
 def test_continuations_of_the_other_sense_are_no_gap_and_the_page_says_so(monkeypatch):
     model, _ = planted_model("decoy", 0)
     follow(monkeypatch, model, turned=True)
-    frames = probe.study(model, corpus=corpus_of(GRID), permutations=PERMUTATIONS).frames
+    frames = probe.study(model, sentences=corpus_of(GRID), permutations=PERMUTATIONS).frames
     assert frames["words"]["ranked"].all() and frames["words"]["continuation_p"].item() > 0.9
     assert frames["heads"]["p_continuation"].isna().all()
     said = page_text.card_evidence(frames, WORD)
@@ -289,7 +289,7 @@ def test_a_suppressor_takes_back_its_part_of_what_the_first_head_wrote(kind, bac
 def test_what_is_credited_is_told(kind, said):
     sentences = corpus_of(GIVEN.get(kind, GRID))
     frames = probe.study(
-        planted_model(kind, 0)[0], corpus=sentences, permutations=PERMUTATIONS
+        planted_model(kind, 0)[0], sentences=sentences, permutations=PERMUTATIONS
     ).frames
     assert said in page_text.sentence(frames, WORD)
 
@@ -357,7 +357,7 @@ THIRD = "hair"
 def frames_of(model, sentences, seed):
     corpus = corpus_of(sentences)
     return probe.study(
-        model, corpus=corpus, seed=seed, max_pairs=60, permutations=PERMUTATIONS
+        model, sentences=corpus, seed=seed, max_pairs=60, permutations=PERMUTATIONS
     ).frames
 
 

@@ -55,14 +55,14 @@ def given(word):
 @pytest.fixture(scope="module")
 def study():
     return probe.study(
-        model(), corpus=[*given("bank"), *given("mole")], permutations=199, max_pairs=12
+        model(), sentences=[*given("bank"), *given("mole")], permutations=199, max_pairs=12
     )
 
 
 @cache
 def quick(seed):
     """A study of bank with few permutations and pairs."""
-    return probe.study(model(), corpus=given("bank"), seed=seed, **QUICK)
+    return probe.study(model(), sentences=given("bank"), seed=seed, **QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,7 @@ def test_an_untrained_model_has_no_gap_and_nothing_is_ranked():
 
 def test_sentences_without_frames_pairs_or_cues_are_studied_with_drawn_donors():
     bare = corpus_of("bank", frame=None, pair=None, cue_start=None, cue_end=None, distance=None)
-    study = probe.study(model(), corpus=bare, permutations=199)
+    study = probe.study(model(), sentences=bare, permutations=199)
     assert study.words["pair_design"].item() == "donors drawn at random"
     assert study.words["split_design"].item() == "5 folds by sentence"
     assert study.heads["attention_cue"].isna().all()
@@ -226,7 +226,7 @@ def test_sentences_of_ones_own_may_be_a_path_or_a_table(tmp_path):
     pd.DataFrame(rows).to_csv(tmp_path / "mine.csv", sep=";", index=False)
     few = QUICK | {"max_pairs": 4}
     first, other = [
-        probe.study(model(), "bank", corpus=corpus, **few)
+        probe.study(model(), "bank", sentences=corpus, **few)
         for corpus in (tmp_path / "mine.csv", rows)
     ]
     assert first.options["sentences"] == "mine.csv" and len(first.sentences) == len(rows)
@@ -270,7 +270,7 @@ def test_what_cannot_be_studied_is_refused_before_the_work():
 
     unknown = "Looking for sentences with 'wug': there are none; known words are apple, bank, bark,"
     assert refused("wug").startswith(unknown)
-    own = "give one of these, or your own sentences (corpus=, on the command line --sentences)."
+    own = "give one of these, or your own sentences (sentences=, on the command line --sentences)."
     assert refused("wug").endswith(own)
     few = (
         "Studying words: got permutations = 5, expected at least 99, so that a p of .01 can be "

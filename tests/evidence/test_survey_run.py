@@ -161,10 +161,10 @@ def test_sentences_of_another_language_get_no_english_nouns(tiny):
 
 
 def test_what_ships_is_surveyed_by_default(tiny, monkeypatch):
-    corpus = survey_run._corpus(tiny, None)
+    _, corpus = survey_run._model_and_corpus(tiny, None)
     assert {row.word for row in corpus.sentences} == set(WORDS)
     outside = replace(tiny, origin=replace(tiny.origin, kind="folder"))
-    natural = survey_run._corpus(outside, None)
+    _, natural = survey_run._model_and_corpus(outside, None)
     assert {row.word for row in natural.sentences} == set(probe.lexicon.natural_words())
     assert (
         natural.source == "sentences in natural English composed for probe"
@@ -215,6 +215,50 @@ def test_who_cannot_measure_is_refused_in_a_sentence(tiny, tmp_path, monkeypatch
 def test_too_few_words_are_refused_with_the_reason(tiny):
     with pytest.raises(InputError, match="words are its sample"):
         probe.survey(tiny, some_of(WORDS[0]))
+
+
+def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_path):
+    few = {
+        "bat": ["animal;The furry bat slept", "club;The wooden bat broke"],
+        "mole": ["spy;The agent was a mole"],
+    }
+    lines = [f"{word};{row}" for word, rows in few.items() for row in rows]
+    for row in [row for row in SENTENCES if row.word in WORDS[:2]]:
+        lines.append(f"{row.word};{row.sense};{row.text}")
+    file = tmp_path / "words.csv"
+    file.write_text("\n".join(["word;sense;text", *lines, lines[-1]]), encoding="utf-8")
+    given = ["--sentences", file, "--out", tmp_path / "out", "--controls", "none"]
+    code, out, err = run("survey", *given, "--dry-run")
+    lines = out.splitlines()
+    assert (code, err) == (0, "") and not (tmp_path / "out").exists()
+    survey = probe.survey("tiny-senses", file, controls=())
+    words = survey.frames["survey_words"].query("pairs > 0")
+    assert list(words["word"]) == list(WORDS[:2])
+    assert lines[0] == (
+        f"2 of 4 words can be measured, on {words['sentences'].sum()} sentences; heads are swapped "
+        f"in {words['pairs'].sum()} pairs of them, about 1 min on this machine with 1 worker."
+    )
+    assert lines[1] == (
+        "not measured: bat and mole: no two of its senses have two sentences each with cue words "
+        "that can be kept apart."
+    )
+    left_out = survey.frames["survey_left_out"].query("word not in ('bat', 'mole')")
+    counts = left_out.groupby("reason")["count"].sum()
+    assert set(lines[2:]) == {f"{count} left out: {reason}." for reason, count in counts.items()}
+
+    code, out, _ = run("survey", *given[:1], tmp_path / "one.csv", "--dry-run")
+    assert code == 2
+    (tmp_path / "one.csv").write_text(
+        "word;sense;text\nbat;animal;The furry bat slept\n", encoding="utf-8"
+    )
+    code, out, _ = run("survey", *given[:1], tmp_path / "one.csv", "--dry-run")
+    assert (code, out.splitlines()) == (
+        0,
+        [
+            "0 of 1 word can be measured; give at least two words with two sentences of each of two senses.",
+            "not measured: bat: no two of its senses have two sentences each with cue words that can be kept apart.",
+        ],
+    )
 
 
 def test_the_command_surveys_files_with_several_models_and_says_what_it_found(run, tmp_path):

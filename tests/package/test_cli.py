@@ -168,28 +168,38 @@ def test_the_words_of_ones_own_need_a_sense_and_a_text(run, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    "given, made",
+    "words, options, made",
     [
-        ({}, "probe report bank mole --model small --seed 3"),
-        ({"permutations": 99}, "probe report bank mole --model small --permutations 99 --seed 3"),
-        ({"words": ["A b"]}, "probe report 'A b' --model small --seed 3"),
-        ({"dtype": "float64"}, "probe report bank mole --model small --seed 3 --dtype float64"),
-        ({"device": "cuda"}, "probe report bank mole --model small --seed 3 --device cuda"),
+        (["bank", "mole"], {"seed": 3}, "probe report bank mole --model small --seed 3"),
+        (["A b"], {"permutations": 99}, "probe report 'A b' --model small --permutations 99"),
+        (["bank"], {"controls": "fence,door"}, "probe report bank --model small --controls fence,door"),
+        (["bank"], {"dtype": "float64", "seed": None}, "probe report bank --model small --dtype float64"),
     ],
-)
-def test_the_command_of_a_page_spells_out_what_made_it(given, made):
-    usual = {
-        "words": ["bank", "mole"],
-        "seed": 3,
-        "permutations": 1000,
-        "device": "cpu",
-        "dtype": "float32",
-    }
-    options = usual | given
-    assert cli._command("some/folder/small", None, None, options) == made
-    own = cli._command("small", "some/folder/other", Path("some/folder/own.jsonl"), options)
-    assert " --sentences own.jsonl --beside other " in own and "folder" not in own
-    assert " --beside '' " in cli._command("tiny-senses", None, None, options)
+)  # fmt: skip
+def test_the_command_of_a_page_spells_out_what_made_it(words, options, made):
+    assert cli._command(words, "some/folder/small", None, None, **options) == made
+    own = Path("some/folder/own.jsonl")
+    own = cli._command(words, "small", "some/folder/other", own, **options)
+    assert " --sentences own.jsonl --beside other" in own and "folder" not in own
+    assert " --beside ''" in cli._command(words, "tiny-senses", None, None, **options)
+
+
+def test_what_another_command_made_is_named_before_it_is_replaced(run, tmp_path):
+    first = ("walk", "The river bank", "--out", "out")
+    made = (
+        "probe walk 'The river bank' --word bank --beside 'Make a deposit at the bank' "
+        "--model tiny-senses --layer 0 --head 0"
+    )
+    assert run(*first)[2] == ""
+    assert run(*first)[2] == ""  # the same page again
+    second = ("walk", "The money bank", "--out", "out")
+    said = "probe: out/walk.html replaces {}; another folder (--out) keeps both.\n"
+    assert run(*second) == (0, "out/walk.html\n", said.format(f"the one of `{made}`"))
+    manifest = tmp_path / "out" / "manifest.json"
+    manifest.write_text("{")
+    assert run(*second)[2] == ""  # the page itself says what made it
+    manifest.write_text("[]")
+    assert run(*first)[2] == said.format("an earlier one")
 
 
 @pytest.mark.parametrize(

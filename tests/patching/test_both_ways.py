@@ -43,7 +43,7 @@ SENTENCES = [  # frames with the cue behind the word are not those with the cue 
 def test_the_planted_head_is_first_and_the_only_resolver(seed):
     model, place = resolver_encoder(seed)
     options = {"seed": seed, "max_pairs": 48, "permutations": PERMUTATIONS}
-    found = probe.study(model, corpus=corpus_of(SENTENCES), **options)
+    found = probe.study(model, sentences=corpus_of(SENTENCES), **options)
     assert (
         found.words["ranked"].all()
         and found.left_out["reason"].str.contains("cue comes after").sum() == 0
@@ -72,7 +72,7 @@ def test_a_decoy_separates_and_does_nothing(seed, tmp_path):
     even = {"sense": 0.5, "accent": 0.5}
     heads = [resolver(*one, takes=even), resolver(*two, takes=even, gives="decoy", size=0.03)]
     model = probe.load(make_handmade_encoder(tmp_path / "decoy", heads, seed=seed))
-    found = probe.study(model, corpus=corpus_of(SENTENCES), seed=seed, permutations=PERMUTATIONS)
+    found = probe.study(model, sentences=corpus_of(SENTENCES), seed=seed, permutations=PERMUTATIONS)
     table = found.heads.set_index(["layer", "head"])
     assert table.loc[one, "verdict"] == "resolver" and table.loc[two, "verdict"] == "separates"
     assert table.loc[two, "auroc"] == 1 == table.loc[one, "auroc"]

@@ -1,0 +1,115 @@
+"""Values of another type than an option takes: one sentence with what was got, what is expected and
+what to give instead."""
+
+import re
+
+import pytest
+
+import probe
+from probe.errors import InputError
+
+A = "The river near the bank"
+B = "The money near the bank"
+SENTENCES = [{"sense": "river", "text": A}, {"sense": "money", "text": B}]
+NOUNS = "Choosing nouns of one meaning: got controls = {}, expected nouns; give "
+SEED = "{}: got seed = {}, expected a whole number from 0 on; leave it away for 0."
+
+
+@pytest.fixture(scope="module")
+def model():
+    return probe.load("tiny-senses")
+
+
+def ways():
+    """What is done with a model, and how the sentence begins that refuses it."""
+    yield "study words", lambda m: probe.study(m, 5), "Choosing words: got 5, expected a word or"
+    yield (
+        "study words of sentences",
+        lambda m: probe.study(m, 5, sentences=[row | {"word": "bank"} for row in SENTENCES]),
+        "Choosing words: got 5, expected a word or a list of some; give ['bank'], say",
+    )
+    for given in (5, [5]):
+        yield (
+            f"controls {given}",
+            lambda m, g=given: probe.study(m, controls=g),
+            NOUNS.format(given),
+        )
+    yield "survey controls", lambda m: probe.survey(m, controls=5), NOUNS.format(5)
+    yield "study seed", lambda m: probe.study(m, seed="a"), SEED.format("Studying words", "'a'")
+    yield "survey seed", lambda m: probe.survey(m, seed=-1), SEED.format("Surveying words", -1)
+    yield (
+        "evaluate seed",
+        lambda m: probe.evaluate(m, SENTENCES, "bank", seed=0.5),
+        SEED.format("Evaluating sentences", 0.5),
+    )
+    yield (
+        "survey out",
+        lambda m: probe.survey(m, out=5),
+        "Surveying words: got out = 5, expected the folder that finished words are kept in; give",
+    )
+    yield (
+        "survey workers",
+        lambda m: probe.survey(m, workers="dask"),
+        "Surveying words: got workers = 'dask', expected Workers of probe.evidence.workers; give",
+    )
+    yield (
+        "layer of a head",
+        lambda m: probe.trace(m, A).delta_e(layer="a", head=0, at="bank"),
+        "Taking ΔE out of a trace: layer is 'a', expected 0 to 3; choose one of these.",
+    )
+    for name in ("beside", "against"):
+        yield (
+            f"walk {name}",
+            lambda m, n=name: probe.walk(m, A, **{n: 5}),
+            "Reading the text: got int, expected one text as str; give one at a time",
+        )
+    yield (
+        "walk word",
+        lambda m: probe.walk(m, A, word=5),
+        "Choosing a word to follow: got 5, expected a word of the text; give --word bank, say.",
+    )
+    yield (
+        "walk head",
+        lambda m: probe.walk(m, A, head=5),
+        "Following a head: got head = 5, expected its layer and its number; give (4, 1), say, or",
+    )
+    yield (
+        "walk layer",
+        lambda m: probe.walk(m, A, head=(1.5, 0)),
+        "Following layer 1.5 of tiny-senses: it has 4 layers; give --layer from 0 to 3.",
+    )
+    for given in (5, []):
+        yield (
+            f"certify {given}",
+            lambda m, g=given: probe.certify(m, g),
+            f"Checking tiny-senses against its weights: got texts = {given}, expected at least one",
+        )
+    yield (
+        "explore",
+        lambda m: probe.explore(m, 5),
+        "Reading the text: got int, expected one text as str; give one at a time",
+    )
+
+
+@pytest.mark.parametrize("do, said", [pytest.param(do, said, id=name) for name, do, said in ways()])
+def test_another_type_is_refused_in_one_sentence(model, do, said):
+    with pytest.raises(InputError, match=f"^{re.escape(said)}") as refused:
+        do(model)
+    assert str(refused.value).endswith(".") and "\n" not in str(refused.value)
+
+
+def test_a_single_text_and_a_single_noun_are_lists_of_one(model):
+    assert probe.certify(model, A).rows == probe.certify(model, [A]).rows
+    quick = {"permutations": 99, "max_pairs": 2}
+    one, many = (
+        probe.study(model, "bank", controls=given, **quick) for given in ("fence", ["fence"])
+    )
+    assert one.options == many.options and one.options["controls"] == ("fence",)
+
+
+def test_the_sentences_of_a_study_may_still_be_called_a_corpus(model):
+    with (
+        pytest.warns(DeprecationWarning, match=r"^study\(corpus=...\) is study\(sentences=...\)"),
+        pytest.raises(InputError, match="^Choosing words: got 5"),
+    ):
+        probe.study(model, 5, corpus=[row | {"word": "bank"} for row in SENTENCES])

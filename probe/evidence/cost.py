@@ -53,7 +53,8 @@ class SensePairSize:
     """How many sentences a word has of each of two senses, in how many pairs with how many pairs of
     cue words, and the smallest p that a test on them can give.
 
-    `aligned`: whether the file pairs them; else pairs are drawn at random.
+    `aligned`: whether the file pairs them; else pairs are drawn at random · `without_cue`: of the
+    sentences, how many mark no cue and show none in their pair.
     """
 
     word: str
@@ -63,6 +64,7 @@ class SensePairSize:
     cue_words: int
     smallest_p: float
     aligned: bool = True
+    without_cue: int = 0
 
 
 @dataclass(frozen=True)
@@ -141,9 +143,9 @@ def cost_of(
         extra=_extra_memory(model, materials, second, options),
         seconds=_seconds(model, longest, forwards, swaps + usually_traced),
         sizes=tuple(
-            _size(word, senses, split, options.permutations)
-            for word, by_senses in splits.items()
-            for senses, split in by_senses.items()
+            _size(material, senses, split, options.permutations)
+            for material in materials
+            for senses, split in splits[material.word].items()
         ),
         without_cues=tuple(material.word for material in without_cues),
         inferred_cues={
@@ -369,17 +371,20 @@ def _seconds_each(model: Model, material: Material) -> tuple[float, float]:
     return per_forward, per_swap
 
 
-def _size(word: str, senses: tuple[str, str], split: CrossFit, permutations: int) -> SensePairSize:
+def _size(
+    material: Material, senses: tuple[str, str], split: CrossFit, permutations: int
+) -> SensePairSize:
     of_first = sum(split.is_a)
     cue_words = len(set(split.units))
     return SensePairSize(
-        word=word,
+        word=material.word,
         senses=senses,
         sentences=(of_first, len(split.rows) - of_first),
         pairs=len(split.pairs),
         cue_words=cue_words,
         smallest_p=smallest_p(cue_words, draws=permutations),
         aligned=split.pair_design == ALIGNED,
+        without_cue=sum(material.sentences[row].cue is None for row in split.rows),
     )
 
 

@@ -15,7 +15,7 @@ from probe.evidence.columns import TABLES
 from probe.evidence.controls import FEWEST_NOUNS
 from probe.evidence.findings import MOVERS, Frames, HeadFinding, PairOfSenses, WordFindings
 from probe.pages.heads import head_facts
-from probe.stats.numbers import decimal, p_value, percent
+from probe.stats.numbers import decimal, distance_percent, p_value
 from probe.text.sentences import REPEATS
 
 PARTS = ("tested", "learned from", "neither")
@@ -67,8 +67,8 @@ def _pair_beside_nouns(finding: WordFindings, pair: PairOfSenses) -> Section:
         "word": finding.word,
         "pair": f"{pair.sense_a} / {pair.sense_b}" if several else "",
         "nouns": pair.nouns,
-        "share": percent(pair.general_share) if pair.nouns else "",
-        "largest": percent(pair.largest_share) if pair.nouns else "",
+        "share": distance_percent(pair.general_share) if pair.nouns else "",
+        "largest": distance_percent(pair.largest_share) if pair.nouns else "",
         "p": p_value(pair.ambiguity_p) if asked else "not asked",
         "passed": pair.ambiguous,
     }

@@ -47,6 +47,7 @@ from probe.provenance import (
 from probe.stats.numbers import (
     counted,
     decimal,
+    distance_percent,
     grouped,
     interval,
     listed,
@@ -132,6 +133,7 @@ def together(tokens: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]
 FILTERS = (
     counted,
     decimal,
+    distance_percent,
     grouped,
     interval,
     ordinal,

@@ -31,7 +31,7 @@ from probe.evidence.survey_summary import CLEAR, WORD_HEADS, WORDS, word_heads
 from probe.pages import checks, output
 from probe.pages.output import SURVEY
 from probe.stats import resampling
-from probe.stats.numbers import decimal, measured, p_value, percent
+from probe.stats.numbers import decimal, distance_percent, measured, p_value, percent
 from probe.stats.verdicts import GATE
 
 MOST_WORDS = 200  # in the picture of words and heads; the tables hold all
@@ -398,7 +398,9 @@ def _compared(findings: SurveyFindings) -> Section:
         "random": carried and percent(carried.random),
         "k": carried and carried.k,
         "read": percent(findings.depth / findings.layers),
-        "general": "" if pd.isna(findings.general_share) else percent(findings.general_share),
+        "general": ""
+        if pd.isna(findings.general_share)
+        else distance_percent(findings.general_share),
     }
 
 

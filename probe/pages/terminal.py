@@ -345,6 +345,7 @@ def likely(gates: "Gates") -> str:
 def _pair_suffices(size: "SensePairSize") -> str:
     """How many sentences, pairs and cue words two senses have, and what they are enough for."""
     from probe.evidence.tables import FEW, FEW_CUES
+    from probe.stats.numbers import counted
     from probe.stats.verdicts import LEVEL
 
     missing = []
@@ -363,6 +364,11 @@ def _pair_suffices(size: "SensePairSize") -> str:
     design = f"in {size.pairs} pairs with {size.cue_words} pairs of cue words"
     if not size.aligned:
         design = f"without pairs, so {size.pairs} pairs are drawn at random"
+    if 0 < size.without_cue < sum(size.sentences):
+        design += (
+            f" ({counted(size.without_cue, 'sentence')} without a cue: each, or its pair, counts "
+            "as a cue word of its own)"
+        )
     return f"{size.word}, {sense_a} / {sense_b}: {of_a} and {of_b} sentences {design}; {answer}."
 
 

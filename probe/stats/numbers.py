@@ -1,6 +1,8 @@
 """Numbers as text, in sentences, charts and tables: true minus signs, never −0, intervals in
 brackets."""
 
+import math
+
 NARROW = "\u202f"
 NARROW_INTERVAL = 3.0  # percentage points: a narrower interval is written with a decimal
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -14,6 +16,12 @@ def decimal(value: float, digits: int = 2) -> str:
 def percent(value: float, digits: int = 0) -> str:
     """A fraction as a percentage, whole by default: −3 %."""
     return f"{decimal(100 * value, digits)}{NARROW}%"
+
+
+def distance_percent(share: float) -> str:
+    """The ratio of two distances as a percentage, from that of their squares, with its sign: 50 %
+    of .25."""
+    return percent(math.copysign(math.sqrt(abs(share)), share))
 
 
 def interval(low: float, high: float, digits: int = 2) -> str:

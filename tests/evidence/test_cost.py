@@ -104,6 +104,19 @@ def test_the_cues_that_pairs_differ_in_are_shown(model):
     )
 
 
+def test_some_sentences_without_a_cue_are_counted(model):
+    rows = unmarked(paired=True)
+    for row in rows[4:]:
+        cue = next(cue for cues in CUES for cue in cues if cue in row["text"])
+        start = row["text"].index(cue)
+        row |= {"cue_start": start, "cue_end": start + len(cue)}
+    first, *_ = sentences_suffice(plan(model, ["bank"], sentences=rows))
+    assert first.startswith(
+        "bank, river / money: 12 and 12 sentences in 12 pairs with 6 pairs of cue words (4 "
+        "sentences without a cue: each, or its pair, counts as a cue word of its own); exploratory"
+    )
+
+
 START = "bank, river / money: the senses are apart at the word (p < .001)"
 TELLS = "even random weights tell them apart (p = .002)"
 ALIKE = "nouns of one meaning change as far in its place (p = .4)"

@@ -24,8 +24,8 @@ def test_two_resolvers_share_a_sentence_and_what_they_keep_together():
     assert said == (
         f"Two heads resolve “bank”: L0H2 moves it 41{N}% [36, 46] of the way between river and money and L1H0 18{N}% "
         f"[13, 23]. Together they keep 95{N}% [90, 98] of the gap, the best of 2 random sets of 2 heads from the same "
-        f"layers 30{N}%. The squared gap of 48 nouns of one meaning in its place is 25{N}% of its own in the mean and "
-        f"at most 64{N}% (“noun47” changes furthest): ambiguity gate, p = .02."
+        f"layers 30{N}%. 48 nouns of one meaning in its place change 50{N}% as far in the mean and "
+        f"80{N}% at most (“noun47”): ambiguity gate, p = .02."
     )
 
 

@@ -1297,8 +1297,8 @@ SENTENCES = [
     (
         answer,
         (
-            f"The squared gap of 48 nouns of one meaning in its place is 25{N}% of its own in the mean and at most 64{N}% "
-            "(“noun47” changes furthest): ambiguity gate, p = .02."
+            f"48 nouns of one meaning in its place change 50{N}% as far in the mean and 80{N}% at most (“noun47”): "
+            "ambiguity gate, p = .02."
         ),
         FRAMES,
         gate(3),

@@ -86,7 +86,10 @@ def run(
     if head or model.origin.hooks:
         return model.bridge(ids, attention_mask=mask)
     base = model.bridge.original_model.base_model
-    return base(ids, attention_mask=mask, use_cache=False).last_hidden_state
+    # Without a cache TransformerLens multiplies OLMo's patterns, which it holds in float32, with
+    # values in bfloat16, and fails.
+    use_cache = model.dtype is torch.bfloat16
+    return base(ids, attention_mask=mask, use_cache=use_cache).last_hidden_state
 
 
 def pad_rows(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:

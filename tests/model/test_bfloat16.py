@@ -109,6 +109,18 @@ def test_the_terms_of_a_logit_sum_to_it_within_the_roundings_of_all_blocks(kind:
     assert 0 < error < check.rounded_through(blocks) / 4
 
 
+@pytest.mark.parametrize("kind", each_family(*SINGLE))
+def test_a_batch_reads_what_a_single_text_does_in_bfloat16(kind: str) -> None:
+    model = family_model(kind, BF16)
+    texts = [tokenize(model, text) for text in (TEXT, f"Then {TEXT}")]
+    at = [tokens.positions_of("bank")[-1] for tokens in texts]
+    read = target_states(model, texts, at).resid[:, -1].double()
+    for tokens, pos, row in zip(texts, at, read, strict=True):
+        alone = probe.trace(model, tokens.text).resid_post[-1, pos].double()
+        blocks = check.rounded_through(model.config.n_layers)
+        assert (row - alone).abs().max() < blocks * alone.abs().max()
+
+
 def test_a_lost_term_of_a_logit_is_seen_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     model = family_model("gpt2", BF16)
     whole = logits.components_by_source

@@ -316,6 +316,23 @@ HYBRIDS |= {
         HIDDEN | GROUPED | EXPERTS | DELTA_RULE | {"shared_expert_intermediate_size": 12},
     ),
 }
+STATE_SPACE = {
+    "num_hidden_layers": 3,
+    "mamba_n_heads": 6,
+    "mamba_d_head": 16,
+    "mamba_expand": 3,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 5,
+    "mamba_d_conv": 3,
+    "mamba_chunk_size": 4,
+}
+HYBRIDS |= {
+    "bamba": (
+        "BambaConfig",
+        "BambaForCausalLM",
+        HIDDEN | GROUPED | NAMED | STATE_SPACE | {"attn_layer_indices": [1]},
+    ),
+}
 # One that is another's MLPs behind another's mixers is a campaign case but for its certificate.
 EACH_HYBRID = [
     pytest.param(kind, marks=pytest.mark.campaign) if kind == "qwen3_5_moe_text" else kind

@@ -117,10 +117,10 @@ def read_at(model: Model, rows: Sequence[Sequence[int]], at: Sequence[int]) -> d
 
 
 def read_last(
-    model: Model, ids: Sequence[int], cache: "Cache", values: Tensor
+    model: Model, ids: Sequence[int], cache: "Cache", values: Tensor, *, start: int
 ) -> dict[str, Tensor]:
-    """`read_at` of the last of some tokens of one text in a causal model, which follow those in
-    `cache`.
+    """`read_at` of the last of some tokens of one text in a causal model, which follow the `start`
+    ones in `cache`.
 
     The keys and values of these tokens are added to the cache; V of all of them goes into `values:
     layer head pos d_head`.
@@ -136,7 +136,12 @@ def read_last(
 
     with recording(model, select, _at_one_position(model)) as recorded:
         rows = torch.tensor([list(ids)], device=model.device)
-        model.bridge.original_model.base_model(rows, past_key_values=cache, use_cache=True)
+        positions = {}
+        if model.config.positions.kind == "rotary":  # Bamba's own count begins anew at every call
+            counted = torch.arange(start, start + len(ids), device=model.device)
+            positions["position_ids"] = counted[None]
+        base = model.bridge.original_model.base_model
+        base(rows, past_key_values=cache, use_cache=True, **positions)
     return _stack_layers(model, recorded[""])
 
 

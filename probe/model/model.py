@@ -94,8 +94,8 @@ class Positions:
 @dataclass(frozen=True)
 class MixerSizes:
     """The sizes of what stands in the place of attention in some layers of a hybrid: `width`, how
-    many positions a convolution sees; of a gated delta rule the number of its `heads` and of its
-    `key_heads`, and `d_key` and `d_value`."""
+    many positions a convolution sees; of a gated delta rule or a state space the number of its
+    `heads` and of its `key_heads`, and `d_key` and `d_value`."""
 
     width: int = 0
     heads: int = 0

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from probe.model.architectures.family import OF_HEADS, Attention
 from probe.model.model import Config, refuse
-from probe.model.recurrence import GatedDeltaRule, Mixer, ShortConvolution
+from probe.model.recurrence import GatedDeltaRule, Mixer, ShortConvolution, StateSpace
 
 if TYPE_CHECKING:
     from probe.model.model import Model
@@ -338,6 +338,7 @@ def _size(word: str, config: Config) -> int:
         "lu": values,
         "c": channels,
         "cg": channels + values,
+        "cgl": channels + values + mixer.heads,
     }
     return sizes[word]
 
@@ -407,7 +408,10 @@ def _mixer(
         parts[role] = weights[layer_name + name + ending]
     kernel = parts["kernel"][:, 0]
     mixer: Mixer
-    if "log_rate" in parts:
+    if "skip" in parts:
+        bias = weights[f"{layer_name}{attention.mixer.parts['kernel'][0]}.bias"]
+        mixer = _state_space(parts, kernel, bias, config)
+    elif "log_rate" in parts:
         mixer = _delta_rule(parts, kernel, config)
     else:
         mixer = ShortConvolution(parts["in"].T, kernel)
@@ -444,6 +448,27 @@ def _delta_rule(parts: Mapping[str, Tensor], kernel: Tensor, config: Config) -> 
         kernel=kernel,
         decay_bias=parts["decay_bias"],
         log_rate=parts["log_rate"],
+        norm=parts["norm"],
+        epsilon=config.epsilon,
+        key_heads=sizes.key_heads,
+    )
+
+
+def _state_space(
+    parts: Mapping[str, Tensor], kernel: Tensor, kernel_bias: Tensor, config: Config
+) -> StateSpace:
+    """A state space, whose gates, channels and steps stand below each other in one tensor."""
+    sizes = config.mixer_sizes
+    gate, channels, step = parts["in"].split([len(parts["norm"]), len(kernel), sizes.heads])
+    return StateSpace(
+        w_in=channels.T,
+        w_gate=gate.T,
+        w_step=step.T,
+        kernel=kernel,
+        kernel_bias=kernel_bias,
+        step_bias=parts["step_bias"],
+        log_rate=parts["log_rate"],
+        skip=parts["skip"],
         norm=parts["norm"],
         epsilon=config.epsilon,
         key_heads=sizes.key_heads,

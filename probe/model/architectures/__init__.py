@@ -51,6 +51,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_next": decoders.QWEN3_NEXT,
     "qwen3_5_text": decoders.QWEN3_5,
     "qwen3_5_moe_text": decoders.QWEN3_5_MOE,
+    "bamba": decoders.BAMBA,
     "phi": decoders.PHI,
     "stablelm": decoders.STABLELM,
     "starcoder2": decoders.STARCODER2,

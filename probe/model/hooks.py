@@ -162,9 +162,11 @@ def recording(
 
     gated = model.config.family.gated_heads
 
-    def record(attention: str, name: str, tensor: Tensor, hook: object) -> None:
+    def record(attention: str, name: str, scale: float, tensor: Tensor, hook: object) -> None:
         if name == "q" and gated:  # every other row gates z
             tensor = tensor[..., ::2, :]
+        if scale != 1:
+            tensor = tensor * scale
         recorded[attention][name].append(select(name, tensor).clone())
 
     for attention in model.config.family.attentions:
@@ -176,7 +178,8 @@ def recording(
                 hook = attention.hook_in(name, has_heads=has_heads)
                 if hook:
                     point = f"{attention.blocks}.{layer}.{hook}"
-                    hooks.append((point, partial(record, attention.name, name)))
+                    scale = model.config.hook_scale(name, layer)
+                    hooks.append((point, partial(record, attention.name, name, scale)))
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
         yield recorded
 

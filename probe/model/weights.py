@@ -59,6 +59,9 @@ class Block:
     config's window; one that is not `rotated` has no rotary positions. `sinks: head` are logits
     that take part in the softmax. `w_head_gate: head d_model d_head` gates z.
 
+    Where a config scales what is written, `w_o w_out` and their biases have the scale in them, so
+    that ΔE is what a head adds to the stream.
+
     A layer of a hybrid that has no attention has a `mixer` in its place. Its `w_q w_k w_v` are of
     no heads, and `w_o: 1 d_mixed d_model` is what the mixer writes with.
 
@@ -358,12 +361,19 @@ def _block(
         stored = raw(role)
         return stored if stored is None or config.family.transposed else stored.T
 
+    def written(stored: Any) -> Any:
+        return stored if stored is None or config.write_scale == 1 else stored * config.write_scale
+
     joined = matrix("gate_up")
     if joined is None:
         gate = matrix("gate")
         up = matrix("up")
     else:
         gate, up = joined.chunk(2, dim=-1)
+    if config.has_heads(layer):
+        mixing = _heads(raw, matrix, config, attention.fused)
+    else:
+        mixing = _mixer(weights, attention, layer_name, config)
     return Block(
         **{role: raw(role) for role in NORMS},
         norm_bias=raw("norm", "bias"),
@@ -372,8 +382,8 @@ def _block(
         b_in=raw("in", "bias"),
         w_gate=gate,
         w_up=up,
-        w_out=matrix("out"),
-        b_out=raw("out", "bias"),
+        w_out=written(matrix("out")),
+        b_out=written(raw("out", "bias")),
         w_router=matrix("router"),
         b_router=raw("router", "bias"),
         w_shared=matrix("shared_router"),
@@ -381,11 +391,7 @@ def _block(
         **_experts(weights, attention, layer_name, config),
         local=bool(config.local) and config.local[layer],
         rotated=not (config.positions.unrotated and config.positions.unrotated[layer]),
-        **(
-            _heads(raw, matrix, config, attention.fused)
-            if config.has_heads(layer)
-            else _mixer(weights, attention, layer_name, config)
-        ),
+        **mixing | {role: written(mixing[role]) for role in ("w_o", "b_o")},
     )
 
 

@@ -59,7 +59,8 @@ def test_a_mixer_is_hugging_faces_module(model):
         x = drawn(model, 3, 7)
         z = recurrence.mix(block.mixer, x)
         with torch.no_grad():
-            assert_near(z @ block.w_o[0], theirs(model, layer)(x), close(block.mixer))
+            written = theirs(model, layer)(x) * model.config.write_scale
+            assert_near(z @ block.w_o[0], written, close(block.mixer))
 
 
 @pytest.mark.parametrize("first", [1, 2, 6])
@@ -290,7 +291,8 @@ def test_a_trace_holds_what_the_mixer_writes_and_nothing_of_heads(model):
     # beside the queries of gated heads stand their gates
     assert ("blocks.1.attn.hook_q" in cache.cache_dict) != model.config.family.gated_heads
     (attention,) = model.config.family.attentions
-    assert torch.equal(cache[f"blocks.{layer}.{attention.mixer.written}"][0], trace.attn_out[layer])
+    hooked = cache[f"blocks.{layer}.{attention.mixer.written}"][0]  # in front of a scale
+    torch.testing.assert_close(hooked * model.config.write_scale, trace.attn_out[layer], **EXACT)
     assert f"blocks.{layer}.attn.hook_z" not in cache.cache_dict
 
 
@@ -358,6 +360,66 @@ def delta(tmp_path_factory):
 @pytest.fixture(scope="module")
 def space(tmp_path_factory):
     return make_family(tmp_path_factory.mktemp("bamba"), "bamba")
+
+
+@pytest.fixture(scope="module")
+def granite(tmp_path_factory):
+    return make_family(tmp_path_factory.mktemp("granitemoehybrid"), "granitemoehybrid")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_local_experts": 8}, "num_local_experts is 8 in its config, and Granite 4 is certif"),
+        ({"residual_multiplier": 0}, "residual_multiplier is 0 in its config; give a number above"),
+        ({"logits_scaling": None}, "logits_scaling is None in its config; give a number above 0"),
+        ({"normalization_function": "layernorm"}, "normalization_function is 'layernorm' in its c"),
+        ({"layer_types": ["mamba"] * 3}, "none of its 3 layers has attention; load a model with"),
+        (
+            {"layer_types": "absent"},
+            "layer_types does not say which of its 3 layers have attention",
+        ),
+        ({"layer_types": [["mamba"]] * 3}, "layer_types does not say which of its 3 layers have"),
+    ],
+)
+def test_what_a_config_of_granite_leaves_open_is_one_sentence(granite, tmp_path, changes, said):
+    with pytest.raises(ModelError) as error:
+        load(changed_config(granite, tmp_path, **changes))
+    assert said in str(error.value)
+
+
+def test_a_config_of_granite_as_it_was_published_is_read(granite, tmp_path):
+    """Older names of layers, and no positions but those that state spaces have by their order."""
+    published = {"layer_types": ["mamba", "attention", "mamba"], "position_embedding_type": "nope"}
+    published |= {"normalization_function": "rmsnorm", "time_step_limit": "absent"}
+    model = load(changed_config(granite, tmp_path, **published))
+    assert model.config.mixers == (True, False, True) and probe.certify(model).ok
+    assert model.config.positions.unrotated == (True, True, True)
+    trace = probe.trace(model, TEXT)
+    rotated = probe.trace(load(granite), TEXT)
+    assert not torch.allclose(trace.pattern[1], rotated.pattern[1], atol=0.01)
+
+
+def test_a_constant_of_granite_is_what_its_config_says(granite, tmp_path):
+    """With the weights of a writer as large as before times it, the stream is the same."""
+    constant = "residual_multiplier"
+    copied = changed_config(granite, tmp_path, **{constant: 0.44})
+    tensors = load_file(copied / "model.safetensors")
+    for name in tensors:
+        if name.endswith(("o_proj.weight", "out_proj.weight", "output_linear.weight")):
+            tensors[name] = tensors[name] / 2
+    save_file(tensors, copied / "model.safetensors", {"format": "pt"})
+    halved, whole = (probe.trace(load(folder), TEXT) for folder in (copied, granite))
+    for name in ("attn_out", "mlp_out", "resid_post", "logits"):
+        torch.testing.assert_close(getattr(halved, name), getattr(whole, name))
+    assert torch.equal(halved.delta_e(1, 2, 5), whole.delta_e(1, 2, 5))
+
+
+def test_granite_with_attention_in_every_layer_is_certified_and_walked(granite, tmp_path):
+    every = {"layer_types": ["attention"] * 3, "position_embedding_type": "rope"}
+    model = load(make_family(tmp_path, "granitemoehybrid", **every))
+    assert probe.certify(model).ok and model.config.heads_in_all == 3 * model.config.n_heads
+    assert probe.walk(model, TEXT).frames["agreement"]["error"].max() < 1e-5
 
 
 @pytest.mark.parametrize(

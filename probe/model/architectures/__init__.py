@@ -52,6 +52,8 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5_text": decoders.QWEN3_5,
     "qwen3_5_moe_text": decoders.QWEN3_5_MOE,
     "bamba": decoders.BAMBA,
+    "granite": decoders.GRANITE,
+    "granitemoehybrid": decoders.GRANITE_HYBRID,
     "phi": decoders.PHI,
     "stablelm": decoders.STABLELM,
     "starcoder2": decoders.STARCODER2,

@@ -863,6 +863,50 @@ BAMBA = replace(
     final_norm="final_layernorm",
     gguf=None,
 )
+GRANITE = replace(
+    LLAMA,
+    name="Granite",
+    architectures=("GraniteForCausalLM",),
+    keys=replace(
+        LLAMA.keys,
+        scales={
+            "embed": "embedding_multiplier",
+            "write": "residual_multiplier",
+            "scores": "attention_multiplier",
+            "logits": "logits_scaling",
+        },
+    ),
+    gguf=None,
+)
+# Granite 4 without experts; those of the others are not read yet.
+GRANITE_HYBRID = replace(
+    BAMBA,
+    name="Granite 4",
+    architectures=("GraniteMoeHybridForCausalLM",),
+    keys=replace(
+        BAMBA.keys,
+        sizes=HIDDEN | {"d_mlp": "shared_intermediate_size"},
+        epsilon=("rms_norm_eps", 1e-6),
+        must=without(BAMBA.keys.must, "mlp_bias", "partial_rotary_factor")
+        | {"normalization_function": ("rmsnorm",)},
+        rotary_share=1.0,
+        scales=GRANITE.keys.scales,
+        rotated_by=("position_embedding_type", "rope"),
+    ),
+    attentions=(
+        replace(
+            causal(
+                without(PARTS, "gate", "up", "out")
+                | {
+                    "gate_up": ("shared_mlp.input_linear", "2m d"),
+                    "out": ("shared_mlp.output_linear", "d m"),
+                }
+            )[0],
+            mixer=replace(STATE_SPACE, attention_layers=""),
+        ),
+    ),
+    final_norm="norm",
+)
 GPT_OSS = replace(
     LLAMA,
     name="GPT-OSS",

@@ -119,6 +119,11 @@ class Keys:
     stands under the root in place of d_head; the caps bound scores and logits. With each goes what
     an absent key means.
 
+    `scales` are the keys of constants, 1 where absent: that which multiplies token embeddings
+    (`embed`), all that attention and MLPs add to the stream (`write`), the products of queries and
+    keys in place of one over a root (`scores`), and that which divides the logits (`logits`).
+    `rotated_by` is the key and the word that say of a model whether its positions are rotated.
+
     A key of `other_names`, where it is there, stands for the one beside it. `mlp_rounded` are the
     keys that say whether d_mlp is two thirds of what the config states, times which factor, rounded
     up to a multiple of which number, with what absent ones mean.
@@ -149,6 +154,8 @@ class Keys:
     query_scalar: tuple[str, float | None] = ("", None)
     attn_logit_softcapping: tuple[str, float | None] = ("", None)
     final_logit_softcapping: tuple[str, float | None] = ("", None)
+    scales: Mapping[str, str] = field(default_factory=dict)
+    rotated_by: tuple[str, str] = ("", "")
     start: tuple[str, ...] = ("decoder_start_token_id",)
     other_names: Mapping[str, str] = field(default_factory=dict)
     mlp_rounded: tuple[tuple[str, bool], tuple[str, float], tuple[str, int]] | None = None

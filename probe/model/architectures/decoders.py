@@ -876,7 +876,17 @@ GRANITE = replace(
             "logits": "logits_scaling",
         },
     ),
-    gguf=None,
+    gguf=replace(
+        LLAMA_GGUF,
+        architecture="granite",
+        numbers=GGUF_ROTARY
+        | {
+            "attention.scale": "attention_multiplier",
+            "embedding_scale": "embedding_multiplier",
+            "residual_scale": "residual_multiplier",
+            "logit_scale": "logits_scaling",
+        },
+    ),
 )
 # Granite 4 without experts; those of the others are not read yet.
 GRANITE_HYBRID = replace(

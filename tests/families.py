@@ -117,6 +117,12 @@ YARN |= {"original_max_position_embeddings": 10, "beta_fast": 3.0}
 MODERNBERT = HIDDEN | NAMED | {"hidden_size": 32, "max_position_embeddings": 40}
 MODERNBERT |= {"local_attention": 10, "cls_token_id": 0, "sep_token_id": 0}
 EXPERTS = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+SCALES = {
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.3,
+    "logits_scaling": 7.0,
+}
 MADE |= {
     "gemma": ("GemmaConfig", "GemmaForCausalLM", HIDDEN | GROUPED | {"head_dim": 6}),
     "vaultgemma": (
@@ -214,6 +220,11 @@ MADE |= {
     ),
     "glm": ("GlmConfig", "GlmForCausalLM", HIDDEN | GROUPED | NAMED | {"head_dim": 12}),
     "glm4": ("Glm4Config", "Glm4ForCausalLM", HIDDEN | GROUPED | NAMED | {"head_dim": 12}),
+    "granite": (
+        "GraniteConfig",
+        "GraniteForCausalLM",
+        HIDDEN | GROUPED | NAMED | SCALES,
+    ),
     "xlm-roberta": (
         "XLMRobertaConfig",
         "XLMRobertaForMaskedLM",
@@ -267,6 +278,7 @@ ALIKE = (
     "ernie4_5",
     "glm",
     "glm4",
+    "granite",
     "xlm-roberta",
     "camembert",
     "modernbert-decoder",
@@ -314,6 +326,35 @@ HYBRIDS |= {
         "Qwen3_5MoeTextConfig",
         "Qwen3_5MoeForCausalLM",
         HIDDEN | GROUPED | EXPERTS | DELTA_RULE | {"shared_expert_intermediate_size": 12},
+    ),
+}
+STATE_SPACE = {
+    "num_hidden_layers": 3,
+    "mamba_n_heads": 6,
+    "mamba_d_head": 16,
+    "mamba_expand": 3,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 5,
+    "mamba_d_conv": 3,
+    "mamba_chunk_size": 4,
+}
+HYBRIDS |= {
+    "bamba": (
+        "BambaConfig",
+        "BambaForCausalLM",
+        HIDDEN | GROUPED | NAMED | STATE_SPACE | {"attn_layer_indices": [1]},
+    ),
+    "granitemoehybrid": (
+        "GraniteMoeHybridConfig",
+        "GraniteMoeHybridForCausalLM",
+        HIDDEN
+        | GROUPED
+        | NAMED
+        | STATE_SPACE
+        | SCALES
+        | {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+        | {"shared_intermediate_size": 20, "num_local_experts": 0, "head_dim": 6}
+        | {"position_embedding_type": "rope"},
     ),
 }
 # One that is another's MLPs behind another's mixers is a campaign case but for its certificate.

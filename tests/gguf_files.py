@@ -37,10 +37,10 @@ ARCHITECTURES |= {
     kind: kind
     for kind in (
         *("starcoder2", "falcon", "bloom", "smollm3", "arcee", "seed_oss", "ernie4_5", "glm4"),
-        *("nemotron", "jais2", "olmoe", "lfm2"),
+        *("nemotron", "jais2", "olmoe", "lfm2", "granite"),
     )
 }
-PERMUTED = ("llama", "smollm3", "arcee")  # by architecture
+PERMUTED = ("llama", "smollm3", "arcee", "granite")  # by architecture
 # What the converter writes of every text model: the first of these keys that its config has, with
 # the values that the config's class gives to absent ones.
 TEXT_MODEL = {
@@ -83,6 +83,15 @@ OWN: dict[str, Own] = {
     "smollm3": lambda config: _llama(config),
     "arcee": lambda config: _llama(config),
     "mixtral": lambda config: _llama(config),
+    "granite": lambda config: (
+        _llama(config)
+        | {
+            "attention.scale": config["attention_multiplier"],
+            "embedding_scale": config["embedding_multiplier"],
+            "residual_scale": config["residual_multiplier"],
+            "logit_scale": config["logits_scaling"],
+        }
+    ),
     "lfm2": lambda config: {
         "vocab_size": config["vocab_size"],
         "shortconv.l_cache": config["conv_L_cache"],

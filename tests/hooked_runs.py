@@ -116,20 +116,25 @@ def read_rows(model, rows, quantities, edits=()):
 
     def reader(name, layer):
         def read(tensor, hook):
-            seen[name][layer] = tensor.clone()
+            seen[name][layer] = tensor * model.config.hook_scale(name, layer)
 
         return read
 
-    def editor(change):
+    def editor(name, layer, change):
+        scale = model.config.hook_scale(name, layer)
+
         def edit(tensor, hook):
-            tensor = tensor.clone()
+            tensor = tensor * scale
             change(tensor)
-            return tensor
+            return tensor / scale
 
         return edit
 
     layers = range(model.config.n_layers)
-    hooks = [(hook_name(model, layer, name), editor(change)) for layer, name, change in edits]
+    hooks = [
+        (hook_name(model, layer, name), editor(name, layer, change))
+        for layer, name, change in edits
+    ]
     hooks += [
         (hook_name(model, layer, name), reader(name, layer))
         for name in quantities

@@ -411,7 +411,7 @@ def _own_writes(model: Model, z: Tensor, attention: Attention, layer: int) -> Te
     block = getattr(model.bridge, attention.blocks)[layer]
     project = getattr(block, attention.hooks["q"].partition(".")[0]).o
     without_z = project(torch.zeros_like(alone).flatten(2))  # its bias alone
-    return (project(alone.flatten(2)) - without_z).cpu()
+    return (project(alone.flatten(2)) - without_z).cpu() * model.config.write_scale
 
 
 def formulas_of(attention: Attention, config: Config, block: Block) -> dict[str, str]:

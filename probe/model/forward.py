@@ -477,11 +477,12 @@ def unembedding_input(weights: Weights, resid_post: Tensor) -> Tensor:
 
 
 def unembedding(weights: Weights, dtype: torch.dtype) -> Tensor:
-    """W_U, what the last vectors are multiplied with, T5's scale in it: `d_vocab d_model`."""
+    """W_U, what the last vectors are multiplied with, the config's scale in it: `d_vocab
+    d_model`."""
     config = weights.config
     family = config.family
     table = weights.raw[(family.embed if config.tied else family.unembed) + ".weight"].to(dtype)
-    return table * config.d_model**-0.5 if family.unembed_scaled and config.tied else table
+    return table if config.unembed_scale == 1 else table * config.unembed_scale
 
 
 def unembed(weights: Weights, resid_post: Tensor, tokens: Sequence[int] | None = None) -> Tensor:

@@ -120,10 +120,10 @@ def read_at(model: Model, rows: Sequence[Sequence[int]], at: Sequence[int]) -> d
 
 
 def read_last(
-    model: Model, ids: Sequence[int], cache: "Cache", values: Tensor
+    model: Model, ids: Sequence[int], cache: "Cache", values: Tensor, *, start: int
 ) -> dict[str, Tensor]:
-    """`read_at` of the last of some tokens of one text in a causal model, which follow those in
-    `cache`.
+    """`read_at` of the last of some tokens of one text in a causal model, which follow the `start`
+    ones in `cache`.
 
     The keys and values of these tokens are added to the cache; V of all of them goes into `values:
     layer head pos d_head`.
@@ -139,7 +139,12 @@ def read_last(
 
     with recording(model, select, _at_one_position(model)) as recorded:
         rows = torch.tensor([list(ids)], device=model.device)
-        model.bridge.original_model.base_model(rows, past_key_values=cache, use_cache=True)
+        positions = {}
+        if model.config.positions.kind == "rotary":  # Bamba's own count begins anew at every call
+            counted = torch.arange(start, start + len(ids), device=model.device)
+            positions["position_ids"] = counted[None]
+        base = model.bridge.original_model.base_model
+        base(rows, past_key_values=cache, use_cache=True, **positions)
     return _stack_layers(model, recorded[""])
 
 
@@ -160,9 +165,11 @@ def recording(
 
     gated = model.config.family.gated_heads
 
-    def record(attention: str, name: str, tensor: Tensor, hook: object) -> None:
+    def record(attention: str, name: str, scale: float, tensor: Tensor, hook: object) -> None:
         if name == "q" and gated:  # every other row gates z
             tensor = tensor[..., ::2, :]
+        if scale != 1:
+            tensor = tensor * scale
         recorded[attention][name].append(select(name, tensor).clone())
 
     for attention in model.config.family.attentions:
@@ -174,7 +181,8 @@ def recording(
                 hook = attention.hook_in(name, has_heads=has_heads)
                 if hook:
                     point = f"{attention.blocks}.{layer}.{hook}"
-                    hooks.append((point, partial(record, attention.name, name)))
+                    scale = model.config.hook_scale(name, layer)
+                    hooks.append((point, partial(record, attention.name, name, scale)))
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
         yield recorded
 

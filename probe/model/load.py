@@ -182,7 +182,8 @@ def read_weights(model: ModelSource) -> Weights:
     """The weights of a model's one stack, in its own type, layer by layer and head by head.
 
     The tensors are views of the model's own, but where files hold rows in another order than the
-    formulas (the gated delta rule of Qwen3-Next). Raises UnsupportedModel for an encoder-decoder,
+    formulas (the gated delta rule of Qwen3-Next), and what is written with where a config scales
+    all that is written (Granite). Raises UnsupportedModel for an encoder-decoder,
     which has several stacks.
 
     Example:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 LOCAL = {"sliding_attention": True, "local": True, "full_attention": False, "global": False}
 ATTENDS = "full_attention"  # what a list of kinds calls a layer with attention
+# What older configs call them, as transformers reads it in any family.
+OLDER_KINDS = {"attention": ATTENDS, "mamba": "linear_attention"}
 MOST_LAYERS = 10_000  # what a config may promise before any tensor is looked at
 RESAVE = "save the model again with save_pretrained"
 ACTIVATIONS = {
@@ -94,8 +96,8 @@ class Positions:
 @dataclass(frozen=True)
 class MixerSizes:
     """The sizes of what stands in the place of attention in some layers of a hybrid: `width`, how
-    many positions a convolution sees; of a gated delta rule the number of its `heads` and of its
-    `key_heads`, and `d_key` and `d_value`."""
+    many positions a convolution sees; of a gated delta rule or a state space the number of its
+    `heads` and of its `key_heads`, and `d_key` and `d_value`."""
 
     width: int = 0
     heads: int = 0
@@ -116,7 +118,9 @@ class Config:
     Layers that are `local` see a sliding window of `window` tokens, their own among them; where
     they read both ways, so many on either side of their own. `query_scalar` stands under the root
     in place of d_head; `attn_logit_softcapping` and `final_logit_softcapping` bound scores and
-    logits; 0 where there is none.
+    logits; 0 where there is none. Token embeddings are multiplied by `embed_scale`, all that is
+    written to the stream by `write_scale`, which the weights of a `Block` hold, and W_U by
+    `unembed_scale`.
 
     A routed MLP gives a token to `n_chosen` of its `n_experts` experts, `d_mlp` wide each, and to a
     shared one of `d_shared`; `normed_shares` says that the shares of the chosen ones sum to 1.
@@ -147,6 +151,8 @@ class Config:
     gated: bool = False
     has_head: bool = True
     embed_scale: float = 1.0
+    write_scale: float = 1.0
+    unembed_scale: float = 1.0
     window: int = 0
     local: tuple[bool, ...] = ()
     query_scalar: float = 0.0
@@ -167,6 +173,12 @@ class Config:
     def has_heads(self, layer: int) -> bool:
         """Whether a layer has attention; in a hybrid some have another mixer in its place."""
         return not (self.mixers and self.mixers[layer])
+
+    def hook_scale(self, quantity: str, layer: int) -> float:
+        """What the tensor of a hook is still to be multiplied by: what a mixer writes is hooked in
+        front of the scale of all that is written, everything else behind it."""
+        in_front = quantity == "attn_out" and not self.has_heads(layer)
+        return self.write_scale if in_front else 1.0
 
     @property
     def attends_plainly(self) -> bool:
@@ -328,6 +340,9 @@ def config_from(
     has_decoder = family.kind == "encoder-decoder"
     window, local = _windows(raw, keys, sizes["n_layers"], where)
     scaled = raw.get("scale_embedding") or family.scaled_embedding
+    tied = raw.get("tie_word_embeddings", keys.tied) is not False
+    scales = {what: _scale(raw, key, where) for what, key in keys.scales.items()}
+    query_scalar = _above_0(raw, keys.query_scalar, where)
     sizes |= {"n_kv_heads": kv_heads, "d_head": d_head}
     positions = _positions(raw, family, sizes, where)
     sizes["n_ctx"] = _context(raw, keys, sizes, where)
@@ -345,15 +360,17 @@ def config_from(
         epsilon=_epsilon(raw, keys, where),
         activation=activation,
         prepend_bos=prepend_bos and not family.special_tokens,
-        tied=raw.get("tie_word_embeddings", keys.tied) is not False,
+        tied=tied,
         special_tokens=family.special_tokens,
         n_token_types=raw.get("type_vocab_size", 2) if family.type_table else 0,
         gated=gated or family.gated,
         has_head=architecture not in family.headless,
-        embed_scale=d_model**0.5 if scaled else 1.0,
+        embed_scale=scales.get("embed", d_model**0.5 if scaled else 1.0),
+        write_scale=scales.get("write", 1.0),
+        unembed_scale=_unembed_scale(family, scales, d_model, tied=tied),
         window=window,
         local=local,
-        query_scalar=_above_0(raw, keys.query_scalar, where),
+        query_scalar=scales["scores"] ** -2 if "scores" in scales else query_scalar,
         attn_logit_softcapping=_above_0(raw, keys.attn_logit_softcapping, where),
         final_logit_softcapping=_above_0(raw, keys.final_logit_softcapping, where),
         start_token=_start_token(raw, keys, where) if has_decoder else None,
@@ -424,6 +441,8 @@ def _mixing(raw: Mapping[str, Any], family: Family, n_layers: int, where: object
         interval = size_from(raw.get(every, usual), every, where)
         attends = [(layer + 1) % interval == 0 for layer in range(n_layers)]
         kinds = [ATTENDS if here else mixer.kind for here in attends]
+    if isinstance(kinds, list):
+        kinds = [OLDER_KINDS.get(str(kind), kind) for kind in kinds]
     known = (ATTENDS, mixer.kind)
     if not (
         isinstance(kinds, list) and len(kinds) == n_layers and all(kind in known for kind in kinds)
@@ -564,6 +583,24 @@ def _above_0(raw: Mapping[str, Any], key: tuple[str, float | None], where: objec
     if not _is_number(value):
         raise refuse(where, f"{name} is {value!r} in its config", "give a number above 0")
     return float(value)
+
+
+def _scale(raw: Mapping[str, Any], key: str, where: object) -> float:
+    """A constant that something is multiplied by, 1 where it is absent. Raises ModelError for
+    anything but a number above 0."""
+    value = raw.get(key, 1.0)
+    if not _is_number(value):
+        raise refuse(where, f"{key} is {value!r} in its config", "give a number above 0")
+    return float(value)
+
+
+def _unembed_scale(
+    family: Family, scales: Mapping[str, float], d_model: int, *, tied: bool
+) -> float:
+    """What W_U is multiplied by."""
+    if family.unembed_scaled and tied:
+        return float(d_model**-0.5)
+    return 1 / scales.get("logits", 1.0)
 
 
 def _windows(
@@ -788,8 +825,13 @@ def _yarn_stretch(stated: Mapping[str, Any], factor: float) -> float:
 def _unrotated(
     raw: Mapping[str, Any], keys: Keys, n_layers: int, where: object
 ) -> tuple[bool, ...]:
-    """The layers without positions of their own, by the family's list of 1 (rotated) and 0."""
+    """The layers without positions of their own, by the family's list of 1 (rotated) and 0; all of
+    them where the config says so of the model."""
     name, every = keys.rotated
+    key, word = keys.rotated_by
+    if key and raw.get(key) != word:
+        _require_layers(n_layers, keys, where)
+        return (True,) * n_layers
     if not name:
         return ()
     _require_layers(n_layers, keys, where)

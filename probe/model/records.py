@@ -121,7 +121,9 @@ class AttentionTrace:
             for layer, tensor in enumerate(layers):
                 hook = attention.hook_in(name, has_heads=config.has_heads(layer))
                 if hook:
-                    by_name[f"{attention.blocks}.{layer}.{hook}"] = tensor
+                    scale = config.hook_scale(name, layer)
+                    held = tensor if scale == 1 else tensor / scale
+                    by_name[f"{attention.blocks}.{layer}.{hook}"] = held
         return by_name
 
     def _position_of(self, layer: int, head: int, at: int | str) -> int:

@@ -10,13 +10,16 @@ the positions before it left behind:
                         α = exp(-rate softplus(x W_decay + bias)),  β = sigmoid(x W_beta)
                         S_t = α_t S_{t-1} + k_t u_tᵀ,  u_t = β_t (v_t - (α_t S_{t-1})ᵀ k_t)
                         z_t = norm(S_tᵀ q_t) * silu(x W_gate)
+    state space         v, k, q = silu(convolved x W_in + bias),  Δ = softplus(x W_step + bias)
+                        S_t = exp(-rate Δ_t) S_{t-1} + k_t (Δ_t v_t)ᵀ
+                        z_t = norm((S_tᵀ q_t + skip v_t) * silu(x W_gate))
 
 It writes z W_out, as heads write z W_O; W_out is the `w_o` of its block, of one writer. The state
-of a short convolution is its window, the last width - 1 of b h; that of a gated delta rule the
-window of the convolution that its queries, keys and values come from, and S, a matrix a head.
+of a short convolution is its window, the last width - 1 of b h; that of the two others the window
+of the convolution that their queries, keys and values come from, and S, a matrix a head.
 
 Sources: Liquid AI 2025 (LFM2, gated short convolutions); Yang, Kautz and Hatamizadeh 2024 (Gated
-Delta Networks).
+Delta Networks); Dao and Gu 2024 (Mamba-2, whose B, C and x are the keys, queries and values here).
 """
 
 from typing import NamedTuple
@@ -63,20 +66,60 @@ class GatedDeltaRule(NamedTuple):
     @property
     def d_key(self) -> int:
         """How long a query and a key are."""
-        values = len(self.log_rate) * len(self.norm)
+        values = len(self.log_rate) * self.d_value
         return (len(self.kernel) - values) // 2 // self.key_heads
 
+    @property
+    def d_value(self) -> int:
+        """How long a value is."""
+        return len(self.norm)
 
-class DeltaState(NamedTuple):
-    """What a gated delta rule keeps of a text: `window: ... width-1 channel`, `matrix: ... head
-    d_key d_value`."""
+
+class StateSpace(NamedTuple):
+    """The weights of a selective state space (Mamba-2): a linear attention whose heads let decay
+    what they hold, and add to it, by a step that each position chooses.
+
+    `w_in: d_model channel`, the values of every head, then the keys, then the queries of every key
+    head, which `kernel: channel width` and `kernel_bias: channel` convolve; `w_gate: d_model (head
+    d_value)` is the gate of what is read; `w_step: d_model head` and `step_bias: head` are the
+    step, `log_rate: head` how fast a head forgets, `skip: head` how much of its own value a
+    position adds to what it reads; `norm: (head d_value)` is the gain of the norm behind the gate,
+    taken over the heads that share one of the `key_heads`, with its `epsilon`.
+    """
+
+    w_in: Tensor
+    w_gate: Tensor
+    w_step: Tensor
+    kernel: Tensor
+    kernel_bias: Tensor
+    step_bias: Tensor
+    log_rate: Tensor
+    skip: Tensor
+    norm: Tensor
+    epsilon: float
+    key_heads: int
+
+    @property
+    def d_key(self) -> int:
+        """How long a query and a key are."""
+        return (len(self.kernel) - len(self.norm)) // 2 // self.key_heads
+
+    @property
+    def d_value(self) -> int:
+        """How long a value is."""
+        return len(self.norm) // len(self.log_rate)
+
+
+class MatrixState(NamedTuple):
+    """What a gated delta rule or a state space keeps of a text: `window: ... width-1 channel`,
+    `matrix: ... head d_key d_value`."""
 
     window: Tensor
     matrix: Tensor
 
 
-Mixer = ShortConvolution | GatedDeltaRule
-State = Tensor | DeltaState
+Mixer = ShortConvolution | GatedDeltaRule | StateSpace
+State = Tensor | MatrixState
 
 
 def convolve(x: Tensor, kernel: Tensor, window: Tensor) -> Tensor:
@@ -108,22 +151,24 @@ def _left(window: Tensor, x: Tensor) -> Tensor:
 
 
 class Updates(NamedTuple):
-    """What every position of a text does to the matrix of a gated delta rule: lets it decay,
-    corrects what it holds under `k` toward `v`, by `beta` of the way, and reads with `q`.
+    """What every position of a text does to the matrix of a head: lets it decay, changes what it
+    holds under `k`, and reads with `q`.
 
-    `q k: ... head pos d_key`, `v: ... head pos d_value`, `beta log_decay: ... head pos`
+    A gated delta rule corrects what is held toward `v`, by `beta` of the way; a state space, which
+    has no `beta`, adds `v`. `q k: ... head pos d_key`, `v: ... head pos d_value`, `beta log_decay:
+    ... head pos`
     """
 
     q: Tensor
     k: Tensor
     v: Tensor
-    beta: Tensor
+    beta: Tensor | None
     log_decay: Tensor
 
 
 def read_matrix(updates: Updates, matrix: Tensor) -> Tensor:
-    """What every position reads of a matrix S that each in turn lets decay and corrects: S = α S +
-    k uᵀ, u = β (v - (α S)ᵀ k), o = Sᵀ q.
+    """What every position reads of a matrix S that each in turn lets decay and adds to: S = α S +
+    k uᵀ, o = Sᵀ q, where u is v, or what corrects S: β (v - (α S)ᵀ k).
 
     `matrix: ... head d_key d_value`, what stood there before, of as few axes as broadcast `-> ...
     head pos d_value`
@@ -136,48 +181,53 @@ def read_matrix(updates: Updates, matrix: Tensor) -> Tensor:
         >>> read_matrix(updates, torch.zeros(1, 1, 1)).flatten()  # halfway to 3, from there to 5
         tensor([1.5000, 3.2500])
     """
-    since_start, between = _decays(updates.log_decay)
+    left, between = _decays(updates.log_decay)
     of_others = updates.q @ updates.k.mT * between
-    held = _under(since_start, updates.q, matrix)
-    return held + of_others @ _corrections(updates, matrix)
+    held = _under(left, updates.q, matrix)
+    return held + of_others @ _added(updates, matrix)
 
 
-def corrected_matrix(updates: Updates, matrix: Tensor) -> Tensor:
+def matrix_behind(updates: Updates, matrix: Tensor) -> Tensor:
     """S behind the last position. `... head d_key d_value`"""
-    since_start, _ = _decays(updates.log_decay)
-    total = updates.log_decay.sum(-1, keepdim=True)
-    until_end = (total - since_start).exp()[..., None]
-    added = (until_end * updates.k).mT @ _corrections(updates, matrix)
-    return total.exp()[..., None] * matrix + added
+    _, between = _decays(updates.log_decay)
+    until_end = between[..., -1:, :].sum(-2)[..., None]  # a sum, for there may be no position
+    added = (until_end * updates.k).mT @ _added(updates, matrix)
+    return updates.log_decay.sum(-1)[..., None, None].exp() * matrix + added
 
 
-def _corrections(updates: Updates, matrix: Tensor) -> Tensor:
+def _added(updates: Updates, matrix: Tensor) -> Tensor:
     """u of every position. `... head pos d_value`
 
-    With D_ij the decay from position j to i, all follow from one triangular system, (1 + β (K Kᵀ *
-    D) below the diagonal) U = β (V - D_i0 K S); no position waits for another.
+    That is v, or what corrects: with D_ij the decay from position j to i, all follow from one
+    triangular system, (1 + β (K Kᵀ * D) below the diagonal) U = β (V - D_i0 K S); no position
+    waits for another.
     """
-    since_start, between = _decays(updates.log_decay)
+    if updates.beta is None:
+        return updates.v
+    left, between = _decays(updates.log_decay)
     beta = updates.beta[..., None]
     system = (beta * (updates.k @ updates.k.mT) * between).tril(-1)
     system = system + torch.eye(system.shape[-1], dtype=system.dtype, device=system.device)
-    wanted = beta * (updates.v - _under(since_start, updates.k, matrix))
+    wanted = beta * (updates.v - _under(left, updates.k, matrix))
     return torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
 
 
 def _decays(log_decay: Tensor) -> tuple[Tensor, Tensor]:
-    """The log of how much of the first matrix is left at each position, `... head pos`, and how
-    much of what was added at one position is left at another, `... head pos pos`."""
-    since_start = log_decay.cumsum(-1)
-    between = since_start[..., :, None] - since_start[..., None, :]
-    return since_start, between.tril().exp().tril()
+    """How much of the first matrix is left at each position, `... head pos`, and how much of what
+    was added at one position is left at another, `... head pos pos`.
+
+    The logs between two positions are summed for themselves: a difference of two sums from the
+    start would lose, in float32, what is small beside them, and a text of 300 tokens 1e-5.
+    """
+    n = log_decay.shape[-1]
+    later = log_decay[..., :, None].expand(*log_decay.shape, n).tril(-1)
+    return log_decay.cumsum(-1).exp(), later.cumsum(-2).exp().tril()
 
 
-def _under(since_start: Tensor, keys: Tensor, matrix: Tensor) -> Tensor:
+def _under(left: Tensor, keys: Tensor, matrix: Tensor) -> Tensor:
     """What the decayed first matrix holds under each key. `... head pos d_value`"""
     # A sum that does not repeat the matrix for variants that share it.
-    kept = since_start.exp()[..., None] * keys
-    return torch.einsum("...nk,...kd->...nd", kept, matrix)
+    return torch.einsum("...nk,...kd->...nd", left[..., None] * keys, matrix)
 
 
 def start(mixer: Mixer) -> State:
@@ -187,14 +237,14 @@ def start(mixer: Mixer) -> State:
     if isinstance(mixer, ShortConvolution):
         return window
     heads = len(mixer.log_rate)
-    matrix = window.new_zeros(heads, mixer.d_key, len(mixer.norm), dtype=torch.float32)
-    return DeltaState(window, matrix)
+    matrix = window.new_zeros(heads, mixer.d_key, mixer.d_value, dtype=torch.float32)
+    return MatrixState(window, matrix)
 
 
 def is_in_float32(mixer: Mixer) -> bool:
     """Whether its families' own code computes it in float32 whatever the type of the model. Here it
     is, too."""
-    return isinstance(mixer, GatedDeltaRule)
+    return isinstance(mixer, GatedDeltaRule | StateSpace)
 
 
 def mix(mixer: Mixer, x: Tensor, state: State | None = None) -> Tensor:
@@ -213,8 +263,17 @@ def mix(mixer: Mixer, x: Tensor, state: State | None = None) -> Tensor:
         tensor([[147.]])
     """
     state = start(mixer) if state is None else state
+    if isinstance(mixer, StateSpace):
+        assert isinstance(state, MatrixState)
+        updates, own = _steps(mixer, x @ mixer.w_in, x, state.window)
+        read = read_matrix(updates, state.matrix) + mixer.skip[:, None, None] * own
+        gate = silu((x @ mixer.w_gate).float())
+        gated = read.transpose(-3, -2).flatten(-2).float() * gate  # ... pos (head d_value)
+        by_group = gated.unflatten(-1, (mixer.key_heads, -1))
+        normed = (by_group * inverse_rms(by_group, mixer.epsilon)).flatten(-2)
+        return (normed * mixer.norm).to(x.dtype)
     if isinstance(mixer, GatedDeltaRule):
-        assert isinstance(state, DeltaState)
+        assert isinstance(state, MatrixState)
         updates = _updates(mixer, x @ mixer.w_in, x, state.window)
         read = read_matrix(updates, state.matrix).transpose(-3, -2)  # ... pos head d_value
         single = read.to(x.dtype).float()
@@ -233,11 +292,14 @@ def state_behind(mixer: Mixer, x: Tensor, state: State | None = None) -> State:
     would be the most that their swaps cost.
     """
     state = start(mixer) if state is None else state
-    if isinstance(mixer, GatedDeltaRule):
-        assert isinstance(state, DeltaState)
+    if isinstance(mixer, GatedDeltaRule | StateSpace):
+        assert isinstance(state, MatrixState)
         channels = x @ mixer.w_in
-        updates = _updates(mixer, channels, x, state.window)
-        return DeltaState(_left(state.window, channels), corrected_matrix(updates, state.matrix))
+        if isinstance(mixer, StateSpace):
+            updates, _ = _steps(mixer, channels, x, state.window)
+        else:
+            updates = _updates(mixer, channels, x, state.window)
+        return MatrixState(_left(state.window, channels), matrix_behind(updates, state.matrix))
     assert isinstance(state, Tensor)
     b, _, h = (x @ mixer.w_in).chunk(3, dim=-1)
     return _left(state, b * h)
@@ -258,6 +320,25 @@ def _updates(mixer: GatedDeltaRule, channels: Tensor, x: Tensor, window: Tensor)
     rate = mixer.log_rate.float().exp()
     log_decay = -rate * softplus((x @ mixer.w_decay).float() + mixer.decay_bias)
     return Updates(q / mixer.d_key**0.5, k, _by_head(v, heads), beta.mT, log_decay.float().mT)
+
+
+def _steps(
+    mixer: StateSpace, channels: Tensor, x: Tensor, window: Tensor
+) -> tuple[Updates, Tensor]:
+    """The same of a state space, where a value is added times its step; and the values as they are,
+    `... head pos d_value`."""
+    heads = len(mixer.log_rate)
+    convolved = silu(convolve(channels, mixer.kernel, window) + mixer.kernel_bias).float()
+    of_keys = mixer.key_heads * mixer.d_key
+    values, keys, queries = convolved.split([len(mixer.norm), of_keys, of_keys], dim=-1)
+    k, q = (
+        _by_head(part, mixer.key_heads).repeat_interleave(heads // mixer.key_heads, dim=-3)
+        for part in (keys, queries)
+    )
+    v = _by_head(values, heads)
+    step = softplus(x @ mixer.w_step + mixer.step_bias).float().mT  # ... head pos
+    rate = mixer.log_rate.float().exp()
+    return Updates(q, k, step[..., None] * v, None, -rate[:, None] * step), v
 
 
 def _by_head(x: Tensor, heads: int) -> Tensor:

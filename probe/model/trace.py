@@ -123,7 +123,8 @@ def _read_in_chunks(model: Model, ids: Sequence[int]) -> tuple[dict[str, Tensor]
     cache = DynamicCache(config=settings)
     for start in range(0, len(ids), CHUNK):
         chunk = ids[start : start + CHUNK]
-        states = hooks.read_last(model, chunk, cache, v[:, :, start : start + len(chunk)])
+        values = v[:, :, start : start + len(chunk)]
+        states = hooks.read_last(model, chunk, cache, values, start=start)
     return states, v.cpu()
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from probe.model.architectures.family import OF_HEADS, Attention
 from probe.model.model import Config, refuse
-from probe.model.recurrence import GatedDeltaRule, Mixer, ShortConvolution
+from probe.model.recurrence import GatedDeltaRule, Mixer, ShortConvolution, StateSpace
 
 if TYPE_CHECKING:
     from probe.model.model import Model
@@ -58,6 +58,9 @@ class Block:
     of each head (`d_head`) or of all heads together. A `local` layer looks back only as far as the
     config's window; one that is not `rotated` has no rotary positions. `sinks: head` are logits
     that take part in the softmax. `w_head_gate: head d_model d_head` gates z.
+
+    Where a config scales what is written, `w_o w_out` and their biases have the scale in them, so
+    that ΔE is what a head adds to the stream.
 
     A layer of a hybrid that has no attention has a `mixer` in its place. Its `w_q w_k w_v` are of
     no heads, and `w_o: 1 d_mixed d_model` is what the mixer writes with.
@@ -338,6 +341,7 @@ def _size(word: str, config: Config) -> int:
         "lu": values,
         "c": channels,
         "cg": channels + values,
+        "cgl": channels + values + mixer.heads,
     }
     return sizes[word]
 
@@ -357,12 +361,19 @@ def _block(
         stored = raw(role)
         return stored if stored is None or config.family.transposed else stored.T
 
+    def written(stored: Any) -> Any:
+        return stored if stored is None or config.write_scale == 1 else stored * config.write_scale
+
     joined = matrix("gate_up")
     if joined is None:
         gate = matrix("gate")
         up = matrix("up")
     else:
         gate, up = joined.chunk(2, dim=-1)
+    if config.has_heads(layer):
+        mixing = _heads(raw, matrix, config, attention.fused)
+    else:
+        mixing = _mixer(weights, attention, layer_name, config)
     return Block(
         **{role: raw(role) for role in NORMS},
         norm_bias=raw("norm", "bias"),
@@ -371,8 +382,8 @@ def _block(
         b_in=raw("in", "bias"),
         w_gate=gate,
         w_up=up,
-        w_out=matrix("out"),
-        b_out=raw("out", "bias"),
+        w_out=written(matrix("out")),
+        b_out=written(raw("out", "bias")),
         w_router=matrix("router"),
         b_router=raw("router", "bias"),
         w_shared=matrix("shared_router"),
@@ -380,11 +391,7 @@ def _block(
         **_experts(weights, attention, layer_name, config),
         local=bool(config.local) and config.local[layer],
         rotated=not (config.positions.unrotated and config.positions.unrotated[layer]),
-        **(
-            _heads(raw, matrix, config, attention.fused)
-            if config.has_heads(layer)
-            else _mixer(weights, attention, layer_name, config)
-        ),
+        **mixing | {role: written(mixing[role]) for role in ("w_o", "b_o")},
     )
 
 
@@ -407,7 +414,10 @@ def _mixer(
         parts[role] = weights[layer_name + name + ending]
     kernel = parts["kernel"][:, 0]
     mixer: Mixer
-    if "log_rate" in parts:
+    if "skip" in parts:
+        bias = weights[f"{layer_name}{attention.mixer.parts['kernel'][0]}.bias"]
+        mixer = _state_space(parts, kernel, bias, config)
+    elif "log_rate" in parts:
         mixer = _delta_rule(parts, kernel, config)
     else:
         mixer = ShortConvolution(parts["in"].T, kernel)
@@ -444,6 +454,27 @@ def _delta_rule(parts: Mapping[str, Tensor], kernel: Tensor, config: Config) -> 
         kernel=kernel,
         decay_bias=parts["decay_bias"],
         log_rate=parts["log_rate"],
+        norm=parts["norm"],
+        epsilon=config.epsilon,
+        key_heads=sizes.key_heads,
+    )
+
+
+def _state_space(
+    parts: Mapping[str, Tensor], kernel: Tensor, kernel_bias: Tensor, config: Config
+) -> StateSpace:
+    """A state space, whose gates, channels and steps stand below each other in one tensor."""
+    sizes = config.mixer_sizes
+    gate, channels, step = parts["in"].split([len(parts["norm"]), len(kernel), sizes.heads])
+    return StateSpace(
+        w_in=channels.T,
+        w_gate=gate.T,
+        w_step=step.T,
+        kernel=kernel,
+        kernel_bias=kernel_bias,
+        step_bias=parts["step_bias"],
+        log_rate=parts["log_rate"],
+        skip=parts["skip"],
         norm=parts["norm"],
         epsilon=config.epsilon,
         key_heads=sizes.key_heads,

@@ -141,11 +141,12 @@ def test_weights_are_views_of_the_models_own(kind: str) -> None:
     model = family_model(kind, torch.float64)
     raw = {tensor.untyped_storage().data_ptr() for tensor in model.weights.values()}
     for stack in read_stacks(model.weights, model.config).values():
+        scaled = ("w_o", "w_out") if kind == "granite" else ()  # what is written, in copies
         held = [
             part
             for block in stack.blocks
-            for part in vars(block).values()
-            if isinstance(part, torch.Tensor)
+            for name, part in vars(block).items()
+            if isinstance(part, torch.Tensor) and name not in scaled
         ]
         assert {tensor.untyped_storage().data_ptr() for tensor in held} <= raw
         assert stack.shape == (LAYERS, HEADS, model.config.d_model, model.config.d_head)

@@ -152,7 +152,7 @@ def test_a_file_gives_what_the_folder_gives_that_it_was_made_from(pair_of, kind)
 @pytest.mark.parametrize("kind", each_family(*KINDS))
 def test_a_key_without_a_formula_is_refused_in_every_family(pair_of, tmp_path, kind) -> None:
     family = FAMILIES[kind]
-    key = f"{family.gguf.architecture}.residual_scale"
+    key = f"{family.gguf.architecture}.attention.clamp_kqv"
     change = keys(**{key.replace(".", "__"): 2.0})
     file = write_gguf(pair_of(kind).folder, tmp_path / "model.gguf", Kind.F32, change=change)
     said = f"Cannot load {file}: {key} is 2.0 {KEY}; load a standard {family.name}."

@@ -73,7 +73,7 @@ HEAD |= dict.fromkeys(("llama", "mistral", "qwen3", "gemma2", "gemma3_text"), 32
 HEAD |= {"mt5": HEAD["t5"]} | dict.fromkeys(("glm", "glm4"), 32 * 12)
 HEAD |= dict.fromkeys(("gemma", "vaultgemma", "arcee", "seed_oss", "ernie4_5"), 32 * 6)
 HEAD |= dict.fromkeys(("olmo3", "smollm3", "falcon", "phi", "stablelm", "starcoder2"), 32 * 8)
-HEAD |= dict.fromkeys(("nemotron", "jais2", "mixtral", "qwen2_moe", "olmoe"), 32 * 8)
+HEAD |= dict.fromkeys(("nemotron", "jais2", "mixtral", "qwen2_moe", "olmoe", "granite"), 32 * 8)
 HEAD |= {"flex_olmo": 32 * 8, "qwen3_moe": 32 * 6, "gpt_oss": 32 * 6}
 HEAD |= dict.fromkeys(("modernbert", "modernbert-decoder"), 32 * 8)
 

@@ -206,9 +206,8 @@ def test_target_states_are_the_traces_at_the_target_in_the_order_given_and_alone
         seen = trace(model, text)
         token, first = seen.tokens.ids[target], model.config.positions.first
         assert states.ids[row] == token
-        embedded = model.weights[f"{family.embed}.weight"][token] * (
-            32**0.5 if "gemma" in kind else 1
-        )
+        scale = {"granite": 3.0}.get(kind, 32**0.5 if "gemma" in kind else 1)
+        embedded = model.weights[f"{family.embed}.weight"][token] * scale
         assert torch.equal(states.token_embedding[row], embedded)
         table = model.weights.get(f"{family.position_table}.weight")
         placed = (

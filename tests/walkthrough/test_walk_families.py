@@ -42,7 +42,7 @@ SMALL = (
 )  # whose small models look back over five tokens only
 SINGLE = tuple(kind for kind in SINGLE if kind not in SMALL)
 CAUSAL = {kind: FAMILIES[kind].kind == "decoder" for kind in SINGLE}
-UNBIASED = ("gemma", "falcon", "smollm3", "arcee", "stablelm", "nemotron", "ernie4_5")
+UNBIASED = ("gemma", "falcon", "smollm3", "arcee", "stablelm", "nemotron", "ernie4_5", "granite")
 UNBIASED += ("mixtral", "qwen3_moe", "olmoe", "flex_olmo")
 STEPS = [
     "tokens",

@@ -2,6 +2,7 @@
 (Mistral, Phi-3, Qwen2, Qwen3, OLMo 2, Gemma 2 and Gemma 3), whose rows say in what they differ.
 """
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -799,6 +800,122 @@ QWEN3_5_MOE = replace(
     keys=replace(QWEN3_5.keys, sizes=QWEN3_NEXT.keys.sizes),
     routed=Routed(EXPERTS, shared=SHARED, stacked=STACKED),
     attentions=_with_delta_rule(ROUTED | SHARED_EXPERT, DELTA_RULE_APART),
+)
+# IBM's hybrids: a state space of the second Mamba in most layers.
+STATE_SPACE = Mixer(
+    "state space",
+    "mixer.hook_out",
+    {
+        "in": ("mamba.in_proj", "cgl d"),
+        "kernel": ("mamba.conv1d", "c 1 w +"),
+        "step_bias": ("mamba.dt_bias", "l ="),
+        "log_rate": ("mamba.A_log", "l ="),
+        "skip": ("mamba.D", "l ="),
+        "norm": ("mamba.norm", "lu"),
+        "out": ("mamba.out_proj", "d lu"),
+    },
+    kinds="layer_types",
+    kind="linear_attention",
+    sizes={
+        "width": "mamba_d_conv",
+        "heads": "mamba_n_heads",
+        "key_heads": "mamba_n_groups",
+        "d_key": "mamba_d_state",
+        "d_value": "mamba_d_head",
+    },
+    attention_layers="attn_layer_indices",
+)
+# How far a step may go, which is as far as it likes: in a file, of a model, and as transformers
+# writes infinity.
+NO_LIMIT = ([0.0, math.inf], (0.0, math.inf), [0.0, {"__float__": "Infinity"}])
+BAMBA = replace(
+    LLAMA,
+    name="Bamba",
+    architectures=("BambaForCausalLM",),
+    keys=replace(
+        LLAMA.keys,
+        epsilon=("rms_norm_eps", 1e-5),
+        must={
+            "attention_bias": (False,),
+            "mlp_bias": (False,),
+            "mamba_conv_bias": (True,),
+            "mamba_proj_bias": (False,),
+            "hidden_act": ("silu",),
+            "partial_rotary_factor": (0.5,),  # any other is not read where it stands
+            "time_step_limit": NO_LIMIT,
+        },
+        rotary_share=0.5,
+    ),
+    attentions=(
+        replace(
+            causal(
+                {role: PARTS[role] for role in ("q", "k", "v", "o", "norm")}
+                | {
+                    "gate": ("feed_forward.gate_proj", "m d"),
+                    "up": ("feed_forward.up_proj", "m d"),
+                    "out": ("feed_forward.down_proj", "d m"),
+                    "norm_mlp": ("pre_ff_layernorm", "d"),
+                }
+            )[0],
+            mixer=STATE_SPACE,
+        ),
+    ),
+    final_norm="final_layernorm",
+    gguf=None,
+)
+GRANITE = replace(
+    LLAMA,
+    name="Granite",
+    architectures=("GraniteForCausalLM",),
+    keys=replace(
+        LLAMA.keys,
+        scales={
+            "embed": "embedding_multiplier",
+            "write": "residual_multiplier",
+            "scores": "attention_multiplier",
+            "logits": "logits_scaling",
+        },
+    ),
+    gguf=replace(
+        LLAMA_GGUF,
+        architecture="granite",
+        numbers=GGUF_ROTARY
+        | {
+            "attention.scale": "attention_multiplier",
+            "embedding_scale": "embedding_multiplier",
+            "residual_scale": "residual_multiplier",
+            "logit_scale": "logits_scaling",
+        },
+    ),
+)
+# Granite 4 without experts; those of the others are not read yet.
+GRANITE_HYBRID = replace(
+    BAMBA,
+    name="Granite 4",
+    architectures=("GraniteMoeHybridForCausalLM",),
+    keys=replace(
+        BAMBA.keys,
+        sizes=HIDDEN | {"d_mlp": "shared_intermediate_size"},
+        epsilon=("rms_norm_eps", 1e-6),
+        must=without(BAMBA.keys.must, "mlp_bias", "partial_rotary_factor")
+        | {"normalization_function": ("rmsnorm",)},
+        rotary_share=1.0,
+        scales=GRANITE.keys.scales,
+        rotated_by=("position_embedding_type", "rope"),
+    ),
+    attentions=(
+        replace(
+            causal(
+                without(PARTS, "gate", "up", "out")
+                | {
+                    "gate_up": ("shared_mlp.input_linear", "2m d"),
+                    "out": ("shared_mlp.output_linear", "d m"),
+                }
+            )[0],
+            mixer=replace(STATE_SPACE, attention_layers=""),
+        ),
+    ),
+    final_norm="norm",
 )
 GPT_OSS = replace(
     LLAMA,

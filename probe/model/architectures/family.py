@@ -5,9 +5,10 @@ Words of the shapes, in the order in which the file holds the axes: d d_model, e
 d_head, g key-value heads x d_head, hgg queries, keys and values together, m d_mlp, 2m gate and up
 together, x experts, s the width of a shared expert, v d_vocab, p rows of the position table, t
 token types, b relative-position buckets, n heads, 2h queries and gates of heads that have both, 3d
-three times d_model, w the width of a convolution; of a gated delta rule l its heads, 2l twice as
-many, u d_value, lu heads x d_value, c queries, keys and values together, cg these and the gate; "+"
-adds a bias as long as the output, "=" says that the name is whole (no ".weight" behind it).
+three times d_model, w the width of a convolution; of a gated delta rule or a state space l its
+heads, 2l twice as many, u d_value, lu heads x d_value, c queries, keys and values together, cg
+these and the gate, cgl these and a step a head; "+" adds a bias as long as the output, "=" says
+that the name is whole (no ".weight" behind it).
 """
 
 from collections.abc import Mapping
@@ -29,16 +30,17 @@ class Replacement:
 
 @dataclass(frozen=True)
 class Mixer:
-    """What stands in the place of attention in some layers of a hybrid: a short convolution or a
-    gated delta rule (`probe.model.recurrence`).
+    """What stands in the place of attention in some layers of a hybrid: a short convolution, a
+    gated delta rule or a state space (`probe.model.recurrence`).
 
     `formula` is its name, `written` the hook of what it writes, `parts` the raw name and shape of
     each of its weights: `in`, `kernel` and `out`; of a gated delta rule also `gate`, `beta`,
     `decay`, `decay_bias`, `log_rate` and `norm`, where `in_gate` and `beta_decay` hold two of them
-    key head by key head. The config's list `kinds` says what each layer is, `kind` being this one;
-    where there is no such list `attention_layers` is that of the numbers of the others, or every so
-    many-th layer is one of these, by the key `attention_every` and what an absent one means.
-    `sizes` are the config's keys of `MixerSizes`.
+    key head by key head; of a state space, whose `in` holds gate, channels and steps, also
+    `step_bias`, `log_rate`, `skip` and `norm`. The config's list `kinds` says what each layer is,
+    `kind` being this one; where there is no such list `attention_layers` is that of the numbers of
+    the others, or every so many-th layer is one of these, by the key `attention_every` and what an
+    absent one means. `sizes` are the config's keys of `MixerSizes`.
     """
 
     formula: str
@@ -117,6 +119,11 @@ class Keys:
     stands under the root in place of d_head; the caps bound scores and logits. With each goes what
     an absent key means.
 
+    `scales` are the keys of constants, 1 where absent: that which multiplies token embeddings
+    (`embed`), all that attention and MLPs add to the stream (`write`), the products of queries and
+    keys in place of one over a root (`scores`), and that which divides the logits (`logits`).
+    `rotated_by` is the key and the word that say of a model whether its positions are rotated.
+
     A key of `other_names`, where it is there, stands for the one beside it. `mlp_rounded` are the
     keys that say whether d_mlp is two thirds of what the config states, times which factor, rounded
     up to a multiple of which number, with what absent ones mean.
@@ -147,6 +154,8 @@ class Keys:
     query_scalar: tuple[str, float | None] = ("", None)
     attn_logit_softcapping: tuple[str, float | None] = ("", None)
     final_logit_softcapping: tuple[str, float | None] = ("", None)
+    scales: Mapping[str, str] = field(default_factory=dict)
+    rotated_by: tuple[str, str] = ("", "")
     start: tuple[str, ...] = ("decoder_start_token_id",)
     other_names: Mapping[str, str] = field(default_factory=dict)
     mlp_rounded: tuple[tuple[str, bool], tuple[str, float], tuple[str, int]] | None = None

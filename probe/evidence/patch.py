@@ -209,6 +209,11 @@ def patch_hooks(
 
     def swap(layer: int) -> Callable[..., Tensor]:
         def patch_z(own: Tensor, hook: object) -> Tensor:
+            if own.shape[1] != len(recipient):
+                raise InputError(
+                    f"Swapping heads in a run of {own.shape[1]} tokens: the hooks were made for "
+                    f"the {len(recipient)} of {b!r}; run these, or make hooks for the other text."
+                )
             patched = own.clone()
             patched[:, to, by_layer[layer]] = z[layer, by_layer[layer]].to(own.dtype)
             return patched
@@ -230,7 +235,7 @@ def _texts(a: str | Sequence[str], b: str | Sequence[str]) -> list[tuple[str, st
     length."""
     if isinstance(a, str) and isinstance(b, str):
         return [(a, b)]
-    lists = [text for text in (a, b) if isinstance(text, Sized) and not isinstance(text, str)]
+    lists = [text for text in (a, b) if isinstance(text, Sequence) and not isinstance(text, str)]
     if len(lists) < 2 or len(a) != len(b) or not len(a):
         sizes = [_how_many(text) for text in (a, b)]
         raise InputError(

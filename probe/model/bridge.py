@@ -9,7 +9,7 @@ shared: a second reader of the file, as tests run it, takes longer than everythi
 import copy
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
@@ -244,12 +244,32 @@ def _as_in_class(weights: Mapping[str, torch.Tensor], config: Config) -> Mapping
                     [f"{layer}{attention.parts[role][0].format(number)}.weight" for role in roles]
                     for number in range(config.n_experts)
                 ]
-                held[layer + joined] = torch.stack(
-                    [torch.cat([held.pop(name) for name in of_one]) for of_one in names]
+                held[layer + joined] = _stacked(
+                    [[held.pop(name) for name in of_one] for of_one in names]
                 )
             for theirs, ours in routed.renamed.items():
                 held[f"{layer}{theirs}.weight"] = held.pop(f"{layer}{ours}.weight")
     return held
+
+
+def _stacked(experts: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
+    """The matrices of every expert below each other, experts first; shared with them where they lie
+    so in memory already, as those of a model do that holds them stacked."""
+    flat = [part for parts in experts for part in parts]
+    first = flat[0]
+    memory = first.untyped_storage().data_ptr()
+    end = first.storage_offset()
+    for part in flat:
+        if (part.untyped_storage().data_ptr(), part.storage_offset()) != (memory, end):
+            break
+        if not part.is_contiguous():
+            break
+        end += part.numel()
+    else:
+        rows = sum(map(len, experts[0]))
+        width = first.shape[-1]
+        return first.as_strided((len(experts), rows, width), (rows * width, width, 1))
+    return torch.stack([torch.cat(list(parts)) for parts in experts])
 
 
 def as_in_files(state: Mapping[str, torch.Tensor], family: Family) -> dict[str, torch.Tensor]:

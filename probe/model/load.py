@@ -129,11 +129,13 @@ def load(
     weights, unless `device` or `dtype` asks for others; adapters are merged in a copy of the
     tensors that they touch. `tokenizer` is that of a Hugging Face model whose source does not tell
     it; given once, it is remembered as long as the model lives. The object stays as it is, and is
-    loaded once: asked again with the same options, it gives the same Model until its tensors are
-    changed. A change made through `.data` is not noticed; there, delete the Model and give a new
-    object. A Model comes back as it is.
+    loaded once: asked again with the same options, it gives the same Model until its tensors, its
+    config or the settings of its parts are changed. A change made through `.data` is not noticed;
+    there, delete the Model and give a new object. A Model that was loaded before a step of training
+    is of no use behind it: ask with the object again. A Model comes back as it is.
 
-    Special tokens are put as the tokenizer's own rules say, whatever the same weights come in.
+    Special tokens are put as the tokenizer's own rules say, whatever the same weights come in. One
+    that is written in a text is text: "[MASK]" or "<|im_start|>" is cut into pieces of itself.
     `prepend_bos` is for GPT-2, whose tokenizer puts none; it changes nothing elsewhere.
 
     An object that carries hooks is refused, but for `hooks="keep"`: they stay on in everything that
@@ -150,6 +152,11 @@ def load(
         >>> probe.load(model) is model
         True
     """
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise InputError(
+            "Running a model under torch.autocast: parts of it would be computed in another type "
+            'than every number is said to be in; leave the block, or load it with dtype="bfloat16".'
+        )
     if hooks not in (None, "keep"):
         raise InputError(
             f'Loading a model with hooks={hooks!r}: expected "keep", for those that it carries to '
@@ -224,8 +231,8 @@ def untrained(model: Model, *, seed: int) -> Model:
 def _device(device: str | torch.device) -> torch.device:
     try:
         chosen = torch.device(device)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError) as error:
+        torch.empty(1, device=chosen).cpu()  # fails where a device holds no numbers
+    except (RuntimeError, AssertionError, TypeError) as error:
         raise InputError(
             f"Cannot use the device {device!r} here; use 'cpu', which always works."
         ) from error

@@ -299,6 +299,10 @@ def config_from(
     known: tuple[str, ...] = () if wrapper is None else (wrapper.architecture,)
     if family is not None:
         known = (*family.architectures, *family.headless)
+    if architecture not in known and family is not None:
+        listed = " or ".join(dict.fromkeys(family.architectures))
+        problem = f"it is a {architecture}, and of model_type {kind!r} {listed} is certified"
+        raise unsupported(where, problem, "give one of that class")
     if architecture not in known:
         raise _unknown(
             where, f"its architecture is {architecture} (model_type {raw.get('model_type')!r})"

@@ -56,6 +56,10 @@ SAME = {
 }
 
 
+# How a config says that attention and experts run step by step.
+PLAINLY = {"_attn_implementation": "eager", "_experts_implementation": "eager"}
+
+
 @dataclass(frozen=True, eq=False)
 class Hook:
     """A function that somebody put on a part of a model: a module, or a hook point of
@@ -153,6 +157,9 @@ def _require_weights(original: nn.Module, said: str) -> None:
         if tensor.is_meta:
             problem = f"{name} is on the meta device and holds no numbers"
             raise refuse(said, problem, "load it again with from_pretrained, without device_map")
+        if tensor.is_inference() and not torch.is_inference_mode_enabled():
+            problem = f"{name} was made inside torch.inference_mode(), which forbids to share it"
+            raise refuse(said, problem, "make the model outside, or inside torch.no_grad()")
         if not tensor.is_floating_point() or tensor.element_size() == 1:  # float8 is no float here
             bits = 8 * tensor.element_size()
             problem = f"{name} is quantized ({tensor.dtype}, {bits} bits an element)"
@@ -199,7 +206,8 @@ def _of_library(hook: Any) -> bool:
 
 def state_key(held: Held) -> tuple[object, ...]:
     """What tells whether an object is as it was: its tensors, how often each was changed in place,
-    which adapters are on, and which hooks are kept. A change through `.data` is not told."""
+    its config, the settings of its parts, which adapters are on, and which hooks are kept. A change
+    through `.data` is not told."""
     tensors = (*held.original.parameters(), *held.original.buffers())
     versions = [(t.data_ptr(), -1 if t.is_inference() else t._version) for t in tensors]
     adapters = [
@@ -208,7 +216,22 @@ def state_key(held: Held) -> tuple[object, ...]:
         if _is_adapted(layer)
     ]
     hooks = [(hook.part, id(hook.function)) for hook in held.hooks]
-    return (held.folded, tuple(versions), tuple(adapters), tuple(hooks))
+    settings = [_settings_of(module) for module in held.original.modules()]
+    config = repr(getattr(held.original, "config", None))
+    return (held.folded, tuple(versions), tuple(adapters), tuple(hooks), tuple(settings), config)
+
+
+def _settings_of(module: nn.Module) -> tuple[object, ...]:
+    """The class of a module, its numbers and words, and the functions that somebody put on it."""
+    found: list[object] = [type(module)]
+    for name, value in vars(module).items():
+        if name.startswith("_") or name == "training":
+            continue
+        if isinstance(value, bool | int | float | str):
+            found += [name, value]
+        elif callable(value):
+            found += [name, id(value)]
+    return tuple(found)
 
 
 def _of_tuner(layer: Any) -> tuple[object, ...]:
@@ -329,7 +352,11 @@ def require_same(held: Held, fresh: Any, config: Config, ids: list[int]) -> None
             f"on a short text it computes something else than its weights give (off by {error:.0e} "
             "of the scale), as with a forward that was changed"
         )
-        raise refuse(held.said, problem, "give the model as its library made it")
+        step = "give the model as its library made it"
+        if config.n_experts and fresh.dtype.itemsize < torch.float32.itemsize:
+            problem += ", or with a router that chooses other experts once numbers are rounded"
+            step += ', or pass dtype="float32"'
+        raise refuse(held.said, problem, step)
 
 
 def _difference(found: Tensor, expected: Tensor) -> float:
@@ -360,13 +387,14 @@ def require_same_words(held: Held, untouched: Any, ids: list[int]) -> None:
 
 def numbers(model: Any, config: Config, rows: Sequence[list[int]]) -> Tensor:
     """The logits of a Hugging Face model on texts of one length, or what leaves its last block
-    where it has no language-model head. In evaluation, whatever the model is in now."""
+    where it has no language-model head. In evaluation, whatever the model is in now, and plainly:
+    other ways of running attention round otherwise, and a router may then choose other experts."""
     device = next(model.parameters()).device
     inputs = {"input_ids": torch.tensor(rows, device=device)}
     if config.start_token is not None:
         targets = [[config.start_token, *ids[:-1]] for ids in rows]
         inputs["decoder_input_ids"] = torch.tensor(targets, device=device)
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), evaluating(model), _plainly(model):
         found = getattr(model(**inputs), "logits", None) if config.has_head else None
         if found is None:
             found = model.base_model(**inputs).last_hidden_state
@@ -384,6 +412,31 @@ def evaluating(model: Any) -> Iterator[None]:
     finally:
         for module, mode in modes.items():
             module.training = mode
+
+
+@contextmanager
+def _plainly(model: Any) -> Iterator[None]:
+    """Attention and experts run as the formulas have them, step by step; as the configs say again
+    behind it."""
+    configs = {id(module.config): module.config for module in model.modules() if _is_told(module)}
+    stated = [
+        (config, {name: getattr(config, name) for name in PLAINLY if hasattr(config, name)})
+        for config in configs.values()  # the whole one first: it tells its parts
+    ]
+    try:
+        for config, ways in stated:
+            for name in ways:
+                setattr(config, name, PLAINLY[name])
+        yield
+    finally:
+        for config, ways in stated:
+            for name, way in ways.items():
+                setattr(config, name, way)
+
+
+def _is_told(module: nn.Module) -> bool:
+    """Whether a module has a config of Hugging Face, which says how it runs."""
+    return hasattr(getattr(module, "config", None), "_attn_implementation")
 
 
 # --- hooks that are kept --------------------------------------------------------------------------

@@ -22,6 +22,8 @@ from probe.model.weights import Block, Weights
 if TYPE_CHECKING:
     from transformer_lens import ActivationCache
 
+    from probe.model.load import ModelSource
+
 
 def as_array(tensor: Tensor) -> Any:
     """A tensor as a numpy array of its own type, of float32 where it is bfloat16, which numpy does
@@ -87,21 +89,36 @@ class AttentionTrace:
             "these, or read attn_out, what the layer writes in place of heads."
         )
 
-    def to_cache(self, model: object = None) -> "ActivationCache":
+    def to_cache(self, model: "ModelSource | None" = None) -> "ActivationCache":
         """TransformerLens' ActivationCache of this attention, under its own names and in its own
         shapes, with a batch of one: every tensor that a hook of the bridge holds.
 
         What was recomputed, because a hook holds something else, is not in it. Of a decoder it also
         holds what methods of the cache read, as the formulas give it: embeddings, what the norms
         divide by, what is added behind a norm, the activations of plain MLPs. Methods that need
-        weights need `model`, a bridge or a Model. `trace.to_cache()["z", 3]` is `1 query_pos head
-        d_head`.
+        weights need `model`, the one that was traced. `trace.to_cache()["z", 3]` is `1 query_pos
+        head d_head`. Raises InputError for a model of other weights.
         """
         # imported here: it takes seconds, and nobody else needs it once a model is loaded
         from transformer_lens import ActivationCache
 
         tensors = {name: tensor[None] for name, tensor in self._cached().items()}
-        return ActivationCache(tensors, getattr(model, "bridge", model))
+        bridge: Any = None if model is None else self._bridge_of(model)
+        return ActivationCache(tensors, bridge)
+
+    def _bridge_of(self, source: "ModelSource") -> object:
+        """The bridge of the model that was traced; InputError for another one."""
+        from probe.model.load import load  # which needs hooks, which need this
+
+        model = load(source)
+        for name, traced in self.stack.raw.items():
+            given = model.weights.get(name)
+            if given is None or not torch.equal(given.to(traced), traced):
+                raise InputError(
+                    f"Making a cache of a {self.kind} through {self.model_name}: the weights of "
+                    f"{model.name} are others ({name}); give the model that was traced, or none."
+                )
+        return model.bridge
 
     def _cached(self) -> dict[str, Tensor]:
         """What a hook of the bridge holds, by its name, without a batch axis."""
@@ -437,7 +454,7 @@ class PairTrace:
     def logits(self) -> Tensor:
         return self.decoder.logits
 
-    def to_cache(self, model: object = None) -> "ActivationCache":
+    def to_cache(self, model: "ModelSource | None" = None) -> "ActivationCache":
         """TransformerLens' ActivationCache of all three attentions, as `Trace.to_cache`."""
         cache = self.encoder.to_cache(model)
         for side in (self.decoder, self.cross):

@@ -408,7 +408,7 @@ def studies() -> tuple[Any, Any]:
     every = probe.lexicon.expand("bank").sentences
     frames = list(dict.fromkeys(sentence.frame for sentence in every))[:4]
     corpus = [sentence for sentence in every if sentence.frame in frames]
-    asked: dict[str, Any] = {"corpus": corpus, "permutations": 99, "max_pairs": 4}
+    asked: dict[str, Any] = {"sentences": corpus, "permutations": 99, "max_pairs": 4}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(word, "CURVE_PAIRS", 2)
         without = probe.study(source, controls=(), **asked)

@@ -130,6 +130,97 @@ def test_a_change_of_the_object_is_seen(tmp_path: Path) -> None:
     assert other is not second
 
 
+def silenced(source: Any) -> None:
+    mlp = source.model.layers[1].mlp
+    mlp.forward = lambda x: 0 * x
+
+
+def scaled(source: Any) -> None:
+    source.model.layers[0].self_attn.scaling = 0.05
+
+
+def rectified(source: Any) -> None:
+    source.model.layers[1].mlp.act_fn = nn.ReLU()
+
+
+def behind_a_tanh(source: Any) -> None:
+    source.lm_head = nn.Sequential(source.lm_head, nn.Tanh())
+
+
+@pytest.mark.parametrize("change", [silenced, scaled, rectified, behind_a_tanh])
+def test_a_change_of_what_runs_is_seen_after_loading(change: Callable[[Any], None]) -> None:
+    source = in_memory("llama")
+    model = probe.load(source, tokenizer=family_tokenizer("llama"))
+    assert probe.load(source) is model
+    change(source)
+    with pytest.raises(probe.ModelError, match="^Cannot load the LlamaForCausalLM: "):
+        probe.load(source)
+
+
+def test_a_change_of_a_setting_gives_the_numbers_that_follow_from_it() -> None:
+    source = in_memory("llama")
+    first = probe.load(source, tokenizer=family_tokenizer("llama"))
+    source.config.rms_norm_eps = 0.5
+    for module in source.modules():
+        if hasattr(module, "variance_epsilon"):
+            module.variance_epsilon = 0.5
+    second = probe.load(source)
+    assert second is not first
+    with torch.no_grad():
+        error = (probe.trace(second, TEXT).logits - source(own_ids(second)).logits[0]).abs().max()
+    assert error < 1e-5
+
+
+def own_ids(model: probe.Model) -> torch.Tensor:
+    return torch.tensor([probe.tokenize(model, TEXT).ids])
+
+
+def test_experts_are_shared_and_a_coarse_type_does_not_make_another_route() -> None:
+    source = in_memory("mixtral")
+    model = probe.load(source, tokenizer=family_tokenizer("mixtral"))
+    own = storages(source.parameters())
+    assert storages(model.bridge.parameters()) <= own and storages(model.weights.values()) <= own
+    stated = source.config._experts_implementation, source.config._attn_implementation
+    coarse = in_memory("mixtral").to(torch.bfloat16)
+    said = 'or pass dtype="float32".$'
+    with pytest.raises(probe.ModelError, match=said):  # its positions are rounded, too
+        probe.load(coarse, tokenizer=family_tokenizer("mixtral"))
+    coarse.model.rotary_emb = in_memory("mixtral").model.rotary_emb  # as from_pretrained has them
+    assert probe.certify(probe.load(coarse, tokenizer=family_tokenizer("mixtral"))).require().ok
+    exact = in_memory("mixtral").double()  # in which transformers runs no experts together
+    assert probe.load(exact, tokenizer=family_tokenizer("mixtral")).dtype == torch.float64
+    for one in (source, coarse, exact):
+        assert (one.config._experts_implementation, one.config._attn_implementation) == stated
+
+
+def test_a_qwen3_moe_may_say_nothing_of_the_size_of_its_heads() -> None:
+    config_class, model_class, sizes = MADE["qwen3_moe"]
+    stated = {name: size for name, size in sizes.items() if name != "head_dim"}
+    source = getattr(transformers, model_class)(getattr(transformers, config_class)(**stated))
+    model = probe.load(source.eval(), tokenizer=family_tokenizer("qwen3_moe"))
+    assert model.config.d_head == sizes["hidden_size"] // sizes["num_attention_heads"]
+
+
+def test_autocast_is_refused_in_a_sentence() -> None:
+    model = family_model("llama")
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(
+            probe.InputError, match="^Running a model under torch.autocast: .* leave the"
+        ),
+    ):
+        probe.trace(model, TEXT)
+
+
+def test_a_device_without_numbers_and_weights_of_inference_mode_are_refused() -> None:
+    with pytest.raises(probe.InputError, match="^Cannot use the device 'meta' here; use 'cpu'"):
+        probe.load(in_memory("llama"), tokenizer=family_tokenizer("llama"), device="meta")
+    with torch.inference_mode():
+        source = in_memory("llama")
+    with pytest.raises(probe.ModelError, match=r"was made inside torch.inference_mode\(\), which"):
+        probe.load(source, tokenizer=family_tokenizer("llama"))
+
+
 def test_a_tokenizer_is_remembered_through_every_change_of_its_object() -> None:
     source = in_memory("llama")
     tokenizer = family_tokenizer("llama")
@@ -524,7 +615,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a dictionary": (dict, "a dict: only a name, a folder, a GGUF file, a Hugging Face model or a"),
     "another class": (
         lambda: in_memory("gpt2", architecture="GPT2Model"),
-        "the GPT2Model: its architecture is GPT2Model (model_type 'gpt2'), and certified are ",
+        (
+            "the GPT2Model: it is a GPT2Model, and of model_type 'gpt2' GPT2LMHeadModel is certified; "
+            "give one of that class."
+        ),
     ),
 }
 

@@ -602,7 +602,7 @@ QWEN3_MOE = replace(
     architectures=("Qwen3MoeForCausalLM",),
     keys=replace(
         QWEN3.keys,
-        sizes=HIDDEN | {"d_head": "head_dim", "d_mlp": "moe_intermediate_size"},
+        sizes=HIDDEN | {"d_mlp": "moe_intermediate_size"},  # head_dim may be absent
         must=EVERY_LAYER_ROUTED | {"use_sliding_window": (False,), "attention_bias": (False,)},
     ),
     routed=Routed(EXPERTS, normed=("norm_topk_prob", False), stacked=STACKED),
@@ -755,6 +755,7 @@ QWEN3_NEXT = replace(
     architectures=("Qwen3NextForCausalLM",),
     keys=replace(
         QWEN3_MOE.keys,
+        sizes={**QWEN3_MOE.keys.sizes, "d_head": "head_dim"},
         must={**QWEN3_MOE.keys.must, "hidden_act": ("silu",)},
         rotary_share=0.25,
     ),

@@ -45,6 +45,7 @@ def test_every_edge_equals_hooked_forwards(kind, dtype):
     scale = {name: float(plain.runs[0][name].abs().max()) for name in ("z", "mlp_out")}
     relative = bound(model)
     for side in (0, 1):
+        plain.run_senders(side, found.edges)
         written = [plain.written(side, edge) for edge in found.edges]
         for number, (name, _, change, toward) in enumerate(written):
             error = (

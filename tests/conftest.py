@@ -42,6 +42,10 @@ LONGEST = (
     "patching/test_paths.py",
     "model/test_check.py",
     "evidence/test_study.py",
+    "pages/test_sentences.py",
+    "model/test_objects.py",
+    "pages/test_report.py",
+    "model/test_bfloat16.py",
     "evidence/test_survey_kills.py",
     "pages/test_walk_page.py",
     "explorer/test_notebook.py",
@@ -55,6 +59,10 @@ LONGEST = (
     "patching/test_both_ways.py",
     "model/test_fused.py",
     "charts/test_charts.py",
+    "pages/test_security.py",
+    "model/test_gguf.py",
+    "evidence/test_cost.py",
+    "model/test_hub.py",
 )
 
 

@@ -21,6 +21,10 @@ from probe.model.model import Model
 # Two workers on two cores: torch's own threads would only get in each other's way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Garbage is not looked for while everything is loaded; see `pytest_collection_finish`.
+gc.disable()
+SELDOM = 50_000  # new objects between two searches; the usual 700 cost a tenth of all time
+
 # Altair holds a finished chart against its schema in `to_dict`, as tests/charts do with every one;
 # the parts of it need not be as they are made.
 schemapi.DEBUG_MODE = False
@@ -38,6 +42,10 @@ LONGEST = (
     "patching/test_paths.py",
     "model/test_check.py",
     "evidence/test_study.py",
+    "pages/test_sentences.py",
+    "model/test_objects.py",
+    "pages/test_report.py",
+    "model/test_bfloat16.py",
     "evidence/test_survey_kills.py",
     "pages/test_walk_page.py",
     "explorer/test_notebook.py",
@@ -51,6 +59,10 @@ LONGEST = (
     "patching/test_both_ways.py",
     "model/test_fused.py",
     "charts/test_charts.py",
+    "pages/test_security.py",
+    "model/test_gguf.py",
+    "evidence/test_cost.py",
+    "model/test_hub.py",
 )
 
 
@@ -135,6 +147,8 @@ def copy(checkpoint: Path, tmp_path: Path) -> Path:
 
 def pytest_collection_finish() -> None:
     """What is loaded before the first test stays: no collection of garbage has to look through it
-    again."""
+    again, and what the tests make is looked through seldom."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(SELDOM)
+    gc.enable()

@@ -192,12 +192,12 @@ def read_all(model, ids, quantities, edits=()):
     return {name: part[:, 0] for name, part in read_rows(model, [ids], quantities, edits).items()}
 
 
-def put(place, value):
-    """An edit of every row at a position, of one head there or of all."""
+def put(place, value, row=slice(None)):
+    """An edit of every row, or of one, at a position, of one head there or of all."""
     place = place if isinstance(place, tuple) else (place,)
 
     def change(tensor):
-        tensor[(slice(None), *place)] = value
+        tensor[(row, *place)] = value
 
     return change
 
@@ -235,23 +235,59 @@ class Plain:
             self.seen[key] = make()
         return self.seen[key]
 
+    def run_senders(self, side, edges):
+        """Runs what `arriving` and `asked` run for these edges where the sender's change is the
+        donor's, each sender in a row of one forward."""
+        names = ["sender_layer", "sender_head", "sender_pos"]
+        ids, own, donor = self.ids[side], self.runs[side], self.runs[1 - side]
+        senders = list(dict.fromkeys(edge[names].tolist() for edge in edges))
+        edits = self.held(own)
+        for row, sender in enumerate(senders):
+            name, (layer, *place) = self.sent(*sender)
+            edits.append((layer, name, put(tuple(place), donor[name][(layer, *place)], row)))
+        rows = read_rows(self.model, [ids] * len(senders), {"resid_pre", self.reads}, edits)
+        for row, sender in enumerate(senders):
+            self.seen[(side, *sender)] = {name: part[:, row] for name, part in rows.items()}
+        for layer in sorted(set(edges["receiver_layer"].tolist())):
+            into = edges[(edges["receiver_layer"] == layer) & (edges["receiver_head"] >= 0)]
+            senders = list(dict.fromkeys(edge[names].tolist() for edge in into))
+            if not senders:
+                continue
+            edits = []
+            for row, sender in enumerate(senders):
+                at = self.at + sender[-1]
+                arriving = self.seen[(side, *sender)]["resid_pre"][layer, at]
+                edits.append((layer, "resid_pre", put(at, arriving, row)))
+            rows = read_rows(self.model, [ids] * len(senders), "qkv", edits)
+            for row, sender in enumerate(senders):
+                asked = {name: part[:, row] for name, part in rows.items()}
+                self.seen[(side, *sender, layer)] = asked
+
+    def sent(self, layer, head, pos):
+        """Which quantity a sender writes, and its layer and place."""
+        at = self.at + pos
+        if layer < 0:
+            return "resid_pre", (0, at)
+        return ("mlp_out", (layer, at)) if head < 0 else ("z", (layer, at, head))
+
+    def held(self, own):
+        """Edits that leave everything that writes as it was."""
+        return [
+            (number, name, put(slice(None), own[name][number]))
+            for name in HELD
+            for number in self.layers
+        ]
+
     def arriving(self, side, edge, change=None):
         """What the heads of every layer read, and what its MLP reads, at the sender's position,
         when z of the sending head or the output of the sending MLP changes so there, by default to
         the donor's, and every other one is held.
         """
         layer, head, pos = edge[["sender_layer", "sender_head", "sender_pos"]].tolist()
-        own, donor, at = self.runs[side], self.runs[1 - side], self.at + pos
-        name, place = ("mlp_out", (layer, at)) if head < 0 else ("z", (layer, at, head))
-        if layer < 0:
-            name, place = "resid_pre", (0, at)
+        own, donor = self.runs[side], self.runs[1 - side]
+        name, place = self.sent(layer, head, pos)
         value = donor[name][place] if change is None else own[name][place] + change
-        edits = [
-            (number, held, put(slice(None), own[held][number]))
-            for held in HELD
-            for number in self.layers
-        ]
-        edits.append((place[0], name, put(place[1:], value)))
+        edits = [*self.held(own), (place[0], name, put(place[1:], value))]
         read = {"resid_pre", self.reads}
         return self.once(
             (side, layer, head, pos),

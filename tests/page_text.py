@@ -9,7 +9,7 @@ from pathlib import Path
 import altair as alt
 from jinja2 import nodes
 
-from probe.evidence.findings import findings, head_finding, rows_by_word, word_findings
+from probe.evidence.findings import findings, head_finding, rows_of, word_findings
 from probe.pages import answer, checks, heads, sentences, words
 from probe.pages.output import environment
 
@@ -45,7 +45,7 @@ def items(template: str, name: str, *given: object) -> list[str]:
 def found(frames, word):
     """What was found for one word of a study's frames."""
     size = tuple(int(frames["heads"][name].max()) + 1 for name in ("layer", "head"))
-    return word_findings(word, rows_by_word(frames)[word], model_size=size)
+    return word_findings(word, rows_of(frames, word), model_size=size)
 
 
 def card_answer(frames, word):

@@ -142,13 +142,13 @@ def _edge_lines(lines: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
     return line.encode(
         x,
         y,
-        detail="edge:N",
-        order="turn:Q",
+        detail=alt.Detail("edge:N"),
+        order=alt.Order("turn:Q"),
         tooltip=EDGE_TIPS,
         strokeWidth=alt.StrokeWidth("width:Q", scale=None),
         color=by_value(alt.Color, "toward:N", ["donor", "own"], [WITH, AGAINST]),
         strokeDash=by_value(alt.StrokeDash, "confirmed:N", ["yes", "no"], [[1, 0], [5, 4]]),
-        description="text:N",
+        description=alt.Description("text:N"),
     )
 
 
@@ -156,9 +156,9 @@ def _part_marks(parts: pd.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     base = alt.Chart(parts).encode(x, y, tooltip=tips("name:N | part"))
     shape = by_value(alt.Shape, "kind:N", list(KINDS), list(KINDS.values()))
     dots = base.mark_point(fill=LINE, stroke=LINE, size=PART_SIZE, opacity=1)
-    dots = dots.encode(shape=shape, description="name:N")
+    dots = dots.encode(shape=shape, description=alt.Description("name:N"))
     labels = base.mark_text(**TEXT | {"align": "center", "fontSize": 10}, aria=False)
-    return [dots, labels.encode(text="short:N")]
+    return [dots, labels.encode(text=alt.Text("short:N"))]
 
 
 def _named_axis(

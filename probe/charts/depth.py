@@ -108,7 +108,7 @@ def _depth(
         scale=alt.Scale(domain=domain),
     )
     band = base.mark_area(opacity=0.22).encode(y, alt.Y2("high"))
-    mean = {"y": "coordinate:Q"}
+    mean = {"y": alt.Y("coordinate:Q")}
     lines = lines_with_dots(base, 28, line=mean, **mean, tooltip=DEPTH_TIPS)
     picture = [reference_line("y", 0.0), band, *lines]
     if read_at is not None:

@@ -84,7 +84,7 @@ def set_curves(curves: pd.DataFrame, random_sets: pd.DataFrame, word: str) -> An
     ticks = ticks.encode(x=x, y=y, color=colour, tooltip=RANDOM_TIPS)
     base = alt.Chart(_curve_rows(rows)).encode(x=x, y=y, color=colour)
     low = alt.Y("low:Q", title=GAP_SHARE, scale=scale)
-    band = base.mark_area(opacity=0.15).encode(y=low, y2="high:Q")
+    band = base.mark_area(opacity=0.15).encode(y=low, y2=alt.Y2("high:Q"))
     lines = lines_with_dots(base, 26, line={"strokeDash": dash}, tooltip=CURVE_TIPS)
     smallest = rows[rows["size"] == rows["smallest"]]
     ring = _ring(smallest, x, y, most=int(rows["size"].max()))
@@ -144,7 +144,7 @@ def _ring(smallest: pd.DataFrame, x: alt.X, y: alt.Y, *, most: int) -> list[alt.
     ring = base.mark_point(size=120, color=INK, strokeWidth=1.5, opacity=1).encode(x=x, y=y)
     # The label stands on the side that has space, above every line, band and tick.
     side = {"align": "right", "dx": 4} if size > 0.6 * most else {"dx": -4}
-    label = base.mark_text(**TEXT | side).encode(x=x, y=alt.value(8), text="note:N")
+    label = base.mark_text(**TEXT | side).encode(x=x, y=alt.YValue(8), text=alt.Text("note:N"))
     return [ring, label]
 
 
@@ -252,7 +252,7 @@ def head_part_bars(
     bars = base.mark_bar(height={"band": 0.8}, opacity=0.6)
     bars = bars.encode(x=x, color=colour, tooltip=tip, **row)
     intervals = base.mark_rule(color=INK, strokeWidth=1.5)
-    intervals = intervals.encode(x=alt.X("low:Q"), x2="high:Q", **row)
+    intervals = intervals.encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"), **row)
     numbers = numbers_at(numbered, "edge", dx=4, **row)
     first = rows[rows["name"] == names[0]]
     effects = [f"{what} {text}" for what, text in zip(first["what"], first["text"], strict=True)]

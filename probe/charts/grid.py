@@ -206,7 +206,7 @@ def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
     dots = base.mark_point(filled=True, opacity=0.85).encode(
         color=colour, shape=shape, size=strong, tooltip=tip
     )
-    texts = base.mark_text(dy=-10, fontSize=11, color=INK).encode(text="name:N")
+    texts = base.mark_text(dy=-10, fontSize=11, color=INK).encode(text=alt.Text("name:N"))
     picture = alt.layer(dots, texts, data=live(rows, "points"))
     variance = percent(float(rows["explained"].iloc[0]))
     vectors = " and ".join(f"{kind}s" for kind in kinds)
@@ -245,10 +245,10 @@ def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
         "label:N | token", *(f"{name}:Q | length {name} | .6g" for name in ("before", "after"))
     )
     base = _by_token("token", tip)
-    rules = base.mark_rule(color=MUTED, opacity=0.5).encode(x=x, x2="after:Q")
+    rules = base.mark_rule(color=MUTED, opacity=0.5).encode(x=x, x2=alt.X2("after:Q"))
     look = {"filled": True, "size": 70, "opacity": 1}
     before = base.mark_point(color=MUTED, **look).encode(x=x)
-    after = base.mark_point(color=WITH, **look).encode(x="after:Q")
+    after = base.mark_point(color=WITH, **look).encode(x=alt.X("after:Q"))
     picture = alt.layer(rules, before, after, data=live(norms, "norms"))
     low = float(norms["after"].min())
     high = float(norms["after"].max())

@@ -240,7 +240,9 @@ def head_maps(word_heads: pd.DataFrame) -> Any:
     if not len(words):
         note = "No word was shown to have a gap between its senses: there is nothing to map."
         chart = alt.Chart(pd.DataFrame({"note": [note]})).mark_text(color=MUTED, align="left")
-        return finish(chart.encode(text="note:N", x=alt.value(0)).properties(height=30), note)
+        return finish(
+            chart.encode(text=alt.Text("note:N"), x=alt.XValue(0)).properties(height=30), note
+        )
     charts = [
         _map(word_heads, word, word == words[0]).properties(width=260, title=word) for word in words
     ]
@@ -321,7 +323,7 @@ def _map(
         # In small cells the number makes room for the mark.
         aside = ASIDE if len(layers) > FEW_LAYERS else 0
         numbers = base.transform_filter(alt.datum.clear).mark_text(fontSize=11, dx=aside)
-        layered.append(numbers.encode(text="mark:N", color=text))
+        layered.append(numbers.encode(text=alt.Text("mark:N"), color=text))
     if kinds := marked(word_heads):
         shape = verdict_shape(kinds, legend=legend)
         size = 60 if len(heads) <= MANY_HEADS and len(layers) <= FEW_LAYERS else 40
@@ -389,7 +391,7 @@ def _mlp_column(
     base = alt.Chart(rows).encode(**on_cells, tooltip=MLP_TIPS)
     numbers = base.transform_filter(abs(alt.datum.net) >= NOTHING).mark_text(fontSize=11)
     cells = base.mark_rect(stroke=LINE, strokeWidth=1).encode(color=fill)
-    return [cells, numbers.encode(text="mark:N", color=text)]
+    return [cells, numbers.encode(text=alt.Text("mark:N"), color=text)]
 
 
 def _frames_of_more(rows: pd.DataFrame, on_cells: dict[str, Any], tooltip: Any) -> list[alt.Chart]:
@@ -414,7 +416,7 @@ def _beyond(layers: list[int], heads: list[int], y: alt.Y) -> list[alt.Chart]:
     # Of an even number of heads the middle is the border between two cells.
     middle = alt.X("head:O", bandPosition=0.5 if len(heads) % 2 else 1, axis=None)
     text = alt.Chart(note).mark_text(color=MUTED, fontSize=11)
-    return [text.encode(x=middle, y=y, text="note:N")]
+    return [text.encode(x=middle, y=y, text=alt.Text("note:N"))]
 
 
 def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
@@ -452,7 +454,7 @@ def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
     names = alt.Chart(_spread(outstanding, line=line)).mark_text(
         **TEXT | {"align": "right", "dx": -8}
     )
-    names = names.encode(x="auroc:Q", y="height:Q", text="name:N")
+    names = names.encode(x=alt.X("auroc:Q"), y=alt.Y("height:Q"), text=alt.Text("name:N"))
     inert = int(((rows["auroc"] > 0.75) & ~rows["clear"]).sum())
     description = (
         f"Separation against effect of {word}: {len(rows)} heads. {inert} of them separate the "
@@ -506,7 +508,7 @@ def control_strips(controls: pd.DataFrame, word: str, *, shown: list[str] | None
     middle = alt.Chart(medians.reset_index()).mark_tick(color=INK, thickness=2.5, size=22)
     middle = middle.encode(x=x, y=y)
     band = alt.Chart(of_word(ends, word)).mark_bar(color=MUTED, opacity=0.25, height=22)
-    band = band.encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y)
+    band = band.encode(x=alt.X("low:Q", scale=scale), x2=alt.X2("high:Q"), y=y)
     picture = alt.layer(reference_line("x", CHANCE), band, ticks, middle, diamonds)
     in_words = ", ".join(f"{name} {decimal(float(medians[name]))}" for name in conditions)
     description = (

@@ -102,14 +102,14 @@ def noun_gaps(controls: pd.DataFrame, word: str, *, read_at: int) -> Any:
     y = alt.Y("distance:Q", title=title, axis=axis, scale=scale)
     x = by_depth(rows["depth"], padding=alt.Undefined, labelFlush=False)
     band = alt.Chart(of_nouns).mark_area(opacity=0.22, color=MUTED)
-    band = band.encode(x=x, y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q")
+    band = band.encode(x=x, y=alt.Y("low:Q", title=title, scale=scale), y2=alt.Y2("high:Q"))
     nouns = alt.Chart(of_nouns).encode(x=x, y=y, color=colour)
     of_the_word = alt.Chart(rows[rows["what"] == word]).encode(x=x, y=y, color=colour)
     note = alt.Chart(pd.DataFrame({"depth": [read_at], "note": ["read-out"]}))
     note = note.mark_text(**TEXT | {"color": MUTED, "dx": 4})
     picture = alt.layer(
         reference_line("x", read_at, dash=False),
-        note.encode(x=x, y=alt.value(6), text="note:N"),
+        note.encode(x=x, y=alt.YValue(6), text=alt.Text("note:N")),
         reference_line("y", 0.0),
         band,
         *lines_with_dots(nouns, 28, tooltip=NOUN_TIPS),

@@ -6,6 +6,8 @@ against), symmetric around zero, and zero is blank; a sense keeps its hue, in or
 appearance, everywhere. Both hold on white and on near-black. Text and lines use INK, MUTED and LINE
 only, which a page may replace by its theme's (`themed`).
 
+Channels are given as altair's objects: for a bare string it goes through its whole schema.
+
 PNG files are packed again: the renderer packs its pictures quickly and loosely, with a transparency
 that they do not use.
 """
@@ -339,7 +341,7 @@ def numbers_at(
 ) -> alt.Chart:
     """The column `text` of the rows, written to the right of the value `edge`."""
     marks = alt.Chart(rows).mark_text(**TEXT | {"dx": dx, "color": color})
-    return marks.encode(x=alt.X(f"{edge}:Q"), text="text:N", **channels)
+    return marks.encode(x=alt.X(f"{edge}:Q"), text=alt.Text("text:N"), **channels)
 
 
 def room_for_numbers(domain: Sequence[float]) -> alt.Scale:

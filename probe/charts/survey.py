@@ -89,7 +89,7 @@ def words_and_heads(cells: pd.DataFrame, words: Sequence[str], heads: Sequence[s
     ink = alt.condition(
         abs(alt.datum.effect) > STRONG * limit, alt.value("#ffffff"), alt.value(INK)
     )
-    numbers = base.mark_text(fontSize=11).encode(text="mark:N", color=ink)
+    numbers = base.mark_text(fontSize=11).encode(text=alt.Text("mark:N"), color=ink)
     unclear = alt.Chart(cells[cells["effect"].isna()]).encode(x=x, y=y, tooltip=WORD_TIPS)
     dashes = unclear.mark_text(color=MUTED, text="–")
     outliers = known[known["outlier"]]
@@ -133,7 +133,7 @@ def carried_over(carry: pd.DataFrame) -> Any:
     y = alt.Y("value:Q", title="share of the sense gap", axis=share_axis(), scale=scale)
     base = alt.Chart(rows).encode(x=x, y=y, color=colour)
     band = base.mark_area(opacity=0.14)
-    band = band.encode(y=alt.Y("low:Q", title="share of the sense gap"), y2="high:Q")
+    band = band.encode(y=alt.Y("low:Q", title="share of the sense gap"), y2=alt.Y2("high:Q"))
     lines = lines_with_dots(base, 40, line={"strokeDash": dash}, tooltip=KEPT_TIPS)
     last = carry.to_dict("records")[-1]
     description = (

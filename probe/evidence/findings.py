@@ -343,10 +343,15 @@ def findings(frames: Frames) -> dict[str, WordFindings]:
 
 def rows_by_word(frames: Frames) -> dict[str, dict[str, pd.DataFrame]]:
     """The rows of each word, of every frame that has a column for it."""
-    by_word = {name: frame for name, frame in frames.items() if "word" in frame}
+    return {str(word): rows_of(frames, word) for word in frames["words"]["word"].unique()}
+
+
+def rows_of(frames: Frames, word: str) -> dict[str, pd.DataFrame]:
+    """The rows of one word, of every frame that has a column for it."""
     return {
-        str(word): {name: frame[frame["word"] == word] for name, frame in by_word.items()}
-        for word in frames["words"]["word"].unique()
+        name: frame[(frame["word"] == word).to_numpy()]
+        for name, frame in frames.items()
+        if "word" in frame
     }
 
 
@@ -413,7 +418,8 @@ def head_name(row: Row) -> str:
 
 def names_of(heads: pd.DataFrame) -> tuple[str, ...]:
     """The names of heads in a frame, each once, as they first appear."""
-    return tuple(dict.fromkeys(map(head_name, heads.to_dict("records"))))
+    places = heads[["layer", "head"]].to_dict("records")
+    return tuple(dict.fromkeys(map(head_name, places)))
 
 
 def heads_by_rank(rows: Frames) -> tuple[HeadFinding, ...]:

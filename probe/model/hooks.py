@@ -52,12 +52,21 @@ class HookedRun:
 def read(model: Model, ids: Sequence[int], target: Sequence[int] | None = None) -> HookedRun:
     """Every tensor of every attention, on the CPU, of one run of `ids` (and of `target` through a
     decoder)."""
+    recorded, logits = record_text(model, ids, target)
+    stacks = read_stacks(model.weights, model.config)
+    tensors = {name: _stack_text(stack, recorded[name]) for name, stack in stacks.items()}
+    return HookedRun(tensors, stacks, logits)
+
+
+def record_text(
+    model: Model, ids: Sequence[int], target: Sequence[int] | None
+) -> tuple[dict[str, dict[str, list[Tensor]]], Tensor]:
+    """What the hooks of a text hold, by attention and name, a tensor for every layer, and its
+    logits `pos d_vocab`; on the CPU."""
     targets = None if target is None else [target]
     with recording(model, lambda name, tensor: tensor[0].cpu()) as recorded:
         logits = run(model, [ids], targets)
-    stacks = read_stacks(model.weights, model.config)
-    tensors = {name: _stack_text(stack, recorded[name]) for name, stack in stacks.items()}
-    return HookedRun(tensors, stacks, logits[0].detach().cpu())
+    return recorded, logits[0].detach().cpu()
 
 
 def run(

@@ -60,12 +60,12 @@ def scope(findings: Mapping[str, WordFindings]) -> Section:
 
 
 def cards(findings: Mapping[str, WordFindings]) -> list[Section]:
-    """For each word what its card says of it, its numbers, and its depth profiles."""
-    return [card(finding) for finding in findings.values()]
+    """For each word what its card says of it, its numbers, and its pictures."""
+    return [card(finding) | pictures(finding) for finding in findings.values()]
 
 
 def card(finding: WordFindings) -> Section:
-    """One word's card."""
+    """What one word's card says."""
     several = len(finding.pairs) > 1
     return {
         "finding": finding,
@@ -75,13 +75,19 @@ def card(finding: WordFindings) -> Section:
         "looks": looks(finding),
         "looks_at_word": looks_at_word(finding.movers[:LEADERS]),
         "pairs": [pair_row(pair) for pair in finding.pairs] if several else [],
+        "apart_at": apart_at(finding),
+    }
+
+
+def pictures(finding: WordFindings) -> Section:
+    """The pictures on one word's card: its depth profiles, and nouns of one meaning beside it."""
+    return {
         "depth": profiles(
             finding.rows["depth"],
             finding.word,
             [(pair.sense_a, pair.sense_b) for pair in finding.pairs],
             read_at=finding.read_depth,
         ),
-        "apart_at": apart_at(finding),
         "nouns": nouns_picture(finding),
     }
 

@@ -212,6 +212,12 @@ def _filled(text: str, word: str, cue: str, **more: Any) -> Sentence:
 
 
 @cache
+def _one_meaning_by_article() -> dict[str, list[str]]:
+    """The nouns of one meaning that ship, those with "a" and those with "an"."""
+    return tomllib.loads(_ONE_MEANING.read_text("utf-8"))
+
+
+@cache
 def one_meaning_nouns() -> tuple[str, ...]:
     """Count nouns with one meaning, to stand in an ambiguous word's place; those with "a" and those
     with "an" in turn, so that any first ones of them hold both.
@@ -220,7 +226,7 @@ def one_meaning_nouns() -> tuple[str, ...]:
         >>> probe.lexicon.one_meaning_nouns()[:2]
         ('ladder', 'umbrella')
     """
-    lists = tomllib.loads(_ONE_MEANING.read_text("utf-8"))
+    lists = _one_meaning_by_article()
     in_turn = zip_longest(lists["a"], lists["an"])
     return tuple(noun for both in in_turn for noun in both if noun is not None)
 
@@ -233,9 +239,8 @@ def is_english(texts: Sequence[str]) -> bool:
 
 def article_of(noun: str) -> str:
     """The indefinite article of a noun: as the list has it, else by its first letter."""
-    lists = tomllib.loads(_ONE_MEANING.read_text("utf-8"))
-    for article in ("a", "an"):
-        if noun in lists[article]:
+    for article, nouns in _one_meaning_by_article().items():
+        if noun in nouns:
             return article
     return "an" if noun[:1].lower() in "aeiou" else "a"
 

@@ -41,12 +41,13 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__fil
 FIELDS = ("word", "sense", "text", "start", "end", "frame", "pair", "cue_start", "cue_end")
 
 
-def some_sentences() -> list[Sentence]:
-    """A few pairs of every word that ships; the embedded model knows some of them."""
+def some_sentences(every: int = 1) -> list[Sentence]:
+    """A few pairs of every word that ships, or of `every` other, third, ...; the embedded model
+    knows some of them."""
     words = {word: probe.lexicon.expand_natural(word) for word in probe.lexicon.natural_words()}
     words |= {word: probe.lexicon.expand(word) for word in probe.lexicon.words()}
     chosen = []
-    for corpus in words.values():
+    for corpus in list(words.values())[::every]:
         by_pair: dict[str, list[Sentence]] = {}
         frames: set[str] = set()
         for row in corpus.sentences:
@@ -59,10 +60,10 @@ def some_sentences() -> list[Sentence]:
     return chosen
 
 
-def make_words(path: Path) -> Path:
+def make_words(path: Path, *, every: int = 1) -> Path:
     """A file of these sentences."""
     lines = []
-    for sentence in some_sentences():
+    for sentence in some_sentences(every):
         row = {name: value for name, value in asdict(sentence).items() if name in FIELDS}
         lines.append(json.dumps(row) + "\n")
     path.write_text("".join(lines), encoding="utf-8")
@@ -169,9 +170,9 @@ class Outcome:
         return err
 
 
-def make_stage(folder: Path, *, seed: int = 0, forked: bool = False) -> Stage:
+def make_stage(folder: Path, *, seed: int = 0, forked: bool = False, every: int = 1) -> Stage:
     """Sentences and the reference run, made in this process."""
-    corpus = make_words(folder / "sentences.jsonl")
+    corpus = make_words(folder / "sentences.jsonl", every=every)
     probe.survey(MODEL, corpus, out=folder / "reference")
     return Stage(folder, random.Random(seed), files_of(folder / "reference"), forked)
 

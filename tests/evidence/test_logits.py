@@ -19,8 +19,8 @@ TEXT = "The mole dug under the river bank after the flood"
 PAIR = (17, 30)
 
 
-def hooked(model, at, tokens):
-    whole = probe.trace(model, TEXT)
+def hooked(whole, at, tokens):
+    """The logit of a trace that its terms have to sum to, and all logits at its position."""
     pos = whole.tokens.positions_of(at)[-1] if isinstance(at, str) else at
     found = whole.logits[pos].double()
     return float(found[tokens[0]] - (found[tokens[1]] if len(tokens) == 2 else 0)), found
@@ -29,9 +29,10 @@ def hooked(model, at, tokens):
 @pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_the_terms_sum_to_the_hooked_logits(kind):
     model = family_model(kind, torch.float64)
+    whole = probe.trace(model, TEXT)
     for at in ("bank", -1, 0):
         for tokens in (PAIR, PAIR[:1]):
-            wanted, every = hooked(model, at, tokens)
+            wanted, every = hooked(whole, at, tokens)
             terms = probe.decompose(
                 model, TEXT, at=at, tokens=tokens if len(tokens) == 2 else tokens[0]
             )

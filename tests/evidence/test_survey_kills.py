@@ -26,7 +26,7 @@ FAULTS = {  # how the run ends first, and what it says
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory):
-    return make_stage(tmp_path_factory.mktemp("stage"), seed=1, forked=True)
+    return make_stage(tmp_path_factory.mktemp("stage"), seed=1, forked=True, every=3)
 
 
 @pytest.mark.slow

@@ -168,9 +168,10 @@ def test_every_tensor_is_made_where_the_weights_are(weights):
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_tensors_of_traces_edges_and_paths_are_made_where_the_weights_are(kind):
-    causal = read_weights(family_model(kind))
+    causal = read_weights(family_model(kind, torch.float64))
     a, b = ([[5, 9, cue, 7, 8]] for cue in (30, 31))
-    directions, depth = torch.ones(1, causal.shape[2]), len(causal.blocks)
+    directions = torch.ones(1, causal.shape[2], dtype=torch.float64)
+    depth = len(causal.blocks)
 
     def run():
         traced = positions.trace_positions(causal, a, b, directions, depth=depth)

@@ -150,7 +150,8 @@ def self_check(
 def test_rows_that_do_not_sum_to_one_and_an_edit_that_is_not_felt_are_seen(
     kind: str, number: int
 ) -> None:
-    model, attention = family_model(kind), FAMILIES[kind].attentions[number]
+    model = family_model(kind, torch.float64)
+    attention = FAMILIES[kind].attentions[number]
     assert self_check(model, kind, number, "pattern", lambda rows: rows * 0.99) == (
         f"Cannot load {kind}: its hooks fail the self-check: the rows of its attention pattern do not sum to 1; "
         f"load an unmodified {FAMILIES[kind].name}."
@@ -168,7 +169,8 @@ def test_rows_that_do_not_sum_to_one_and_an_edit_that_is_not_felt_are_seen(
 @pytest.mark.filterwarnings("ignore:A hook on .* returned a modified tensor:UserWarning")
 @pytest.mark.parametrize(("kind", "number"), CAUSAL)
 def test_a_look_ahead_is_seen_also_where_the_pattern_hides_it(kind: str, number: int) -> None:
-    model, said = family_model(kind), "a position looks ahead at a later token"
+    model = family_model(kind, torch.float64)
+    said = "a position looks ahead at a later token"
     assert said in self_check(
         model, kind, number, "pattern", lambda rows: rows.mean(-1, keepdim=True).expand_as(rows)
     )

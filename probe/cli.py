@@ -669,6 +669,7 @@ def _save_explored(
     with progress_bar() as progress:
         for share, html in page_steps(model, Explorer(model).answer, question, command):
             progress("swapping every head", share)
+    _say_what_is_replaced(save.parent, save.name, command)
     # A token may decode to half of a surrogate pair, which UTF-8 has no bytes for.
     typer.echo(write_atomically(save, html.encode("utf-8", "replace")))
 

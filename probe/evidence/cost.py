@@ -54,7 +54,8 @@ class SensePairSize:
     cue words, and the smallest p that a test on them can give.
 
     `aligned`: whether the file pairs them; else pairs are drawn at random · `without_cue`: of the
-    sentences, how many mark no cue and show none in their pair.
+    sentences, how many mark no cue and show none in their pair · `swapped`: in how many of the
+    pairs heads are swapped.
     """
 
     word: str
@@ -65,6 +66,7 @@ class SensePairSize:
     smallest_p: float
     aligned: bool = True
     without_cue: int = 0
+    swapped: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ def cost_of(
         extra=_extra_memory(model, materials, second, options),
         seconds=_seconds(model, longest, forwards, swaps + usually_traced),
         sizes=tuple(
-            _size(material, senses, split, options.permutations)
+            _size(material, senses, split, options)
             for material in materials
             for senses, split in splits[material.word].items()
         ),
@@ -372,7 +374,7 @@ def _seconds_each(model: Model, material: Material) -> tuple[float, float]:
 
 
 def _size(
-    material: Material, senses: tuple[str, str], split: CrossFit, permutations: int
+    material: Material, senses: tuple[str, str], split: CrossFit, options: StudyOptions
 ) -> SensePairSize:
     of_first = sum(split.is_a)
     cue_words = len(set(split.units))
@@ -382,8 +384,9 @@ def _size(
         sentences=(of_first, len(split.rows) - of_first),
         pairs=len(split.pairs),
         cue_words=cue_words,
-        smallest_p=smallest_p(cue_words, draws=permutations),
+        smallest_p=smallest_p(cue_words, draws=options.permutations),
         aligned=split.pair_design == ALIGNED,
+        swapped=min(options.max_pairs, len(split.pairs)),
         without_cue=sum(material.sentences[row].cue is None for row in split.rows),
     )
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from probe.evidence.findings import head_name
 from probe.patching.sets import HeadIndex
-from probe.stats.verdicts import LEVEL, SMALLEST
+from probe.stats.verdicts import FEWEST_WORDS, LEVEL, SMALLEST
 
 NAMED = 3  # heads that a sentence names
 LEADING = 6  # heads that are looked at word by word
@@ -154,8 +154,14 @@ class SurveyFindings:
 
     @property
     def is_ambiguity(self) -> bool:
-        """Whether words were shown to change further than nouns of one meaning in their place."""
-        return self.ambiguity_p < LEVEL and self.general_share < 1
+        """Whether words were shown to change with their meaning, and further than nouns of one
+        meaning in their place."""
+        return self.ranked and self.ambiguity_p < LEVEL and self.general_share < 1
+
+    @property
+    def too_few(self) -> bool:
+        """Whether no test of the gap can pass with so few words."""
+        return self.words < FEWEST_WORDS
 
     @property
     def times_as_far(self) -> float:

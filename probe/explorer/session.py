@@ -185,7 +185,7 @@ class Explorer:
         result = {
             "text": question.text,
             "other": question.other,
-            "caution": walk_sentences.caution(findings),
+            "caution": walk_sentences.caution(findings) or _spelled_otherwise(state),
             "block": block,
             "choices": choices(tokens(scene)),
             "swapped_by": state.default_kind,
@@ -455,6 +455,20 @@ class Explorer:
         for progress, html in saved.page_steps(self.model, self.answer, question):
             yield {"doing": "save", "progress": progress}
         yield {"result": {"name": saved.FILE_NAME, "page": html}}
+
+
+def _spelled_otherwise(state: SessionState) -> str | None:
+    """That the word is cut into other tokens in the second sentence; None where it is not."""
+    if state.second is None or state.second.ids == state.word.ids:
+        return None
+    cut = [
+        "·".join(word.tokens.labels[pos].strip() for pos in word.positions)
+        for word in (state.word, state.second)
+    ]
+    return (
+        f"The word is cut into {cut[0]} here and into {cut[1]} there: the two differ in spelling, "
+        "not in meaning alone. Write the word alike in both."
+    )
 
 
 def _coordinate(axis: Axis, stream: Tensor) -> float:

@@ -319,7 +319,7 @@ def certainty(finding: WordFindings) -> str:
         )
     if finding.confounders:
         return f"Not clear: the meanings can also be told apart {_by(finding.confounders)}."
-    few = "A first look at few sentences. " if finding.exploratory else ""
+    few = "Exploratory, for the sentences are few. " if finding.exploratory else ""
     groups = [group for group in finding.rank_groups if len(group) > 1]
     overlaps = "".join(f" {listed(list(group))} are in no order." for group in groups)
     return f"{few}{_confirmed(finding)}{overlaps}{_behind_the_gate(finding)}"
@@ -462,9 +462,9 @@ def _heads_beside_nouns(finding: WordFindings) -> str:
             decided.append(f"{_some(group)} {_what_they_do(comparison, len(group), finding.word)}")
     rest = ""
     if len(undecided) > LEADERS:
-        rest = f"; of the other {_number(undecided)} it is not decided"
+        rest = f"; for the other {_number(undecided)} the data cannot say"
     elif undecided:
-        rest = f"; of {listed(undecided)} it is not decided"
+        rest = f"; for {listed(undecided)} the data cannot say"
     return f"Of {who}, {listed(decided)}{rest}."
 
 

@@ -252,7 +252,7 @@ def to_be_replaced(out: str | os.PathLike[str], file: str, command: str) -> str:
     if command in (before, *map(unescape, shown)):
         return ""
     earlier = f"the one of `{before}`" if before else "an earlier one"
-    return f"{path} replaces {earlier}; another folder (--out) keeps both."
+    return f"{path} replaces {earlier}; another place keeps both."
 
 
 def made_by(result: "Study | Survey | Walk", command: str) -> dict[str, Any]:

@@ -259,13 +259,17 @@ def survey_suffices(plan: "SurveyPlan", workers: int) -> list[str]:
     """What the sentences of a survey are enough for, and minutes; then which words are not
     measured, and what is left out of the others, a line a reason."""
     from probe.stats.numbers import counted, listed
+    from probe.stats.verdicts import FEWEST_WORDS
 
     measured = [word for word in plan.words if word.pairs]
     sentences = sum(word.sentences for word in measured)
     pairs = sum(word.pairs for word in measured)
     first = f"{len(measured)} of {counted(len(plan.words), 'word')} can be measured"
-    if len(measured) < 2:
-        first += "; give at least two words with two sentences of each of two senses."
+    if len(measured) < FEWEST_WORDS:
+        first += (
+            f"; with fewer than {FEWEST_WORDS} no test of the gap between meanings can pass, "
+            "however clear it is: give more words with two sentences of each of two senses."
+        )
     else:
         minutes = max(1, round(plan.seconds / workers / MINUTE))
         first += (
@@ -362,6 +366,8 @@ def _pair_suffices(size: "SensePairSize") -> str:
     sense_a, sense_b = size.senses
     of_a, of_b = size.sentences
     design = f"in {size.pairs} pairs with {size.cue_words} pairs of cue words"
+    if size.swapped < size.pairs:
+        design += f" (heads are swapped in {size.swapped} of them)"
     if not size.aligned:
         design = f"without pairs, so {size.pairs} pairs are drawn at random"
     if 0 < size.without_cue < sum(size.sentences):

@@ -27,7 +27,7 @@ MEANINGS = {
     "opposes": "moves the word the wrong way",
     "backup": "stands in for another head: swapping both moves the word further",
     "erased": "writes much of the gap, and later layers take it away",
-    "unread": "moves the word; that what is said next follows was not shown",
+    "unread": "moves the word; no effect on what is said next was shown",
     "suggestive": f"moves the word by {percent(SMALLEST)} or more, but this is not confirmed for "
     "every head tested",
     "separates": "writes something different for each sense; no effect was shown",

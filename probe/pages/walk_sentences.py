@@ -170,8 +170,8 @@ def _parting(findings: WalkFindings) -> str:
         if parting.depth < parting.n_layers:
             differs = f"where it enters layer {parting.depth}"
         where = (
-            "is the same vector in both sentences where it enters layer "
-            f"{parting.depth - 1}, and another {differs}"
+            "is one and the same vector in both sentences up to where it enters layer "
+            f"{parting.depth - 1}, and differs {differs}"
         )
     length = decimal(findings.write.length)
     second_length = decimal(parting.second_write.length)

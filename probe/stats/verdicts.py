@@ -38,6 +38,7 @@ import pandas as pd
 
 # p of the gap: stricter than LEVEL, because everything behind it is a ratio over that gap
 GATE = 0.01
+FEWEST_WORDS = 7  # of a survey: flipping the signs of fewer gives no p below GATE
 LEVEL = 0.05  # the family-wise error that the corrected tests of a word's heads keep
 # Of the gap: below it a swap is lost among the heads of one layer, however certain it is.
 SMALLEST = 0.02

@@ -243,7 +243,21 @@ def _select(
             f"Reading sentences with {word!r} from {place}: none of the {len(left_out)} sentences "
             f"has it, the words there are {', '.join(sorted(words))}; ask for one of these."
         )
+    _require_senses_apart(sentences, place)
     return tuple(sentences), tuple(left_out)
+
+
+def _require_senses_apart(sentences: Sequence[Sentence], place: Path | str) -> None:
+    """Raises InputError for two senses of a word that differ in capital letters alone."""
+    spelled: dict[tuple[str, str], str] = {}
+    for sentence in sentences:
+        first = spelled.setdefault((sentence.word, sentence.sense.casefold()), sentence.sense)
+        if first != sentence.sense:
+            raise InputError(
+                f"Reading sentences from {place}: {sentence.word!r} has the senses {first!r} and "
+                f"{sentence.sense!r}, which differ in capital letters alone; write them alike, or "
+                "give them other names."
+            )
 
 
 def stream_sentences(files: Sequence[Source], word: str | None = None) -> Rows:
@@ -315,6 +329,8 @@ def _normal(values: Mapping[str, object]) -> dict[str, Any]:
             normal[column] = _number(value)
         elif column in _NAMES:
             normal[column] = _name(value)
+        elif column == "sense" and isinstance(value, str):
+            normal[column] = value.strip()
         else:
             normal[column] = value
     return normal

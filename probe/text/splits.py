@@ -352,14 +352,7 @@ def _held_out(
     name = _unit_name(sentences)
     choices: list[tuple[list[Groups], str]] = []
     if any(sentence.frame is not None for sentence in sentences) and len(set(frames)) > 1:
-        links: list[Link] = [
-            (("unit", unit), ("frame", frame)) for unit, frame in zip(units, frames, strict=True)
-        ]
-        joined = _joined(links)
-        together = [joined[link] for link in links]
-        # Where units and frames fall into many groups of their own, nothing needs to be crossed.
-        crossed = len(set(together)) < 2 * FOLDS
-        factors: list[Groups] = [units, frames] if crossed else [together]
+        factors = _crossed_or_joined([units, frames], FOLDS)
         choices.append((factors, f"{FOLDS} folds by {name} and frame"))
     choices.append(([units], f"{FOLDS} folds by {name}"))
     for factors, design in choices:
@@ -367,6 +360,17 @@ def _held_out(
         if all(_fewest(labels, train) >= least.per_sense for train, _ in cells):
             return tuple(Holdout(*cell) for cell in cells), design
     return (), choices[-1][1]
+
+
+def _crossed_or_joined(factors: Sequence[Groups], folds: int) -> list[Groups]:
+    """Two factors as one, where together they fall into many groups that share nothing: then
+    nothing needs to be crossed, and what is held out is as balanced as the groups are."""
+    if len(factors) < 2:
+        return list(factors)
+    links: list[Link] = [(("first", a), ("second", b)) for a, b in zip(*factors, strict=True)]
+    joined = _joined(links)
+    together = [joined[link] for link in links]
+    return list(factors) if len(set(together)) < 2 * folds else [together]
 
 
 def _unit_name(sentences: Sequence[Sentence]) -> str:
@@ -476,7 +480,7 @@ def _crossed(sentences: Sequence[Sentence], seed: int, folds: int) -> Plan:
         design = f"{folds} folds by {' and '.join(factors)}"
         if len(set(labels)) < 2:
             return _nothing(len(sentences), left_out, design)
-        cells = _cells(list(factors.values()), labels, seed, folds)
+        cells = _cells(_crossed_or_joined(list(factors.values()), folds), labels, seed, folds)
         not_learned = set()
         for train, _ in cells:
             not_learned |= set(labels) - {labels[index] for index in train}

@@ -219,9 +219,16 @@ def sentence_axis(
     model: Model, word: WordInText, second: WordInText, names: tuple[str, str], depth: int
 ) -> SenseAxis:
     """The axis from the word in one sentence to the word in a second one at a depth: M is +1/2 in
-    the first and -1/2 in the second.
+    the first and -1/2 in the second. Raises InputError where the two are one and the same vector.
     """
     states = target_states(model, [word.tokens, second.tokens], [word.at, second.at])
+    first, other = states.resid[:, depth].double()
+    if float((first - other).norm()) <= SAME_VECTOR * float(first.norm()):
+        raise InputError(
+            f"Looking for an axis of “{word.text}”: it is one and the same vector in both "
+            "sentences, so there is no way between them and no head can move it; put the words "
+            "that tell the meaning before it."
+        )
     return _axis_between(model, states, [[0], [1]], names, depth)
 
 

@@ -193,7 +193,7 @@ def test_what_another_command_made_is_named_before_it_is_replaced(run, tmp_path)
     assert run(*first)[2] == ""
     assert run(*first)[2] == ""  # the same page again
     second = ("walk", "The money bank", "--out", "out")
-    said = "probe: out/walk.html replaces {}; another folder (--out) keeps both.\n"
+    said = "probe: out/walk.html replaces {}; another place keeps both.\n"
     assert run(*second) == (0, "out/walk.html\n", said.format(f"the one of `{made}`"))
     manifest = tmp_path / "out" / "manifest.json"
     manifest.write_text("{")

@@ -664,7 +664,7 @@ SENTENCES = [
     ),
     (
         sure,
-        "A first look at few sentences. All confirmed",
+        "Exploratory, for the sentences are few. All confirmed",
         frames_of(exploratory=True),
         USUAL,
     ),
@@ -1186,15 +1186,15 @@ SENTENCES = [
     (
         beside,
         (
-            "Of the three heads that bring the context to it, L0H0 does more for “bank” than for such nouns; of L0H1 and "
-            "L0H2 it is not decided."
+            "Of the three heads that bring the context to it, L0H0 does more for “bank” than for such nouns; for L0H1 and "
+            "L0H2 the data cannot say."
         ),
         compared("more", "undecided", "undecided"),
         compared("more", "undecided"),
     ),
     (
         beside,
-        "four of them do the same for any noun; of the other four it is not decided.",
+        "four of them do the same for any noun; for the other four the data cannot say.",
         compared(*["same"] * 4, *["undecided"] * 4),
         compared(*["same"] * 3, *["undecided"] * 4),
     ),

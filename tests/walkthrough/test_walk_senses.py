@@ -229,8 +229,8 @@ def test_the_depth_at_which_the_sentences_part_is_told(model):
     walked = probe.walk(model, "The river bank", against="The mole bank", word="bank")
     told = answer(walked.findings)
     same = (
-        "“bank” is the same vector in both sentences where it enters "
-        "layer 0, and another where it enters layer 1."
+        "“bank” is one and the same vector in both sentences up to where it enters layer 0, and "
+        "differs where it enters layer 1."
     )
     assert told.startswith("Swapped by itself, L") and told.endswith(same)
     assert " of the way to its other meaning. What L" in told

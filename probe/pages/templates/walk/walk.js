@@ -301,7 +301,7 @@ const drawHeads = () => {
   data.heads.forEach(([layer, head], c) => {
     if (layer !== state.layer) return;
     const name = `L${layer}H${head}`;
-    const told = [`ΔE ${length(get("write_norm", layer, head, state.at))}`, `moves ${percent(get("moved", layer, head, state.at))}`];
+    const told = [`ΔE ${length(get("write_norm", layer, head, state.at))}`, `pushes ${percent(get("moved", layer, head, state.at))} of its length`];
     const pressed = String(head === state.head);
     const button = make("button", { type: "button", "aria-pressed": pressed, "data-head": head }, [name, thumbnail(c), ...told.map((text) => make("small", { textContent: text }))]);
     button.addEventListener("click", () => {

@@ -462,7 +462,7 @@ def _spelled_otherwise(state: SessionState) -> str | None:
     if state.second is None or state.second.ids == state.word.ids:
         return None
     cut = [
-        "·".join(word.tokens.labels[pos].strip() for pos in word.positions)
+        "·".join(word.tokens.pieces[pos].strip() for pos in word.positions)
         for word in (state.word, state.second)
     ]
     return (

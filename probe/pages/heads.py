@@ -192,7 +192,6 @@ def together(findings: Mapping[str, WordFindings], frames: Frames) -> list[Secti
                 "chart": chart,
                 "smallest": smallest if is_part else None,
                 "random": finding.random_sets,
-                "area": percent(float(curves["area"].iloc[0])),
                 "over": bool((curves["faithfulness"] > OVER).any()),
             }
         )

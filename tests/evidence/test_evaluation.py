@@ -113,6 +113,22 @@ def test_cues_and_frames_are_kept_apart_where_that_is_possible():
     assert all(len(holdout.train) > len(rows) / 2 for holdout in plan.holdouts)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_pairs_that_share_nothing_are_held_out_whole_so_that_no_sense_is_more_frequent(seed):
+    """Crossed with their cue words, what is learned had more of the sense that is tested."""
+    pairs = [
+        row(f"{number} {cue} bank", sense, cue=cue, pair=str(number))
+        for number in range(26)
+        for sense, cue in (("a", f"left{number}"), ("b", f"right{number}"))
+    ]
+    plan = splits.plan(pairs, seed=seed)
+    assert len(plan.rows) == 52 and len(plan.holdouts) == 5
+    for holdout in plan.holdouts:
+        for part in (holdout.train, holdout.test):
+            senses = [pairs[plan.rows[position]].sense for position in part]
+            assert senses.count("a") == senses.count("b") > 0
+
+
 def test_sentences_without_frames_and_cues_are_dealt_out_sense_by_sense_with_the_seed():
     rows = numbered("a" * 10 + "b" * 5)
     plans = [splits.plan(rows, seed=seed) for seed in range(4)]

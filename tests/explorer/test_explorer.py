@@ -50,6 +50,26 @@ def unpacked(packed):
     return torch.frombuffer(raw, dtype=torch.float32).reshape(packed["shape"])
 
 
+def test_one_and_the_same_vector_has_no_axis_and_no_map(explorer):
+    late = {"text": "The bank by the river", "other": "The bank of the mortgage", "word": "bank"}
+    (*_, last) = said(explorer, "along", **late)
+    assert last["error"] == (
+        "Looking for an axis of “bank”: it is one and the same vector in both sentences, so there is "
+        "no way between them and no head can move it; put the words that tell the meaning before it."
+    )
+    found = result(explorer, "sentence", **late)
+    assert "swap" not in found["block"]["arrays"] and "cannot change anything" in found["caution"]
+
+
+def test_a_word_that_is_spelled_otherwise_is_said(explorer):
+    found = result(explorer, "sentence", text="The river bank", other="The money Bank", word="bank")
+    assert found["caution"] == (
+        "The word is cut into bank here and into B·ank there: the two differ in spelling, not in "
+        "meaning alone. Write the word alike in both."
+    )
+    assert result(explorer, "sentence")["caution"] is None
+
+
 def axis_of(explorer, axis="sentences"):
     return explorer._sense_axis(
         explorer.state(parse({"what": "along", "text": THIS, "other": THAT, "axis": axis}))

@@ -271,6 +271,19 @@ def test_rows_that_name_no_word_are_about_the_one_that_is_named(place):
 IN_A_TABLE = ("line 2", "line 4")  # behind its header
 
 
+def test_senses_are_read_without_spaces_and_may_not_differ_in_capitals_alone(place):
+    corpus = read_sentences(write(place, [BANK | {"sense": " river "}, MOLE]))
+    assert corpus.sentences[0].sense == "river"
+    alike = [BANK | {"sense": "river"}, BANK | {"sense": "RIVER", "text": "Another bank"}]
+    alike[1] |= {"start": 8, "end": 12}
+    with pytest.raises(InputError) as refused:
+        read_sentences(write(place, alike))
+    assert str(refused.value).endswith(
+        "'bank' has the senses 'river' and 'RIVER', which differ in capital letters alone; write "
+        "them alike, or give them other names."
+    )
+
+
 def test_repetitions_are_left_out_and_counted_but_another_sense_is_another_sentence(place):
     corpus = read_sentences(write(place, [BANK, MOLE, BANK, BANK | {"sense": "2"}]))
     first, third = {".jsonl": ("line 1", "line 3"), ".parquet": ("row 1", "row 3")}.get(

@@ -66,6 +66,7 @@ ROWS_PER_BLOCK = 512  # of angles: a word with thousands of sentences has millio
 INNER_FOLDS = 3  # two thirds of the training sentences to fit on
 INVERSE_PENALTY = 10.0  # of the logistic regression
 STEPS = 2000  # of the logistic regression, at most
+WORDS_SHOWN = 3  # by name, where an evaluation shows itself in a line
 CHUNK = 256  # sentences whose states are held at once: of each only the residual stream is kept
 # Sentences of several words that are read together, so that words with few fill the batches.
 SENTENCES_PER_LOAD = 1024
@@ -119,6 +120,12 @@ class Evaluation(Displayed):
     mean: pd.DataFrame
     left_out: pd.DataFrame
     without: pd.DataFrame | None = None
+
+    def __repr__(self) -> str:
+        words = ", ".join(self.words["word"].head(WORDS_SHOWN))
+        if len(self.words) > WORDS_SHOWN:
+            words += f" and {len(self.words) - WORDS_SHOWN} more words"
+        return f"<Evaluation of {words} in {self.manifest['model']}: {len(self.frames)} frames>"
 
     @property
     def frames(self) -> dict[str, pd.DataFrame]:

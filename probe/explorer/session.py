@@ -244,7 +244,14 @@ class Explorer:
             second = choose.word_in_text(self.model, second_text, word_text)
         if second is not None and kind == "sentences":
             depth = len(self.weights.blocks)
-            return choose.sentence_axis(self.model, word, second, choose.SENTENCE_SENSES, depth)
+            between = choose.sentence_axis(self.model, word, second, choose.SENTENCE_SENSES, depth)
+            if not choose.has_length(between.axis):
+                raise InputError(
+                    f"Looking for an axis of “{word_text}”: it is one and the same vector in both "
+                    "sentences, so there is no way between them and no head can move it; put the "
+                    "words that tell the meaning before it."
+                )
+            return between
         if second is not None:
             second_stream = residual_stream(self.trace_of(second.tokens.text), second.at)
         view = AttentionView.of_self_attention(self.trace_of(text))

@@ -101,6 +101,13 @@ class Certificate:
     texts: tuple[str, ...]
     rows: tuple[Row, ...]
 
+    def __repr__(self) -> str:
+        held = f"{sum(row.ok for row in self.rows)} of {len(self.rows)} rows hold"
+        if self.rows:
+            held += f", the largest difference is {self.worst.error:.1e} of its scale "
+            held += f"({self.worst.quantity}: {self.worst.where})"
+        return f"<Certificate of {self.model_name} in {self.dtype}: {held}>"
+
     @property
     def ok(self) -> bool:
         return all(row.ok for row in self.rows)

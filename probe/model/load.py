@@ -177,6 +177,11 @@ def load(
             f"Cannot load {source} with tokenizer=: a name, a folder and a file bring their own; "
             "leave it out."
         )
+    if not os.fspath(source):
+        raise InputError(
+            "Cannot load a model without a name: got an empty text, expected a name, a folder or a "
+            "file; give one."
+        )
     loaded_dtype = _dtype(dtype or torch.float32, source)
     loaded_device = _device(device or "cpu")
     path, origin = find(source)

@@ -301,7 +301,12 @@ def token_id(model: Model, token: str | int) -> int:
             )
         return int(ids[0])
     number = whole_number(token)
-    if number is None or not 0 <= number < model.config.d_vocab:
+    if number is None:
+        raise InputError(
+            f"Reading the logit of a token: got {token!r}, expected a token as it stands inside a "
+            'sentence, or its id; give " water" or an id, or two of these as a tuple.'
+        )
+    if not 0 <= number < model.config.d_vocab:
         raise InputError(
             f"Reading the logit of token {token}: {model.name} has {model.config.d_vocab} tokens; "
             f"give an id from 0 to {model.config.d_vocab - 1}."

@@ -218,7 +218,7 @@ def require_depth(weights: Weights, depth: int, doing: str) -> None:
     layers = len(weights.blocks)
     if whole_number(depth) is None or not 1 <= depth <= layers:
         raise InputError(
-            f"{doing} up to depth {depth}: the model has {layers} blocks; give a depth from 1 to "
+            f"{doing} up to depth {depth!r}: the model has {layers} blocks; give a depth from 1 to "
             f"{layers}."
         )
 

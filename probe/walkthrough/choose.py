@@ -219,17 +219,16 @@ def sentence_axis(
     model: Model, word: WordInText, second: WordInText, names: tuple[str, str], depth: int
 ) -> SenseAxis:
     """The axis from the word in one sentence to the word in a second one at a depth: M is +1/2 in
-    the first and -1/2 in the second. Raises InputError where the two are one and the same vector.
+    the first and -1/2 in the second.
     """
     states = target_states(model, [word.tokens, second.tokens], [word.at, second.at])
-    first, other = states.resid[:, depth].double()
-    if float((first - other).norm()) <= SAME_VECTOR * float(first.norm()):
-        raise InputError(
-            f"Looking for an axis of “{word.text}”: it is one and the same vector in both "
-            "sentences, so there is no way between them and no head can move it; put the words "
-            "that tell the meaning before it."
-        )
     return _axis_between(model, states, [[0], [1]], names, depth)
+
+
+def has_length(axis: Axis) -> bool:
+    """Whether the ends of an axis are two vectors; one and the same differ in rounding at most."""
+    distance = float(axis.gap * axis.u.norm())  # no direction where there is no gap at all
+    return distance > SAME_VECTOR * float(axis.midpoint.norm())
 
 
 def _axis_between(
@@ -423,10 +422,12 @@ def swap_effects(model: Model, word: WordInText, donor_z: Tensor, axis: Axis) ->
 
 def swaps_between(model: Model, word: WordInText, second: WordInText) -> Tensor:
     """`swap_effects` of the second sentence's z, between the word's vectors of both sentences
-    behind the last layer. `layer head`
+    behind the last layer; 0 where these are one and the same. `layer head`
     """
-    depth = len(read_weights(model).blocks)
-    axis = sentence_axis(model, word, second, SENTENCE_SENSES, depth).axis
+    weights = read_weights(model)
+    axis = sentence_axis(model, word, second, SENTENCE_SENSES, len(weights.blocks)).axis
+    if not has_length(axis):
+        return torch.zeros(weights.shape[:2])
     donor = target_states(model, [second.tokens], [second.at])
     return swap_effects(model, word, donor.z[0], axis)
 

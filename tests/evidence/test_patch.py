@@ -246,6 +246,24 @@ def test_hooks_of_a_swap_give_in_transformer_lens_what_patch_says(kind):
         assert torch.equal(model.bridge(ids)[0, at], plain)
 
 
+def test_hooks_of_a_swap_refuse_a_run_of_another_length(tiny):
+    hooks = probe.patch_hooks(tiny, "The river bank", "The loan bank", at="bank", heads=[(0, 1)])
+    longer = torch.tensor([probe.tokenize(tiny, "The old river bank").ids])
+    with pytest.raises(InputError) as refused:
+        tiny.bridge.run_with_hooks(longer, fwd_hooks=hooks)
+    assert str(refused.value) == (
+        "Swapping heads in a run of 5 tokens: the hooks were made for the 4 of 'The loan bank'; run "
+        "these, or make hooks for the other text."
+    )
+
+
+def test_texts_without_an_order_are_no_pairs(tiny):
+    with pytest.raises(
+        InputError, match="^Patching pairs of texts: got 1 texts and 1 texts, expec"
+    ):
+        probe.patch(tiny, {"The river bank"}, {"The loan bank"}, at="bank")
+
+
 def test_several_heads_are_hooked_together():
     model = model_of("gpt2")
     everything = [(layer, head) for layer in range(LAYERS) for head in range(4)]
@@ -293,7 +311,10 @@ REFUSED = {
     ),
     "no id": (
         {"metric": (1.5, 17)},
-        "Reading the logit of token 1.5: gpt2 has 400 tokens; give an id from 0 to 399.",
+        (
+            "Reading the logit of a token: got 1.5, expected a token as it stands inside a sentence, or "
+            'its id; give " water" or an id, or two of these as a tuple.'
+        ),
     ),
     "boolean": (
         {"metric": lambda logits: logits[..., 5] > 0},

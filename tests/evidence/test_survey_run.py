@@ -13,6 +13,7 @@ from probe.evidence import survey_run, workers
 from probe.evidence.survey import NOT_SWAPPED
 from probe.evidence.survey_run import NO_ENGLISH, NO_NOUN
 from probe.evidence.workers import DASK, Workers
+from probe.stats import verdicts
 from probe.text.sentences import Corpus, join
 
 WORDS = probe.lexicon.words()
@@ -217,7 +218,7 @@ def test_too_few_words_are_refused_with_the_reason(tiny):
         probe.survey(tiny, some_of(WORDS[0]))
 
 
-def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_path):
+def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_path, monkeypatch):
     few = {
         "bat": ["animal;The furry bat slept", "club;The wooden bat broke"],
         "mole": ["spy;The agent was a mole"],
@@ -235,6 +236,11 @@ def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_
     words = survey.frames["survey_words"].query("pairs > 0")
     assert list(words["word"]) == list(WORDS[:2])
     assert lines[0] == (
+        "2 of 4 words can be measured; with fewer than 7 no test of the gap between meanings can pass, "
+        "however clear it is: give more words with two sentences of each of two senses."
+    )
+    monkeypatch.setattr(verdicts, "FEWEST_WORDS", 2)
+    assert run("survey", *given, "--dry-run")[1].splitlines()[0] == (
         f"2 of 4 words can be measured, on {words['sentences'].sum()} sentences; heads are swapped "
         f"in {words['pairs'].sum()} pairs of them, about 1 min on this machine with 1 worker."
     )
@@ -255,7 +261,10 @@ def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_
     assert (code, out.splitlines()) == (
         0,
         [
-            "0 of 1 word can be measured; give at least two words with two sentences of each of two senses.",
+            (
+                "0 of 1 word can be measured; with fewer than 2 no test of the gap between meanings can "
+                "pass, however clear it is: give more words with two sentences of each of two senses."
+            ),
             "not measured: bat: no two of its senses have two sentences each with cue words that can be kept apart.",
         ],
     )

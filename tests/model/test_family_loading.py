@@ -488,12 +488,12 @@ NOT_COVERED = [
     (
         "gpt2",
         {"architectures": ["GPT2Model"]},
-        "its architecture is GPT2Model (model_type 'gpt2'), and certified are",
+        "it is a GPT2Model, and of model_type 'gpt2' GPT2LMHeadModel is certified; give one of that class.",
     ),
     (
         "gpt2",
         {"model_type": "llama"},
-        "GPT2LMHeadModel (model_type 'llama'), and certified are GPT-2",
+        "it is a GPT2LMHeadModel, and of model_type 'llama' LlamaForCausalLM is certified; give one of that class.",
     ),
     (
         "gpt2",
@@ -528,7 +528,7 @@ NOT_COVERED = [
     (
         "bert",
         {"architectures": ["BertForSequenceClassification"]},
-        "its architecture is BertForSequenceClassification",
+        "it is a BertForSequenceClassification, and of model_type 'bert' BertForMaskedLM or BertForPreTraining is",
     ),
     (
         "bart",

@@ -784,16 +784,9 @@ def test_a_bad_file_a_bad_device_and_a_bad_type_are_one_sentence_and_exit_2(
 
 
 def test_the_page_says_how_it_is_made_again_and_nothing_that_is_usual() -> None:
-    options = {
-        "words": ["bank"],
-        "seed": 0,
-        "permutations": 1000,
-        "device": "cpu",
-        "dtype": "float32",
-    }
-    made = cli._command("dir/model.gguf", None, None, options)
+    made = cli._command(["bank"], "dir/model.gguf", None, None, seed=0)
     assert made == "probe report bank --model model.gguf --seed 0"
-    made = cli._command("smollm2", None, None, options | {"dtype": "float64"})
+    made = cli._command(["bank"], "smollm2", None, None, seed=0, dtype="float64")
     assert made == "probe report bank --model smollm2 --seed 0 --dtype float64"
 
 

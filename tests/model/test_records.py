@@ -278,6 +278,15 @@ def test_the_shorthand_and_the_methods_of_a_cache_work(causal: Trace) -> None:
     assert torch.equal(without_batch["q", 0], causal.q[0].transpose(0, 1))
 
 
+def test_a_cache_takes_the_model_that_was_traced_and_no_other(causal: Trace) -> None:
+    said = (
+        "^Making a cache of a trace through .*: the weights of tiny-senses are others .*; give the "
+        "model that was traced, or none.$"
+    )
+    with pytest.raises(InputError, match=said):
+        causal.to_cache("tiny-senses")
+
+
 def residual_of(whole: Trace) -> torch.Tensor:
     """The stream at every depth. `depth pos d_model`"""
     return torch.cat([whole.resid_pre, whole.resid_post[-1:]])

@@ -147,9 +147,9 @@ def test_the_shell_completes_commands_and_options(run, monkeypatch, tmp_path):
 
 
 def test_the_words_of_ones_own_need_a_sense_and_a_text(run, tmp_path, monkeypatch):
-    def told(model, words, *, corpus, **_):
+    def told(model, words, *, sentences, **_):
         raise InputError(
-            f"{words} {[(row.word, row.sense, row.start) for row in corpus.sentences[:2]]}."
+            f"{words} {[(row.word, row.sense, row.start) for row in sentences.sentences[:2]]}."
         )
 
     (tmp_path / "mine.csv").write_text(

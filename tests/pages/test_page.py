@@ -516,8 +516,8 @@ def test_belief_begins_with_the_word_and_its_heads_beside_nouns_of_one_meaning(p
     first, second = page.locator("#believe table").all()[:2]
     rows = [row.split("\t") for row in first.locator("tbody tr").all_inner_texts()]
     assert rows[:2] == [
-        ["bank", "48", "25\u202f%", "64\u202f%", "p = .02", "shown"],
-        ["mole animal / unit", "48", "25\u202f%", "64\u202f%", "p = .02", "shown"],
+        ["bank", "48", "50\u202f%", "80\u202f%", "p = .02", "shown"],
+        ["mole animal / unit", "48", "50\u202f%", "80\u202f%", "p = .02", "shown"],
     ]
     assert len(rows) == 1 + 5  # the pairs that are apart
     heads = [row.split("\t") for row in second.locator("tbody tr").all_inner_texts()]

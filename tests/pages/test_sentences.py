@@ -359,7 +359,7 @@ SENTENCES = [
     ),
     (
         cautions,
-        "No cue is marked in the sentences of “bank”: what the sentences of a pair differ in is taken for",
+        "No cue is marked in the sentences of “bank”, so the words in which the two sentences of a pair differ are",
         FRAMES | changed("sentences", cue_inferred=True),
         FRAMES,
     ),

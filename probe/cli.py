@@ -399,15 +399,6 @@ def evaluate(
     if out is not None:
         check_folder(out)
     corpus = as_corpus(sentences, words)
-    options = {
-        "sentences": sentences.name,
-        "model": Path(model).name,
-        "without": without and Path(without).name,
-        "top": top,
-        "seed": seed,
-    }
-    options |= _compute_options(device, dtype)
-    command = command_line("evaluate", *(words or ()), **options)
     with progress_bar() as progress:
         result = evaluate(
             _load(model, device, dtype),
@@ -421,6 +412,16 @@ def evaluate(
     if out is not None:
         from probe.pages.report import write
 
+        command = command_line(
+            "evaluate",
+            *(words or ()),
+            sentences=sentences.name,
+            model=Path(model).name,
+            without=without and Path(without).name,
+            top=top,
+            seed=seed,
+            **_compute_options(device, dtype),
+        )
         _say_what_is_replaced(out, EVALUATION, command)
         write(result, out, command=command)
     if as_json:
@@ -475,14 +476,6 @@ def survey(
     check_folder(out)
     files = [*(sentences or []), *(more or [])]
     names = model or [DEFAULT_MODEL]
-    options = {
-        "sentences": [file.name for file in files] or None,
-        "model": [Path(name).name for name in names],
-        "controls": controls,
-        "seed": seed,
-    }
-    options |= _compute_options(device, dtype)
-    command = command_line("survey", **options)
     if dry_run:
         number = 1 if engine == "local" else workers or os.cpu_count() or 1
         for name in names:
@@ -511,6 +504,14 @@ def survey(
                 progress=progress,
             )
             surveys.append(surveyed)
+        command = command_line(
+            "survey",
+            sentences=[file.name for file in files] or None,
+            model=[Path(name).name for name in names],
+            controls=controls,
+            seed=seed,
+            **_compute_options(device, dtype),
+        )
         _say_what_is_replaced(out, SURVEY, command)
         page = write_surveys(surveys, out, command=command)
     for sentence in dict.fromkeys(line for each in surveys for line in each.said):

@@ -102,11 +102,18 @@ class Certificate:
     rows: tuple[Row, ...]
 
     def __repr__(self) -> str:
+        return f"<Certificate of {self.summary}>"
+
+    @property
+    def summary(self) -> str:
+        """The model, how many rows hold, and the worst, in one line."""
         held = f"{sum(row.ok for row in self.rows)} of {len(self.rows)} rows hold"
         if self.rows:
-            held += f", the largest difference is {self.worst.error:.1e} of its scale "
-            held += f"({self.worst.quantity}: {self.worst.where})"
-        return f"<Certificate of {self.model_name} in {self.dtype}: {held}>"
+            worst = (
+                f"{self.worst.error:.1e} of its scale ({self.worst.quantity} of {self.worst.where})"
+            )
+            held += f"; the largest difference is {worst}"
+        return f"{self.model_name} ({self.dtype}): {held}"
 
     @property
     def ok(self) -> bool:

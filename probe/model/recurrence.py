@@ -166,6 +166,14 @@ class Updates(NamedTuple):
     log_decay: Tensor
 
 
+class Decays(NamedTuple):
+    """How much of the first matrix is `left` at each position, `... head pos`, and how much
+    `between` two: of what was added at one is left at another, `... head pos pos`."""
+
+    left: Tensor
+    between: Tensor
+
+
 def read_matrix(updates: Updates, matrix: Tensor) -> Tensor:
     """What every position reads of a matrix S that each in turn lets decay and adds to: S = α S +
     k uᵀ, o = Sᵀ q, where u is v, or what corrects S: β (v - (α S)ᵀ k).
@@ -181,21 +189,22 @@ def read_matrix(updates: Updates, matrix: Tensor) -> Tensor:
         >>> read_matrix(updates, torch.zeros(1, 1, 1)).flatten()  # halfway to 3, from there to 5
         tensor([1.5000, 3.2500])
     """
-    left, between = _decays(updates.log_decay)
-    of_others = updates.q @ updates.k.mT * between
-    held = _under(left, updates.q, matrix)
-    return held + of_others @ _added(updates, matrix)
+    decays = _decays(updates.log_decay)
+    of_others = updates.q @ updates.k.mT * decays.between
+    held = _under(decays.left, updates.q, matrix)
+    return held + of_others @ _added(updates, matrix, decays)
 
 
 def matrix_behind(updates: Updates, matrix: Tensor) -> Tensor:
     """S behind the last position. `... head d_key d_value`"""
-    _, between = _decays(updates.log_decay)
-    until_end = between[..., -1:, :].sum(-2)[..., None]  # a sum, for there may be no position
-    added = (until_end * updates.k).mT @ _added(updates, matrix)
+    decays = _decays(updates.log_decay)
+    # a sum, for there may be no position
+    until_end = decays.between[..., -1:, :].sum(-2)[..., None]
+    added = (until_end * updates.k).mT @ _added(updates, matrix, decays)
     return updates.log_decay.sum(-1)[..., None, None].exp() * matrix + added
 
 
-def _added(updates: Updates, matrix: Tensor) -> Tensor:
+def _added(updates: Updates, matrix: Tensor, decays: Decays) -> Tensor:
     """u of every position. `... head pos d_value`
 
     That is v, or what corrects: with D_ij the decay from position j to i, all follow from one
@@ -204,24 +213,22 @@ def _added(updates: Updates, matrix: Tensor) -> Tensor:
     """
     if updates.beta is None:
         return updates.v
-    left, between = _decays(updates.log_decay)
     beta = updates.beta[..., None]
-    system = (beta * (updates.k @ updates.k.mT) * between).tril(-1)
+    system = (beta * (updates.k @ updates.k.mT) * decays.between).tril(-1)
     system = system + torch.eye(system.shape[-1], dtype=system.dtype, device=system.device)
-    wanted = beta * (updates.v - _under(left, updates.k, matrix))
+    wanted = beta * (updates.v - _under(decays.left, updates.k, matrix))
     return torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
 
 
-def _decays(log_decay: Tensor) -> tuple[Tensor, Tensor]:
-    """How much of the first matrix is left at each position, `... head pos`, and how much of what
-    was added at one position is left at another, `... head pos pos`.
+def _decays(log_decay: Tensor) -> Decays:
+    """What is left behind the decays of a text, whose logs are given. `... head pos`
 
     The logs between two positions are summed for themselves: a difference of two sums from the
     start would lose, in float32, what is small beside them, and a text of 300 tokens 1e-5.
     """
     n = log_decay.shape[-1]
     later = log_decay[..., :, None].expand(*log_decay.shape, n).tril(-1)
-    return log_decay.cumsum(-1).exp(), later.cumsum(-2).exp().tril()
+    return Decays(log_decay.cumsum(-1).exp(), later.cumsum(-2).exp().tril())
 
 
 def _under(left: Tensor, keys: Tensor, matrix: Tensor) -> Tensor:

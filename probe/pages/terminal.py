@@ -51,12 +51,7 @@ def print_certificate(certificate: "Certificate", *, as_json: bool) -> None:
         for row in certificate.rows
     ]
     print_table(header, rows)
-    worst = certificate.worst
-    hold = f"{sum(row.ok for row in certificate.rows)} of {len(certificate.rows)} rows hold"
-    typer.echo(
-        f"{certificate.model_name} ({certificate.dtype}): {hold}; "
-        f"the largest difference is {worst.error:.1e} of its scale ({worst.quantity})."
-    )
+    typer.echo(f"{certificate.summary}.")
 
 
 def print_parameters(counted: "Count", *, as_json: bool) -> None:

@@ -4,6 +4,7 @@ Face's modules, their state, and what hooks, records and the decomposition hold 
 import dataclasses
 import json
 import shutil
+from functools import cache
 
 import pytest
 import torch
@@ -348,23 +349,8 @@ def changed_config(folder, tmp_path, **changes):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return make_family(tmp_path_factory.mktemp("lfm2"), "lfm2")
-
-
-@pytest.fixture(scope="module")
-def delta(tmp_path_factory):
-    return make_family(tmp_path_factory.mktemp("qwen3_next"), "qwen3_next")
-
-
-@pytest.fixture(scope="module")
-def space(tmp_path_factory):
-    return make_family(tmp_path_factory.mktemp("bamba"), "bamba")
-
-
-@pytest.fixture(scope="module")
-def granite(tmp_path_factory):
-    return make_family(tmp_path_factory.mktemp("granitemoehybrid"), "granitemoehybrid")
+def folder_of(tmp_path_factory):
+    return cache(lambda family: make_family(tmp_path_factory.mktemp(family), family))
 
 
 @pytest.mark.parametrize(
@@ -382,25 +368,25 @@ def granite(tmp_path_factory):
         ({"layer_types": [["mamba"]] * 3}, "layer_types does not say which of its 3 layers have"),
     ],
 )
-def test_what_a_config_of_granite_leaves_open_is_one_sentence(granite, tmp_path, changes, said):
+def test_what_a_config_of_granite_leaves_open_is_one_sentence(folder_of, tmp_path, changes, said):
     with pytest.raises(ModelError) as error:
-        load(changed_config(granite, tmp_path, **changes))
+        load(changed_config(folder_of("granitemoehybrid"), tmp_path, **changes))
     assert said in str(error.value)
 
 
-def test_a_config_of_granite_as_it_was_published_is_read(granite, tmp_path):
+def test_a_config_of_granite_as_it_was_published_is_read(folder_of, tmp_path):
     """Older names of layers, and no positions but those that state spaces have by their order."""
     published = {"layer_types": ["mamba", "attention", "mamba"], "position_embedding_type": "nope"}
     published |= {"normalization_function": "rmsnorm", "time_step_limit": "absent"}
-    model = load(changed_config(granite, tmp_path, **published))
+    model = load(changed_config(folder_of("granitemoehybrid"), tmp_path, **published))
     assert model.config.mixers == (True, False, True) and probe.certify(model).ok
     assert model.config.positions.unrotated == (True, True, True)
 
 
-def test_a_constant_of_granite_is_what_its_config_says(granite, tmp_path):
+def test_a_constant_of_granite_is_what_its_config_says(folder_of, tmp_path):
     """With the weights of a writer as large as before times it, the stream is the same."""
     constant = "residual_multiplier"
-    copied = changed_config(granite, tmp_path, **{constant: 0.44})
+    copied = changed_config(folder_of("granitemoehybrid"), tmp_path, **{constant: 0.44})
     tensors = load_file(copied / "model.safetensors")
     for name in tensors:
         if name.endswith(("o_proj.weight", "out_proj.weight", "output_linear.weight")):
@@ -413,7 +399,7 @@ def test_a_constant_of_granite_is_what_its_config_says(granite, tmp_path):
     assert torch.equal(halved.delta_e(1, 2, 5), whole.delta_e(1, 2, 5))
 
 
-def test_granite_with_attention_in_every_layer_is_certified_and_walked(granite, tmp_path):
+def test_granite_with_attention_in_every_layer_is_certified_and_walked(folder_of, tmp_path):
     every = {"layer_types": ["attention"] * 3, "position_embedding_type": "rope"}
     model = load(make_family(tmp_path, "granitemoehybrid", **every))
     assert probe.certify(model).ok and model.config.heads_in_all == 3 * model.config.n_heads
@@ -437,23 +423,25 @@ def test_granite_with_attention_in_every_layer_is_certified_and_walked(granite, 
         ({"partial_rotary_factor": 1.0}, "partial_rotary_factor is 1.0 in its config, and the fr"),
     ],
 )
-def test_what_a_config_of_a_state_space_leaves_open_is_one_sentence(space, tmp_path, changes, said):
+def test_what_a_config_of_a_state_space_leaves_open_is_one_sentence(
+    folder_of, tmp_path, changes, said
+):
     with pytest.raises(ModelError) as error:
-        load(changed_config(space, tmp_path, **changes))
+        load(changed_config(folder_of("bamba"), tmp_path, **changes))
     assert said in str(error.value)
 
 
-def test_a_config_of_a_state_space_as_it_was_published_is_read(space, tmp_path):
+def test_a_config_of_a_state_space_as_it_was_published_is_read(folder_of, tmp_path):
     """That of Bamba names no limit of the steps, and a base of the rotary positions alone."""
     published = {"rope_parameters": "absent", "rope_theta": 1e4, "time_step_limit": "absent"}
-    model = load(changed_config(space, tmp_path, **published))
+    model = load(changed_config(folder_of("bamba"), tmp_path, **published))
     assert model.config.mixers == (True, False, True) and probe.certify(model).ok
     assert model.config.positions.dims == 4  # half of a head
 
 
 @pytest.mark.parametrize("lost", ["A_log", "D", "dt_bias", "conv1d.bias", "norm.weight"])
-def test_every_weight_of_a_state_space_must_be_there(space, tmp_path, lost):
-    copied = changed_config(space, tmp_path)
+def test_every_weight_of_a_state_space_must_be_there(folder_of, tmp_path, lost):
+    copied = changed_config(folder_of("bamba"), tmp_path)
     tensors = load_file(copied / "model.safetensors")
     del tensors[f"model.layers.2.mamba.{lost}"]
     save_file(tensors, copied / "model.safetensors", {"format": "pt"})
@@ -474,24 +462,26 @@ def test_every_weight_of_a_state_space_must_be_there(space, tmp_path, lost):
         ({"mlp_only_layers": [1]}, "mlp_only_layers is [1] in its config, and the from-scratch"),
     ],
 )
-def test_what_a_config_of_a_delta_rule_leaves_open_is_one_sentence(delta, tmp_path, changes, said):
+def test_what_a_config_of_a_delta_rule_leaves_open_is_one_sentence(
+    folder_of, tmp_path, changes, said
+):
     with pytest.raises(ModelError) as error:
-        load(changed_config(delta, tmp_path, **changes))
+        load(changed_config(folder_of("qwen3_next"), tmp_path, **changes))
     assert said in str(error.value)
 
 
-def test_a_config_as_it_was_published_is_read(delta, tmp_path):
+def test_a_config_as_it_was_published_is_read(folder_of, tmp_path):
     """That of Qwen3-Next names an interval in place of its layers, and no rope_parameters."""
     published = {"layer_types": "absent", "full_attention_interval": 2, "rope_scaling": None}
     published |= {"rope_parameters": "absent", "rope_theta": 1e7, "partial_rotary_factor": 0.5}
-    model = load(changed_config(delta, tmp_path, **published))
+    model = load(changed_config(folder_of("qwen3_next"), tmp_path, **published))
     assert model.config.mixers == (True, False, True) and probe.certify(model).ok
     assert (model.config.positions.dims, model.config.positions.base) == (4, 1e7)
 
 
 @pytest.mark.parametrize("lost", ["A_log", "dt_bias", "in_proj_ba.weight", "norm.weight"])
-def test_every_weight_of_a_delta_rule_must_be_there(delta, tmp_path, lost):
-    copied = changed_config(delta, tmp_path)
+def test_every_weight_of_a_delta_rule_must_be_there(folder_of, tmp_path, lost):
+    copied = changed_config(folder_of("qwen3_next"), tmp_path)
     tensors = load_file(copied / "model.safetensors")
     del tensors[f"model.layers.2.linear_attn.{lost}"]
     save_file(tensors, copied / "model.safetensors", {"format": "pt"})
@@ -512,14 +502,14 @@ def test_every_weight_of_a_delta_rule_must_be_there(delta, tmp_path, lost):
         ({"block_ffn_dim_multiplier": -1}, "block_ffn_dim_multiplier is -1 in its config"),
     ],
 )
-def test_what_a_config_leaves_open_is_one_sentence(folder, tmp_path, changes, said):
+def test_what_a_config_leaves_open_is_one_sentence(folder_of, tmp_path, changes, said):
     with pytest.raises(ModelError) as error:
-        load(changed_config(folder, tmp_path, **changes))
+        load(changed_config(folder_of("lfm2"), tmp_path, **changes))
     assert said in str(error.value)
 
 
-def test_weights_are_loaded_strictly(folder, tmp_path):
-    copied = changed_config(folder, tmp_path)
+def test_weights_are_loaded_strictly(folder_of, tmp_path):
+    copied = changed_config(folder_of("lfm2"), tmp_path)
     tensors = load_file(copied / "model.safetensors")
     name = "model.layers.2.conv.out_proj.weight"
     for changed, said in (
@@ -537,9 +527,9 @@ def test_weights_are_loaded_strictly(folder, tmp_path):
         assert said in str(error.value)
 
 
-def test_a_config_may_name_the_layers_with_attention_by_their_numbers(folder, tmp_path):
+def test_a_config_may_name_the_layers_with_attention_by_their_numbers(folder_of, tmp_path):
     older = {"layer_types": "absent", "full_attn_idxs": [1], "block_ff_dim": 52}
-    model = load(changed_config(folder, tmp_path, **older, intermediate_size="absent"))
+    model = load(changed_config(folder_of("lfm2"), tmp_path, **older, intermediate_size="absent"))
     assert model.config.mixers == (True, False, True) and model.config.d_mlp == 36
     assert probe.certify(model).ok
 

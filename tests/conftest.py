@@ -1,5 +1,9 @@
 """Fixtures that several test files share: a small seeded GPT-2 folder, the model in it, and copies
-to damage."""
+to damage.
+
+What is slow to import is imported where it is used: the process that only deals out tests to the
+workers needs none of it, and they wait for it.
+"""
 
 import gc
 import os
@@ -7,16 +11,13 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from altair.utils import schemapi
 from browser import chromium, opening, sharing
-from checkpoints import make_checkpoint
-from example_study import make_study
 
-import probe
-from probe.cli import main
-from probe.model.model import Model
+if TYPE_CHECKING:
+    from probe.model.model import Model
 
 # Two workers on two cores: torch's own threads would only get in each other's way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -24,10 +25,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Garbage is not looked for while everything is loaded; see `pytest_collection_finish`.
 gc.disable()
 SELDOM = 50_000  # new objects between two searches; the usual 700 cost a tenth of all time
-
-# Altair holds a finished chart against its schema in `to_dict`, as tests/charts do with every one;
-# the parts of it need not be as they are made.
-schemapi.DEBUG_MODE = False
 
 
 # A file stays with one worker, so the longest come first: one that came last would keep the others
@@ -74,19 +71,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete GPT-2 folder with random weights; tests that change it take `copy` instead."""
+    from checkpoints import make_checkpoint
+
     return make_checkpoint(tmp_path_factory.mktemp("models") / "small-random")
 
 
 @pytest.fixture(scope="session")
-def model(checkpoint: Path) -> Model:
+def model(checkpoint: Path) -> "Model":
     """The loaded `checkpoint`, float32 on the CPU; shared, so no test may leave a hook or a changed
     weight in it."""
+    import probe
+
     return probe.load(checkpoint)
 
 
 @pytest.fixture(scope="session")
-def tiny() -> Model:
+def tiny() -> "Model":
     """The embedded model; shared like `model`."""
+    import probe
+
     return probe.load("tiny-senses")
 
 
@@ -119,6 +122,10 @@ def shared_page(browser):
 def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of the made-up study, its folder below one that was not there; tests leave it as
     it is."""
+    from example_study import make_study
+
+    import probe
+
     out = tmp_path_factory.mktemp("report") / "new" / "folder"
     return probe.write(make_study(), out, command="probe report")
 
@@ -128,6 +135,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
     """Runs `probe ARGS` in this process; returns exit code, standard output, standard error."""
+    from probe.cli import main
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["probe", *map(str, arguments)])
@@ -147,7 +155,14 @@ def copy(checkpoint: Path, tmp_path: Path) -> Path:
 
 def pytest_collection_finish() -> None:
     """What is loaded before the first test stays: no collection of garbage has to look through it
-    again, and what the tests make is looked through seldom."""
+    again, and what the tests make is looked through seldom.
+
+    Altair holds a finished chart against its schema in `to_dict`, as tests/charts do with every
+    one; the parts of it need not be as they are made.
+    """
+    from altair.utils import schemapi
+
+    schemapi.DEBUG_MODE = False
     gc.collect()
     gc.freeze()
     gc.set_threshold(SELDOM)

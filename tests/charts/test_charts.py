@@ -3,6 +3,7 @@ descriptions."""
 
 import subprocess
 import sys
+from functools import cache
 from itertools import cycle
 
 import numpy as np
@@ -33,8 +34,16 @@ MAKE = {
     "distances": lambda: charts.distance_lines(FRAMES["distances"], "mole", LEADERS),
     "head_parts": lambda: charts.head_part_bars(FRAMES["head_parts"], HEADS, "mole", LEADERS),
 }
-CHARTS = {name: make() for name, make in MAKE.items()}
-SPECS = {name: chart.to_dict() for name, chart in CHARTS.items()}
+
+
+@cache
+def chart(name):
+    return MAKE[name]()
+
+
+@cache
+def specification(name):
+    return chart(name).to_dict()
 
 
 def parts(spec):
@@ -111,9 +120,9 @@ def test_mlps_are_one_more_column_of_the_map_on_the_scale_of_the_heads():
     ).empty  # without a same-sense donor there is no net effect
 
 
-@pytest.mark.parametrize("name", CHARTS)
+@pytest.mark.parametrize("name", MAKE)
 def test_every_chart_has_a_description_and_titled_axes(name):
-    spec = SPECS[name]
+    spec = specification(name)
     assert len(spec["description"]) > 20
     numbers = spec["config"]["locale"]["number"]
     assert (numbers["percent"], numbers["minus"]) == ("\u202f%", "−")  # as in the text
@@ -140,7 +149,7 @@ def test_the_map_is_symmetric_blank_at_zero_and_the_same_for_every_word():
 
 
 def test_the_map_draws_every_head_and_marks_those_whose_interval_excludes_zero():
-    rows = rows_of(SPECS["head map"], "layer", "head", "net", "clear")
+    rows = rows_of(specification("head map"), "layer", "head", "net", "clear")
     assert [row["net"] for row in rows] == pytest.approx(BANK["net"].tolist())
     clear = (BANK["net_low"] > 0) | (BANK["net_high"] < 0)
     assert [row["clear"] for row in rows] == clear.tolist()
@@ -157,7 +166,7 @@ def test_layers_without_a_rank_are_said_to_have_no_effect_not_drawn_as_zero():
     assert scale_of(spec, "y")["domain"] == [0, 1, 2, 3]
     for made in (spec, charts.separation_and_effect(swept, "bank").to_dict()):
         assert {row["layer"] for row in rows_of(made, "auroc", "net")} == {0, 1, 2}
-    assert not any("note" in rows[0] for rows in SPECS["head map"]["datasets"].values())
+    assert not any("note" in rows[0] for rows in specification("head map")["datasets"].values())
 
 
 def test_a_clear_effect_that_rounds_to_nothing_is_a_dot():
@@ -182,7 +191,7 @@ def test_a_sense_keeps_its_hue_in_every_pair():
 
 
 def test_the_depth_profile_has_every_depth_of_the_pair_and_says_where_it_starts():
-    spec = SPECS["depth profile"]
+    spec = specification("depth profile")
     rows = rows_of(spec, "depth", "sense", "coordinate", "low", "high")
     assert {(row["depth"], row["sense"]) for row in rows} == {
         (d, s) for d in range(-1, 5) for s in ("river", "money")
@@ -231,7 +240,7 @@ def test_names_of_points_do_not_collide():
 
 
 def test_the_map_marks_every_verdict_and_says_who_resolves():
-    spec = SPECS["head map"]
+    spec = specification("head map")
     assert [row["verdict"] for row in rows_of(spec, "net", "verdict")] == BANK["verdict"].tolist()
     marks = next(view for view in parts(spec) if "shape" in view["encoding"])
     assert {"separates", "none"} <= set(HEADS["verdict"])  # which have no mark
@@ -269,7 +278,7 @@ def test_a_wide_model_has_marks_and_no_numbers():
 
 
 def test_curves_hold_both_shares_of_every_size_with_their_intervals_and_every_random_set():
-    spec = SPECS["sets"]
+    spec = specification("sets")
     rows = pd.DataFrame(rows_of(spec, "added", "what", "value", "low", "high")).set_index("what")
     for what, name in (("leading heads", "faithfulness"), ("lost without them", "necessity")):
         for column in ("value", "low", "high"):
@@ -289,7 +298,7 @@ def test_curves_hold_both_shares_of_every_size_with_their_intervals_and_every_ra
 
 
 def test_the_smallest_set_is_ringed_and_the_line_stands_at_nine_tenths():
-    spec = SPECS["sets"]
+    spec = specification("sets")
     (ring,) = rows_of(spec, "note")
     mine = CURVES.query("size == smallest")
     assert (ring["size"], ring["value"]) == (
@@ -316,12 +325,14 @@ def test_axes_of_evidence_are_the_same_for_every_word():
 
 
 def test_controls_show_every_head_in_every_condition_and_the_resolvers_by_name():
-    rows = max(SPECS["controls"]["datasets"].values(), key=len)
+    rows = max(specification("controls")["datasets"].values(), key=len)
     assert len(rows) == 4 * 16 and {row["name"] for row in rows if row["stands_out"]} == set(
         LEADERS
     )
     band = [
-        rows for rows in SPECS["controls"]["datasets"].values() if rows[0].get("low") is not None
+        rows
+        for rows in specification("controls")["datasets"].values()
+        if rows[0].get("low") is not None
     ]
     assert [[row["condition"] for row in rows] for rows in band] == [["labels permuted"]]
     assert (band[0][0]["low"], band[0][0]["high"]) == (0.4, 0.58)
@@ -344,7 +355,7 @@ def test_the_band_of_permutations_is_that_of_a_typical_head_and_within_the_axis(
 
 
 def test_effects_by_distance_are_means_over_the_pairs_of_senses():
-    rows = rows_of(SPECS["distances"], "distance", "net")
+    rows = rows_of(specification("distances"), "distance", "net")
     mine = FRAMES["distances"].query(
         "word == 'mole' and layer == 0 and head == 1 and distance == 2"
     )
@@ -355,7 +366,7 @@ def test_effects_by_distance_are_means_over_the_pairs_of_senses():
 
 
 def test_bars_compare_parts_of_a_head_with_the_whole_and_leave_out_what_was_not_swapped():
-    rows = rows_of(SPECS["head_parts"], "what", "value")
+    rows = rows_of(specification("head_parts"), "what", "value")
     whole = HEADS.query("word == 'mole' and layer == 0 and head == 1")["swap"].item()
     first = {row["part"]: row["value"] for row in rows if row["name"] == "L0H1"}
     parts = {
@@ -388,9 +399,9 @@ def test_theming_replaces_colours_but_never_data():
     assert themed["datasets"] == spec["datasets"]
 
 
-@pytest.mark.parametrize(("name", "ending"), list(zip(CHARTS, cycle(("png", "svg")), strict=False)))
+@pytest.mark.parametrize(("name", "ending"), list(zip(MAKE, cycle(("png", "svg")), strict=False)))
 def test_every_chart_saves_the_same_bytes_twice(name, ending, tmp_path):
-    again = CHARTS[name], MAKE[name]()
+    again = chart(name), MAKE[name]()
     first, second = (
         charts.save(made, tmp_path / f"{n}.{ending}").read_bytes() for n, made in enumerate(again)
     )
@@ -401,9 +412,9 @@ def test_every_chart_saves_the_same_bytes_twice(name, ending, tmp_path):
 def test_saving_where_nothing_can_be_written_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"^Cannot write .*; choose another folder"):
-        charts.save(CHARTS["head map"], tmp_path / "file" / "map.png")
+        charts.save(chart("head map"), tmp_path / "file" / "map.png")
     with pytest.raises(ValueError, match=r"\.png or \.svg, not as '\.gif'"):
-        charts.save(CHARTS["head map"], tmp_path / "map.gif")
+        charts.save(chart("head map"), tmp_path / "map.gif")
 
 
 def test_charts_and_the_words_of_the_ledger_need_neither_torch_nor_a_model():

@@ -1,6 +1,8 @@
 """Small random models of every family, true in architecture, biases and norms random too; when two
 tensors agree."""
 
+from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from probe.model.architectures import FAMILIES
+from probe.model.architectures.family import Family, Keys
 from probe.model.load import load
 from probe.model.model import Model
 
@@ -264,28 +267,26 @@ KV_HEADS |= dict.fromkeys(("falcon", "gpt_bigcode"), 1)
 # Between them: fused and separate weights, learned, rotary and relative positions, grouped heads,
 # gated MLPs, caps, norms before and behind, one mask and the other, one stack and two.
 REPRESENTATIVES = ("gpt2", "llama", "gemma2", "bert", "t5")
-# Rows without a formula that no other row has: what walks and edges show of them is a campaign case.
-ALIKE = (
-    "gpt_bigcode",
-    "qwen3_moe",
-    "flex_olmo",
-    "stablelm",
-    "starcoder2",
-    "arcee",
-    "nemotron",
-    "jais2",
-    "seed_oss",
-    "ernie4_5",
-    "glm",
-    "glm4",
-    "granite",
-    "xlm-roberta",
-    "camembert",
-    "modernbert-decoder",
-    "mt5",
-    "mbart",
-    "blenderbot",
-    "pegasus",
+# Every choice that a row of the table can make is made by one of these (`choices`); what else is
+# asked of a family than its file and its certificate is asked of the others in the campaign.
+TELLING = (
+    *REPRESENTATIVES,
+    "bart",  # norms behind the sum, in both stacks; positions from a row that is not the first
+    "bloom",  # slopes in the place of positions
+    "ernie4_5",  # the whole rotation in float32
+    "falcon",  # one head of keys and values; attention and MLP side by side
+    "glm",  # rotated queries and keys in float32, gate and up in one
+    "gpt_neox",  # queries, keys and values by head; a part of each head is rotated
+    "gpt_oss",  # sinks, experts in one tensor, a clamped gate
+    "gptj",  # rotation of neighbours
+    "granite",  # constants on embeddings, writes, scores and logits
+    "mixtral",  # shares of the chosen experts divided by their sum
+    "modernbert",  # windows on both sides, no norm in front of the first layer
+    "olmo2",  # norms behind what is written and over all heads
+    "pegasus",  # sines; norms first, in both stacks
+    "qwen2_moe",  # experts one by one and a shared one
+    "qwen3",  # norms of every head
+    "smollm3",  # layers without rotation
 )
 SINGLE = tuple(kind for kind in MADE if kind not in PAIRED)
 # Some layers without attention: what is asked of every layer of the others is not there, and they
@@ -444,11 +445,50 @@ def each_family(*kinds: str) -> list:
 
 
 def telling_families(*kinds: str) -> list:
-    """The same, those that are like another row left to `make campaign`."""
+    """The same, those that make no choice of their own left to `make campaign`."""
+    kinds = kinds or tuple(MADE)
+    alike = {kind for kind in MADE if kind not in TELLING}
     return [
-        pytest.param(kind, marks=pytest.mark.campaign) if kind in ALIKE else case
+        pytest.param(kind, marks=pytest.mark.campaign) if kind in alike else case
         for kind, case in zip(kinds, each_family(*kinds), strict=True)
     ]
+
+
+# What a row says without choosing a formula or a way to hold weights: names of all kinds, sizes,
+# and what a config or a file may say.
+NAMES = {"name", "architectures", "headless", "prefix", "ignored", "gguf", "adapter", "keys"}
+KEYS_READ = {"sizes", "epsilon", "activation", "meant", "must", "equal", "start", "other_names"}
+
+
+def choices(kind: str) -> set[tuple[object, ...]]:
+    """What the row of a family chooses, each choice with what it is about: of names only whether
+    there is one, of numbers only whether they are the usual ones."""
+    family = FAMILIES[kind]
+    usual = {field.name: field.default for field in fields(Keys)}
+    made: set[tuple[object, ...]] = {
+        ("key", name) for name in usual if getattr(family.keys, name) != usual[name]
+    }
+    made -= {("key", name) for name in KEYS_READ}
+    for name in {field.name for field in fields(Family)} - NAMES - {"attentions", "routed"}:
+        value = getattr(family, name)
+        if name == "in_float32":
+            made |= {(name, each) for each in value}
+        elif isinstance(value, (str, tuple, Mapping)) and name not in ("kind", "norm", "positions"):
+            made.add((name, any(value)))
+        else:
+            made.add((name, value))
+    if family.routed:
+        routed = family.routed
+        made |= {("routed", routed.of_all, routed.normed[1]), ("shared", bool(routed.shared))}
+        made.add(("clamp", any(routed.clamp[0])))
+    for attention in family.attentions:
+        stack = attention.name
+        made |= {(stack, attention.causal), ("fused", attention.fused)}
+        made.add(("not in first", bool(attention.not_in_first)))
+        made |= {("part", role, shape) for role, (_, shape) in attention.parts.items()}
+        made |= {(stack, name, hook) for name, hook in attention.hooks.items()}
+        made |= {(stack, name, each.raw) for name, each in attention.unreliable_hooks.items()}
+    return made
 
 
 EXACT = {"rtol": 0, "atol": 1e-12}

@@ -4,7 +4,7 @@ one stack."""
 import numpy as np
 import pytest
 import torch
-from families import SINGLE, each_family, family_model
+from families import SINGLE, family_model, telling_families
 from hooked_runs import BOUND, ROUNDED
 
 from probe.evidence import head_parts
@@ -20,12 +20,21 @@ from probe.patching import heads as swaps
 CAUSAL = [kind for kind in SINGLE if FAMILIES[kind].kind == "decoder"]
 
 
-@pytest.fixture(params=[(kind, dtype) for kind in SINGLE for dtype in BOUND], ids=str)
+def typed(*kinds):
+    """Telling families in both types."""
+    return [
+        pytest.param((*kind.values, dtype), marks=kind.marks)
+        for kind in telling_families(*kinds)
+        for dtype in BOUND
+    ]
+
+
+@pytest.fixture(params=typed(*SINGLE), ids=str)
 def weights(request):
     return read_weights(family_model(*request.param))
 
 
-@pytest.fixture(params=[(kind, dtype) for kind in CAUSAL for dtype in BOUND], ids=str)
+@pytest.fixture(params=typed(*CAUSAL), ids=str)
 def causal(request):
     return read_weights(family_model(*request.param))
 
@@ -115,7 +124,9 @@ def test_the_last_position_against_the_unchanged_ones_is_the_plain_forward(causa
 
 
 @pytest.mark.parametrize("dtype", BOUND)
-@pytest.mark.parametrize("kind", [*CAUSAL, "t5"])  # T5's decoder biases scores by distance
+@pytest.mark.parametrize(
+    "kind", telling_families(*CAUSAL, "t5")
+)  # T5's decoder biases scores by distance
 def test_several_last_positions_against_the_unchanged_ones_are_the_whole_text(kind, dtype):
     model = family_model(kind, dtype)
     weights = (
@@ -166,7 +177,7 @@ def test_every_tensor_is_made_where_the_weights_are(weights):
         assert torch.equal(found, run()) and found.device.type == "cpu"
 
 
-@pytest.mark.parametrize("kind", each_family(*SINGLE))
+@pytest.mark.parametrize("kind", telling_families(*SINGLE))
 def test_tensors_of_traces_edges_and_paths_are_made_where_the_weights_are(kind):
     causal = read_weights(family_model(kind, torch.float64))
     a, b = ([[5, 9, cue, 7, 8]] for cue in (30, 31))

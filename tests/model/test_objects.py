@@ -14,7 +14,14 @@ import pytest
 import torch
 import transformers
 from checkpoints import make_checkpoint, make_model, make_tokenizer
-from families import MADE, family_model, family_tokenizer, make_family, perturb
+from families import (
+    MADE,
+    family_model,
+    family_tokenizer,
+    make_family,
+    perturb,
+    telling_families,
+)
 from test_load import refusal
 from torch import nn
 from transformer_lens.model_bridge import TransformerBridge
@@ -270,7 +277,7 @@ def test_an_object_is_forgotten_with_its_owner() -> None:
 # --- bridges --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", telling_families())
 def test_a_bridge_gives_the_same_model_as_its_folder(kind: str) -> None:
     model = family_model(kind, torch.float64)
     bridged = probe.load(model.bridge)

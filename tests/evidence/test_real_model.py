@@ -67,9 +67,9 @@ def test_it_is_named_by_its_package_its_file_and_its_quantisation(smollm2):
 
 @pytest.fixture(scope="module")
 def bank(smollm2):
-    """A third of the natural pairs of "bank", and what is observed in them."""
+    """A fifth of the natural pairs of "bank", and what is observed in them."""
     rows = [row for row in lexicon.expand_natural("bank").sentences if row.pair]
-    pairs = list(dict.fromkeys(row.pair for row in rows))[::3]
+    pairs = list(dict.fromkeys(row.pair for row in rows))[::5]
     material = prepare(smollm2, as_corpus([row for row in rows if row.pair in pairs]), "bank")
     return material, observe_word(smollm2, material, StudyOptions(max_pairs=3, permutations=99))
 

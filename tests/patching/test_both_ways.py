@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 
 SEEDS = mostly_campaign((0, 1, 2))
 PERMUTATIONS = 199
-GRID = {"frames": 4, "distances": (1, 2), "cues": 40}
+GRID = {"frames": 4, "distances": (1, 2), "cues": 20}
 SENTENCES = [  # frames with the cue behind the word are not those with the cue before it
     replace(row, frame=f"{row.frame} {side}", pair=f"{row.pair} {side}")
     for side in ("before", "behind")

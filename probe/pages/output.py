@@ -29,7 +29,8 @@ import pandas as pd
 import pyarrow
 import pyarrow.parquet
 import vl_convert
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from probe.charts import palette, themed
@@ -73,6 +74,24 @@ EVALUATION = "evaluation_words.csv"
 _CODE = re.compile("<code>(probe .*?)</code>")
 
 
+class _Compiled(BytecodeCache):
+    """What templates were compiled to, while the process lives: every page has an environment of
+    its own, which counts its charts, and would compile them again."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if bucket.key in self.kept:
+            bucket.bytecode_from_string(self.kept[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self.kept[bucket.key] = bucket.bytecode_to_string()
+
+
+_COMPILED = _Compiled()
+
+
 def environment(*folders: str | Path) -> Environment:
     """The templates of these folders of `TEMPLATES`, earlier ones first.
 
@@ -84,6 +103,7 @@ def environment(*folders: str | Path) -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        bytecode_cache=_COMPILED,
     )
     made.filters |= {function.__name__: function for function in FILTERS}
     made.filters["listed"] = lambda items: listed(list(items))

@@ -221,10 +221,9 @@ def _dtype(dtype: torch.dtype | str, source: object) -> torch.dtype:
 def untrained(model: Model, *, seed: int) -> Model:
     """A model of the same shape and tokenizer with random weights: what it looks like where nothing
     was learned."""
-    prefix = model.config.family.prefix
     with quiet():
         bridge, drawn = boot_untrained(model.bridge, model.tokenizer, seed=seed)
-    names = {name.removeprefix(prefix): tensor for name, tensor in drawn.items()}
+    names = {model.config.family.raw_name(name): tensor for name, tensor in drawn.items()}
     weights = {name: names[name] for name in model.weights}
     name = f"{model.name}, untrained"
     origin = Origin(model.origin.kind, name, None, _sha256_of_tensors(weights))
@@ -656,9 +655,7 @@ def _expert_by_expert(name: str, tensor: Located, family: Family) -> Iterator[tu
 
 
 def _short(name: str, architecture: str, wrapper: str) -> str:
-    plain = name.removeprefix(FAMILIES[architecture].prefix)
-    if wrapper:
-        plain = WRAPPERS[wrapper].raw_name(name)
+    plain = (WRAPPERS[wrapper] if wrapper else FAMILIES[architecture]).raw_name(name)
     return next(
         (plain.removesuffix(old) + new for old, new in OLD_NAMES.items() if plain.endswith(old)),
         plain,

@@ -504,9 +504,7 @@ def _routing(raw: Mapping[str, Any], family: Family, where: object) -> dict[str,
 
 
 def _unknown(where: object, problem: str) -> UnsupportedModel:
-    names = [
-        name for family in FAMILIES.values() for name in (*family.architectures, *family.headless)
-    ]
+    names = [name for family in FAMILIES.values() for name in family.architectures]
     classes = ", ".join([*names, *(wrapper.architecture for wrapper in WRAPPERS.values())])
     known = f"certified are {SUPPORTED} ({classes}) only"
     return unsupported(where, f"{problem}, and {known}", "load one of these or tiny-senses")

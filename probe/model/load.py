@@ -114,6 +114,7 @@ def load(
     device: str | torch.device | None = None,
     dtype: torch.dtype | str | None = None,
     prepend_bos: bool = True,
+    split_special_tokens: bool = True,
     hooks: str | None = None,
 ) -> Model:
     """A checked Model of a name, a folder, a GGUF file or a model in memory.
@@ -135,7 +136,9 @@ def load(
     is of no use behind it: ask with the object again. A Model comes back as it is.
 
     Special tokens are put as the tokenizer's own rules say, whatever the same weights come in. One
-    that is written in a text is text: "[MASK]" or "<|im_start|>" is cut into pieces of itself.
+    that is written in a text is text: "[MASK]" or "<|im_start|>" is cut into pieces of itself,
+    unless `split_special_tokens` is False, for questions at a mask and for chat templates; that
+    can be asked of a Model, too.
     `prepend_bos` is for GPT-2, whose tokenizer puts none; it changes nothing elsewhere.
 
     An object that carries hooks is refused, but for `hooks="keep"`: they stay on in everything that
@@ -152,6 +155,24 @@ def load(
         >>> probe.load(model) is model
         True
     """
+    model = _load(
+        source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos, hooks=hooks
+    )
+    if split_special_tokens:
+        return model
+    return replace(model, config=replace(model.config, split_special_tokens=False))
+
+
+def _load(
+    source: ModelSource,
+    tokenizer: Any,
+    *,
+    device: str | torch.device | None,
+    dtype: torch.dtype | str | None,
+    prepend_bos: bool,
+    hooks: str | None,
+) -> Model:
+    """`load`, special tokens in texts being text."""
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise InputError(
             "Running a model under torch.autocast: parts of it would be computed in another type "

@@ -204,7 +204,7 @@ def evaluate(
     if without is None and top is not None:
         raise InputError(
             f"Taking out the first {top} heads: got no file to take them from, expected one with "
-            "the columns layer, head and effect; give it with --without."
+            "the columns layer, head and effect; give it as without."
         )
     shape = (model.config.n_layers, model.config.n_heads)
     out = None

@@ -121,7 +121,7 @@ def test_sentences_without_a_common_word_are_refused_and_nothing_is_written(run,
     assert told == LOADING + (
         "probe: Comparing a word of 'The river bank' and 'The cat': they have nothing but “The” in "
         "common, expected the word whose meaning differs; write both with that word, or name it "
-        "with --word.\n"
+        "as word.\n"
     )
 
 

@@ -228,6 +228,15 @@ def test_the_map_has_numbers_on_both_sides_and_a_scale(page):
     assert len(steps) == 5 and steps[0].startswith("0")
 
 
+def test_a_map_on_which_nothing_has_a_value_has_no_scale_and_no_colour(model, open_page, tmp_path):
+    walked = probe.walk(model, "The bank by the river", word="bank", against="The bank by the money")
+    page = open_page(probe.write(walked, tmp_path)).page
+    swapped = page.locator('[data-map="swap"]')
+    assert swapped.locator(".map-scale").inner_text() == "No scale: every head's value is 0\u202f%."
+    assert swapped.locator(".cell:not(.t0)").count() == 0
+    assert page.locator("[data-depths] .depth:not(.t0)").count() == 0
+
+
 def test_no_line_breaks_before_a_full_stop_or_inside_a_token(looks, page_path):
     page = looks(page_path, 390, "dark").page
     places = (

@@ -1,6 +1,8 @@
 """The walk's page in headless Chromium: it draws, asks for nothing, fits, and every step follows a
 head and a token."""
 
+import re
+
 import pytest
 from browser import (
     MARKS,
@@ -17,9 +19,12 @@ from browser import (
     unfold,
 )
 from families import family_model
+from page_text import one_line
 from seeds import mostly_campaign
 
 import probe
+from probe.pages import output
+from probe.pages import walk as walk_page
 from probe.pages.walk_sentences import because
 from probe.walkthrough import scene
 
@@ -220,6 +225,33 @@ def test_a_token_is_followed_from_wherever_it_is_clicked_and_the_address_holds_i
     assert page.inner_text('[data-slot="following"]').startswith("L0H3 at ")
 
 
+def test_the_rule_for_the_head_depends_on_the_question_and_the_page_says_so(model, walked):
+    """Who asked for a head needs no rule."""
+
+    def said(found):
+        page = walk_page.render(found, manifest=output.made_by(found, ""))
+        note = re.search(
+            r'<section[^>]*aria-label="What is followed">(.*?)</section>', page, re.DOTALL
+        )
+        return one_line(note[1])
+
+    def asked_again(found):
+        head = f"L{found.layer}H{found.head}"
+        return f"; --layer {found.layer} --head {found.head} follows {head} in both cases."
+
+    alone = probe.walk(model, "The river bank")
+    pair = probe.walk(model, "The river bank", against="The mortgage bank", causal_trace=False)
+    assert (
+        "With --against another rule chooses, by what a swap with the second sentence does, and may "
+        f"choose another head{asked_again(alone)}"
+    ) in said(alone)
+    assert (
+        "Without --against another rule chooses, by this sentence alone, and may choose another "
+        f"head{asked_again(pair)}"
+    ) in said(pair)
+    assert "--against" not in said(walked)
+
+
 def test_the_map_has_numbers_on_both_sides_and_a_scale(page):
     sides = page.locator("[data-map] .map-row").all_inner_texts()
     assert [text.split()[0] for text in sides] == ["H0", "L0", "L1", "H0"]
@@ -229,7 +261,9 @@ def test_the_map_has_numbers_on_both_sides_and_a_scale(page):
 
 
 def test_a_map_on_which_nothing_has_a_value_has_no_scale_and_no_colour(model, open_page, tmp_path):
-    walked = probe.walk(model, "The bank by the river", word="bank", against="The bank by the money")
+    walked = probe.walk(
+        model, "The bank by the river", word="bank", against="The bank by the money"
+    )
     page = open_page(probe.write(walked, tmp_path)).page
     swapped = page.locator('[data-map="swap"]')
     assert swapped.locator(".map-scale").inner_text() == "No scale: every head's value is 0\u202f%."

@@ -235,19 +235,18 @@ def test_the_rule_for_the_head_depends_on_the_question_and_the_page_says_so(mode
         )
         return one_line(note[1])
 
-    def asked_again(found):
-        head = f"L{found.layer}H{found.head}"
-        return f"; --layer {found.layer} --head {found.head} follows {head} in both cases."
+    def keeps(found):
+        return f"--layer {found.layer} --head {found.head} keeps L{found.layer}H{found.head}."
 
     alone = probe.walk(model, "The river bank")
     pair = probe.walk(model, "The river bank", against="The mortgage bank", causal_trace=False)
     assert (
-        "With --against another rule chooses, by what a swap with the second sentence does, and may "
-        f"choose another head{asked_again(alone)}"
+        "A walk with --against goes by what a swap does, and may follow another head; "
+        f"{keeps(alone)}"
     ) in said(alone)
     assert (
-        "Without --against another rule chooses, by this sentence alone, and may choose another "
-        f"head{asked_again(pair)}"
+        "A walk without --against goes by this sentence alone, and may follow another head; "
+        f"{keeps(pair)}"
     ) in said(pair)
     assert "--against" not in said(walked)
 

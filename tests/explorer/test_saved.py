@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from browser import MARKS
+from browser import MARKS, TOUCH, check_meanings
 
 import probe
 from probe.explorer import saved
@@ -155,3 +155,8 @@ class TestPage:
             assert f"moves {moved} of the way" in outcome.inner_text()
         assert page.locator('[name="swap"][value="off"]').is_disabled()
         assert page.locator("[data-trouble]").is_hidden() and opened.trouble == []
+
+    def test_its_terms_are_explained_to_a_finger_and_to_the_keyboard(self, open_page, page_path):
+        page = open_page(page_path, **TOUCH).page
+        page.wait_for_selector("[data-map=swap] .cell[title]")
+        check_meanings(page, {"ΔE", "head", "residual stream"})

@@ -32,17 +32,8 @@ from probe import charts
 
 charts.as_pictures()  # no network
 kept = Path(str(files("probe"))).parent / "reports" / "real"  # in a clone
-out = Path(os.environ.get("PROBE_OUT", "reports/real"))
-
-
-def read(folder: Path) -> list[pd.DataFrame]:
-    return [
-        pd.read_csv(folder / f"{name}.csv")
-        for name in ("words", "word_heads", "curves", "random_sets")
-    ]
-
-
-words, heads, curves, random_sets = read(kept)
+tables = ("words", "word_heads", "curves", "random_sets")
+words, heads, curves, random_sets = (pd.read_csv(kept / f"{name}.csv") for name in tables)
 
 # %% [markdown]
 # ## How much there was to see something in
@@ -80,6 +71,7 @@ leading = leading[
 leading
 
 # %%
+out = Path(os.environ.get("PROBE_OUT", "reports/real"))
 chart = charts.head_maps(heads)
 charts.save(chart, out / "a_real_model.png")
 chart
@@ -122,7 +114,9 @@ leading.round(4).to_csv(out / "a_real_model.csv", index=False)
 # to keep nine tenths of the gap.
 
 # %%
-encoder_words, encoder_heads, encoder_curves, encoder_random = read(kept / "minilm")
+encoder_words, encoder_heads, encoder_curves, encoder_random = (
+    pd.read_csv(kept / "minilm" / f"{name}.csv") for name in tables
+)
 chart = charts.head_maps(encoder_heads)
 charts.save(chart, out / "a_real_encoder.png")
 chart

@@ -13,17 +13,14 @@
 # %% [markdown]
 # # How do I investigate a word of my own?
 #
-# The whole way in one notebook: load a model, trace one sentence, look at one head, study the word on sentences written here, and take its
-# vector apart, term by term. Expect this decomposition and the swaps to differ where a head works through others: the decomposition says who wrote the sense in
-# the end, a swap shows what hangs on a head. Half a minute with the embedded model; `PROBE_MODEL=gpt2` for GPT-2.
+# Run the cells in order, half a minute in all; then put a word and sentences of your own in the place of *seal*.
 #
-# Needs: probe alone, in any folder; a model: the one that ships, or any that `PROBE_MODEL` names. Writes
-# into `reports/lessons` below the current folder, or where `PROBE_OUT` says.
+# Needs: probe alone. `PROBE_MODEL` names another model than the one that ships. Writes into `reports/lessons` below the current folder, or
+# where `PROBE_OUT` says.
 #
 # Shown: Where the sense of one sentence comes from, token by token and head by head, for a word studied on sentences of your own.
 
 # %%
-import json
 import os
 from pathlib import Path
 
@@ -35,7 +32,6 @@ from probe.model import attention
 
 charts.as_pictures()  # no network
 model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))
-out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 model
 
 # %% [markdown]
@@ -137,9 +133,6 @@ for number, frame in enumerate(FRAMES):
             }
             row |= {"cue_start": cue_start, "cue_end": cue_start + len(cue)}
             rows.append(row | {"frame": f"frame {number}", "pair": f"{number}-{place}"})
-own = out / "investigation.jsonl"
-out.mkdir(parents=True, exist_ok=True)
-own.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
 pd.DataFrame(rows).groupby("sense")["text"].agg(["count", "first"])
 
 # %% [markdown]
@@ -149,7 +142,7 @@ pd.DataFrame(rows).groupby("sense")["text"].agg(["count", "first"])
 # senses are apart.
 
 # %%
-study = probe.study(model, "seal", sentences=probe.read_sentences(own), seed=0)
+study = probe.study(model, "seal", sentences=rows, seed=0)
 study
 
 # %%
@@ -189,6 +182,8 @@ columns = [
     "verdict",
 ]
 table = study.word_heads.query("rank <= 5").sort_values("rank")[columns]
+out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
+out.mkdir(parents=True, exist_ok=True)
 table.to_csv(out / "investigation.csv", index=False, float_format="%.6g")
 table
 
@@ -196,7 +191,7 @@ table
 # ## The decomposition of one sentence
 #
 # The vector of the word at the read-out is a sum: embeddings, every head by source token, MLPs, biases. Along the sense axis it says who wrote
-# the sense. It is what was written, not what would happen without it: that is the swap above.
+# the sense. It is what was written, not what would happen without it: that is the swap above. The two differ where a head works through others.
 
 # %%
 picture = charts.decomposition_bars(

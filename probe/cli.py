@@ -437,7 +437,10 @@ def survey(
     ] = None,
     sentences: Annotated[
         list[Path] | None,
-        Option(help=f"Your own sentences, two a sense or more: {FORMS} Else those that ship."),
+        Option(
+            help=f"Your own sentences of seven words or more, two a sense or more: {FORMS} Else "
+            "those that ship."
+        ),
     ] = None,
     model: Annotated[
         list[str] | None,

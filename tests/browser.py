@@ -133,6 +133,32 @@ def check_look(opened, path, width):
     assert width < 390 or serious_findings(page) == []
 
 
+TOUCH = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
+
+
+def check_meanings(page, terms):
+    """That a page opened with TOUCH tells what its `terms` mean, within the window: to a finger and
+    to a keyboard, one at a time, the same for every place of a term."""
+    meaning = page.locator(":popover-open")
+    unfold(page)
+    buttons = page.locator("button.term")
+    assert set(buttons.all_inner_texts()) >= terms
+    targets = set(buttons.evaluate_all("all => all.map(one => one.popoverTargetElement.id)"))
+    for target in sorted(targets):
+        button = page.locator(f"button.term[popovertarget={target}]:visible").first
+        button.tap()
+        told = meaning.inner_text()
+        assert len(told) > 40
+        box = meaning.bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= 390
+        assert box["y"] >= 0 and box["y"] + box["height"] <= 844
+        page.keyboard.press("Escape")
+        assert meaning.count() == 0
+        button.press("Enter")
+        assert meaning.inner_text() == told
+        page.keyboard.press("Escape")
+
+
 def check_policy(opened, path, folder):
     """That links of a page are relative and lead to something, and that it runs its own scripts
     only."""

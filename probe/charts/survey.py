@@ -44,7 +44,7 @@ WORD_TIPS = tips(
 KEPT = {
     "own": "own order",
     "others": "others' order",
-    "random": "random heads",
+    "random": "random",
 }
 KEPT_TIPS = tips(
     "what:N",

@@ -150,7 +150,7 @@ def _named(given: Any, top: int | None) -> list[HeadIndex]:
     if top is not None:
         raise InputError(
             f"Taking out the first {top} heads: got the list {','.join(map(_name, found))}, "
-            "expected a file whose heads have an effect; leave --top out or give such a file."
+            "expected a file whose heads have an effect; leave top out or give such a file."
         )
     return found
 
@@ -225,13 +225,13 @@ def _first_by_effect(
     if column is None:
         raise InputError(
             f"{doing} none of the columns {', '.join(map(str, rows))} says how large the effect of "
-            f"a head is, expected {' or '.join(EFFECTS)}; add it or leave --top out."
+            f"a head is, expected {' or '.join(EFFECTS)}; add it or leave top out."
         )
     effects = numbers.assign(effect=pd.to_numeric(rows[column], errors="coerce"))
     ordered = effects.groupby(["layer", "head"])["effect"].mean().dropna()
     if not 1 <= top <= len(ordered):
         raise InputError(
-            f"{doing} got --top {top}, expected 1 to {len(ordered)}, the number of heads with an "
+            f"{doing} got top = {top}, expected 1 to {len(ordered)}, the number of heads with an "
             "effect; take as many as there are."
         )
     return ordered.sort_values(ascending=False, kind="stable").head(top).index.to_frame()

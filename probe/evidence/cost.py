@@ -78,7 +78,8 @@ class StudyCost:
     of swaps · `sizes`: how many sentences each pair of senses has · `without_cues`: words of which
     no sentence marks its cue · `inferred_cues`: of these words what the two sentences of a pair
     differ in, which stands for their cues · `left_out`: word, reason and number of the sentences
-    that are not used.
+    that are not used · `unusable_nouns`: word, noun and reason of the nouns of one meaning that a
+    user names and that cannot take the word's place.
     """
 
     words: tuple[str, ...]
@@ -91,6 +92,7 @@ class StudyCost:
     without_cues: tuple[str, ...] = ()
     inferred_cues: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     left_out: tuple[tuple[str, str, int], ...] = ()
+    unusable_nouns: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def memory(self) -> int:
@@ -155,6 +157,14 @@ def cost_of(
             for material in without_cues
         },
         left_out=tuple(_count_left_out(materials, splits)),
+        unusable_nouns=tuple(
+            (material.word, noun, reason)
+            for material in materials
+            if options.controls  # of those that ship it is no matter
+            for noun, reason in controls.candidates(
+                model, material, options.controls
+            ).left_out.items()
+        ),
     )
 
 

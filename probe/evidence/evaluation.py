@@ -111,7 +111,7 @@ class Evaluation(Displayed):
     `words`: read at the depth chosen on each word's training sentences, with the baselines ·
     `depths`: every word at every depth · `mean`: every method and depth, averaged over the words ·
     `left_out`: what was not used, and why · `without`: the accuracy with heads taken out, where
-    that was asked for.
+    that was asked for · `said`: what to know of the numbers, in sentences.
     """
 
     manifest: dict[str, Any]
@@ -120,6 +120,7 @@ class Evaluation(Displayed):
     mean: pd.DataFrame
     left_out: pd.DataFrame
     without: pd.DataFrame | None = None
+    said: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         words = ", ".join(self.words["word"].head(WORDS_SHOWN))
@@ -203,7 +204,7 @@ def evaluate(
     if without is None and top is not None:
         raise InputError(
             f"Taking out the first {top} heads: got no file to take them from, expected one with "
-            "the columns layer, head and effect; give it with --without."
+            "the columns layer, head and effect; give it as without."
         )
     shape = (model.config.n_layers, model.config.n_heads)
     out = None
@@ -266,6 +267,20 @@ def evaluate(
         rounded(mean),
         left_out,
         rounded(ablation.frame(without_rows, total)) if total else None,
+        tuple(filter(None, map(_unmarked, tested))),
+    )
+
+
+def _unmarked(task: Task) -> str:
+    """That sentences of a word look like pairs which are not marked; "" where they do not."""
+    sentences = task.material.sentences
+    alike = splits.unmarked_pairs(sentences)
+    if not alike:
+        return ""
+    return (
+        f"{alike} of {len(sentences)} sentences with {task.material.word!r} differ from one of "
+        "another sense in a single word, and no pair says so: learned from, it speaks for the "
+        "wrong sense, and accuracies may lie below chance; name such sentences in a column pair."
     )
 
 

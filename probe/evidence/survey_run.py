@@ -105,12 +105,14 @@ class Survey(Displayed):
 
 @dataclass(frozen=True)
 class _Job:
-    """What all tasks of a survey share: the model by name, its weights, and the options."""
+    """What all tasks of a survey share: the model by name, its weights, whether texts get a BOS
+    and whether special tokens in them are text, and the options."""
 
     model: str
     weights_sha256: str
     device: str
     dtype: str
+    tokens: tuple[bool, bool]
     controls: tuple[str, ...] | None
     seed: int
 
@@ -155,7 +157,7 @@ def survey(
     report("certificate", 0.02)
     certificate = certify(model, _readable(model, by_word) or DEFAULT_TEXTS).require()
     job = _job(model, name, workers, nouns, seed)
-    key = _key(model, job, corpus)
+    key = _key(job, corpus)
     kept = TemporaryDirectory() if out is None else None
     folder = Path(kept.name if kept else out or "") / f"words-{key}"
     with running(workers) as run:
@@ -291,7 +293,7 @@ def _readable(model: Model, by_word: Mapping[str, Sequence[Sentence]]) -> list[s
 # --- tasks ----------------------------------------------------------------------------------------
 
 # The model of this process by what a job says of it; workers that are threads find it here.
-_loaded: dict[tuple[str, str, str], Model] = {}
+_loaded: dict[tuple[object, ...], Model] = {}
 _loading = Lock()
 
 
@@ -307,15 +309,16 @@ def _job(
             "the model, or as the model of the workers."
         )
     dtype = str(model.dtype).removeprefix("torch.")
-    job = _Job(name or "", model.origin.sha256, str(model.device), dtype, controls, seed)
+    tokens = model.config.prepend_bos, model.config.split_special_tokens
+    job = _Job(name or "", model.origin.sha256, str(model.device), dtype, tokens, controls, seed)
     with _loading:
         _loaded.clear()
         _loaded[_which(job)] = model
     return job
 
 
-def _which(job: _Job) -> tuple[str, str, str]:
-    return job.weights_sha256, job.device, job.dtype
+def _which(job: _Job) -> tuple[object, ...]:
+    return job.weights_sha256, job.device, job.dtype, job.tokens
 
 
 def _model(job: _Job) -> Model:
@@ -324,7 +327,14 @@ def _model(job: _Job) -> Model:
     with _loading:
         model = _loaded.get(_which(job))
         if model is None:
-            model = load(job.model, device=job.device, dtype=job.dtype)
+            prepend_bos, split = job.tokens
+            model = load(
+                job.model,
+                device=job.device,
+                dtype=job.dtype,
+                prepend_bos=prepend_bos,
+                split_special_tokens=split,
+            )
             if model.origin.sha256 != job.weights_sha256:
                 raise ModelError(
                     f"Loading {job.model} for the survey: its weights are not those that the "
@@ -346,8 +356,8 @@ def _sets_task(
     return file, measure_sets(_model(job), sentences, order, depth=depth, seed=job.seed)
 
 
-def _key(model: Model, job: _Job, corpus: Corpus) -> str:
-    options = [job.controls, job.seed, job.device, job.dtype, model.config.prepend_bos]
+def _key(job: _Job, corpus: Corpus) -> str:
+    options = [job.controls, job.seed, job.device, job.dtype, *job.tokens]
     return content_key(job.weights_sha256, probe.__version__, options, corpus.sha256)
 
 

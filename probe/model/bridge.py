@@ -177,7 +177,7 @@ def fresh_model(
         name
         for name in info.missing_keys
         if name not in tied
-        and not any(fnmatchcase(name.removeprefix(family.prefix), known) for known in ignored)
+        and not any(fnmatchcase(family.raw_name(name), known) for known in ignored)
     ]
     reported = {"missing_keys": missing, "mismatched_keys": info.unexpected_keys}
     _require_whole(reported, config, where=where)
@@ -187,7 +187,8 @@ def fresh_model(
 def _require_whole(info: Mapping[str, Any], config: Config, *, where: object) -> None:
     """Raises ModelError when transformers left a weight out; a head that the checkpoint never had
     is not one."""
-    heads = () if config.has_head else (*config.family.head, config.family.unembed)
+    family = config.family
+    heads = () if config.has_head else (*family.head, family.unembed, *RENAMED.values())
     for kind in ("missing_keys", "mismatched_keys", "error_msgs"):
         reported = [
             name for name in info.get(kind, ()) if not (heads and str(name).startswith(heads))

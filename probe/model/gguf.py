@@ -267,7 +267,10 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
     assert keys is not None
     raw: dict[str, Any] = {
         "model_type": kind,
-        "architectures": [(*family.headless, *family.architectures)[0]],
+        # of an encoder a file holds no head
+        "architectures": [
+            (family.headless if family.kind == "encoder" else family.architectures)[0]
+        ],
         "tie_word_embeddings": "output.weight" not in opened.tensors,
         "pad_token_id": opened.metadata.get("tokenizer.ggml.padding_token_id"),
         **keys.settings,

@@ -114,6 +114,7 @@ def load(
     device: str | torch.device | None = None,
     dtype: torch.dtype | str | None = None,
     prepend_bos: bool = True,
+    split_special_tokens: bool = True,
     hooks: str | None = None,
 ) -> Model:
     """A checked Model of a name, a folder, a GGUF file or a model in memory.
@@ -135,7 +136,9 @@ def load(
     is of no use behind it: ask with the object again. A Model comes back as it is.
 
     Special tokens are put as the tokenizer's own rules say, whatever the same weights come in. One
-    that is written in a text is text: "[MASK]" or "<|im_start|>" is cut into pieces of itself.
+    that is written in a text is text: "[MASK]" or "<|im_start|>" is cut into pieces of itself,
+    unless `split_special_tokens` is False, for questions at a mask and for chat templates; that
+    can be asked of a Model, too.
     `prepend_bos` is for GPT-2, whose tokenizer puts none; it changes nothing elsewhere.
 
     An object that carries hooks is refused, but for `hooks="keep"`: they stay on in everything that
@@ -152,6 +155,24 @@ def load(
         >>> probe.load(model) is model
         True
     """
+    model = _load(
+        source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos, hooks=hooks
+    )
+    if split_special_tokens:
+        return model
+    return replace(model, config=replace(model.config, split_special_tokens=False))
+
+
+def _load(
+    source: ModelSource,
+    tokenizer: Any,
+    *,
+    device: str | torch.device | None,
+    dtype: torch.dtype | str | None,
+    prepend_bos: bool,
+    hooks: str | None,
+) -> Model:
+    """`load`, special tokens in texts being text."""
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise InputError(
             "Running a model under torch.autocast: parts of it would be computed in another type "
@@ -221,10 +242,9 @@ def _dtype(dtype: torch.dtype | str, source: object) -> torch.dtype:
 def untrained(model: Model, *, seed: int) -> Model:
     """A model of the same shape and tokenizer with random weights: what it looks like where nothing
     was learned."""
-    prefix = model.config.family.prefix
     with quiet():
         bridge, drawn = boot_untrained(model.bridge, model.tokenizer, seed=seed)
-    names = {name.removeprefix(prefix): tensor for name, tensor in drawn.items()}
+    names = {model.config.family.raw_name(name): tensor for name, tensor in drawn.items()}
     weights = {name: names[name] for name in model.weights}
     name = f"{model.name}, untrained"
     origin = Origin(model.origin.kind, name, None, _sha256_of_tensors(weights))
@@ -656,9 +676,7 @@ def _expert_by_expert(name: str, tensor: Located, family: Family) -> Iterator[tu
 
 
 def _short(name: str, architecture: str, wrapper: str) -> str:
-    plain = name.removeprefix(FAMILIES[architecture].prefix)
-    if wrapper:
-        plain = WRAPPERS[wrapper].raw_name(name)
+    plain = (WRAPPERS[wrapper] if wrapper else FAMILIES[architecture]).raw_name(name)
     return next(
         (plain.removesuffix(old) + new for old, new in OLD_NAMES.items() if plain.endswith(old)),
         plain,

@@ -114,7 +114,8 @@ class Config:
     norms'. `tied` says that the unembedding is the transposed token embedding; `n_layers` are those
     of the encoder where there is a decoder, too; `n_kv_heads` heads hold keys and values;
     `has_head` is False when the checkpoint holds no language-model head; `special_tokens` says that
-    the tokenizer puts its own, such as [CLS], `prepend_bos` that one is put in front instead.
+    the tokenizer puts its own, such as [CLS], `prepend_bos` that one is put in front instead, and
+    `split_special_tokens` that one which is written in a text is text.
     Layers that are `local` see a sliding window of `window` tokens, their own among them; where
     they read both ways, so many on either side of their own. `query_scalar` stands under the root
     in place of d_head; `attn_logit_softcapping` and `final_logit_softcapping` bound scores and
@@ -150,6 +151,7 @@ class Config:
     n_token_types: int = 0
     gated: bool = False
     has_head: bool = True
+    split_special_tokens: bool = True
     embed_scale: float = 1.0
     write_scale: float = 1.0
     unembed_scale: float = 1.0
@@ -504,9 +506,7 @@ def _routing(raw: Mapping[str, Any], family: Family, where: object) -> dict[str,
 
 
 def _unknown(where: object, problem: str) -> UnsupportedModel:
-    names = [
-        name for family in FAMILIES.values() for name in (*family.architectures, *family.headless)
-    ]
+    names = [name for family in FAMILIES.values() for name in family.architectures]
     classes = ", ".join([*names, *(wrapper.architecture for wrapper in WRAPPERS.values())])
     known = f"certified are {SUPPORTED} ({classes}) only"
     return unsupported(where, f"{problem}, and {known}", "load one of these or tiny-senses")

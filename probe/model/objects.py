@@ -310,10 +310,7 @@ def read_object(
         if named in family.headless:  # says that the checkpoint had no head
             architecture = named
         wrapper = WRAPPERS.get(str(raw.get("model_type")))
-        plain = {
-            wrapper.raw_name(name) if wrapper else name.removeprefix(family.prefix): tensor
-            for name, tensor in state.items()
-        }
+        plain = {(wrapper or family).raw_name(name): tensor for name, tensor in state.items()}
         stored = as_in_files(plain, family)
         unembed = f"{family.unembed}.weight"
         head = stored.get(RENAMED.get(unembed, unembed))

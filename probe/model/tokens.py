@@ -89,34 +89,58 @@ def tokenize(model: ModelSource, text: str) -> Tokens:
     encoded = tokenizer(
         text,
         add_special_tokens=config.special_tokens,
-        split_special_tokens=True,  # "<|endoftext|>" in a user's text is text
+        split_special_tokens=config.split_special_tokens,
         return_offsets_mapping=True,
         return_special_tokens_mask=True,
         verbose=False,  # or it would warn about the length, beside the one sentence raised below
     )
-    # one BOS or none
-    ids = (tokenizer.bos_token_id,) * config.prepend_bos + tuple(encoded["input_ids"])
-    if len(ids) > config.n_ctx:
+    cut = []
+    if config.prepend_bos:  # one BOS or none
+        cut.append(_Cut(tokenizer.bos_token_id, tokenizer.bos_token, (0, 0), is_added=True))
+    names = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
+    for token, name, is_special, (start, end) in zip(
+        encoded["input_ids"],
+        names,
+        encoded["special_tokens_mask"],
+        encoded["offset_mapping"],
+        strict=True,
+    ):
+        is_added = bool(is_special) and config.special_tokens
+        piece = name if is_added else text[start:end]
+        cut.append(_Cut(token, piece, _without_leading_space(text, start, end), is_added=is_added))
+    if not config.split_special_tokens:
+        cut = _put_once(cut)
+    if len(cut) > config.n_ctx:
         raise InputError(
-            f"Reading the text {_shorten(text)!r}: got {len(ids)} tokens, expected at most "
+            f"Reading the text {_shorten(text)!r}: got {len(cut)} tokens, expected at most "
             f"{config.n_ctx}, the context window of {model.name}; shorten the text or split it."
         )
-    special = [bool(mark) and config.special_tokens for mark in encoded["special_tokens_mask"]]
-    names = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
-    pieces = []
-    spans = []
-    for name, is_special, (start, end) in zip(
-        names, special, encoded["offset_mapping"], strict=True
-    ):
-        pieces.append(name if is_special else text[start:end])
-        spans.append(_without_leading_space(text, start, end))
     return Tokens(
         text,
-        ids,
-        (tokenizer.bos_token,) * config.prepend_bos + tuple(pieces),
-        ((0, 0),) * config.prepend_bos + tuple(spans),
-        bos=config.prepend_bos or (bool(special) and special[0]),
+        tuple(one.id for one in cut),
+        tuple(one.piece for one in cut),
+        tuple(one.span for one in cut),
+        bos=bool(cut) and cut[0].is_added,
     )
+
+
+class _Cut(NamedTuple):
+    """A token of a text; `is_added` of one that the text does not hold."""
+
+    id: int
+    piece: str
+    span: tuple[int, int]
+    is_added: bool
+
+
+def _put_once(cut: Sequence[_Cut]) -> list[_Cut]:
+    """Without what a text writes itself beside the same token that is added to it, as a chat
+    template writes BOS."""
+    beside = [None, *cut, None]
+    added = [{one.id for one in near if one and one.is_added} for near in zip(beside, beside[2:])]
+    return [
+        one for one, known in zip(cut, added, strict=True) if one.is_added or one.id not in known
+    ]
 
 
 def require_text(text: object) -> None:

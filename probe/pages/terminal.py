@@ -91,7 +91,7 @@ def print_evaluation(evaluation: "Evaluation") -> None:
         for line in without_sentences(evaluation):
             typer.echo(line)
         typer.echo()
-    for line in reasons_of(evaluation):
+    for line in (*reasons_of(evaluation), *evaluation.said):
         typer.echo(line)
 
 
@@ -238,11 +238,15 @@ def cost_sentence(cost: "StudyCost") -> str:
 
 def sentences_suffice(cost: "StudyCost") -> list[str]:
     """What the sentences of a study are enough for, a line per pair of senses; then the words
-    without a marked cue, and what is left out."""
+    without a marked cue, nouns that cannot be compared with, and what is left out."""
     from probe.stats.numbers import counted
 
     lines = [_pair_suffices(size) for size in cost.sizes]
     lines += [_without_cues(word, cost.inferred_cues.get(word, ())) for word in cost.without_cues]
+    lines += [
+        f"{noun} is not put in the place of {word}: {reason}."
+        for word, noun, reason in cost.unusable_nouns
+    ]
     lines += [
         f"{word}: {counted(number, 'sentence')} left out: {reason}."
         for word, reason, number in cost.left_out

@@ -45,6 +45,7 @@ COLUMNS_NAMED = 50  # other columns of a JSONL file that an error may name
 CHUNK = 1 << 14  # bytes that are read at once to see whether a file holds anything
 SHOWN = 40  # characters of a bad line in its flaw
 INDEX_DIGITS = 9  # of a word folder: a number with more is no word's
+UTF16 = ("\udcff\udcfe", "\udcfe\udcff")  # what such a file begins with, read as UTF-8
 NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what `surrogateescape` makes of bytes that are not UTF-8
 
 
@@ -244,9 +245,10 @@ def _lines(place: Path, newline: str) -> Iterator[str]:
         with place.open(encoding="utf-8-sig", errors="surrogateescape", newline=newline) as opened:
             for number, line in enumerate(iter(partial(opened.readline, LONGEST_LINE + 1), ""), 1):
                 if not line.isascii() and NOT_UTF8.search(line):
+                    found = "UTF-16, not UTF-8" if line.startswith(UTF16) else "not UTF-8"
                     raise InputError(
-                        f"Reading {place}, line {number}: the bytes there are not UTF-8; "
-                        "save the file as UTF-8 and read it again."
+                        f"Reading {place}, line {number}: the bytes there are {found}; "
+                        "save the file as UTF-8 (in a spreadsheet: CSV UTF-8) and read it again."
                     )
                 if len(line) > LONGEST_LINE:
                     raise InputError(

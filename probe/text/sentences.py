@@ -38,10 +38,15 @@ REPEATS = "repeats the sentence, span and sense of"
 LONGEST_TEXT = 100_000
 
 WORDS_NAMED = 3  # in the name of a corpus
+
 _WHOLE_NUMBER = re.compile(r"[+-]?\d{1,15}(\.0+)?")
 _DECIMAL = re.compile(r"[+-]?\d{1,15}(\.\d{1,17})?([eE][+-]?\d{1,3})?")
 _WHOLE_NUMBERS = ("start", "end", "cue_start", "cue_end", "distance")
 _NAMES = ("frame", "pair")
+
+
+# Letters of Thai to Khmer, Japanese and Chinese, which are written without spaces between words.
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 
 
 @dataclass(frozen=True)
@@ -311,8 +316,10 @@ def check_row(row: FileRow, word: str | None = None) -> tuple[dict[str, Any], st
 
 def forms_of(word: str, text: str) -> list[tuple[int, int]]:
     """Where the word stands in the text: whole, with capital letters or without, with -s or -es, in
-    characters."""
+    characters; anywhere, where its script puts no spaces between words."""
     whole = rf"(?<![\w\u0300-\u036f]){re.escape(word)}(?:e?s)?(?![\w\u0300-\u036f])"
+    if UNSPACED.search(word):
+        whole = re.escape(word)
     return [match.span() for match in re.finditer(whole, text, re.IGNORECASE)]
 
 

@@ -425,6 +425,20 @@ def _require_enough(
     )
 
 
+def unmarked_pairs(sentences: Sequence[Sentence]) -> int:
+    """How many sentences of one word differ from one of another sense in a single word, while no
+    pair and no frame says so."""
+    senses_of: dict[Hashable, set[str]] = defaultdict(set)
+    without_one_word = []
+    for sentence in sentences:
+        words = () if sentence.pair or sentence.frame else tuple(sentence.text.split())
+        rest = [(at, words[:at], words[at + 1 :]) for at in range(len(words))]
+        for key in rest:
+            senses_of[key].add(sentence.sense)
+        without_one_word.append(rest)
+    return sum(any(len(senses_of[key]) > 1 for key in rest) for rest in without_one_word)
+
+
 @dataclass(frozen=True)
 class Plan:
     """The sentences used (`rows`), how they are held out (positions in `rows`), and the reason of

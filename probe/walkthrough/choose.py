@@ -287,7 +287,7 @@ def require_word(word: str | None, whose: str, example: str) -> None:
         got = "an empty one" if isinstance(word, str) else repr(word)
         raise InputError(
             f"Choosing a word to follow: got {got}, expected a word of the {whose}; give "
-            f"--word {example}, say."
+            f"{example}, say."
         )
 
 
@@ -330,7 +330,7 @@ def _refuse_without_common_word(text: str, second_text: str, function_words: lis
         common = f"nothing but {quoted}"
     raise InputError(
         f"Comparing a word of {text!r} and {second_text!r}: they have {common} in common, expected "
-        "the word whose meaning differs; write both with that word, or name it with --word."
+        "the word whose meaning differs; write both with that word, or name it as word."
     )
 
 

@@ -261,22 +261,22 @@ def check_texts(
             require_text(given)
     is_encoder_decoder = model.config.start_token is not None
     if is_encoder_decoder and target is None:
-        problem = "it is an encoder-decoder; give the translation so far with --target"
+        problem = "it is an encoder-decoder; give the translation so far as target"
     elif target is not None and not is_encoder_decoder:
         problem = (
-            "it has no decoder for a target; leave --target away, or take an encoder-decoder, as "
+            "it has no decoder for a target; leave the target away, or take an encoder-decoder, as "
             "tiny-translator"
         )
     elif target is not None and (beside or against) is not None:
         problem = (
-            "a walk through two texts compares no word with another sentence; leave --beside and "
-            "--against away"
+            "a walk through two texts compares no word with another sentence; leave beside and "
+            "against away"
         )
     elif beside is not None and against is not None:
-        problem = "got --beside and --against, expected one other sentence; give one of them"
+        problem = "got both beside and against, expected one other sentence; give one of them"
     elif against is not None and against == text:
         problem = (
-            "got the same sentence with --against, where nothing can differ; give another with the "
+            "got the same sentence as against, where nothing can differ; give another with the "
             "same word"
         )
     else:
@@ -312,17 +312,17 @@ def check_head(model: Model, layer: int | None, head: int | None) -> None:
     n_heads = model.config.n_heads
     if layer is not None and (whole_number(layer) is None or not 0 <= layer < n_layers):
         raise InputError(
-            f"Following layer {layer!r} of {model.name}: it has {n_layers} layers; give --layer "
+            f"Following layer {layer!r} of {model.name}: it has {n_layers} layers; give a layer "
             f"from 0 to {n_layers - 1}."
         )
     if head is not None and (whole_number(head) is None or not 0 <= head < n_heads):
         raise InputError(
             f"Following head {head!r} of {model.name}: it has {n_heads} heads per layer; give "
-            f"--head from 0 to {n_heads - 1}."
+            f"a head from 0 to {n_heads - 1}."
         )
     if head is not None and layer is None:
         raise InputError(
-            f"Following head {head}: got a head without its layer, expected both; give --layer "
+            f"Following head {head}: got a head without its layer, expected both; give the layer "
             f"from 0 to {n_layers - 1} too."
         )
 

@@ -161,7 +161,7 @@ def adapters() -> str:
     named = {
         architecture: f"row: {family.name}"
         for family in FAMILIES.values()
-        for architecture in (*family.architectures, *family.headless)
+        for architecture in family.architectures
     }
     for wrapper in WRAPPERS.values():
         named[wrapper.architecture] = "row: that of its text part"

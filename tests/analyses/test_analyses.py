@@ -316,7 +316,7 @@ def test_it_runs_and_shows_charts_and_tables(path, tmp_path, monkeypatch):
         "<b>Study</b>" in table for table in tables
     )
     assert sum('class="dataframe"' in table for table in tables) >= 4
-    assert {file.suffix for file in (tmp_path / "out").iterdir()} == {".csv", ".png", ".jsonl"}
+    assert {file.suffix for file in (tmp_path / "out").iterdir()} == {".csv", ".png"}
 
 
 def notebook_calls(path, name):

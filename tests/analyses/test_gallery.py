@@ -70,7 +70,7 @@ def test_pictures_and_small_tables_are_kept_and_pages_are_not():
         "ambiguity.html",
         "heads.csv",
         "walk/walk.html",
-        "lessons/investigation.jsonl",
+        "lessons/investigation.parquet",
         "manifest.json",
     ]
     kept = ["lessons/x.png", "lessons/x.csv", "head_map.png", "gallery.py"]

@@ -339,7 +339,7 @@ LIST = (
             3,
             (
                 "Taking out the first 3 heads: got the list L1H0,L2H1, expected a file whose heads "
-                "have an effect; leave --top out or give such a file."
+                "have an effect; leave top out or give such a file."
             ),
         ),
         (
@@ -396,14 +396,14 @@ LIST = (
             1,
             (
                 "Reading heads from heads.csv: none of the columns layer, head, rank says how large "
-                "the effect of a head is, expected effect or swap; add it or leave --top out."
+                "the effect of a head is, expected effect or swap; add it or leave top out."
             ),
         ),
         (
             b"layer,head,effect\n1,2,.1\n1,3,\n",
             2,
             (
-                "Reading heads from heads.csv: got --top 2, expected 1 to 1, the number of heads with "
+                "Reading heads from heads.csv: got top = 2, expected 1 to 1, the number of heads with "
                 "an effect; take as many as there are."
             ),
         ),
@@ -530,5 +530,5 @@ def test_top_without_a_file_is_refused(run):
     code, _, err = run("bank", "--sentences", "rows.jsonl", "--top", "2")
     assert code == 2 and err == (
         "probe: Taking out the first 2 heads: got no file to take them from, expected one with the "
-        "columns layer, head and effect; give it with --without.\n"
+        "columns layer, head and effect; give it as without.\n"
     )

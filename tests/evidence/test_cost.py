@@ -57,6 +57,15 @@ def test_more_words_and_more_sentences_cost_more(model, of_bank):
     assert one.forwards < two.forwards and one.swaps < two.swaps and one.extra < two.extra
 
 
+def test_nouns_that_cannot_be_compared_with_are_said_beforehand(model, of_bank):
+    named = plan(model, ["bank"], controls=["fence", "washing machine", "bank"])
+    assert sentences_suffice(named)[1:] == [
+        "washing machine is not put in the place of bank: it is 4 tokens where the word is 1.",
+        "bank is not put in the place of bank: it is the word itself.",
+    ]
+    assert of_bank.unusable_nouns == ()
+
+
 def test_what_will_be_left_out_is_said_beforehand(model):
     late = [{"sense": sense, "text": f"The bank {sense}"} for sense in ("river", "money")]
     given = [{"sense": row.sense, "text": row.text} for row in expand("bank").sentences]

@@ -129,6 +129,25 @@ def test_pairs_that_share_nothing_are_held_out_whole_so_that_no_sense_is_more_fr
             assert senses.count("a") == senses.count("b") > 0
 
 
+def test_pairs_that_are_not_marked_are_said():
+    alike = [
+        row(f"{n} {cue}{n} bank", s) for n in range(6) for s, cue in (("a", "mud"), ("b", "tax"))
+    ]
+    assert splits.unmarked_pairs(alike) == 12
+    assert splits.unmarked_pairs([*alike, *numbered("ab")]) == 14  # "0 bank" and "1 bank", too
+    assert splits.unmarked_pairs([replace(one, pair=one.text[0]) for one in alike]) == 0
+    assert splits.unmarked_pairs([replace(one, frame=one.text[0]) for one in alike]) == 0
+    assert splits.unmarked_pairs([row(f"{n} mud bank", "a") for n in range(3)]) == 0
+    given = [{"word": "bank", "sense": one.sense, "text": one.text} for one in alike]
+    (said,) = probe.evaluate("tiny-senses", given).said
+    assert said.startswith(
+        "12 of 12 sentences with 'bank' differ from one of another sense in a single word, and no "
+        "pair says so:"
+    )
+    marked = [one | {"pair": one["text"][0]} for one in given]
+    assert probe.evaluate("tiny-senses", marked).said == ()
+
+
 def test_sentences_without_frames_and_cues_are_dealt_out_sense_by_sense_with_the_seed():
     rows = numbered("a" * 10 + "b" * 5)
     plans = [splits.plan(rows, seed=seed) for seed in range(4)]

@@ -297,3 +297,12 @@ def test_the_command_surveys_files_with_several_models_and_says_what_it_found(ru
 def named(row):
     """A sentence as a row of a file."""
     return {name: value for name, value in vars(row).items() if name not in ("where", "more")}
+
+
+def test_workers_cut_texts_as_the_model_of_the_survey_does():
+    model = probe.load("tiny-senses", prepend_bos=False, split_special_tokens=False)
+    job = survey_run._job(model, "tiny-senses", Workers(), None, 0)
+    survey_run._loaded.clear()  # as in another process
+    loaded = survey_run._model(job)
+    assert loaded is not model and loaded.config == model.config
+    assert survey_run._which(job) != survey_run._which(replace(job, tokens=(True, True)))

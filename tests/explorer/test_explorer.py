@@ -300,7 +300,7 @@ REFUSED = {
     ),
     "no head": (
         {"follow": [9, 0]},
-        ("Following layer 9 of tiny-senses: it has 4 layers; give --layer from 0 to 3."),
+        ("Following layer 9 of tiny-senses: it has 4 layers; give a layer from 0 to 3."),
     ),
     "odd head": (
         {"follow": [True, 0]},

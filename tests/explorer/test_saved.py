@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from browser import MARKS
+from browser import MARKS, TOUCH, check_meanings
 
 import probe
 from probe.explorer import saved
@@ -121,7 +121,7 @@ def test_sentences_without_a_common_word_are_refused_and_nothing_is_written(run,
     assert told == LOADING + (
         "probe: Comparing a word of 'The river bank' and 'The cat': they have nothing but “The” in "
         "common, expected the word whose meaning differs; write both with that word, or name it "
-        "with --word.\n"
+        "as word.\n"
     )
 
 
@@ -155,3 +155,8 @@ class TestPage:
             assert f"moves {moved} of the way" in outcome.inner_text()
         assert page.locator('[name="swap"][value="off"]').is_disabled()
         assert page.locator("[data-trouble]").is_hidden() and opened.trouble == []
+
+    def test_its_terms_are_explained_to_a_finger_and_to_the_keyboard(self, open_page, page_path):
+        page = open_page(page_path, **TOUCH).page
+        page.wait_for_selector("[data-map=swap] .cell[title]")
+        check_meanings(page, {"ΔE", "head", "residual stream"})

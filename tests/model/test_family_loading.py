@@ -15,6 +15,7 @@ import torch
 from families import ENCODERS, KV_HEADS, MADE, PAIRED, family_model, family_tokenizer, make_family
 from safetensors.torch import load_file, save_file
 from test_load import edit_config, refusal
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 import probe
 from probe.model.architectures import FAMILIES, SUPPORTED
@@ -259,7 +260,15 @@ def test_names_of_the_first_berts_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "architecture"), [("bert", "BertModel"), ("roberta", "RobertaModel")]
+    ("kind", "architecture"),
+    [
+        ("bert", "BertModel"),
+        ("roberta", "RobertaModel"),
+        ("gpt2", "GPT2Model"),
+        ("gpt_neox", "GPTNeoXModel"),  # its class calls the head otherwise than files do
+        ("opt", "OPTModel"),  # in which half of the prefix stays
+        ("gemma3_text", "Gemma3TextModel"),
+    ],
 )
 def test_without_a_language_model_head_everything_but_logits_is_given(
     kind: str, architecture: str, tmp_path: Path
@@ -278,6 +287,12 @@ def test_without_a_language_model_head_everything_but_logits_is_given(
     )
     with pytest.raises(probe.UnsupportedModel, match="Reading the logits of bare"):
         probe.trace(probe.load(model.bridge), "The muddy bank").logits  # noqa: B018
+
+
+def test_the_class_without_a_head_of_every_family_is_one_of_transformers() -> None:
+    for kind, family in FAMILIES.items():
+        expected = () if family.kind == "encoder-decoder" else (MODEL_MAPPING_NAMES[kind],)
+        assert family.headless == expected
 
 
 # What is refused, and the sentence
@@ -487,8 +502,8 @@ NOT_COVERED = [
     ),
     (
         "gpt2",
-        {"architectures": ["GPT2Model"]},
-        "it is a GPT2Model, and of model_type 'gpt2' GPT2LMHeadModel is certified; give one of that class.",
+        {"architectures": ["GPT2ForTokenClassification"]},
+        "it is a GPT2ForTokenClassification, and of model_type 'gpt2' GPT2LMHeadModel is certified; give one of that class.",
     ),
     (
         "gpt2",

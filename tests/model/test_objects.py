@@ -29,6 +29,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 import probe
 from probe.model import objects
+from probe.model.architectures import FAMILIES
 
 NO_ADAPTERS = "PEFT is not installed; pip install peft, which no number of probe depends on"
 NO_NNSIGHT = "nnsight is not installed; pip install nnsight, which no number of probe depends on"
@@ -113,11 +114,16 @@ def test_an_object_and_a_file_of_the_same_numbers_give_the_same(tmp_path: Path) 
     assert made["weights_sha256"] == model.origin.sha256 != from_file.origin.sha256
 
 
-def test_a_model_without_head_and_an_untied_one_and_float64(tmp_path: Path) -> None:
-    bare = probe.load(
-        in_memory("bert", architecture="BertModel"), tokenizer=family_tokenizer("bert")
-    )
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "opt"])
+def test_a_model_without_head(kind: str) -> None:
+    source = in_memory(kind, architecture=FAMILIES[kind].headless[0])
+    bare = probe.load(source, tokenizer=family_tokenizer(kind))
     assert not bare.config.has_head and probe.certify(bare).require().ok
+    texts = "The mole dug under the river bank", "The mole dug under the apple bank"
+    assert len(probe.patch(bare, *texts, at="bank")) == 2 * 4
+
+
+def test_an_untied_model_and_float64() -> None:
     untied = in_memory("gpt2", tie_word_embeddings=False).double()
     loaded = probe.load(untied, tokenizer=family_tokenizer("gpt2"))
     assert not loaded.config.tied and loaded.dtype == torch.float64
@@ -621,9 +627,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no model": (lambda: nn.Linear(2, 2), "a Linear: only a name, a folder, a GGUF file, a"),
     "a dictionary": (dict, "a dict: only a name, a folder, a GGUF file, a Hugging Face model or a"),
     "another class": (
-        lambda: in_memory("gpt2", architecture="GPT2Model"),
+        lambda: in_memory("gpt2", architecture="GPT2ForTokenClassification"),
         (
-            "the GPT2Model: it is a GPT2Model, and of model_type 'gpt2' GPT2LMHeadModel is certified; "
+            "the GPT2ForTokenClassification: it is a GPT2ForTokenClassification, and of model_type 'gpt2' GPT2LMHeadModel is certified; "
             "give one of that class."
         ),
     ),

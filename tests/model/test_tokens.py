@@ -7,11 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from checkpoints import END, SENTENCES, make_checkpoint
+from families import family_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from probe import patch
 from probe.errors import InputError
 from probe.model.load import load
 from probe.model.tokens import (
@@ -336,3 +339,27 @@ class Vocabulary:
 def test_a_token_that_cannot_be_seen_is_shown_by_what_it_is(name, text, shown):
     model = SimpleNamespace(tokenizer=Vocabulary(name, text))
     assert visible_token(model, 0) == shown
+
+
+def test_special_tokens_in_a_text_are_tokens_where_that_is_asked_for(model):
+    text = f"{END}the river{END} bank"
+    asked = load(model, split_special_tokens=False)
+    tokens = tokenize(asked, text)
+    # the one that the text begins with is the one that is put there
+    assert tokens.ids == tuple(model.tokenizer(text)["input_ids"])
+    assert tokens.pieces.count(END) == 2 and tokens.bos and tokens.spans[0] == (0, 0)
+    inside = tokens.pieces.index(END, 1)
+    assert text[slice(*tokens.spans[inside])] == END
+    assert tokens.positions_of("bank") == range(inside + 1, len(tokens))
+    assert tokenize(asked, "the river").ids == tokenize(model, "the river").ids
+    assert tokenize(model, text).pieces.count(END) == 1  # its beginning
+
+
+def test_a_masked_token_can_be_asked_about_and_swapped_at():
+    model = load(family_model("bert", torch.float32), split_special_tokens=False)
+    tokens = tokenize(model, "The muddy [MASK] by the river[SEP]")
+    at = tokens.pieces.index("[MASK]")
+    assert tokens.ids[at] == model.tokenizer.convert_tokens_to_ids("[MASK]")
+    assert tokens.pieces.count("[SEP]") == 1 and not any(tokens.spans[-1])
+    effects = patch(model, "The muddy [MASK]", "The old [MASK]", at="[MASK]", metric=(17, 30))
+    assert effects["swap"].notna().all()

@@ -1,8 +1,8 @@
 """README and chapters are true: commands and code run in the order of the page, and every link
 leads somewhere.
 
-A block with a title is a file that the reader saves, for this page and others; a block with `needs`
-runs where that package is installed. Reports are planned only (`--dry-run`), and commands on a real
+A block of text behind one of Python is what that prints. A block with a title is a file that the
+reader saves, for this page and others; a block with `needs` runs where that package is installed. Reports are planned only (`--dry-run`), and commands on a real
 model parsed; the campaign runs both as they stand.
 """
 
@@ -16,7 +16,10 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -123,6 +126,17 @@ def studied_once(study):
     return studied
 
 
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+def require_printed(printed: str, shown: str) -> None:
+    """That a block prints what is shown, but for white space and one in a number's last decimal."""
+    assert NUMBER.sub("0", printed).split() == NUMBER.sub("0", shown).split(), printed
+    for one, other in zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True):
+        last = 10.0 ** -len(other.partition(".")[2]) if "." in other else 0.0
+        assert float(one) == pytest.approx(float(other), abs=1.01 * last), printed
+
+
 def follow(
     page: Path, folder: Path, monkeypatch, wanted, *, code: bool = True, planned: bool = True
 ) -> None:
@@ -133,14 +147,30 @@ def follow(
     known = set(FAMILIES)
     for saved in (block for other in PAGES for block in blocks(other) if block.says("title")):
         Path(saved.says("title")).write_text(saved.text, encoding="utf-8")
-    for block in blocks(page):
+    for block, behind in pairwise([*blocks(page), Block("", "", "")]):
         if block.language == "python" and not block.says("needs") and code:
-            exec(block.text, names)  # noqa: S102 - the page's own lines
+            with redirect_stdout(StringIO()) as printed:
+                exec(block.text, names)  # noqa: S102 - the page's own lines
+            if behind.language == "text":
+                require_printed(printed.getvalue(), behind.text)
         for command in block.commands:
             if command.startswith("probe ") and runs_here(command) and wanted(command):
                 run(command, monkeypatch, planned=planned)
     for added in set(FAMILIES) - known:
         del FAMILIES[added]  # a row that the page added
+
+
+def test_what_a_block_prints_is_shown_to_one_in_the_last_decimal():
+    require_printed("fluffy 0.57  of 4\n", "fluffy 0.58 of 4\n")
+    for other in ("fluffy 0.59 of 4", "fluffy 0.57 of 5", "blue 0.57 of 4", "fluffy 0.57"):
+        with pytest.raises(AssertionError):
+            require_printed("fluffy 0.57 of 4", other)
+
+
+def test_what_the_lesson_computes_it_also_shows():
+    pairs = pairwise(blocks(DOCS / "pages" / "lesson.md"))
+    behind = [after.language for block, after in pairs if block.language == "python"]
+    assert len(behind) == 15 and set(behind) == {"text"}
 
 
 @pytest.mark.real_model
@@ -318,9 +348,7 @@ def test_every_page_is_in_the_contents():
 def test_every_adapter_of_transformer_lens_has_a_row_or_a_reason():
     from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
 
-    rows = {
-        name for family in FAMILIES.values() for name in (*family.architectures, *family.headless)
-    }
+    rows = {name for family in FAMILIES.values() for name in family.architectures}
     rows |= {wrapper.architecture for wrapper in WRAPPERS.values()}
     listed = tomllib.loads((DOCS / "adapters.toml").read_text(encoding="utf-8"))["reason"]
     reasons = [name for reason in listed for name in reason["classes"]]

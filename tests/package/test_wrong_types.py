@@ -67,7 +67,7 @@ def ways():
     yield (
         "walk word",
         lambda m: probe.walk(m, A, word=5),
-        "Choosing a word to follow: got 5, expected a word of the text; give --word bank, say.",
+        "Choosing a word to follow: got 5, expected a word of the text; give bank, say.",
     )
     yield (
         "walk head",
@@ -77,7 +77,7 @@ def ways():
     yield (
         "walk layer",
         lambda m: probe.walk(m, A, head=(1.5, 0)),
-        "Following layer 1.5 of tiny-senses: it has 4 layers; give --layer from 0 to 3.",
+        "Following layer 1.5 of tiny-senses: it has 4 layers; give a layer from 0 to 3.",
     )
     for given in (5, []):
         yield (

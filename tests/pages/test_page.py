@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 from browser import (
     MARKS,
+    TOUCH,
     check_look,
+    check_meanings,
     check_policy,
     check_saved,
     serious_findings,
@@ -195,6 +197,11 @@ def test_a_deep_model_keeps_to_the_limits_and_its_maps_have_numbers_on_all_sides
     )
     left = sorted(y for x, y in places if x == min(x for x, _ in places))
     assert all(b - a >= 10 for a, b in pairwise(left))
+
+
+def test_terms_are_explained_to_a_finger_and_to_the_keyboard(open_page, report_page):
+    terms = {"head", "sense gap", "ΔE", "AUROC", "F", "for other nouns", "added after it"}
+    check_meanings(open_page(report_page, **TOUCH).page, terms)
 
 
 def test_one_screen_answers_and_all_else_is_folded_but_there(open_page, report_page):

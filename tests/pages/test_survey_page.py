@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from browser import MARKS, check_look, unfold
+from browser import MARKS, TOUCH, check_look, check_meanings, unfold
 from example_survey import make_survey
 from page_text import check_charts, one_line
 
@@ -276,6 +276,13 @@ def test_the_page_fits_and_asks_for_nothing(survey_page, open_page, width):
     opened = open_page(survey_page, viewport={"width": width, "height": 900})
     unfold(opened.page)
     check_look(opened, survey_page, width)
+
+
+@pytest.mark.browser
+@MARKS[1]
+def test_terms_are_explained_to_a_finger_and_to_the_keyboard(survey_page, open_page):
+    terms = {"head", "sense gap", "same-sense swap", "Nouns of one meaning", "cue words"}
+    check_meanings(open_page(survey_page, **TOUCH).page, terms)
 
 
 @pytest.mark.browser

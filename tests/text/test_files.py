@@ -361,8 +361,21 @@ def test_bytes_that_are_not_utf8_are_placed(tmp_path):
     for suffix, line in ((".jsonl", 2), (".csv", 3), (".tsv", 3)):
         place = write(tmp_path / f"mine{suffix}", [BANK, MOLE | {"sense": "PLACE"}])
         place.write_bytes(place.read_bytes().replace(b"PLACE", b"caf\xe9"))
-        said = "the bytes there are not UTF-8; save the file as UTF-8 and read it again."
-        assert fails(place) == f"Reading {place}, line {line}: {said}"
+        step = "save the file as UTF-8 (in a spreadsheet: CSV UTF-8) and read it again."
+        assert (
+            fails(place) == f"Reading {place}, line {line}: the bytes there are not UTF-8; {step}"
+        )
+        place.write_bytes(place.read_text("latin-1").encode("utf-16"))
+        found = "the bytes there are UTF-16, not UTF-8"
+        assert fails(place) == f"Reading {place}, line 1: {found}; {step}"
+
+
+def test_a_word_of_a_script_without_spaces_is_found_in_its_sentence(tmp_path):
+    rows = [{"word": "银行", "sense": "money", "text": "他在银行工作。"}]
+    (read,) = read_sentences(write(tmp_path / "mine.jsonl", rows)).sentences
+    assert read.text[read.start : read.end] == "银行"
+    twice = [rows[0] | {"text": "银行的银行"}]
+    assert "'银行' stands in the text 2 times" in fails(write(tmp_path / "mine.jsonl", twice))
 
 
 def test_missing_columns_are_named_with_those_that_are_there(place):

@@ -269,10 +269,7 @@ def test_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
 
 
 TWO = {"against": "A bank", "beside": "My bank"}
-EMPTY = (
-    "Choosing a word to follow: got an empty one, expected a "
-    "word of the text; give --word bank, say."
-)
+EMPTY = "Choosing a word to follow: got an empty one, expected a word of the text; give bank, say."
 
 
 @pytest.mark.parametrize(
@@ -292,12 +289,12 @@ EMPTY = (
         (
             "The bank",
             {"against": "The bank"},
-            "with --against, where nothing can differ; give another with the same",
+            "as against, where nothing can differ; give another with the same",
         ),
         (
             "The bank",
             TWO,
-            "got --beside and --against, expected one other sentence; give one of them.",
+            "got both beside and against, expected one other sentence; give one of them.",
         ),
         (
             "The bank",
@@ -310,13 +307,13 @@ EMPTY = (
             "Comparing a word of 'The bank' and 'A mole': they have no word in common, expected",
         ),
         ("bank " * 60, {}, "expected at most 48, the context window of"),
-        ("The bank", {"head": (2, None)}, ": it has 2 layers; give --layer from 0 to 1."),
-        ("The bank", {"head": (0, 4)}, ": it has 4 heads per layer; give --head from 0 to 3."),
+        ("The bank", {"head": (2, None)}, ": it has 2 layers; give a layer from 0 to 1."),
+        ("The bank", {"head": (0, 4)}, ": it has 4 heads per layer; give a head from 0 to 3."),
         ("The bank", {"head": (-1, 0)}, "Following layer -1 of "),
         (
             "The bank",
             {"head": (None, 1)},
-            "head 1: got a head without its layer, expected both; give --layer",
+            "head 1: got a head without its layer, expected both; give the layer",
         ),
         (TEXT, {"word": " "}, EMPTY),
     ],

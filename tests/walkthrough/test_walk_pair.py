@@ -135,14 +135,14 @@ def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, p
         (
             "bart",
             {"target": None},
-            ("{walking}: it is an encoder-decoder; give the translation so far with --target."),
+            ("{walking}: it is an encoder-decoder; give the translation so far as target."),
         ),
         (
             "llama",
             {},
             (
                 "{walking}: it has no decoder for a target; leave "
-                "--target away, or take an encoder-decoder, "
+                "the target away, or take an encoder-decoder, "
                 "as tiny-translator."
             ),
         ),
@@ -152,7 +152,7 @@ def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, p
             (
                 "{walking}: a walk through two texts compares "
                 "no word with another sentence; "
-                "leave --beside and --against away."
+                "leave beside and against away."
             ),
         ),
         (
@@ -161,13 +161,13 @@ def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, p
             (
                 "Choosing a word to follow: got an empty one, "
                 "expected a word of the translation; "
-                "give --word rive, say."
+                "give rive, say."
             ),
         ),
         (
             "bart",
             {"head": (2, 0)},
-            ("Following layer 2 of bart: it has 2 layers; give --layer from 0 to 1."),
+            ("Following layer 2 of bart: it has 2 layers; give a layer from 0 to 1."),
         ),
         (
             "bart",

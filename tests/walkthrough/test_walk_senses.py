@@ -189,7 +189,7 @@ def test_two_sentences_without_a_common_word_are_refused_and_nothing_is_written(
     given = ["--against", second_text, "--model", checkpoint, "--out", out]
     told = (
         f"Comparing a word of 'The river bank' and {second_text!r}: they have {common} in common, "
-        "expected the word whose meaning differs; write both with that word, or name it with --word."
+        "expected the word whose meaning differs; write both with that word, or name it as word."
     )
     assert run("walk", "The river bank", *given) == (2, "", f"probe: {told}\n")
     assert not out.exists()

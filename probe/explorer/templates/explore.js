@@ -251,7 +251,7 @@ const drawSources = () => {
   const every = Array.from({ length: sizes.heads }, (_, head) => head);
   const one = (layer, head, index) => get("direct_source", layer, head, columns[index].pos);
   const rows = layered((layer, index) => sum(every.map((head) => one(layer, head, index))));
-  const limit = Math.max(1e-9, ...rows.flatMap(([, , value]) => columns.map((_, index) => Math.abs(value(index)))));
+  const limit = Math.max(ROUNDS_TO_ZERO, ...rows.flatMap(([, , value]) => columns.map((_, index) => Math.abs(value(index)))));
   const own = [`L${state.layer}H${state.head}`, state.layer, (index) => one(state.layer, state.head, index)];
   const open = (layer, index) => follow(layer, largest(every.map((head) => Math.abs(one(layer, head, index)))));
   drawGrid("sources", columns.map(({ piece }) => written(piece)), [own, ...rows], limit, open);

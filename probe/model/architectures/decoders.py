@@ -782,6 +782,7 @@ QWEN3_5 = replace(
     QWEN3,
     name="Qwen3.5",
     architectures=("Qwen3_5ForCausalLM",),
+    base="Qwen3_5TextModel",
     keys=replace(
         QWEN3.keys,
         must={"attention_bias": (False,), "hidden_act": ("silu",), "attn_output_gate": (True,)},
@@ -798,6 +799,7 @@ QWEN3_5_MOE = replace(
     QWEN3_NEXT,
     name="Qwen3.5-MoE",
     architectures=("Qwen3_5MoeForCausalLM",),
+    base="Qwen3_5MoeTextModel",
     keys=replace(QWEN3_5.keys, sizes=QWEN3_NEXT.keys.sizes),
     routed=Routed(EXPERTS, shared=SHARED, stacked=STACKED),
     attentions=_with_delta_rule(ROUTED | SHARED_EXPERT, DELTA_RULE_APART),
@@ -1262,6 +1264,7 @@ GEMMA3 = replace(
     GEMMA2,
     name="Gemma 3",
     architectures=("Gemma3ForCausalLM",),
+    base="Gemma3TextModel",
     keys=replace(
         GEMMA2.keys,
         must={**GEMMA2.keys.must, "attn_logit_softcapping": (None,)},

@@ -31,7 +31,6 @@ BERT = Family(
             "tie_word_embeddings": (True,),
         },
     ),
-    headless=("BertModel",),
     prefix="bert.",
     norm_first=False,
     norm_after_sum=True,
@@ -80,7 +79,6 @@ ROBERTA = replace(
     name="RoBERTa",
     architectures=("RobertaForMaskedLM",),
     keys=replace(BERT.keys, first=("pad_token_id", 1)),
-    headless=("RobertaModel",),
     prefix="roberta.",
     unembed="lm_head.decoder",
     transform=("lm_head.dense", "lm_head.layer_norm", "gelu"),
@@ -92,14 +90,12 @@ XLM_ROBERTA = replace(
     ROBERTA,
     name="XLM-RoBERTa",
     architectures=("XLMRobertaForMaskedLM",),
-    headless=("XLMRobertaModel",),
     adapter="RobertaForMaskedLM",
 )
 CAMEMBERT = replace(
     ROBERTA,
     name="CamemBERT",
     architectures=("CamembertForMaskedLM",),
-    headless=("CamembertModel",),
     adapter="RobertaForMaskedLM",
 )
 DISTILBERT = replace(
@@ -120,7 +116,6 @@ DISTILBERT = replace(
         activation=("activation", "gelu"),
         must={"sinusoidal_pos_embds": (False,), "tie_word_embeddings": (True,)},
     ),
-    headless=("DistilBertModel",),
     prefix="distilbert.",
     attentions=(
         Attention(
@@ -184,7 +179,6 @@ MODERNBERT = Family(
         global_every=("global_attn_every_n_layers", 3),
         global_first=True,
     ),
-    headless=("ModernBertModel",),
     prefix="model.",
     gated=True,
     positions="rotary",
@@ -229,7 +223,6 @@ MODERNBERT_DECODER = replace(
     name="ModernBERT decoder",
     kind="decoder",
     architectures=("ModernBertDecoderForCausalLM",),
-    headless=("ModernBertDecoderModel",),
     plain_rounds=False,
     in_float32=("rotated", "softmax"),
     attentions=(

@@ -11,6 +11,7 @@ these and the gate, cgl these and a step a head; "+" adds a bias as long as the 
 that the name is whole (no ".weight" behind it).
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -223,10 +224,13 @@ class GgufKeys:
     query_scalar: int = 0
 
 
+_HEAD = re.compile("(ForCausalLM|ForMaskedLM|LMHeadModel)$")
+
+
 @dataclass(frozen=True)
 class Family:
-    """What is common to every model of one architecture; `headless` names the classes that have no
-    language-model head.
+    """What is common to every model of one architecture; `base` names the class without a
+    language-model head where it is not the others' name with "Model" at its end.
 
     A norm may stand in front of what attention and the MLP read (`norm_first`, pre-norm), behind
     the sum of the stream and what they write (`norm_after_sum`, post-norm), or behind what they
@@ -255,7 +259,7 @@ class Family:
     kind: Kind
     architectures: tuple[str, ...]
     keys: Keys
-    headless: tuple[str, ...] = ()
+    base: str = ""
     prefix: str = ""
     transposed: bool = False
     norm: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
@@ -293,6 +297,21 @@ class Family:
     ignored: tuple[str, ...] = ()
     gguf: GgufKeys | None = None
     adapter: str = ""
+
+    @property
+    def headless(self) -> tuple[str, ...]:
+        """The classes of the same models without a language-model head."""
+        if self.base:
+            return (self.base,)
+        derived = [_HEAD.sub("Model", name) for name in self.architectures]
+        return tuple(name for name in dict.fromkeys(derived) if name not in self.architectures)
+
+    def raw_name(self, name: str) -> str:
+        """A tensor's name without what its class puts in front of it: `prefix`, or, in a class
+        without a head, what of it is behind the first dot."""
+        inside = self.prefix.partition(".")[2]
+        front = self.prefix if name.startswith(self.prefix) else inside
+        return name.removeprefix(front)
 
     @property
     def adds_plainly(self) -> bool:

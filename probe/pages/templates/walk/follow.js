@@ -39,10 +39,11 @@ const makeMap = ({ box, name, cells }) => {
   across();
   box.append(make("p", { className: "map-scale" }));
 };
+const ROUNDS_TO_ZERO = 0.0005; // as a share: less is 0.0 %, which has no colour and no scale
 const drawMap = ({ box, name, cells }) => {
   const heads = [...cells.keys()].map((key) => key.split(".").map(Number));
   const values = heads.map(([layer, head]) => mapped(name, layer, head));
-  const [limit, least] = [Math.max(1e-9, ...values.map(Math.abs)), Math.min(...values)];
+  const [limit, least] = [Math.max(ROUNDS_TO_ZERO, ...values.map(Math.abs)), Math.min(...values)];
   heads.forEach(([layer, head]) => {
     const [value, cell] = [mapped(name, layer, head), cells.get(`${layer}.${head}`)];
     const [input, text] = cell.children;
@@ -55,7 +56,7 @@ const drawMap = ({ box, name, cells }) => {
   const scaled = (value) => (limit < 0.1 ? `${decimal(100 * value, 1)}\u202f%` : percent(value));
   const parts = [...(least <= -0.005 ? [-16, -4] : []), 0, 1, 4, 9, 16];
   const steps = parts.map((part) => make("span", { className: tinted(part / 16), textContent: scaled((part / 16) * limit) }));
-  box.lastChild.replaceChildren("scale: ", ...steps);
+  box.lastChild.replaceChildren(...(limit > ROUNDS_TO_ZERO ? ["scale: ", ...steps] : ["No scale: every head's value is 0\u202f%."]));
 };
 
 {% include "lines.js" %}

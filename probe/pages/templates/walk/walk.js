@@ -222,7 +222,7 @@ const drawContrast = (c) => {
   say("contrast", `${swapped}What it adds there is ${lengths[0]} long in this sentence, ${mostlyFrom(sides.here)}; ${lengths[1]} long in the other, ${mostlyFrom(sides.there)}.${sink(sides.here) || sink(sides.there, "in the other sentence")}`);
   const [apart, named] = [[...arrays.apart.flat], (index) => (index ? entering(index - 1, "L") : "token")];
   const most = Math.max(...apart, 1e-9);
-  const cells = apart.map((value, index) => make("span", { className: `depth ${shade(value / most)}`, title: full(value) }, [make("small", { textContent: named(index) }), value < 1e-5 ? "0" : decimal(value)]));
+  const cells = apart.map((value, index) => make("span", { className: `depth ${shade(value < 1e-5 ? 0 : value / most)}`, title: full(value) }, [make("small", { textContent: named(index) }), value < 1e-5 ? "0" : decimal(value)]));
   document.querySelector("[data-depths]").replaceChildren(...cells);
 };
 const addsUp = (c) => {

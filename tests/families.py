@@ -456,7 +456,17 @@ def telling_families(*kinds: str) -> list:
 
 # What a row says without choosing a formula or a way to hold weights: names of all kinds, sizes,
 # and what a config or a file may say.
-NAMES = {"name", "architectures", "headless", "prefix", "ignored", "gguf", "adapter", "keys"}
+NAMES = {
+    "name",
+    "architectures",
+    "headless",
+    "base",
+    "prefix",
+    "ignored",
+    "gguf",
+    "adapter",
+    "keys",
+}
 KEYS_READ = {"sizes", "epsilon", "activation", "meant", "must", "equal", "start", "other_names"}
 
 

@@ -459,7 +459,6 @@ def telling_families(*kinds: str) -> list:
 NAMES = {
     "name",
     "architectures",
-    "headless",
     "base",
     "prefix",
     "ignored",

@@ -5,6 +5,11 @@ The command line prints the sentence and exits with the class's `exit_code`; not
 library catches these.
 """
 
+from collections.abc import Sequence
+from difflib import SequenceMatcher, get_close_matches
+
+NEAREST = 3  # of which the one with the same letters is meant
+
 
 class ProbeError(Exception):
     """A failure that the user can act on; its message is one complete sentence."""
@@ -28,3 +33,19 @@ class CrossCheckError(ProbeError):
     """The hooked model and the from-scratch computation disagree beyond the tolerance."""
 
     exit_code = 1
+
+
+def nearest(word: str, known: Sequence[str]) -> str | None:
+    """The known word that a misspelled one is likely to mean, if any: the most alike, and of these
+    the one with the same letters.
+
+    Example:
+        >>> from probe.errors import nearest
+        >>> nearest("bnak", ["bark", "bank", "mole"])
+        'bank'
+    """
+
+    def likeness(name: str) -> tuple[bool, float]:
+        return sorted(name) == sorted(word), SequenceMatcher(None, word, name).ratio()
+
+    return max(get_close_matches(word, known, n=NEAREST), key=likeness, default=None)

@@ -126,7 +126,7 @@ class Evaluation(Displayed):
         words = ", ".join(self.words["word"].head(WORDS_SHOWN))
         if len(self.words) > WORDS_SHOWN:
             words += f" and {len(self.words) - WORDS_SHOWN} more words"
-        return f"<Evaluation of {words} in {self.manifest['model']}: {len(self.frames)} frames>"
+        return f"<Evaluation of {words} in {self.manifest['model']}: {len(self.frames)} tables>"
 
     @property
     def frames(self) -> dict[str, pd.DataFrame]:

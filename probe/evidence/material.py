@@ -12,10 +12,9 @@ it out with the reason; a text is never cut.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cached_property
 
-from probe.errors import InputError
+from probe.errors import InputError, nearest
 from probe.model.model import Model
 from probe.model.tokens import (
     TargetText,
@@ -177,7 +176,8 @@ def spelled(word: str, known: Sequence[str], *, own: bool) -> str:
     alike = [name for name in known if name.casefold() == word.casefold()]
     if len(alike) == 1:
         return alike[0]
-    near = " or ".join(map(repr, alike or get_close_matches(word.casefold(), known, n=1)))
+    likely = nearest(word.casefold(), known)
+    near = " or ".join(map(repr, alike or [likely] * bool(likely)))
     meant = f" (did you mean {near}?)" if near else ""
     names = ", ".join(known[:WORDS_IN_ERROR])
     if len(known) > WORDS_IN_ERROR:

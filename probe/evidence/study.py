@@ -82,7 +82,7 @@ class Study(Displayed):
     def __repr__(self) -> str:
         words = ", ".join(map(str, self.options["words"]))  # type: ignore[call-overload]
         hooks = f", {self.origin.hooked}" if self.origin.hooks else ""
-        return f"<Study of {words} in {self.model_name}: {len(self.frames)} frames{hooks}>"
+        return f"<Study of {words} in {self.model_name}: {len(self.frames)} tables{hooks}>"
 
 
 def study(

@@ -100,7 +100,7 @@ class Survey(Displayed):
         return json.dumps(made | frames, ensure_ascii=False)
 
     def __repr__(self) -> str:
-        return f"<Survey of {self.source} in {self.model_name}: {len(self.frames)} frames>"
+        return f"<Survey of {self.source} in {self.model_name}: {len(self.frames)} tables>"
 
 
 @dataclass(frozen=True)

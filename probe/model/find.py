@@ -20,7 +20,7 @@ from typing import Literal
 
 from huggingface_hub import HfApi, constants, errors, scan_cache_dir, snapshot_download, utils
 
-from probe.errors import ModelError
+from probe.errors import ModelError, nearest
 from probe.model.architectures import GGUF_KNOWN, SUPPORTED
 from probe.model.model import RESAVE, read_config, read_json, refuse
 from probe.provenance import Origin
@@ -290,7 +290,9 @@ def _refusal(name: str, error: BaseException) -> ModelError:
         message = (str(error) or type(error).__name__).strip().splitlines()[0]
         reason = message[:80].rstrip(". ")
         problem = f"it is not in the local cache, and {hub} could not be reached ({reason})"
-    return refuse(name, problem, INSTEAD)
+    likely = nearest(name.casefold(), (*EMBEDDED, *PACKAGED))
+    meant = f" (did you mean {likely}?)" if likely else ""
+    return refuse(name, problem + meant, INSTEAD)
 
 
 @contextmanager

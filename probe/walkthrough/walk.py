@@ -168,7 +168,7 @@ class Walk(Displayed):
         head = f"L{self.layer}H{self.head}"
         return (
             f"<Walk at {self.word!r} through {head} of {self.model_name}: "
-            f"{len(self.frames)} frames>"
+            f"{len(self.frames)} tables>"
         )
 
 

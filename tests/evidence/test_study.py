@@ -235,7 +235,7 @@ def test_sentences_of_ones_own_may_be_a_path_or_a_table(tmp_path):
 
 
 def test_a_study_shows_itself_and_names_its_frames(study):
-    assert repr(study) == f"<Study of bank, mole in tiny-senses: {len(study.frames)} frames>"
+    assert repr(study) == f"<Study of bank, mole in tiny-senses: {len(study.frames)} tables>"
     assert {"words", "heads", "depth", "frames", "options"} <= set(dir(study))
     assert study.beside.empty and "beside" not in study.options
     shown = study._repr_html_()

@@ -209,6 +209,8 @@ def test_what_the_hub_refuses_is_one_sentence(hub: Hub, refused: Callable[..., s
     absent = "Cannot load gpt2: it is not in the local cache, and"
     said = refused("gpt2", hub.address, offline=True)
     assert said == f"{absent} HF_HUB_OFFLINE forbids asking a hub; {INSTEAD}"
+    said = refused("tiny-sense", hub.address, offline=True)
+    assert said.endswith(f"forbids asking a hub (did you mean tiny-senses?); {INSTEAD}")
     assert hub.fetched() == set()
     said = refused("gpt2", NOBODY)
     assert said.startswith(f"{absent} the hub {NOBODY} could not be reached (") and said.endswith(

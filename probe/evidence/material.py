@@ -177,7 +177,7 @@ def spelled(word: str, known: Sequence[str], *, own: bool) -> str:
     if len(alike) == 1:
         return alike[0]
     likely = nearest(word.casefold(), known)
-    near = " or ".join(map(repr, alike or [likely] * bool(likely)))
+    near = " or ".join(map(repr, alike)) or (likely and repr(likely))
     meant = f" (did you mean {near}?)" if near else ""
     names = ", ".join(known[:WORDS_IN_ERROR])
     if len(known) > WORDS_IN_ERROR:

@@ -62,6 +62,7 @@ Metric = tuple[str | int, str | int] | Callable[[Tensor], Tensor] | None
 # M of many vectors at the position that is read. `variant d_model -> variant`
 Reader = Callable[[Tensor], Tensor]
 Hook = tuple[str, Callable[..., Tensor]]
+TEXTS = (str, bytes)  # sequences that are no lists
 
 
 class Member(NamedTuple):
@@ -102,12 +103,13 @@ def patch(
     every position from the first difference on, `component layer pos` in place of `layer head`, for
     texts of equal length; `pos` is counted from the position that is read).
 
-    Lists of texts are pairs: the frame then has a row for each pair and head, with its number in
-    `pair`, and a list of metrics is one for each pair. The fraction of the gap over all pairs is
-    `swap.sum() / gap.sum()`, by head. Raises InputError for a word or position that is not there, a
-    token that is several, a metric of another shape, a depth that the model does not have, texts
-    that do not differ, and unequal lengths where positions must match; UnsupportedModel for logits
-    of a model without a language-model head, and for an encoder-decoder.
+    Lists of texts, or columns of a DataFrame, are pairs: the frame then has a row for each pair and
+    head, with its number in `pair`, and a list of metrics is one for each pair. The fraction of the
+    gap over all pairs is `swap.sum() / gap.sum()`, by head. Raises InputError for a word or
+    position that is not there, a token that is several, a metric of another shape, a depth that the
+    model does not have, texts that do not differ, and unequal lengths where positions must match;
+    UnsupportedModel for logits of a model without a language-model head, and for an
+    encoder-decoder.
 
     Example:
         >>> river, loan = "The river bank", "The mortgage bank"
@@ -235,19 +237,20 @@ def _texts(a: str | Sequence[str], b: str | Sequence[str]) -> list[tuple[str, st
     length."""
     if isinstance(a, str) and isinstance(b, str):
         return [(a, b)]
-    lists = [text for text in (a, b) if isinstance(text, Sequence) and not isinstance(text, str)]
+    a, b = (text.tolist() if hasattr(text, "tolist") else text for text in (a, b))
+    lists = [text for text in (a, b) if isinstance(text, Sequence) and not isinstance(text, TEXTS)]
     if len(lists) < 2 or len(a) != len(b) or not len(a):
         sizes = [_how_many(text) for text in (a, b)]
         raise InputError(
             f"Patching pairs of texts: got {sizes[0]} and {sizes[1]}, expected two texts, or two "
-            "lists with as many of both; give each text its partner."
+            "lists of at least one, with as many of both; give each text its partner."
         )
     return list(zip(a, b, strict=True))
 
 
 def _how_many(text: object) -> str:
-    if isinstance(text, str):
-        return "one text"
+    if isinstance(text, TEXTS):
+        return "one text" if isinstance(text, str) else type(text).__name__
     return f"{len(text)} texts" if isinstance(text, Sized) else f"{text!r}"
 
 

@@ -101,7 +101,8 @@ def study(
     corpus: Any = None,
 ) -> Study:
     """Effects of swapping every head at each word, with tests, on the sentences that ship or on
-    your own.
+    your own. Those that ship are natural ones; of a model that ships, by its name, those of the
+    grammar that it learned from.
 
     `words` defaults to bank, mole and apple, or to every word of `sentences`: what `read_sentences`
     gives or takes (a path, a DataFrame, a list of dicts or of sentences); rows that name no word

@@ -155,6 +155,7 @@ def fresh_model(
     # of a file that was dequantised: a model that calls itself quantised can neither be moved nor
     # saved
     vars(settings).pop("quantization_config", None)
+    settings.return_dict = True
     is_drawn = not config.has_head or config.positions.kind == "sinusoidal"
     model = _made(model_class, settings, seed=0 if is_drawn else None, dtype=dtype)
     state = _full_names(weights, config)
@@ -492,8 +493,9 @@ def in_short(error: BaseException) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps the libraries' warnings, log lines and loading bars from the user; restores everything
-    on leaving."""
+    """Keeps the libraries' warnings, log lines and loading bars from the user, and the user's
+    random numbers from the libraries, which draw weights that are replaced; restores everything on
+    leaving."""
     import transformers.utils.logging as bars
 
     loggers = [
@@ -503,7 +505,7 @@ def quiet() -> Iterator[None]:
     levels = {logger: logger.level for logger in loggers}
     handlers = list(logging.getLogger().handlers)
     had_bars = bars.is_progress_bar_enabled()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         try:
             for logger in loggers:

@@ -126,14 +126,15 @@ def load(
     (usual), torch.float64, torch.bfloat16, or the name of one.
 
     In memory a Hugging Face model is taken, with adapters or without, a TransformerBridge, and what
-    another library wraps around one of them. It keeps its device and its type and shares its
-    weights, unless `device` or `dtype` asks for others; adapters are merged in a copy of the
-    tensors that they touch. `tokenizer` is that of a Hugging Face model whose source does not tell
-    it; given once, it is remembered as long as the model lives. The object stays as it is, and is
-    loaded once: asked again with the same options, it gives the same Model until its tensors, its
-    config or the settings of its parts are changed. A change made through `.data` is not noticed;
-    there, delete the Model and give a new object. A Model that was loaded before a step of training
-    is of no use behind it: ask with the object again. A Model comes back as it is.
+    another library wraps around one of them. It keeps its device and its type (float16 must be
+    asked for in another) and shares its weights, unless `device` or `dtype` asks for others;
+    adapters are merged in a copy of the tensors that they touch. `tokenizer` is that of a Hugging
+    Face model whose source does not tell it; given once, it is remembered as long as the model
+    lives. The object stays as it is, and is loaded once: asked again with the same options, it
+    gives the same Model until its tensors, its config or the settings of its parts are changed. A
+    change made through `.data` is not noticed; there, delete the Model and give a new object. A
+    Model that was loaded before a step of training is of no use behind it: ask with the object
+    again. A Model comes back as it is.
 
     Special tokens are put as the tokenizer's own rules say, whatever the same weights come in. One
     that is written in a text is text: "[MASK]" or "<|im_start|>" is cut into pieces of itself,
@@ -178,6 +179,12 @@ def _load(
             "Running a model under torch.autocast: parts of it would be computed in another type "
             'than every number is said to be in; leave the block, or load it with dtype="bfloat16".'
         )
+    if _hooks_of_all():
+        raise InputError(
+            "Running a model while a hook stands on every module of the process "
+            "(torch.nn.modules.module.register_module_forward_hook or the like): it changes what "
+            "is computed in a way that no weight tells; remove it."
+        )
     if hooks not in (None, "keep"):
         raise InputError(
             f'Loading a model with hooks={hooks!r}: expected "keep", for those that it carries to '
@@ -209,6 +216,12 @@ def _load(
     read = _from_folder if path.is_dir() else _from_gguf
     model = read(path, origin, device=loaded_device, dtype=loaded_dtype, prepend_bos=prepend_bos)
     return _checked(model)
+
+
+def _hooks_of_all() -> bool:
+    """Whether torch runs a function on the inputs or outputs of every module there is."""
+    every = torch.nn.modules.module
+    return bool(every._global_forward_hooks or every._global_forward_pre_hooks)
 
 
 def read_weights(model: ModelSource) -> Weights:
@@ -377,8 +390,9 @@ def check_tokenizer(tokenizer: Any, config: Config, *, where: object) -> "PreTra
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise refuse(
             where,
-            "its tokenizer is not a fast one and gives no character offsets",
-            "add tokenizer.json",
+            f"its tokenizer ({type(tokenizer).__name__}) is not a fast one of transformers and "
+            "gives no character offsets",
+            "add tokenizer.json, or wrap what you hold in PreTrainedTokenizerFast",
         )
     largest = max(tokenizer.get_vocab().values(), default=0)
     if largest >= config.d_vocab:

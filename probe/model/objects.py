@@ -326,8 +326,9 @@ def read_object(
     for name, shape in expected_shapes(config, optional):
         found = stored.get(moved.get(name, name), stored.get(name))
         if found is None:
-            problem = f"the tensor {name} is missing from it"
-            raise refuse(held.said, problem, f"give a plain {config.family.name}")
+            problem = f"the tensor {name} is missing from it{_what_stands_at(held, name)}"
+            step = f"give a plain {config.family.name}, nothing of it quantized, pruned or replaced"
+            raise refuse(held.said, problem, step)
         tensor = found[None] if name in optional and found.dim() == 1 else found
         if tensor.shape != shape:
             problem = f"{name} has shape {list(tensor.shape)} where its config asks for"
@@ -338,6 +339,15 @@ def read_object(
 
 
 # --- the object's own numbers ---------------------------------------------------------------------
+
+
+def _what_stands_at(held: Held, name: str) -> str:
+    """The class of the module that should have a tensor; "" where there is none."""
+    of_module = name.rpartition(".")[0]
+    for path, module in held.original.named_modules():
+        if f".{path}".endswith(f".{of_module}"):
+            return f", where a {type(module).__name__} stands"
+    return ""
 
 
 def require_same(held: Held, fresh: Any, config: Config, ids: list[int]) -> None:
@@ -392,9 +402,11 @@ def numbers(model: Any, config: Config, rows: Sequence[list[int]]) -> Tensor:
         targets = [[config.start_token, *ids[:-1]] for ids in rows]
         inputs["decoder_input_ids"] = torch.tensor(targets, device=device)
     with torch.no_grad(), evaluating(model), _plainly(model):
-        found = getattr(model(**inputs), "logits", None) if config.has_head else None
+        found = (
+            getattr(model(**inputs, return_dict=True), "logits", None) if config.has_head else None
+        )
         if found is None:
-            found = model.base_model(**inputs).last_hidden_state
+            found = model.base_model(**inputs, return_dict=True).last_hidden_state
     return found.double().cpu()
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from probe.errors import InputError
 from probe.model.load import ModelSource, load
 from probe.model.model import Model
+from probe.text.sentences import forms_of
 
 # Tokens that are run together: more take memory and save little time on a processor.
 BATCH_TOKENS = 1024
@@ -148,7 +149,7 @@ def require_text(text: object) -> None:
     if not isinstance(text, str):
         raise InputError(
             f"Reading the text: got {type(text).__name__}, expected one text as str; give one at a "
-            "time, or many and their positions to target_states."
+            "time, and a chat as apply_chat_template(..., tokenize=False) writes it."
         )
     if not text.strip():
         raise InputError(
@@ -219,26 +220,26 @@ def target_tokens(model: Model, target: str) -> Tokens:
 
 
 def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:
-    """The span of the n-th `word` in `text`, whole words first, then parts of words; InputError
-    where it is not there."""
+    """The span of the n-th `word` in `text`, as it is or, where it is not there so, with -s or -es;
+    InputError where it is not there as a word of its own."""
     lowered = text.casefold()
     wanted = word.casefold()
     if len(lowered) != len(text):  # some letters fold to two: spans must stay those of the text
         lowered = text
         wanted = word
     starts = [start for start in range(len(text)) if wanted and lowered.startswith(wanted, start)]
-    whole = [start for start in starts if _is_whole(text, start, start + len(wanted))]
-    starts = whole or starts
-    if not 1 <= occurrence <= len(starts):
+    spans = [(start, start + len(wanted)) for start in starts]
+    spans = [span for span in spans if _is_whole(text, *span)] or forms_of(word, text)
+    if not 1 <= occurrence <= len(spans):
         doing = f"Looking for {word!r} in {_shorten(text)!r}:"
-        if not starts:
-            raise InputError(f"{doing} it is not there; give a word that stands in the text.")
+        if not spans:
+            where = "only inside another word" if starts else "not there"
+            raise InputError(f"{doing} it is {where}; give a word that stands in the text.")
         raise InputError(
-            f"{doing} got occurrence {occurrence}, expected 1 to {len(starts)}, as often as it "
+            f"{doing} got occurrence {occurrence}, expected 1 to {len(spans)}, as often as it "
             "stands there; give one of these."
         )
-    start = starts[occurrence - 1]
-    return start, start + len(wanted)
+    return spans[occurrence - 1]
 
 
 def positions_of_span(tokens: Tokens, start: int, end: int) -> range:

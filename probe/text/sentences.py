@@ -317,6 +317,8 @@ def check_row(row: FileRow, word: str | None = None) -> tuple[dict[str, Any], st
 def forms_of(word: str, text: str) -> list[tuple[int, int]]:
     """Where the word stands in the text: whole, with capital letters or without, with -s or -es, in
     characters; anywhere, where its script puts no spaces between words."""
+    if not word:
+        return []
     whole = rf"(?<![\w\u0300-\u036f]){re.escape(word)}(?:e?s)?(?![\w\u0300-\u036f])"
     if UNSPACED.search(word):
         whole = re.escape(word)

@@ -421,13 +421,18 @@ def test_texts_that_do_not_fit_are_said():
         ([A], [B, B], "1 texts and 2 texts"),
         (None, None, "None and None"),
         (A, 5, "one text and 5"),
+        (A.encode(), B, "bytes and one text"),
+        ([], [], "0 texts and 0 texts"),
     ):
         with pytest.raises(InputError) as caught:
             probe.patch(model, a, b, at="bank")
         assert str(caught.value) == (
-            f"Patching pairs of texts: got {got}, expected two texts, or two lists with as many of "
-            "both; give each text its partner."
+            f"Patching pairs of texts: got {got}, expected two texts, or two lists of at least "
+            "one, with as many of both; give each text its partner."
         )
+    columns = pd.DataFrame({"a": [A], "b": [B]})
+    of_columns = probe.patch(model, columns["a"], columns["b"].to_numpy(), at="bank")
+    pd.testing.assert_frame_equal(of_columns, probe.patch(model, [A], [B], at="bank"))
     with pytest.raises(InputError) as caught:
         probe.patch_hooks(model, A, B, at="bank", heads=[(0, 1), (2, 0)])
     assert str(caught.value) == (

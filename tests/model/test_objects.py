@@ -24,6 +24,7 @@ from families import (
 )
 from test_load import refusal
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoTokenizer, PreTrainedModel
 
@@ -112,6 +113,49 @@ def test_an_object_and_a_file_of_the_same_numbers_give_the_same(tmp_path: Path) 
     assert made["origin"] == {"kind": "in memory", "location": "llama", "revision": None}
     assert made["weights_read_from"] == "LlamaForCausalLM"
     assert made["weights_sha256"] == model.origin.sha256 != from_file.origin.sha256
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "by name"])
+def test_the_random_numbers_of_the_caller_go_on_as_they_were(kind: str) -> None:
+    """In training, say, where somebody looks between two steps."""
+    named = kind == "by name"
+    source = "tiny-senses" if named else in_memory(kind)
+    before = torch.get_rng_state()
+    model = probe.load(source, tokenizer=None if named else family_tokenizer(kind))
+    objects_after = torch.get_rng_state()
+    probe.model.load.untrained(model, seed=0)
+    assert torch.equal(before, objects_after) and torch.equal(before, torch.get_rng_state())
+
+
+def test_hooks_on_every_module_of_the_process_are_refused() -> None:
+    source = in_memory("llama")
+    handle = register_module_forward_hook(lambda module, args, output: None)
+    try:
+        with pytest.raises(probe.InputError) as error:
+            probe.load(source, tokenizer=family_tokenizer("llama"))
+    finally:
+        handle.remove()
+    assert str(error.value) == (
+        "Running a model while a hook stands on every module of the process "
+        "(torch.nn.modules.module.register_module_forward_hook or the like): it changes what is "
+        "computed in a way that no weight tells; remove it."
+    )
+    probe.load(source, tokenizer=family_tokenizer("llama"))
+
+
+def test_what_stands_in_the_place_of_a_tensor_is_named_and_tuples_are_read() -> None:
+    source = in_memory("llama")
+    source.model.layers[0].mlp.up_proj = nn.Identity()
+    with pytest.raises(probe.ModelError) as error:
+        probe.load(source, tokenizer=family_tokenizer("llama"))
+    assert str(error.value) == (
+        "Cannot load the LlamaForCausalLM: the tensor layers.0.mlp.up_proj.weight is missing from "
+        "it, where a Identity stands; give a plain Llama, nothing of it quantized, pruned or "
+        "replaced."
+    )
+    tuples = in_memory("bert")
+    tuples.config.return_dict = False
+    assert probe.certify(probe.load(tuples, tokenizer=family_tokenizer("bert"))).ok
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "opt"])
@@ -676,7 +720,9 @@ def test_the_tokenizer_must_be_told_and_must_belong_to_the_model() -> None:
     large = "its tokenizer has a token 381 and the model embeds only 300 tokens; use the tokenizer"
     said = refusal(make_model(vocab_size=300), tokenizer=make_tokenizer())
     assert said == f"{start}{large} that belongs to these weights."
-    assert "its tokenizer is not a fast one" in given(tokenizer=lambda text: text)
+    assert "its tokenizer (function) is not a fast one of transformers and" in given(
+        tokenizer=lambda text: text
+    )
     assert given(tokenizer="gpt2") == (
         f"{start}tokenizer='gpt2' is a name; pass what AutoTokenizer.from_pretrained('gpt2') returns."
     )

@@ -168,7 +168,8 @@ def test_a_word_of_several_tokens_is_read_at_its_last(model):
         ("The bank by the bank", "bank", 1, (4, 8)),
         ("The bank by the bank", "bank", 2, (16, 20)),
         ("Embankments and a bank", "bank", 1, (18, 22)),  # a whole word before a part of one
-        ("Bankers only", "bank", 1, (0, 4)),  # a part where there is no whole word
+        ("Bankers and Banks", "bank", 1, (12, 17)),  # a form where there is no whole word
+        ("他在银行工作", "银行", 1, (2, 4)),
         ("BANK, bank; Bank", "bank", 3, (12, 16)),
         ("the bank's owner", "bank", 1, (4, 8)),
         ("cafe\u0301 cafe", "cafe", 1, (6, 10)),  # the first e carries an accent of its own
@@ -186,6 +187,18 @@ def test_a_word_of_several_tokens_is_read_at_its_last(model):
 )
 def test_the_nth_occurrence_of_a_word(text, word, occurrence, expected):
     assert find_word(text, word, occurrence) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "word"), [("Bankers only", "bank"), ("The man", "he"), ("The man", "an")]
+)
+def test_a_part_of_another_word_is_not_the_word(text, word):
+    with pytest.raises(InputError) as error:
+        find_word(text, word)
+    assert str(error.value) == (
+        f"Looking for {word!r} in {text!r}: it is only inside another word; give a word that "
+        "stands in the text."
+    )
 
 
 @quick
@@ -207,8 +220,8 @@ def test_occurrences_come_in_order_and_end_in_an_error(words):
 
 EMPTY = "Reading the text: got an empty text, expected at least one word; give a sentence."
 NO_TEXT = (
-    "Reading the text: got {}, expected one text as str; give one at a time, or many and their positions to "
-    "target_states."
+    "Reading the text: got {}, expected one text as str; give one at a time, and a chat as "
+    "apply_chat_template(..., tokenize=False) writes it."
 )
 HALF = (
     "Reading the text: got half of a surrogate pair at character 4, expected text that can be written as UTF-8; repair "

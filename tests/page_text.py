@@ -84,7 +84,7 @@ def scope(frames):
 
 def numbers_apart(row):
     """What is said of the numbers of a row of the table of heads."""
-    apart = heads.numbers_apart(head_finding(row))
+    apart = heads.numbers_apart(head_finding(row, read_depth=4))
     return macro("head_sentences.html.j2", "numbers_apart")(apart)
 
 

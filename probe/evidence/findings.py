@@ -53,7 +53,9 @@ class HeadFinding:
     `resolves` is the number of pairs of senses that it resolves, `of` that of the pairs in which it
     was swapped; `p_auroc` and `p_swap` are the smallest corrected p over these pairs. `general`:
     its effect for nouns of one meaning in the word's place; `specific`: its effect for the word
-    beyond that; `comparison`: more, less, same or undecided, empty where it was not compared.
+    beyond that; `comparison`: more, less, same or undecided, empty where it was not compared ·
+    `at_end`: whether it stands behind the read-out, so that its effect is read after the last
+    layer.
     """
 
     name: str
@@ -86,6 +88,7 @@ class HeadFinding:
     specific_high: float
     p_specific: float
     comparison: str
+    at_end: bool
 
 
 @dataclass(frozen=True)
@@ -427,15 +430,21 @@ def heads_by_rank(rows: Frames) -> tuple[HeadFinding, ...]:
     tests = rows["heads"].groupby(["layer", "head"], as_index=False)[["p_auroc", "p_swap"]].min()
     ranked = rows["word_heads"].sort_values("rank", kind="stable")
     records = ranked.merge(tests, on=["layer", "head"], how="left").to_dict("records")
-    return tuple(head_finding(record) for record in records)
+    depth = int(rows["words"]["depth"].iloc[0])
+    return tuple(head_finding(record, read_depth=depth) for record in records)
 
 
 WHOLE = ("layer", "head", "resolves", "of", "rank", "rank_low", "rank_high")
 
 
-def head_finding(row: Row) -> HeadFinding:
-    """One row of the table of heads as a record; a rank may be missing."""
-    values: dict[str, Any] = {"name": head_name(row), "verdict": str(row["verdict"])}
+def head_finding(row: Row, *, read_depth: int) -> HeadFinding:
+    """One row of the table of heads of a word that is read at this depth as a record; a rank may be
+    missing."""
+    values: dict[str, Any] = {
+        "name": head_name(row),
+        "verdict": str(row["verdict"]),
+        "at_end": int(row["layer"]) >= read_depth,
+    }
     for column in fields(HeadFinding):
         name = column.name
         if name in WHOLE:

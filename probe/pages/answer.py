@@ -322,7 +322,20 @@ def certainty(finding: WordFindings) -> str:
     few = "Exploratory, for the sentences are few. " if finding.exploratory else ""
     groups = [group for group in finding.rank_groups if len(group) > 1]
     overlaps = "".join(f" {listed(list(group))} are in no order." for group in groups)
-    return f"{few}{_confirmed(finding)}{overlaps}{_behind_the_gate(finding)}"
+    order = f"{overlaps}{_read_elsewhere(finding)}"
+    return f"{few}{_confirmed(finding)}{order}{_behind_the_gate(finding)}"
+
+
+def _read_elsewhere(finding: WordFindings) -> str:
+    """That the effects of some leading heads are read at another depth than those of the others."""
+    at_end = [head.name for head in finding.leaders if head.at_end]
+    if not at_end or len(at_end) == len(finding.leaders):
+        return ""
+    return (
+        f" What {listed(at_end)} {'does' if len(at_end) == 1 else 'do'} is measured at the end, "
+        f"what the others do after layer {finding.read_depth - 1}: between the two there is no "
+        "order."
+    )
 
 
 def _by(nuisances: Sequence[str]) -> str:

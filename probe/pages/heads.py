@@ -105,6 +105,7 @@ def _leading_head(finding: WordFindings, head: HeadFinding, verdicts: pd.DataFra
         "reasons": _reasons(verdicts[verdicts["word"] == finding.word], head),
         "head_parts": _head_parts(finding.rows["head_parts"], head),
         "apart": numbers_apart(head),
+        "at_end": head.at_end,
     }
 
 

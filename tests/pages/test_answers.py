@@ -83,7 +83,10 @@ def test_the_evidence_gives_the_largest_p_the_attention_and_what_the_others_are(
 def test_groups_chain_through_overlaps_and_part_where_there_is_none():
     places = [(1, 1, 2), (2, 2, 3), (3, 3, 4), (5, 5, 5)]
     groups = rank_groups(
-        [head_finding(head(f"L0H{number}", place)) for number, place in enumerate(places)]
+        [
+            head_finding(head(f"L0H{number}", place), read_depth=4)
+            for number, place in enumerate(places)
+        ]
     )
     assert groups == (("L0H0", "L0H1", "L0H2"), ("L0H3",))
 

@@ -23,7 +23,7 @@ def test_a_head_of_several_pairs_of_senses_has_its_smallest_corrected_p():
     heads = FRAMES["heads"].copy()
     mine = (heads["word"] == "mole") & (heads["layer"] == 0) & (heads["head"] == 1)
     heads.loc[mine, "p_swap"] = [0.5, 0.04, 0.3, 0.2, 0.6, 0.9]
-    rows = {"heads": heads, "word_heads": FRAMES["word_heads"]}
+    rows = {name: FRAMES[name] for name in ("words", "word_heads")} | {"heads": heads}
     [head] = [
         head
         for head in heads_by_rank({name: of_mole(frame) for name, frame in rows.items()})

@@ -145,6 +145,7 @@ BOTH, APART = (
 UNREAD, NOBODY = head("L0H2", verdict="unread"), frames_of(head("L0H2", verdict="none", net=0.03))
 TWO = head("L0H2", (1, 1, 1)), head("L1H0", (2, 2, 2), 0.2)
 USUAL, OF_TWO = frames_of(), frames_of(*TWO)
+EIGHT = [head(f"L0H{place}", (place, place, place)) for place in range(1, 9)]
 MANY = [head(f"L0H{place}", (place, place, place)) for place in range(1, 6)]
 SHARED = {
     size: frames_of(
@@ -408,8 +409,14 @@ SENTENCES = [
     ),
     (
         answer,
-        "The first 2 heads (L0H2 and L1H0) together keep",
+        "L0H2 and L1H0 together keep",
         frames_of(TWO[0], TWO[1] | {"verdict": "none"}),
+        OF_TWO,
+    ),
+    (
+        answer,
+        f"The first 7 heads up to the read-out together keep 95{N}%",
+        frames_of(*EIGHT, kept=(0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.95, 0.96)),
         OF_TWO,
     ),
     (
@@ -685,6 +692,19 @@ SENTENCES = [
         sure,
         " L0H2 and L1H0 are in no order.",
         frames_of(head("L0H2", (1, 1, 2)), head("L1H0", (2, 1, 2))),
+        OF_TWO,
+    ),
+    (
+        sure,
+        " What L1H0 does is measured at the end, what the others do after layer 0: between the two "
+        "there is no order.",
+        frames_of(*TWO, depth=1),
+        OF_TWO,
+    ),
+    (
+        answer,
+        "[15, 25] at the end",
+        frames_of(*TWO, depth=1),
         OF_TWO,
     ),
     (

@@ -228,10 +228,13 @@ def _comparable_sentences(
     """
     article: dict[int, str] = {}
     reasons: dict[int, str] = {}
+    written = [sentence.text[sentence.start : sentence.end] for sentence in material.sentences]
+    # "Star", asked for, of sentences with "star"
+    form = material.word if material.word in written else material.word.lower()
     for row, sentence in enumerate(material.sentences):
         before = re.findall(r"[\w']+", sentence.text[: sentence.start].lower())
         previous = before[-1] if before else ""
-        if sentence.text[sentence.start : sentence.end] != material.word:
+        if written[row] != form:
             reasons[row] = SURFACE
         elif previous in BEFORE_A_VERB:
             reasons[row] = NO_NOUN
@@ -267,6 +270,8 @@ def _why_not(
     unknown = model.tokenizer.unk_token_id
     if noun == word:
         return "it is the word itself"
+    if noun in lexicon.words() or noun in lexicon.natural_words():
+        return "it has several meanings itself"
     if unknown is not None and unknown in noun_ids:
         return "the model's vocabulary does not hold it"
     if len(noun_ids) != len(ids):

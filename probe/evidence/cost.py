@@ -31,7 +31,7 @@ from probe.patching.heads import BATCH_NUMBERS, swap_heads
 from probe.stats.numbers import memory_size
 from probe.stats.resampling import smallest_p
 from probe.text import lexicon
-from probe.text.splits import ALIGNED, CrossFit
+from probe.text.splits import ALIGNED, CrossFit, unmarked_pairs
 
 PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 FRAMES_BYTES = 150 * 10**6  # tables, permutations and the page
@@ -78,8 +78,9 @@ class StudyCost:
     of swaps · `sizes`: how many sentences each pair of senses has · `without_cues`: words of which
     no sentence marks its cue · `inferred_cues`: of these words what the two sentences of a pair
     differ in, which stands for their cues · `left_out`: word, reason and number of the sentences
-    that are not used · `unusable_nouns`: word, noun and reason of the nouns of one meaning that a
-    user names and that cannot take the word's place.
+    that are not used · `unmarked_pairs`: how many sentences of a word differ from one of another
+    sense in a single word, while no pair says so · `unusable_nouns`: word, noun and reason of the
+    nouns of one meaning that a user names and that cannot take the word's place.
     """
 
     words: tuple[str, ...]
@@ -92,6 +93,7 @@ class StudyCost:
     without_cues: tuple[str, ...] = ()
     inferred_cues: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     left_out: tuple[tuple[str, str, int], ...] = ()
+    unmarked_pairs: Mapping[str, int] = field(default_factory=dict)
     unusable_nouns: tuple[tuple[str, str, str], ...] = ()
 
     @property
@@ -157,6 +159,11 @@ def cost_of(
             for material in without_cues
         },
         left_out=tuple(_count_left_out(materials, splits)),
+        unmarked_pairs={
+            material.word: alike
+            for material in materials
+            if (alike := unmarked_pairs(material.sentences))
+        },
         unusable_nouns=tuple(
             (material.word, noun, reason)
             for material in materials

@@ -19,7 +19,7 @@ senses of a word.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -29,7 +29,7 @@ from probe.evidence.columns import LEADERS
 from probe.evidence.material import LATE
 from probe.evidence.tables import FEW, FEW_CUES
 from probe.stats.verdicts import GATE, LEVEL, SMALLEST, WORTH_NAMING, comparison
-from probe.text.splits import ALIGNED
+from probe.text.splits import ALIGNED, unmarked_pairs
 
 MOST_OF_IT = 0.5  # of an effect or of the gap: more than everything else together
 NEARLY_ALL = 0.9  # of the gap: what is left over is a tenth
@@ -269,12 +269,14 @@ class OtherHeads:
 
 @dataclass(frozen=True)
 class Cautions:
-    """What to be careful about in the sentences: surface forms, unmarked or late cues, pieces."""
+    """What to be careful about in the sentences: surface forms, unmarked or late cues, unmarked
+    pairs, pieces."""
 
     forms: tuple[tuple[str, int], ...]
     cue_marked: bool
     cue_inferred: bool
     in_pairs: bool
+    unmarked_pairs: int
     in_pieces: int
     sentences: int
     late: int
@@ -767,6 +769,11 @@ def _other_heads(heads: Sequence[HeadFinding], verdict_of_movers: str) -> OtherH
     )
 
 
+def _as_given(sentences: pd.DataFrame) -> Iterator[Any]:
+    """The rows of a table of sentences, what is missing in them being None."""
+    return sentences.astype(object).where(sentences.notna(), None).itertuples(index=False)
+
+
 def _cautions(sentences: pd.DataFrame, left_out: pd.DataFrame) -> Cautions:
     spans = zip(sentences["text"], sentences["start"], sentences["end"], strict=True)
     written = pd.Series([text[int(start) : int(end)] for text, start, end in spans], dtype=object)
@@ -776,6 +783,7 @@ def _cautions(sentences: pd.DataFrame, left_out: pd.DataFrame) -> Cautions:
         cue_marked=not sentences["cue_start"].isna().all(),
         cue_inferred=bool(sentences["cue_inferred"].any()),
         in_pairs=not sentences["pair"].isna().all(),
+        unmarked_pairs=unmarked_pairs(list(_as_given(sentences))),
         in_pieces=int((sentences["tokens_of_word"] > 1).sum()),
         sentences=len(sentences),
         late=int(left_out["reason"].eq(LATE).sum()),

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from probe.evidence.columns import LEADERS
+from probe.evidence.controls import TOO_FEW_NOUNS
 from probe.evidence.findings import MOVERS, BesideNouns, CreditedCue, HeadFinding, WordFindings
 from probe.evidence.tables import NOT_ASKED_FOR
 from probe.stats.numbers import counted, listed, ordinal, percent
@@ -417,10 +418,9 @@ def _distance(finding: WordFindings) -> str:
 def _not_asked(finding: WordFindings) -> str:
     """Why a word was not compared with nouns of one meaning, and what to do about it."""
     reason = finding.beside_nouns.not_compared
-    what_to_do = (
-        f"Name further nouns with --controls, or add sentences in which “{finding.word}” is a noun "
-        "in just this form."
-    )
+    what_to_do = f"Add pairs of sentences in which “{finding.word}” is a noun in just this form."
+    if reason.startswith(TOO_FEW_NOUNS):
+        what_to_do = "Name more nouns with --controls; without it those that ship are taken."
     if reason == NOT_ASKED_FOR:
         what_to_do = "Without --controls none it is compared with those that ship."
     return f"Whether this is ambiguity was not asked: {reason}. {what_to_do}"

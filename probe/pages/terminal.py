@@ -177,7 +177,8 @@ def without_sentences(evaluation: "Evaluation") -> list[str]:
             f"{_points(row, 'macro_f1_fall')}. Without random sets of as many other "
             f"heads a layer ({row['random_sets']} sets) it falls by "
             f"{decimal(100 * row['random_fall'], 1)} on average, by "
-            f"{decimal(100 * row['random_most'], 1)} at most."
+            f"{decimal(100 * row['random_most'], 1)} at most"
+            f"{' (less than 0 is a rise)' if row['random_fall'] < 0 else ''}."
         )
     early = int((evaluation.words["depth"] <= evaluation.first_layer_out).sum())
     if early:
@@ -244,6 +245,12 @@ def sentences_suffice(cost: "StudyCost") -> list[str]:
     lines = [_pair_suffices(size) for size in cost.sizes]
     lines += [_without_cues(word, cost.inferred_cues.get(word, ())) for word in cost.without_cues]
     lines += [
+        f"{word}: {counted(alike, 'sentence')} differ from one of another sense in a single word, "
+        "and no pair says so; name such sentences in a column pair, or one may be learned from "
+        "while the other is tested."
+        for word, alike in cost.unmarked_pairs.items()
+    ]
+    lines += [
         f"{noun} is not put in the place of {word}: {reason}."
         for word, noun, reason in cost.unusable_nouns
     ]
@@ -291,9 +298,9 @@ def _without_cues(word: str, inferred: Sequence[tuple[str, str]]) -> str:
     every sentence by itself."""
     if not inferred:
         return (
-            f"{word}: no cue is marked and no pair differs in just a few words, so every sentence, "
-            "or pair of them, counts as a cue word of its own; mark cues with cue_start and "
-            "cue_end."
+            f"{word}: no cue is marked and there is no pair that differs in just a few words, so "
+            "every sentence, or pair of them, counts as a cue word of its own; mark cues with "
+            "cue_start and cue_end."
         )
     shown = ", ".join(f"{a} / {b}" for a, b in inferred[:DIFFERENCES_SHOWN])
     if len(inferred) > DIFFERENCES_SHOWN:
@@ -307,6 +314,7 @@ def _without_cues(word: str, inferred: Sequence[tuple[str, str]]) -> str:
 def likely(gates: "Gates") -> str:
     """What a study of two senses is likely to find, from its cheap gates, and what to change where
     that is little."""
+    from probe.evidence.controls import TOO_FEW_NOUNS
     from probe.stats.numbers import p_value
     from probe.stats.verdicts import GATE, LEVEL
 
@@ -336,7 +344,9 @@ def likely(gates: "Gates") -> str:
         step = "give sentences whose cue says more about this word than about other nouns"
     elif gates.not_compared:
         nouns = f"it cannot be compared with nouns of one meaning ({gates.not_compared})"
-        step = "give more pairs of sentences, or nouns that fit with --controls"
+        step = "give more pairs of sentences"
+        if gates.not_compared.startswith(TOO_FEW_NOUNS):
+            step = "give more nouns with --controls; without it those that ship are taken"
     else:
         nouns = "it is not compared with nouns of one meaning"
         step = "leave --controls away"

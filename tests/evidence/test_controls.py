@@ -188,6 +188,17 @@ def test_sentences_and_nouns_that_cannot_be_compared_are_left_out_with_the_reaso
     assert len(among.rows) + len(among.reasons) == len(material)
     assert set(among.reasons.values()) <= {controls.NO_NOUN}
     assert among.ids == tuple(model.tokenizer(WORD)["input_ids"])
+    asked = [replace(row, word=WORD.capitalize()) for row in SENTENCES]  # "Bank", of "bank"
+    of_asked = prepare(model, corpus_of(asked), WORD.capitalize())
+    assert candidates(model, of_asked, NOUNS[:2]).rows == among.rows
+
+
+def test_a_noun_of_several_meanings_is_not_compared_with():
+    model = probe.load("tiny-senses")
+    material = prepare(model, lexicon.expand("bank"), "bank")
+    among = candidates(model, material, ("mole", "fence"))
+    assert tuple(among.nouns) == ("fence",)
+    assert among.left_out == {"mole": "it has several meanings itself"}
 
 
 QUICK = {"permutations": 99, "max_pairs": 16}
@@ -276,19 +287,10 @@ def as_verbs(rows):
     ]
 
 
-def in_other_letters(rows):
-    """The same sentences of a word that is written with a capital letter."""
-    return [replace(row, word=WORD.capitalize()) for row in rows]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("change", [as_verbs, in_other_letters])
-def test_sentences_in_which_the_word_is_no_noun_are_studied_and_not_compared(
-    change, with_nouns_that_ship
-):
+def test_sentences_in_which_the_word_is_no_noun_are_studied_and_not_compared(with_nouns_that_ship):
     """Nothing is lost: the same heads move the word; no verdict is better than context."""
-    changed = change(SENTENCES)
-    study = studied(sentences=changed)
+    study = studied(sentences=as_verbs(SENTENCES))
     row = study.words.iloc[0]
     assert row["ranked"] and row["nouns"] == 0 and np.isnan(row["ambiguity_p"])
     assert row["sentences_not_compared"] == len(SENTENCES)

@@ -10,6 +10,7 @@ import torch
 
 from probe.errors import InputError
 from probe.evidence import cost, material, word
+from probe.evidence.controls import TOO_FEW_NOUNS
 from probe.evidence.cost import StudyCost, parse_memory
 from probe.evidence.material import prepare
 from probe.evidence.study import study
@@ -91,15 +92,20 @@ def unmarked(*, paired: bool) -> list[dict[str, str]]:
 
 
 def test_sentences_without_pairs_are_not_called_pairs(model):
-    first, cues = sentences_suffice(plan(model, ["bank"], sentences=unmarked(paired=False)))
+    first, cues, pairs = sentences_suffice(plan(model, ["bank"], sentences=unmarked(paired=False)))
     assert first == (
         "bank, river / money: 12 and 12 sentences without pairs, so 12 pairs are drawn at random; "
         "exploratory; for a firmer answer give 50 sentences per sense."
     )
     assert cues == (
-        "bank: no cue is marked and no pair differs in just a few words, so every "
+        "bank: no cue is marked and there is no pair that differs in just a few words, so every "
         "sentence, or pair of them, counts as a cue word of its own; mark cues with cue_start and "
         "cue_end."
+    )
+    assert pairs == (
+        "bank: 24 sentences differ from one of another sense in a single word, and no pair says "
+        "so; name such sentences in a column pair, or one may be learned from while the other is "
+        "tested."
     )
 
 
@@ -169,8 +175,15 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
             (
                 f"{START}, but the word's position or the text's length tells them apart (p = .03), it "
                 "cannot be compared with nouns of one meaning (12 sentences, and 24 are needed), so "
-                "heads are *confounded* at best; give more pairs of sentences, or nouns that fit with "
-                f"--controls; {ALONE}."
+                f"heads are *confounded* at best; give more pairs of sentences; {ALONE}."
+            ),
+        ),
+        (
+            {"not_compared": f"{TOO_FEW_NOUNS}: 3, and 19 are needed"},
+            (
+                f"{START}, but it cannot be compared with nouns of one meaning ({TOO_FEW_NOUNS}: 3, and "
+                "19 are needed), so heads are *context* at best; give more nouns with --controls; "
+                "without it those that ship are taken."
             ),
         ),
         (

@@ -360,6 +360,12 @@ SENTENCES = [
     ),
     (
         cautions,
+        "sentences with “bank” differ from one of the other sense in a single word, and no pair says so: one may",
+        FRAMES | changed("sentences", pair=None, frame=None, text="the bank"),
+        FRAMES,
+    ),
+    (
+        cautions,
         "No cue is marked in the sentences of “bank”, so the words in which the two sentences of a pair differ are",
         FRAMES | changed("sentences", cue_inferred=True),
         FRAMES,
@@ -696,8 +702,7 @@ SENTENCES = [
     ),
     (
         sure,
-        " What L1H0 does is measured at the end, what the others do after layer 0: between the two "
-        "there is no order.",
+        " What L1H0 does is measured at the end, what the others do after layer 0: between the",
         frames_of(*TWO, depth=1),
         OF_TWO,
     ),
@@ -1146,11 +1151,17 @@ SENTENCES = [
     (
         beside,
         (
-            "Whether this is ambiguity was not asked: nouns that can take its place: 3, and 19 are needed. Name further "
-            "nouns with --controls, or add sentences in which “bank” is a noun in just this form."
+            "Whether this is ambiguity was not asked: nouns that can take its place: 3, and 19 are needed. Name more "
+            "nouns with --controls; without it those that ship are taken."
         ),
         frames_of(**TOO_FEW_NOUNS),
         frames_of(**NOT_NAMED),
+    ),
+    (
+        beside,
+        " and 24 are needed. Add pairs of sentences in which “bank” is a noun in just this form.",
+        frames_of(**TOO_FEW_NOUNS | {"not_compared": "12 paired sentences, and 24 are needed"}),
+        frames_of(**TOO_FEW_NOUNS),
     ),
     (
         beside,

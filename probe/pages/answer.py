@@ -321,8 +321,13 @@ def certainty(finding: WordFindings) -> str:
     if finding.confounders:
         return f"Not clear: the meanings can also be told apart {_by(finding.confounders)}."
     few = "Exploratory, for the sentences are few. " if finding.exploratory else ""
-    groups = [group for group in finding.rank_groups if len(group) > 1]
-    overlaps = "".join(f" {listed(list(group))} are in no order." for group in groups)
+    at_end = {head.name for head in finding.leaders if head.at_end}
+    alike = [
+        [name for name in group if (name in at_end) == late]
+        for group in finding.rank_groups
+        for late in (False, True)
+    ]
+    overlaps = "".join(f" {listed(names)} are in no order." for names in alike if len(names) > 1)
     order = f"{overlaps}{_read_elsewhere(finding)}"
     return f"{few}{_confirmed(finding)}{order}{_behind_the_gate(finding)}"
 

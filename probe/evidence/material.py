@@ -37,8 +37,8 @@ FAR = 4
 # Reasons why a sentence is left out.
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"
 SAME = (
-    "identical to a sentence of another sense up to the word, so a causal model cannot tell them "
-    "apart there"
+    "identical to a sentence of another sense up to the word: its cue comes after it, where a "
+    "causal model cannot have read it yet"
 )
 NOT_THE_WORD = "the marked characters do not contain the word"
 NOTHING_BEFORE = "nothing stands before the word, and this model reads left to right"

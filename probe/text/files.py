@@ -300,9 +300,9 @@ def _read_delimited(place: Path, *, usual: str) -> Iterator[FileRow]:
     try:
         for cells in reader:
             if cells and not columns:
-                columns = cells
+                columns = [_column(name) for name in cells]
                 _require_once(place, columns)
-            elif cells:
+            elif any(cells):  # a spreadsheet ends in rows of empty cells
                 rows += 1
                 if rows == 1:  # a table without any row says so, whatever its columns are
                     _require_columns(place, columns)
@@ -311,6 +311,12 @@ def _read_delimited(place: Path, *, usual: str) -> Iterator[FileRow]:
     except csv.Error as error:
         flaw = f"the quotes or the fields cannot be read ({error}), expected a closed field"
         yield FileRow(where, flaw=flaw)
+
+
+def _column(name: str) -> str:
+    """A known column as it is spelled here; any other as it is."""
+    known = name.strip().lower()
+    return known if known in COLUMNS else name
 
 
 def _delimited_row(where: str, columns: Sequence[str], cells: Sequence[str]) -> FileRow:

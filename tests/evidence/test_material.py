@@ -15,8 +15,8 @@ from probe.text.sentences import LeftOut, Sentence, read_sentences
 
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"
 SAME = (
-    "identical to a sentence of another sense up to the word, so a causal model cannot tell them "
-    "apart there"
+    "identical to a sentence of another sense up to the word: its cue comes after it, where a "
+    "causal model cannot have read it yet"
 )
 EARLY = make_sentences(frames=2, distances=(1, 2))
 

@@ -370,6 +370,18 @@ def test_bytes_that_are_not_utf8_are_placed(tmp_path):
         assert fails(place) == f"Reading {place}, line 1: {found}; {step}"
 
 
+def test_a_spreadsheet_may_spell_columns_with_capitals_and_end_in_empty_rows(tmp_path):
+    place = tmp_path / "mine.csv"
+    place.write_text("Word,SENSE, text ,Note\nbank,river,The river bank.,x\n,,,\n,,,\n")
+    (read,) = read_sentences(place).sentences
+    assert (read.word, read.sense, read.text, read.more) == (
+        "bank",
+        "river",
+        "The river bank.",
+        (("Note", "x"),),
+    )
+
+
 def test_a_word_of_a_script_without_spaces_is_found_in_its_sentence(tmp_path):
     rows = [{"word": "银行", "sense": "money", "text": "他在银行工作。"}]
     (read,) = read_sentences(write(tmp_path / "mine.jsonl", rows)).sentences

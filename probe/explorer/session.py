@@ -482,7 +482,7 @@ def _coordinate(axis: Axis, stream: Tensor) -> float:
     """1/2 - M of a word, the way from the first sense to the second: 0 where sentences of the first
     stand on average, 1 at those of the second. `depth d_model`
     """
-    # Rounding of float32 would show as "more than -1 %" at the end of the axis.
+    # Rounding of float32 would show in the digits of a title at the end of the axis.
     return round(0.5 - float(axis.coordinate(stream[axis.depth])), COORDINATE_DIGITS) + 0.0
 
 

@@ -231,10 +231,15 @@ const addsUp = (c) => {
   const everyone = sum(Array.from({ length: sizes.layers * sizes.heads }, (_, index) => get("adds", Math.floor(index / sizes.heads), index % sizes.heads, state.at)));
   return `By itself this head adds ${signed(whole("logit", c))} to its logit, ${signed(parts[best])} of that from ${piece(best)}. All heads of cross-attention together add ${signed(everyone)} here.`;
 };
+// What the mask takes from the token that looks; the last one has nothing after it.
+const hidden = (c) => {
+  if (tokens[state.at].pos < sizes.tokens - 1) return `Without the mask, ${token()} would give ${percent(get("later", c, state.at))} of its attention to tokens that come after it.`;
+  return `But ${token()} is the last token: nothing comes after it.${tokens.length > 1 ? " To see what the mask hides, click an earlier token above." : ""}`;
+};
 const answer = (c, open) => {
   if (isFirst()) return data.answer;
   const where = `${data.one_text ? "At" : "After"} ${token()}`;
-  return `${where}, L${state.layer}H${state.head} adds a vector of length ${decimal(get("delta_norm", c, state.at))}, ${mostly(c, open)}.`;
+  return `${where}, head ${state.head} of layer ${state.layer} (L${state.layer}H${state.head}) adds a vector of length ${decimal(get("delta_norm", c, state.at))}, ${mostly(c, open)}.`;
 };
 const isFirst = () => ["at", "layer", "head"].every((part) => state[part] === data.first[part]);
 const token = () => quoted(data.one_text && state.at === data.first.at ? data.word : tokens[state.at].piece);
@@ -273,7 +278,7 @@ const drawSlots = (c) => {
   };
   if (has("after")) said.after = length(get("after", layer, at));
   if (has("steep")) said["steep-largest"] = percent(get("steep_largest", c, at));
-  if (has("later")) said.later = percent(get("later", c, at));
+  if (has("later")) said.later = hidden(c);
   if (data.logit_word) said.adds = addsUp(c);
   for (const [name, text] of Object.entries(said)) say(name, text);
   document.title = said.heading;

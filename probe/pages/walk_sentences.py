@@ -195,8 +195,8 @@ def _swapped_alone(findings: WalkFindings) -> str:
     if choice.criterion is not Criterion.SWAP:
         return ""
     return (
-        f"Swapped by itself, {_introduced(choice)} moves “{findings.word}” {percent(choice.size)} of the "
-        "way to its other meaning. "
+        f"Swapped by itself, {_introduced(choice)} moves “{findings.word}” {percent(choice.size)} "
+        "of the way to its other meaning. "
     )
 
 

@@ -202,6 +202,9 @@ const sink = ([first], where = "here") => {
   return is ? ` ${quoted(first.piece)} is a sink: a first token gets attention whatever the text says, and gives little (${where} ${percent(first.weight)} of the attention, ${percent(first.share)} of ΔE).` : "";
 };
 const read = (c, key) => ({ ...source[key], weight: get("pattern", c, state.at, key), share: get("share", c, state.at, key) });
+// Whether the word has the same vector in both sentences at every depth: what a sum of float32 may differ by is no difference.
+const SAME_VECTOR = 1e-5; // of their mean length
+const alike = () => Boolean(data.second_tokens) && arrays.apart.flat.every((value) => value < SAME_VECTOR);
 // Both sentences side by side, at the word that they share.
 const drawContrast = (c) => {
   const { at } = data.first;
@@ -218,11 +221,11 @@ const drawContrast = (c) => {
   const head = `L${state.layer}H${state.head}`;
   const lengths = [get("delta_norm", c, at), get("second_norm", c)].map(length);
   say("contrast-head", head);
-  const swapped = has("swap") ? `Swapped by itself, ${head} moves ${quoted(data.word)} ${percent(get("swap", state.layer, state.head))} of the way to its other meaning. ` : "";
+  const swapped = has("swap") && !alike() ? `Swapped by itself, ${head} moves ${quoted(data.word)} ${percent(get("swap", state.layer, state.head))} of the way to its other meaning. ` : "";
   say("contrast", `${swapped}What it adds there is ${lengths[0]} long in this sentence, ${mostlyFrom(sides.here)}; ${lengths[1]} long in the other, ${mostlyFrom(sides.there)}.${sink(sides.here) || sink(sides.there, "in the other sentence")}`);
   const [apart, named] = [[...arrays.apart.flat], (index) => (index ? entering(index - 1, "L") : "token")];
   const most = Math.max(...apart, 1e-9);
-  const cells = apart.map((value, index) => make("span", { className: `depth ${shade(value < 1e-5 ? 0 : value / most)}`, title: full(value) }, [make("small", { textContent: named(index) }), value < 1e-5 ? "0" : decimal(value)]));
+  const cells = apart.map((value, index) => make("span", { className: `depth ${shade(value < SAME_VECTOR ? 0 : value / most)}`, title: full(value) }, [make("small", { textContent: named(index) }), value < SAME_VECTOR ? "0" : decimal(value)]));
   document.querySelector("[data-depths]").replaceChildren(...cells);
 };
 const addsUp = (c) => {

@@ -92,10 +92,12 @@ def noun_gaps(controls: pd.DataFrame, word: str, *, read_at: int) -> Any:
     colour = by_value(alt.Color, "what:N", kinds, (WITH, MUTED), key)
     ends = pd.concat([rows["distance"], rows["low"], rows["high"]]).dropna()
     domain = [min(0.0, float(ends.min())), float(ends.max())]
-    title = f"distance (1 = {word} at the read-out)"
+    unit = f"(1 = {word} at the read-out)"
+    title = ["distance", unit]  # in two lines, which no picture is too low for
     scale = alt.Scale(domain=domain)
     axis = alt.Axis(tickCount=5)
     if domain[1] > LINEAR_UP_TO:
+        title = ["distance, √ scale", unit]
         scale = alt.Scale(domain=domain, type="sqrt")
         ticks = [tick for tick in TICKS if tick <= domain[1]]
         axis = alt.Axis(values=ticks, labelExpr="datum.value")

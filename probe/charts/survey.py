@@ -158,16 +158,19 @@ def distances_by_depth(depths: pd.DataFrame, *, read_at: int) -> Any:
     key = line_legend(orient="top", symbolOpacity=1, offset=6, columns=1, labelLimit=300)
     colour = by_value(alt.Color, "what:N", DISTANCES, (WITH, MUTED), key)
     domain = [min(0.0, float(rows["distance"].min())), float(rows["distance"].max())]
+    unit = "(1 = words, where read)"
+    title = ["distance", unit]  # in two lines, which the picture is not too low for
     axis = alt.Axis(tickCount=5)
     scale = alt.Scale(domain=domain, nice=False)
     if domain[1] > LINEAR_UP_TO:
+        title = ["distance, √ scale", unit]
         axis = alt.Axis(
             values=[tick for tick in TICKS if tick <= domain[1]], labelExpr="datum.value"
         )
         scale = alt.Scale(domain=domain, type="sqrt", nice=False)
     base = alt.Chart(rows).encode(
         x=by_depth(rows["depth"], padding=alt.Undefined, labelFlush=False),
-        y=alt.Y("distance:Q", title="distance (1 = words, where read)", axis=axis, scale=scale),
+        y=alt.Y("distance:Q", title=title, axis=axis, scale=scale),
         color=colour,
     )
     lines = lines_with_dots(base, 28, tooltip=DISTANCE_TIPS)

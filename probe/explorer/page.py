@@ -68,9 +68,10 @@ def render(
     # Both are about the opening sentences, and the page is about whatever is typed.
     values = walk_page.values(opening) | {"truncation_change": None, "caution": None}
     values |= assets | {"policy": policy, "examples": EXAMPLES, "transport": transport}
-    values |= {"recorded": None, "manifest": None}
+    values |= {"recorded": None, "manifest": None, "swapped_heads": False}
     if recording is not None:
         values["recorded"] = output.as_json(recording)
+        values["swapped_heads"] = bool(recording["swap"])
         values["manifest"] = output.made_by(opening, recording["command"])
     return templates.get_template("explore.html.j2").render(values), policy
 

@@ -102,7 +102,7 @@ def _swaps(sentence: Result, question: Question) -> list[tuple[HeadSwap, ...]]:
     """Every swap of one head, and what is swapped in the question."""
     block = sentence["block"]
     asked = [question.swaps] if question.swaps else []
-    if "swap" not in block["arrays"]:
+    if "swap" not in block["arrays"] and sentence["swapped_by"] == "mean":
         # Without an axis there is no mean to swap a head to.
         return asked
     heads = product(range(block["sizes"]["layers"]), range(block["sizes"]["heads"]))

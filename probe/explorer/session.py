@@ -246,11 +246,7 @@ class Explorer:
             depth = len(self.weights.blocks)
             between = choose.sentence_axis(self.model, word, second, choose.SENTENCE_SENSES, depth)
             if not choose.has_length(between.axis):
-                raise InputError(
-                    f"Looking for an axis of “{word_text}”: it is one and the same vector in both "
-                    "sentences, so there is no way between them and no head can move it; put the "
-                    "words that tell the meaning before it."
-                )
+                raise InputError(_no_way(word, second, self.weights.causal))
             return between
         if second is not None:
             second_stream = residual_stream(self.trace_of(second.tokens.text), second.at)
@@ -258,8 +254,8 @@ class Explorer:
         axis = choose.lexicon_axis(self.model, view, word, second_stream)
         if axis is None:
             raise InputError(
-                f"Looking for an axis of “{word_text}”: the lexicon does not have the word, so "
-                "give a second sentence in which it means something else."
+                f"The lexicon does not have “{word_text}”, so one sentence gives no way to move it "
+                "on: give a second sentence in which it means something else."
             )
         return axis
 
@@ -478,11 +474,23 @@ def _spelled_otherwise(state: SessionState) -> str | None:
     )
 
 
+def _no_way(word: WordInText, second: WordInText, causal: bool) -> str:
+    """Why no head can move a word that is the same vector in both sentences, and what to do."""
+    same = f"“{word.text}” is one and the same vector in both sentences, so no head can move it"
+    ids = list(word.tokens.ids)
+    second_ids = list(second.tokens.ids)
+    if ids == second_ids:
+        return f"{same}: the two sentences are the same. Change the words that tell the meaning."
+    if causal and ids[: word.at + 1] == second_ids[: second.at + 1]:
+        return f"{same}: the words that differ come after it. Put them before it."
+    return f"{same}; put the words that tell the meaning before it."
+
+
 def _coordinate(axis: Axis, stream: Tensor) -> float:
     """1/2 - M of a word, the way from the first sense to the second: 0 where sentences of the first
     stand on average, 1 at those of the second. `depth d_model`
     """
-    # Rounding of float32 would show as "more than -1 %" at the end of the axis.
+    # Rounding of float32 would show in the digits of a title at the end of the axis.
     return round(0.5 - float(axis.coordinate(stream[axis.depth])), COORDINATE_DIGITS) + 0.0
 
 

@@ -136,20 +136,34 @@ def _how_few(findings: Sequence[WordFindings]) -> str:
     sets = [(finding.smallest_set, finding.random_sets) for finding in findings]
     if not all(few and drawn and drawn.best < few.faithfulness for few, drawn in sets):
         return ""
-    sizes = [len(few.names) for few, _ in sets if few]
     kept = [few.faithfulness for few, _ in sets if few]
     best = max(drawn.best for _, drawn in sets if drawn)
-    heads = counted(max(sizes), "head", words=True).lower()
-    if min(sizes) < max(sizes):
-        heads = f"{counted(min(sizes), 'head', words=True).split()[0].lower()} to {heads}"
+    names = [few.names for few, _ in sets if few]
+    drawn_at_random = "the best of as many drawn at random"
+    if max(map(len, names)) == 1:
+        drawn_at_random = "the best head drawn at random"
     shares = f"{100 * min(kept):.0f} to {percent(max(kept))}"
     if percent(min(kept)) == percent(max(kept)):
         shares = percent(max(kept))
-    keep = "keeps" if max(sizes) == 1 else "keep"
     return (
-        f": alone, {heads} {keep} {shares} of the way between the meanings, the best of as many "
-        f"drawn at random {percent(best)}"
+        f": {_who_keeps(names)} {shares} of the way between the meanings when every other head is "
+        f"swapped; {drawn_at_random} {percent(best)}"
     )
+
+
+def _who_keeps(names_by_word: Sequence[Sequence[str]]) -> str:
+    """The heads of the smallest sets, by name where they are a few and the same for every word,
+    else by how many they are."""
+    first = names_by_word[0]
+    if len(first) <= NAMED and all({*names} == {*first} for names in names_by_word):
+        return f"{listed(list(first))} {'alone keeps' if len(first) == 1 else 'together keep'}"
+    fewest, *_, most = sorted(names_by_word, key=len)
+    if len(most) == 1:
+        return "the first head of each word alone keeps"
+    heads = counted(len(most), "head", words=True).lower()
+    if len(fewest) < len(most):
+        heads = f"{_number(fewest)} to {heads}"
+    return f"the first {heads} of each word together keep"
 
 
 def _every_word(findings: Sequence[WordFindings]) -> str:

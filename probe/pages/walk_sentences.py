@@ -64,6 +64,11 @@ def _head(choice: HeadChoice) -> str:
     return f"L{choice.layer}H{choice.head}"
 
 
+def _introduced(choice: HeadChoice) -> str:
+    """The head where a text names it first: its name says nothing to who has never seen one."""
+    return f"head {choice.head} of layer {choice.layer} ({_head(choice)})"
+
+
 def _compared(choice: HeadChoice) -> str:
     """Of which heads it is the first."""
     if choice.one_layer:
@@ -148,7 +153,7 @@ def _head_adds(findings: WalkFindings) -> str:
     """How much the head adds at the position, and from where."""
     length = decimal(findings.write.length)
     source = _mostly_from(findings.write)
-    return f"{_head(findings.choice)} adds a vector of length {length}, {source}."
+    return f"{_introduced(findings.choice)} adds a vector of length {length}, {source}."
 
 
 def _parting(findings: WalkFindings) -> str:
@@ -175,8 +180,10 @@ def _parting(findings: WalkFindings) -> str:
         )
     length = decimal(findings.write.length)
     second_length = decimal(parting.second_write.length)
+    is_named = findings.choice.criterion is Criterion.SWAP
+    adds = _head(findings.choice) if is_named else _introduced(findings.choice)
     return (
-        f"{_swapped_alone(findings)}What {_head(findings.choice)} adds has length {length} here, "
+        f"{_swapped_alone(findings)}What {adds} adds has length {length} here, "
         f"{_mostly_from(findings.write)}, and {second_length} there, "
         f"{_mostly_from(parting.second_write)}. “{word}” {where}."
     )
@@ -188,8 +195,8 @@ def _swapped_alone(findings: WalkFindings) -> str:
     if choice.criterion is not Criterion.SWAP:
         return ""
     return (
-        f"Swapped by itself, {_head(choice)} moves “{findings.word}” {percent(choice.size)} of the "
-        "way to its other meaning. "
+        f"Swapped by itself, {_introduced(choice)} moves “{findings.word}” {percent(choice.size)} "
+        "of the way to its other meaning. "
     )
 
 
@@ -204,7 +211,7 @@ def _logit(findings: WalkFindings) -> str:
         f"the largest part, {decimal(logit.largest.value)}, from “{logit.largest.piece}”"
     )
     return (
-        f"{_head(findings.choice)} by itself adds {decimal(logit.of_head)} to the logit of "
+        f"{_introduced(findings.choice)} by itself adds {decimal(logit.of_head)} to the logit of "
         f"“{logit.word}”{first_token}, {source}; all {logit.n_heads} heads of cross-attention "
         f"together add {decimal(logit.of_all_heads)}. {_whole_logit(logit)}"
     )

@@ -89,6 +89,7 @@ def pictures(finding: WordFindings) -> Section:
             read_at=finding.read_depth,
         ),
         "nouns": nouns_picture(finding),
+        "below_zero": below_zero(finding),
     }
 
 
@@ -150,6 +151,15 @@ def nouns_picture(finding: WordFindings) -> alt.LayerChart | None:
         return None
     chart: alt.LayerChart = charts.noun_gaps(controls, finding.word, read_at=finding.read_depth)
     return chart
+
+
+def below_zero(finding: WordFindings) -> bool:
+    """Whether the picture of nouns of one meaning shows a distance below 0."""
+    controls = finding.rows["controls"]
+    if controls.empty:
+        return False
+    rows = charts.noun_distances(controls, finding.word, read_at=finding.read_depth)
+    return bool((rows[["distance", "low", "high"]] < 0).any(axis=None))
 
 
 def hardest_pair(finding: WordFindings) -> Section:

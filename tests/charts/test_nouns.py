@@ -60,6 +60,10 @@ def test_a_noun_is_measured_in_the_words_gap_in_the_nouns_own_sentences():
     assert at_read_out[0]["distance"].item() == pytest.approx(at_read_out[1]["distance"].item())
 
 
+def titles_of(spec):
+    return [view["encoding"]["y"].get("title") for view in parts(spec) if "y" in view["encoding"]]
+
+
 def test_the_picture_marks_the_read_out_and_says_how_far_the_nouns_go():
     spec = charts.noun_gaps(CONTROLS, "bank", read_at=READ_AT).to_dict()
     assert spec["description"] == (
@@ -68,14 +72,14 @@ def test_the_picture_marks_the_read_out_and_says_how_far_the_nouns_go():
     )
     assert rows_of(spec, "at") in ([{"at": READ_AT}], [{"at": 0.0}])
     assert rows_of(spec, "note") == [{"depth": READ_AT, "note": "read-out"}]
-    titles = {view["encoding"]["y"].get("title") for view in parts(spec) if "y" in view["encoding"]}
-    assert "distance (1 = bank at the read-out)" in titles
+    assert ["distance", "(1 = bank at the read-out)"] in titles_of(spec)
     assert "type" not in scale_of(spec, "y")  # linear: nothing goes beyond twice the read-out
 
 
 def test_an_axis_that_goes_far_beyond_the_read_out_is_of_square_roots():
     spec = charts.noun_gaps(CONTROLS, "bank", read_at=1).to_dict()
     assert scale_of(spec, "y")["type"] == "sqrt"
+    assert ["distance, √ scale", "(1 = bank at the read-out)"] in titles_of(spec)
 
 
 def frames_of_more(spec):

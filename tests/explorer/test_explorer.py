@@ -54,8 +54,13 @@ def test_one_and_the_same_vector_has_no_axis_and_no_map(explorer):
     late = {"text": "The bank by the river", "other": "The bank of the mortgage", "word": "bank"}
     (*_, last) = said(explorer, "along", **late)
     assert last["error"] == (
-        "Looking for an axis of “bank”: it is one and the same vector in both sentences, so there is "
-        "no way between them and no head can move it; put the words that tell the meaning before it."
+        "“bank” is one and the same vector in both sentences, so no head can move it: the words that "
+        "differ come after it. Put them before it."
+    )
+    (*_, last) = said(explorer, "along", **late | {"other": late["text"]})
+    assert last["error"] == (
+        "“bank” is one and the same vector in both sentences, so no head can move it: the two "
+        "sentences are the same. Change the words that tell the meaning."
     )
     found = result(explorer, "sentence", **late)
     assert "swap" not in found["block"]["arrays"] and "cannot change anything" in found["caution"]
@@ -264,9 +269,8 @@ def test_a_word_beyond_the_lexicon_has_next_tokens_and_no_axis(explorer):
     alone = {"text": "He walked to the garden", "other": None}
     (error,) = said(explorer, "along", **alone)[-1:]
     assert error["error"] == (
-        "Looking for an axis of “garden”: the lexicon does not have the "
-        "word, so give a second sentence in which it "
-        "means something else."
+        "The lexicon does not have “garden”, so one sentence gives no way to move it on: give a "
+        "second sentence in which it means something else."
     )
     told = result(explorer, "swap", **alone, swaps=[[0, 0, "off"]])
     assert "coordinates" not in told and len(told["next"]) == 2

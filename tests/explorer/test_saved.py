@@ -24,6 +24,13 @@ def recorded(html):
     return json.loads(text)
 
 
+def saved_page(model, folder, text, other):
+    *_, (_, html) = saved.page_steps(model, Explorer(model).answer, Question("save", text, other))
+    path = folder / "saved.html"
+    path.write_text(html, encoding="utf-8")
+    return path
+
+
 @pytest.fixture(scope="module")
 def page_path(tmp_path_factory, tiny):
     path = tmp_path_factory.mktemp("saved") / "page.html"
@@ -155,6 +162,45 @@ class TestPage:
             assert f"moves {moved} of the way" in outcome.inner_text()
         assert page.locator('[name="swap"][value="off"]').is_disabled()
         assert page.locator("[data-trouble]").is_hidden() and opened.trouble == []
+
+    def test_the_first_sentence_names_the_head_that_moves_furthest(self, open_page, page_path):
+        page = open_page(page_path).page
+        page.wait_for_selector("[data-answer]:visible")
+        sizes = page.locator("[data-map=swap] .cell").evaluate_all(
+            "all => all.map(cell => Number(cell.title.split(': ')[1].replace('−', '-').slice(0, -2)))"
+        )
+        most = max(sizes)
+        layer, head = divmod(sizes.index(most), 4)
+        assert page.locator("[data-answer]").inner_text() == (
+            f"Swapped alone, L{layer}H{head} moves “bank” furthest toward the other sentence's "
+            f"meaning: {most:.0f}\u202f%."
+        )
+        page.get_by_text("Words used here").click()
+        assert "residual stream" in page.locator(".glossary").inner_text()
+
+    def test_where_there_is_no_way_there_is_no_map_and_a_swap_says_so(
+        self, open_page, tiny, tmp_path
+    ):
+        opened = open_page(saved_page(tiny, tmp_path, "The bank by the river", "The bank of gold"))
+        page = opened.page
+        page.wait_for_selector("[data-no-way]:visible")
+        assert "the words that differ come after it" in page.locator("[data-no-way]").inner_text()
+        assert page.locator("#movers").is_hidden() and page.locator("[data-answer]").is_hidden()
+        assert "of the way" not in page.locator("main").inner_text() + page.title()
+        page.locator('[name="swap"][value="other"]').check(force=True)
+        page.wait_for_function(
+            "() => document.querySelector('[data-slot=outcome]').textContent.includes('nothing')"
+        )
+        said = page.locator('[data-slot="outcome"]').inner_text()
+        assert "swapped nothing moves: “bank” is one and the same vector" in said
+        assert opened.trouble == []
+
+    def test_one_sentence_is_called_one(self, open_page, tiny, tmp_path):
+        page = open_page(saved_page(tiny, tmp_path, "The river bank", None)).page
+        page.wait_for_selector("[data-answer]:visible")
+        said = page.locator("header").inner_text()
+        assert "one sentence: swap a head" in said and "it holds this sentence and every" in said
+        assert "two sentences" not in said and page.locator('[name="other"]').is_hidden()
 
     def test_its_terms_are_explained_to_a_finger_and_to_the_keyboard(self, open_page, page_path):
         page = open_page(page_path, **TOUCH).page

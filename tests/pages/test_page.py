@@ -204,6 +204,14 @@ def test_terms_are_explained_to_a_finger_and_to_the_keyboard(open_page, report_p
     check_meanings(open_page(report_page, **TOUCH).page, terms)
 
 
+def test_that_the_result_was_copied_is_said(open_page, report_page):
+    page = open_page(report_page, permissions=["clipboard-write"]).page
+    page.locator("details.result > summary").click()
+    told = page.locator("[data-copied]")
+    page.wait_for_function("() => document.querySelector('[data-copied]').textContent")
+    assert told.inner_text() == "Copied." and told.get_attribute("role") == "status"
+
+
 def test_one_screen_answers_and_all_else_is_folded_but_there(open_page, report_page):
     page = open_page(report_page, viewport={"width": 390, "height": 900}).page
     assert page.evaluate("document.documentElement.scrollHeight") <= LIMITS[390]

@@ -180,6 +180,15 @@ FEWER_OF_MOLE = FEW_OF_BOTH | {
         ]
     )
 }
+# One head is enough: the same one, or another one for mole.
+ONE_OF_BOTH = FEW_OF_BOTH | {
+    "curves": FEW_OF_BOTH["curves"].assign(faithfulness=[0, 0.93, 1, 1] * 2, smallest=1)
+}
+ONE_OF_EACH = ONE_OF_BOTH | {
+    "curves": ONE_OF_BOTH["curves"].assign(
+        added=[None, "L0H2", "L9H9", "L9H8", None, "L1H0", "L9H9", "L9H8"]
+    )
+}
 FORMS = changed(
     "sentences",
     text=[
@@ -569,8 +578,8 @@ SENTENCES = [
     (
         across,
         (
-            f"lead for both words: alone, two heads keep 95{N}% of the way between the meanings, the best of as many drawn "
-            f"at random 30{N}%."
+            f"lead for both words: L0H2 and L9H9 together keep 95{N}% of the way between the meanings when every other "
+            f"head is swapped; the best of as many drawn at random 30{N}%."
         ),
         FEW_OF_BOTH,
         SHARED[2],
@@ -578,8 +587,23 @@ SENTENCES = [
     (
         across,
         (
-            f"alone, one to two heads keep 90 to 95{N}% of the way between the meanings, the best of as many drawn at "
-            f"random 30{N}%."
+            f"lead for both words: L0H2 alone keeps 93{N}% of the way between the meanings when every other head is "
+            f"swapped; the best head drawn at random 20{N}%."
+        ),
+        ONE_OF_BOTH,
+        FEW_OF_BOTH,
+    ),
+    (
+        across,
+        f"lead for both words: the first head of each word alone keeps 93{N}% of the way",
+        ONE_OF_EACH,
+        ONE_OF_BOTH,
+    ),
+    (
+        across,
+        (
+            f"the first one to two heads of each word together keep 90 to 95{N}% of the way between the meanings when "
+            f"every other head is swapped; the best of as many drawn at random 30{N}%."
         ),
         FEWER_OF_MOLE,
         FEW_OF_BOTH,

@@ -121,6 +121,25 @@ def test_the_steps_stand_in_the_order_of_the_computation_and_ask_questions(page)
     }
 
 
+def test_the_division_is_shown_where_it_is_asked_about_and_not_before(page):
+    of_step = {
+        step: page.locator(f"#{step} .formula code").all_inner_texts()
+        for step in ("scores", "scaling")
+    }
+    assert of_step == {"scores": ["attention.matches(q, k)"], "scaling": ["attention.scores(q, k)"]}
+
+
+def test_the_last_token_has_nothing_after_it_and_the_mask_says_so(page, walked):
+    last = len(walked.frames["tokens"]) - 1
+    page.evaluate(f"location.hash = '#L1H2@{last}'")
+    settled(page)
+    said = page.locator("#mask .says").inner_text()
+    assert "nothing comes after it" in said and "click an earlier token" in said
+    page.evaluate(f"location.hash = '#L1H2@{last - 1}'")
+    settled(page)
+    assert "to tokens that come after it" in page.locator("#mask .says").inner_text()
+
+
 def test_every_picture_is_drawn_and_has_a_text(page, walked):
     n = len(walked.frames["tokens"])
     boxes = page.locator(".chart.drawn")
@@ -259,14 +278,17 @@ def test_the_map_has_numbers_on_both_sides_and_a_scale(page):
     assert len(steps) == 5 and steps[0].startswith("0")
 
 
-def test_a_map_on_which_nothing_has_a_value_has_no_scale_and_no_colour(model, open_page, tmp_path):
+def test_where_the_word_is_one_vector_in_both_sentences_there_is_no_map_of_swaps(
+    model, open_page, tmp_path
+):
     walked = probe.walk(
         model, "The bank by the river", word="bank", against="The bank by the money"
     )
     page = open_page(probe.write(walked, tmp_path)).page
-    swapped = page.locator('[data-map="swap"]')
-    assert swapped.locator(".map-scale").inner_text() == "No scale: every head's value is 0\u202f%."
-    assert swapped.locator(".cell:not(.t0)").count() == 0
+    assert page.locator('[data-map="swap"]').count() == 0
+    said = page.locator("#contrast .says").inner_text()
+    assert said.startswith("Nothing: “bank” is one and the same vector in both sentences")
+    assert "of the way" not in page.locator("#contrast").inner_text()
     assert page.locator("[data-depths] .depth:not(.t0)").count() == 0
 
 

@@ -355,9 +355,9 @@ def test_a_word_that_stands_twice_is_said_to_be_the_first(model):
         probe.walk(model, text, word="bank")
         for text in ("The bank near the river bank", "The river bank")
     )
-    assert answer(twice.findings).startswith("At “bank” (the first of 2), L") and answer(
+    assert answer(twice.findings).startswith("At “bank” (the first of 2), head ") and answer(
         once.findings
-    ).startswith("At “bank”, L")
+    ).startswith("At “bank”, head ")
 
 
 def test_the_words_of_a_depth_are_shown_as_what_can_be_seen(model, monkeypatch):

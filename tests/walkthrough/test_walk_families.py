@@ -455,7 +455,8 @@ class TestPage:
         assert len(weights) == (3 if CAUSAL[kind] else n)
         whole = traced.delta_e(0, 1, 2).norm().item()
         assert (
-            f", L0H1 adds a vector of length {whole:.2f}, " in page.locator("h1 + p").inner_text()
+            f", head 1 of layer 0 (L0H1) adds a vector of length {whole:.2f}, "
+            in page.locator("h1 + p").inner_text()
         )
         assert page.locator("h1").inner_text() != "What happens to “river”?"
         assert page.url.endswith("#L0H1@2") and opened.trouble == [] and len(opened.requests) == 1

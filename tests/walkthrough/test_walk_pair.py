@@ -213,7 +213,7 @@ def test_the_command_shows_where_rive_comes_from(run, tmp_path):
     assert values["logit"].idxmax() == "4·bank"
     page = (tmp_path / "walk.html").read_text(encoding="utf-8")
     assert (
-        "After “la”, L" in page
+        "After “la”, head " in page
         and "from “bank”; all 8 heads of cross-attention together add" in page
     )
     assert pd.read_csv(tmp_path / "lens.csv").query("rank == 1")["token"].iloc[-1].strip() == "rive"

@@ -232,7 +232,7 @@ def test_the_depth_at_which_the_sentences_part_is_told(model):
         "“bank” is one and the same vector in both sentences up to where it enters layer 0, and "
         "differs where it enters layer 1."
     )
-    assert told.startswith("Swapped by itself, L") and told.endswith(same)
+    assert told.startswith("Swapped by itself, head ") and told.endswith(same)
     assert " of the way to its other meaning. What L" in told
     assert " long here, " not in told and " here, " in told and " there, " in told
     walked = probe.walk(
@@ -308,7 +308,7 @@ def test_a_head_that_was_asked_for_is_followed_in_both_and_a_word_that_stands_in
 ):
     found = probe.walk(model, RIVER, against=MONEY, head=(0, 2))
     assert (found.layer, found.head, because(found.findings)) == (0, 2, "L0H2 was asked for.")
-    assert answer(found.findings).startswith("What L0H2 adds has length ")
+    assert answer(found.findings).startswith("What head 2 of layer 0 (L0H2) adds has length ")
     assert (
         probe.walk(model, "The mole left the bank to the mole", against="A bank in town").word
         == "bank"

@@ -90,6 +90,7 @@ const typed = async ({ follow = chosen, at = null } = {}) => {
 };
 const moving = async () => {
   along = null;
+  write("[data-no-way]", null);
   try {
     along = await answered("along");
     if (!along) return;
@@ -97,7 +98,7 @@ const moving = async () => {
   } catch (error) {
     doing();
     for (const name of ["direct", "direct_source"]) delete arrays[name];
-    say("axis", error.message);
+    write("[data-no-way]", error.message);
   }
   drawMoving();
   await swapped();
@@ -130,6 +131,8 @@ const drawMoving = () => {
   page.shown();
   drawSources();
   for (const { box, name } of maps) box.hidden = !has(name);
+  for (const part of document.querySelectorAll("[data-way]")) part.hidden = !along;
+  drawAnswer();
   if (!along) return drawOutcome();
   const [a, b] = along.senses;
   say("sense-b", b);
@@ -138,6 +141,19 @@ const drawMoving = () => {
   const rows = along.leading.map(({ name, source, moved }) => row([name, source === null ? "" : quoted(source), number(moved, percent(moved))]));
   fill("leading", rows);
   drawOutcome();
+};
+// The head whose swap by itself moves the word furthest, where any does.
+const drawAnswer = () => {
+  const values = along && has("swap") ? [...arrays.swap.flat] : [0];
+  const [best, most] = [largest(values), Math.max(...values)];
+  put("[data-answer]", most <= 0);
+  if (most <= 0) return;
+  const between = data.second_tokens && !ofLexicon();
+  say("furthest", `L${Math.floor(best / sizes.heads)}H${best % sizes.heads}`);
+  say("furthest-for", data.second_tokens ? "" : " for its mean");
+  say("furthest-to", between ? "the other sentence's meaning" : quoted(along.senses[1]));
+  say("furthest-size", percent(most));
+  say("furthest-of", between ? "" : ` of the way from ${quoted(along.senses[0])}`);
 };
 const ofLexicon = () => along.n_sentences > 2;
 // Where the word stands, in a sentence: two sentences are the ends of their own axis, so only a swap tells anything.
@@ -153,7 +169,9 @@ const drawOutcome = () => {
   document.querySelector("[data-axis]").replaceChildren(...(along ? [line(coordinates)] : []));
   const heads = swaps.map(([layer, head]) => `L${layer}H${head}`).join(", ");
   const sentences = [];
-  if (along) sentences.push(standing(coordinates, heads));
+  if (swaps.length && alike() && swaps.every(([, , kind]) => kind === "other")) {
+    sentences.push(`With ${heads} swapped nothing moves: “${data.word}” is one and the same vector in both sentences.`);
+  } else if (along) sentences.push(standing(coordinates, heads));
   if (next) {
     const best = next.map((side) => side.reduce((one, other) => (other.probability > one.probability ? other : one)));
     const [own, swapped] = best.map((one) => [quoted(one.piece), percent(one.probability)].join(", "));

@@ -36,8 +36,11 @@ const messagesOfWidget = async function* (question) {
   }
 };
 const recorded = JSON.parse(document.getElementById("recorded")?.textContent ?? "null");
-// The first sentence's block is the page's own, with the swaps on the axis that was asked for.
-if (recorded) recorded.sentence[0].block = { ...data, arrays: { ...data.arrays, ...(recorded.effects && { swap: recorded.effects }) } };
+// The first sentence's block is the page's own, with the swaps on the axis that was asked for, or none where there is no way.
+if (recorded) {
+  const { swap, ...others } = data.arrays;
+  recorded.sentence[0].block = { ...data, arrays: recorded.effects ? { ...others, swap: recorded.effects } : others };
+}
 const replayed = async function* ({ what, follow, swaps }) {
   if (what === "sentence") {
     const carries = ({ block }) => !follow || block.heads.some(([layer, head]) => layer === follow[0] && head === follow[1]);

@@ -86,12 +86,20 @@ const draw = (script) => {
     },
   );
 };
-// What is opened to be copied is selected, and where the browser allows it copied at once.
+// What is opened to be copied is selected, and where the browser allows it copied at once; for a moment it says so.
+const COPIED = 4000; // milliseconds
 for (const details of document.querySelectorAll("details.result"))
   details.addEventListener("toggle", () => {
     const text = details.querySelector("textarea");
     text.select();
-    if (details.open) navigator.clipboard?.writeText(text.value).catch(() => {}); // selected all the same
+    if (!details.open) return;
+    const told = details.querySelector("[data-copied]");
+    const tell = (words) => {
+      told.textContent = words;
+      setTimeout(() => (told.textContent = ""), COPIED);
+    };
+    const copied = navigator.clipboard?.writeText(text.value) ?? Promise.reject();
+    copied.then(() => tell("Copied."), () => tell("Selected, not copied: press Ctrl+C, on a Mac ⌘C."));
   });
 // What is in sight is drawn first; what is folded when it is opened, or while the page is idle, so that it can be printed.
 const scripts = [...document.querySelectorAll("script[data-for]")];

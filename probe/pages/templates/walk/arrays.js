@@ -16,7 +16,7 @@ const get = (name, ...index) => {
 // Numbers: rounded for reading, all digits on hover.
 const full = (value) => String(Number(value.toPrecision(9))).replace("-", "−");
 const decimal = (value, digits = 2) => (Math.round(value * 10 ** digits) / 10 ** digits + 0).toFixed(digits).replace("-", "−");
-const percent = (value) => `${value && Math.abs(value) < 0.005 ? (value > 0 ? "< 1" : "> −1") : decimal(100 * value, 0)}\u202f%`;
+const percent = (value) => `${decimal(100 * value, 0)}\u202f%`;
 const length = (value) => decimal(value, value < 100 ? 2 : 0);
 const small = (value) => {
   if (!value) return "0";

@@ -202,6 +202,9 @@ const sink = ([first], where = "here") => {
   return is ? ` ${quoted(first.piece)} is a sink: a first token gets attention whatever the text says, and gives little (${where} ${percent(first.weight)} of the attention, ${percent(first.share)} of ΔE).` : "";
 };
 const read = (c, key) => ({ ...source[key], weight: get("pattern", c, state.at, key), share: get("share", c, state.at, key) });
+// Whether the word has the same vector in both sentences at every depth: what a sum of float32 may differ by is no difference.
+const SAME_VECTOR = 1e-5; // of their mean length
+const alike = () => Boolean(data.second_tokens) && arrays.apart.flat.every((value) => value < SAME_VECTOR);
 // Both sentences side by side, at the word that they share.
 const drawContrast = (c) => {
   const { at } = data.first;
@@ -218,11 +221,12 @@ const drawContrast = (c) => {
   const head = `L${state.layer}H${state.head}`;
   const lengths = [get("delta_norm", c, at), get("second_norm", c)].map(length);
   say("contrast-head", head);
-  const swapped = has("swap") ? `Swapped by itself, ${head} moves ${quoted(data.word)} ${percent(get("swap", state.layer, state.head))} of the way to its other meaning. ` : "";
-  say("contrast", `${swapped}What it adds there is ${lengths[0]} long in this sentence, ${mostlyFrom(sides.here)}; ${lengths[1]} long in the other, ${mostlyFrom(sides.there)}.${sink(sides.here) || sink(sides.there, "in the other sentence")}`);
+  const moves = has("swap") ? `Swapped by itself, ${head} moves ${quoted(data.word)} ${percent(get("swap", state.layer, state.head))} of the way to its other meaning. ` : "";
+  const first = alike() ? `Nothing: ${quoted(data.word)} is one and the same vector in both sentences, at every depth. ` : moves;
+  say("contrast", `${first}What ${head} adds there is ${lengths[0]} long in this sentence, ${mostlyFrom(sides.here)}; ${lengths[1]} long in the other, ${mostlyFrom(sides.there)}.${sink(sides.here) || sink(sides.there, "in the other sentence")}`);
   const [apart, named] = [[...arrays.apart.flat], (index) => (index ? entering(index - 1, "L") : "token")];
   const most = Math.max(...apart, 1e-9);
-  const cells = apart.map((value, index) => make("span", { className: `depth ${shade(value < 1e-5 ? 0 : value / most)}`, title: full(value) }, [make("small", { textContent: named(index) }), value < 1e-5 ? "0" : decimal(value)]));
+  const cells = apart.map((value, index) => make("span", { className: `depth ${shade(value < SAME_VECTOR ? 0 : value / most)}`, title: full(value) }, [make("small", { textContent: named(index) }), value < SAME_VECTOR ? "0" : decimal(value)]));
   document.querySelector("[data-depths]").replaceChildren(...cells);
 };
 const addsUp = (c) => {
@@ -231,10 +235,15 @@ const addsUp = (c) => {
   const everyone = sum(Array.from({ length: sizes.layers * sizes.heads }, (_, index) => get("adds", Math.floor(index / sizes.heads), index % sizes.heads, state.at)));
   return `By itself this head adds ${signed(whole("logit", c))} to its logit, ${signed(parts[best])} of that from ${piece(best)}. All heads of cross-attention together add ${signed(everyone)} here.`;
 };
+// What the mask takes from the token that looks; the last one has nothing after it.
+const hidden = (c) => {
+  if (tokens[state.at].pos < sizes.tokens - 1) return `Without the mask, ${token()} would give ${percent(get("later", c, state.at))} of its attention to tokens that come after it.`;
+  return `But ${token()} is the last token: nothing comes after it.${tokens.length > 1 ? " To see what the mask hides, click an earlier token above." : ""}`;
+};
 const answer = (c, open) => {
   if (isFirst()) return data.answer;
   const where = `${data.one_text ? "At" : "After"} ${token()}`;
-  return `${where}, L${state.layer}H${state.head} adds a vector of length ${decimal(get("delta_norm", c, state.at))}, ${mostly(c, open)}.`;
+  return `${where}, head ${state.head} of layer ${state.layer} (L${state.layer}H${state.head}) adds a vector of length ${decimal(get("delta_norm", c, state.at))}, ${mostly(c, open)}.`;
 };
 const isFirst = () => ["at", "layer", "head"].every((part) => state[part] === data.first[part]);
 const token = () => quoted(data.one_text && state.at === data.first.at ? data.word : tokens[state.at].piece);
@@ -273,7 +282,7 @@ const drawSlots = (c) => {
   };
   if (has("after")) said.after = length(get("after", layer, at));
   if (has("steep")) said["steep-largest"] = percent(get("steep_largest", c, at));
-  if (has("later")) said.later = percent(get("later", c, at));
+  if (has("later")) said.later = hidden(c);
   if (data.logit_word) said.adds = addsUp(c);
   for (const [name, text] of Object.entries(said)) say(name, text);
   document.title = said.heading;

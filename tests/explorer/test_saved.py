@@ -166,7 +166,7 @@ class TestPage:
     def test_the_first_sentence_names_the_head_that_moves_furthest(self, open_page, page_path):
         page = open_page(page_path).page
         page.wait_for_selector("[data-answer]:visible")
-        sizes = page.locator("[data-map=swap] .cell").evaluate_all(
+        sizes = page.locator("[data-map=swap] label.cell").evaluate_all(
             "all => all.map(cell => Number(cell.title.split(': ')[1].replace('−', '-').slice(0, -2)))"
         )
         most = max(sizes)

@@ -140,6 +140,11 @@ def test_the_last_token_has_nothing_after_it_and_the_mask_says_so(page, walked):
     assert "to tokens that come after it" in page.locator("#mask .says").inner_text()
 
 
+def test_what_rounds_to_no_per_cent_is_written_as_none(page):
+    shown = page.evaluate("[-0.004, 0, 0.004, -0.006].map(percent)")
+    assert shown == [f"{text}\u202f%" for text in ("0", "0", "0", "−1")]
+
+
 def test_every_picture_is_drawn_and_has_a_text(page, walked):
     n = len(walked.frames["tokens"])
     boxes = page.locator(".chart.drawn")

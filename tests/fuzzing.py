@@ -288,7 +288,13 @@ def read_folder(folder: Path, files: dict[str, bytes]) -> str:
 @cache
 def small_model() -> Any:
     """Tokenizer and sizes of a model, which is all that tokens need, without the rest of it."""
-    config = SimpleNamespace(prepend_bos=True, n_ctx=48, special_tokens=False, architecture="gpt2")
+    config = SimpleNamespace(
+        prepend_bos=True,
+        n_ctx=48,
+        special_tokens=False,
+        split_special_tokens=True,
+        architecture="gpt2",
+    )
     fields = dict.fromkeys(("bridge", "weights", "origin", "device", "dtype"))
     return Model(name="small", tokenizer=make_tokenizer(), config=config, **fields)
 

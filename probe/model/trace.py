@@ -25,6 +25,7 @@ from probe.model.tokens import (
     position,
     target_tokens,
     tokenize,
+    whole_number,
 )
 from probe.model.weights import Weights
 
@@ -135,8 +136,8 @@ def target_states(
     together.
 
     Only tokens up to the target are run in a causal model, where no later token can change what is
-    read there; whole texts in one that reads both ways. Raises UnsupportedModel for an
-    encoder-decoder.
+    read there; whole texts in one that reads both ways. Raises InputError for what is not tokenised
+    and positions that are not there, UnsupportedModel for an encoder-decoder.
 
     Example:
         >>> model = probe.load("tiny-senses")
@@ -148,6 +149,7 @@ def target_states(
     """
     model = load(model)
     weights = read_weights(model)
+    _require_targets(sentences, targets)
     texts = list(zip(sentences, targets, strict=True))
     rows = [tokens.ids[: pos + 1] if weights.causal else tokens.ids for tokens, pos in texts]
     width = max(map(len, rows))
@@ -167,6 +169,24 @@ def target_states(
     order = in_order(batches)
     joined = {name: torch.cat(parts)[order] for name, parts in states.items()}
     return with_embeddings(weights, joined, [tokens.ids[pos] for tokens, pos in texts], targets)
+
+
+def _require_targets(sentences: Sequence[Tokens], targets: Sequence[int]) -> None:
+    """Raises InputError for no sentences, for what is not tokenised, and where there is not one
+    position of each."""
+    tokenised = [tokens for tokens in sentences if isinstance(tokens, Tokens)]
+    if not tokenised or len(tokenised) != len(sentences) or len(targets) != len(sentences):
+        raise InputError(
+            f"Reading words: got {len(tokenised)} tokenised texts of {len(sentences)} and "
+            f"{len(targets)} positions, expected one position for each of at least one text; give "
+            "[probe.tokenize(model, text), ...] and the position of the word in each."
+        )
+    for number, (tokens, at) in enumerate(zip(sentences, targets, strict=True)):
+        if whole_number(at) is None or not 0 <= at < len(tokens):
+            raise InputError(
+                f"Reading a word in text {number}: got position {at!r} of {len(tokens)} tokens; "
+                f"give one from 0 to {len(tokens) - 1}, as tokens.positions_of(word)[-1]."
+            )
 
 
 def at_position(tensors: Mapping[str, Tensor], at: int) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ noising).
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch import Tensor
 from probe.errors import InputError
 from probe.model import forward, fused
 from probe.model.fused import KeysValues, PositionTables
-from probe.model.tokens import TargetText, batch_by_length, in_order, whole_number
+from probe.model.tokens import TargetText, Tokens, batch_by_length, in_order, whole_number
 from probe.model.weights import Block, Weights
 from probe.patching import hooked
 
@@ -29,7 +29,7 @@ BATCH_NUMBERS = 2**22
 # Sets of heads run at once where a variant is a whole text.
 SETS_AT_ONCE = 256
 
-Rows = Sequence[TargetText | Sequence[int]]
+Rows = Sequence[TargetText | Tokens | Sequence[int]]
 Texts = Sequence[TargetText]
 Donor = Callable[[int, Tensor], Tensor]
 # Runs a batch of texts, given with their row numbers.
@@ -90,7 +90,8 @@ def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
         >>> probe.swap_heads(weights, rows, donor_z, direction).shape  # row layer head direction
         torch.Size([2, 4, 4, 1])
     """
-    require_depth(weights, donor_z.shape[1], "Swapping heads")
+    rows = target_texts(weights, rows)
+    _require_donors(weights, rows, donor_z)
     head_sets = _all_but_one(weights, donor_z.shape[1])
     return swap_sets(weights, rows, donor_z, head_sets, directions).unflatten(1, donor_z.shape[1:3])
 
@@ -112,6 +113,7 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
         torch.Size([1, 2, 4, 4, 1])
     """
     require_depth(weights, depth, "Swapping pairs")
+    directions = _directions(weights, directions, a)
     others = target_texts(weights, b)
     _require_equal_lengths(target_texts(weights, a), others)
     tree, variant_of = _tree(weights, _all_but_one(weights, depth))
@@ -155,9 +157,12 @@ def swap_sets(
         >>> moved.shape  # row set direction
         torch.Size([2, 1, 1])
     """
+    rows = target_texts(weights, rows)
+    _require_donors(weights, rows, donor_z)
+    _require_sets(head_sets, donor_z)
+    directions = _directions(weights, directions, rows)
     if weights.hooked is not None:
-        texts = target_texts(weights, rows)
-        return hooked.swap_sets(weights.hooked, texts, donor_z, head_sets, directions)
+        return hooked.swap_sets(weights.hooked, rows, donor_z, head_sets, directions)
     if not weights.causal and len(head_sets) > SETS_AT_ONCE:
         parts = [
             swap_sets(weights, rows, donor_z, some, directions)
@@ -201,20 +206,127 @@ def rerouted(weights: Weights, rows: Rows, donor_z: Tensor) -> Tensor:
     return _in_batches(rows, weights, len(tree[-1].parent), compare)
 
 
+# --- what is given --------------------------------------------------------------------------------
+
+
 def target_texts(weights: Weights, rows: Rows) -> list[TargetText]:
-    """Each text and where it is read: ids alone at the last token; a causal model runs nothing
-    behind the word."""
+    """Each text and where it is read: ids alone, and tokens, at the last one; a causal model runs
+    nothing behind the word.
+
+    Raises InputError for no texts, for what is neither, for ids that the model has no token for,
+    positions that a text does not have, and texts beyond the context window.
+    """
+    _require_weights(weights, "Swapping heads")
+    given: Any = rows
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence) or not given:
+        raise InputError(
+            f"Swapping heads: got texts {given!r}, expected at least one; give a list of the ids "
+            "of each, as in [probe.tokenize(model, text).ids]."
+        )
     texts = []
-    for row in rows:
-        text = row if isinstance(row, TargetText) else TargetText(tuple(row), len(row) - 1)
+    for number, row in enumerate(given):
+        text = row if isinstance(row, TargetText) else _read_at_its_end(row, number)
+        _require_tokens(weights, text, number)
         if weights.causal:
             text = TargetText(text.ids[: text.at + 1], text.at)
         texts.append(text)
     return texts
 
 
+def _require_weights(weights: object, doing: str) -> None:
+    if not isinstance(weights, Weights):
+        raise InputError(
+            f"{doing}: got {weights!r}, expected weights; give probe.read_weights(model)."
+        )
+
+
+def _read_at_its_end(row: Any, number: int) -> TargetText:
+    ids = row.ids if isinstance(row, Tokens) else row
+    if isinstance(ids, str | bytes) or not isinstance(ids, Sequence) or not len(ids):
+        raise InputError(
+            f"Swapping heads in text {number}: got {ids!r}, expected the ids of its tokens; give "
+            "probe.tokenize(model, text).ids."
+        )
+    return TargetText(tuple(ids), len(ids) - 1)
+
+
+def _require_tokens(weights: Weights, text: TargetText, number: int) -> None:
+    """Raises InputError for ids, a position and a length that the model does not have."""
+    config = weights.config
+    for token in text.ids:
+        if whole_number(token) is None or not 0 <= token < config.d_vocab:
+            raise InputError(
+                f"Swapping heads in text {number}: got the id {token!r}, expected 0 to "
+                f"{config.d_vocab - 1}; give the ids of probe.tokenize."
+            )
+    if not 0 <= text.at < len(text.ids):
+        raise InputError(
+            f"Swapping heads in text {number}: got position {text.at} of {len(text.ids)} tokens; "
+            f"give one from 0 to {len(text.ids) - 1}."
+        )
+    if len(text.ids) > config.n_ctx:
+        raise InputError(
+            f"Swapping heads in text {number}: got {len(text.ids)} tokens, expected at most "
+            f"{config.n_ctx}, the context window; shorten the text."
+        )
+
+
+def _require_donors(weights: Weights, rows: Texts, donor_z: Tensor) -> None:
+    """Raises InputError for z of other shapes than the model's, of another number of texts, and for
+    numbers that are none."""
+    shape = tuple(donor_z.shape) if isinstance(donor_z, Tensor) else ()
+    if len(shape) == 4:
+        require_depth(weights, shape[1], "Swapping heads")
+    wanted = (len(rows), *shape[1:2], *weights.shape[1:2], weights.config.d_head)
+    if shape != wanted:
+        raise InputError(
+            f"Swapping heads: got donors of shape {list(shape)}, expected row layer head d_head, "
+            f"here {list(wanted)}; give target_states(...).z of as many texts of this model."
+        )
+    if weights.device.type == "meta":  # which holds no numbers
+        return
+    of_heads = donor_z[:, weights.has_heads[: shape[1]].to(donor_z.device)]
+    if not torch.isfinite(of_heads).all():
+        raise InputError(
+            "Swapping heads: the donors hold numbers that are none (NaN or infinite); give z of a "
+            "run."
+        )
+
+
+def _directions(weights: Weights, directions: Any, rows: Rows) -> Tensor:
+    """Directions as a tensor. Raises InputError for other shapes than `direction d_model`, `row
+    stage d_model` and `row stage direction d_model`."""
+    try:
+        given = torch.as_tensor(directions)
+    except (TypeError, ValueError, RuntimeError):
+        given = torch.empty(0)
+    fits = given.ndim in (2, 3, 4) and given.shape[-1] == weights.config.d_model
+    if not fits or (given.ndim > 2 and len(given) != len(rows)):
+        raise InputError(
+            f"Swapping heads of {len(rows)} texts: got directions of shape {list(given.shape)}, "
+            f"expected direction d_model ({weights.config.d_model} numbers each), or row stage "
+            "d_model; give one direction as direction[None]."
+        )
+    return given
+
+
+def _require_sets(head_sets: Tensor, donor_z: Tensor) -> None:
+    """Raises InputError for sets of heads that are no masks of the donors' layers and heads."""
+    is_mask = isinstance(head_sets, Tensor) and head_sets.dtype == torch.bool
+    shape = tuple(head_sets.shape) if is_mask else None
+    wanted = tuple(donor_z.shape[1:3])
+    if shape is None or len(shape) != 3 or shape[1:] != wanted or not shape[0]:
+        got = f"a mask of shape {list(shape)}" if shape is not None else repr(head_sets)[:60]
+        raise InputError(
+            f"Swapping sets of heads: got {got}, expected set layer head of True and False, here "
+            f"[sets, {wanted[0]}, {wanted[1]}]; give torch.zeros(1, {wanted[0]}, {wanted[1]}, "
+            "dtype=torch.bool), say."
+        )
+
+
 def require_depth(weights: Weights, depth: int, doing: str) -> None:
     """Raises InputError for a depth that is not behind one of the model's blocks."""
+    _require_weights(weights, doing)
     layers = len(weights.blocks)
     if whole_number(depth) is None or not 1 <= depth <= layers:
         raise InputError(

@@ -1,0 +1,115 @@
+"""What is given to swaps of heads and to the reading of words: taken, or refused in a sentence."""
+
+import numpy as np
+import pytest
+import torch
+from families import family_model
+
+import probe
+from probe.errors import InputError
+
+A, B = "The muddy bank", "The rotten bank"
+SIZES = "here [2, 2, 4, 7]"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return family_model("gpt2", torch.float32)
+
+
+@pytest.fixture(scope="module")
+def weights(model):
+    return probe.read_weights(model)
+
+
+@pytest.fixture(scope="module")
+def texts(model):
+    return [probe.tokenize(model, text) for text in (A, B)]
+
+
+@pytest.fixture(scope="module")
+def states(model, texts):
+    return probe.target_states(model, texts, [len(tokens) - 1 for tokens in texts])
+
+
+@pytest.fixture(scope="module")
+def direction(states):
+    return (states.resid[0, -1] - states.resid[1, -1])[None]
+
+
+def test_tokens_and_arrays_are_taken_as_ids_and_tensors_are(weights, texts, states, direction):
+    ids = [tokens.ids for tokens in texts]
+    expected = probe.swap_heads(weights, ids, states.z.flip(0), direction)
+    given = probe.swap_heads(weights, texts, states.z.flip(0), direction.numpy())
+    assert torch.equal(given, expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"weights": "tiny-senses"}, "got 'tiny-senses', expected weights; give probe.read_weights("),
+        ({"rows": []}, "got texts [], expected at least one; give a list of the ids of each"),
+        ({"rows": A}, f"got texts {A!r}, expected at least one; give a list of the ids of each"),
+        ({"rows": [A, B]}, f"in text 0: got {A!r}, expected the ids of its tokens; give probe."),
+        ({"rows": [(1, 2), ()]}, "in text 1: got (), expected the ids of its tokens; give probe."),
+        ({"rows": [(1, -2), (1, 3)]}, "in text 0: got the id -2, expected 0 to 399; give the ids of"),
+        ({"rows": [(1, 400), (1, 3)]}, "in text 0: got the id 400, expected 0 to 399; give the ids"),
+        ({"rows": [(1, 2), (3,) * 41]}, "in text 1: got 41 tokens, expected at most 40, the context"),
+        ({"directions": torch.ones(28)}, "got directions of shape [28], expected direction d_model"),
+        ({"directions": torch.ones(1, 7)}, "got directions of shape [1, 7], expected direction d_"),
+        ({"directions": "up"}, "got directions of shape [0], expected direction d_model (28 numb"),
+        ({"directions": torch.ones(3, 2, 28)}, "of 2 texts: got directions of shape [3, 2, 28], e"),
+        ({"donor_z": torch.ones(1, 2, 4, 7)}, "got donors of shape [1, 2, 4, 7], expected row la"),
+        ({"donor_z": torch.ones(2, 2, 4, 8)}, f"expected row layer head d_head, {SIZES}; give tar"),
+        ({"donor_z": torch.ones(2, 3, 4, 7)}, "up to depth 3: the model has 2 blocks; give a depth"),
+        ({"donor_z": None}, "got donors of shape [], expected row layer head d_head, here [2, 4, 7]"),
+        ({"donor_z": torch.full((2, 2, 4, 7), np.nan)}, "the donors hold numbers that are none (NaN"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_swapped_is_one_sentence(weights, texts, states, direction, change, said):
+    given = {"weights": weights, "rows": texts, "donor_z": states.z, "directions": direction}
+    with pytest.raises(InputError) as error:
+        probe.swap_heads(*(given | change).values())
+    assert str(error.value).startswith("Swapping heads") and said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("sets", "got"),
+    [
+        (torch.ones(1, 2, 4), "tensor([[[1., 1., 1., 1.],"),
+        (torch.ones(2, 4, dtype=torch.bool), "a mask of shape [2, 4]"),
+        (torch.ones(1, 3, 4, dtype=torch.bool), "a mask of shape [1, 3, 4]"),
+        (None, "None"),
+    ],
+)
+def test_sets_that_are_no_masks_are_one_sentence(weights, texts, states, direction, sets, got):
+    with pytest.raises(InputError) as error:
+        probe.swap_sets(weights, texts, states.z, sets, direction)
+    assert str(error.value).startswith(f"Swapping sets of heads: got {got}")
+    assert str(error.value).endswith("give torch.zeros(1, 2, 4, dtype=torch.bool), say.")
+
+
+def test_pairs_are_held_to_the_same(model, weights, texts, direction):
+    with pytest.raises(InputError, match="^Swapping pairs: got <Model .*give probe.read_weights"):
+        probe.swap_pairs(model, texts, texts, direction, depth=2)
+    with pytest.raises(InputError, match="in text 0: got the id -2, expected 0 to 399"):
+        probe.swap_pairs(weights, [(1, -2)], [(1, 3)], direction, depth=2)
+    with pytest.raises(InputError, match=r"got directions of shape \[28\], expected direction"):
+        probe.swap_pairs(weights, texts, texts, direction[0], depth=2)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "targets", "said"),
+    [
+        (2, [2], "got 2 tokenised texts of 2 and 1 positions, expected one position for each of"),
+        ([A, B], [1, 1], "got 0 tokenised texts of 2 and 2 positions, expected one position for"),
+        ([], [], "got 0 tokenised texts of 0 and 0 positions, expected one position for each of"),
+        (2, [99, 2], "in text 0: got position 99 of "),
+        (2, [1, -1], "in text 1: got position -1 of "),
+        (2, [1, 1.5], "in text 1: got position 1.5 of "),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(model, texts, sentences, targets, said):
+    with pytest.raises(InputError) as error:
+        probe.target_states(model, texts if sentences == 2 else sentences, targets)
+    assert str(error.value).startswith("Reading ") and said in str(error.value)

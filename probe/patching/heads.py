@@ -283,8 +283,6 @@ def _require_donors(weights: Weights, rows: Texts, donor_z: Tensor) -> None:
             f"Swapping heads: got donors of shape {list(shape)}, expected row layer head d_head, "
             f"here {list(wanted)}; give target_states(...).z of as many texts of this model."
         )
-    if weights.device.type == "meta":  # which holds no numbers
-        return
     of_heads = donor_z[:, weights.has_heads[: shape[1]].to(donor_z.device)]
     if not torch.isfinite(of_heads).all():
         raise InputError(
@@ -297,7 +295,8 @@ def _directions(weights: Weights, directions: Any, rows: Rows) -> Tensor:
     """Directions as a tensor. Raises InputError for other shapes than `direction d_model`, `row
     stage d_model` and `row stage direction d_model`."""
     try:
-        given = torch.as_tensor(directions)
+        # a tensor as it is, wherever new ones are made
+        given = directions if isinstance(directions, Tensor) else torch.tensor(directions)
     except (TypeError, ValueError, RuntimeError):
         given = torch.empty(0)
     fits = given.ndim in (2, 3, 4) and given.shape[-1] == weights.config.d_model

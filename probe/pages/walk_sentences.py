@@ -196,7 +196,7 @@ def _swapped_alone(findings: WalkFindings) -> str:
         return ""
     return (
         f"Swapped by itself, {_introduced(choice)} moves “{findings.word}” {percent(choice.size)} "
-        "of the way to its other meaning. "
+        "of the way to its other meaning, read after the last layer. "
     )
 
 

@@ -156,7 +156,7 @@ def test_a_study_in_bfloat16_finds_what_one_in_float32_finds(tmp_path: Path) -> 
     frames = list(dict.fromkeys(sentence.frame for sentence in every))[:3]
     few = [sentence for sentence in every if sentence.frame in frames]
     in_float32, in_bfloat16 = (
-        probe.study(load("tiny-senses", dtype=dtype), corpus=few, permutations=99, max_pairs=8)
+        probe.study(load("tiny-senses", dtype=dtype), sentences=few, permutations=99, max_pairs=8)
         for dtype in ("float32", "bfloat16")
     )
     exact, coarse = (

@@ -233,7 +233,7 @@ def test_the_depth_at_which_the_sentences_part_is_told(model):
         "differs where it enters layer 1."
     )
     assert told.startswith("Swapped by itself, head ") and told.endswith(same)
-    assert " of the way to its other meaning. What L" in told
+    assert " of the way to its other meaning, read after the last layer. What L" in told
     assert " long here, " not in told and " here, " in told and " there, " in told
     walked = probe.walk(
         model, "The river bank", against="The mole under the river bank", word="bank"

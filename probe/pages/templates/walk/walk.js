@@ -221,7 +221,7 @@ const drawContrast = (c) => {
   const head = `L${state.layer}H${state.head}`;
   const lengths = [get("delta_norm", c, at), get("second_norm", c)].map(length);
   say("contrast-head", head);
-  const moves = has("swap") ? `Swapped by itself, ${head} moves ${quoted(data.word)} ${percent(get("swap", state.layer, state.head))} of the way to its other meaning. ` : "";
+  const moves = has("swap") ? `Swapped by itself, ${head} moves ${quoted(data.word)} ${percent(get("swap", state.layer, state.head))} of the way to its other meaning, read after the last layer. ` : "";
   const first = alike() ? `Nothing: ${quoted(data.word)} is one and the same vector in both sentences, at every depth. ` : moves;
   say("contrast", `${first}What ${head} adds there is ${lengths[0]} long in this sentence, ${mostlyFrom(sides.here)}; ${lengths[1]} long in the other, ${mostlyFrom(sides.there)}.${sink(sides.here) || sink(sides.there, "in the other sentence")}`);
   const [apart, named] = [[...arrays.apart.flat], (index) => (index ? entering(index - 1, "L") : "token")];

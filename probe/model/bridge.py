@@ -55,20 +55,19 @@ def boot(
     """Hugging Face's model inside TransformerLens's bridge, raw mode.
 
     A checkpoint without language-model head gets a random one, the same each time: the bridge knows
-    no other form.
+    no other form. Inside `quiet`, which restores random numbers.
     """
     import transformers
 
     try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            named = config.family.architectures[0]
-            if config.wrapper:
-                named = WRAPPERS[config.wrapper].architecture
-            model_class = getattr(transformers, named)
-            model, info = model_class.from_pretrained(
-                folder, use_safetensors=True, dtype=dtype, **READ, **EAGER
-            )
+        torch.manual_seed(0)
+        named = config.family.architectures[0]
+        if config.wrapper:
+            named = WRAPPERS[config.wrapper].architecture
+        model_class = getattr(transformers, named)
+        model, info = model_class.from_pretrained(
+            folder, use_safetensors=True, dtype=dtype, **READ, **EAGER
+        )
     # whatever reading a checkpoint raises
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
         raise refuse(
@@ -205,17 +204,16 @@ def _require_whole(info: Mapping[str, Any], config: Config, *, where: object) ->
 def _made(
     model_class: Any, config: Any, *, seed: int | None, dtype: torch.dtype | None = None
 ) -> Any:
-    """A fresh model with weights drawn from the seed, the random numbers of the caller going on as
-    they were; with None nothing is drawn, which takes seconds, because every weight is replaced."""
+    """A fresh model with weights drawn from the seed; with None nothing is drawn, which takes
+    seconds, because every weight is replaced. Inside `quiet`, which restores random numbers."""
     from transformers.initialization import no_init_weights
 
     options = EAGER | {"attn_implementation": "eager"} | ({} if dtype is None else {"dtype": dtype})
     if seed is None:
         with no_init_weights():
             return model_class._from_config(config, **options)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return model_class._from_config(config, **options)
+    torch.manual_seed(seed)
+    return model_class._from_config(config, **options)
 
 
 def _full_names(weights: Mapping[str, torch.Tensor], config: Config) -> dict[str, torch.Tensor]:

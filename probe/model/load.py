@@ -156,24 +156,16 @@ def load(
         >>> probe.load(model) is model
         True
     """
-    model = _load(
-        source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos, hooks=hooks
-    )
-    if split_special_tokens:
-        return model
-    return replace(model, config=replace(model.config, split_special_tokens=False))
-
-
-def _load(
-    source: ModelSource,
-    tokenizer: Any,
-    *,
-    device: str | torch.device | None,
-    dtype: torch.dtype | str | None,
-    prepend_bos: bool,
-    hooks: str | None,
-) -> Model:
-    """`load`, special tokens in texts being text."""
+    if not split_special_tokens:
+        model = load(
+            source,
+            tokenizer=tokenizer,
+            device=device,
+            dtype=dtype,
+            prepend_bos=prepend_bos,
+            hooks=hooks,
+        )
+        return replace(model, config=replace(model.config, split_special_tokens=False))
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise InputError(
             "Running a model under torch.autocast: parts of it would be computed in another type "

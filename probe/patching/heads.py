@@ -90,10 +90,12 @@ def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
         >>> probe.swap_heads(weights, rows, donor_z, direction).shape  # row layer head direction
         torch.Size([2, 4, 4, 1])
     """
-    rows = target_texts(weights, rows)
-    _require_donors(weights, rows, donor_z)
+    texts = target_texts(weights, rows)
+    _require_donors(weights, texts, donor_z)
+    directions = _directions(weights, directions, texts)
     head_sets = _all_but_one(weights, donor_z.shape[1])
-    return swap_sets(weights, rows, donor_z, head_sets, directions).unflatten(1, donor_z.shape[1:3])
+    moved = _swap_sets(weights, texts, donor_z, head_sets, directions)
+    return moved.unflatten(1, donor_z.shape[1:3])
 
 
 def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth: int) -> Tensor:
@@ -115,7 +117,8 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
     require_depth(weights, depth, "Swapping pairs")
     directions = _directions(weights, directions, a)
     others = target_texts(weights, b)
-    _require_equal_lengths(target_texts(weights, a), others)
+    own = target_texts(weights, a)
+    _require_equal_lengths(own, others)
     tree, variant_of = _tree(weights, _all_but_one(weights, depth))
 
     def swap(texts: Texts, members: list[int], tables: PositionTables) -> Tensor:
@@ -128,7 +131,7 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
         by_head = moved[:, variant_of].unflatten(1, (depth, -1))
         return by_head.unflatten(0, (2, -1)).transpose(0, 1)
 
-    return _in_batches(a, weights, 2 * len(tree[-1].parent), swap)
+    return _in_batches(own, weights, 2 * len(tree[-1].parent), swap)
 
 
 def swap_sets(
@@ -157,30 +160,36 @@ def swap_sets(
         >>> moved.shape  # row set direction
         torch.Size([2, 1, 1])
     """
-    rows = target_texts(weights, rows)
-    _require_donors(weights, rows, donor_z)
+    texts = target_texts(weights, rows)
+    _require_donors(weights, texts, donor_z)
     _require_sets(head_sets, donor_z)
-    directions = _directions(weights, directions, rows)
+    return _swap_sets(weights, texts, donor_z, head_sets, _directions(weights, directions, texts))
+
+
+def _swap_sets(
+    weights: Weights, texts: Texts, donor_z: Tensor, head_sets: Tensor, directions: Tensor
+) -> Tensor:
+    """`swap_sets` of what was checked."""
     if weights.hooked is not None:
-        return hooked.swap_sets(weights.hooked, rows, donor_z, head_sets, directions)
+        return hooked.swap_sets(weights.hooked, texts, donor_z, head_sets, directions)
     if not weights.causal and len(head_sets) > SETS_AT_ONCE:
         parts = [
-            swap_sets(weights, rows, donor_z, some, directions)
+            _swap_sets(weights, texts, donor_z, some, directions)
             for some in head_sets.split(SETS_AT_ONCE)
         ]
         return torch.cat(parts, dim=1)
     tree, variant_of = _tree(weights, head_sets)
 
-    def swap(texts: Texts, members: list[int], tables: PositionTables) -> Tensor:
+    def swap(batch: Texts, members: list[int], tables: PositionTables) -> Tensor:
         donors = donor_z[members].to(weights.device, weights.dtype)
 
         def donor(layer: int, own: Tensor) -> Tensor:
             return donors[:, layer]
 
         along = directions[members] if directions.ndim >= 3 else directions
-        return _swap_batch(weights, texts, tree, donor, along, tables)[:, variant_of]
+        return _swap_batch(weights, batch, tree, donor, along, tables)[:, variant_of]
 
-    return _in_batches(rows, weights, len(tree[-1].parent), swap)
+    return _in_batches(texts, weights, len(tree[-1].parent), swap)
 
 
 def rerouted(weights: Weights, rows: Rows, donor_z: Tensor) -> Tensor:
@@ -203,7 +212,7 @@ def rerouted(weights: Weights, rows: Rows, donor_z: Tensor) -> Tensor:
         differs = (chosen != chosen[:, :1]).any(-1)  # batch variant mlp
         return differs[:, variant_of].unflatten(1, donor_z.shape[1:3])
 
-    return _in_batches(rows, weights, len(tree[-1].parent), compare)
+    return _in_batches(target_texts(weights, rows), weights, len(tree[-1].parent), compare)
 
 
 # --- what is given --------------------------------------------------------------------------------
@@ -389,14 +398,13 @@ def _swap_batch(
     )
 
 
-def _in_batches(rows: Rows, weights: Weights, variants: int, run: BatchRun) -> Tensor:
-    """Apply `run` to batches of equally long texts and put the results back in the order of `rows`,
-    on the CPU.
+def _in_batches(texts: Texts, weights: Weights, variants: int, run: BatchRun) -> Tensor:
+    """Apply `run` to batches of equally long texts and put the results back in the order of
+    `texts`, on the CPU.
 
     Batches are small enough for the widest tensor, the MLP's activations, to stay near the
     processor, and hold rows that begin alike together, because a shared beginning is run once.
     """
-    texts = target_texts(weights, rows)
     order = sorted(range(len(texts)), key=lambda row: texts[row].ids)
     lengths = [len(texts[row].ids) for row in order]
     longest = max(lengths, default=1)

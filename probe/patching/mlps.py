@@ -14,7 +14,7 @@ from torch.nn import functional
 from probe.model import forward, fused
 from probe.model.fused import PositionTables
 from probe.model.weights import Weights
-from probe.patching.heads import Rows, Texts, _in_batches
+from probe.patching.heads import Rows, Texts, _in_batches, target_texts
 
 
 def swap_mlps(weights: Weights, rows: Rows, donor_hidden: Tensor, directions: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def _swap_all(
         given = donors[members].to(weights.device, weights.dtype)
         return _swap(weights, texts, given, directions[members], tables, mixers=mixers)
 
-    return _in_batches(rows, weights, 1 + donors.shape[1], swap)
+    return _in_batches(target_texts(weights, rows), weights, 1 + donors.shape[1], swap)
 
 
 def _swap(

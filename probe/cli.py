@@ -438,8 +438,8 @@ def survey(
     sentences: Annotated[
         list[Path] | None,
         Option(
-            help=f"Your own sentences of seven words or more, two a sense or more: {FORMS} Else "
-            "those that ship."
+            help="Your own sentences, two a sense or more, for seven different words or more: "
+            f"{FORMS} Else those that ship."
         ),
     ] = None,
     model: Annotated[

@@ -1,5 +1,6 @@
 """How far a word changes with its meaning beside nouns of one meaning in its place, by depth."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -61,14 +62,14 @@ def noun_distances(controls: pd.DataFrame, word: str, *, read_at: int) -> pd.Dat
     means = shares.groupby(["noun", "depth"], sort=False, as_index=False)["share"].mean()
     of_the_word = means[means["noun"] == word]
     word_rows = pd.DataFrame(
-        {"what": word, "depth": of_the_word["depth"], "distance": _distance(of_the_word["share"])}
+        {"what": word, "depth": of_the_word["depth"], "distance": distance(of_the_word["share"])}
     )
     nouns = means[means["noun"] != word].groupby("depth")
     noun_rows = pd.DataFrame(
         {
-            "distance": _distance(nouns["share"].mean()),
-            "low": _distance(nouns["share"].min()),
-            "high": _distance(nouns["share"].max()),
+            "distance": distance(nouns["share"].mean()),
+            "low": distance(nouns["share"].min()),
+            "high": distance(nouns["share"].max()),
             "furthest": means.loc[nouns["share"].idxmax().to_numpy(), "noun"].to_numpy(),
             "nouns": nouns["share"].size(),
         }
@@ -77,9 +78,22 @@ def noun_distances(controls: pd.DataFrame, word: str, *, read_at: int) -> pd.Dat
     return pd.concat([word_rows, noun_rows], ignore_index=True)
 
 
-def _distance(squared: pd.Series) -> pd.Series:
+def distance(squared: pd.Series) -> pd.Series:
     """The signed square root."""
     return np.sign(squared) * np.sqrt(squared.abs())
+
+
+def distance_axis(
+    domain: Sequence[float], unit: str, **scale: Any
+) -> tuple[list[str], alt.Axis, alt.Scale]:
+    """Title, axis and scale of distances; a scale of square roots where one of them is far beyond
+    the `unit`, and the title says so."""
+    # The title has two lines, which no picture is too low for.
+    if domain[1] <= LINEAR_UP_TO:
+        return ["distance", unit], alt.Axis(tickCount=5), alt.Scale(domain=domain, **scale)
+    ticks = [tick for tick in TICKS if tick <= domain[1]]
+    axis = alt.Axis(values=ticks, labelExpr="datum.value")
+    return ["distance, √ scale", unit], axis, alt.Scale(domain=domain, type="sqrt", **scale)
 
 
 def noun_gaps(controls: pd.DataFrame, word: str, *, read_at: int) -> Any:
@@ -92,15 +106,7 @@ def noun_gaps(controls: pd.DataFrame, word: str, *, read_at: int) -> Any:
     colour = by_value(alt.Color, "what:N", kinds, (WITH, MUTED), key)
     ends = pd.concat([rows["distance"], rows["low"], rows["high"]]).dropna()
     domain = [min(0.0, float(ends.min())), float(ends.max())]
-    unit = f"(1 = {word} at the read-out)"
-    title = ["distance", unit]  # in two lines, which no picture is too low for
-    scale = alt.Scale(domain=domain)
-    axis = alt.Axis(tickCount=5)
-    if domain[1] > LINEAR_UP_TO:
-        title = ["distance, √ scale", unit]
-        scale = alt.Scale(domain=domain, type="sqrt")
-        ticks = [tick for tick in TICKS if tick <= domain[1]]
-        axis = alt.Axis(values=ticks, labelExpr="datum.value")
+    title, axis, scale = distance_axis(domain, f"(1 = {word} at the read-out)")
     y = alt.Y("distance:Q", title=title, axis=axis, scale=scale)
     x = by_depth(rows["depth"], padding=alt.Undefined, labelFlush=False)
     band = alt.Chart(of_nouns).mark_area(opacity=0.22, color=MUTED)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from probe.charts.heads import NOTHING, STRONG
-from probe.charts.nouns import LINEAR_UP_TO, TICKS
+from probe.charts.nouns import distance, distance_axis
 from probe.charts.palette import (
     INK,
     LINE,
@@ -151,23 +151,13 @@ def distances_by_depth(depths: pd.DataFrame, *, read_at: int) -> Any:
     parts = []
     columns = ("squared_gap", "general_squared_gap")
     for what, column in zip(DISTANCES, columns, strict=True):
-        share = depths[column] / at
-        distance = np.sign(share) * np.sqrt(share.abs())
-        parts.append(pd.DataFrame({"depth": depths["depth"], "what": what, "distance": distance}))
+        far = distance(depths[column] / at)
+        parts.append(pd.DataFrame({"depth": depths["depth"], "what": what, "distance": far}))
     rows = pd.concat(parts, ignore_index=True)
     key = line_legend(orient="top", symbolOpacity=1, offset=6, columns=1, labelLimit=300)
     colour = by_value(alt.Color, "what:N", DISTANCES, (WITH, MUTED), key)
     domain = [min(0.0, float(rows["distance"].min())), float(rows["distance"].max())]
-    unit = "(1 = words, where read)"
-    title = ["distance", unit]  # in two lines, which the picture is not too low for
-    axis = alt.Axis(tickCount=5)
-    scale = alt.Scale(domain=domain, nice=False)
-    if domain[1] > LINEAR_UP_TO:
-        title = ["distance, √ scale", unit]
-        axis = alt.Axis(
-            values=[tick for tick in TICKS if tick <= domain[1]], labelExpr="datum.value"
-        )
-        scale = alt.Scale(domain=domain, type="sqrt", nice=False)
+    title, axis, scale = distance_axis(domain, "(1 = words, where read)", nice=False)
     base = alt.Chart(rows).encode(
         x=by_depth(rows["depth"], padding=alt.Undefined, labelFlush=False),
         y=alt.Y("distance:Q", title=title, axis=axis, scale=scale),

@@ -335,27 +335,26 @@ def certainty(finding: WordFindings) -> str:
     if finding.confounders:
         return f"Not clear: the meanings can also be told apart {_by(finding.confounders)}."
     few = "Exploratory, for the sentences are few. " if finding.exploratory else ""
-    at_end = {head.name for head in finding.leaders if head.at_end}
-    alike = [
-        [name for name in group if (name in at_end) == late]
-        for group in finding.rank_groups
-        for late in (False, True)
-    ]
-    overlaps = "".join(f" {listed(names)} are in no order." for names in alike if len(names) > 1)
-    order = f"{overlaps}{_read_elsewhere(finding)}"
-    return f"{few}{_confirmed(finding)}{order}{_behind_the_gate(finding)}"
+    return f"{few}{_confirmed(finding)}{_no_order(finding)}{_behind_the_gate(finding)}"
 
 
-def _read_elsewhere(finding: WordFindings) -> str:
-    """That the effects of some leading heads are read at another depth than those of the others."""
+def _no_order(finding: WordFindings) -> str:
+    """Between which leading heads there is no order: those whose ranks overlap, and those whose
+    effects are read at another depth."""
     at_end = [head.name for head in finding.leaders if head.at_end]
-    if not at_end or len(at_end) == len(finding.leaders):
-        return ""
-    return (
-        f" What {listed(at_end)} {'does' if len(at_end) == 1 else 'do'} is measured at the end, "
-        f"what the others do after layer {finding.read_depth - 1}: between the two there is no "
-        "order."
-    )
+    sentences = []
+    for group in finding.rank_groups:
+        early = [name for name in group if name not in at_end]
+        late = [name for name in group if name in at_end]
+        alike = [names for names in (early, late) if len(names) > 1]
+        sentences += [f" {listed(names)} are in no order." for names in alike]
+    if at_end and len(at_end) < len(finding.leaders):
+        sentences.append(
+            f" What {listed(at_end)} {'does' if len(at_end) == 1 else 'do'} is measured at the "
+            f"end, what the others do after layer {finding.read_depth - 1}: between the two there "
+            "is no order."
+        )
+    return "".join(sentences)
 
 
 def _by(nuisances: Sequence[str]) -> str:

@@ -50,7 +50,8 @@ from probe.evidence.centroids import (
 from probe.evidence.material import Material
 from probe.model.tokens import TargetText
 from probe.model.weights import Weights
-from probe.patching.heads import swap_sets, target_texts
+from probe.patching.heads import swap_sets
+from probe.patching.inputs import target_texts
 from probe.patching.sets import HeadIndex, Mask, mask_of, other_sets
 from probe.stats import resampling
 from probe.stats.resampling import Array
@@ -308,7 +309,7 @@ def predict_without(
     rng = np.random.default_rng(seed)
     learned = [learn(states, labels, holdout, rng) for holdout in holdouts]
     from_holdout = {row: one for one in learned for row in one.donors}
-    texts = target_texts(weights, material.texts)
+    texts = target_texts(weights, material.texts, "Taking heads out")
     # Sentences of one length are run together, and what they share is run once.
     order = sorted(from_holdout, key=lambda row: (len(texts[row].ids), row))
     predicted = np.zeros((len(KINDS), len(out.masks), *states.resid.shape[:2]), dtype=np.int64)

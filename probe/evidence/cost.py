@@ -380,7 +380,7 @@ def _seconds_each(model: Model, material: Material) -> tuple[float, float]:
     middle = slice((TIMED_SENTENCES - swapped) // 2, (TIMED_SENTENCES + swapped) // 2)
     texts = [material.texts[row] for row in rows[middle]]
     weights = read_weights(model)
-    direction = torch.zeros(1, model.config.d_model)  # any will do: only the time counts
+    direction = torch.ones(1, model.config.d_model)  # any will do: only the time counts
     started = thread_time()
     states = target_states(model, tokens, targets)
     per_forward = (thread_time() - started) / len(rows)

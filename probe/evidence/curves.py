@@ -16,7 +16,8 @@ from torch import Tensor
 
 from probe.evidence.design import Pairs, Ranked, bootstrap
 from probe.model.weights import Weights
-from probe.patching.heads import Rows, swap_sets
+from probe.patching.heads import swap_sets
+from probe.patching.inputs import Rows
 from probe.patching.sets import (
     RANDOM_SETS,
     SIZES,

@@ -24,8 +24,9 @@ from probe.model import forward
 from probe.model.decomposition import head_contributions
 from probe.model.records import TargetStates
 from probe.model.weights import Weights
-from probe.patching.heads import Rows, rerouted, swap_heads
+from probe.patching.heads import rerouted, swap_heads
 from probe.patching.hooked import ends_as_weights_say
+from probe.patching.inputs import Rows
 from probe.patching.mlps import swap_mixers
 from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes

@@ -34,7 +34,8 @@ from probe.evidence.effects import Effects
 from probe.model import attention, fused
 from probe.model.tokens import TargetText, in_order
 from probe.model.weights import Weights
-from probe.patching.heads import Rows, swap_sets, target_texts
+from probe.patching.heads import swap_sets
+from probe.patching.inputs import Rows, target_texts
 from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
@@ -98,7 +99,7 @@ def measure_head_parts(
     drawn = sorted(spread(pairs.units, MOST_PAIRS, np.random.default_rng(pairs.seed)))
     pairs = pairs.take(drawn)
     rows = [row for pair in zip(pairs.a, pairs.b, strict=True) for row in pair]  # a, b, a, b, ...
-    recipients = target_texts(weights, [texts[row] for row in rows])
+    recipients = target_texts(weights, [texts[row] for row in rows], "Swapping parts of heads")
     donors = _other_member(recipients)
     aligned = pairs.design == ALIGNED
     sides = _sides(recipients, [[*(cues[row] or ())] for row in rows], aligned=aligned)

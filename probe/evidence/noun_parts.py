@@ -33,7 +33,8 @@ from probe.evidence.design import UNKNOWN_FRAME, Pairs, Readings
 from probe.evidence.effects import gaps, numerators
 from probe.model.tokens import TargetText
 from probe.model.weights import Weights
-from probe.patching.heads import Rows, swap_sets
+from probe.patching.heads import swap_sets
+from probe.patching.inputs import Rows
 from probe.patching.mlps import swap_mlps
 from probe.patching.sets import HeadIndex, mask_of
 from probe.patching.tokens import ReplacedStates, replace_tokens

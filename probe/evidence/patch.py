@@ -38,8 +38,9 @@ from probe.model.model import Model
 from probe.model.tokens import TargetText, Tokens, text_position, token_id, tokenize
 from probe.model.trace import target_states
 from probe.model.weights import Weights
-from probe.patching.heads import BATCH_NUMBERS, require_depth
+from probe.patching.heads import BATCH_NUMBERS
 from probe.patching.hooked import Ends, read_parts, run_swapped
+from probe.patching.inputs import require_depth
 from probe.patching.pair import PairCache, TokenPair, cache_pair, positions_from_word
 from probe.patching.positions import COMPONENTS, HEAD, Read, effects
 from probe.stats.resampling import Array

@@ -25,7 +25,7 @@ from probe.evidence.columns import LEADERS
 from probe.evidence.controls import TOO_FEW_NOUNS
 from probe.evidence.findings import MOVERS, BesideNouns, CreditedCue, HeadFinding, WordFindings
 from probe.evidence.tables import NOT_ASKED_FOR
-from probe.stats.numbers import counted, listed, ordinal, percent
+from probe.stats.numbers import counted, listed, percent
 
 NAMED = 4  # heads that the sentence over all words names
 FEW_LAYERS = 3  # layers that are named one by one
@@ -312,8 +312,8 @@ def _layers(layers: Sequence[int], number_of_layers: int) -> str:
         return f"all of its {number_of_layers} layers"
     if len(used) > FEW_LAYERS:
         return f"{len(used)} of its {number_of_layers} layers"
-    names = ["last" if layer == number_of_layers - 1 else ordinal(layer + 1) for layer in used]
-    return f"the {listed(names)} of its {number_of_layers} layers"
+    names = listed([str(layer) for layer in used])
+    return f"{'layer' if len(used) == 1 else 'layers'} {names} (of 0 to {number_of_layers - 1})"
 
 
 def _where(finding: WordFindings) -> str:

@@ -2,6 +2,7 @@
 read-out moves. Tensors and token ids in, tensors out; nothing here knows senses, folds or
 sentences.
 
+inputs      what callers give, checked before anything runs
 heads       swaps: variants of a run; every head, pairs both ways, sets of heads
 hooked      the same in a model whose owner's hooks stay on: each variant a whole forward
 sets        sets of heads: masks, sizes of a curve, random matches, faithfulness

@@ -29,6 +29,7 @@ norm's scale frozen).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,9 +41,10 @@ from probe.model.forward import Decoded, Stacks
 from probe.model.load import ModelSource, load
 from probe.model.model import Model
 from probe.model.records import PairTrace
-from probe.model.tokens import target_tokens, tokenize
+from probe.model.tokens import target_tokens, tokenize, whole_number
 from probe.model.weights import read_stacks
 from probe.patching.heads import Branch, branches, run_variants
+from probe.stats.numbers import counted
 
 __all__ = ["WordChoice", "direct_logits", "swap_heads", "swap_source_words"]
 
@@ -130,6 +132,7 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
     """
     model = load(model)
     stacks = _stacks_of(model)
+    _require_choices(choices)
     layers, heads = stacks["cross"].shape[:2]
     eye = torch.eye(layers * heads, dtype=torch.bool, device=model.device)
     one_head = eye.unflatten(1, (layers, heads))
@@ -201,6 +204,8 @@ def swap_source_words(
     """
     model = load(model)
     stacks = _stacks_of(model)
+    _require_choices(choices)
+    _require_sets(choices, positions)
     moved = []
     with torch.inference_mode():
         for choice, sets in zip(choices, positions, strict=True):
@@ -227,6 +232,36 @@ def _stacks_of(model: Model) -> Stacks:
     return read_stacks(model.weights, model.config)
 
 
+def _require_choices(choices: Any) -> None:
+    """Raises InputError for no choices, and for what is none."""
+    given = choices if isinstance(choices, Sequence) and not isinstance(choices, str) else ()
+    if not given or not all(isinstance(choice, WordChoice) for choice in given):
+        raise InputError(
+            f"Swapping cross-attention: got {choices!r}, expected at least one choice of word; "
+            "give a list, as in [probe.cross.WordChoice(source_a, source_b, target, word_a, "
+            "word_b)]."
+        )
+
+
+def _require_sets(choices: Sequence[WordChoice], positions: Any) -> None:
+    """Raises InputError for anything but a list of sets of positions for each choice."""
+    by_choice = positions if _is_list(positions) else ()
+    if (
+        len(by_choice) != len(choices)
+        or not all(_is_list(sets) and len(sets) for sets in by_choice)
+        or not all(_is_list(one_set) for sets in by_choice for one_set in sets)
+    ):
+        raise InputError(
+            f"Swapping words of {counted(len(choices), 'pair')} of sources: got positions "
+            f"{positions!r}, expected for each pair a list of sets of positions; give "
+            "[[[5], [5, 8]]] for two sets of one pair, say."
+        )
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
 def _taken(choice: WordChoice, sets: Sequence[Sequence[int]], size: int, other: int) -> Tensor:
     """Where each set takes the other run's, the first nowhere. `-> 1 + set, key_pos 1`"""
     if size != other:
@@ -236,9 +271,9 @@ def _taken(choice: WordChoice, sets: Sequence[Sequence[int]], size: int, other: 
             "the same places."
         )
     for pos in (pos for positions in sets for pos in positions):
-        if not 0 <= pos < size:
+        if whole_number(pos) is None or not 0 <= pos < size:
             raise InputError(
-                f"Swapping words of {choice.source_a!r}: got position {pos}, expected 0 to "
+                f"Swapping words of {choice.source_a!r}: got position {pos!r}, expected 0 to "
                 f"{size - 1}; choose one of these."
             )
     taken = torch.zeros(1 + len(sets), size, 1, dtype=torch.bool)
@@ -252,20 +287,29 @@ def _margin(logits: Tensor, words: tuple[int, int]) -> Tensor:
 
 
 def _first_tokens(model: Model, choice: WordChoice) -> tuple[int, int]:
-    first = first_token(model, choice.target, choice.word_a)
-    second = first_token(model, choice.target, choice.word_b)
+    return _two_tokens(model, choice.target, choice.word_a, choice.word_b)
+
+
+def _two_tokens(model: Model, target: str, word: str, other: str) -> tuple[int, int]:
+    """The first tokens of two words behind the target. Raises InputError where both are one."""
+    first = first_token(model, target, word)
+    second = first_token(model, target, other)
     if first == second:
         raise InputError(
-            f"Choosing between {choice.word_a!r} and {choice.word_b!r}: both begin with the same "
-            "token, expected two; give words that begin differently, or a target that goes on as "
-            "far as they agree."
+            f"Choosing between {word!r} and {other!r}: both begin with the same token, expected "
+            "two; give words that begin differently, or a target that goes on as far as they agree."
         )
     return first, second
 
 
 def first_token(model: Model, target: str, word: str) -> int:
-    """The first token of `word` behind `target`. Raises InputError where the target's own tokens
-    change with it."""
+    """The first token of `word` behind `target`. Raises InputError for no word, and where the
+    target's own tokens change with it."""
+    if not isinstance(word, str) or not word.strip():
+        raise InputError(
+            f"Putting a word behind {target!r}: got {word!r}, expected a word; give one that the "
+            "translation may go on with."
+        )
     before = target_tokens(model, target).ids
     whole = target_tokens(model, f"{target.rstrip()} {word}").ids
     if whole[: len(before)] != before or len(whole) == len(before):
@@ -308,8 +352,17 @@ def direct_logits(
         True
     """
     model = load(model)
+    if not isinstance(pair, PairTrace):
+        raise InputError(
+            f"Reading what cross-attention adds to {word!r}: got {type(pair).__name__}, expected "
+            "the trace of a source and its translation; give probe.trace(model, source, target)."
+        )
     target = pair.target.text
-    tokens = [first_token(model, target, one) for one in (word, against) if one is not None]
+    tokens: tuple[int, ...]
+    if against is None:
+        tokens = (first_token(model, target, word),)
+    else:
+        tokens = _two_tokens(model, target, word, against)
     return by_source(pair, directions(model, pair, toward(model, *tokens)))
 
 

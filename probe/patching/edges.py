@@ -46,7 +46,8 @@ from probe.model.attention import repeat_kv
 from probe.model.model import require_heads
 from probe.model.records import as_array
 from probe.model.weights import Weights
-from probe.patching.heads import BATCH_NUMBERS, Rows
+from probe.patching.heads import BATCH_NUMBERS
+from probe.patching.inputs import Rows, require_count, require_share, require_weights
 from probe.patching.pair import (
     PairCache,
     PairReading,
@@ -63,6 +64,7 @@ from probe.patching.positions import HEAD, effects
 from probe.stats.resampling import Array, order
 
 # What carries a change from position to position in a layer without attention is no edge.
+DOING = "Measuring edges"  # as errors name it
 INSTEAD = "take trace_positions, which runs all that it has"
 REACH = 0.005  # of the gap: an edge that could not move the word as far is not run
 SAMPLE = 200  # edges that could not, and are run all the same, to see that they do not
@@ -164,7 +166,12 @@ def edges(
         >>> found.direct.shape == (1, 2, len(found.edges), 1)  # pair recipient edge direction
         True
     """
+    require_weights(weights, DOING)
     require_heads(weights.config, "edges", INSTEAD)
+    require_share(reach, "reach", DOING)
+    for name, value in (("most", most), ("sample", sample), ("seed", seed)):
+        if value is not None:
+            require_count(value, name, DOING)
     pairs = token_pairs(weights, a, b, depth)
     sending = positions_from_word(pairs, positions)
     receiving = sending if receivers is None else positions_from_word(pairs, receivers)

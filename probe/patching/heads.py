@@ -12,25 +12,35 @@ noising).
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from probe.errors import InputError
 from probe.model import forward, fused
 from probe.model.fused import KeysValues, PositionTables
-from probe.model.tokens import TargetText, Tokens, batch_by_length, in_order, whole_number
+from probe.model.tokens import TargetText, batch_by_length, in_order
 from probe.model.weights import Block, Weights
 from probe.patching import hooked
+from probe.patching.inputs import (
+    Rows,
+    Texts,
+    as_directions,
+    require_depth,
+    require_donors,
+    require_equal_lengths,
+    require_sets,
+    target_texts,
+)
 
 # Numbers in the widest tensor of a batch: 16 MB in float32, so that it stays near the processor.
 BATCH_NUMBERS = 2**22
 # Sets of heads run at once where a variant is a whole text.
 SETS_AT_ONCE = 256
+# What is done, as errors name it.
+HEADS = "Swapping heads"
+PAIRS = "Swapping pairs"
 
-Rows = Sequence[TargetText | Tokens | Sequence[int]]
-Texts = Sequence[TargetText]
 Donor = Callable[[int, Tensor], Tensor]
 # Runs a batch of texts, given with their row numbers.
 BatchRun = Callable[[Texts, list[int], PositionTables], Tensor]
@@ -90,9 +100,7 @@ def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
         >>> probe.swap_heads(weights, rows, donor_z, direction).shape  # row layer head direction
         torch.Size([2, 4, 4, 1])
     """
-    texts = target_texts(weights, rows)
-    _require_donors(weights, texts, donor_z)
-    directions = _directions(weights, directions, texts)
+    texts, directions = _checked(weights, rows, donor_z, directions)
     head_sets = _all_but_one(weights, donor_z.shape[1])
     moved = _swap_sets(weights, texts, donor_z, head_sets, directions)
     return moved.unflatten(1, donor_z.shape[1:3])
@@ -114,11 +122,11 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
         >>> moved.shape  # pair recipient layer head direction
         torch.Size([1, 2, 4, 4, 1])
     """
-    require_depth(weights, depth, "Swapping pairs")
-    directions = _directions(weights, directions, a)
-    others = target_texts(weights, b)
-    own = target_texts(weights, a)
-    _require_equal_lengths(own, others)
+    require_depth(weights, depth, PAIRS)
+    own = target_texts(weights, a, PAIRS)
+    others = target_texts(weights, b, PAIRS)
+    require_equal_lengths(own, others, PAIRS)
+    directions = as_directions(weights, directions, len(own), PAIRS)
     tree, variant_of = _tree(weights, _all_but_one(weights, depth))
 
     def swap(texts: Texts, members: list[int], tables: PositionTables) -> Tensor:
@@ -131,7 +139,7 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
         by_head = moved[:, variant_of].unflatten(1, (depth, -1))
         return by_head.unflatten(0, (2, -1)).transpose(0, 1)
 
-    return _in_batches(own, weights, 2 * len(tree[-1].parent), swap)
+    return in_batches(own, weights, 2 * len(tree[-1].parent), swap)
 
 
 def swap_sets(
@@ -160,10 +168,18 @@ def swap_sets(
         >>> moved.shape  # row set direction
         torch.Size([2, 1, 1])
     """
-    texts = target_texts(weights, rows)
-    _require_donors(weights, texts, donor_z)
-    _require_sets(head_sets, donor_z)
-    return _swap_sets(weights, texts, donor_z, head_sets, _directions(weights, directions, texts))
+    texts, directions = _checked(weights, rows, donor_z, directions)
+    require_sets(head_sets, donor_z, "Swapping sets of heads")
+    return _swap_sets(weights, texts, donor_z, head_sets, directions)
+
+
+def _checked(
+    weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
+) -> tuple[list[TargetText], Tensor]:
+    """The texts and directions of swaps, with donors that fit them. Raises InputError."""
+    texts = target_texts(weights, rows, HEADS)
+    require_donors(weights, texts, donor_z, HEADS)
+    return texts, as_directions(weights, directions, len(texts), HEADS)
 
 
 def _swap_sets(
@@ -189,7 +205,7 @@ def _swap_sets(
         along = directions[members] if directions.ndim >= 3 else directions
         return _swap_batch(weights, batch, tree, donor, along, tables)[:, variant_of]
 
-    return _in_batches(texts, weights, len(tree[-1].parent), swap)
+    return in_batches(texts, weights, len(tree[-1].parent), swap)
 
 
 def rerouted(weights: Weights, rows: Rows, donor_z: Tensor) -> Tensor:
@@ -212,152 +228,11 @@ def rerouted(weights: Weights, rows: Rows, donor_z: Tensor) -> Tensor:
         differs = (chosen != chosen[:, :1]).any(-1)  # batch variant mlp
         return differs[:, variant_of].unflatten(1, donor_z.shape[1:3])
 
-    return _in_batches(target_texts(weights, rows), weights, len(tree[-1].parent), compare)
+    texts = target_texts(weights, rows, HEADS)
+    return in_batches(texts, weights, len(tree[-1].parent), compare)
 
 
-# --- what is given --------------------------------------------------------------------------------
-
-
-def target_texts(weights: Weights, rows: Rows) -> list[TargetText]:
-    """Each text and where it is read: ids alone, and tokens, at the last one; a causal model runs
-    nothing behind the word.
-
-    Raises InputError for no texts, for what is neither, for ids that the model has no token for,
-    positions that a text does not have, and texts beyond the context window.
-    """
-    _require_weights(weights, "Swapping heads")
-    given: Any = rows
-    if isinstance(given, str | bytes) or not isinstance(given, Sequence) or not given:
-        raise InputError(
-            f"Swapping heads: got texts {given!r}, expected at least one; give a list of the ids "
-            "of each, as in [probe.tokenize(model, text).ids]."
-        )
-    texts = []
-    for number, row in enumerate(given):
-        text = row if isinstance(row, TargetText) else _read_at_its_end(row, number)
-        _require_tokens(weights, text, number)
-        if weights.causal:
-            text = TargetText(text.ids[: text.at + 1], text.at)
-        texts.append(text)
-    return texts
-
-
-def _require_weights(weights: object, doing: str) -> None:
-    if not isinstance(weights, Weights):
-        raise InputError(
-            f"{doing}: got {weights!r}, expected weights; give probe.read_weights(model)."
-        )
-
-
-def _read_at_its_end(row: Any, number: int) -> TargetText:
-    ids = row.ids if isinstance(row, Tokens) else row
-    if isinstance(ids, str | bytes) or not isinstance(ids, Sequence) or not len(ids):
-        raise InputError(
-            f"Swapping heads in text {number}: got {ids!r}, expected the ids of its tokens; give "
-            "probe.tokenize(model, text).ids."
-        )
-    return TargetText(tuple(ids), len(ids) - 1)
-
-
-def _require_tokens(weights: Weights, text: TargetText, number: int) -> None:
-    """Raises InputError for ids, a position and a length that the model does not have."""
-    config = weights.config
-    for token in text.ids:
-        if whole_number(token) is None or not 0 <= token < config.d_vocab:
-            raise InputError(
-                f"Swapping heads in text {number}: got the id {token!r}, expected 0 to "
-                f"{config.d_vocab - 1}; give the ids of probe.tokenize."
-            )
-    if not 0 <= text.at < len(text.ids):
-        raise InputError(
-            f"Swapping heads in text {number}: got position {text.at} of {len(text.ids)} tokens; "
-            f"give one from 0 to {len(text.ids) - 1}."
-        )
-    if len(text.ids) > config.n_ctx:
-        raise InputError(
-            f"Swapping heads in text {number}: got {len(text.ids)} tokens, expected at most "
-            f"{config.n_ctx}, the context window; shorten the text."
-        )
-
-
-def _require_donors(weights: Weights, rows: Texts, donor_z: Tensor) -> None:
-    """Raises InputError for z of other shapes than the model's, of another number of texts, and for
-    numbers that are none."""
-    shape = tuple(donor_z.shape) if isinstance(donor_z, Tensor) else ()
-    if len(shape) == 4:
-        require_depth(weights, shape[1], "Swapping heads")
-    wanted = (len(rows), *shape[1:2], *weights.shape[1:2], weights.config.d_head)
-    if shape != wanted:
-        raise InputError(
-            f"Swapping heads: got donors of shape {list(shape)}, expected row layer head d_head, "
-            f"here {list(wanted)}; give target_states(...).z of as many texts of this model."
-        )
-    of_heads = donor_z[:, weights.has_heads[: shape[1]].to(donor_z.device)]
-    if not torch.isfinite(of_heads).all():
-        raise InputError(
-            "Swapping heads: the donors hold numbers that are none (NaN or infinite); give z of a "
-            "run."
-        )
-
-
-def _directions(weights: Weights, directions: Any, rows: Rows) -> Tensor:
-    """Directions as a tensor. Raises InputError for other shapes than `direction d_model`, `row
-    stage d_model` and `row stage direction d_model`."""
-    try:
-        # a tensor as it is, wherever new ones are made
-        given = directions if isinstance(directions, Tensor) else torch.tensor(directions)
-    except (TypeError, ValueError, RuntimeError):
-        given = torch.empty(0)
-    fits = given.ndim in (2, 3, 4) and given.shape[-1] == weights.config.d_model
-    if not fits or (given.ndim > 2 and len(given) != len(rows)):
-        raise InputError(
-            f"Swapping heads of {len(rows)} texts: got directions of shape {list(given.shape)}, "
-            f"expected direction d_model ({weights.config.d_model} numbers each), or row stage "
-            "d_model; give one direction as direction[None]."
-        )
-    return given
-
-
-def _require_sets(head_sets: Tensor, donor_z: Tensor) -> None:
-    """Raises InputError for sets of heads that are no masks of the donors' layers and heads."""
-    is_mask = isinstance(head_sets, Tensor) and head_sets.dtype == torch.bool
-    shape = tuple(head_sets.shape) if is_mask else None
-    wanted = tuple(donor_z.shape[1:3])
-    if shape is None or len(shape) != 3 or shape[1:] != wanted or not shape[0]:
-        got = f"a mask of shape {list(shape)}" if shape is not None else repr(head_sets)[:60]
-        raise InputError(
-            f"Swapping sets of heads: got {got}, expected set layer head of True and False, here "
-            f"[sets, {wanted[0]}, {wanted[1]}]; give torch.zeros(1, {wanted[0]}, {wanted[1]}, "
-            "dtype=torch.bool), say."
-        )
-
-
-def require_depth(weights: Weights, depth: int, doing: str) -> None:
-    """Raises InputError for a depth that is not behind one of the model's blocks."""
-    _require_weights(weights, doing)
-    layers = len(weights.blocks)
-    if whole_number(depth) is None or not 1 <= depth <= layers:
-        raise InputError(
-            f"{doing} up to depth {depth!r}: the model has {layers} blocks; give a depth from 1 to "
-            f"{layers}."
-        )
-
-
-def _require_equal_lengths(a: Texts, b: Texts) -> None:
-    """Raises InputError where the members of a pair are not equally long, up to the word in a
-    causal model."""
-    if len(a) != len(b):
-        raise InputError(
-            f"Swapping pairs both ways: got {len(a)} texts and {len(b)}, expected as many of both; "
-            f"give each text its partner."
-        )
-    for number, (one, other) in enumerate(zip(a, b, strict=True)):
-        if len(one.ids) != len(other.ids):
-            raise InputError(
-                f"Swapping pair {number} both ways: got {len(one.ids)} and {len(other.ids)} "
-                f"tokens, expected as many in both; write its members equally long, or swap each "
-                f"way with swap_heads and the z of the other."
-            )
+# --- batches --------------------------------------------------------------------------------------
 
 
 def _all_but_one(weights: Weights, depth: int) -> Tensor:
@@ -398,7 +273,7 @@ def _swap_batch(
     )
 
 
-def _in_batches(texts: Texts, weights: Weights, variants: int, run: BatchRun) -> Tensor:
+def in_batches(texts: Texts, weights: Weights, variants: int, run: BatchRun) -> Tensor:
     """Apply `run` to batches of equally long texts and put the results back in the order of
     `texts`, on the CPU.
 

@@ -14,7 +14,8 @@ from torch.nn import functional
 from probe.model import forward, fused
 from probe.model.fused import PositionTables
 from probe.model.weights import Weights
-from probe.patching.heads import Rows, Texts, _in_batches, target_texts
+from probe.patching.heads import in_batches
+from probe.patching.inputs import Rows, Texts, target_texts
 
 
 def swap_mlps(weights: Weights, rows: Rows, donor_hidden: Tensor, directions: Tensor) -> Tensor:
@@ -47,7 +48,9 @@ def _swap_all(
         given = donors[members].to(weights.device, weights.dtype)
         return _swap(weights, texts, given, directions[members], tables, mixers=mixers)
 
-    return _in_batches(target_texts(weights, rows), weights, 1 + donors.shape[1], swap)
+    doing = "Swapping mixers" if mixers else "Swapping MLPs"
+    texts = target_texts(weights, rows, doing)
+    return in_batches(texts, weights, 1 + donors.shape[1], swap)
 
 
 def _swap(

@@ -28,7 +28,17 @@ from probe.errors import InputError
 from probe.model import forward, fused
 from probe.model.fused import Beginnings, KeysValues, PositionTables, Writer
 from probe.model.weights import Block, Weights
-from probe.patching.heads import Rows, require_depth, target_texts
+from probe.patching.inputs import (
+    OWN_OF_PAIRS,
+    Rows,
+    as_directions,
+    as_offsets,
+    require_depth,
+    require_equal_lengths,
+    target_texts,
+)
+
+TRACING = "Tracing pairs"  # what is done, as errors name it
 
 
 class Part(IntEnum):
@@ -399,19 +409,21 @@ class TokenPair(NamedTuple):
 
 
 def token_pairs(weights: Weights, a: Rows, b: Rows, depth: int) -> list[TokenPair]:
-    """The token ids of every pair, to be traced up to a depth. Raises InputError for members of
-    unequal length or with their words at unequal positions, and for a depth that the model does not
-    have.
+    """The token ids of every pair, to be traced up to a depth. Raises InputError for texts without
+    a partner, members of unequal length or with their words at unequal positions, and for a depth
+    that the model does not have.
     """
-    require_depth(weights, depth, "Tracing pairs")
+    require_depth(weights, depth, TRACING)
+    own = target_texts(weights, a, TRACING)
+    others = target_texts(weights, b, TRACING)
+    require_equal_lengths(own, others, TRACING)
     pairs = []
-    members = zip(target_texts(weights, a), target_texts(weights, b), strict=True)
-    for number, (one, other) in enumerate(members):
-        if (len(one.ids), one.at) != (len(other.ids), other.at):
+    for number, (one, other) in enumerate(zip(own, others, strict=True)):
+        if one.at != other.at:
             raise InputError(
-                f"Tracing pair {number}: got {len(one.ids)} and {len(other.ids)} tokens with the "
-                f"word at {one.at} and {other.at}, expected the same of both; leave the pair out "
-                f"or write its members equally long."
+                f"{TRACING}: pair {number} has the word at positions {one.at} and {other.at}, "
+                "expected the same in both; write what stands before the word equally long, or "
+                "leave the pair out."
             )
         pairs.append(TokenPair((one.ids, other.ids), one.at))
     return pairs
@@ -433,6 +445,7 @@ def cache_pairs(
     in memory. `directions: direction d_model`, or `pair direction d_model` where each pair has its
     own.
     """
+    directions = as_directions(weights, directions, len(pairs), TRACING, own=OWN_OF_PAIRS)
     directions = directions.to(weights.device, weights.dtype)
     by_pair = directions.expand(len(pairs), *directions.shape[-2:])
     for pair, along in zip(pairs, by_pair, strict=True):
@@ -451,7 +464,7 @@ def positions_from_word(
     Raises InputError where there are none and where a text does not reach as far.
     """
     if positions is not None:
-        offsets = tuple(sorted(set(positions)))
+        offsets = as_offsets(positions, TRACING)
     else:
         differing = _differing_positions(pairs)
         offsets = tuple(range(min(differing), max(0, *differing) + 1))
@@ -473,7 +486,7 @@ def _differing_positions(pairs: Sequence[TokenPair]) -> list[int]:
         differing += [pos - at for pos in range(len(one)) if one[pos] != other[pos]]
     if not differing:
         raise InputError(
-            "Tracing pairs from the first token in which they differ to the word: got members that "
+            f"{TRACING} from the first token in which they differ to the word: got members that "
             "are the same up to the word, expected a cue before it; read at a later position or "
             "give positions."
         )

@@ -38,7 +38,7 @@ from probe.patching.edges import (
     moved_mlp,
     receiver_z,
 )
-from probe.patching.heads import Rows
+from probe.patching.inputs import Rows
 from probe.patching.pair import (
     EMBEDDINGS,
     PairCache,

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from probe.model import fused
 from probe.model.weights import Weights
-from probe.patching.heads import Rows
+from probe.patching.inputs import Rows
 from probe.patching.pair import (
     PairCache,
     Part,

@@ -3,10 +3,10 @@ refuses."""
 
 import math
 from dataclasses import replace
+from mmap import PAGESIZE, mmap
 
 import pandas as pd
 import pytest
-import torch
 
 from probe.errors import InputError
 from probe.evidence import cost, material, word
@@ -368,13 +368,12 @@ def test_the_memory_of_the_process_and_of_the_machine_is_measured():
 
 
 def _grown():
-    """By how much a tensor of 256 MiB lets the resident memory grow; the system may take other
-    pages back meanwhile."""
+    """By how much 256 MiB from the system let the resident memory grow; an allocator could take
+    them from what it kept of freed memory. The system may take other pages back meanwhile."""
     held = cost.resident()
-    block = torch.ones(2**26)
-    grown = cost.resident() - held
-    del block
-    return grown
+    with mmap(-1, 2**28) as block:
+        block[::PAGESIZE] = bytes(2**28 // PAGESIZE)  # a page is there once it is written
+        return cost.resident() - held
 
 
 def test_sentences_are_held_out_once_on_the_way_of_a_study(model, monkeypatch):

@@ -27,7 +27,7 @@ from probe.evidence.word import StudyOptions, study_word
 from probe.model import forward
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
-from probe.patching import heads as swaps
+from probe.patching.inputs import target_texts
 from probe.stats import resampling
 
 SENTENCES = make_sentences(cues=16)
@@ -165,9 +165,8 @@ def test_the_parts_of_z_are_the_pattern_over_values_and_add_up(kind):
         torch.randint(5, model.config.d_vocab, (size,), generator=generator).tolist()
         for size in (7, 5, 7)
     ]
-    texts = swaps.target_texts(
-        weights, [TargetText(tuple(row), at) for row, at in zip(ids, (6, 2, 4), strict=True)]
-    )
+    rows = [TargetText(tuple(row), at) for row, at in zip(ids, (6, 2, 4), strict=True)]
+    texts = target_texts(weights, rows, "Testing")
     chosen = [[0, 3], [1], []]
     rest = [
         [pos for pos in range(len(text.ids)) if pos not in some]
@@ -215,7 +214,7 @@ def test_mixed_z_is_the_pattern_of_one_run_over_the_values_of_the_other(same):
     )
     looking, carrying = [*looking, [5, 6, 7]], [*carrying, [8, 9, 10]]
     carrying = looking if same else carrying
-    one, other = (swaps.target_texts(weights, rows) for rows in (carrying, looking))
+    one, other = (target_texts(weights, rows, "Testing") for rows in (carrying, looking))
     found = head_parts.head_part_z(weights, one, other, {}, mixed=True)["pattern_only"]
     if same:
         torch.testing.assert_close(found, target_z(model, looking), rtol=0, atol=1e-12)

@@ -376,7 +376,9 @@ def test_one_sense_has_five_times_the_sentences_and_cues_are_far_away(seed):
     answer, plain = page_text.card_answer(frames, WORD), page_text.sentence(frames, WORD)
     assert f"One head resolves “{WORD}”: {name_of(place)} moves it" in answer
     assert f"of the way between {SENSES[0]} and {SENSES[1]}." in answer
-    assert "gets its meaning from the words before it, by way of one attention head in the" in plain
+    assert (
+        "gets its meaning from the words before it, by way of one attention head in layer" in plain
+    )
     assert frames["words"]["depth"].item() > place[0]
     [found] = frames["heads"].query("verdict == 'resolver'").to_dict("records")
     assert (found["layer"], found["head"]) == place and found["net"] == pytest.approx(1, abs=0.05)

@@ -234,7 +234,7 @@ def test_hooks_behind_the_last_block_are_told_from_others() -> None:
     z = torch.zeros(1, 2, model.config.n_heads, model.config.d_head)
     none = torch.zeros(1, *z.shape[1:3], dtype=torch.bool)
     with pytest.raises(probe.InputError) as caught:
-        probe.swap_sets(weights, [(5, 6, 7)], z, none, torch.zeros(1, 3, model.config.d_model))
+        probe.swap_sets(weights, [(5, 6, 7)], z, none, torch.ones(1, 3, model.config.d_model))
     assert str(caught.value) == (
         "Swapping heads of GPT2LMHeadModel: got directions of 3 stages for 2 layers, expected one "
         "for each layer, because a hook stands behind the last; read in front of the final norm."

@@ -761,7 +761,7 @@ SENTENCES = [
         head("L0H2", direct=0.3, attention_cue=0.2),
     ),
     (plain, "in part by way of one attention head in", USUAL, frames_of(kept=(0, 0.93, 1))),
-    (plain, "attention heads in the first and last of its 2 layers", OF_TWO, USUAL),
+    (plain, "attention heads in layers 0 and 1 (of 0 to 1)", OF_TWO, USUAL),
     (plain, "in its only layer.", USUAL, OF_TWO),
     (
         plain,

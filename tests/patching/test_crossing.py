@@ -214,6 +214,50 @@ NONE = (
 )
 
 
+NO_CHOICES = "expected at least one choice of word; give a list, as in [probe.cross.WordChoice("
+NO_SETS = "expected for each pair a list of sets of positions; give [[[5], [5, 8]]] for two sets of"
+NO_WORD = "expected a word; give one that the translation may go on with."
+
+
+@pytest.mark.parametrize(
+    ("swap", "given", "said"),
+    [
+        (probe.cross.swap_heads, [[]], f"Swapping cross-attention: got [], {NO_CHOICES}"),
+        (probe.cross.swap_heads, [CHOICE], f"got {CHOICE!r}, {NO_CHOICES}"),
+        (probe.cross.swap_heads, [[(A, B, TARGET, *WORDS)]], NO_CHOICES),
+        (probe.cross.swap_source_words, [[], []], NO_CHOICES),
+        (probe.cross.swap_source_words, [[EVEN], []], f"1 pair of sources: got positions [], {NO_SETS}"),
+        (probe.cross.swap_source_words, [[EVEN], [[5]]], f"got positions [[5]], {NO_SETS}"),
+        (probe.cross.swap_source_words, [[EVEN], [[]]], f"got positions [[]], {NO_SETS}"),
+        (probe.cross.swap_source_words, [[EVEN], [[["river"]]]], "got position 'river', expected 0 to"),
+        (
+            probe.cross.swap_heads,
+            [[probe.cross.WordChoice(A, B, TARGET, "", "bank")]],
+            f"Putting a word behind {TARGET!r}: got '', {NO_WORD}",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_choice_of_words_is_one_sentence(swap, given, said):
+    with pytest.raises(InputError) as raised:
+        swap(family_model("bart"), *given)
+    assert said in str(raised.value)
+
+
+def test_direct_logits_ask_for_the_trace_of_a_translation_and_two_words():
+    model = family_model("bart")
+    pair = probe.trace(model, A, TARGET)
+    with pytest.raises(
+        InputError, match="expected the trace of a source and its translation; give"
+    ):
+        probe.cross.direct_logits(model, pair.target, "bank")
+    with pytest.raises(InputError, match=NO_WORD):
+        probe.cross.direct_logits(model, pair, None)
+    with pytest.raises(
+        InputError, match="'bank' and 'bank': both begin with the same token, expec"
+    ):
+        probe.cross.direct_logits(model, pair, "bank", against="bank")
+
+
 @pytest.mark.parametrize(
     ("kind", "swap", "given", "sentence"),
     [

@@ -221,13 +221,10 @@ def test_pairs_swapped_both_ways_are_two_swaps(kind, dtype, monkeypatch):
 
 
 UNEQUAL = (
-    "Swapping pair 1 both ways: got 4 and 3 tokens, expected as many in both; write its members "
-    "equally long, or swap each way with swap_heads and the z of the other."
+    "Swapping pairs: pair 1 has 4 and 3 tokens, expected as many in both; write its members "
+    "equally long, leave the pair out, or swap each way with swap_heads and the z of the other."
 )
-MISSING = (
-    "Swapping pairs both ways: got 2 texts and 1, expected as many of both; give each text its "
-    "partner."
-)
+MISSING = "Swapping pairs: got 2 texts and 1, expected as many of both; give each text its partner."
 DEEP = "Swapping pairs up to depth 99: the model has 2 blocks; give a depth from 1 to 2."
 
 

@@ -104,8 +104,8 @@ def test_rows_say_what_moves_to_which_side():
 
 
 UNEQUAL = (
-    "Tracing pair 0: got 4 and 3 tokens with the word at 3 and 2, expected the same of both; "
-    "leave the pair out or write its members equally long."
+    "Tracing pairs: pair 0 has 4 and 3 tokens, expected as many in both; write its members equally "
+    "long, leave the pair out, or swap each way with swap_heads and the z of the other."
 )
 ALIKE = (
     "Tracing pairs from the first token in which they differ to the word: got members that are "

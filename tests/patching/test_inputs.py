@@ -55,10 +55,12 @@ def test_tokens_and_arrays_are_taken_as_ids_and_tensors_are(weights, texts, stat
         ({"rows": [(1, -2), (1, 3)]}, "in text 0: got the id -2, expected 0 to 399; give the ids of"),
         ({"rows": [(1, 400), (1, 3)]}, "in text 0: got the id 400, expected 0 to 399; give the ids"),
         ({"rows": [(1, 2), (3,) * 41]}, "in text 1: got 41 tokens, expected at most 40, the context"),
-        ({"directions": torch.ones(28)}, "got directions of shape [28], expected direction d_model"),
-        ({"directions": torch.ones(1, 7)}, "got directions of shape [1, 7], expected direction d_"),
-        ({"directions": "up"}, "got directions of shape [0], expected direction d_model (28 numb"),
-        ({"directions": torch.ones(3, 2, 28)}, "of 2 texts: got directions of shape [3, 2, 28], e"),
+        ({"directions": torch.ones(28)}, "got directions of shape [28] for 2 rows, expected direct"),
+        ({"directions": torch.ones(1, 7)}, "got directions of shape [1, 7] for 2 rows, expected di"),
+        ({"directions": "up"}, "got directions of shape [0] for 2 rows, expected direction d_model"),
+        ({"directions": torch.ones(3, 2, 28)}, "for 2 rows, expected direction d_model (28 numbers"),
+        ({"directions": torch.full((1, 28), np.nan)}, "the directions hold numbers that are none ("),
+        ({"directions": torch.zeros(1, 28)}, "are none (NaN or infinite), or are all 0; give a dif"),
         ({"donor_z": torch.ones(1, 2, 4, 7)}, "got donors of shape [1, 2, 4, 7], expected row la"),
         ({"donor_z": torch.ones(2, 2, 4, 8)}, f"expected row layer head d_head, {SIZES}; give tar"),
         ({"donor_z": torch.ones(2, 3, 4, 7)}, "up to depth 3: the model has 2 blocks; give a depth"),
@@ -94,8 +96,58 @@ def test_pairs_are_held_to_the_same(model, weights, texts, direction):
         probe.swap_pairs(model, texts, texts, direction, depth=2)
     with pytest.raises(InputError, match="in text 0: got the id -2, expected 0 to 399"):
         probe.swap_pairs(weights, [(1, -2)], [(1, 3)], direction, depth=2)
-    with pytest.raises(InputError, match=r"got directions of shape \[28\], expected direction"):
+    with pytest.raises(InputError, match=r"got directions of shape \[28\] for 2 rows, expected"):
         probe.swap_pairs(weights, texts, texts, direction[0], depth=2)
+
+
+@pytest.mark.parametrize("trace", [probe.trace_positions, probe.edges])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"weights": "tiny-senses"}, "got 'tiny-senses', expected weights; give probe.read_weights("),
+        ({"a": [A], "b": [B]}, f"Tracing pairs in text 0: got {A!r}, expected the ids of its tokens"),
+        ({"b": [(1, 2), (1, 3)]}, "Tracing pairs: got 1 texts and 2, expected as many of both; giv"),
+        ({"directions": torch.ones(28)}, "Tracing pairs: got directions of shape [28] for 1 row, "),
+        ({"directions": torch.ones(1, 2, 3, 28)}, "or pair direction d_model; give one direction a"),
+        ({"directions": torch.full((1, 28), np.inf)}, "Tracing pairs: the directions hold numbers"),
+        ({"positions": 3}, "Tracing pairs: got positions 3, expected whole numbers counted from th"),
+        ({"positions": []}, "got positions [], expected whole numbers counted from the word, 0 the"),
+        ({"positions": [0.5]}, "0 the word and -1 the token before it; give a list, as in [-1, 0]."),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_traced_is_one_sentence(weights, direction, trace, change, said):
+    given = {
+        "weights": weights,
+        "a": [(1, 2, 3)],
+        "b": [(1, 4, 3)],
+        "directions": direction,
+        "depth": 2,
+    }
+    with pytest.raises(InputError) as error:
+        trace(**given | change)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"reach": -1},
+            "got reach = -1, expected a share of the gap from 0 on; give one, as 0.01,",
+        ),
+        (
+            {"reach": "much"},
+            "got reach = 'much', expected a share of the gap from 0 on; give one, ",
+        ),
+        ({"most": 1.5}, "got most = 1.5, expected a whole number from 0 on; give one, or leave it"),
+        ({"sample": -1}, "got sample = -1, expected a whole number from 0 on; give one, or leave "),
+        ({"seed": "today"}, "got seed = 'today', expected a whole number from 0 on; give one, or "),
+    ],
+)
+def test_options_of_edges_are_held_to_what_they_mean(weights, direction, change, said):
+    with pytest.raises(InputError) as error:
+        probe.edges(weights, [(1, 2, 3)], [(1, 4, 3)], direction, depth=2, **change)
+    assert str(error.value).startswith(f"Measuring edges: {said}")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,211 @@
+"""What callers give to interventions, checked before anything runs: texts, donors, directions, sets
+of heads, depths and counts.
+
+`doing` names the intervention in the sentence of an error, such as "Swapping heads".
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probe.errors import InputError
+from probe.model.tokens import TargetText, Tokens, whole_number
+from probe.model.weights import Weights
+from probe.stats.numbers import counted
+
+Rows = Sequence[TargetText | Tokens | Sequence[int]]
+Texts = Sequence[TargetText]
+# The shapes of directions that each row, or each pair, has of its own.
+OWN_OF_ROWS = ("row stage d_model", "row stage direction d_model")
+OWN_OF_PAIRS = ("pair direction d_model",)
+
+
+def require_weights(weights: object, doing: str) -> None:
+    """Raises InputError for what is no weights, a model among them."""
+    if not isinstance(weights, Weights):
+        raise InputError(
+            f"{doing}: got {weights!r}, expected weights; give probe.read_weights(model)."
+        )
+
+
+def target_texts(weights: Weights, rows: Rows, doing: str) -> list[TargetText]:
+    """Each text and where it is read: ids alone, and tokens, at the last one; a causal model runs
+    nothing behind the word.
+
+    Raises InputError for no texts, for what is neither, for ids that the model has no token for,
+    positions that a text does not have, and texts beyond the context window.
+    """
+    require_weights(weights, doing)
+    given: Any = rows
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence) or not given:
+        raise InputError(
+            f"{doing}: got texts {given!r}, expected at least one; give a list of the ids of each, "
+            "as in [probe.tokenize(model, text).ids]."
+        )
+    texts = []
+    for number, row in enumerate(given):
+        in_text = f"{doing} in text {number}"
+        text = row if isinstance(row, TargetText) else _read_at_its_end(row, in_text)
+        _require_tokens(weights, text, in_text)
+        if weights.causal:
+            text = TargetText(text.ids[: text.at + 1], text.at)
+        texts.append(text)
+    return texts
+
+
+def _read_at_its_end(row: Any, doing: str) -> TargetText:
+    ids = row.ids if isinstance(row, Tokens) else row
+    if isinstance(ids, str | bytes) or not isinstance(ids, Sequence) or not len(ids):
+        raise InputError(
+            f"{doing}: got {ids!r}, expected the ids of its tokens; give "
+            "probe.tokenize(model, text).ids."
+        )
+    return TargetText(tuple(ids), len(ids) - 1)
+
+
+def _require_tokens(weights: Weights, text: TargetText, doing: str) -> None:
+    """Raises InputError for ids, a position and a length that the model does not have."""
+    config = weights.config
+    for token in text.ids:
+        if whole_number(token) is None or not 0 <= token < config.d_vocab:
+            raise InputError(
+                f"{doing}: got the id {token!r}, expected 0 to {config.d_vocab - 1}; give the ids "
+                "of probe.tokenize."
+            )
+    if not 0 <= text.at < len(text.ids):
+        raise InputError(
+            f"{doing}: got position {text.at} of {len(text.ids)} tokens; give one from 0 to "
+            f"{len(text.ids) - 1}."
+        )
+    if len(text.ids) > config.n_ctx:
+        raise InputError(
+            f"{doing}: got {len(text.ids)} tokens, expected at most {config.n_ctx}, the context "
+            "window; shorten the text."
+        )
+
+
+def require_equal_lengths(a: Texts, b: Texts, doing: str) -> None:
+    """Raises InputError where texts have no partner, and where the members of a pair are not
+    equally long, up to the word in a causal model."""
+    if len(a) != len(b):
+        raise InputError(
+            f"{doing}: got {len(a)} texts and {len(b)}, expected as many of both; give each text "
+            "its partner."
+        )
+    for number, (one, other) in enumerate(zip(a, b, strict=True)):
+        if len(one.ids) != len(other.ids):
+            raise InputError(
+                f"{doing}: pair {number} has {len(one.ids)} and {len(other.ids)} tokens, expected "
+                "as many in both; write its members equally long, leave the pair out, or swap each "
+                "way with swap_heads and the z of the other."
+            )
+
+
+def require_depth(weights: Weights, depth: int, doing: str) -> None:
+    """Raises InputError for a depth that is not behind one of the model's blocks."""
+    require_weights(weights, doing)
+    layers = len(weights.blocks)
+    if whole_number(depth) is None or not 1 <= depth <= layers:
+        raise InputError(
+            f"{doing} up to depth {depth!r}: the model has {layers} blocks; give a depth from 1 to "
+            f"{layers}."
+        )
+
+
+def require_donors(weights: Weights, rows: Texts, donor_z: Tensor, doing: str) -> None:
+    """Raises InputError for z of other shapes than the model's, of another number of texts, and for
+    numbers that are none."""
+    shape = tuple(donor_z.shape) if isinstance(donor_z, Tensor) else ()
+    if len(shape) == 4:
+        require_depth(weights, shape[1], doing)
+    wanted = (len(rows), *shape[1:2], *weights.shape[1:2], weights.config.d_head)
+    if shape != wanted:
+        raise InputError(
+            f"{doing}: got donors of shape {list(shape)}, expected row layer head d_head, here "
+            f"{list(wanted)}; give target_states(...).z of as many texts of this model."
+        )
+    of_heads = donor_z[:, weights.has_heads[: shape[1]].to(donor_z.device)]
+    if not torch.isfinite(of_heads).all():
+        raise InputError(
+            f"{doing}: the donors hold numbers that are none (NaN or infinite); give z of a run."
+        )
+
+
+def as_directions(
+    weights: Weights, directions: Any, rows: int, doing: str, *, own: Sequence[str] = OWN_OF_ROWS
+) -> Tensor:
+    """Directions as a tensor: `direction d_model` for all rows or, where each row has its own, with
+    one of the shapes `own`.
+
+    Raises InputError for other shapes, for numbers that are none, and where every direction is 0,
+    along which nothing moves.
+    """
+    try:
+        # a tensor as it is, wherever new ones are made
+        given = directions if isinstance(directions, Tensor) else torch.tensor(directions)
+    except (TypeError, ValueError, RuntimeError):
+        given = torch.empty(0)
+    axes = [len(shape.split()) for shape in own]
+    of_all = given.ndim == 2
+    of_each = given.ndim in axes and len(given) == rows
+    if not (of_all or of_each) or given.shape[-1] != weights.config.d_model:
+        raise InputError(
+            f"{doing}: got directions of shape {list(given.shape)} for {counted(rows, 'row')}, "
+            f"expected direction d_model ({weights.config.d_model} numbers each), or {own[0]}; "
+            "give one direction as direction[None]."
+        )
+    if not torch.isfinite(given).all() or not given.any():
+        raise InputError(
+            f"{doing}: the directions hold numbers that are none (NaN or infinite), or are all 0; "
+            "give a difference of two vectors that are not the same."
+        )
+    return given
+
+
+def require_sets(head_sets: Tensor, donor_z: Tensor, doing: str) -> None:
+    """Raises InputError for sets of heads that are no masks of the donors' layers and heads."""
+    is_mask = isinstance(head_sets, Tensor) and head_sets.dtype == torch.bool
+    shape = tuple(head_sets.shape) if is_mask else None
+    wanted = tuple(donor_z.shape[1:3])
+    if shape is None or len(shape) != 3 or shape[1:] != wanted or not shape[0]:
+        got = f"a mask of shape {list(shape)}" if shape is not None else repr(head_sets)[:60]
+        raise InputError(
+            f"{doing}: got {got}, expected set layer head of True and False, here "
+            f"[sets, {wanted[0]}, {wanted[1]}]; give torch.zeros(1, {wanted[0]}, {wanted[1]}, "
+            "dtype=torch.bool), say."
+        )
+
+
+def as_offsets(positions: Any, doing: str) -> tuple[int, ...]:
+    """Positions counted from the word, in order, each once. Raises InputError for none, and for
+    what is no whole number."""
+    given = positions if isinstance(positions, Sequence) else ()
+    if not given or any(whole_number(position) is None for position in given):
+        raise InputError(
+            f"{doing}: got positions {positions!r}, expected whole numbers counted from the word, "
+            "0 the word and -1 the token before it; give a list, as in [-1, 0]."
+        )
+    return tuple(sorted({int(position) for position in given}))
+
+
+def require_count(value: Any, name: str, doing: str) -> None:
+    """Raises InputError for an option that is no whole number from 0 on."""
+    number = whole_number(value)
+    if number is None or number < 0:
+        raise InputError(
+            f"{doing}: got {name} = {value!r}, expected a whole number from 0 on; give one, or "
+            "leave it out."
+        )
+
+
+def require_share(value: Any, name: str, doing: str) -> None:
+    """Raises InputError for an option that is no finite number from 0 on."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < math.inf:
+        raise InputError(
+            f"{doing}: got {name} = {value!r}, expected a share of the gap from 0 on; give one, as "
+            "0.01, or leave it out."
+        )

@@ -34,7 +34,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from probe.display import Displayed
-from probe.errors import InputError
+from probe.errors import InputError, require_at_least
 from probe.evidence import ablation, tables
 from probe.evidence.ablation import (
     CHOSEN,
@@ -53,7 +53,7 @@ from probe.model.architectures import require_single
 from probe.model.check import certify
 from probe.model.load import ModelSource, load, read_weights
 from probe.model.model import Model
-from probe.model.tokens import in_order, require_at_least
+from probe.model.tokens import in_order
 from probe.model.trace import target_states
 from probe.provenance import hash_of, manifest
 from probe.stats.resampling import Array

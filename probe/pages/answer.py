@@ -382,7 +382,7 @@ def _confirmed(finding: WordFindings) -> str:
         return "Not confirmed: no head passes every test."
     confirmed = [head.name for head in finding.leaders if head.name in movers]
     unconfirmed = [head.name for head in finding.leaders if head.name not in movers]
-    which = "All confirmed"
+    which = "All pass every test" if finding.exploratory else "All confirmed"
     if not confirmed:
         many = len(movers) > LEADERS
         others = counted(len(movers), "other") if many else listed(movers)
@@ -393,10 +393,12 @@ def _confirmed(finding: WordFindings) -> str:
     ranked = [pair for pair in finding.pairs if pair.ranked]
     swapped = _fewest_to_most([pair.pairs for pair in ranked])
     cues = _fewest_to_most([pair.cue_words for pair in ranked])
+    # Where no cue is known, every pair of sentences counts as one of cue words.
+    of_cues = f" ({cues} of cue words)" if finding.cautions.cue_marked else ""
     each = "" if len(finding.pairs) == 1 else " for each pair of meanings"
     return (
-        f"{which}, on {swapped} of sentences ({cues} of cue words){each}, "
-        "tested on sentences that the measurement had not seen."
+        f"{which}, on {swapped} of sentences{of_cues}{each}, tested on sentences that the "
+        "measurement had not seen."
     )
 
 

@@ -116,6 +116,7 @@ def render(
         marks=charts.MARKS,
         meanings=MEANINGS if predicts else MEANINGS_WITHOUT_NEXT,
         beside_words=charts.BESIDE_NOUNS,
+        cues_marked=any(word.cautions.cue_marked for word in findings.values()),
         causal=all(word.causal for word in findings.values()),
         predicts=predicts,
         model_name=manifest["model"],

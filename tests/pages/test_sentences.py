@@ -723,8 +723,14 @@ SENTENCES = [
     ),
     (
         sure,
-        "Exploratory, for the sentences are few. All confirmed",
+        "Exploratory, for the sentences are few. All pass every test",
         frames_of(exploratory=True),
+        USUAL,
+    ),
+    (
+        sure,
+        " on 64 pairs of sentences, tested on sentences that the measurement had not seen.",
+        FRAMES | changed("sentences", cue_start=None),
         USUAL,
     ),
     (sure, "Not confirmed: no head passes every test.", NOBODY, USUAL),

@@ -1035,6 +1035,12 @@ SENTENCES = [
     ),
     (
         page_text.later_words,
+        "no head's write at the word changes at all.",
+        LATE | {"difference": 0.0},
+        LATE,
+    ),
+    (
+        page_text.later_words,
         "What tells the sense comes after the word",
         LATE | {"cue": None},
         LATE,

@@ -5,6 +5,7 @@ progress (on a terminal only) and errors to standard error. Exit 0; 1 when a che
 bad input or a model that cannot be trusted, in one sentence; 130 when interrupted.
 """
 
+import errno
 import json
 import os
 import sys
@@ -198,12 +199,21 @@ def report(
 
 
 def _print_survey_plan(
-    model: "Model", files: list[Path] | None, *, controls: str | None, seed: int, workers: int
+    model: "Model",
+    files: list[Path] | None,
+    *,
+    controls: str | None,
+    seed: int,
+    workers: int,
+    as_json: bool,
 ) -> None:
     from probe.evidence.survey_run import plan_survey
 
     plan = plan_survey(model, files, controls=_nouns(controls), seed=seed)
-    typer.echo("\n".join(survey_suffices(plan, workers)))
+    if as_json:
+        typer.echo(plan.to_json())
+    else:
+        typer.echo("\n".join(survey_suffices(plan, workers)))
 
 
 def _say_what_is_replaced(out: Path, file: str, command: str) -> None:
@@ -495,6 +505,7 @@ def survey(
                 controls=controls,
                 seed=seed,
                 workers=number,
+                as_json=as_json,
             )
         return
     with progress_bar() as progress:
@@ -588,6 +599,11 @@ def main() -> None:
         if context and message.startswith(TOO_MANY) and _takes_text(context):
             message += "; put a text of several words into quotation marks"
         typer.echo(f"probe: {message} (see `{command} --help`).", err=True)
+        sys.exit(2)
+    except OSError as error:  # of standard output: files are written by the library, which says so
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        typer.echo(f"probe: standard output: {error.strerror}.", err=True)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo(

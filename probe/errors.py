@@ -2,9 +2,10 @@
 and the next step.
 
 The command line prints the sentence and exits with the class's `exit_code`; nothing else in the
-library catches these.
+library catches these. What every package asks of a number that it is given stands here, too.
 """
 
+import operator
 from collections.abc import Sequence
 from difflib import SequenceMatcher, get_close_matches
 
@@ -49,3 +50,22 @@ def nearest(word: str, known: Sequence[str]) -> str | None:
         return sorted(name) == sorted(word), SequenceMatcher(None, word, name).ratio()
 
     return max(get_close_matches(word, known, n=NEAREST), key=likeness, default=None)
+
+
+def whole_number(value: object) -> int | None:
+    """What counts something: a whole number of any library; None for all else, True among it."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def require_at_least(least: int, value: object, name: str, *, doing: str, usual: object) -> None:
+    """Raises InputError for an option `name` that is no whole number from `least` on; `usual` is
+    what it is when it is not given."""
+    number = whole_number(value)
+    if number is None or number < least:
+        raise InputError(
+            f"{doing}: got {name} = {value!r}, expected a whole number from {least} on; leave it "
+            f"away for {usual}."
+        )

@@ -1,7 +1,8 @@
 """The nearest sense centroid: which sense the vector at a word is closest to, at every depth, and
 how well that is right.
 
-A sense is the mean of its vectors in training, compared by cosine. Ties, and cosines that differ in
+A sense is the mean of its vectors in training, compared by cosine; of plain numbers, such as
+positions, their mean, compared by distance. Ties, and cosines that differ in
 rounding only, go to the sense that is more frequent in training.
 
 Source: Loureiro et al. 2021.
@@ -63,6 +64,17 @@ def predict(resid: Tensor, labels: Senses, holdout: Holdout) -> Senses:
     # The most frequent comes first, and argmax takes the first of equals.
     nearest = cosines(resid[list(holdout.test)], centroids).argmax(-1)
     return centroids.senses[nearest.T]
+
+
+def nearest_mean(numbers: Array, labels: Senses, holdout: Holdout) -> Senses:
+    """The sense whose training mean of a plain number is nearest: no direction tells numbers apart,
+    so they are compared by distance. `sentence -> test`"""
+    train = list(holdout.train)
+    senses = by_frequency(labels[train])
+    means = np.array([numbers[train][labels[train] == sense].mean() for sense in senses])
+    distances = np.abs(numbers[list(holdout.test), None] - means)
+    # The most frequent comes first, and argmin takes the first of equals.
+    return np.asarray(senses[np.round(distances, TIE_DECIMALS).argmin(-1)])
 
 
 def macro_f1(gold: Senses, predicted: Senses) -> Array:

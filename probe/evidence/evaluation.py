@@ -34,7 +34,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from probe.display import Displayed
-from probe.errors import InputError
+from probe.errors import InputError, require_at_least
 from probe.evidence import ablation, tables
 from probe.evidence.ablation import (
     CHOSEN,
@@ -45,7 +45,14 @@ from probe.evidence.ablation import (
     head_index,
     heads_out,
 )
-from probe.evidence.centroids import Senses, by_frequency, macro_f1, predict, unit_vectors
+from probe.evidence.centroids import (
+    Senses,
+    by_frequency,
+    macro_f1,
+    nearest_mean,
+    predict,
+    unit_vectors,
+)
 from probe.evidence.columns import METHODS, rounded
 from probe.evidence.material import Material, choose_words, prepare_usable
 from probe.evidence.study import Progress
@@ -53,7 +60,7 @@ from probe.model.architectures import require_single
 from probe.model.check import certify
 from probe.model.load import ModelSource, load, read_weights
 from probe.model.model import Model
-from probe.model.tokens import in_order, require_at_least
+from probe.model.tokens import in_order
 from probe.model.trace import target_states
 from probe.provenance import hash_of, manifest
 from probe.stats.resampling import Array
@@ -475,12 +482,10 @@ def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
     labels = numbered(material.sentences)
     by_depth = np.zeros((resid.shape[1], len(material)), dtype=np.int64)
     predicted = {method: np.zeros(len(material), dtype=np.int64) for method in METHODS}
-    positions = [
-        [target, len(tokens)]
-        for target, tokens in zip(material.targets, material.tokens, strict=True)
-    ]
-    # As if the position and the length were two depths of one number each.
-    numbers = torch.tensor(positions, dtype=resid.dtype)[..., None]
+    numbers = {
+        "position": np.array(material.targets, dtype=float),
+        "length": np.array([len(tokens) for tokens in material.tokens], dtype=float),
+    }
     bags = {
         "bag": [whole_bag(sentence) for sentence in material.sentences],
         "left": [left_bag(sentence) for sentence in material.sentences],
@@ -496,9 +501,8 @@ def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
         by_depth[:, test] = predict(resid, labels, holdout)
         predicted["nearest"][test] = by_depth[depth, test]
         predicted["frequent"][test] = by_frequency(labels[train])[0]
-        by_position, by_length = predict(numbers, labels, holdout)
-        predicted["position"][test] = by_position
-        predicted["length"][test] = by_length
+        for method, values in numbers.items():
+            predicted[method][test] = nearest_mean(values, labels, holdout)
         for method, words in bags.items():
             predicted[method][test] = predict_by_bag(words, labels, holdout)
     tested = task.tested

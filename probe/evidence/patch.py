@@ -21,7 +21,7 @@ Sources: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, i
 
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ from torch import Tensor
 
 from probe.errors import InputError, UnsupportedModel
 from probe.model import forward
+from probe.model.hooks import Hook
 from probe.model.load import ModelSource, load, read_weights
 from probe.model.model import Model
 from probe.model.tokens import TargetText, Tokens, text_position, token_id, tokenize
@@ -43,6 +44,7 @@ from probe.patching.hooked import Ends, read_parts, run_swapped
 from probe.patching.inputs import require_depth
 from probe.patching.pair import PairCache, TokenPair, cache_pair, positions_from_word
 from probe.patching.positions import COMPONENTS, HEAD, Read, effects
+from probe.stats.numbers import counted
 from probe.stats.resampling import Array
 
 # What can be swapped, by the name that a caller gives, and what of a layer that is.
@@ -62,7 +64,6 @@ LOGITS = 2**24
 Metric = tuple[str | int, str | int] | Callable[[Tensor], Tensor] | None
 # M of many vectors at the position that is read. `variant d_model -> variant`
 Reader = Callable[[Tensor], Tensor]
-Hook = tuple[str, Callable[..., Tensor]]
 TEXTS = (str, bytes)  # sequences that are no lists
 
 
@@ -191,7 +192,8 @@ def patch_hooks(
     model = load(model)
     weights = read_weights(model)
     n_layers, n_heads, *_ = weights.shape
-    for layer, head in _heads(model, heads):
+    pairs = _heads(model, heads)
+    for layer, head in pairs:
         if not (0 <= layer < n_layers and 0 <= head < n_heads):
             raise InputError(
                 f"Hooking L{layer}H{head} of {model.name}: it has {n_layers} layers of {n_heads} "
@@ -207,7 +209,7 @@ def patch_hooks(
     to = text_position(recipient, at)
     z = target_states(model, [donor], [text_position(donor, at)]).z[0].to(model.device)
     by_layer: dict[int, list[int]] = defaultdict(list)
-    for layer, head in _heads(model, heads):
+    for layer, head in pairs:
         by_layer[layer].append(head)
 
     def swap(layer: int) -> Callable[..., Tensor]:
@@ -244,26 +246,31 @@ def _texts(a: str | Sequence[str], b: str | Sequence[str]) -> list[tuple[str, st
         sizes = [_how_many(text) for text in (a, b)]
         raise InputError(
             f"Patching pairs of texts: got {sizes[0]} and {sizes[1]}, expected two texts, or two "
-            "lists of at least one, with as many of both; give each text its partner."
+            "lists with as many of both, at least one; give each text its partner."
         )
     return list(zip(a, b, strict=True))
 
 
 def _how_many(text: object) -> str:
-    if isinstance(text, TEXTS):
-        return "one text" if isinstance(text, str) else type(text).__name__
-    return f"{len(text)} texts" if isinstance(text, Sized) else f"{text!r}"
+    if isinstance(text, str):
+        return "one text"
+    if isinstance(text, Sequence) and not isinstance(text, bytes):
+        return counted(len(text), "text")
+    return type(text).__name__
 
 
 def _heads(model: Model, heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Layer and head of each. Raises InputError for what is no list of such pairs."""
+    """Layer and head of each. Raises InputError for no head, and what is no list of such pairs."""
     try:
-        return [(operator.index(layer), operator.index(head)) for layer, head in heads]
-    except (TypeError, ValueError) as error:
+        pairs = [(operator.index(layer), operator.index(head)) for layer, head in heads]
+    except (TypeError, ValueError):
+        pairs = []
+    if not pairs:
         raise InputError(
             f"Hooking heads of {model.name}: got {heads!r}, expected a list of pairs of numbers, "
             "(layer, head) of each; give [(0, 1), (2, 3)], say."
-        ) from error
+        )
+    return pairs
 
 
 def _pairs(
@@ -411,12 +418,14 @@ def _numbers(metric: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
     row."""
     numbers = metric(logits)
     rows = len(logits)
-    shape = tuple(numbers.shape) if isinstance(numbers, Tensor) else type(numbers).__name__
-    if shape != (rows,):
+    made = f"a {type(numbers).__name__}"
+    if isinstance(numbers, Tensor):
+        made = f"a tensor of shape {tuple(numbers.shape)}"
+    if not isinstance(numbers, Tensor) or tuple(numbers.shape) != (rows,):
         raise InputError(
             f"Patching with a metric of one's own: of logits of shape {tuple(logits.shape)} it "
-            f"made {shape}, expected a number for each row, ({rows},); let it work along the last "
-            "axis, as in lambda logits: logits[..., 5] - logits[..., 7]."
+            f"made {made}, expected a tensor with a number for each row, ({rows},); let it work "
+            "along the last axis, as in lambda logits: logits[..., 5] - logits[..., 7]."
         )
     kind = str(numbers.dtype).removeprefix("torch.")
     if numbers.dtype == torch.bool or numbers.is_complex():

@@ -16,7 +16,7 @@ from warnings import warn
 import pandas as pd
 
 from probe.display import Displayed
-from probe.errors import InputError
+from probe.errors import InputError, require_at_least, whole_number
 from probe.evidence import circuit, examples, tables
 from probe.evidence.controls import as_nouns, require_usable
 from probe.evidence.cost import StudyCost, cost_of
@@ -43,7 +43,6 @@ from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify, not_asked
 from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model
-from probe.model.tokens import require_at_least, whole_number
 from probe.provenance import Origin
 from probe.text.sentences import as_corpus, join
 
@@ -220,8 +219,9 @@ def _require_can_study(model: Model, permutations: int, second: Model | None) ->
             )
     if whole_number(permutations) is None or permutations < FEWEST_PERMUTATIONS:
         raise InputError(
-            f"Studying words: got permutations = {permutations!r}, expected at least "
-            f"{FEWEST_PERMUTATIONS}, so that a p of .01 can be reached; leave it away for 1,000."
+            f"Studying words: got permutations = {permutations!r}, expected a whole "
+            f"number from {FEWEST_PERMUTATIONS} on, so that a p of .01 can be reached; leave it "
+            "away for 1,000."
         )
     require_single(model.config.architecture, "a study")
 

@@ -15,7 +15,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +28,7 @@ import torch
 
 import probe
 from probe.display import Displayed
-from probe.errors import InputError, ModelError
+from probe.errors import InputError, ModelError, require_at_least
 from probe.evidence.controls import as_nouns
 from probe.evidence.material import sentences_of
 from probe.evidence.study import Progress
@@ -50,7 +50,7 @@ from probe.model.architectures import require_single
 from probe.model.check import DEFAULT_TEXTS, Certificate, certify
 from probe.model.load import ModelSource, load
 from probe.model.model import Model, require_heads
-from probe.model.tokens import require_at_least, tokenize
+from probe.model.tokens import tokenize
 from probe.provenance import Origin, content_key
 from probe.text import lexicon
 from probe.text.sentences import Corpus, Sentence, as_corpus, join
@@ -208,9 +208,18 @@ class SurveyPlan:
     (`unread`, by reason), and about how long it takes in one thread (`seconds` of
     processor time; NaN where no word can be measured)."""
 
+    model_name: str
     words: tuple[WordPlan, ...]
     unread: Mapping[str, int]
     seconds: float
+
+    def to_json(self) -> str:
+        """All of it; `seconds` is null where no word can be measured."""
+        plan = asdict(self) | {"model": self.model_name}
+        del plan["model_name"]
+        if math.isnan(self.seconds):
+            plan["seconds"] = None
+        return json.dumps(plan, ensure_ascii=False)
 
 
 def plan_survey(
@@ -237,7 +246,8 @@ def plan_survey(
     if measured:
         middle = by_word[measured[len(measured) // 2].word]
         seconds = len(measured) * _seconds(model, middle, _nouns(corpus, controls), seed)
-    return SurveyPlan(tuple(plans), Counter(item.reason for item in corpus.left_out), seconds)
+    unread = Counter(item.reason for item in corpus.left_out)
+    return SurveyPlan(model.name, tuple(plans), dict(unread), seconds)
 
 
 def _seconds(

@@ -51,7 +51,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.functional import normalize
 
-from probe.errors import CrossCheckError, InputError
+from probe.errors import CrossCheckError, InputError, whole_number
 from probe.model import attention, forward
 from probe.model.check import rounded_through
 from probe.model.load import ModelSource, load
@@ -519,7 +519,8 @@ def logit_direction(trace: Trace, at: int | str, tokens: Sequence[int]) -> Logit
     `tokens`, less that of the second where there is one, at a position or a word.
 
     `tokens`: one id or two. Norms, activations and caps on the way are held as they were (see the
-    module's docstring). Raises UnsupportedModel where there is no language-model head.
+    module's docstring). Raises InputError for what are no such ids, UnsupportedModel where there is
+    no language-model head.
 
     Example:
         >>> model = probe.load("tiny-senses")
@@ -537,6 +538,15 @@ def logit_direction(trace: Trace, at: int | str, tokens: Sequence[int]) -> Logit
     at = position(trace.tokens, at)
     weights = trace.weights.on("cpu")
     config = weights.config
+    ids = [whole_number(token) for token in tokens]
+    if len(ids) not in (1, 2) or not all(
+        token is not None and 0 <= token < config.d_vocab for token in ids
+    ):
+        raise InputError(
+            f"Following logits back: got the tokens {tokens!r}, expected one id or two, from 0 to "
+            f"{config.d_vocab - 1}; give the ids that the tokenizer has for them, or ask "
+            "probe.decompose, which takes words."
+        )
     family = config.family
     constants: dict[str, float] = {}
 
@@ -599,7 +609,7 @@ def nearest_tokens(
     nearest first.
 
     `d_model -> count (id, cosine)`. `without` are ids left out, such as the word that one started
-    from.
+    from. Raises InputError for a vector of another length.
 
     Example:
         >>> model = probe.load("tiny-senses")
@@ -611,6 +621,12 @@ def nearest_tokens(
     """
     model = load(model)
     table = model.weights[model.config.family.embed + ".weight"]
+    if vector.shape != table.shape[1:]:
+        raise InputError(
+            f"Looking for the tokens near a vector: got one of shape {list(vector.shape)}, "
+            f"expected [{table.shape[1]}], as long as the embeddings of {model.name}; give a "
+            "vector of its stream."
+        )
     cosines = normalize(table, dim=-1) @ normalize(vector.to(table), dim=-1)
     cosines[list(without)] = -torch.inf
     top = cosines.topk(count)

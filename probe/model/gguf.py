@@ -26,14 +26,11 @@ from gguf import (
     get_tensor_name_map,
 )
 
-from probe.model.architectures import FAMILIES, GGUF_KNOWN
+from probe.model.architectures import FAMILIES
 from probe.model.architectures.family import GGUF_SIZES, Family
-from probe.model.model import Config, config_from, refuse, unsupported
+from probe.model.model import LISTED, Config, config_from, refuse, unsupported
 from probe.model.weights import check_finite, expected_shapes, layers_of, stored_types
 
-KNOWN = ", ".join(
-    dict.fromkeys(family.gguf.architecture for family in FAMILIES.values() if family.gguf)
-)
 # Rotary positions scaled by factors of their own, one each frequency: ones change nothing.
 ROPE_FACTORS = "rope_freqs.weight"
 WINDOW = "attention.sliding_window"  # 0 where a model has none
@@ -342,9 +339,8 @@ def _family(opened: GgufFile) -> tuple[str, Family]:
     for kind, family, told_by in sorted(rows, key=lambda row: not row[2]):
         if not told_by or told_by in opened.tensors or opened.metadata.get(f"{named}.{told_by}"):
             return kind, family
-    certified = f"certified are {GGUF_KNOWN} ({KNOWN}) only"
-    problem = f"its general.architecture is {str(named)[:40]!r}, and {certified}"
-    raise unsupported(opened.path, problem, "load one of these or tiny-senses")
+    problem = f"its general.architecture is {str(named)[:40]!r}, which is not read from GGUF files"
+    raise unsupported(opened.path, problem, LISTED)
 
 
 def _head_sizes(opened: GgufFile, family: Family, own: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ loaded model three questions before anybody sees it. `probe.model.trace` makes r
 read here.
 """
 
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,11 @@ SHARED = ("k", "v")
 SUMS_WITHIN = {torch.float64: 1e-5, torch.float32: 1e-5, torch.bfloat16: 2**-8}
 # What is kept of a tensor, given with its name.
 Select = Callable[[str, Tensor], Tensor]
+# A hook point of the bridge, and what its tensor becomes.
+Hook = tuple[str, Callable[..., Tensor | None]]
+# Hooks stand on a bridge for everybody who runs it meanwhile, and bridges around one model share
+# its modules: one thread after the other.
+ONE_THREAD = threading.RLock()
 AT_ONE_POSITION = (*HEAD_VECTORS, "pattern", "mlp_out", "resid_pre", "resid_post")
 
 
@@ -89,16 +95,17 @@ def run(
     lengths = [ids.shape[1] if model.config.causal else len(row) for row in rows]
     ends = torch.tensor(lengths, device=model.device)
     mask = (torch.arange(ids.shape[1], device=model.device) < ends[:, None]).long()
-    if targets is not None:
-        return model.bridge(ids, attention_mask=mask, decoder_input=pad_rows(model, targets))
-    # a hook may stand on the whole model
-    if head or model.origin.hooks:
-        return model.bridge(ids, attention_mask=mask)
-    base = model.bridge.original_model.base_model
-    # Without a cache TransformerLens multiplies OLMo's patterns, which it holds in float32, with
-    # values in bfloat16, and fails.
-    use_cache = model.dtype is torch.bfloat16
-    return base(ids, attention_mask=mask, use_cache=use_cache).last_hidden_state
+    with ONE_THREAD:
+        if targets is not None:
+            return model.bridge(ids, attention_mask=mask, decoder_input=pad_rows(model, targets))
+        # a hook may stand on the whole model
+        if head or model.origin.hooks:
+            return model.bridge(ids, attention_mask=mask)
+        base = model.bridge.original_model.base_model
+        # Without a cache TransformerLens multiplies OLMo's patterns, which it holds in float32,
+        # with values in bfloat16, and fails.
+        use_cache = model.dtype is torch.bfloat16
+        return base(ids, attention_mask=mask, use_cache=use_cache).last_hidden_state
 
 
 def pad_rows(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
@@ -163,11 +170,19 @@ def _at_one_position(model: Model) -> tuple[str, ...]:
 
 
 @contextmanager
+def hooked(model: Model, hooks: Sequence[Hook]) -> Iterator[None]:
+    """Inference with functions on hook points of the bridge, in one thread at a time. The hooks are
+    removed again whatever happens."""
+    with ONE_THREAD, torch.inference_mode(), model.bridge.hooks(fwd_hooks=[*hooks]):
+        yield
+
+
+@contextmanager
 def recording(
     model: Model, select: Select, names: Collection[str] | None = None
 ) -> Iterator[dict[str, dict[str, list[Tensor]]]]:
     """Inference that records what `select` takes of every tensor, or of those of these names, of
-    every layer: by attention and name. The hooks are removed again whatever happens.
+    every layer: by attention and name.
     """
     recorded: dict[str, dict[str, list[Tensor]]] = {}
     hooks = []
@@ -192,7 +207,7 @@ def recording(
                     point = f"{attention.blocks}.{layer}.{hook}"
                     scale = model.config.hook_scale(name, layer)
                     hooks.append((point, partial(record, attention.name, name, scale)))
-    with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
+    with hooked(model, hooks):
         yield recorded
 
 
@@ -325,7 +340,7 @@ def _edit_is_felt(
     targets = None if target is None else [target]
     for layer, head in reversed(writers):
         point = f"{attention.blocks}.{layer}.{attention.hooks['z']}"
-        with torch.inference_mode(), model.bridge.hooks(fwd_hooks=[(point, partial(edit, head))]):
+        with hooked(model, [(point, partial(edit, head))]):
             if not torch.equal(run(model, [ids], targets)[0].cpu(), whole.logits):
                 return True
     return not writers

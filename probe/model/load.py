@@ -134,7 +134,7 @@ def load(
     gives the same Model until its tensors, its config or the settings of its parts are changed. A
     change made through `.data` is not noticed; there, delete the Model and give a new object. A
     Model that was loaded before a step of training is of no use behind it: ask with the object
-    again. A Model comes back as it is.
+    again. A Model comes back as it is; InputError for options other than its own.
 
     Special tokens are put as the tokenizer's own rules say, whatever the same weights come in. One
     that is written in a text is text: "[MASK]" or "<|im_start|>" is cut into pieces of itself,
@@ -183,6 +183,7 @@ def load(
             "stay on, or nothing; give one of these."
         )
     if isinstance(source, Model):
+        _require_as_it_is(source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos)
         return source
     if not isinstance(source, str | os.PathLike):
         held = hold(source, keep_hooks=hooks is not None)
@@ -202,12 +203,37 @@ def load(
             "Cannot load a model without a name: got an empty text, expected a name, a folder or a "
             "file; give one."
         )
-    loaded_dtype = _dtype(dtype or torch.float32, source)
-    loaded_device = _device(device or "cpu")
+    loaded_dtype = _dtype(torch.float32 if dtype is None else dtype, source)
+    loaded_device = _device("cpu" if device is None else device)
     path, origin = find(source)
     read = _from_folder if path.is_dir() else _from_gguf
     model = read(path, origin, device=loaded_device, dtype=loaded_dtype, prepend_bos=prepend_bos)
     return _checked(model)
+
+
+def _require_as_it_is(
+    model: Model,
+    tokenizer: Any,
+    *,
+    device: str | torch.device | None,
+    dtype: torch.dtype | str | None,
+    prepend_bos: bool,
+) -> None:
+    """Raises InputError where a Model is asked for in another way than it was loaded in."""
+    wanted = ""
+    if dtype is not None and _dtype(dtype, model.name) != model.dtype:
+        wanted = f"dtype={dtype!r}, and it computes in {model.dtype}"
+    elif device is not None and _device(device) != model.device:
+        wanted = f"device={device!r}, and it is on {str(model.device)!r}"
+    elif tokenizer is not None and tokenizer is not model.tokenizer:
+        wanted = "another tokenizer than its own"
+    elif not prepend_bos and model.config.prepend_bos:
+        wanted = "prepend_bos=False, and it puts one in front"
+    if wanted:
+        raise InputError(
+            f"Loading the Model {model.name} again: got {wanted}, expected the options that it was "
+            "loaded with, or none; load what it was loaded from with the new ones."
+        )
 
 
 def _hooks_of_all() -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from probe.errors import ModelError, UnsupportedModel
-from probe.model.architectures import FAMILIES, SUPPORTED, WRAPPERS
+from probe.model.architectures import FAMILIES, WRAPPERS
 from probe.model.architectures.family import Family, Keys
 from probe.provenance import Origin
 
@@ -30,6 +30,7 @@ ATTENDS = "full_attention"  # what a list of kinds calls a layer with attention
 OLDER_KINDS = {"attention": ATTENDS, "mamba": "linear_attention"}
 MOST_LAYERS = 10_000  # what a config may promise before any tensor is looked at
 RESAVE = "save the model again with save_pretrained"
+LISTED = "load one of those that `probe models` lists, such as tiny-senses"
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_new",
@@ -306,9 +307,7 @@ def config_from(
         problem = f"it is a {architecture}, and of model_type {kind!r} {listed} is certified"
         raise unsupported(where, problem, "give one of that class")
     if architecture not in known:
-        raise _unknown(
-            where, f"its architecture is {architecture} (model_type {raw.get('model_type')!r})"
-        )
+        raise _unknown(where, f"its architecture is {architecture} (model_type {kind!r})")
     for key in ("auto_map", "quantization_config"):
         if raw.get(key):
             reason = "would run code of its own" if key == "auto_map" else "is quantized"
@@ -506,10 +505,8 @@ def _routing(raw: Mapping[str, Any], family: Family, where: object) -> dict[str,
 
 
 def _unknown(where: object, problem: str) -> UnsupportedModel:
-    names = [name for family in FAMILIES.values() for name in family.architectures]
-    classes = ", ".join([*names, *(wrapper.architecture for wrapper in WRAPPERS.values())])
-    known = f"certified are {SUPPORTED} ({classes}) only"
-    return unsupported(where, f"{problem}, and {known}", "load one of these or tiny-senses")
+    known = f"which is none of the {len(FAMILIES)} families whose numbers are certified"
+    return unsupported(where, f"{problem}, {known}", LISTED)
 
 
 def _refuse_variants(raw: Mapping[str, Any], family: Family, where: object) -> None:

@@ -156,10 +156,17 @@ def _require_weights(original: nn.Module, said: str) -> None:
     for name, tensor in original.named_parameters():
         if tensor.is_meta:
             problem = f"{name} is on the meta device and holds no numbers"
-            raise refuse(said, problem, "load it again with from_pretrained, without device_map")
+            step = (
+                "load it again with from_pretrained, without device_map (with nnsight, as "
+                "LanguageModel(..., dispatch=True))"
+            )
+            raise refuse(said, problem, step)
         if tensor.is_inference() and not torch.is_inference_mode_enabled():
             problem = f"{name} was made inside torch.inference_mode(), which forbids to share it"
             raise refuse(said, problem, "make the model outside, or inside torch.no_grad()")
+        if type(tensor.data) is not Tensor:  # a quantised one of torchao, say
+            problem = f"{name} is a {type(tensor.data).__name__}, which only its own library reads"
+            raise refuse(said, problem, "load it again without quantisation")
         if not tensor.is_floating_point() or tensor.element_size() == 1:  # float8 is no float here
             bits = 8 * tensor.element_size()
             problem = f"{name} is quantized ({tensor.dtype}, {bits} bits an element)"
@@ -287,7 +294,14 @@ def _inner(module: nn.Module, adapters: dict[str, None]) -> Any:
     if active and not layer.merged:
         adapters |= dict.fromkeys(active)
         layer = copy.deepcopy(layer)  # the tensors that are touched, and no others
-        layer.merge(safe_merge=True)
+        try:
+            layer.merge(safe_merge=True)
+        except (NotImplementedError, RuntimeError, ValueError) as error:
+            raise refuse(
+                f"a model with the adapter {active[0]!r}",
+                f"PEFT cannot merge it ({str(error).strip('. ') or type(error).__name__})",
+                "disable or delete the adapter, or give the model without it",
+            ) from error
     return layer.get_base_layer()
 
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from probe.display import Displayed
-from probe.errors import InputError, UnsupportedModel
+from probe.errors import InputError, UnsupportedModel, whole_number
 from probe.model import attention, forward
-from probe.model.tokens import Tokens, position, whole_number
+from probe.model.tokens import Tokens, position
 from probe.model.weights import Block, Weights
 
 if TYPE_CHECKING:

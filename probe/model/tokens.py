@@ -7,7 +7,6 @@ and a word of several tokens is read at its last token. Most families get the sp
 their own tokenizer puts ([CLS] and [SEP], say), each with an empty span.
 """
 
-import operator
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from probe.errors import InputError
+from probe.errors import InputError, whole_number
 from probe.model.load import ModelSource, load
 from probe.model.model import Model
 from probe.text.sentences import forms_of
@@ -222,6 +221,12 @@ def target_tokens(model: Model, target: str) -> Tokens:
 def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:
     """The span of the n-th `word` in `text`, as it is or, where it is not there so, with -s or -es;
     InputError where it is not there as a word of its own."""
+    if not isinstance(word, str):
+        raise InputError(
+            f"Looking for {word!r} in {_shorten(text)!r}: got {type(word).__name__}, expected a "
+            "word; give one that stands in the text."
+        )
+    word = word.strip()  # as a token it may have a space in front
     lowered = text.casefold()
     wanted = word.casefold()
     if len(lowered) != len(text):  # some letters fold to two: spans must stay those of the text
@@ -272,30 +277,9 @@ def position(tokens: Tokens, at: int | str) -> int:
     return number
 
 
-def whole_number(value: object) -> int | None:
-    """What counts something: a whole number of any library; None for all else, True among it."""
-    try:
-        return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        return None
-
-
-def require_at_least(least: int, value: object, name: str, *, doing: str, usual: object) -> None:
-    """Raises InputError for an option `name` that is no whole number from `least` on; `usual` is
-    what it is when it is not given."""
-    number = whole_number(value)
-    if number is None or number < least:
-        raise InputError(
-            f"{doing}: got {name} = {value!r}, expected a whole number from {least} on; leave it "
-            f"away for {usual}."
-        )
-
-
 def text_position(tokens: Tokens, at: int | str) -> int:
     """A position counted from the start; of a word, its last token where it first stands.
     InputError where it is not there."""
-    if isinstance(at, str):
-        return tokens.positions_of(at)[-1]
     at = position(tokens, at)
     n = len(tokens)
     if not -n <= at < n:

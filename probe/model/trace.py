@@ -5,14 +5,14 @@ The numbers are read by `probe.model.hooks`; the records stand in `probe.model.r
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import overload
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from probe.errors import InputError
+from probe.errors import InputError, whole_number
 from probe.model import forward, hooks
 from probe.model.load import ModelSource, load, read_weights
 from probe.model.model import Model
@@ -25,7 +25,6 @@ from probe.model.tokens import (
     position,
     target_tokens,
     tokenize,
-    whole_number,
 )
 from probe.model.weights import Weights
 
@@ -174,6 +173,11 @@ def target_states(
 def _require_targets(sentences: Sequence[Tokens], targets: Sequence[int]) -> None:
     """Raises InputError for no sentences, for what is not tokenised, and where there is not one
     position of each."""
+    if isinstance(sentences, Tokens) or not isinstance(targets, Sized):
+        raise InputError(
+            "Reading words: got one text or one position, expected a list of each; put them into "
+            "brackets, as in target_states(model, [tokens], [3])."
+        )
     tokenised = [tokens for tokens in sentences if isinstance(tokens, Tokens)]
     if not tokenised or len(tokenised) != len(sentences) or len(targets) != len(sentences):
         raise InputError(

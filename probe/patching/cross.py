@@ -34,14 +34,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probe.errors import InputError, UnsupportedModel
+from probe.errors import InputError, UnsupportedModel, whole_number
 from probe.model import forward, fused
 from probe.model.decomposition import before_norm
 from probe.model.forward import Decoded, Stacks
 from probe.model.load import ModelSource, load
 from probe.model.model import Model
 from probe.model.records import PairTrace
-from probe.model.tokens import target_tokens, tokenize, whole_number
+from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
 from probe.patching.heads import Branch, branches, run_variants
 from probe.stats.numbers import counted
@@ -67,7 +67,7 @@ class CrossSwaps:
     source B.
 
     The margin M is the logit of the first token of word A less that of word B, at the last target
-    position.
+    position. Ratios are NaN where the gap is 0, as of two sources that are one.
 
     `margin: choice recipient` · `moved: choice recipient layer head` · `together: choice
     recipient`, all heads at once.

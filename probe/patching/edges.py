@@ -41,13 +41,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from probe.errors import require_at_least
 from probe.model import fused
 from probe.model.attention import repeat_kv
 from probe.model.model import require_heads
 from probe.model.records import as_array
 from probe.model.weights import Weights
 from probe.patching.heads import BATCH_NUMBERS
-from probe.patching.inputs import Rows, require_count, require_share, require_weights
+from probe.patching.inputs import Rows, require_share, require_weights
 from probe.patching.pair import (
     PairCache,
     PairReading,
@@ -169,9 +170,10 @@ def edges(
     require_weights(weights, DOING)
     require_heads(weights.config, "edges", INSTEAD)
     require_share(reach, "reach", DOING)
-    for name, value in (("most", most), ("sample", sample), ("seed", seed)):
-        if value is not None:
-            require_count(value, name, DOING)
+    require_at_least(0, sample, "sample", doing=DOING, usual=SAMPLE)
+    require_at_least(0, seed, "seed", doing=DOING, usual=0)
+    if most is not None:
+        require_at_least(0, most, "most", doing=DOING, usual="all that could reach as much")
     pairs = token_pairs(weights, a, b, depth)
     sending = positions_from_word(pairs, positions)
     receiving = sending if receivers is None else positions_from_word(pairs, receivers)

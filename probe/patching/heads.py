@@ -26,8 +26,8 @@ from probe.patching.inputs import (
     Rows,
     Texts,
     as_directions,
+    as_donors,
     require_depth,
-    require_donors,
     require_equal_lengths,
     require_sets,
     target_texts,
@@ -100,7 +100,7 @@ def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
         >>> probe.swap_heads(weights, rows, donor_z, direction).shape  # row layer head direction
         torch.Size([2, 4, 4, 1])
     """
-    texts, directions = _checked(weights, rows, donor_z, directions)
+    texts, donor_z, directions = _checked(weights, rows, donor_z, directions)
     head_sets = _all_but_one(weights, donor_z.shape[1])
     moved = _swap_sets(weights, texts, donor_z, head_sets, directions)
     return moved.unflatten(1, donor_z.shape[1:3])
@@ -108,8 +108,8 @@ def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
 
 def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth: int) -> Tensor:
     """`swap_heads` of pairs of equal length in both directions, each the other's donor, in the runs
-    that swaps need anyway. `-> pair recipient layer head direction`: recipient 0 is `a` with z of
-    `b`, 1 the other way round.
+    that swaps need anyway. `directions: direction d_model`, the same for all pairs `-> pair
+    recipient layer head direction`: recipient 0 is `a` with z of `b`, 1 the other way round.
 
     Example:
         >>> weights = probe.read_weights("tiny-senses")
@@ -126,7 +126,7 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
     own = target_texts(weights, a, PAIRS)
     others = target_texts(weights, b, PAIRS)
     require_equal_lengths(own, others, PAIRS)
-    directions = as_directions(weights, directions, len(own), PAIRS)
+    directions = as_directions(weights, directions, PAIRS)
     tree, variant_of = _tree(weights, _all_but_one(weights, depth))
 
     def swap(texts: Texts, members: list[int], tables: PositionTables) -> Tensor:
@@ -168,18 +168,26 @@ def swap_sets(
         >>> moved.shape  # row set direction
         torch.Size([2, 1, 1])
     """
-    texts, directions = _checked(weights, rows, donor_z, directions)
+    texts, donor_z, directions = _checked(weights, rows, donor_z, directions)
     require_sets(head_sets, donor_z, "Swapping sets of heads")
     return _swap_sets(weights, texts, donor_z, head_sets, directions)
 
 
 def _checked(
     weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
-) -> tuple[list[TargetText], Tensor]:
-    """The texts and directions of swaps, with donors that fit them. Raises InputError."""
+) -> tuple[list[TargetText], Tensor, Tensor]:
+    """The texts, donors and directions of swaps, which fit each other. Raises InputError."""
     texts = target_texts(weights, rows, HEADS)
-    require_donors(weights, texts, donor_z, HEADS)
-    return texts, as_directions(weights, directions, len(texts), HEADS)
+    donor_z = as_donors(weights, texts, donor_z, HEADS)
+    directions = as_directions(
+        weights,
+        directions,
+        HEADS,
+        own="row stage d_model",
+        rows=len(texts),
+        stages=donor_z.shape[1],
+    )
+    return texts, donor_z, directions
 
 
 def _swap_sets(

@@ -79,8 +79,7 @@ def _run(
     rows = [text.ids] * len(swapped)
     # Only then what is read: where it is the same hook point, it is read behind the swap.
     with (
-        torch.inference_mode(),
-        model.bridge.hooks(fwd_hooks=points),
+        hooks.hooked(model, points),
         hooks.recording(model, _at(read), ("resid_pre", "resid_post")) as recorded,
     ):
         logits = hooks.run(model, rows)[:, read]

@@ -11,16 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probe.errors import InputError
-from probe.model.tokens import TargetText, Tokens, whole_number
+from probe.errors import InputError, whole_number
+from probe.model.tokens import TargetText, Tokens
 from probe.model.weights import Weights
 from probe.stats.numbers import counted
 
 Rows = Sequence[TargetText | Tokens | Sequence[int]]
 Texts = Sequence[TargetText]
-# The shapes of directions that each row, or each pair, has of its own.
-OWN_OF_ROWS = ("row stage d_model", "row stage direction d_model")
-OWN_OF_PAIRS = ("pair direction d_model",)
 
 
 def require_weights(weights: object, doing: str) -> None:
@@ -39,11 +36,16 @@ def target_texts(weights: Weights, rows: Rows, doing: str) -> list[TargetText]:
     positions that a text does not have, and texts beyond the context window.
     """
     require_weights(weights, doing)
-    given: Any = rows
-    if isinstance(given, str | bytes) or not isinstance(given, Sequence) or not given:
+    given = _as_list(rows)
+    if not given:
         raise InputError(
-            f"{doing}: got texts {given!r}, expected at least one; give a list of the ids of each, "
+            f"{doing}: got texts {rows!r}, expected at least one; give a list of the ids of each, "
             "as in [probe.tokenize(model, text).ids]."
+        )
+    if whole_number(given[0]) is not None:
+        raise InputError(
+            f"{doing}: got the ids of one text, expected a list of texts; put it into brackets, as "
+            "in [probe.tokenize(model, text).ids]."
         )
     texts = []
     for number, row in enumerate(given):
@@ -56,11 +58,18 @@ def target_texts(weights: Weights, rows: Rows, doing: str) -> list[TargetText]:
     return texts
 
 
+def _as_list(values: Any) -> list[Any]:
+    """What a list, a tuple, a tensor or an array holds; nothing for all else, a text among it."""
+    values = values.tolist() if hasattr(values, "tolist") else values
+    is_list = isinstance(values, Sequence) and not isinstance(values, str | bytes)
+    return list(values) if is_list else []
+
+
 def _read_at_its_end(row: Any, doing: str) -> TargetText:
-    ids = row.ids if isinstance(row, Tokens) else row
-    if isinstance(ids, str | bytes) or not isinstance(ids, Sequence) or not len(ids):
+    ids = _as_list(row.ids if isinstance(row, Tokens) else row)
+    if not ids:
         raise InputError(
-            f"{doing}: got {ids!r}, expected the ids of its tokens; give "
+            f"{doing}: got {row!r}, expected the ids of its tokens; give "
             "probe.tokenize(model, text).ids."
         )
     return TargetText(tuple(ids), len(ids) - 1)
@@ -110,15 +119,25 @@ def require_depth(weights: Weights, depth: int, doing: str) -> None:
     layers = len(weights.blocks)
     if whole_number(depth) is None or not 1 <= depth <= layers:
         raise InputError(
-            f"{doing} up to depth {depth!r}: the model has {layers} blocks; give a depth from 1 to "
-            f"{layers}."
+            f"{doing} up to depth {depth!r}: the model has {layers} blocks; give a whole number "
+            f"from 1 to {layers}."
         )
 
 
-def require_donors(weights: Weights, rows: Texts, donor_z: Tensor, doing: str) -> None:
-    """Raises InputError for z of other shapes than the model's, of another number of texts, and for
-    numbers that are none."""
-    shape = tuple(donor_z.shape) if isinstance(donor_z, Tensor) else ()
+def _as_tensor(values: Any) -> Tensor:
+    """A tensor as it is, wherever new ones are made; of an array or a list one of its numbers, and
+    an empty one for all else."""
+    try:
+        return values if isinstance(values, Tensor) else torch.tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        return torch.empty(0)
+
+
+def as_donors(weights: Weights, rows: Texts, donors: Any, doing: str) -> Tensor:
+    """z of the donors, `row layer head d_head`. Raises InputError for z of other shapes than the
+    model's, of another number of texts, and for numbers that are none."""
+    donor_z = _as_tensor(donors)
+    shape = tuple(donor_z.shape)
     if len(shape) == 4:
         require_depth(weights, shape[1], doing)
     wanted = (len(rows), *shape[1:2], *weights.shape[1:2], weights.config.d_head)
@@ -132,30 +151,40 @@ def require_donors(weights: Weights, rows: Texts, donor_z: Tensor, doing: str) -
         raise InputError(
             f"{doing}: the donors hold numbers that are none (NaN or infinite); give z of a run."
         )
+    return donor_z
 
 
 def as_directions(
-    weights: Weights, directions: Any, rows: int, doing: str, *, own: Sequence[str] = OWN_OF_ROWS
+    weights: Weights,
+    directions: Any,
+    doing: str,
+    *,
+    own: str = "",
+    rows: int = 0,
+    stages: int = 0,
 ) -> Tensor:
-    """Directions as a tensor: `direction d_model` for all rows or, where each row has its own, with
-    one of the shapes `own`.
+    """Directions as a tensor: `direction d_model` for all rows or, where each of so many `rows` may
+    have its own, of the shape `own`: "pair direction d_model", or "row stage d_model" with so many
+    `stages` at least, and perhaps several directions at each.
 
     Raises InputError for other shapes, for numbers that are none, and where every direction is 0,
     along which nothing moves.
     """
-    try:
-        # a tensor as it is, wherever new ones are made
-        given = directions if isinstance(directions, Tensor) else torch.tensor(directions)
-    except (TypeError, ValueError, RuntimeError):
-        given = torch.empty(0)
-    axes = [len(shape.split()) for shape in own]
-    of_all = given.ndim == 2
-    of_each = given.ndim in axes and len(given) == rows
-    if not (of_all or of_each) or given.shape[-1] != weights.config.d_model:
+    given = _as_tensor(directions)
+    axes = {"": (2,), "pair direction d_model": (2, 3), "row stage d_model": (2, 3, 4)}[own]
+    fits = given.ndim in axes and given.shape[-1] == weights.config.d_model
+    if not fits or (given.ndim > 2 and len(given) != rows):
+        each = f", or {own} for {counted(rows, own.split()[0])}" if own else ""
         raise InputError(
-            f"{doing}: got directions of shape {list(given.shape)} for {counted(rows, 'row')}, "
-            f"expected direction d_model ({weights.config.d_model} numbers each), or {own[0]}; "
-            "give one direction as direction[None]."
+            f"{doing}: got directions of shape {list(given.shape)}, expected direction d_model "
+            f"({weights.config.d_model} numbers each){each}; give one direction as "
+            "direction[None]."
+        )
+    if given.ndim > 2 and given.shape[1] < stages:
+        raise InputError(
+            f"{doing}: got directions of {counted(given.shape[1], 'stage')} for each row, expected "
+            f"{stages}, one behind every block, or more, read behind the final norm; give as many, "
+            "or one direction for all as direction[None]."
         )
     if not torch.isfinite(given).all() or not given.any():
         raise InputError(
@@ -171,7 +200,7 @@ def require_sets(head_sets: Tensor, donor_z: Tensor, doing: str) -> None:
     shape = tuple(head_sets.shape) if is_mask else None
     wanted = tuple(donor_z.shape[1:3])
     if shape is None or len(shape) != 3 or shape[1:] != wanted or not shape[0]:
-        got = f"a mask of shape {list(shape)}" if shape is not None else repr(head_sets)[:60]
+        got = f"a mask of shape {list(shape)}" if shape is not None else type(head_sets).__name__
         raise InputError(
             f"{doing}: got {got}, expected set layer head of True and False, here "
             f"[sets, {wanted[0]}, {wanted[1]}]; give torch.zeros(1, {wanted[0]}, {wanted[1]}, "
@@ -182,23 +211,13 @@ def require_sets(head_sets: Tensor, donor_z: Tensor, doing: str) -> None:
 def as_offsets(positions: Any, doing: str) -> tuple[int, ...]:
     """Positions counted from the word, in order, each once. Raises InputError for none, and for
     what is no whole number."""
-    given = positions if isinstance(positions, Sequence) else ()
+    given = _as_list(positions)
     if not given or any(whole_number(position) is None for position in given):
         raise InputError(
             f"{doing}: got positions {positions!r}, expected whole numbers counted from the word, "
             "0 the word and -1 the token before it; give a list, as in [-1, 0]."
         )
     return tuple(sorted({int(position) for position in given}))
-
-
-def require_count(value: Any, name: str, doing: str) -> None:
-    """Raises InputError for an option that is no whole number from 0 on."""
-    number = whole_number(value)
-    if number is None or number < 0:
-        raise InputError(
-            f"{doing}: got {name} = {value!r}, expected a whole number from 0 on; give one, or "
-            "leave it out."
-        )
 
 
 def require_share(value: Any, name: str, doing: str) -> None:

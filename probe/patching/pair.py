@@ -29,7 +29,6 @@ from probe.model import forward, fused
 from probe.model.fused import Beginnings, KeysValues, PositionTables, Writer
 from probe.model.weights import Block, Weights
 from probe.patching.inputs import (
-    OWN_OF_PAIRS,
     Rows,
     as_directions,
     as_offsets,
@@ -445,7 +444,9 @@ def cache_pairs(
     in memory. `directions: direction d_model`, or `pair direction d_model` where each pair has its
     own.
     """
-    directions = as_directions(weights, directions, len(pairs), TRACING, own=OWN_OF_PAIRS)
+    directions = as_directions(
+        weights, directions, TRACING, own="pair direction d_model", rows=len(pairs)
+    )
     directions = directions.to(weights.device, weights.dtype)
     by_pair = directions.expand(len(pairs), *directions.shape[-2:])
     for pair, along in zip(pairs, by_pair, strict=True):

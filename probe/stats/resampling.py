@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, norm, rankdata
 from scipy.stats import t as student_t
 
+from probe.errors import InputError, require_at_least
 from probe.text.splits import CrossFit
 
 Array = NDArray[np.float64]
@@ -374,7 +375,8 @@ def sign_flip_test(
     `pair ... -> ...`
 
     One-sided; for the other side give `-effects`. Pairs that share a unit (a cue word, a noun)
-    change their sign together.
+    change their sign together. Raises InputError for effects that are not there (NaN) or infinite,
+    which no sign could be flipped of, and where there is not one unit for each pair.
 
     Example:
         >>> import numpy as np
@@ -384,7 +386,22 @@ def sign_flip_test(
         >>> test.p[0] < 0.05 < test.p[1]  # the first column is above 0 in every pair
         np.True_
     """
-    null = flip_null(effects, units, draws=draws, rng=np.random.default_rng(seed))
+    doing = "Flipping signs"
+    require_at_least(1, draws, "draws", doing=doing, usual=1000)
+    require_at_least(0, seed, "seed", doing=doing, usual=0)
+    effects = np.asarray(effects, dtype=float)
+    if not effects.size or len(effects) != len(units):
+        raise InputError(
+            f"{doing}: got effects of shape {list(effects.shape)} and {len(units)} units, expected "
+            "a row of effects for each unit, at least one; give effects[pair, head] and the cue "
+            "word of each pair."
+        )
+    if not np.isfinite(effects).all():
+        raise InputError(
+            f"{doing}: {np.count_nonzero(~np.isfinite(effects))} of {effects.size} effects are NaN "
+            "or infinite, expected numbers; leave out the pairs or the heads that have none."
+        )
+    null = flip_null(effects, list(units), draws=draws, rng=np.random.default_rng(seed))
     return max_t(null[0], null[1:])
 
 

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from probe.display import Displayed
-from probe.errors import InputError
+from probe.errors import InputError, whole_number
 from probe.model.check import Certificate, certify, certify_pair
 from probe.model.load import ModelSource, load
 from probe.model.model import Model, require_heads
 from probe.model.parameters import Count, count_tensors
-from probe.model.tokens import Tokens, require_text, target_tokens, whole_number
+from probe.model.tokens import Tokens, require_text, target_tokens
 from probe.model.trace import trace
 from probe.patching import cross
 from probe.provenance import Origin, content_key

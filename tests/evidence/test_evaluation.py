@@ -20,7 +20,7 @@ from sklearn.metrics import accuracy_score, f1_score
 
 import probe
 from probe.evidence import evaluation, material
-from probe.evidence.centroids import predict
+from probe.evidence.centroids import nearest_mean, predict
 from probe.evidence.columns import COLUMNS, METHODS
 from probe.model.tokens import tokenize
 from probe.text import splits
@@ -219,6 +219,33 @@ def test_the_nearest_centroid_is_nearest_by_cosine(by_depth, labels, said):
         ).tolist()
         == said
     )
+
+
+@pytest.mark.parametrize(
+    ("numbers", "labels", "said"),
+    [
+        pytest.param([5, 7, 15, 17, 12], [0, 0, 1, 1, 0], [1], id="nearer to 16 than to 6"),
+        pytest.param([5, 7, 15, 17, 10], [0, 0, 1, 1, 1], [0], id="nearer to 6 than to 16"),
+        pytest.param([6, 6, 6, 16, 11], [3, 3, 3, 8, 8], [3], id="a tie: the most frequent"),
+        pytest.param([6, 16, 16, 16, 11], [3, 8, 8, 8, 3], [8], id="a tie: the most frequent"),
+    ],
+)
+def test_the_nearest_mean_of_plain_numbers_is_nearest_by_distance(numbers, labels, said):
+    last = len(labels) - 1
+    holdout = Holdout(tuple(range(last)), (last,))
+    assert nearest_mean(np.array(numbers, float), np.array(labels), holdout).tolist() == said
+
+
+def test_where_the_word_stands_and_how_long_the_text_is_are_baselines_of_their_own(model):
+    """In one sense the word stands early, in the other late, in texts that are equally long."""
+    early = [row(f"a bank of the {letter} river", "early") for letter in "bcdfghjkmnpqrstvwz"]
+    late = [row(f"the {letter} river of a bank", "late") for letter in "bcdfghjkmnpqrstvwz"]
+    lengths = [len(tokenize(model, sentence.text)) for sentence in (*early, *late)]
+    (usual, _), *_ = Counter(lengths).most_common()
+    alike = [one for one, length in zip((*early, *late), lengths, strict=True) if length == usual]
+    found = probe.evaluate(model, corpus_of(alike), seed=0).words.iloc[0]
+    assert found["length_accuracy"] == found["frequent_accuracy"]
+    assert found["position_accuracy"] == found["position_macro_f1"] == 1
 
 
 def test_cosines_that_differ_in_rounding_only_are_a_tie():

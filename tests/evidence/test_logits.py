@@ -150,6 +150,15 @@ def test_words_are_taken_as_tokens_and_one_is_its_own_logit():
     assert by_name["logit"].tolist() == pytest.approx(difference, abs=1e-9)
 
 
+@pytest.mark.parametrize("tokens", [[], [-1], [10**6], [" bank"], [5, 7, 9]])
+def test_what_are_no_ids_of_tokens_is_said(tokens):
+    trace = probe.trace(random_model(), TEXT)
+    with pytest.raises(InputError) as caught:
+        probe.decomposition.logit_direction(trace, "bank", tokens)
+    start = f"Following logits back: got the tokens {tokens!r}, expected one id or two, from 0 to "
+    assert str(caught.value).startswith(start)
+
+
 def test_what_cannot_be_decomposed_is_said(tmp_path, monkeypatch):
     model = random_model()
     with pytest.raises(InputError) as caught:

@@ -259,7 +259,7 @@ def test_hooks_of_a_swap_refuse_a_run_of_another_length(tiny):
 
 def test_texts_without_an_order_are_no_pairs(tiny):
     with pytest.raises(
-        InputError, match="^Patching pairs of texts: got 1 texts and 1 texts, expec"
+        InputError, match="^Patching pairs of texts: got set and set, expected two texts"
     ):
         probe.patch(tiny, {"The river bank"}, {"The loan bank"}, at="bank")
 
@@ -269,6 +269,8 @@ def test_several_heads_are_hooked_together():
     everything = [(layer, head) for layer in range(LAYERS) for head in range(4)]
     hooks = probe.patch_hooks(model, A, B, at="bank", heads=everything)
     assert [name for name, _ in hooks] == [f"blocks.{layer}.attn.hook_z" for layer in range(LAYERS)]
+    once = probe.patch_hooks(model, A, B, at="bank", heads=iter(everything))  # gone when it is read
+    assert len(once) == len(hooks)
     # the word itself and its position are the same, so nothing else of A is missing
     text_a, text_b = (torch.tensor([tokenize(model, text).ids]) for text in (A, B))
     at = position(model, A, "bank")
@@ -284,8 +286,8 @@ SEVERAL = (
 )
 SHAPED = (
     "Patching with a metric of one's own: of logits of shape (2, 400) it made {made}, expected a "
-    "number for each row, (2,); let it work along the last axis, as in lambda logits: logits[..., "
-    "5] - logits[..., 7]."
+    "tensor with a number for each row, (2,); let it work along the last axis, as in lambda logits: "
+    "logits[..., 5] - logits[..., 7]."
 )
 NO_PLACE = (
     "Looking for {given} in 'The mole dug under the river bank after the flood': expected one word, "
@@ -324,7 +326,7 @@ REFUSED = {
     "infinite": ({"metric": lambda logits: logits[..., 5] / 0}, NOT_FINITE),
     "half a depth": (
         {"depth": 1.5},
-        "Patching up to depth 1.5: the model has 2 blocks; give a depth from 1 to 2.",
+        "Patching up to depth 1.5: the model has 2 blocks; give a whole number from 1 to 2.",
     ),
     "word": (
         {"at": "shore"},
@@ -356,7 +358,7 @@ REFUSED = {
     ),
     "depth": (
         {"depth": 99},
-        "Patching up to depth 99: the model has 2 blocks; give a depth from 1 to 2.",
+        "Patching up to depth 99: the model has 2 blocks; give a whole number from 1 to 2.",
     ),
     "logits": (
         {"depth": 1, "metric": TOKENS},
@@ -390,9 +392,15 @@ REFUSED = {
             "as many."
         ),
     ),
-    "whole logits": ({"metric": lambda logits: logits}, SHAPED.format(made="(2, 400)")),
-    "one number": ({"metric": lambda logits: logits.mean()}, SHAPED.format(made="()")),
-    "no tensor": ({"metric": lambda logits: 0.5}, SHAPED.format(made="float")),
+    "whole logits": (
+        {"metric": lambda logits: logits},
+        SHAPED.format(made="a tensor of shape (2, 400)"),
+    ),
+    "one number": (
+        {"metric": lambda logits: logits.mean()},
+        SHAPED.format(made="a tensor of shape ()"),
+    ),
+    "no tensor": ({"metric": lambda logits: 0.5}, SHAPED.format(made="a float")),
 }
 
 
@@ -417,18 +425,18 @@ def test_texts_that_do_not_fit_are_said():
         'long, or patch parts="heads", "mlp" or "stream".'
     )
     for a, b, got in (
-        (A, [B], "one text and 1 texts"),
-        ([A], [B, B], "1 texts and 2 texts"),
-        (None, None, "None and None"),
-        (A, 5, "one text and 5"),
+        (A, [B], "one text and 1 text"),
+        ([A], [B, B], "1 text and 2 texts"),
+        (None, None, "NoneType and NoneType"),
+        (A, 5, "one text and int"),
         (A.encode(), B, "bytes and one text"),
         ([], [], "0 texts and 0 texts"),
     ):
         with pytest.raises(InputError) as caught:
             probe.patch(model, a, b, at="bank")
         assert str(caught.value) == (
-            f"Patching pairs of texts: got {got}, expected two texts, or two lists of at least "
-            "one, with as many of both; give each text its partner."
+            f"Patching pairs of texts: got {got}, expected two texts, or two lists with as "
+            "many of both, at least one; give each text its partner."
         )
     columns = pd.DataFrame({"a": [A], "b": [B]})
     of_columns = probe.patch(model, columns["a"], columns["b"].to_numpy(), at="bank")
@@ -441,7 +449,7 @@ def test_texts_that_do_not_fit_are_said():
 
 
 @pytest.mark.parametrize(
-    "heads", ["L0H1", (0, 1), ("a", 1), [("a", 1)], [(0, 1, 2)], None, [(0.5, 1)]]
+    "heads", ["L0H1", (0, 1), ("a", 1), [("a", 1)], [(0, 1, 2)], None, [(0.5, 1)], []]
 )
 def test_heads_that_are_no_pairs_of_numbers_are_said(heads):
     with pytest.raises(InputError) as caught:

@@ -273,8 +273,8 @@ def test_what_cannot_be_studied_is_refused_before_the_work():
     own = "give one of these, or your own sentences (sentences=, on the command line --sentences)."
     assert refused("wug").endswith(own)
     few = (
-        "Studying words: got permutations = 5, expected at least 99, so that a p of .01 can be "
-        "reached; leave it away"
+        "Studying words: got permutations = 5, expected a whole number from 99 on, so that a p of "
+        ".01 can be reached; leave it away"
     )
     assert refused("bank", permutations=5).startswith(few)
     assert refused("bank", permutations="x").startswith(few.replace("= 5", "= 'x'"))

@@ -252,6 +252,12 @@ def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_
     counts = left_out.groupby("reason")["count"].sum()
     assert set(lines[2:]) == {f"{count} left out: {reason}." for reason, count in counts.items()}
 
+    planned = json.loads(run("survey", *given, "--dry-run", "--json")[1])
+    assert planned["model"] == "tiny-senses" and planned["seconds"] > 0
+    assert {row["word"]: row["pairs"] for row in planned["words"] if row["pairs"]} == dict(
+        zip(words["word"], words["pairs"], strict=True)
+    )
+
     code, out, _ = run("survey", *given[:1], tmp_path / "one.csv", "--dry-run")
     assert code == 2
     (tmp_path / "one.csv").write_text(

@@ -7,6 +7,7 @@ from families import LAYERS, REPRESENTATIVES, SINGLE, family_model, telling_fami
 from handmade import tokens_of
 from hooked_runs import BOUND, ROUNDED
 
+from probe.errors import InputError
 from probe.model import decomposition, forward
 from probe.model.architectures import FAMILIES
 from probe.model.load import read_weights
@@ -339,6 +340,10 @@ def test_before_the_last_depth_it_is_the_final_norm_and_the_unembedding(shown):
 def test_a_token_is_nearest_to_itself_at_any_length(model):
     table = model.weights["wte.weight"]
     (first, cosine), *_ = decomposition.nearest_tokens(model, 3 * table[7])
+    with pytest.raises(
+        InputError, match=r"got one of shape \[5\], expected \[\d+\], as long as the"
+    ):
+        decomposition.nearest_tokens(model, table[7, :5])
     assert first == 7 and cosine == pytest.approx(1)
 
 

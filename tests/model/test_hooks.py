@@ -2,6 +2,7 @@
 that can fail."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -28,6 +29,19 @@ STACKS = [
     for number in range(len(FAMILIES[family.values[0]].attentions))
 ]
 CAUSAL = [stack for stack in STACKS if FAMILIES[stack.values[0]].attentions[stack.values[1]].causal]
+
+
+def test_threads_that_read_one_model_read_what_one_thread_reads() -> None:
+    model = family_model("gpt2")
+    texts = [tokenize(model, text) for text in TEXTS[:2]]
+    expected = [target_states(model, [tokens], [2]).resid for tokens in texts]
+
+    def read(number: int) -> list[Tensor]:
+        return [target_states(model, [texts[number]], [2]).resid for _ in range(20)]
+
+    with ThreadPoolExecutor(2) as pool:
+        for found, alone in zip(pool.map(read, range(2)), expected, strict=True):
+            assert all(torch.equal(resid, alone) for resid in found)
 
 
 # --- texts together -------------------------------------------------------------------------------

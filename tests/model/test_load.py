@@ -461,6 +461,40 @@ def test_every_public_function_of_a_model_says_that_it_takes_what_load_takes() -
 
 def test_a_loaded_model_passes_through_as_it_is(model: Model) -> None:
     assert probe.load(model) is model
+    assert probe.load(model, dtype=torch.float32, device="cpu", tokenizer=model.tokenizer) is model
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"dtype": "float64"},
+            "got dtype='float64', and it computes in torch.float32, expected the",
+        ),
+        (
+            {"prepend_bos": False},
+            "got prepend_bos=False, and it puts one in front, expected the opt",
+        ),
+        (
+            {"tokenizer": object()},
+            "got another tokenizer than its own, expected the options that it",
+        ),
+    ],
+)
+def test_a_loaded_model_is_not_loaded_in_another_way(
+    model: Model, options: dict[str, object], said: str
+) -> None:
+    with pytest.raises(probe.InputError) as error:
+        probe.load(model, **options)
+    assert str(error.value).startswith(f"Loading the Model {model.name} again: {said}")
+    assert str(error.value).endswith("load what it was loaded from with the new ones.")
+
+
+def test_a_device_is_none_only_where_it_is_not_given() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("device 0 is there")
+    with pytest.raises(probe.InputError, match="^Cannot use the device 0 here; use 'cpu'"):
+        probe.load("tiny-senses", device=0)
 
 
 # The self-check

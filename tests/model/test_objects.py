@@ -530,6 +530,29 @@ def test_learned_prompts_are_refused() -> None:
     )
 
 
+class FailingLayer(torch.nn.Linear):
+    """As PEFT wraps a layer, with an adapter that cannot be merged."""
+
+    disable_adapters = False
+    active_adapters = ("mine",)
+    merged = False
+
+    def get_base_layer(self) -> torch.nn.Module:
+        return self
+
+    def merge(self, safe_merge: bool) -> None:
+        raise NotImplementedError("aLoRA does not support safe merging.")
+
+
+def test_an_adapter_that_cannot_be_merged_is_named_with_its_reason() -> None:
+    source = in_memory("llama")
+    source.model.layers[0].self_attn.q_proj = FailingLayer(32, 32, bias=False)
+    assert refusal(source) == (
+        "Cannot load a model with the adapter 'mine': PEFT cannot merge it (aLoRA does not support "
+        "safe merging); disable or delete the adapter, or give the model without it."
+    )
+
+
 # --- wrappers -------------------------------------------------------------------------------------
 
 
@@ -605,6 +628,17 @@ def in_float8() -> PreTrainedModel:
     return model
 
 
+class Packed(torch.Tensor):
+    """A tensor whose numbers only its own library reads."""
+
+
+def in_a_class_of_its_own() -> PreTrainedModel:
+    model = in_memory("llama")
+    weight = model.model.norm.weight.detach()
+    model.model.norm.weight = torch.nn.Parameter(torch.Tensor._make_subclass(Packed, weight))
+    return model
+
+
 def in_two_types() -> PreTrainedModel:
     model = in_memory("llama")
     model.model.norm.half()
@@ -624,7 +658,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         without_numbers,
         (
             "the LlamaForCausalLM: model.embed_tokens.weight is on the meta device and holds no "
-            "numbers; load it again with from_pretrained, without device_map."
+            "numbers; load it again with from_pretrained, without device_map (with nnsight, as "
+            "LanguageModel(..., dispatch=True))."
         ),
     ),
     "8 bits": (
@@ -639,6 +674,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         (
             "the LlamaForCausalLM: model.norm.weight is quantized (torch.float8_e4m3fn, 8 bits an "
             "element); load it again without quantization_config."
+        ),
+    ),
+    "a class of tensors": (
+        in_a_class_of_its_own,
+        (
+            "the LlamaForCausalLM: model.norm.weight is a Packed, which only its own library reads; "
+            "load it again without quantisation."
         ),
     ),
     "NaN": (

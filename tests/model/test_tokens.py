@@ -252,6 +252,13 @@ def test_what_cannot_be_read_or_placed_is_refused_in_one_sentence(model, text, s
     assert str(error.value) == said
 
 
+def test_a_word_is_a_text(model):
+    with pytest.raises(
+        InputError, match="^Looking for 3 in 'The bank': got int, expected a word; gi"
+    ):
+        tokenize(model, "The bank").positions_of(3)
+
+
 @pytest.mark.parametrize("occurrence", [0, -1, 2])
 def test_an_occurrence_that_is_not_there(occurrence):
     with pytest.raises(InputError) as error:
@@ -266,6 +273,7 @@ def test_a_position_may_be_a_word(model):
     tokens = tokenize(model, "the bank by the river bank")
     assert position(tokens, -1) == -1
     assert position(tokens, "bank") == tokens.positions_of("bank")[-1]
+    assert position(tokens, " bank") == position(tokens, "bank")  # as a token of many models
     with pytest.raises(InputError, match="it is not there; give a word"):
         position(tokens, "mole")
 

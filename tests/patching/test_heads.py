@@ -225,7 +225,7 @@ UNEQUAL = (
     "equally long, leave the pair out, or swap each way with swap_heads and the z of the other."
 )
 MISSING = "Swapping pairs: got 2 texts and 1, expected as many of both; give each text its partner."
-DEEP = "Swapping pairs up to depth 99: the model has 2 blocks; give a depth from 1 to 2."
+DEEP = "Swapping pairs up to depth 99: the model has 2 blocks; give a whole number from 1 to 2."
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_donors_with_more_layers_than_the_model_are_said():
     with pytest.raises(InputError) as caught:
         patching.swap_heads(weights, texts, donors.repeat(1, 2, 1, 1), every_direction(model))
     assert str(caught.value) == (
-        "Swapping heads up to depth 4: the model has 2 blocks; give a depth from 1 to 2."
+        "Swapping heads up to depth 4: the model has 2 blocks; give a whole number from 1 to 2."
     )
 
 

@@ -40,8 +40,12 @@ def direction(states):
 def test_tokens_and_arrays_are_taken_as_ids_and_tensors_are(weights, texts, states, direction):
     ids = [tokens.ids for tokens in texts]
     expected = probe.swap_heads(weights, ids, states.z.flip(0), direction)
-    given = probe.swap_heads(weights, texts, states.z.flip(0), direction.numpy())
+    given = probe.swap_heads(weights, texts, states.z.flip(0).numpy(), direction.numpy())
     assert torch.equal(given, expected)
+    as_tensors = probe.swap_heads(
+        weights, [torch.tensor(row) for row in ids], states.z.flip(0), direction
+    )
+    assert torch.equal(as_tensors, expected)
 
 
 @pytest.mark.parametrize(
@@ -50,21 +54,23 @@ def test_tokens_and_arrays_are_taken_as_ids_and_tensors_are(weights, texts, stat
         ({"weights": "tiny-senses"}, "got 'tiny-senses', expected weights; give probe.read_weights("),
         ({"rows": []}, "got texts [], expected at least one; give a list of the ids of each"),
         ({"rows": A}, f"got texts {A!r}, expected at least one; give a list of the ids of each"),
+        ({"rows": (1, 2, 3)}, "got the ids of one text, expected a list of texts; put it into brac"),
         ({"rows": [A, B]}, f"in text 0: got {A!r}, expected the ids of its tokens; give probe."),
         ({"rows": [(1, 2), ()]}, "in text 1: got (), expected the ids of its tokens; give probe."),
         ({"rows": [(1, -2), (1, 3)]}, "in text 0: got the id -2, expected 0 to 399; give the ids of"),
         ({"rows": [(1, 400), (1, 3)]}, "in text 0: got the id 400, expected 0 to 399; give the ids"),
         ({"rows": [(1, 2), (3,) * 41]}, "in text 1: got 41 tokens, expected at most 40, the context"),
-        ({"directions": torch.ones(28)}, "got directions of shape [28] for 2 rows, expected direct"),
-        ({"directions": torch.ones(1, 7)}, "got directions of shape [1, 7] for 2 rows, expected di"),
-        ({"directions": "up"}, "got directions of shape [0] for 2 rows, expected direction d_model"),
-        ({"directions": torch.ones(3, 2, 28)}, "for 2 rows, expected direction d_model (28 numbers"),
+        ({"directions": torch.ones(28)}, "got directions of shape [28], expected direction d_model"),
+        ({"directions": torch.ones(1, 7)}, "got directions of shape [1, 7], expected direction d_"),
+        ({"directions": "up"}, "got directions of shape [0], expected direction d_model (28 numb"),
+        ({"directions": torch.ones(3, 2, 28)}, "each), or row stage d_model for 2 rows; give one"),
+        ({"directions": torch.ones(2, 1, 28)}, "got directions of 1 stage for each row, expected 2,"),
         ({"directions": torch.full((1, 28), np.nan)}, "the directions hold numbers that are none ("),
         ({"directions": torch.zeros(1, 28)}, "are none (NaN or infinite), or are all 0; give a dif"),
         ({"donor_z": torch.ones(1, 2, 4, 7)}, "got donors of shape [1, 2, 4, 7], expected row la"),
         ({"donor_z": torch.ones(2, 2, 4, 8)}, f"expected row layer head d_head, {SIZES}; give tar"),
-        ({"donor_z": torch.ones(2, 3, 4, 7)}, "up to depth 3: the model has 2 blocks; give a depth"),
-        ({"donor_z": None}, "got donors of shape [], expected row layer head d_head, here [2, 4, 7]"),
+        ({"donor_z": torch.ones(2, 3, 4, 7)}, "up to depth 3: the model has 2 blocks; give a whole"),
+        ({"donor_z": None}, "got donors of shape [0], expected row layer head d_head, here [2, 4, 7"),
         ({"donor_z": torch.full((2, 2, 4, 7), np.nan)}, "the donors hold numbers that are none (NaN"),
     ],
 )  # fmt: skip
@@ -78,10 +84,13 @@ def test_what_cannot_be_swapped_is_one_sentence(weights, texts, states, directio
 @pytest.mark.parametrize(
     ("sets", "got"),
     [
-        (torch.ones(1, 2, 4), "tensor([[[1., 1., 1., 1.],"),
+        (
+            torch.ones(1, 2, 4),
+            "Tensor, expected set layer head of True and False, here [sets, 2, 4]",
+        ),
         (torch.ones(2, 4, dtype=torch.bool), "a mask of shape [2, 4]"),
         (torch.ones(1, 3, 4, dtype=torch.bool), "a mask of shape [1, 3, 4]"),
-        (None, "None"),
+        (None, "NoneType"),
     ],
 )
 def test_sets_that_are_no_masks_are_one_sentence(weights, texts, states, direction, sets, got):
@@ -96,8 +105,11 @@ def test_pairs_are_held_to_the_same(model, weights, texts, direction):
         probe.swap_pairs(model, texts, texts, direction, depth=2)
     with pytest.raises(InputError, match="in text 0: got the id -2, expected 0 to 399"):
         probe.swap_pairs(weights, [(1, -2)], [(1, 3)], direction, depth=2)
-    with pytest.raises(InputError, match=r"got directions of shape \[28\] for 2 rows, expected"):
-        probe.swap_pairs(weights, texts, texts, direction[0], depth=2)
+    for own in (direction[0], direction.expand(2, 2, 28)):
+        with pytest.raises(
+            InputError, match="got directions .* expected direction d_model .28 num"
+        ):
+            probe.swap_pairs(weights, texts, texts, own, depth=2)
 
 
 @pytest.mark.parametrize("trace", [probe.trace_positions, probe.edges])
@@ -107,8 +119,8 @@ def test_pairs_are_held_to_the_same(model, weights, texts, direction):
         ({"weights": "tiny-senses"}, "got 'tiny-senses', expected weights; give probe.read_weights("),
         ({"a": [A], "b": [B]}, f"Tracing pairs in text 0: got {A!r}, expected the ids of its tokens"),
         ({"b": [(1, 2), (1, 3)]}, "Tracing pairs: got 1 texts and 2, expected as many of both; giv"),
-        ({"directions": torch.ones(28)}, "Tracing pairs: got directions of shape [28] for 1 row, "),
-        ({"directions": torch.ones(1, 2, 3, 28)}, "or pair direction d_model; give one direction a"),
+        ({"directions": torch.ones(28)}, "or pair direction d_model for 1 pair; give one directio"),
+        ({"directions": torch.ones(1, 2, 3, 28)}, "got directions of shape [1, 2, 3, 28], expected "),
         ({"directions": torch.full((1, 28), np.inf)}, "Tracing pairs: the directions hold numbers"),
         ({"positions": 3}, "Tracing pairs: got positions 3, expected whole numbers counted from th"),
         ({"positions": []}, "got positions [], expected whole numbers counted from the word, 0 the"),
@@ -139,9 +151,12 @@ def test_what_cannot_be_traced_is_one_sentence(weights, direction, trace, change
             {"reach": "much"},
             "got reach = 'much', expected a share of the gap from 0 on; give one, ",
         ),
-        ({"most": 1.5}, "got most = 1.5, expected a whole number from 0 on; give one, or leave it"),
-        ({"sample": -1}, "got sample = -1, expected a whole number from 0 on; give one, or leave "),
-        ({"seed": "today"}, "got seed = 'today', expected a whole number from 0 on; give one, or "),
+        ({"most": 1.5}, "got most = 1.5, expected a whole number from 0 on; leave it away for all"),
+        (
+            {"sample": -1},
+            "got sample = -1, expected a whole number from 0 on; leave it away for 20",
+        ),
+        ({"seed": "today"}, "got seed = 'today', expected a whole number from 0 on; leave it away"),
     ],
 )
 def test_options_of_edges_are_held_to_what_they_mean(weights, direction, change, said):

@@ -124,7 +124,7 @@ TOO_FAR = (
             [1, 2, 9, 4],
             3,
             None,
-            "Tracing pairs up to depth 3: the model has 2 blocks; give a depth from 1 to 2.",
+            "Tracing pairs up to depth 3: the model has 2 blocks; give a whole number from 1 to 2.",
         ),
         ([1, 9, 4], 2, None, UNEQUAL),
         ([1, 2, 3, 4], 2, None, ALIKE),

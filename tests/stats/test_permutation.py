@@ -8,6 +8,7 @@ import pytest
 from handmade import SENSES, make_sentences, without
 from seeds import likely, mostly_campaign
 
+from probe.errors import InputError
 from probe.stats import resampling
 from probe.text.splits import CrossFit, Holdout, cross_fit, cue_words
 
@@ -257,6 +258,53 @@ def test_the_sign_flip_test_finds_the_head_that_acts_and_no_other():
     assert tested.p[1, 2] == 1 / 1000
     assert (np.delete(tested.p.ravel(), 5) > 0.05).all()
     assert (resampling.sign_flip_test(-effects, range(60), seed=0, draws=999).p > 0.05).all()
+
+
+@pytest.mark.parametrize(
+    ("effects", "units", "options", "said"),
+    [
+        (
+            [[1.0, np.nan], [1, 1]],
+            2,
+            {},
+            "1 of 4 effects are NaN or infinite, expected numbers; lea",
+        ),
+        (
+            [[1.0], [np.inf]],
+            2,
+            {},
+            "1 of 2 effects are NaN or infinite, expected numbers; leave out",
+        ),
+        (
+            [[1.0], [2.0]],
+            3,
+            {},
+            "got effects of shape [2, 1] and 3 units, expected a row of effects",
+        ),
+        (
+            [],
+            0,
+            {},
+            "got effects of shape [0] and 0 units, expected a row of effects for each unit,",
+        ),
+        (
+            [[1.0], [2.0]],
+            2,
+            {"draws": 0},
+            "got draws = 0, expected a whole number from 1 on; leave ",
+        ),
+    ],
+)
+def test_effects_that_have_no_sign_are_refused(effects, units, options, said):
+    with pytest.raises(InputError) as error:
+        resampling.sign_flip_test(effects, range(units), seed=0, **options)
+    assert str(error.value).startswith(f"Flipping signs: {said}")
+
+
+def test_a_list_of_effects_is_taken():
+    effects = np.random.default_rng(0).normal(size=(8, 3))
+    of_list = resampling.sign_flip_test(effects.tolist(), list("abcdefgh"), seed=0)
+    assert (of_list.p == resampling.sign_flip_test(effects, range(8), seed=0).p).all()
 
 
 # --- ties -----------------------------------------------------------------------------------------

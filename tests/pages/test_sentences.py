@@ -1421,7 +1421,14 @@ def phrases(module) -> set[str]:
     }
 
 
-TEMPLATES = ("agreement", "card", "cautions", "head_sentences", "showcase_sentences")
+TEMPLATES = (
+    "agreement",
+    "card",
+    "cautions",
+    "grammar",
+    "head_sentences",
+    "showcase_sentences",
+)
 PHRASES = {"answer": phrases(answer_module)}
 PHRASES |= {name: page_text.phrases(f"{name}.html.j2") for name in TEMPLATES}
 

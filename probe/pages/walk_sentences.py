@@ -197,7 +197,8 @@ def _parting(findings: WalkFindings) -> str:
     elif parting.depth == 0:
         same = "is the same token"
         if parting.n_tokens > 1:
-            same = f"is cut into the same {counted(parting.n_tokens, 'token')}"
+            pieces = counted(parting.n_tokens, "token", words=True).lower()
+            same = f"is cut into the same {pieces}"
         where = f"{same} in both sentences, at another position"
     else:
         differs = "behind the last layer"

@@ -241,9 +241,9 @@ def test_what_cannot_be_chosen_shows_what_is_in_use(opened):
 def test_an_answer_that_is_no_longer_true_is_dimmed(opened):
     shown = opened()
     page = shown.page
-    dimmed = "() => document.querySelectorAll('main.stale, .strip.stale, .answer.stale').length"
+    dimmed = "() => document.querySelectorAll('main.stale, .strip.stale, .answer.stale, .ask .stale').length"
     answered(page, lambda: page.locator('[name="other"]').fill("Nothing of it"))
-    assert page.locator("[data-trouble]").is_visible() and page.evaluate(dimmed) == 4
+    assert page.locator("[data-trouble]").is_visible() and page.evaluate(dimmed) == 7
     answered(page, lambda: page.locator('[name="other"]').fill("The money on the bank"))
     assert page.locator("[data-trouble]").is_hidden() and page.evaluate(dimmed) == 0
     page.route("**/ask", lambda route: route.abort())
@@ -252,7 +252,7 @@ def test_an_answer_that_is_no_longer_true_is_dimmed(opened):
     assert page.locator("[data-trouble]").inner_text() == (
         "The explorer has stopped; start `probe explore` again."
     )
-    assert page.evaluate(dimmed) == 4
+    assert page.evaluate(dimmed) == 7
     shown.trouble.clear()  # the browser says that the server is gone
 
 

@@ -260,9 +260,9 @@ def test_the_depth_at_which_the_sentences_part_is_told(model):
     assert elsewhere.endswith("“bank” is the same token in both sentences, at another position.")
     both = ("A bright wug", "The very bright wug")
     pieces = probe.walk(model, both[0], against=both[1], word="wug", causal_trace=False)
-    count = len(probe.tokenize(model, both[0]).positions_of("wug"))
-    assert count > 1 and answer(pieces.findings).endswith(
-        f"“wug” is cut into the same {count} tokens in both sentences, at another position."
+    assert len(probe.tokenize(model, both[0]).positions_of("wug")) == 3
+    assert answer(pieces.findings).endswith(
+        "“wug” is cut into the same three tokens in both sentences, at another position."
     )
     other = probe.walk(
         model, "The river bank", against="Bank on it", word="bank", causal_trace=False

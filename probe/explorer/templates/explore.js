@@ -13,7 +13,7 @@ const KINDS = { other: "the other sentence's", mean: "its mean", off: "nothing" 
 const own = crypto.getRandomValues(new Uint32Array(2)).join("-");
 let [swaps, turns, questions, along, unchanged, outcome, chosen] = [[], 0, 0, null, null, null, null];
 // An answer that is no longer that of what was asked last.
-const fade = (old) => document.querySelectorAll("main, .strip, header .answer").forEach((part) => part.classList.toggle("stale", old));
+const fade = (old) => document.querySelectorAll("main, .strip, header .answer, .ask .caution").forEach((part) => part.classList.toggle("stale", old));
 const failed = (error) => {
   write("[data-trouble]", error.message);
   fade(true);

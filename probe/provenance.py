@@ -67,7 +67,8 @@ class Origin:
         computed with; empty of any other."""
         if not self.is_quantised:
             return ""
-        return f"{self.file}, its weights stored in {self.stored} and computed in {dtype}"
+        named = self.file or self.location
+        return f"{named}, its weights stored in {self.stored} and computed in {dtype}"
 
     @property
     def described(self) -> str:

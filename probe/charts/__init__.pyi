@@ -14,8 +14,9 @@ from .evidence import set_curves as set_curves
 from .heads import BESIDE_NOUNS as BESIDE_NOUNS
 from .heads import MARKS as MARKS
 from .heads import MIXER as MIXER
-from .heads import MORE as MORE
+from .heads import UNMARKED as UNMARKED
 from .heads import control_strips as control_strips
+from .heads import does_more as does_more
 from .heads import effect_limit as effect_limit
 from .heads import head_map as head_map
 from .heads import head_maps as head_maps

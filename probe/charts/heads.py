@@ -128,6 +128,12 @@ def marked(rows: pd.DataFrame) -> list[str]:
     return [name for name in ORDER if name not in UNMARKED and name in set(rows["verdict"])]
 
 
+def does_more(rows: pd.DataFrame) -> pd.Series:
+    """Whether each row moves the word, and does more for it than for nouns of one meaning: what
+    opposes it, and opposes it further than those, is no such row."""
+    return (rows["comparison"] == MORE) & (rows["net"] > 0)
+
+
 def verdict_shape(names: list[str], *, legend: bool) -> Any:
     """The shape channel for these verdicts."""
     key = None
@@ -223,7 +229,7 @@ def head_map(
     rows = named(of_word(word_heads, word))
     best = rows.nlargest(1, "net").iloc[0]
     resolvers = ", ".join(rows.loc[rows["verdict"] == "resolver", "name"]) or "none"
-    do_more = ", ".join(rows.loc[rows["comparison"] == MORE, "name"]) or "none"
+    do_more = ", ".join(rows.loc[does_more(rows), "name"]) or "none"
     description = (
         f"Map of {word}: net swap effects of {len(rows)} heads by layer and head. The largest is "
         f"{percent(best['net'])} of the sense gap, by {best['name']}; the intervals of "
@@ -396,7 +402,7 @@ def _mlp_column(
 
 def _frames_of_more(rows: pd.DataFrame, on_cells: dict[str, Any], tooltip: Any) -> list[alt.Chart]:
     """Frames round the cells that do more for the word than for nouns of one meaning."""
-    more = rows[rows["comparison"] == MORE]
+    more = rows[does_more(rows)]
     if more.empty:
         return []
     return [alt.Chart(more).mark_rect(**MORE_FRAME).encode(**on_cells, tooltip=tooltip)]

@@ -8,8 +8,8 @@ same shape, and the largest single step.
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import thread_time
 
@@ -31,7 +31,7 @@ from probe.patching.heads import BATCH_NUMBERS, swap_heads
 from probe.stats.numbers import memory_size
 from probe.stats.resampling import smallest_p
 from probe.text import lexicon
-from probe.text.splits import ALIGNED, CrossFit, unmarked_pairs
+from probe.text.splits import ALIGNED, CrossFit, in_pairs, unmarked_pairs
 
 PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 FRAMES_BYTES = 150 * 10**6  # tables, permutations and the page
@@ -53,9 +53,9 @@ class SensePairSize:
     """How many sentences a word has of each of two senses, in how many pairs with how many pairs of
     cue words, and the smallest p that a test on them can give.
 
-    `aligned`: whether the file pairs them; else pairs are drawn at random · `without_cue`: of the
-    sentences, how many mark no cue and show none in their pair · `swapped`: in how many of the
-    pairs heads are swapped.
+    `aligned`: whether the file pairs them; else pairs are drawn at random, though `in_pair` of the
+    sentences stand in one · `without_cue`: of the sentences, how many mark no cue and show none in
+    their pair · `swapped`: in how many of the pairs heads are swapped.
     """
 
     word: str
@@ -65,6 +65,7 @@ class SensePairSize:
     cue_words: int
     smallest_p: float
     aligned: bool = True
+    in_pair: int = 0
     without_cue: int = 0
     swapped: int = 0
 
@@ -91,7 +92,7 @@ class StudyCost:
     seconds: float | None = None
     sizes: tuple[SensePairSize, ...] = ()
     without_cues: tuple[str, ...] = ()
-    inferred_cues: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    inferred_cues: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     left_out: tuple[tuple[str, str, int], ...] = ()
     unmarked_pairs: Mapping[str, int] = field(default_factory=dict)
     unusable_nouns: tuple[tuple[str, str, str], ...] = ()
@@ -154,10 +155,7 @@ def cost_of(
             for senses, split in splits[material.word].items()
         ),
         without_cues=tuple(material.word for material in without_cues),
-        inferred_cues={
-            material.word: _inferred_cues(material, splits[material.word].values())
-            for material in without_cues
-        },
+        inferred_cues={material.word: _inferred_cues(material) for material in without_cues},
         left_out=tuple(_count_left_out(materials, splits)),
         unmarked_pairs={
             material.word: alike
@@ -403,20 +401,24 @@ def _size(
         cue_words=cue_words,
         smallest_p=smallest_p(cue_words, draws=options.permutations),
         aligned=split.pair_design == ALIGNED,
+        in_pair=len(in_pairs([material.sentences[row] for row in split.rows])),
         swapped=min(options.max_pairs, len(split.pairs)),
         without_cue=sum(material.sentences[row].cue is None for row in split.rows),
     )
 
 
-def _inferred_cues(material: Material, splits: Iterable[CrossFit]) -> tuple[tuple[str, str], ...]:
-    """The inferred cues of the pairs of sentences, sense A first, each two of them once."""
-    found = {}
-    for split in splits:
-        for pair in split.pairs:
-            a, b = (material.sentences[split.rows[position]] for position in pair)
-            if split.pair_design == ALIGNED and a.cue and b.cue:
-                found[a.cue, b.cue] = True
-    return tuple(found)
+def _inferred_cues(material: Material) -> tuple[tuple[str, ...], ...]:
+    """The inferred cues of the pairs of sentences, in the order of the senses, each pair of them
+    once."""
+    cues_of_pair: dict[Hashable, dict[str, str]] = defaultdict(dict)
+    for sentence in material.sentences:
+        if sentence.cue_inferred and sentence.cue:
+            cues_of_pair[sentence.pair][sentence.sense] = sentence.cue
+    senses = [*dict.fromkeys(material.labels)]
+    by_sense = [
+        tuple(cues[sense] for sense in senses if sense in cues) for cues in cues_of_pair.values()
+    ]
+    return tuple(dict.fromkeys(by_sense))
 
 
 def _count_left_out(
@@ -430,13 +432,13 @@ def _count_left_out(
 
 
 def parse_memory(text: str) -> int:
-    """Bytes from "4GB", "500 MB" or a plain number of bytes; raises InputError for anything
-    else."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text, re.IGNORECASE)
+    """Bytes from "4GB" or "500 MB"; raises InputError for anything else, a number without a unit
+    among it."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt])(?:i?b)?\s*", text, re.IGNORECASE)
     if not match or float(match[1]) == 0:
         raise InputError(
-            f"Reading --max-memory: got {text!r}, expected an amount of memory; give one such as "
-            "4GB or 500MB."
+            f"Reading --max-memory: got {text!r}, expected an amount of memory with its unit; "
+            "give one such as 4GB or 500MB."
         )
     return int(float(match[1]) * PREFIXES[match[2].lower()])
 

@@ -29,7 +29,7 @@ from probe.evidence.columns import LEADERS
 from probe.evidence.material import LATE
 from probe.evidence.tables import FEW, FEW_CUES
 from probe.stats.verdicts import GATE, LEVEL, SMALLEST, WORTH_NAMING, comparison
-from probe.text.splits import ALIGNED, unmarked_pairs
+from probe.text.splits import ALIGNED, DRAWN, in_pairs, unmarked_pairs
 
 MOST_OF_IT = 0.5  # of an effect or of the gap: more than everything else together
 NEARLY_ALL = 0.9  # of the gap: what is left over is a tenth
@@ -270,12 +270,14 @@ class OtherHeads:
 @dataclass(frozen=True)
 class Cautions:
     """What to be careful about in the sentences: surface forms, unmarked or late cues, unmarked
-    pairs, pieces."""
+    pairs, pieces. `cues_inferred` and `in_pairs` are numbers of sentences; `pairs_drawn`: sentences
+    were put into pairs at random, because fewer than half of them stand in one."""
 
     forms: tuple[tuple[str, int], ...]
     cue_marked: bool
-    cue_inferred: bool
-    in_pairs: bool
+    cues_inferred: int
+    in_pairs: int
+    pairs_drawn: bool
     unmarked_pairs: int
     in_pieces: int
     sentences: int
@@ -411,7 +413,7 @@ def word_findings(
         random_sets=best_random(rows["random_sets"], len(smallest.names)) if smallest else None,
         leading_path=leading_path(rows["paths"]),
         credited_cue=_credited_cue(rows, pairs, movers),
-        cautions=_cautions(rows["sentences"], rows["left_out"]),
+        cautions=_cautions(rows["sentences"], rows["left_out"], pairs),
         rows=rows,
     )
 
@@ -774,16 +776,20 @@ def _as_given(sentences: pd.DataFrame) -> Iterator[Any]:
     return sentences.astype(object).where(sentences.notna(), None).itertuples(index=False)
 
 
-def _cautions(sentences: pd.DataFrame, left_out: pd.DataFrame) -> Cautions:
+def _cautions(
+    sentences: pd.DataFrame, left_out: pd.DataFrame, pairs: Sequence[PairOfSenses]
+) -> Cautions:
+    rows = list(_as_given(sentences))
     spans = zip(sentences["text"], sentences["start"], sentences["end"], strict=True)
     written = pd.Series([text[int(start) : int(end)] for text, start, end in spans], dtype=object)
     forms = written.value_counts()
     return Cautions(
         forms=tuple((str(form), int(count)) for form, count in forms.items()),
         cue_marked=not sentences["cue_start"].isna().all(),
-        cue_inferred=bool(sentences["cue_inferred"].any()),
-        in_pairs=not sentences["pair"].isna().all(),
-        unmarked_pairs=unmarked_pairs(list(_as_given(sentences))),
+        cues_inferred=int(sentences["cue_inferred"].sum()),
+        in_pairs=len(in_pairs(rows)),
+        pairs_drawn=any(pair.pair_design == DRAWN for pair in pairs),
+        unmarked_pairs=unmarked_pairs(rows),
         in_pieces=int((sentences["tokens_of_word"] > 1).sum()),
         sentences=len(sentences),
         late=int(left_out["reason"].eq(LATE).sum()),

@@ -12,6 +12,7 @@ missing. Of the words' sentences all are held, of their records one at a time.
 import json
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -52,9 +53,11 @@ from probe.model.load import ModelSource, load
 from probe.model.model import Model, require_heads
 from probe.model.tokens import tokenize
 from probe.provenance import Origin, content_key
+from probe.stats.numbers import counted
 from probe.text import lexicon
 from probe.text.sentences import Corpus, Sentence, as_corpus, join
 
+WITH_COMMA = re.compile(r"[-+]?\d+,\d+")  # a number as much of the world writes it
 CERTIFIED_WORDS = 3  # a sentence of each of the first ones stands in the certificate
 NO_ENGLISH = (
     "The nouns of one meaning that ship are English, and most of the sentences are not, so no noun "
@@ -150,7 +153,7 @@ def survey(
     name = workers.model or (model if isinstance(model, str) else None)
     model, corpus = _model_and_corpus(model, sentences)
     by_word = corpus.by_word()
-    said = []
+    said = columns_in_doubt(by_word)
     nouns = _nouns(corpus, controls)
     if controls is None and nouns == ():
         said.append(NO_ENGLISH)
@@ -184,6 +187,41 @@ def survey(
         folder=folder,
         kept=kept,
     )
+
+
+def columns_in_doubt(by_word: Mapping[str, Sequence[Sentence]]) -> list[str]:
+    """Which of the file's further columns seem to hold slips: those that say one thing of most
+    words and several of a few, and numbers that are not written as such."""
+    values: dict[str, dict[str, set[object]]] = {}
+    for word, rows in by_word.items():
+        for sentence in rows:
+            for name, value in sentence.more:
+                values.setdefault(name, {}).setdefault(word, set()).add(value)
+    sentences = []
+    for name, of_words in values.items():
+        several = {word: found for word, found in of_words.items() if len(found) > 1}
+        if several and 2 * len(several) < len(of_words):
+            word, found = next(iter(several.items()))
+            written = " and ".join(sorted(map(str, found)))
+            sentences.append(
+                f"The column {name} says {written} of “{word}”, so it counts as empty there"
+                f"{_and_more(several)}; give all sentences of a word the same."
+            )
+        texts = [str(value) for found in of_words.values() for value in found if value != ""]
+        numbers = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").notna()
+        others = [text for text, is_number in zip(texts, numbers, strict=True) if not is_number]
+        amounts = sum(numbers) + sum(bool(WITH_COMMA.fullmatch(text)) for text in others)
+        if others and 2 * amounts > len(texts):
+            sentences.append(
+                f"In the column {name} {len(others)} of {counted(len(texts), 'value')} are no "
+                f"numbers, such as {others[0]}, so gaps are not compared with it; write 5.1, not "
+                "5,1, and leave empty what is not known."
+            )
+    return sentences
+
+
+def _and_more(words: Mapping[str, object]) -> str:
+    return f" (and of {counted(len(words) - 1, 'other')})" if len(words) > 1 else ""
 
 
 def _require_options(out: object, workers: object, seed: object) -> None:

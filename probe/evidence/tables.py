@@ -389,9 +389,12 @@ def _attention(result: WordResult, pair: PairResult) -> dict[str, Array]:
 
 
 def _beside_nouns(pairs: Sequence[PairResult]) -> dict[str, Array]:
-    """The general and the specific part of every head; missing where no noun was compared."""
+    """The general and the specific part of every head. Missing unless nouns were compared in every
+    pair of senses: the effect that they stand beside is the mean over all of them."""
     parts = [pair.nouns.heads for pair in pairs if pair.nouns and pair.nouns.heads]
-    return joined_parts(parts) if parts else dict.fromkeys(PARTS, _missing(pairs[0]))
+    if len(parts) < len(pairs):
+        return dict.fromkeys(PARTS, _missing(pairs[0]))
+    return joined_parts(parts)
 
 
 def controls(results: Sequence[WordResult]) -> pd.DataFrame:

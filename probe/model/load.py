@@ -310,7 +310,9 @@ def _from_folder(
         tokenizer = check_tokenizer(_read_tokenizer(folder, "AutoTokenizer"), config, where=folder)
         bridge = boot(folder, tokenizer, config, device=device, dtype=dtype)
     located = locate(folder, config.architecture, config.wrapper)
-    stored = stored_types((tensor.dtype for tensor in located.values()), TYPES)
+    # A file may hold more than weights, such as numbers of positions.
+    kinds = [tensor.dtype for name, tensor in located.items() if name in weights]
+    stored = stored_types(kinds, TYPES)
     known = replace(origin, sha256=sha256_of(weight_files(folder)), stored=stored)
     if config.wrapper:
         known = replace(known, read=f"the text part of {WRAPPERS[config.wrapper].architecture}")

@@ -349,10 +349,12 @@ def _no_order(finding: WordFindings) -> str:
         alike = [names for names in (early, late) if len(names) > 1]
         sentences += [f" {listed(names)} are in no order." for names in alike]
     if at_end and len(at_end) < len(finding.leaders):
+        read_before = [head.name for head in finding.leaders if not head.at_end]
+        is_read = "is read" if len(read_before) == 1 else "are read"
+        others = "other" if len(read_before) == 1 else "others"
         sentences.append(
-            f" What {listed(at_end)} {'does' if len(at_end) == 1 else 'do'} is measured at the "
-            f"end, what the others do after layer {finding.read_depth - 1}: between the two there "
-            "is no order."
+            f" {listed(read_before)} {is_read} after layer {finding.read_depth - 1}, "
+            f"{listed(at_end)} at the end: do not rank {listed(at_end)} against the {others}."
         )
     return "".join(sentences)
 
@@ -380,7 +382,7 @@ def _confirmed(finding: WordFindings) -> str:
         return "Not confirmed: no head passes every test."
     confirmed = [head.name for head in finding.leaders if head.name in movers]
     unconfirmed = [head.name for head in finding.leaders if head.name not in movers]
-    which = "All confirmed"
+    which = "All pass every test" if finding.exploratory else "All confirmed"
     if not confirmed:
         many = len(movers) > LEADERS
         others = counted(len(movers), "other") if many else listed(movers)
@@ -389,14 +391,24 @@ def _confirmed(finding: WordFindings) -> str:
     elif unconfirmed:
         which = f"{listed(confirmed)} confirmed, {listed(unconfirmed)} not"
     ranked = [pair for pair in finding.pairs if pair.ranked]
-    swapped = counted(min(pair.pairs for pair in ranked), "pair")
-    cues = counted(min(pair.cue_words for pair in ranked), "pair")
-    # Of several pairs of senses, the numbers are those of the pair that has fewest.
+    swapped = _fewest_to_most([pair.pairs for pair in ranked])
+    cues = _fewest_to_most([pair.cue_words for pair in ranked])
+    # Where no cue is known, every pair of sentences counts as one of cue words.
+    of_cues = f" ({cues} of cue words)" if finding.cautions.cue_marked else ""
     each = "" if len(finding.pairs) == 1 else " for each pair of meanings"
     return (
-        f"{which}, on {swapped} of sentences ({cues} of cue words){each}, "
-        "tested on sentences that the measurement had not seen."
+        f"{which}, on {swapped} of sentences{of_cues}{each}, tested on sentences that the "
+        "measurement had not seen."
     )
+
+
+def _fewest_to_most(numbers: Sequence[int]) -> str:
+    """How many pairs: “24 pairs”, “8 to 14 pairs” where not all are as many."""
+    fewest = min(numbers)
+    most = max(numbers)
+    if fewest == most:
+        return counted(most, "pair")
+    return f"{fewest} to {counted(most, 'pair')}"
 
 
 def beside_nouns(finding: WordFindings) -> str:
@@ -418,19 +430,29 @@ def _distance(finding: WordFindings) -> str:
     if about.passed:
         return (
             f"In the same sentences {word} changes {_times(about.times_as_far)} nouns of one "
-            f"meaning, such as {_examples(about.typical)}."
+            f"meaning, such as {_examples(about.typical)}{_asked_of(finding)}."
         )
     not_shown = "that an ambiguity is resolved was not shown"
     if about.as_far == 1:
         return (
             f"In the same sentences one of {about.nouns} nouns of one meaning, "
-            f"“{about.furthest}”, changes as far as {word}: {not_shown}."
+            f"“{about.furthest}”, changes as far as {word}{_asked_of(finding)}: {not_shown}."
         )
     which = "all" if about.as_far == about.nouns else f"{about.as_far} of"
     return (
         f"In the same sentences {which} {about.nouns} nouns of one meaning, “{about.furthest}” "
-        f"among them, change as far as {word}: {not_shown}."
+        f"among them, change as far as {word}{_asked_of(finding)}: {not_shown}."
     )
+
+
+def _asked_of(finding: WordFindings) -> str:
+    """In how many of the word's pairs of meanings nouns could be put in its place, where that is
+    not all of them."""
+    ranked = sum(pair.ranked for pair in finding.pairs)
+    asked = finding.beside_nouns.pairs
+    if asked == ranked:
+        return ""
+    return f" (in {asked} of its {ranked} pairs of meanings; too few sentences in the others)"
 
 
 def _not_asked(finding: WordFindings) -> str:

@@ -5,7 +5,7 @@ Records in, plain values and charts out; the sentences stand in the templates.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -56,7 +56,7 @@ def maps(findings: Mapping[str, WordFindings], frames: Frames) -> Section:
         ],
         "unranked": [finding.word for finding in findings.values() if not finding.heads],
         "counted": [(finding.word, *_clear_and_all(finding)) for finding in drawn],
-        "more": bool((pd.concat([marked["comparison"], mlps["comparison"]]) == charts.MORE).any()),
+        "more": bool(charts.does_more(pd.concat([marked, mlps])).any()),
         "verdicts": [(name, charts.MARKS[name]) for name in charts.marked(marked)],
     }
 
@@ -222,19 +222,26 @@ def shares(frames: Frames) -> list[Section]:
 
 
 def every_head(findings: Mapping[str, WordFindings], frames: Frames) -> list[Section]:
-    """Separation against effect, and the table of the first heads, word by word."""
+    """Separation against effect, and the table of the first heads, and of those with a mark on the
+    map, word by word."""
     return [
         {
             "word": finding.word,
             "index": finding.index,
             "chart": charts.separation_and_effect(frames["word_heads"], finding.word),
-            "rows": [head_facts(head) for head in finding.heads[:TABLE_ROWS]],
+            "rows": [head_facts(head) for head in _in_table(finding.heads)],
             "all": len(finding.heads),
             "rerouted": _rerouted(frames["heads"], finding.word),
         }
         for finding in findings.values()
         if finding.heads
     ]
+
+
+def _in_table(heads: Sequence[HeadFinding]) -> list[HeadFinding]:
+    """The first heads, and of the others those that the map marks."""
+    unmarked = [head for head in heads[TABLE_ROWS:] if head.verdict in charts.UNMARKED]
+    return [head for head in heads if head not in unmarked]
 
 
 def _rerouted(heads: pd.DataFrame, word: str) -> Section | None:

@@ -32,7 +32,7 @@ from probe.pages.attribution_graph import graphs
 from probe.pages.output import REPORT
 from probe.pages.survey import notebook_html as survey_html
 from probe.pages.survey import write_survey
-from probe.pages.verdicts import MEANINGS, with_reasons
+from probe.pages.verdicts import MEANINGS, MEANINGS_WITHOUT_NEXT, with_reasons
 from probe.pages.walk import notebook_html, write_walk
 from probe.walkthrough.walk import Walk
 
@@ -107,16 +107,18 @@ def render(
         "downloads": checks.downloads(frames),
         "dictionary": frames["columns"].to_dict("records"),
     }
+    predicts = bool(frames["heads"]["p_next_token"].notna().any())
     templates = output.environment("report")
     return templates.get_template("ambiguity.html.j2").render(
         values,
         findings=findings,
         hues=hues(findings),
         marks=charts.MARKS,
-        meanings=MEANINGS,
+        meanings=MEANINGS if predicts else MEANINGS_WITHOUT_NEXT,
         beside_words=charts.BESIDE_NOUNS,
+        cues_marked=any(word.cautions.cue_marked for word in findings.values()),
         causal=all(word.causal for word in findings.values()),
-        predicts=bool(frames["heads"]["p_next_token"].notna().any()),
+        predicts=predicts,
         model_name=manifest["model"],
         manifest=manifest,
         **output.assets(templates, "style.css.j2", "page.js", leaders=LEADERS),

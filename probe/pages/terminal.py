@@ -166,7 +166,7 @@ def _without_cells(first: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def without_sentences(evaluation: "Evaluation") -> list[str]:
     """What taking the heads out costs at the depth chosen in training, a sentence for each way."""
-    from probe.stats.numbers import counted, decimal, listed
+    from probe.stats.numbers import counted, listed
 
     names = listed(evaluation.heads_out)
     sentences = []
@@ -177,10 +177,8 @@ def without_sentences(evaluation: "Evaluation") -> list[str]:
             f"(macro-F1 {100 * row['macro_f1_without']:.1f} % and {100 * row['macro_f1']:.1f} %): "
             f"it falls by {_points(row)} percentage points, macro-F1 by "
             f"{_points(row, 'macro_f1_fall')}. Without random sets of as many other "
-            f"heads a layer ({row['random_sets']} sets) it falls by "
-            f"{decimal(100 * row['random_fall'], 1)} on average, by "
-            f"{decimal(100 * row['random_most'], 1)} at most"
-            f"{' (less than 0 is a rise)' if row['random_fall'] < 0 else ''}."
+            f"heads a layer ({row['random_sets']} sets) accuracy {_falls(row['random_fall'])} on "
+            f"average, {_at_most(row['random_most'])}."
         )
     early = int((evaluation.words["depth"] <= evaluation.first_layer_out).sum())
     if early:
@@ -189,6 +187,20 @@ def without_sentences(evaluation: "Evaluation") -> list[str]:
             "lies before these heads, where nothing can change."
         )
     return sentences
+
+
+def _falls(points: float) -> str:
+    """“falls by 1.1”, “rises by 0.3”, in percentage points."""
+    from probe.stats.numbers import decimal
+
+    return f"{'falls' if points >= 0 else 'rises'} by {decimal(100 * abs(points), 1)}"
+
+
+def _at_most(points: float) -> str:
+    """How far the worst random set lowers accuracy."""
+    if points <= 0:
+        return "and no set lowers it"
+    return f"and {_falls(points)} at most"
 
 
 def _without(
@@ -295,7 +307,7 @@ def survey_suffices(plan: "SurveyPlan", workers: int) -> list[str]:
     return lines + [f"{number} left out: {reason}." for reason, number in reasons.most_common()]
 
 
-def _without_cues(word: str, inferred: Sequence[tuple[str, str]]) -> str:
+def _without_cues(word: str, inferred: Sequence[tuple[str, ...]]) -> str:
     """What stands for the cues of a word whose sentences mark none: what its pairs differ in, or
     every sentence by itself."""
     if not inferred:
@@ -304,7 +316,7 @@ def _without_cues(word: str, inferred: Sequence[tuple[str, str]]) -> str:
             "every sentence, or pair of them, counts as a cue word of its own; mark cues with "
             "cue_start and cue_end."
         )
-    shown = ", ".join(f"{a} / {b}" for a, b in inferred[:DIFFERENCES_SHOWN])
+    shown = ", ".join(" / ".join(cues) for cues in inferred[:DIFFERENCES_SHOWN])
     if len(inferred) > DIFFERENCES_SHOWN:
         shown += f" and {len(inferred) - DIFFERENCES_SHOWN} more"
     return (
@@ -346,7 +358,7 @@ def likely(gates: "Gates") -> str:
         step = "give sentences whose cue says more about this word than about other nouns"
     elif gates.not_compared:
         nouns = f"it cannot be compared with nouns of one meaning ({gates.not_compared})"
-        step = "give more pairs of sentences"
+        step = f"give more pairs of sentences in which “{gates.word}” is a noun in just this form"
         if gates.not_compared.startswith(TOO_FEW_NOUNS):
             step = "give more nouns with --controls; without it those that ship are taken"
     else:
@@ -377,10 +389,15 @@ def _pair_suffices(size: "SensePairSize") -> str:
     sense_a, sense_b = size.senses
     of_a, of_b = size.sentences
     design = f"in {size.pairs} pairs with {size.cue_words} pairs of cue words"
-    if size.swapped < size.pairs:
-        design += f" (heads are swapped in {size.swapped} of them)"
     if not size.aligned:
         design = f"without pairs, so {size.pairs} pairs are drawn at random"
+        if size.in_pair:
+            design = (
+                f"of which {size.in_pair} stand in pairs, fewer than half, so {size.pairs} pairs "
+                "are drawn at random from all of them"
+            )
+    if size.swapped < size.pairs:
+        design += f" (heads are swapped in {size.swapped} of them)"
     if 0 < size.without_cue < sum(size.sentences):
         design += (
             f" ({counted(size.without_cue, 'sentence')} without a cue: each, or its pair, counts "

@@ -33,6 +33,11 @@ MEANINGS = {
     "separates": "writes something different for each sense; no effect was shown",
     "none": "nothing was shown",
 }
+# The same of a model that predicts no tokens, where nothing is said next.
+MEANINGS_WITHOUT_NEXT = MEANINGS | {
+    "resolver": "moves the word beyond chance for every head tested; and the word changes further "
+    "than nouns of one meaning in its place",
+}
 NOT_SWAPPED = "the model was not shown to separate these senses at the word, so no head was swapped"
 AS_WELL = "the word's place, the text's length or an untrained model tells the senses apart as well"
 

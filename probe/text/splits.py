@@ -249,7 +249,18 @@ def _given_holdout(parts: Sequence[str | None]) -> Holdout:
 
 
 def _aligned(sentences: Sequence[Sentence], of_sense: Side) -> list[tuple[int, int]]:
-    """The rows that share a `pair`, sense A first."""
+    """The rows that share a `pair`, sense A first. Raises InputError for a pair with two sentences
+    of one sense, of which none is the other's partner."""
+    for rows in of_sense:
+        names = [sentences[row].pair for row in rows if sentences[row].pair is not None]
+        for name, count in Counter(names).most_common(1):
+            if count > 1:
+                first = sentences[rows[0]]
+                raise InputError(
+                    f"Pairing the sentences of {first.word!r}: pair {name!r} has {count} sentences "
+                    f"of {first.sense!r}, expected one of each sense; give every two sentences "
+                    "that belong together a pair of their own, or leave the column away."
+                )
     partner = {sentences[row].pair: row for row in of_sense[1] if sentences[row].pair is not None}
     return [
         (row, partner[sentences[row].pair]) for row in of_sense[0] if sentences[row].pair in partner
@@ -419,19 +430,31 @@ def _require_enough(
     word = sentences[0].word if sentences else ""
     raise InputError(
         f"Holding out the sentences of {word!r}: got {counts} with {len(set(units))} groups of cue "
-        f"words to keep apart, expected at least {least.units} groups and {least.per_sense} "
-        f"sentences of each sense to fit on in every fold; give {2 * least.per_sense} or more of "
-        f"every sense, with {least.units} or more different cue words."
+        f"words to keep apart, expected at least {least.units} groups, and {least.per_sense} "
+        "sentences of each sense that are left to fit on whichever group is held out; give "
+        f"{2 * least.per_sense} or more of every sense, with {least.units} or more different cue "
+        "words."
     )
+
+
+def in_pairs(sentences: Sequence[Sentence]) -> list[int]:
+    """The rows of one word's sentences that share their `pair` with one of another sense."""
+    senses_of: dict[Hashable, set[str]] = defaultdict(set)
+    for sentence in sentences:
+        if sentence.pair is not None:
+            senses_of[sentence.pair].add(sentence.sense)
+    return [row for row, one in enumerate(sentences) if len(senses_of.get(one.pair, ())) > 1]
 
 
 def unmarked_pairs(sentences: Sequence[Sentence]) -> int:
     """How many sentences of one word differ from one of another sense in a single word, while no
-    pair and no frame says so."""
+    pair that holds two sentences and no frame says so."""
     senses_of: dict[Hashable, set[str]] = defaultdict(set)
+    paired = set(in_pairs(sentences))
     without_one_word = []
-    for sentence in sentences:
-        words = () if sentence.pair or sentence.frame else tuple(sentence.text.split())
+    for row, sentence in enumerate(sentences):
+        is_marked = row in paired or sentence.frame
+        words = () if is_marked else tuple(sentence.text.split())
         rest = [(at, words[:at], words[at + 1 :]) for at in range(len(words))]
         for key in rest:
             senses_of[key].add(sentence.sense)

@@ -175,7 +175,7 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
             (
                 f"{START}, but the word's position or the text's length tells them apart (p = .03), it "
                 "cannot be compared with nouns of one meaning (12 sentences, and 24 are needed), so "
-                f"heads are *confounded* at best; give more pairs of sentences; {ALONE}."
+                f"heads are *confounded* at best; give more pairs of sentences in which “bank” is a noun in just this form; {ALONE}."
             ),
         ),
         (
@@ -334,7 +334,6 @@ def test_more_than_is_free_or_allowed_is_refused(monkeypatch):
         ("500 MB", 5e8),
         ("1.5g", 1.5e9),
         ("2GiB", 2e9),
-        ("12345", 12345),
         (" 3 kb ", 3000),
     ],
 )
@@ -342,13 +341,13 @@ def test_an_amount_of_memory_is_read(text, amount):
     assert parse_memory(text) == amount
 
 
-@pytest.mark.parametrize("text", ["", "much", "-4GB", "4 apples", "0", "4GB5"])
+@pytest.mark.parametrize("text", ["", "much", "-4GB", "4 apples", "0GB", "4GB5", "4"])
 def test_another_text_is_no_amount(text):
     with pytest.raises(InputError) as refused:
         parse_memory(text)
     assert str(refused.value) == (
-        f"Reading --max-memory: got {text!r}, expected an amount of memory; give one such as 4GB "
-        "or 500MB."
+        f"Reading --max-memory: got {text!r}, expected an amount of memory with its unit; give one "
+        "such as 4GB or 500MB."
     )
 
 

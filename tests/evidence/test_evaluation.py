@@ -137,6 +137,8 @@ def test_pairs_that_are_not_marked_are_said():
     assert splits.unmarked_pairs([*alike, *numbered("ab")]) == 14  # "0 bank" and "1 bank", too
     assert splits.unmarked_pairs([replace(one, pair=one.text[0]) for one in alike]) == 0
     assert splits.unmarked_pairs([replace(one, frame=one.text[0]) for one in alike]) == 0
+    numbered_alone = [replace(one, pair=str(n)) for n, one in enumerate(alike)]
+    assert splits.unmarked_pairs(numbered_alone) == 12  # a number of one's own is no pair
     assert splits.unmarked_pairs([row(f"{n} mud bank", "a") for n in range(3)]) == 0
     given = [{"word": "bank", "sense": one.sense, "text": one.text} for one in alike]
     (said,) = probe.evaluate("tiny-senses", given).said

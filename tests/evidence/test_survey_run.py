@@ -11,10 +11,10 @@ import probe
 from probe.errors import InputError
 from probe.evidence import survey_run, workers
 from probe.evidence.survey import NOT_SWAPPED
-from probe.evidence.survey_run import NO_ENGLISH, NO_NOUN
+from probe.evidence.survey_run import NO_ENGLISH, NO_NOUN, columns_in_doubt
 from probe.evidence.workers import DASK, Workers
 from probe.stats import verdicts
-from probe.text.sentences import Corpus, join
+from probe.text.sentences import Corpus, Sentence, join
 
 WORDS = probe.lexicon.words()
 
@@ -274,6 +274,36 @@ def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_
             "not measured: bat: no two of its senses have two sentences each with cue words that can be kept apart.",
         ],
     )
+
+
+def row_about(word, sense="a", **more):
+    return Sentence(
+        word=word,
+        sense=sense,
+        text=f"a {word}",
+        start=2,
+        end=2 + len(word),
+        more=tuple(more.items()),
+    )
+
+
+def test_slips_in_what_a_file_says_of_words_are_named():
+    words = ("bank", "mole", "apple", "bat", "bark")
+    rows = {word: [row_about(word, kind="homonym", known="5.1")] * 2 for word in words}
+    assert columns_in_doubt(rows) == []
+    rows["bat"] = [row_about("bat", kind="homonym"), row_about("bat", kind="Homonym")]
+    rows["mole"] = [row_about("mole", kind="homonym", known="5,2")]
+    kind, known = columns_in_doubt(rows)
+    assert kind == (
+        "The column kind says Homonym and homonym of “bat”, so it counts as empty there; give all "
+        "sentences of a word the same."
+    )
+    assert known == (
+        "In the column known 1 of 4 values are no numbers, such as 5,2, so gaps are not compared "
+        "with it; write 5.1, not 5,1, and leave empty what is not known."
+    )
+    own = {word: [row_about(word, line=f"{word}{n}") for n in range(2)] for word in words}
+    assert columns_in_doubt(own) == []  # what every sentence has of its own is about no word
 
 
 def test_the_command_surveys_files_with_several_models_and_says_what_it_found(run, tmp_path):

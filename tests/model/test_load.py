@@ -84,13 +84,15 @@ def test_names_without_prefix_old_buffers_and_a_repeated_tied_unembedding_are_ta
         name.removeprefix("transformer."): tensor
         for name, tensor in load_file(copy / SINGLE).items()
     }
-    extra = {"h.0.attn.bias": torch.ones(1, 1, 48, 48), "h.1.attn.masked_bias": torch.tensor(-1e4)}
+    mask = torch.ones(1, 1, 48, 48, dtype=torch.uint8)  # no weight, and no float
+    extra = {"h.0.attn.bias": mask, "h.1.attn.masked_bias": torch.tensor(-1e4)}
     save_file(
         stored | extra | {"lm_head.weight": stored["wte.weight"].clone()},
         copy / SINGLE,
         {"format": "pt"},
     )
     loaded = probe.load(copy)
+    assert loaded.origin.stored == "float32" and not loaded.origin.is_quantised
     assert set(loaded.weights) == set(model.weights)
     ids = torch.tensor([[5, 6, 7]])
     assert torch.equal(loaded.bridge(ids), model.bridge(ids))

@@ -49,6 +49,8 @@ def test_an_origin_is_described_in_words_and_a_quantised_file_is_named() -> None
     assert packed.quantised("float32") == (
         f"{file}, its weights stored in Q4_1, float32 and computed in float32"
     )
+    unnamed = Origin("folder", "mine", None, "0" * 64, "F8_E4M3")
+    assert unnamed.quantised("float32").startswith("mine, its weights stored in F8_E4M3 and comp")
     merged = Origin("in memory", "gpt2", None, "0" * 64, read="GPT2LMHeadModel, adapters merged: a")
     assert merged.described == (
         "in memory: gpt2, GPT2LMHeadModel, adapters merged: a, stored in float32"

@@ -24,6 +24,7 @@ from seeds import mostly_campaign
 
 import probe
 from probe.evidence.columns import dictionary
+from probe.pages import heads
 from probe.pages.output import BAR
 from probe.pages.sources import sources_in_words
 from probe.pages.verdicts import with_reasons
@@ -367,6 +368,17 @@ def test_a_click_on_the_map_goes_to_the_head(open_page, report_page):
     row = page.locator("tr:target")
     assert row.locator("th").inner_text() == NAMES[other] and row.is_visible()
     assert tabs.locator("input").nth(1).is_checked()
+
+
+def test_the_table_of_a_large_model_holds_its_first_heads_and_those_that_the_map_marks(monkeypatch):
+    found = make_study().findings
+    monkeypatch.setattr(heads, "TABLE_ROWS", 2)
+    for section in heads.every_head(found, make_study().frames):
+        of_word = found[section["word"]].heads
+        names = [row["name"] for row in section["rows"]]
+        marked = [head.name for head in of_word if head.verdict not in ("separates", "none")]
+        assert set(names) == {*marked, *(head.name for head in of_word[:2])}
+        assert len(names) < len(of_word)
 
 
 def test_tokens_are_tinted_by_attention_and_bars_are_as_long_as_the_contribution(page):

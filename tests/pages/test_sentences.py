@@ -16,6 +16,7 @@ from probe.evidence.material import LATE as CUE_COMES_LATE
 from probe.evidence.tables import NOT_ASKED_FOR
 from probe.pages import answer as answer_module
 from probe.stats.verdicts import ORDER
+from probe.text.splits import DRAWN
 
 FRAMES = make_study().frames
 N = "\u202f"
@@ -240,6 +241,14 @@ def all_words(comparison: str, **words):
     return frames_of(frames={"word_heads": pd.DataFrame(heads)}, **words)
 
 
+def asked_of_one(pairs: int) -> dict[str, pd.DataFrame]:
+    """The study's frames in which nouns stood in mole's place in so many of its pairs of senses."""
+    words = FRAMES["words"].copy()
+    of_mole = words.index[(words["word"] == "mole") & words["ranked"]]
+    words.loc[of_mole[pairs:], "ambiguity_p"] = np.nan
+    return FRAMES | {"words": words}
+
+
 NOT_NAMED = {"ambiguity_p": np.nan, "nouns": 0, "not_compared": NOT_ASKED_FOR}
 TOO_FEW_NOUNS = {
     "ambiguity_p": np.nan,
@@ -377,6 +386,19 @@ SENTENCES = [
         cautions,
         "No cue is marked in the sentences of “bank”, so the words in which the two sentences of a pair differ are",
         FRAMES | changed("sentences", cue_inferred=True),
+        FRAMES,
+    ),
+    (
+        cautions,
+        ", in 4 of 8 sentences; each of the others counts as a cue word of its own.",
+        FRAMES
+        | {"sentences": FRAMES["sentences"].assign(cue_inferred=FRAMES["sentences"].index < 4)},
+        FRAMES | changed("sentences", cue_inferred=True),
+    ),
+    (
+        cautions,
+        "6 of 8 sentences of “bank” stand in pairs, fewer than half, so all of them were put into pairs at random. Give",
+        FRAMES | changed("words", pair_design=DRAWN),
         FRAMES,
     ),
     (
@@ -701,8 +723,14 @@ SENTENCES = [
     ),
     (
         sure,
-        "Exploratory, for the sentences are few. All confirmed",
+        "Exploratory, for the sentences are few. All pass every test",
         frames_of(exploratory=True),
+        USUAL,
+    ),
+    (
+        sure,
+        " on 64 pairs of sentences, tested on sentences that the measurement had not seen.",
+        FRAMES | changed("sentences", cue_start=None),
         USUAL,
     ),
     (sure, "Not confirmed: no head passes every test.", NOBODY, USUAL),
@@ -726,7 +754,7 @@ SENTENCES = [
     ),
     (
         sure,
-        " What L1H0 does is measured at the end, what the others do after layer 0: between the",
+        " L0H2 is read after layer 0, L1H0 at the end: do not rank L1H0 against the other.",
         frames_of(*TWO, depth=1),
         OF_TWO,
     ),
@@ -1363,6 +1391,24 @@ SENTENCES = [
         ),
         FRAMES,
         gate(3),
+    ),
+    (
+        beside_mole,
+        " (in 2 of its 5 pairs of meanings; too few sentences in the others).",
+        asked_of_one(2),
+        FRAMES,
+    ),
+    (
+        sure_mole,
+        "on 5 to 9 pairs of sentences (4 to 8 pairs of cue words) for each pair of meanings",
+        FRAMES
+        | {
+            "words": FRAMES["words"].assign(
+                pairs=[*range(4, 4 + len(FRAMES["words"]))],
+                cue_words=[*range(3, 3 + len(FRAMES["words"]))],
+            )
+        },
+        FRAMES,
     ),
     (
         answer_mole,

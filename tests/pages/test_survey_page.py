@@ -91,8 +91,8 @@ def test_meaning_is_said_only_where_words_change_further_than_nouns(survey):
 def test_general_and_specific_heads_are_named(survey):
     told = said(survey, "beside_nouns")
     assert (
-        "L1H2 and L1H3 move ambiguous words by a larger share of their way than such nouns of theirs. "
-        "L0H1 moves them by about the same share." in one_line(told)
+        "L1H2 and L1H3 move ambiguous words further than such nouns, each measured in its own gap. "
+        "L0H1 moves ambiguous words about as far as these." in one_line(told)
     )
 
 

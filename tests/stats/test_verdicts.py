@@ -148,6 +148,9 @@ def test_a_head_that_does_more_stands_before_one_that_does_less_in_the_order_of_
         ({"p_specific": 0.5, "specific_low": -0.1, "specific_high": 0.104}, "undecided"),
         (AGAINST | {"p_specific": 0.5, "specific_low": -0.03, "specific_high": 0.03}, "same"),
         ({"specific": math.nan}, ""),
+        # What opposes the word, and opposes it less than other nouns, does less.
+        (AGAINST | {"p_specific": 0.01, "specific_low": 0.02, "specific_high": 0.1}, "less"),
+        (AGAINST | {"p_specific": 0.01, "specific_low": -0.1, "specific_high": -0.02}, "more"),
     ],
 )
 def test_what_is_done_for_a_word_is_compared_with_what_is_done_for_other_nouns(changed, expected):

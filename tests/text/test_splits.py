@@ -257,8 +257,19 @@ def test_too_few_sentences_are_said_in_one_sentence():
     assert str(error.value) == (
         f"Holding out the sentences of 'lock': got {len(few) - 2} sentences of 'door' and 2 "
         "sentences of 'canal' with "
-        f"2 groups of cue words to keep apart, expected at least {splits.STUDY.units} groups and "
-        f"{splits.STUDY.per_sense} "
-        "sentences of each sense to fit on in every fold; "
-        "give 8 or more of every sense, with 4 or more different cue words."
+        f"2 groups of cue words to keep apart, expected at least {splits.STUDY.units} groups, and "
+        f"{splits.STUDY.per_sense} sentences of each sense that are left to fit on whichever group "
+        "is held out; give 8 or more of every sense, with 4 or more different cue words."
+    )
+
+
+def test_a_pair_with_two_sentences_of_a_sense_is_none():
+    rows = [replace(sentence, pair="1") for sentence in GRID]
+    of_sense = sum(sentence.sense == SENSES[0] for sentence in rows)
+    with pytest.raises(InputError) as error:
+        cross_fit(rows)
+    assert str(error.value) == (
+        f"Pairing the sentences of 'lock': pair '1' has {of_sense} sentences of {SENSES[0]!r}, "
+        "expected one of each sense; give every two sentences that belong together a pair of their "
+        "own, or leave the column away."
     )

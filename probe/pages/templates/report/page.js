@@ -38,7 +38,8 @@ const follow = (box, view) => {
     if (item?.datum?.target) return goTo(item.datum.target);
     if (item?.datum?.head === undefined) return;
     const name = `${map.dataset.map}-L${item.datum.layer}H${item.datum.head}`;
-    goTo(document.getElementById(`word-${name}`) ? `word-${name}` : `every-${name}`);
+    const table = `every-${map.dataset.map}`; // of a head without a mark that is not among the first
+    goTo([`word-${name}`, `every-${name}`, table].find((id) => document.getElementById(id)));
   });
 };
 // The parts of a circuit are reached with the keyboard: one stop for all, arrows from one to the next; what it is stands below.

@@ -1,4 +1,10 @@
-const options = { renderer: "svg", actions: false, ast: true, defaultStyle: false, tooltip: { disableDefaultStyle: true } };
+// What was not measured has no line in a tooltip.
+const formatTooltip = (told, escape) => {
+  if (typeof told !== "object") return escape(String(told));
+  const known = Object.entries(told).filter(([, text]) => text !== "null" && text !== null);
+  return `<table>${known.map(([name, text]) => `<tr><td class="key">${escape(name)}</td><td class="value">${escape(String(text))}</td></tr>`).join("")}</table>`;
+};
+const options = { renderer: "svg", actions: false, ast: true, defaultStyle: false, tooltip: { disableDefaultStyle: true, formatTooltip } };
 // A picture as a file: drawn again beside the page with this theme's colours, because a file knows no style sheet.
 const saveAs = async (spec, name, ending) => {
   const theme = getComputedStyle(document.documentElement);

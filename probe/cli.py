@@ -53,6 +53,8 @@ WAITING = {"GOMP_SPINCOUNT": "500", "KMP_BLOCKTIME": "1"}
 CPU: Final = "cpu"
 SINGLE: Final = "float32"
 REPORTS = Path("reports")
+TEXT = "TEXT"  # how help calls an argument that is a text
+TOO_MANY = "Got unexpected extra argument"  # how Typer's sentence begins
 
 ModelOption = Annotated[
     str,
@@ -233,7 +235,7 @@ def _nouns(controls: str | None) -> tuple[str, ...] | None:
 
 @app.command()
 def walk(
-    text: Annotated[str, Argument(metavar="TEXT", help="The sentence to follow.")],
+    text: Annotated[str, Argument(metavar=TEXT, help="The sentence to follow.")],
     target: Annotated[
         str | None,
         Option(
@@ -350,7 +352,12 @@ def explore(
     fragment = ""
     if texts:
         fragment = address(_explored(texts, word))
-    serve(load, host=host, port=port, browser=browser, fragment=fragment, say=typer.echo)
+    try:
+        serve(load, host=host, port=port, browser=browser, fragment=fragment, say=typer.echo)
+    except KeyboardInterrupt:
+        # How it is meant to end: no files are involved.
+        typer.echo("probe: the explorer has stopped.", err=True)
+        sys.exit(INTERRUPTED)
 
 
 @app.command()
@@ -588,9 +595,10 @@ def main() -> None:
     except TyperException as error:
         context = getattr(error, "ctx", None)  # a wrong option carries the command it was given to
         command = context.command_path if context else "probe"
-        typer.echo(
-            f"probe: {error.format_message().rstrip('.')} (see `{command} --help`).", err=True
-        )
+        message = error.format_message().rstrip(".")
+        if context and message.startswith(TOO_MANY) and _takes_text(context):
+            message += "; put a text of several words into quotation marks"
+        typer.echo(f"probe: {message} (see `{command} --help`).", err=True)
         sys.exit(2)
     except OSError as error:  # of standard output: files are written by the library, which says so
         if error.errno not in (errno.EPIPE, errno.ENOSPC):
@@ -603,6 +611,11 @@ def main() -> None:
             err=True,
         )
         sys.exit(INTERRUPTED)
+
+
+def _takes_text(context: typer.Context) -> bool:
+    """Whether an argument of the command is a text."""
+    return any(TEXT in str(parameter.metavar) for parameter in context.command.params)
 
 
 def _wait_briefly() -> None:
@@ -658,8 +671,10 @@ def _check_explored(texts: list[str], save: Path | None, word: str | None) -> No
             f"Exploring with {option}: got no sentence; give one or two with the same word, each "
             "in quotation marks."
         )
-    if save is not None and save.is_dir():
-        raise InputError(f"Saving the explorer's page: {save} is a folder; give --save a file.")
+    if save is not None:
+        from probe.explorer.saved import check_file
+
+        check_file(save)
 
 
 def _explored(texts: list[str], word: str | None) -> "Question":

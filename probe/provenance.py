@@ -214,9 +214,7 @@ def write_parts_atomically(
         reason = (error.strerror or str(error)).lower()
         if isinstance(error, FileExistsError | NotADirectoryError):
             reason = "a file stands where its folder should be"
-        raise InputError(
-            f"Cannot write {target}: {reason}; choose another folder (on the command line --out)."
-        ) from error
+        raise InputError(f"Cannot write {target}: {reason}; choose another folder.") from error
     return target
 
 

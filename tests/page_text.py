@@ -116,5 +116,7 @@ def phrases(template: str) -> set[str]:
     source, _, _ = ENVIRONMENT.loader.get_source(ENVIRONMENT, template)  # type: ignore[union-attr]
     tree = ENVIRONMENT.parse(source)
     texts = [node.data for node in tree.find_all(nodes.TemplateData)]
-    texts += [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
+    constants = [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
+    # The name of a template that is imported is no text.
+    texts += [text for text in constants if not text.endswith(".j2")]
     return {line for line in map(one_line, texts) if len(re.findall(r"\w+", line)) >= 3}

@@ -246,20 +246,9 @@ def observe_word(
     pair of senses."""
     splits = splits or split_senses(material, seed=options.seed)
     weights = read_weights(model)
-    states = target_states(model, material.tokens, material.targets)
-    # Nothing in a study reads queries, keys and values: 0.1 GB of GPT-2 small.
-    unread = states.z[..., :0]
-    states = replace(states, q=unread, k=unread, v=unread)
+    states = _states(model, material)
     stages = _stages(model, material, states)
-    observed = []
-    for senses, split in splits.items():
-        split, nuisance_p = _hold_out(
-            material, senses, split, options.seed, causal=model.config.causal
-        )
-        toward = stages.toward.get(senses)
-        held_out = axes.hold_out(stages.vectors, split, senses, stages.root, toward)
-        separation = axes.separation_by_holdout(held_out, states.resid, split)
-        observed.append(_Observed(split, nuisance_p, held_out, separation))
+    observed = _observe(material, states, stages, splits, options.seed, causal=model.config.causal)
     depth = axes.choose_depth([each.separation for each in observed])
     word = WordResult(material, states, depth, model.config.causal)
     writes = decomposition.write_coordinates(states.z, weights)
@@ -269,6 +258,25 @@ def observe_word(
     adjusted = false_discovery_control([pair.gate_p for pair in results])
     pairs = [replace(pair, gate_p=float(p)) for pair, p in zip(results, adjusted, strict=True)]
     return replace(word, pairs=tuple(pairs))
+
+
+def read_word(model: Model, material: Material, *, seed: int) -> WordResult:
+    """The states of a word and the depth at which a study reads it, without any test of a pair of
+    senses. Raises InputError where the sentences of two senses cannot be held out.
+    """
+    splits = split_senses(material, seed=seed)
+    states = _states(model, material)
+    stages = _Stages(states.resid)
+    observed = _observe(material, states, stages, splits, seed, causal=model.config.causal)
+    depth = axes.choose_depth([each.separation for each in observed])
+    return WordResult(material, states, depth, model.config.causal)
+
+
+def _states(model: Model, material: Material) -> TargetStates:
+    states = target_states(model, material.tokens, material.targets)
+    # Nothing in a study reads queries, keys and values: 0.1 GB of GPT-2 small.
+    unread = states.z[..., :0]
+    return replace(states, q=unread, k=unread, v=unread)
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,6 +316,26 @@ class _Observed:
     nuisance_p: float
     axes: HeldOutAxes
     separation: DepthSeparation
+
+
+def _observe(
+    material: Material,
+    states: TargetStates,
+    stages: _Stages,
+    splits: SensePairSplits,
+    seed: int,
+    *,
+    causal: bool,
+) -> list[_Observed]:
+    """Every pair of senses, held out: its axes at every stage, and how far it is apart."""
+    observed = []
+    for senses, split in splits.items():
+        split, nuisance_p = _hold_out(material, senses, split, seed, causal=causal)
+        toward = stages.toward.get(senses)
+        held_out = axes.hold_out(stages.vectors, split, senses, stages.root, toward)
+        separation = axes.separation_by_holdout(held_out, states.resid, split)
+        observed.append(_Observed(split, nuisance_p, held_out, separation))
+    return observed
 
 
 def _hold_out(

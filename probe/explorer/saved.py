@@ -7,6 +7,7 @@ The page is the explorer's own; its questions are answered from a recording that
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -14,14 +15,36 @@ from probe.errors import InputError
 from probe.explorer import page
 from probe.explorer.page import HeadSwap, Question
 from probe.model.model import Model
+from probe.pages.output import check_folder
 
 FILE_NAME = "explore.html"
+ENDINGS = (".html", ".htm")  # by which a browser knows a page
+RECORDED = b'<script type="application/json" id="recorded">'  # stands in every saved page
 # Fractions of the work, as the progress bar has them: reading, and swapping every head; the
 # certificate and the page are the rest.
 READ = 0.1
 SWAPPED = 0.8
 Result = dict[str, Any]  # plain JSON
 Answer = Callable[[Question], Iterator[Result]]  # `Explorer.answer`
+
+
+def check_file(path: Path) -> None:
+    """Raises InputError for a path at which no page can be saved: a name that no browser takes for
+    a page, something that stands there and is no saved page, a folder that cannot be written.
+
+    Leaves nothing behind, so ask it early.
+    """
+    doing = "Saving the explorer's page:"
+    if path.is_dir():
+        raise InputError(f"{doing} {path} is a folder; give --save a file that ends in .html.")
+    if path.suffix.lower() not in ENDINGS:
+        raise InputError(f"{doing} got {str(path)!r}; give --save a file that ends in .html.")
+    check_folder(path.parent, files=(), option="--save")
+    if path.exists() and RECORDED not in path.read_bytes():
+        raise InputError(
+            f"{doing} {path} is there and is no page that the explorer saved; give --save another "
+            "file."
+        )
 
 
 def page_steps(

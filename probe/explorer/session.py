@@ -6,7 +6,7 @@ the page's script, which says it in words. Traces, runs and axes are cached, the
 so that a swap costs a run from the word on and nothing else.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -15,10 +15,16 @@ import torch
 from torch import Tensor
 
 from probe.errors import InputError, ProbeError, UnsupportedModel
+from probe.evidence.word import WordResult
 from probe.explorer import saved
 from probe.explorer.page import Question, choices, parse
 from probe.model import forward
-from probe.model.decomposition import average, decompose_resid, residual_stream
+from probe.model.decomposition import (
+    DecompositionEntry,
+    average,
+    decompose_resid,
+    residual_stream,
+)
 from probe.model.load import read_weights
 from probe.model.model import Model, require_heads
 from probe.model.records import Trace
@@ -66,6 +72,7 @@ class SessionState:
     """
 
     question: Question
+    word_to_follow: choose.WordToFollow
     word: WordInText
     second: WordInText | None
 
@@ -101,6 +108,9 @@ class Explorer:
         cached = lru_cache(CACHE_SIZE)
         self.trace_of: Callable[[str], Trace] = cached(partial(trace, model))
         self.run_of: Callable[[str], PairCache] = cached(self._run)
+        self.lexicon_of: Callable[[str], WordResult | None] = cached(
+            partial(choose.lexicon_states, model)
+        )
         self.axis_of: Callable[[str, str, str | None, str], choose.SenseAxis] = cached(
             self._fit_axis
         )
@@ -122,7 +132,8 @@ class Explorer:
         self._check_text(question.text)
         if question.other is not None:
             self._check_text(question.other)
-        word = choose.word_in_text(self.model, question.text, question.word, also_in=question.other)
+        word_to_follow = choose.choose_word(question.text, question.word, also_in=question.other)
+        word = choose.word_in_text(self.model, question.text, word_to_follow.word)
         if question.follow is not None:
             check_head(self.model, *question.follow)
         for swap in question.swaps:
@@ -130,7 +141,7 @@ class Explorer:
         second = None
         if question.other is not None:
             second = choose.word_in_text(self.model, question.other, word.text)
-        return SessionState(question, word, second)
+        return SessionState(question, word_to_follow, word, second)
 
     def _check_text(self, text: str) -> None:
         require_text(text)
@@ -177,7 +188,7 @@ class Explorer:
         # The page shows no neighbours, and they are the slowest of a walk's quantities.
         measured = measure(scene, neighbours=False)
         yield {"doing": "read", "progress": 0.9}
-        findings = walk_findings(self.model, scene, measured, choice)
+        findings = walk_findings(self.model, scene, measured, choice, state.word_to_follow)
         block = page_block(self.model, scene, measured) | {
             "answer": walk_sentences.answer(findings),
             "because": walk_sentences.because(findings),
@@ -186,6 +197,8 @@ class Explorer:
             "text": question.text,
             "other": question.other,
             "caution": walk_sentences.caution(findings) or _spelled_otherwise(state),
+            "guessed": walk_sentences.guessed(findings),
+            "places": walk_sentences.places(findings),
             "block": block,
             "choices": choices(tokens(scene)),
             "swapped_by": state.default_kind,
@@ -243,21 +256,21 @@ class Explorer:
         if second_text is not None:
             second = choose.word_in_text(self.model, second_text, word_text)
         if second is not None and kind == "sentences":
-            depth = len(self.weights.blocks)
-            between = choose.sentence_axis(self.model, word, second, choose.SENTENCE_SENSES, depth)
+            between = choose.sentence_axis(self.model, word, second)
             if not choose.has_length(between.axis):
                 raise InputError(_no_way(word, second, self.weights.causal))
             return between
         if second is not None:
             second_stream = residual_stream(self.trace_of(second.tokens.text), second.at)
-        view = AttentionView.of_self_attention(self.trace_of(text))
-        axis = choose.lexicon_axis(self.model, view, word, second_stream)
-        if axis is None:
+        entry = choose.lexicon_entry(word.text)
+        known = None if entry is None else self.lexicon_of(entry)
+        if known is None:
             raise InputError(
                 f"The lexicon does not have “{word_text}”, so one sentence gives no way to move it "
                 "on: give a second sentence in which it means something else."
             )
-        return axis
+        view = AttentionView.of_self_attention(self.trace_of(text))
+        return choose.lexicon_axis(self.model, known, view, word, second_stream)
 
     def along(self, question: Question) -> Iterator[Message]:
         """The coordinate of the word on the axis, and what writes it there: every head by source,
@@ -274,24 +287,21 @@ class Explorer:
         yield {"doing": "decompose", "progress": 0.6}
         by_source = torch.zeros(*self.weights.shape[:2], len(word.tokens))
         rows: list[Message] = []
-        for term in decompose_resid(
-            text_trace,
-            axis.depth,
-            at=word.at,
-            axis=axis,
-            average=self._reference(state, sense_axis),
-        ):
+        for term in self._writes(state, sense_axis.read_out):
             moved = term.contribution or 0.0
-            if term.layer is not None and term.head is not None and term.pos is not None:
-                by_source[term.layer, term.head, term.pos] = moved
+            _hold_source(by_source, term)
             source = None if term.pos is None else text_trace.tokens.pieces[term.pos]
             row = {"name": term.component, "layer": term.layer, "head": term.head}
             rows.append(row | {"moved": moved, "pos": term.pos, "source": source})
-        coordinates = {"first": _coordinate(axis, residual_stream(text_trace, word.at))}
-        if state.second is not None:
-            second_trace = self.trace_of(state.second.tokens.text)
-            second_stream = residual_stream(second_trace, state.second.at)
-            coordinates["second"] = _coordinate(axis, second_stream)
+        if axis.depth < len(by_source):
+            # Heads behind the read-out write nothing that is read there: they are read at the end.
+            for term in self._writes(state, sense_axis.last):
+                if term.layer is not None and term.layer >= axis.depth:
+                    _hold_source(by_source, term)
+        coordinates = {
+            "first": _coordinate(axis, residual_stream(text_trace, word.at)),
+            "second": self._second_coordinate(state, axis),
+        }
         # Runs that a swap needs, made now so that it is answered at once.
         yield {"doing": "cache", "progress": 0.8}
         self.unchanged_run(question.text, word.at)
@@ -309,25 +319,39 @@ class Explorer:
         }
         yield {"result": result}
 
-    def _reference(self, state: SessionState, sense_axis: choose.SenseAxis) -> Mapping[str, Tensor]:
-        """What each component adds at the word that a default swap takes from, `d_model` each."""
+    def _writes(self, state: SessionState, reading: choose.Reading) -> list[DecompositionEntry]:
+        """What each component adds at the word, by source, less what it adds at the word that a
+        default swap takes from.
+        """
+        reference = reading.average
+        depth = reading.axis.depth
+        if state.second is not None:
+            states = target_states(self.model, [state.second.tokens], [state.second.at])
+            reference = average(self.weights, states, [0], [0], depth=depth)
+        text_trace = self.trace_of(state.question.text)
+        return decompose_resid(
+            text_trace, depth, at=state.word.at, axis=reading.axis, average=reference
+        )
+
+    def _second_coordinate(self, state: SessionState, axis: Axis) -> float | None:
+        """Where the word of the second sentence stands; None without one."""
         if state.second is None:
-            return sense_axis.average
-        states = target_states(self.model, [state.second.tokens], [state.second.at])
-        return average(self.weights, states, [0], [0], depth=sense_axis.axis.depth)
+            return None
+        second_trace = self.trace_of(state.second.tokens.text)
+        return _coordinate(axis, residual_stream(second_trace, state.second.at))
 
     def swap_effects(self, state: SessionState) -> Tensor | None:
         """How far each head, swapped by itself, moves the word toward its other meaning. `layer
         head`; None without an axis to read it on.
         """
         try:
-            axis = self._sense_axis(state).axis
+            sense_axis = self._sense_axis(state)
         except InputError:
             # One sentence with a word that the lexicon does not have is shown all the same.
             return None
         kind = state.default_kind
         donor = self._donors(state, {kind})[kind]
-        return choose.swap_effects(self.model, state.word, donor, axis)
+        return choose.swap_effects(self.model, state.word, donor, sense_axis)
 
     def _donors(self, state: SessionState, kinds: Collection[str]) -> dict[str, Tensor]:
         """z of every head at the word, by what a head can get. `layer head d_head` each."""
@@ -371,12 +395,14 @@ class Explorer:
         yield {"doing": "swap", "progress": 0.6}
         result: Message = {"swaps": [[swap.layer, swap.head, swap.kind] for swap in question.swaps]}
         try:
-            axis = self._sense_axis(state).axis
+            sense_axis = self._sense_axis(state)
         except InputError:
             # No axis to read the coordinate on: what comes next changes all the same.
             pass
         else:
+            axis = sense_axis.of_layers(swap.layer for swap in question.swaps).axis
             result["coordinates"] = [_coordinate(axis, run.stream.cpu()) for run in runs]
+            result["second"] = self._second_coordinate(state, axis)
             result["depth"] = axis.depth
         if self.model.config.has_head:
             pos = -1 if self.weights.causal else state.word.at
@@ -484,6 +510,14 @@ def _no_way(word: WordInText, second: WordInText, causal: bool) -> str:
     if causal and ids[: word.at + 1] == second_ids[: second.at + 1]:
         return f"{same}: the words that differ come after it. Put them before it."
     return f"{same}; put the words that tell the meaning before it."
+
+
+def _hold_source(by_source: Tensor, term: DecompositionEntry) -> None:
+    """Puts what a head writes from a token into `layer head pos`; a term of anything else is in
+    none of it.
+    """
+    if term.layer is not None and term.head is not None and term.pos is not None:
+        by_source[term.layer, term.head, term.pos] = term.contribution or 0.0
 
 
 def _coordinate(axis: Axis, stream: Tensor) -> float:

@@ -312,9 +312,14 @@ def tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:
     return files
 
 
-def check_folder(out: str | os.PathLike[str]) -> None:
-    """Raises InputError when a result could not be written into `out`; leaves nothing behind, so
-    ask it early."""
+def check_folder(
+    out: str | os.PathLike[str],
+    *,
+    files: Sequence[str] = (*PAGES, "manifest.json"),
+    option: str = "--out",
+) -> None:
+    """Raises InputError when a result could not be written into `out`, under one of these names
+    either; leaves nothing behind, so ask it early. `option`: of the command line, that names it."""
     if not isinstance(out, str | os.PathLike) or not str(out):
         raise InputError(
             f"Writing a result: got {out!r} as the folder, expected its name or its path; give one "
@@ -329,14 +334,14 @@ def check_folder(out: str | os.PathLike[str]) -> None:
         reason = f"{existing} is a file"
     elif not os.access(existing, os.W_OK | os.X_OK):
         reason = f"{existing} may not be written"
-    elif taken := [name for name in (*PAGES, "manifest.json") if (folder / name).is_dir()]:
+    elif taken := [name for name in files if (folder / name).is_dir()]:
         reason = f"{taken[0]} in it is a folder"
     else:
         reason = _trial(folder, existing)
     if reason:
         raise InputError(
             f"Writing into {folder}: {reason}, expected a folder that can be written; choose "
-            "another (on the command line --out)."
+            f"another (on the command line {option})."
         )
 
 

@@ -426,7 +426,7 @@ def notebook_html(survey: Survey) -> str:
         map_of_heads = charts.survey_map(findings.frames["survey_heads"], limit=_limit([findings]))
         picture = Markup(image(map_of_heads))
     return (
-        output.environment("notebook", "survey")
+        output.environment("notebook", "survey", "report")
         .get_template("survey.html.j2")
         .render(
             found=findings,

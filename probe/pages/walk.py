@@ -105,6 +105,8 @@ def values(walk: "Walk") -> dict[str, Any]:
         "walk": walk,
         "answer": answer,
         "caution": walk_sentences.caution(walk.findings),
+        "guessed": walk_sentences.guessed(walk.findings),
+        "places": walk_sentences.places(walk.findings),
         "travels": walk_sentences.travels(walk),
         "truncation_change": walk.truncation_change,
         "sizes": walk.block["sizes"],

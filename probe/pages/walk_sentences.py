@@ -4,8 +4,15 @@ where the difference of two sentences stands. For the page, the explorer and a n
 Each takes facts that `probe.walkthrough` found, and returns English.
 """
 
-from probe.stats.numbers import decimal, percent
-from probe.walkthrough.choose import MAX_RESTING, Caution, Criterion, HeadChoice, Sources
+from probe.stats.numbers import counted, decimal, percent
+from probe.walkthrough.choose import (
+    MAX_RESTING,
+    Caution,
+    Criterion,
+    HeadChoice,
+    Sources,
+    WordCriterion,
+)
 from probe.walkthrough.scene import CausalTrace
 from probe.walkthrough.walk import HeadWrite, LargestPart, LogitFindings, Walk, WalkFindings
 
@@ -23,10 +30,29 @@ def answer(findings: WalkFindings) -> str:
     if not findings.one_text:
         added = _head_adds(findings) if findings.logit is None else _logit(findings)
         return f"After “{findings.word}”, {added}"
-    occurrence = ""
-    if findings.n_occurrences > 1:
-        occurrence = f" (the first of {findings.n_occurrences})"
-    return f"At “{findings.word}”{occurrence}, {_head_adds(findings)}"
+    return f"At “{findings.word}”, {_head_adds(findings)}"
+
+
+def guessed(findings: WalkFindings) -> str | None:
+    """That the word was only guessed; None where it was requested, or the lexicon has it."""
+    choice = findings.word_to_follow
+    if choice is None or choice.criterion is not WordCriterion.LAST:
+        return None
+    where = "that both sentences share" if choice.shared else "of the sentence"
+    return f"“{findings.word}” is the last word {where}, and followed for nothing but that."
+
+
+def places(findings: WalkFindings) -> str | None:
+    """Which place of the word is followed; None where it stands once."""
+    often = []
+    for number, where in zip(findings.n_occurrences, ("this", "the other"), strict=False):
+        if number > 1:
+            times = "twice" if number == 2 else f"{number} times"
+            often.append(f"{times} in {where} sentence")
+    # A position of a translation is no word of its text.
+    if not often or findings.word_to_follow is None:
+        return None
+    return f"“{findings.word}” stands {' and '.join(often)}: the first is followed."
 
 
 def because(findings: WalkFindings) -> str:
@@ -79,8 +105,8 @@ def _compared(choice: HeadChoice) -> str:
 def _by_swap(findings: WalkFindings) -> str:
     size = percent(findings.choice.size)
     return (
-        f"swapped by itself it moves “{findings.word}” furthest to its other meaning: {size} of "
-        "the way."
+        f"swapped by itself it moves “{findings.word}” furthest toward the other sentence's: "
+        f"{size} of the way."
     )
 
 
@@ -103,7 +129,7 @@ def _by_sense(findings: WalkFindings) -> str:
 def _by_length(findings: WalkFindings) -> str:
     size = percent(findings.choice.size)
     return (
-        f"it moves “{findings.word}” most{_by_what_it_takes(findings)}: with a vector {size} as "
+        f"it pushes “{findings.word}” most{_by_what_it_takes(findings)}: with a vector {size} as "
         f"long as that of “{findings.word}” after the attention of that layer."
         f"{_passed_over(findings.choice)}"
     )
@@ -166,10 +192,14 @@ def _parting(findings: WalkFindings) -> str:
             f"At “{word}” the two sentences are the same at every depth: nothing that it reads "
             "differs."
         )
-    if parting.depth < 0:
-        where = "is another token in each sentence"
+    if not parting.same_tokens:
+        where = "is cut into other tokens in the other sentence"
     elif parting.depth == 0:
-        where = "is the same token in both sentences, at another position"
+        same = "is the same token"
+        if parting.n_tokens > 1:
+            pieces = counted(parting.n_tokens, "token", words=True).lower()
+            same = f"is cut into the same {pieces}"
+        where = f"{same} in both sentences, at another position"
     else:
         differs = "behind the last layer"
         if parting.depth < parting.n_layers:
@@ -196,7 +226,7 @@ def _swapped_alone(findings: WalkFindings) -> str:
         return ""
     return (
         f"Swapped by itself, {_introduced(choice)} moves “{findings.word}” {percent(choice.size)} "
-        "of the way to its other meaning, read after the last layer. "
+        "of the way to the other sentence's, read after the last layer. "
     )
 
 
@@ -249,17 +279,19 @@ def _most_of(largest: LargestPart) -> str | None:
 def _travels(trace: CausalTrace) -> str:
     """Which token makes most of the difference, and from which layer on the word itself has it."""
     summary = trace.summary()
-    alone = f"the vector of “{trace.word}” alone brings it"
+    alone = f"replacing only the vector of “{trace.word}” brings it"
     if summary.arrival_layer < summary.n_layers:
         is_last = summary.arrival_layer + 1 == summary.n_layers
-        later = ", the last," if is_last else " and every later one"
-        arrives = (
-            f"Where it enters layer {summary.arrival_layer}{later} {alone} at least half of the "
-            "way: by then the difference has arrived there."
-        )
+        begins = f"From layer {summary.arrival_layer} on"
+        if is_last:
+            begins = f"Where it enters layer {summary.arrival_layer}, the last"
+        arrives = f"{begins}, {alone} at least half of the way to this one."
     else:
-        arrives = f"Even where it enters the last layer {alone} less than half of the way."
+        arrives = (
+            f"Even where it enters the last layer, {alone} less than half of the way to this one."
+        )
     return (
-        f"Putting “{summary.token}” in the place of “{summary.second_token}” brings the other "
-        f"sentence {percent(summary.fraction)} of the way to this one. {arrives}"
+        "Now the other way round: the other sentence is changed. Putting "
+        f"“{summary.token}” in the place of “{summary.second_token}” brings it "
+        f"{percent(summary.fraction)} of the way to this sentence. {arrives}"
     )

@@ -8,7 +8,7 @@ Sources: Hewitt & Liang 2019 (held-out probing); Hastie, Tibshirani & Friedman 2
 error); Loureiro et al. 2021 (nearest sense centroid).
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from probe.stats import resampling
 from probe.stats.resampling import Array
-from probe.text.splits import FOLDS, CrossFit, Holdout
+from probe.text.splits import CrossFit
 
 PROFILE_QUANTILES = (0.1, 0.9)  # of the sentences of one sense
 
@@ -210,29 +210,6 @@ def separation_by_holdout(axes: HeldOutAxes, resid: Tensor, split: CrossFit) -> 
     units_b = {split.units[position] for position in split.tested if not is_a[position]}
     n = min(len(units_a), len(units_b))
     return DepthSeparation(np.mean(aurocs, axis=0), g, np.sqrt(2 / n + g**2 / (4 * n)))
-
-
-def separation_by_depth(
-    resid: Tensor, labels: Sequence[str], groups: Sequence[Hashable], *, seed: int
-) -> list[DepthSeparation]:
-    """`separation_by_holdout` of every pair of senses, each held out in folds of groups. `row depth
-    d_model`"""
-    separations = []
-    for senses in sense_pairs(labels):
-        rows = tuple(row for row, label in enumerate(labels) if label in senses)
-        is_a = tuple(labels[row] == senses[0] for row in rows)
-        units = tuple(resampling.as_numbers([groups[row] for row in rows])[0].tolist())
-        holdouts = []
-        for train, test in resampling.folds(units, FOLDS, seed=seed):
-            if len({is_a[position] for position in train}) == 2:
-                holdouts.append(Holdout(tuple(train), tuple(test)))
-        if not holdouts:
-            separations.append(_chance_separation(resid.shape[1]))
-            continue
-        split = CrossFit(rows, is_a, units, units, tuple(holdouts))
-        axes = hold_out(resid, split, senses)
-        separations.append(separation_by_holdout(axes, resid, split))
-    return separations
 
 
 def _chance_separation(depths: int) -> DepthSeparation:

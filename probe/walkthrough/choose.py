@@ -3,8 +3,8 @@
 Without a head requested, two sentences are compared by swaps: the head is the one that by itself,
 given what it has at the word in the second sentence, moves the word furthest to where it stands
 there. With one sentence, it is the one that carries most from the other content words into the
-word. For a word of the lexicon that is measured along the axis of its senses, fitted on a few of
-the lexicon's sentences at the read-out depth that a study would choose; for others by length:
+word. For a word of the lexicon that is measured along the axis of its senses, fitted on the
+sentences that a study takes, at the depth where it reads them; for others by length:
 ‖Σ_j A[t, j] V[j] W_O‖ / ‖E + Σ ΔE + b_O‖ over those tokens j that the word may look at. Special
 tokens such as [CLS], the word itself and function words ("the", "of") are left out of the sum,
 because many heads rest there and write the same whatever the text says; divided by the length of
@@ -14,7 +14,7 @@ to look first, not a finding about the head.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NoReturn
@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from probe.errors import InputError
-from probe.evidence.material import prepare_usable
+from probe.evidence.material import prepare_counted, sentences_of
+from probe.evidence.word import StudyOptions, WordResult, read_word
 from probe.model import attention, decomposition
 from probe.model.load import read_weights
 from probe.model.model import Model
@@ -31,12 +32,11 @@ from probe.model.records import TargetStates
 from probe.model.tokens import TargetText, Tokens, find_word, positions_of_span, tokenize
 from probe.model.trace import target_states
 from probe.patching.heads import swap_heads
-from probe.stats.axes import Axis, choose_depth, fit_axis, nearest_sense, separation_by_depth
+from probe.stats.axes import Axis, fit_axis, nearest_sense
 from probe.text import lexicon
 from probe.text.sentences import Sentence, forms_of
 from probe.walkthrough.scene import AttentionView, WordInText
 
-SENTENCES_PER_SENSE = 16  # that an axis is fitted on: one batch for all senses
 # Fraction of a head's attention: one that gives more to the first token and to special tokens
 # shows little else.
 MAX_RESTING = 0.5
@@ -73,6 +73,14 @@ class Criterion(StrEnum):
     LENGTH = "length"  # the vector that it takes from other words is the longest
 
 
+class WordCriterion(StrEnum):
+    """By what a word is chosen."""
+
+    REQUESTED = "requested"
+    LEXICON = "lexicon"  # the last one that the lexicon has
+    LAST = "last"  # it knows none, and this is the last word
+
+
 class Sources(StrEnum):
     """Which tokens a head is judged by what it takes from."""
 
@@ -82,18 +90,42 @@ class Sources(StrEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class SenseAxis:
-    """The axis between two meanings of a word, and what each component adds halfway between them.
+class Reading:
+    """The axis between two meanings of a word at one depth, and what each component adds there
+    halfway between them.
 
     `axis`: sense_a is the meaning that the word is nearest to · `average`: by component, `d_model`
-    each (`probe.model.decomposition.average`) · `z: layer head d_head`, of every head at the word,
-    halfway · `n_sentences`: on how many it is fitted.
+    each (`probe.model.decomposition.average`).
     """
 
     axis: Axis
     average: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class SenseAxis:
+    """Where two meanings of a word lie: at the read-out depth, at which heads in front of it are
+    read, and at the `last` one, at which those behind it are, as in a study.
+
+    `z: layer head d_head`, of every head at the word, halfway between the meanings ·
+    `n_sentences`: on how many it is fitted.
+    """
+
+    read_out: Reading
+    last: Reading
     z: Tensor
     n_sentences: int
+
+    @property
+    def axis(self) -> Axis:
+        """The axis at the read-out depth."""
+        return self.read_out.axis
+
+    def of_layers(self, layers: Iterable[int]) -> Reading:
+        """Where what heads of these layers do is read: at the read-out if all of them stand before
+        it.
+        """
+        return self.read_out if all(layer < self.axis.depth for layer in layers) else self.last
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +167,18 @@ class HeadChoice:
 
 
 @dataclass(frozen=True)
+class WordToFollow:
+    """The word to follow, by what it was chosen, and the other content words that could have been,
+    in reading order; none where it was requested. `shared`: another text has it, too.
+    """
+
+    word: str
+    criterion: WordCriterion
+    shared: bool = False
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Caution:
     """Why nothing at the word can tell its sense in a model that reads left to right: its `cue`
     comes after it, or, without a cue, no content word comes before it (`only_function_words`, or
@@ -160,13 +204,15 @@ def sense_effects(
 
     None where the lexicon does not have the word, or the model cannot read its sentences.
     """
-    sense_axis = lexicon_axis(model, view, word)
-    if sense_axis is None:
+    entry = lexicon_entry(word.text)
+    known = None if entry is None else lexicon_states(model, entry)
+    if known is None:
         return None
+    sense_axis = lexicon_axis(model, known, view, word)
     axis = sense_axis.axis
     fractions = torch.zeros(view.weights.shape[:2], dtype=torch.float64)
     terms = decomposition.decompose_resid(
-        view.stream, axis.depth, at=word.at, axis=axis, average=sense_axis.average
+        view.stream, axis.depth, at=word.at, axis=axis, average=sense_axis.read_out.average
     )
     for term in terms:
         # MLPs, embeddings and biases are no head's, and have no source token.
@@ -177,52 +223,73 @@ def sense_effects(
     return SenseEffects(axis.sense_a, axis.sense_b, sense_axis.n_sentences, fractions)
 
 
+def lexicon_entry(text: str) -> str | None:
+    """The lexicon's entry of a word in any of its forms; None where it does not have it."""
+    found = lexicon_words_in(text)
+    return found[0][-1] if found else None
+
+
+def lexicon_states(model: Model, entry: str) -> WordResult | None:
+    """What a study reads of a word of the lexicon: the states of its sentences, and the depth at
+    which the word is read; None where the model can be asked about too few of them.
+    """
+    corpus = sentences_of(entry, None, model)
+    material = prepare_counted(model, entry, corpus.sentences)
+    if len(set(material.labels)) < 2:
+        return None
+    try:
+        return read_word(model, material, seed=StudyOptions.seed)
+    except InputError:
+        # Too few to be held out.
+        return None
+
+
 def lexicon_axis(
-    model: Model, view: AttentionView, word: WordInText, second: Tensor | None = None
-) -> SenseAxis | None:
+    model: Model,
+    known: WordResult,
+    view: AttentionView,
+    word: WordInText,
+    second: Tensor | None = None,
+) -> SenseAxis:
     """The axis of the word's senses in the lexicon, from the sense that the word is nearest to, at
-    the read-out depth.
+    the depth where a study reads it.
 
     The second sense is that of the word's stream in a second sentence, `second: depth d_model`,
-    where that is another one; else the next nearest. None where the lexicon does not have the
-    word, or the model cannot read its sentences.
+    where that is another one; else the next nearest. The sentence that is walked is never fitted
+    on.
     """
-    lexicon_words = lexicon_words_in(word.text)
-    if not lexicon_words:
-        return None
-    entry = lexicon_words[0][-1]
-    material, _ = prepare_usable(model, entry, _sentences_to_fit(entry, view, word))
-    if material is None or len(set(material.labels)) < 2:
-        return None
-    states = target_states(model, material.tokens, material.targets)
-    labels = material.labels
-    cue_words = [sentence.cue_word or sentence.text for sentence in material.sentences]
-    depth = choose_depth(separation_by_depth(states.resid, labels, cue_words, seed=0))
-
-    at_depth = states.resid[:, depth]
+    depth = known.depth
+    rows = [
+        row
+        for row, sentence in enumerate(known.material.sentences)
+        if sentence.text != word.tokens.text
+    ]
+    labels = [known.material.labels[row] for row in rows]
+    at_depth = known.resid[rows]
     vector = view.stream.resid_post[depth - 1, word.at][None]
     (sense,) = nearest_sense(at_depth, labels, vector)
     second_sense = sense
     if second is not None:
         (second_sense,) = nearest_sense(at_depth, labels, second[depth][None])
     if second_sense == sense:
-        rows = [row for row, label in enumerate(labels) if label != sense]
-        (second_sense,) = nearest_sense(at_depth[rows], [labels[row] for row in rows], vector)
+        is_other = [label != sense for label in labels]
+        other_labels = [label for label in labels if label != sense]
+        (second_sense,) = nearest_sense(at_depth[is_other], other_labels, vector)
 
     rows_by_sense = [
-        [row for row, label in enumerate(labels) if label == name] for name in (sense, second_sense)
+        [row for row, label in zip(rows, labels, strict=True) if label == name]
+        for name in (sense, second_sense)
     ]
-    return _axis_between(model, states, rows_by_sense, (sense, second_sense), depth)
+    return _axis_between(model, known.states, rows_by_sense, (sense, second_sense), depth)
 
 
-def sentence_axis(
-    model: Model, word: WordInText, second: WordInText, names: tuple[str, str], depth: int
-) -> SenseAxis:
-    """The axis from the word in one sentence to the word in a second one at a depth: M is +1/2 in
-    the first and -1/2 in the second.
+def sentence_axis(model: Model, word: WordInText, second: WordInText) -> SenseAxis:
+    """The axis from the word in one sentence to the word in a second one behind the last layer: M
+    is +1/2 in the first and -1/2 in the second.
     """
     states = target_states(model, [word.tokens, second.tokens], [word.at, second.at])
-    return _axis_between(model, states, [[0], [1]], names, depth)
+    n_layers = len(read_weights(model).blocks)
+    return _axis_between(model, states, [[0], [1]], SENTENCE_SENSES, n_layers)
 
 
 def has_length(axis: Axis) -> bool:
@@ -239,31 +306,23 @@ def _axis_between(
     depth: int,
 ) -> SenseAxis:
     first, second = rows_by_sense
-    at_depth = states.resid[:, depth]
+    weights = read_weights(model)
+
+    def reading(depth: int) -> Reading:
+        at_depth = states.resid[:, depth]
+        return Reading(
+            axis=fit_axis(at_depth[first], at_depth[second], names, depth),
+            average=decomposition.average(weights, states, first, second, depth=depth),
+        )
+
+    read_out = reading(depth)
+    n_layers = len(weights.blocks)
     return SenseAxis(
-        axis=fit_axis(at_depth[first], at_depth[second], names, depth),
-        average=decomposition.average(read_weights(model), states, first, second, depth=depth),
+        read_out=read_out,
+        last=read_out if depth == n_layers else reading(n_layers),
         z=(states.z[first].mean(0) + states.z[second].mean(0)) / 2,
-        n_sentences=len(states),
+        n_sentences=len(first) + len(second),
     )
-
-
-def _sentences_to_fit(entry: str, view: AttentionView, word: WordInText) -> Sequence[Sentence]:
-    """Up to SENTENCES_PER_SENSE sentences of each sense, spread over the lexicon's frames and cues;
-    never the one that is walked.
-
-    Those of a study; natural ones of a word that has no others.
-    """
-    expand = lexicon.expand if entry in lexicon.words() else lexicon.expand_natural
-    by_sense: dict[str, list[Sentence]] = {}
-    for sentence in expand(entry, both_sides=not view.causal).sentences:
-        if sentence.text != word.tokens.text:
-            by_sense.setdefault(sentence.sense, []).append(sentence)
-    chosen: list[Sentence] = []
-    for sentences in by_sense.values():
-        step = -(-len(sentences) // SENTENCES_PER_SENSE)  # rounded up
-        chosen += sentences[::step]
-    return chosen
 
 
 def late_cue(word: WordInText) -> str | None:
@@ -291,36 +350,47 @@ def require_word(word: str | None, whose: str, example: str) -> None:
         )
 
 
-def word_in_text(
-    model: Model, text: str, word: str | None, *, also_in: str | None = None
-) -> WordInText:
-    """Where `word` stands in `text`; by default the last one that the lexicon has, or else the last
-    word of the text.
+def choose_word(text: str, word: str | None, *, also_in: str | None = None) -> WordToFollow:
+    """The word of a text to follow: the requested one, or the last one that the lexicon has, or
+    else the last word of the text.
 
-    `also_in`: another text in which the default has to stand, too. Raises InputError where the
-    word is not there, and where no content word stands in both.
+    `also_in`: another text in which the default has to stand, too. Raises InputError for a text
+    without a word, and where no content word stands in both.
     """
-    tokens = tokenize(model, text)
     require_word(word, "text", "bank")
-    start, end = _default_span(text, also_in) if word is None else find_word(text, word)
-    return WordInText(tokens, text[start:end], positions_of_span(tokens, start, end))
-
-
-def _default_span(text: str, also_in: str | None) -> tuple[int, int]:
-    """Start and end of the word to follow where none is requested."""
-    words = [match.span() for match in re.finditer(r"\w+", text)]
+    if word is not None:
+        return WordToFollow(word, WordCriterion.REQUESTED)
+    words = [match.group() for match in re.finditer(r"\w+", text)]
     if not words:
         raise InputError(
             f"Choosing a word of {text!r}: got no letters or digits; give a text with a word in it."
         )
-    candidates = words + [(start, end) for start, end, _ in lexicon_words_in(text)]
-    if also_in is None:
-        return candidates[-1]
-    in_both = [span for span in candidates if count_word(text[slice(*span)], also_in)]
-    with_content = [span for span in in_both if text[slice(*span)].casefold() not in FUNCTION_WORDS]
-    if not with_content:
-        _refuse_without_common_word(text, also_in, [text[slice(*span)] for span in in_both])
-    return with_content[-1]
+    known = [text[start:end] for start, end, _ in lexicon_words_in(text)]
+    if also_in is not None:
+        in_both = [one for one in words + known if count_word(one, also_in)]
+        words = [one for one in words if one in in_both and one.casefold() not in FUNCTION_WORDS]
+        known = [one for one in known if one in in_both]
+        if not words + known:
+            _refuse_without_common_word(text, also_in, in_both)
+    chosen = (words + known)[-1]
+    others = [
+        one
+        for one in dict.fromkeys(words)
+        if one.casefold() not in {chosen.casefold(), *FUNCTION_WORDS}
+    ]
+    criterion = WordCriterion.LEXICON if known else WordCriterion.LAST
+    return WordToFollow(chosen, criterion, also_in is not None, tuple(others))
+
+
+def word_in_text(model: Model, text: str, word: str | None) -> WordInText:
+    """Where `word` stands in `text`, its first place where it stands there more than once, as
+    everywhere (`probe.model.tokens.find_word`); by default that of `choose_word`.
+
+    Raises InputError where the word is not there.
+    """
+    tokens = tokenize(model, text)
+    start, end = find_word(text, choose_word(text, word).word)
+    return WordInText(tokens, text[start:end], positions_of_span(tokens, start, end))
 
 
 def _refuse_without_common_word(text: str, second_text: str, function_words: list[str]) -> NoReturn:
@@ -404,32 +474,34 @@ def relative_writes(view: AttentionView, layer: int, sources: Tensor) -> Tensor:
     return view.as_added(layer, written).norm(dim=-1) / after.norm(dim=-1)
 
 
-def swap_effects(model: Model, word: WordInText, donor_z: Tensor, axis: Axis) -> Tensor:
+def swap_effects(model: Model, word: WordInText, donor_z: Tensor, sense_axis: SenseAxis) -> Tensor:
     """How far each head, given the donor's z at the word by itself, moves the word from the axis's
     first meaning to its second, in fractions of the way: every swap performed. `layer head`
 
     `donor_z: layer head d_head`. Positive is toward the second meaning, the donor's, as in a
-    study's swaps; heads behind the axis's depth move nothing.
+    study's swaps; heads behind the read-out are read at the last depth, as there.
     """
     weights = read_weights(model)
-    effects = torch.zeros(weights.shape[:2])
     rows = [TargetText(word.tokens.ids, word.at)]
-    direction = (-axis.u / axis.gap)[None].to(weights.dtype)
-    moved = swap_heads(weights, rows, donor_z[None, : axis.depth], direction)
-    effects[: axis.depth] = moved[0, :, :, 0]
-    return effects
+    n_layers = len(weights.blocks)
+    axes = [sense_axis.of_layers([layer]).axis for layer in range(n_layers)]
+    # Stage d - 1 is behind block d - 1, where depth d is.
+    directions = torch.zeros(1, n_layers, weights.shape[2], dtype=weights.dtype)
+    for axis in axes:
+        directions[0, axis.depth - 1] = (-axis.u / axis.gap).to(weights.dtype)
+    moved = swap_heads(weights, rows, donor_z[None], directions)[0]
+    return torch.stack([moved[layer, :, axis.depth - 1] for layer, axis in enumerate(axes)])
 
 
 def swaps_between(model: Model, word: WordInText, second: WordInText) -> Tensor:
     """`swap_effects` of the second sentence's z, between the word's vectors of both sentences
     behind the last layer; 0 where these are one and the same. `layer head`
     """
-    weights = read_weights(model)
-    axis = sentence_axis(model, word, second, SENTENCE_SENSES, len(weights.blocks)).axis
-    if not has_length(axis):
-        return torch.zeros(weights.shape[:2])
+    between = sentence_axis(model, word, second)
+    if not has_length(between.axis):
+        return torch.zeros(read_weights(model).shape[:2])
     donor = target_states(model, [second.tokens], [second.at])
-    return swap_effects(model, word, donor.z[0], axis)
+    return swap_effects(model, word, donor.z[0], between)
 
 
 def choose_by_swap(effects: Tensor | None, requested: RequestedHead) -> HeadChoice | None:

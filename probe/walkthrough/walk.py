@@ -26,7 +26,7 @@ from probe.model.trace import trace
 from probe.patching import cross
 from probe.provenance import Origin, content_key
 from probe.walkthrough import choose
-from probe.walkthrough.choose import Caution, HeadChoice, RequestedHead
+from probe.walkthrough.choose import Caution, HeadChoice, RequestedHead, WordToFollow
 from probe.walkthrough.frames import Block, frames, page_block
 from probe.walkthrough.numbers import Measured, measure
 from probe.walkthrough.scene import (
@@ -62,12 +62,14 @@ class HeadWrite:
 @dataclass(frozen=True)
 class Parting:
     """The first depth at which the word's vectors of two sentences differ: -1 the token embedding,
-    l what enters layer l, `n_layers` what leaves the last; None where none does. And what the head
-    adds in the second sentence.
+    l what enters layer l, `n_layers` what leaves the last; None where none does. How many tokens
+    the word is, and whether they are the same in both; and what the head adds in the second one.
     """
 
     depth: int | None
     n_layers: int
+    n_tokens: int
+    same_tokens: bool
     second_write: HeadWrite
 
 
@@ -95,15 +97,17 @@ class WalkFindings:
     """What is found at the position and in the head that are followed first: every fact that the
     sentences about a walk tell (`probe.pages.walk_sentences`).
 
-    `n_occurrences`: how often the word stands in its text · `one_text`: whether the text looks at
-    itself · `parting`: only where two sentences are compared head by head · `logit`: only where the
-    logit of a word is looked at · `caution`: why nothing there can tell the word's sense, where
-    that is known.
+    `word_to_follow`: by what the word was chosen, None where a position is followed ·
+    `n_occurrences`: how often the word stands in its text, and in a second one that is compared;
+    the first of them is followed · `one_text`: whether the text looks at itself · `parting`: only
+    where two sentences are compared head by head · `logit`: only where the logit of a word is
+    looked at · `caution`: why nothing there can tell the word's sense, where that is known.
     """
 
     model_name: str
     word: str
-    n_occurrences: int
+    word_to_follow: WordToFollow | None
+    n_occurrences: tuple[int, ...]
     causal: bool
     one_text: bool
     choice: HeadChoice
@@ -185,7 +189,8 @@ def walk(
 ) -> Walk:
     """Every step of attention in one head at `word` of `text`, with the real numbers.
 
-    `word` is by default one that the lexicon has, or else the last one. `head` is (layer, head);
+    `word` is by default one that the lexicon has, or else the last one; where it stands more than
+    once, its first place is followed. `head` is (layer, head);
     without them the head is chosen that moves the word most by what it takes from other content
     words (towards its sense, where the lexicon knows it), with a layer alone among the heads of
     that layer. `beside` is another text with the same word, by default one that ships. `against` is
@@ -215,10 +220,18 @@ def walk(
     check_texts(model, text, target, beside, against)
     check_pair(head)
     if target is None:
+        second_text = against or beside
+        word_to_follow = choose.choose_word(text, word, also_in=second_text)
         scene, choice, certificate = _text_scene(
-            model, text, word, head, second_text=against or beside, contrast=against is not None
+            model,
+            text,
+            word_to_follow.word,
+            head,
+            second_text=second_text,
+            contrast=against is not None,
         )
     else:
+        word_to_follow = None
         scene, choice, certificate = _translation_scene(model, text, target, word, head)
     measured = measure(scene)
     effects, refusal = _causal_trace(scene) if causal_trace else (None, None)
@@ -240,7 +253,7 @@ def walk(
         same_tokens=second is not None and second.ids == scene.word.ids,
         contrast=scene.contrast,
         truncation_change=_truncation_change(model, scene) if one_text else None,
-        findings=walk_findings(model, scene, measured, choice),
+        findings=walk_findings(model, scene, measured, choice, word_to_follow),
         causal_trace=effects,
         trace_refusal=refusal,
         frames=frames(
@@ -330,14 +343,14 @@ def check_head(model: Model, layer: int | None, head: int | None) -> None:
 def _text_scene(
     model: Model,
     text: str,
-    word: str | None,
+    word: str,
     requested: RequestedHead,
     *,
     second_text: str | None,
     contrast: bool,
 ) -> tuple[Scene, HeadChoice, Certificate]:
     """A word of one text in self-attention, with the same word in a second sentence."""
-    followed = choose.word_in_text(model, text, word, also_in=second_text)
+    followed = choose.word_in_text(model, text, word)
     check_length(model, len(followed.tokens))
     second_word = choose.second_word(model, followed, second_text)
     check_head(model, *requested)
@@ -439,17 +452,25 @@ def _truncation_change(model: Model, scene: Scene) -> float | None:
 
 
 def walk_findings(
-    model: Model, scene: Scene, measured: Measured, choice: HeadChoice
+    model: Model,
+    scene: Scene,
+    measured: Measured,
+    choice: HeadChoice,
+    word_to_follow: WordToFollow | None,
 ) -> WalkFindings:
     """The facts that the sentences about a walk tell."""
     view = scene.view
     quantities = measured.quantities
     index = scene.head_index
     one_text = view.one_text
+    compared = [scene.word]
+    if scene.second is not None and scene.contrast:
+        compared.append(scene.second.word)
     return WalkFindings(
         model_name=model.name,
         word=scene.word.text,
-        n_occurrences=choose.count_word(scene.word.text, scene.word.tokens.text),
+        word_to_follow=word_to_follow,
+        n_occurrences=tuple(choose.count_word(one.text, one.tokens.text) for one in compared),
         causal=view.causal,
         one_text=one_text,
         choice=choice,
@@ -478,7 +499,13 @@ def _parting(scene: Scene, measured: Measured) -> Parting | None:
         quantities["second_norm"][scene.head_index],
         quantities["second_share"][scene.head_index],
     )
-    return Parting(first_depth, scene.sizes[0], second_write)
+    return Parting(
+        depth=first_depth,
+        n_layers=scene.sizes[0],
+        n_tokens=len(scene.word.ids),
+        same_tokens=scene.second.word.ids == scene.word.ids,
+        second_write=second_write,
+    )
 
 
 def _logit_findings(model: Model, scene: Scene) -> LogitFindings | None:

@@ -47,10 +47,7 @@ def running():
         process.send_signal(signal.SIGINT)
         out, told = process.communicate(timeout=120)
         assert process.returncode == 130 and out == ""
-        assert (
-            told == "probe: loading tiny-senses.\n"
-            "probe: interrupted; finished files are kept, unfinished ones were not written.\n"
-        )
+        assert told == "probe: loading tiny-senses.\nprobe: the explorer has stopped.\n"
     finally:
         process.kill()
 

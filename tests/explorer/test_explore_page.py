@@ -19,6 +19,7 @@ pytestmark = [*MARKS, pytest.mark.real_model]
 
 TOKEN = "secret"
 PATIENCE = 60_000
+GRAMMAR = "tiny-senses learned from a grammar: it shows how the method works, not how English is"
 HOSTILE = "</script><script>window.canary=1</script> <img src=x onerror=canary=1> bank"
 
 
@@ -92,6 +93,7 @@ def test_the_first_sight_is_an_answer_and_asks_its_own_server_only(opened, addre
     assert outcome(page).startswith(
         "Your two sentences define 0\u202f% and 100\u202f%. Swap a head to move the dot."
     )
+    assert GRAMMAR in page.locator("header").inner_text()
     assert page.locator('[data-rows="next"] tr').count() == 10
     assert page.locator('[data-map="swap"] .cell').count() >= 16
     assert page.locator('[data-map="swap"]').is_visible()
@@ -178,7 +180,7 @@ def test_heads_are_swapped_several_at_once_and_undone(opened):
     assert page.locator("[data-with-swap]").is_visible()
     head(page, 3, 2).check(force=True)
     swap(page, "off")
-    assert "With L0H0, L3H2 swapped" in outcome(page)
+    assert outcome(page).startswith("With L0H0 swapped and L3H2 set to nothing, “bank” moves ")
     assert page.locator('[data-map="swap"] .cell.swapped').count() == 2
     assert "swap=L0H0-other.L3H2-off" in page.url
     answered(page, lambda: page.get_by_role("button", name="Undo").click())
@@ -187,6 +189,80 @@ def test_heads_are_swapped_several_at_once_and_undone(opened):
     answered(page, lambda: page.keyboard.press("Control+z"))
     assert outcome(page) == own and "swap=" not in page.url
     assert page.locator('[data-map="swap"] .cell.swapped').count() == 0
+
+
+def test_a_change_is_named_for_what_it_is_and_leaves_no_gap_in_the_list(opened):
+    page = opened().page
+    rows = page.locator('[data-rows="next"] tr')
+    tokens = rows.locator("th").all_inner_texts()
+    note = page.locator("[data-unchanged]")
+    assert note.is_hidden()
+    head(page, 3, 2).check(force=True)
+    for kind, named, change in (
+        ("off", "set to nothing", "change"),
+        ("mean", "set to its mean", "change"),
+        ("other", "swapped", "swap"),
+    ):
+        swap(page, kind)
+        assert outcome(page).startswith(f"With L3H2 {named}, “bank” moves ")
+        assert ("swap" in outcome(page)) == (kind == "other")
+        assert note.inner_text() == (
+            f"From here on the page shows your sentences as they are, without the {change}."
+        )
+    head(page, 0, 0).check(force=True)
+    swap(page, "other")
+    assert len(tokens) == 10 < rows.count()
+    for _ in range(2):
+        answered(page, lambda: page.locator("h1").press("Control+z"))
+    assert rows.locator("th").all_inner_texts() == tokens and note.is_hidden()
+    assert "its mean, halfway between what it has in both meanings, here in these two" in (
+        page.locator("#outcome > .caption").first.inner_text()
+    )
+
+
+def test_what_cannot_be_chosen_shows_what_is_in_use(opened):
+    page = opened().page
+    axis = page.locator('[name="axis"]')
+    answered(page, lambda: axis.select_option("lexicon"))
+    assert (
+        "over 864 sentences of the lexicon"
+        in page.locator("#outcome > .caption").first.inner_text()
+    )
+    answered(page, lambda: page.locator('[name="text"]').fill("Plants bank on a light"))
+    answered(page, lambda: page.locator('[name="other"]').fill("Feathers have a light"))
+    assert axis.is_disabled() and axis.input_value() == "sentences"
+    assert "which these two sentences give" in page.locator('[data-slot="axis"]').inner_text()
+    assert page.locator("[data-guessed]").inner_text() == (
+        "“light” is the last word that both sentences share, and followed for nothing but that. "
+        "The field “word” takes another."
+    )
+
+
+def test_an_answer_that_is_no_longer_true_is_dimmed(opened):
+    shown = opened()
+    page = shown.page
+    dimmed = "() => document.querySelectorAll('main.stale, .strip.stale, .answer.stale, .ask .stale').length"
+    answered(page, lambda: page.locator('[name="other"]').fill("Nothing of it"))
+    assert page.locator("[data-trouble]").is_visible() and page.evaluate(dimmed) == 7
+    answered(page, lambda: page.locator('[name="other"]').fill("The money on the bank"))
+    assert page.locator("[data-trouble]").is_hidden() and page.evaluate(dimmed) == 0
+    page.route("**/ask", lambda route: route.abort())
+    head(page, 0, 0).check(force=True)
+    swap(page, "other")
+    assert page.locator("[data-trouble]").inner_text() == (
+        "The explorer has stopped; start `probe explore` again."
+    )
+    assert page.evaluate(dimmed) == 7
+    shown.trouble.clear()  # the browser says that the server is gone
+
+
+def test_a_head_that_the_model_does_not_have_is_left_out_of_the_address(opened):
+    two = "text=The+river+bank&other=The+money+bank"
+    page = opened(f"#{two}&follow=L9H9%409&swap=L9H0-other").page
+    assert page.locator("[data-trouble]").is_hidden()
+    assert outcome(page).startswith("Your two sentences define")
+    first = page.locator("[data-answer]").inner_text().split(",")[1].split()[0]
+    assert page.locator('[data-slot="following"]').inner_text() == f"{first} at “bank”, token 3"
 
 
 def test_the_address_brings_everything_back_and_the_back_button_goes_back(opened):

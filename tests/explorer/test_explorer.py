@@ -17,7 +17,7 @@ from probe.model.find import EMBEDDED
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText, tokenize
 from probe.model.trace import target_states
-from probe.pages.walk_sentences import answer
+from probe.pages.walk_sentences import answer, because
 from probe.patching.heads import swap_heads
 from probe.patching.positions import COMPONENTS, trace_positions
 from probe.walkthrough import scene
@@ -109,19 +109,21 @@ def test_a_swap_moves_the_word_and_the_next_token_as_a_hooked_forward_does(
     donors["off"] = torch.zeros_like(known.z)
     runs = [changed(tiny, some, donors) for some in ([], swaps)]
     told = result(explorer, "swap", swaps=swaps, axis=axis)
+    is_behind = any(layer >= known.axis.depth for layer, _, _ in swaps)
+    read_along = known.last.axis if is_behind else known.axis
+    assert told["depth"] == read_along.depth
     for stream, logits, coordinate, rows in zip(
         *zip(*runs, strict=True), told["coordinates"], told["next"], strict=True
     ):
         assert coordinate == pytest.approx(
-            0.5 - float(known.axis.coordinate(stream[told["depth"]])), abs=1e-4
+            0.5 - float(read_along.coordinate(stream[told["depth"]])), abs=1e-4
         )
         shares = logits[-1].double().softmax(-1)
         assert [row["id"] for row in rows][:3] == shares.topk(3).indices.tolist()
         for row in rows:
             assert row["probability"] == pytest.approx(float(shares[row["id"]]), abs=1e-4)
             assert row["logit"] == pytest.approx(float(logits[-1, row["id"]]), abs=1e-3)
-    if swaps != SWAPS[1:2] or axis == "sentences":
-        assert abs(told["coordinates"][1] - told["coordinates"][0]) > 0.01
+    assert abs(told["coordinates"][1] - told["coordinates"][0]) > 0.01
 
 
 def test_every_head_swapped_by_itself_is_the_engine_of_swaps(tiny, explorer):
@@ -152,14 +154,83 @@ def test_it_opens_on_the_head_whose_swap_moves_the_word_furthest_to_its_other_me
     assert effects.max() > 0.05 > -0.05
     share = f"{100 * float(effects.max()):.0f}\u202f%"
     assert block["because"].endswith(
-        f"moves “bank” furthest to its other meaning: {share} of the way."
+        f"moves “bank” furthest toward the other sentence's: {share} of the way."
     )
 
 
-def test_heads_behind_the_read_out_move_nothing(explorer):
+def test_heads_behind_the_read_out_are_read_at_the_end(tiny, explorer):
+    """As in a study: what is not read where it writes is no 0."""
+    known = axis_of(explorer, "lexicon")
     effects = unpacked(result(explorer, "sentence", axis="lexicon")["block"]["arrays"]["swap"])
-    depth = result(explorer, "along", axis="lexicon")["depth"]
-    assert depth < len(effects) and not effects[depth:].any() and effects[:depth].any()
+    (here, at), (there, second_at) = (place(tiny, text) for text in (THIS, THAT))
+    states = target_states(tiny, [here, there], [at, second_at])
+    along = torch.stack([axis.u / axis.gap for axis in (known.axis, known.last.axis)]).float()
+    depth = known.axis.depth
+    moved = [
+        -swap_heads(read_weights(tiny), [TargetText(here.ids, at)], z, along)[0]
+        for z in (states.z[1:, :depth], states.z[1:])
+    ]
+    assert 0 < depth < len(effects)
+    assert torch.allclose(effects[:depth], moved[0][..., 0], atol=1e-4)
+    assert torch.allclose(effects[depth:], moved[1][depth:, :, 1], atol=1e-4)
+    assert effects[depth:].abs().max() > 0.02
+    direct = unpacked(result(explorer, "along", axis="lexicon")["arrays"]["direct"])
+    writes = torch.einsum(
+        "lhe,lhed->lhd",
+        (states.z[1] - states.z[0]).double(),
+        torch.stack([block.w_o for block in read_weights(tiny).blocks]).double(),
+    )
+    at_the_end = -writes[depth:] @ known.last.axis.u.double() / known.last.axis.gap
+    assert torch.allclose(direct[depth:].double(), at_the_end, atol=1e-4)
+    for layer, head in ((0, 0), (depth, 2)):
+        told = result(explorer, "swap", swaps=[[layer, head, "other"]], axis="lexicon")
+        own, swapped = told["coordinates"]
+        assert swapped - own == pytest.approx(float(effects[layer, head]), abs=1e-4)
+        assert told["depth"] == (depth if layer < depth else len(effects))
+
+
+REPEATED = [
+    ("The river bank and the old bank", "The mortgage bank"),
+    ("The river bank and the bank", "The mortgage bank"),
+    ("The river bank", "The mortgage bank by the old bank"),
+]
+
+
+@pytest.mark.parametrize(("text", "other"), REPEATED)
+def test_a_word_that_stands_twice_is_one_word_everywhere(tiny, explorer, text, other):
+    """The same place by default and by name, in the sentence, along the axis and in a swap, and in
+    a walk; and it is said which."""
+    walked = probe.walk(tiny, text, against=other, causal_trace=False)
+    swap = walked.frames["heads"].set_index(["layer", "head"])["swap"]
+    for word in (None, "bank"):
+        asked = {"text": text, "other": other, "word": word}
+        told = result(explorer, "sentence", **asked)
+        effects = unpacked(told["block"]["arrays"]["swap"])
+        assert effects.flatten().tolist() == pytest.approx(swap.tolist(), abs=1e-5)
+        assert result(explorer, "along", **asked)["coordinates"] == pytest.approx(
+            {"first": 0.0, "second": 1.0}, abs=1e-5
+        )
+        own, swapped = result(explorer, "swap", **asked, swaps=[[0, 0, "other"]])["coordinates"]
+        assert swapped - own == pytest.approx(float(effects[0, 0]), abs=1e-4)
+        assert told["block"]["tokens"][told["block"]["first"]["at"]]["pos"] == walked.at
+        where = "this" if text.count("bank") == 2 else "the other"
+        assert told["places"] == f"“bank” stands twice in {where} sentence: the first is followed."
+    assert walked.at == 3
+
+
+def test_a_guessed_word_is_said_to_be_one(tiny, explorer):
+    two = {"text": "A bright light stood in the room", "other": "A small light stood in a room"}
+    told = result(explorer, "sentence", **two)
+    assert told["guessed"] == (
+        "“room” is the last word that both sentences share, and followed for nothing but that."
+    )
+    assert result(explorer, "sentence", **two, word="light")["guessed"] is None
+    assert result(explorer, "sentence")["guessed"] is None  # the lexicon has it
+    alone = result(explorer, "sentence", text="He walked to the garden", other=None)
+    assert alone["guessed"].startswith("“garden” is the last word of the sentence, and")
+    walked = probe.walk(tiny, two["text"], against=two["other"], causal_trace=False)
+    assert walked.findings.word_to_follow.others == ("light", "stood")
+    assert "meaning" not in answer(walked.findings) + because(walked.findings)
 
 
 def test_what_writes_the_word_adds_up_to_the_way_to_the_other_sentence(explorer):

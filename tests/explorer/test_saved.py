@@ -110,7 +110,15 @@ REFUSED = {
     ),
     "folder": (
         ["--save", ".", "The river bank", "The money bank"],
-        "Saving the explorer's page: . is a folder; give --save a file.",
+        "Saving the explorer's page: . is a folder; give --save a file that ends in .html.",
+    ),
+    "no page": (
+        ["--save", "page.pdf", "The river bank", "The money bank"],
+        "Saving the explorer's page: got 'page.pdf'; give --save a file that ends in .html.",
+    ),
+    "forgotten": (
+        ["--save", "The river bank", "The mortgage bank"],
+        "Saving the explorer's page: got 'The river bank'; give --save a file that ends in .html.",
     ),
 }
 
@@ -119,6 +127,33 @@ REFUSED = {
 def test_what_cannot_be_saved_is_refused_before_the_model_is_loaded(run, name):
     given, sentence = REFUSED[name]
     assert run("explore", *given) == (2, "", f"probe: {sentence}\n")
+
+
+@pytest.mark.parametrize("name", ["notes.html", "notes.html/page.html"])
+def test_what_is_no_saved_page_is_never_written_over(run, tmp_path, name):
+    notes = tmp_path / "notes.html"
+    notes.write_text("my lecture notes")
+    refused = {
+        "notes.html": (
+            f"Saving the explorer's page: {notes} is there and is no page that the explorer saved; "
+            "give --save another file."
+        ),
+        "notes.html/page.html": (
+            f"Writing into {notes}: {notes} is a file, expected a folder that can be written; "
+            "choose another (on the command line --save)."
+        ),
+    }
+    code, out, told = run("explore", "--save", tmp_path / name, "The river bank", "The loan bank")
+    assert (code, out, told) == (2, "", f"probe: {refused[name]}\n")
+    assert notes.read_text() == "my lecture notes" and list(tmp_path.iterdir()) == [notes]
+
+
+def test_a_saved_page_is_replaced_and_it_is_said(run, page_path, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_bytes(page_path.read_bytes())
+    code, out, told = run("explore", "--save", path, "The river bank", "The loan bank")
+    assert (code, out) == (0, f"{path}\n") and path.read_bytes() != page_path.read_bytes()
+    assert told == f"{LOADING}probe: {path} replaces an earlier one; another place keeps both.\n"
 
 
 def test_sentences_without_a_common_word_are_refused_and_nothing_is_written(run, tmp_path):
@@ -172,11 +207,47 @@ class TestPage:
         most = max(sizes)
         layer, head = divmod(sizes.index(most), 4)
         assert page.locator("[data-answer]").inner_text() == (
-            f"Swapped alone, L{layer}H{head} moves “bank” furthest toward the other sentence's "
-            f"meaning: {most:.0f}\u202f%."
+            f"Swapped alone, L{layer}H{head} moves “bank” furthest toward the other sentence's: "
+            f"{most:.0f}\u202f%."
         )
         page.get_by_text("Words used here").click()
-        assert "residual stream" in page.locator(".glossary").inner_text()
+        words = page.locator(".glossary dt").all_inner_texts()
+        assert {"residual stream", "softmax", "swap", "MLP"} <= set(words)
+
+    def test_an_address_that_it_cannot_answer_shows_what_it_can(self, open_page, page_path):
+        opened = open_page(page_path)
+        page = opened.page
+        page.wait_for_selector("[data-answer]:visible")
+        first = page.locator('[data-slot="following"]').inner_text()
+        written = page.locator('[data-slot="own"]').inner_text()
+        unswapped = "Your two sentences define"
+        for state, start, followed in (
+            ("follow=L9H9%409", unswapped, first),
+            ("follow=L1H1%403&swap=L9H9-other", unswapped, "L1H1 at “the”, token 3"),
+            ("follow=L1H1%407&swap=L0H0-off", unswapped, "L1H1 at “bank”, token 7"),
+            ("follow=L0H0%407&swap=L0H0-other", "With L0H0 swapped", "L0H0 at “bank”, token 7"),
+        ):
+            page.goto("about:blank")
+            page.goto(f"{page_path.as_uri()}#{state}")
+            page.wait_for_selector("[data-answer]:visible")
+            page.wait_for_function(
+                "start => document.querySelector('[data-slot=outcome]').textContent.startsWith(start)",
+                arg=start,
+            )
+            page.wait_for_function(
+                "text => document.querySelector('[data-slot=own]').textContent === text",
+                arg=written,
+            )
+            assert page.locator('[data-slot="following"]').inner_text() == followed
+            assert page.locator("[data-with-swap]").is_hidden()
+        assert opened.trouble == []
+
+    def test_on_paper_no_choice_stands_without_its_switch(self, open_page, page_path):
+        page = open_page(page_path).page
+        page.wait_for_selector("[data-answer]:visible")
+        assert "What L" in page.locator(".strip").inner_text()
+        page.emulate_media(media="print")
+        assert "What L" not in page.locator(".strip").inner_text()
 
     def test_where_there_is_no_way_there_is_no_map_and_a_swap_says_so(
         self, open_page, tiny, tmp_path
@@ -199,10 +270,11 @@ class TestPage:
         page = open_page(saved_page(tiny, tmp_path, "The river bank", None)).page
         page.wait_for_selector("[data-answer]:visible")
         said = page.locator("header").inner_text()
+        assert "tiny-senses learned from a grammar: it shows how the method works" in said
         assert "one sentence: swap a head" in said and "it holds this sentence and every" in said
         assert "two sentences" not in said and page.locator('[name="other"]').is_hidden()
 
     def test_its_terms_are_explained_to_a_finger_and_to_the_keyboard(self, open_page, page_path):
         page = open_page(page_path, **TOUCH).page
         page.wait_for_selector("[data-map=swap] .cell[title]")
-        check_meanings(page, {"ΔE", "head", "residual stream"})
+        check_meanings(page, {"ΔE", "head", "MLPs", "residual stream", "softmax"})

@@ -116,6 +116,20 @@ def test_an_output_folder_that_cannot_be_written_is_refused_before_any_work(run,
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (["walk", "The", "river", "bank"], True),
+        (["walk", "The bank", "--against", "The", "loan", "bank"], True),
+        (["params", "gpt3", "gpt2"], False),
+    ],
+)
+def test_forgotten_quotation_marks_are_asked_for_where_a_text_is_taken(run, arguments, asked):
+    told = run(*arguments)
+    assert_one_sentence(told, "unexpected extra argument", f"(see `probe {arguments[0]} --help`)")
+    assert ("put a text of several words into quotation marks" in told[2]) == asked
+
+
 def test_without_a_command_the_help_is_printed(run):
     bare, asked = run(), run("--help")
     assert bare == asked

@@ -1063,6 +1063,12 @@ SENTENCES = [
     ),
     (
         page_text.later_words,
+        "no head's write at the word changes at all.",
+        LATE | {"difference": 0.0},
+        LATE,
+    ),
+    (
+        page_text.later_words,
         "What tells the sense comes after the word",
         LATE | {"cue": None},
         LATE,
@@ -1461,7 +1467,14 @@ def phrases(module) -> set[str]:
     }
 
 
-TEMPLATES = ("agreement", "card", "cautions", "head_sentences", "showcase_sentences")
+TEMPLATES = (
+    "agreement",
+    "card",
+    "cautions",
+    "grammar",
+    "head_sentences",
+    "showcase_sentences",
+)
 PHRASES = {"answer": phrases(answer_module)}
 PHRASES |= {name: page_text.phrases(f"{name}.html.j2") for name in TEMPLATES}
 

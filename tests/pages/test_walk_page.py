@@ -249,6 +249,34 @@ def test_a_token_is_followed_from_wherever_it_is_clicked_and_the_address_holds_i
     assert page.inner_text('[data-slot="following"]').startswith("L0H3 at ")
 
 
+def test_a_guessed_word_and_a_model_of_a_grammar_are_said_at_the_top(model, tiny):
+    def header(found):
+        page = walk_page.render(found, manifest=output.made_by(found, ""))
+        return one_line(re.search("<header>(.*?)</header>", page, re.DOTALL)[1])
+
+    pair = ("A light wug", "The light wug"), {"causal_trace": False}
+    guessed = header(probe.walk(model, pair[0][0], against=pair[0][1], **pair[1]))
+    assert (
+        "“wug” is the last word that both sentences share, and followed for nothing but that. "
+        "--word light follows another."
+    ) in guessed
+    grammar = "tiny-senses learned from a grammar: it shows how the method works, not how English is read."
+    assert "learned from a grammar" not in guessed
+    known = header(probe.walk(tiny, "The bank and the river bank", head=(0, 0)))
+    assert grammar in known and "last word" not in known
+    assert "“bank” stands twice in this sentence: the first is followed." in known
+
+
+def test_one_vector_is_called_the_value_and_one_number_the_push(page, walked):
+    assert page.locator('[data-slot="mix"]').inner_text().endswith(") W_O")
+    heads = page.locator('[data-rows="values"]').locator("xpath=../thead").locator("th")
+    assert "V W_O 0" in heads.all_inner_texts()
+    pushes = page.locator('[data-rows="heads"]').locator("xpath=../thead").locator("th")
+    assert "pushes" in pushes.all_inner_texts() and "moves" not in pushes.all_inner_texts()
+    caption = page.locator("#tokens .caption").inner_text()
+    assert caption.endswith("Click any token to follow it.")
+
+
 def test_the_rule_for_the_head_depends_on_the_question_and_the_page_says_so(model, walked):
     """Who asked for a head needs no rule."""
 
@@ -399,7 +427,8 @@ def test_controls_have_names(page):
 
 
 def test_terms_are_explained_to_a_finger_and_to_the_keyboard(open_page, page_path):
-    terms = {"ΔE", "head", "residual stream", "LayerNorm", "logit lens"}
+    terms = {"ΔE", "head", "residual stream", "LayerNorm", "logit lens", "softmax", "MLP"}
+    terms |= {"Cosine"}
     check_meanings(open_page(page_path, **TOUCH).page, terms)
 
 

@@ -13,7 +13,7 @@ from probe.model import decomposition
 from probe.model.load import read_weights
 from probe.model.trace import target_states
 from probe.stats import axes, resampling
-from probe.text.splits import Holdout, cross_fit
+from probe.text.splits import FOLDS, CrossFit, Holdout, cross_fit
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 
@@ -73,9 +73,19 @@ def separated(depths, *, n=24, noise=1.0, seed=0):
 
 
 def by_depth(resid, labels, groups, seed=0):
-    """The separation of the only pair of senses."""
-    [found] = axes.separation_by_depth(resid, labels, groups, seed=seed)
-    return found
+    """The separation of the only pair of senses, held out in folds of groups."""
+    is_a = tuple(label == "a" for label in labels)
+    units = tuple(resampling.as_numbers(groups)[0].tolist())
+    holdouts = tuple(
+        Holdout(tuple(train), tuple(test))
+        for train, test in resampling.folds(units, FOLDS, seed=seed)
+        if len({is_a[position] for position in train}) == 2
+    )
+    if not holdouts:
+        # What a split without any holdout scores.
+        return axes.separation_by_holdout(None, resid, CrossFit((), (), (), (), ()))
+    split = CrossFit(tuple(range(len(labels))), is_a, units, units, holdouts)
+    return axes.separation_by_holdout(axes.hold_out(resid, split, ("a", "b")), resid, split)
 
 
 def by_hand(g):

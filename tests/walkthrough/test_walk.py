@@ -141,7 +141,7 @@ def test_a_layer_alone_chooses_among_its_heads(model):
 def test_a_first_word_has_only_itself_and_bos_to_take_from_and_nothing_comes_after_the_last(model):
     assert probe.walk(model, "The river bank").truncation_change is None
     found = probe.walk(model, "Bank")
-    assert "adds" not in because(found.findings) and "it moves “Bank” most:" in because(
+    assert "adds" not in because(found.findings) and "it pushes “Bank” most:" in because(
         found.findings
     )
     assert found.frames["heads"]["moved"].max() == 0
@@ -150,10 +150,8 @@ def test_a_first_word_has_only_itself_and_bos_to_take_from_and_nothing_comes_aft
 def test_the_last_word_is_followed_by_default_or_the_last_that_the_lexicon_has(model):
     assert probe.walk(model, "The river of the river, twice.").word == "twice"
     assert probe.walk(model, "The moles of the banks, twice.").word == "banks"
-    assert (
-        probe.walk(model, "The bank of the bank!").at
-        == len(probe.tokenize(model, "The bank of the bank!")) - 2
-    )
+    tokens = probe.tokenize(model, "The bank of the bank!")
+    assert probe.walk(model, tokens.text).at == tokens.positions_of("bank")[-1] < len(tokens) - 2
 
 
 def test_a_word_of_several_tokens_is_read_at_its_last_and_its_pieces_are_no_context(model):
@@ -355,9 +353,13 @@ def test_a_word_that_stands_twice_is_said_to_be_the_first(model):
         probe.walk(model, text, word="bank")
         for text in ("The bank near the river bank", "The river bank")
     )
-    assert answer(twice.findings).startswith("At “bank” (the first of 2), head ") and answer(
-        once.findings
-    ).startswith("At “bank”, head ")
+    assert walk_sentences.places(twice.findings) == (
+        "“bank” stands twice in this sentence: the first is followed."
+    )
+    assert walk_sentences.places(once.findings) is None
+    assert twice.at == probe.tokenize(model, twice.text).positions_of("bank")[-1]
+    for found in (twice, once):
+        assert answer(found.findings).startswith("At “bank”, head ")
 
 
 def test_the_words_of_a_depth_are_shown_as_what_can_be_seen(model, monkeypatch):

@@ -1,6 +1,7 @@
 """Where a walk opens: at the head that moves a word of the lexicon towards its sense, or where two
 sentences differ."""
 
+from dataclasses import replace
 from itertools import product
 
 import pandas as pd
@@ -11,6 +12,8 @@ from test_walk import unpacked
 from test_walk_families import MADE
 
 import probe
+from probe.evidence.material import prepare, sentences_of
+from probe.evidence.word import StudyOptions, observe_word
 from probe.model.tokens import TargetText
 from probe.pages.walk import render
 from probe.pages.walk_sentences import answer, because, caution, travels
@@ -41,14 +44,13 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
     text = "The river bank was muddy"
     view, here = seen_at(tiny, text)
     found = probe.walk(tiny, text)
-    few = choose._sentences_to_fit("bank", view, here)
-    tokens = [probe.tokenize(tiny, row.text) for row in few]
+    known = probe.lexicon.expand("bank").sentences
+    tokens = [probe.tokenize(tiny, row.text) for row in known]
     states = probe.target_states(tiny, tokens, [cut.positions_of("bank")[-1] for cut in tokens])
     rows = {
-        sense: [place for place, row in enumerate(few) if row.sense == sense]
+        sense: [place for place, row in enumerate(known) if row.sense == sense]
         for sense in ("river", "money")
     }
-    assert all(len(mine) == choose.SENTENCES_PER_SENSE for mine in rows.values())
     # At the first depth the senses are apart: only the heads of layer 0 have written there.
     axis = fit_axis(*(states.resid[mine, 1] for mine in rows.values()), ("river", "money"), 1)
     river, moved = here.at - 1, []
@@ -65,7 +67,7 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
     assert (toward.sense, toward.other_sense, toward.n_sentences) == (
         "river",
         "money",
-        2 * choose.SENTENCES_PER_SENSE,
+        len(known),
     )
     assert (
         toward.fractions[0].tolist() == pytest.approx(moved, abs=1e-6)
@@ -76,16 +78,28 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
     assert f"furthest towards its sense “river” {most}" in because(found.findings)
     rest = (
         "of the way from “money”. Where the two senses lie was "
-        "measured in 32 sentences of the lexicon."
+        f"measured in {len(known)} sentences of the lexicon."
     )
     assert rest in because(found.findings)
+
+
+def test_the_word_is_read_where_a_study_reads_it(tiny):
+    """Natural sentences of a model that learned from people, those of its grammar of one that
+    ships: whatever the study takes, and the depth that it chooses there."""
+    elsewhere = replace(tiny, origin=replace(tiny.origin, kind="hub"))
+    for model, n_sentences in ((tiny, 864), (elsewhere, 152)):
+        known = choose.lexicon_states(model, "bank")
+        material = prepare(model, sentences_of("bank", None, model), "bank")
+        studied = observe_word(model, material, StudyOptions(permutations=1))
+        assert known.depth == studied.depth
+        assert len(known.material) == len(studied.material) == n_sentences
 
 
 @pytest.mark.real_model
 def test_a_head_that_moves_the_word_little_along_the_axis_is_chosen_by_length(tiny, monkeypatch):
     monkeypatch.setattr(choose, "MIN_SENSE_EFFECT", 5.0)
     walked = probe.walk(tiny, "The river bank was muddy")
-    assert "it moves “bank” most by what it takes" in because(walked.findings)
+    assert "it pushes “bank” most by what it takes" in because(walked.findings)
 
 
 def test_words_of_the_lexicon_are_known_in_their_forms_and_others_are_not(model):
@@ -96,9 +110,12 @@ def test_words_of_the_lexicon_are_known_in_their_forms_and_others_are_not(model)
 
 
 def test_the_sentence_that_is_walked_is_not_fitted_on(model):
-    text = probe.lexicon.expand("bank").sentences[0].text
-    view, here = seen_at(model, text, "bank")
-    assert text not in {row.text for row in choose._sentences_to_fit("bank", view, here)}
+    known = choose.lexicon_states(model, "bank")
+    counts = []
+    for text in (known.material.sentences[0].text, "The old bank"):
+        view, here = seen_at(model, text, "bank")
+        counts.append(choose.lexicon_axis(model, known, view, here).n_sentences)
+    assert counts == [len(known.material) - 1, len(known.material)]
 
 
 BEHIND = next(
@@ -173,7 +190,8 @@ def test_the_head_followed_is_the_one_whose_swap_moves_the_word_furthest(model, 
     assert min(moved.values()) < 0.01 < max(moved.values())
     assert because(walked.findings) == (
         f"L{walked.layer}H{walked.head} is followed because, of 8 heads, swapped by itself it moves "
-        f"“bank” furthest to its other meaning: {100 * max(moved.values()):.0f}\u202f% of the way."
+        f"“bank” furthest toward the other sentence's: {100 * max(moved.values()):.0f}\u202f% of the "
+        "way."
     )
     assert walked.word == "bank" and walked.second_text == second_text
 
@@ -233,13 +251,23 @@ def test_the_depth_at_which_the_sentences_part_is_told(model):
         "differs where it enters layer 1."
     )
     assert told.startswith("Swapped by itself, head ") and told.endswith(same)
-    assert " of the way to its other meaning, read after the last layer. What L" in told
+    assert " of the way to the other sentence's, read after the last layer. What L" in told
     assert " long here, " not in told and " here, " in told and " there, " in told
     walked = probe.walk(
         model, "The river bank", against="The mole under the river bank", word="bank"
     )
     elsewhere = answer(walked.findings)
     assert elsewhere.endswith("“bank” is the same token in both sentences, at another position.")
+    both = ("A bright wug", "The very bright wug")
+    pieces = probe.walk(model, both[0], against=both[1], word="wug", causal_trace=False)
+    assert len(probe.tokenize(model, both[0]).positions_of("wug")) == 3
+    assert answer(pieces.findings).endswith(
+        "“wug” is cut into the same three tokens in both sentences, at another position."
+    )
+    other = probe.walk(
+        model, "The river bank", against="Bank on it", word="bank", causal_trace=False
+    )
+    assert answer(other.findings).endswith("“bank” is cut into other tokens in the other sentence.")
 
 
 TWO = "The old river was by the bank", "The old mole was by the bank"
@@ -265,12 +293,19 @@ def test_the_trace_of_two_sentences_is_that_of_a_pair_along_the_line_between_the
     assert table.query("piece != piece_there")["pos"].min() == table["pos"].min()
     stream = table.query("component == 'resid_pre'").set_index(["layer", "pos"])["moved"]
     assert stream[0].abs().idxmax() == table["pos"].min()
-    share = f"brings the other sentence {100 * stream[0].iloc[0]:.0f}"
-    assert share in travels(walked) and "the vector of “bank” alone brings it" in travels(walked)
+    turned = (
+        "Now the other way round: the other sentence is changed. Putting “river” in the place of "
+        f"“mole” brings it {100 * stream[0].iloc[0]:.0f}\u202f% of the way to this sentence. "
+    )
     reached = [stream[layer, rows[0].at] >= 0.5 for layer in range(2)]
-    first = {(True, True): "Where it enters layer 0 and every later one the vector"}
-    first |= {(False, True): "layer 1, the last, the"}
-    assert first.get(tuple(reached), "Even where it enters the last layer") in travels(walked)
+    first = {(True, True): "From layer 0 on"}
+    first |= {(False, True): "Where it enters layer 1, the last"}
+    begins = first.get(tuple(reached), "Even where it enters the last layer")
+    amount = "at least" if tuple(reached) in first else "less than"
+    assert travels(walked) == (
+        f"{turned}{begins}, replacing only the vector of “bank” brings it {amount} half of the way "
+        "to this one."
+    )
 
 
 @pytest.mark.parametrize(
@@ -354,10 +389,17 @@ class TestPage:
                 assert page.locator(f'[data-reading="{side}"] .chip').count() == at + 1
             contrast = page.inner_text('[data-slot="contrast"]')
             assert contrast.startswith(f"Swapped by itself, L{layer}H{head} moves “bank” ")
+            assert f" At “bank” L{layer}H{head} adds a vector of length " in contrast
         page.locator('.strip [name="at"]').nth(2).check(force=True)
         contrast = page.inner_text('[data-slot="contrast"]')
         assert "moves “bank”" in contrast  # of the word, whatever is followed
         assert page.inner_text("h1") == "What happens to “f”?"
+        assert "what compares two sentences stays with “bank”" in page.inner_text(".note")
+        words = page.locator(".glossary dt").all_inner_texts()
+        assert {"swap", "MLP", "softmax", "cosine"} <= set(words)
+        assert "other meaning" not in page.locator("#contrast").inner_text()
+        caption = page.locator('[data-map="swap"] + .caption').inner_text()
+        assert "and everything after it responds" in caption
         assert opened.trouble == []
 
     def test_a_cell_of_the_trace_is_followed(self, open_page, model, tmp_path):

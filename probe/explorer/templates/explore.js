@@ -11,7 +11,14 @@ const write = (within, text) => {
 };
 const KINDS = { other: "the other sentence's", mean: "its mean", off: "nothing" };
 const own = crypto.getRandomValues(new Uint32Array(2)).join("-");
-let [swaps, turns, questions, along, outcome, chosen] = [[], 0, 0, null, null, null];
+let [swaps, turns, questions, along, unchanged, outcome, chosen] = [[], 0, 0, null, null, null, null];
+// An answer that is no longer that of what was asked last.
+const fade = (old) => document.querySelectorAll("main, .strip, header .answer, .ask .caution").forEach((part) => part.classList.toggle("stale", old));
+const failed = (error) => {
+  write("[data-trouble]", error.message);
+  fade(true);
+  doing();
+};
 
 // What the model is doing, by the keys of its messages.
 const DOING = {
@@ -22,7 +29,7 @@ const DOING = {
   cache: "keeping both runs",
   swap: "swapping",
   write: "writing",
-  effects: "swapping every head",
+  effects: "fitting the axis and swapping every head",
   trace: "tracing",
   save: "swapping every head and writing the page",
 };
@@ -42,7 +49,7 @@ const answered = async (what, more = {}, onMessage = () => {}) => {
     doing(message);
     onMessage(message);
   }
-  throw new Error("The answer broke off: the explorer was stopped, or the connection was lost; start it again.");
+  throw new Error(STOPPED);
 };
 const asked = () => {
   const { text, other, word, axis } = ask.elements;
@@ -54,8 +61,7 @@ const hold = (name, packed) => (arrays[name] = unpack(packed));
 const typed = async ({ follow = chosen, at = null } = {}) => {
   turns++;
   chosen = follow;
-  const main = document.querySelector("main");
-  const slow = setTimeout(() => main.classList.add("stale"), 150);
+  const slow = setTimeout(fade, 150, true);
   try {
     const result = await answered("sentence", { follow });
     if (!result) return;
@@ -65,26 +71,32 @@ const typed = async ({ follow = chosen, at = null } = {}) => {
     if (direct) arrays.direct = direct;
     if (follow) Object.assign(state, { layer: follow[0], head: follow[1] });
     form.querySelector(".chips").innerHTML = result.choices;
-    if (at !== null) state.at = Math.max(0, tokens.findIndex((token) => token.pos === at));
+    const index = tokens.findIndex((token) => token.pos === at);
+    if (index >= 0) state.at = index;
     write("[data-caution]", result.caution);
+    write("[data-places]", result.places);
+    say("guessed", result.guessed ?? "");
+    put("[data-guessed]", !result.guessed);
     put("[data-contrast]", !data.second_tokens);
-    ask.elements.axis.disabled = !(result.lexicon && data.second_tokens);
+    const { axis } = ask.elements;
+    axis.disabled = !(result.lexicon && data.second_tokens);
+    // What cannot be chosen shows what is in use.
+    if (axis.disabled) axis.value = data.second_tokens ? "sentences" : "lexicon";
     say("kind", KINDS[result.swapped_by]);
     for (const input of form.elements.swap) {
       const carried = !recorded || ["own", result.swapped_by].includes(input.value);
       input.disabled = !carried || (input.value === "other" && !data.second_tokens);
     }
     swaps = swaps.filter(([, , kind]) => kind !== "other" || data.second_tokens);
-    outcome = { next: result.next && [result.next] };
+    [unchanged, outcome] = [result.next && [result.next], null];
     say("word", data.word);
     await show({});
     await moving();
   } catch (error) {
-    write("[data-trouble]", error.message);
-    doing();
+    failed(error);
   } finally {
     clearTimeout(slow);
-    main.classList.remove("stale");
+    fade(!document.querySelector("[data-trouble]").hidden);
     document.documentElement.dataset.answered = turns;
   }
 };
@@ -111,17 +123,19 @@ const swapped = async () => {
       const result = await answered("swap");
       if (!result) return;
       outcome = result;
-    } else outcome = { next: outcome?.next?.slice(0, 1) };
+      write("[data-trouble]", null);
+      fade(false);
+    } else outcome = null;
     drawOutcome();
     if (!document.querySelector(".written")) return;
     const showWritten = (texts, blank = "…") => (say("own", texts?.own || blank), say("swapped-text", texts?.swapped || blank));
     put("[data-with-swap]", !swaps.length);
     const whole = await answered("write", {}, ({ written }) => showWritten(written));
-    if (whole) showWritten(whole, "(nothing: the model ends its text here)");
-    else if (recorded) put("[data-with-swap]", true);
+    if (!whole) return;
+    showWritten(whole, "(nothing: the model ends its text here)");
+    put("[data-with-swap]", whole.swapped === undefined);
   } catch (error) {
-    doing();
-    write("[data-trouble]", error.message);
+    failed(error);
   }
 };
 
@@ -132,11 +146,15 @@ const drawMoving = () => {
   drawSources();
   for (const { box, name } of maps) box.hidden = !has(name);
   for (const part of document.querySelectorAll("[data-way]")) part.hidden = !along;
+  // Without an axis nothing is halfway.
+  if (!along) form.querySelector('[name="swap"][value="mean"]').disabled = true;
+  say("mean-of", !along ? "" : ofLexicon() ? `, over ${along.n_sentences} sentences of the lexicon` : ", here in these two sentences");
   drawAnswer();
   if (!along) return drawOutcome();
-  const [a, b] = along.senses;
-  say("sense-b", b);
-  say("axis", `Read ${along.depth < sizes.layers ? `entering layer ${along.depth}` : "behind the last layer"}, on the axis from ${quoted(a)} (0\u202f%) to ${quoted(b)} (100\u202f%)${ofLexicon() ? `, which ${along.n_sentences} sentences of the lexicon give` : ", which these two sentences give"}.`);
+  say("sense-b", along.senses[1]);
+  const first = along.depth;
+  say("behind", first < sizes.layers ? ` The word is read ${where(first)}, as in a report; where a head of layer ${first} or later is swapped, behind the last layer, as there.` : "");
+  say("report-reads", first < sizes.layers ? "" : " and may read the word at an earlier layer");
   say("sum", `All parts together are ${percent(along.sum)}: the way ${data.second_tokens ? "from this sentence's word to the other's" : "to the middle between both meanings"}.`);
   const rows = along.leading.map(({ name, source, moved }) => row([name, source === null ? "" : quoted(source), number(moved, percent(moved))]));
   fill("leading", rows);
@@ -151,65 +169,86 @@ const drawAnswer = () => {
   const between = data.second_tokens && !ofLexicon();
   say("furthest", `L${Math.floor(best / sizes.heads)}H${best % sizes.heads}`);
   say("furthest-for", data.second_tokens ? "" : " for its mean");
-  say("furthest-to", between ? "the other sentence's meaning" : quoted(along.senses[1]));
+  say("furthest-to", between ? "the other sentence's" : quoted(along.senses[1]));
   say("furthest-size", percent(most));
   say("furthest-of", between ? "" : ` of the way from ${quoted(along.senses[0])}`);
 };
 const ofLexicon = () => along.n_sentences > 2;
+const where = (depth) => (depth < sizes.layers ? `entering layer ${depth}` : "behind the last layer");
+// What was done to the heads: “L0H0 and L1H2 swapped, L3H2 set to nothing”.
+const DONE = { other: "swapped", mean: "set to their mean", off: "set to nothing" };
+const allSwapped = () => swaps.every(([, , kind]) => kind === "other");
+const done = () =>
+  Object.entries(DONE)
+    .map(([kind, verb]) => [swaps.filter((swap) => swap[2] === kind).map(([layer, head]) => `L${layer}H${head}`), verb])
+    .filter(([heads]) => heads.length)
+    .map(([heads, verb]) => `${heads.join(", ")} ${heads.length > 1 ? verb : verb.replace("their", "its")}`)
+    .join(" and ");
 // Where the word stands, in a sentence: two sentences are the ends of their own axis, so only a swap tells anything.
-const standing = (coordinates, heads) => {
+const standing = (coordinates) => {
   const [a, b] = along.senses.map(quoted);
   if (!coordinates) return ofLexicon() ? `“${data.word}” stands at ${percent(along.coordinates.first)} of the way from ${a} to ${b}.` : "Your two sentences define 0\u202f% and 100\u202f%. Swap a head to move the dot.";
   const [before, after] = coordinates;
   const away = after < before ? `, away from ${b}` : "";
-  return `With ${heads} swapped, “${data.word}” moves ${percent(after - before)} of the way from ${a} to ${b}${ofLexicon() ? `: from ${percent(before)} to ${percent(after)}` : ""}${away}.`;
+  return `With ${done()}, “${data.word}” moves ${percent(after - before)} of the way from ${a} to ${b}${ofLexicon() ? `: from ${percent(before)} to ${percent(after)}` : ""}${away}.`;
 };
 const drawOutcome = () => {
-  const [next, coordinates] = [outcome?.next, outcome?.coordinates];
+  const [next, coordinates] = [outcome?.next ?? unchanged, outcome?.coordinates];
+  const change = allSwapped() ? "swap" : "change";
+  say("changed", allSwapped() ? "swapped" : "changed");
+  put("[data-unchanged]", !swaps.length);
+  say("as-it-is", `${data.second_tokens ? "your sentences as they are" : "your sentence as it is"}, without the ${change}`);
   document.querySelector("[data-axis]").replaceChildren(...(along ? [line(coordinates)] : []));
-  const heads = swaps.map(([layer, head]) => `L${layer}H${head}`).join(", ");
+  if (along) {
+    const [a, b] = along.senses.map(quoted);
+    const depth = coordinates ? outcome.depth : along.depth;
+    const late = depth > along.depth ? `, because a head of layer ${along.depth} or later is ${allSwapped() ? "swapped" : "changed"}` : "";
+    const source = ofLexicon() ? `, which ${along.n_sentences} sentences of the lexicon give` : ", which these two sentences give";
+    say("axis", `Read ${where(depth)}${late}, on the axis from ${a} (0\u202f%) to ${b} (100\u202f%)${source}.`);
+  }
   const sentences = [];
-  if (swaps.length && alike() && swaps.every(([, , kind]) => kind === "other")) {
-    sentences.push(`With ${heads} swapped nothing moves: “${data.word}” is one and the same vector in both sentences.`);
-  } else if (along) sentences.push(standing(coordinates, heads));
+  if (swaps.length && alike() && allSwapped()) {
+    sentences.push(`With ${done()} nothing moves: “${data.word}” is one and the same vector in both sentences.`);
+  } else if (along) sentences.push(standing(coordinates));
   if (next) {
     const best = next.map((side) => side.reduce((one, other) => (other.probability > one.probability ? other : one)));
     const [own, swapped] = best.map((one) => [quoted(one.piece), percent(one.probability)].join(", "));
-    const moved = swapped === undefined ? "" : swapped === own ? ", with the swap and without it" : `; with the swap ${swapped}`;
+    const moved = swapped === undefined ? "" : swapped === own ? `, with the ${change} and without it` : `; with the ${change} ${swapped}`;
     sentences.push(`Likeliest ${data.causal ? "next" : "there"}: ${own}${moved}.`);
     drawNext(next);
   } else fill("next", []);
   say("outcome", sentences.join(" "));
   transport.outcome(sentences.join(" "));
-  say("next", next ? `${data.causal ? "After the last token of the sentence" : "What the model would put at the word"}: softmax over all tokens.${next.length > 1 ? " Last column: the change of the logit; what all logits have in common moves no probability." : ""}` : "The checkpoint holds no language-model head.");
+  say("next", next ? `${data.causal ? "After the last token of the sentence" : "What the model would put at the word"}: softmax over all tokens. ${next.length > 1 ? `The ten likeliest with the ${change}, then those that are among the ten likeliest without it alone. Last column: how far the logit changes; if all logits rise alike, no probability changes.` : "The ten likeliest."}` : "The checkpoint holds no language-model head.");
 };
 const drawNext = ([before, after]) => {
   const known = new Map(after?.map((one) => [one.id, one]));
   const all = after ? [...before].sort((one, other) => known.get(other.id).probability - known.get(one.id).probability) : before;
-  const rows = all.slice(0, 12).map((one) => {
+  const rows = all.map((one) => {
     const swapped = known.get(one.id);
     const cells = [number(one.probability, share(one.probability))];
     if (swapped) cells.push(number(swapped.probability, share(swapped.probability)), number(swapped.logit - one.logit, signed(swapped.logit - one.logit)));
     return row([quoted(one.piece), ...cells]);
   });
-  fill("next", rows, ["token", after ? "as it is" : "probability", ...(after ? ["swapped", "logit"] : [])]);
+  fill("next", rows, ["token", after ? "as it is" : "probability", ...(after ? [allSwapped() ? "swapped" : "changed", "logit"] : [])]);
 };
 const share = (value) => (value >= 0.0995 ? percent(value) : value < 0.0005 ? "< 0.1\u202f%" : `${decimal(100 * value, 1)}\u202f%`);
 // The axis: both meanings, both sentences, where the word goes.
 const line = (coordinates) => {
-  const marks = [along.coordinates.first, along.coordinates.second, ...(coordinates ?? []), 0, 1].filter((one) => one !== undefined);
+  const second = coordinates ? outcome.second : along.coordinates.second;
+  const marks = [along.coordinates.first, second, ...(coordinates ?? []), 0, 1].filter((one) => one !== null);
   const [low, high] = [Math.min(...marks), Math.max(...marks)];
   const x = (value) => 24 + (352 * (value - low)) / (high - low);
   const text = (value, y, words, kind = "") => svg("text", { x: x(value), y, "text-anchor": x(value) < 90 ? "start" : x(value) > 310 ? "end" : "middle", class: kind }, [words]);
   const parts = [svg("line", { x1: 24, x2: 376, y1: 40, y2: 40 })];
   for (const [value, name] of [[0, along.senses[0]], [1, along.senses[1]]]) parts.push(svg("line", { x1: x(value), x2: x(value), y1: 33, y2: 47 }), text(value, 72, name, "quietly"));
-  if (along.coordinates.second !== undefined) parts.push(svg("circle", { cx: x(along.coordinates.second), cy: 40, r: 6, class: "second" }));
+  if (second !== null) parts.push(svg("circle", { cx: x(second), cy: 40, r: 6, class: "second" }));
   const [before, after] = coordinates ?? [along.coordinates.first];
   if (coordinates) parts.push(svg("line", { class: "moved", x1: x(before), x2: x(after), y1: 40, y2: 40 }));
   parts.push(svg("circle", { cx: x(before), cy: 40, r: 7, class: "before" }));
   if (coordinates) parts.push(svg("circle", { cx: x(after), cy: 40, r: 7, class: "after" }), text(after, 22, percent(after)));
   else parts.push(text(before, 22, percent(before)));
-  const description = `${quoted(data.word)} at ${percent(before)}${coordinates ? `, swapped at ${percent(after)}` : ""}; the other sentence's at ${along.coordinates.second === undefined ? "none" : percent(along.coordinates.second)}`;
+  const description = `${quoted(data.word)} at ${percent(before)}${coordinates ? `, ${allSwapped() ? "swapped" : "changed"} at ${percent(after)}` : ""}${second === null ? "" : `; the other sentence's at ${percent(second)}`}`;
   return svg("svg", { viewBox: "0 0 400 80", class: "axis-line", role: "img", "aria-label": description }, parts);
 };
 
@@ -293,12 +332,15 @@ const restore = () => {
   if (!parts.get("text")) return remember(false);
   for (const name of ["text", "other", "word"]) ask.elements[name].value = parts.get(name) ?? "";
   if (parts.get("axis")) ask.elements.axis.value = parts.get("axis");
-  swaps = (parts.get("swap") ?? "").split(".").flatMap((one) => {
+  // An address may come from another model: what this one does not have is left out.
+  const isThere = ([layer, head]) => layer < sizes.layers && head < sizes.heads;
+  const given = (parts.get("swap") ?? "").split(".").flatMap((one) => {
     const [, layer, head, kind] = one.match(/^L(\d+)H(\d+)-(other|mean|off)$/) ?? [];
     return kind ? [[Number(layer), Number(head), kind]] : [];
   });
-  const [, layer, head, at] = (parts.get("follow") ?? "").match(/^L(\d+)H(\d+)@(\d+)$/) ?? [];
-  return typed(layer === undefined ? {} : { follow: [Number(layer), Number(head)], at: Number(at) });
+  swaps = given.every(isThere) && transport.reaches(given) ? given : [];
+  const [layer, head, at] = ((parts.get("follow") ?? "").match(/^L(\d+)H(\d+)@(\d+)$/) ?? []).slice(1).map(Number);
+  return typed(layer !== undefined && isThere([layer, head]) ? { follow: [layer, head], at } : {});
 };
 page.open = async (layer, pos) => {
   const result = await answered("trace_heads", { pos });

@@ -1,13 +1,18 @@
 // What holds the page: a server that answers over HTTP and an address that keeps the state; a notebook, whose widget does both; or nothing,
 // where the page was saved with its answers.
+const STOPPED = "The explorer has stopped; start `probe explore` again.";
+const orStopped = (promise) =>
+  promise.catch(() => {
+    throw new Error(STOPPED);
+  });
 const linesOverHttp = async function* (question) {
   const token = new URLSearchParams(location.search).get("token");
   const headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
-  const response = await fetch(new URL("ask", location), { method: "POST", headers, body: JSON.stringify(question) });
+  const response = await orStopped(fetch(new URL("ask", location), { method: "POST", headers, body: JSON.stringify(question) }));
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await orStopped(reader.read());
     const lines = (rest + (value ?? "")).split("\n");
     rest = lines.pop();
     for (const line of lines) if (line) yield JSON.parse(line);
@@ -47,10 +52,11 @@ const replayed = async function* ({ what, follow, swaps }) {
     yield { result: recorded.sentence.find(carries) };
     return;
   }
-  const wanted = JSON.stringify(["swap", "write"].includes(what) ? swaps : []);
-  const found = recorded[what]?.find((one) => JSON.stringify(one.swaps) === wanted);
+  // What is written after every swap would be too much: without it there is what is written as it is.
+  const found = recordedOf(what, ["swap", "write"].includes(what) ? swaps : []) ?? (what === "write" ? recordedOf(what, []) : null);
   yield found?.answer ?? { absent: true };
 };
+const recordedOf = (what, swaps) => recorded[what]?.find((one) => JSON.stringify(one.swaps) === JSON.stringify(swaps));
 // The sentences are those that were saved; what is followed and swapped may stand in the address.
 const savedState = () => {
   const parts = new URLSearchParams(recorded.state);
@@ -58,23 +64,26 @@ const savedState = () => {
   if (wanted.get("follow")) for (const name of ["follow", "swap"]) wanted.get(name) ? parts.set(name, wanted.get(name)) : parts.delete(name);
   return `#${parts}`;
 };
-// ask: the messages of an answer · state: what is followed and swapped, as an address · keep: it changed; a step is one to go back from ·
-// outcome: the sentence on what came out.
+// ask: the messages of an answer · reaches: whether these swaps can be answered · state: what is followed and swapped, as an address ·
+// keep: it changed; a step is one to go back from · outcome: the sentence on what came out.
 const transports = {
   server: {
     ask: linesOverHttp,
+    reaches: () => true,
     state: () => location.hash,
     keep: (address, step) => history[step ? "pushState" : "replaceState"](null, "", address),
     outcome: () => {},
   },
   saved: {
     ask: replayed,
+    reaches: (swaps) => !swaps.length || Boolean(recordedOf("swap", swaps)),
     state: savedState,
     keep: (address, step) => history[step ? "pushState" : "replaceState"](null, "", address),
     outcome: () => {},
   },
   notebook: {
     ask: messagesOfWidget,
+    reaches: () => true,
     state: () => window.name,
     keep: (address) => parent.postMessage({ state: (window.name = address) }, "*"),
     outcome: (sentence) => parent.postMessage({ outcome: sentence }, "*"),

@@ -141,7 +141,7 @@ const drawValues = (c) => {
   const [weight, size] = [whole("pattern", c), get("delta_norm", c, state.at)];
   const total = [...blank, { text: "ΔE =", kind: "n" }, ...numbers(delta, partDigits), number(size, decimal(size, sizeDigits)), { text: percent(1), kind: "n" }];
   rows.push(row(["sum", number(weight, decimal(weight, 3)), "", ...total, ...(data.logit_word ? more(whole("logit", c)) : [])], "sum"));
-  fill("values", rows, ["source", "weight", "", ...named("v", count), "", ...named("w·v", count), "length", "of ΔE", ...(data.logit_word ? [`to ${quoted(data.logit_word)}`] : [])]);
+  fill("values", rows, ["source", "weight", "", ...named("V W_O ", count), "", ...named("w · V W_O ", count), "length", "of ΔE", ...(data.logit_word ? [`to ${quoted(data.logit_word)}`] : [])]);
 };
 const drawNumbers = () => {
   const rows = data.heads.flatMap(([layer, head], c) => {
@@ -151,7 +151,7 @@ const drawNumbers = () => {
     const [size, moved, adds] = ["write_norm", "moved", "adds"].map((name) => (has(name) ? get(name, layer, head, state.at) : 0));
     return [row([`L${layer}H${head}`, number(size), number(moved, percent(moved)), { text: source[best].label, kind: "n" }, number(weights[best], percent(weights[best])), ...(data.logit_word ? [number(adds, signed(adds))] : [])], head === state.head ? "followed" : "")];
   });
-  fill("heads", rows, ["head", "length of ΔE", "moves", "looks most at", "weight", ...(data.logit_word ? [`to ${quoted(data.logit_word)}`] : [])]);
+  fill("heads", rows, ["head", "length of ΔE", "pushes", "looks most at", "weight", ...(data.logit_word ? [`to ${quoted(data.logit_word)}`] : [])]);
 };
 const drawSums = (c) => {
   const { layer, at } = state;
@@ -185,8 +185,8 @@ const mixed = (c, open, weights) => {
   const order = open.map((_, index) => index).sort((a, b) => weights[b] - weights[a]);
   const shown = order.slice(0, 6).filter((index) => weights[index] >= 0.005);
   const terms = shown.sort((a, b) => a - b).map((index) => `${decimal(weights[index])} V(${piece(open[index])})`);
-  if (!terms.length) return "Σ weight × V, no weight above 0.005";
-  return terms.join(" + ") + (shown.length < open.length || data.n_undrawn ? " + …" : "");
+  if (!terms.length) return "(Σ weight × V) W_O, no weight above 0.005";
+  return `(${terms.join(" + ")}${shown.length < open.length || data.n_undrawn ? " + …" : ""}) W_O`;
 };
 // A share of a sum where that says something, else the largest part as it is.
 const mostlyFrom = (parts) => {
@@ -221,9 +221,9 @@ const drawContrast = (c) => {
   const head = `L${state.layer}H${state.head}`;
   const lengths = [get("delta_norm", c, at), get("second_norm", c)].map(length);
   say("contrast-head", head);
-  const moves = has("swap") ? `Swapped by itself, ${head} moves ${quoted(data.word)} ${percent(get("swap", state.layer, state.head))} of the way to its other meaning, read after the last layer. ` : "";
+  const moves = has("swap") ? `Swapped by itself, ${head} moves ${quoted(data.word)} ${percent(get("swap", state.layer, state.head))} of the way to the other sentence's, read after the last layer. ` : "";
   const first = alike() ? `Nothing: ${quoted(data.word)} is one and the same vector in both sentences, at every depth. ` : moves;
-  say("contrast", `${first}What ${head} adds there is ${lengths[0]} long in this sentence, ${mostlyFrom(sides.here)}; ${lengths[1]} long in the other, ${mostlyFrom(sides.there)}.${sink(sides.here) || sink(sides.there, "in the other sentence")}`);
+  say("contrast", `${first}At ${quoted(data.word)} ${head} adds a vector of length ${lengths[0]} in this sentence, ${mostlyFrom(sides.here)}; of length ${lengths[1]} in the other, ${mostlyFrom(sides.there)}.${sink(sides.here) || sink(sides.there, "in the other sentence")}`);
   const [apart, named] = [[...arrays.apart.flat], (index) => (index ? entering(index - 1, "L") : "token")];
   const most = Math.max(...apart, 1e-9);
   const cells = apart.map((value, index) => make("span", { className: `depth ${shade(value < SAME_VECTOR ? 0 : value / most)}`, title: full(value) }, [make("small", { textContent: named(index) }), value < SAME_VECTOR ? "0" : decimal(value)]));

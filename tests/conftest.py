@@ -8,8 +8,9 @@ workers needs none of it, and they wait for it.
 import gc
 import os
 import shutil
+import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,35 @@ LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get("/".join(item.path.parts[-2:]), len(place)))
+
+
+TRIED: list[object] = []  # addresses of other machines that this process wanted to reach
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _this_machine_alone() -> Iterator[None]:
+    """Every connection to another machine fails, and is kept in TRIED."""
+    connect = socket.socket.connect
+
+    def here_alone(self: socket.socket, address: object) -> None:
+        # A datagram socket that is connected sends nothing: Dask asks so for its own address.
+        inet = self.family in (socket.AF_INET, socket.AF_INET6) and self.type == socket.SOCK_STREAM
+        if inet and not str(address[0]).startswith(("127.", "::1", "localhost")):  # type: ignore[index]
+            TRIED.append(address)
+            raise OSError(f"tests have no network, and {address} was tried")
+        connect(self, address)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", here_alone)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _no_network() -> Iterator[None]:
+    """Fails a test in which another machine was asked, even where the failure was swallowed."""
+    TRIED.clear()
+    yield
+    assert TRIED == []
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,13 @@ from pathlib import Path
 import altair as alt
 from jinja2 import nodes
 
-from probe.evidence.findings import findings, head_finding, rows_of, word_findings
+from probe.evidence.findings import (
+    WordFindings,
+    findings,
+    head_finding,
+    rows_of,
+    word_findings,
+)
 from probe.pages import answer, checks, heads, sentences, words
 from probe.pages.output import environment
 
@@ -42,8 +48,19 @@ def items(template: str, name: str, *given: object) -> list[str]:
     return [one_line(item) for item in re.findall(r"<li>.*?</li>", made, re.DOTALL)]
 
 
+FOUND: dict[tuple[int, str], tuple[object, WordFindings]] = {}
+
+
 def found(frames, word):
-    """What was found for one word of a study's frames."""
+    """What was found for one word of a study's frames; built once, and the frames are kept, so that
+    no others get their number."""
+    key = id(frames), word
+    if key not in FOUND:
+        FOUND[key] = frames, _found(frames, word)
+    return FOUND[key][1]
+
+
+def _found(frames, word):
     size = tuple(int(frames["heads"][name].max()) + 1 for name in ("layer", "head"))
     return word_findings(word, rows_of(frames, word), model_size=size)
 
@@ -69,13 +86,13 @@ def certainty(frames, word):
 
 
 def headline(frames, names):
-    by_word = findings(frames)
-    return answer.headline([by_word[name] for name in names])
+    return answer.headline([found(frames, name) for name in names])
 
 
 def cautions(frames, model_name, origin, quantised="", hooked=""):
     written = macro("cautions.html.j2", "cautions")
-    return written(findings(frames), model_name, origin, quantised, hooked)
+    by_word = {word: found(frames, word) for word in frames["words"]["word"].unique()}
+    return written(by_word, model_name, origin, quantised, hooked)
 
 
 def scope(frames):

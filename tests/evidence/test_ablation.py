@@ -445,7 +445,13 @@ def test_the_command_prints_and_writes_what_python_gives(run, tmp_path, model):
     assert sentence.startswith("Without L0H1 and L1H2 at the word")
     assert f"is {100 * last['accuracy_without']:.1f} %, with them" in sentence
     assert f"(macro-F1 {100 * last['macro_f1_without']:.1f} % and" in sentence
-    assert "(9 sets) it falls by" in sentence and "before these heads" not in out
+    at_most = "and no set lowers it"
+    if last["random_most"] > 0:
+        at_most = f"and falls by {100 * last['random_most']:.1f} at most"
+    falls = "falls" if last["random_fall"] >= 0 else "rises"
+    points = f"{100 * abs(last['random_fall']):.1f}"
+    assert sentence.endswith(f" (9 sets) accuracy {falls} by {points} on average, {at_most}.")
+    assert "before these heads" not in out
     table = next(line for line in out.splitlines() if line.startswith("after layer 1"))
     assert f"{100 * means(found)['accuracy_without'][2]:.1f}" in table
 

@@ -2,11 +2,13 @@
 
 import ast
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from conftest import TRIED
 
 ROOT = Path(__file__).parents[2]
 SOURCES = {
@@ -41,10 +43,24 @@ def run_blocked(folder, *arguments):
 
 @pytest.mark.real_model
 @pytest.mark.slow
+def test_a_first_start_needs_no_network(tmp_path):
+    """In a home of its own, where nothing was ever fetched; that no other test asks another machine
+    is held by conftest.py."""
+    done = run_blocked(tmp_path, "check")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.campaign
 def test_the_default_report_needs_no_network(tmp_path):
     done = run_blocked(tmp_path, "report", "bank", "--permutations", "99", "--out", "out")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "ambiguity.html").exists()
+
+
+def test_another_machine_cannot_be_asked():
+    with socket.socket() as asking, pytest.raises(OSError, match="tests have no network, and "):
+        asking.connect(("192.0.2.1", 80))  # of no machine: kept for documentation
+    assert TRIED.pop() == ("192.0.2.1", 80)
 
 
 @pytest.mark.slow

@@ -115,7 +115,6 @@ def words() -> tuple[str, ...]:
     return tuple(sorted(file.stem for file in {*_FOLDER.glob("*.toml")} - others))
 
 
-@cache
 def entry(word: str) -> Entry:
     """The senses and frames of one word; raises InputError for a word that is not there.
 
@@ -161,7 +160,6 @@ def _file_of(word: str) -> Path:
     return _FOLDER / f"{word}.toml"
 
 
-@cache
 def expand(word: str, *, both_sides: bool = False) -> Corpus:
     """Every sentence of a word: frames x versions x cues x senses, with the pair
     "word/frame/distance/number of the cue".
@@ -256,7 +254,6 @@ def natural_words() -> tuple[str, ...]:
     return tuple(sorted(file.stem for file in (_FOLDER / "natural").glob("*.toml")))
 
 
-@cache
 def expand_natural(word: str, *, both_sides: bool = False) -> Corpus:
     """The natural sentences of a word: ordinary English in minimal pairs, the cue one to twelve
     words before the word.

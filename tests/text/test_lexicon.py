@@ -202,6 +202,12 @@ def test_an_unknown_word_is_one_sentence():
         lexicon.expand("showcase")
 
 
+@pytest.mark.parametrize("look_up", [lexicon.entry, lexicon.expand, lexicon.expand_natural])
+def test_a_list_is_no_word(look_up):
+    with pytest.raises(InputError, match=r"Looking up .*\['bank'\].* the (lexicon has|words that)"):
+        look_up(["bank"])
+
+
 @pytest.mark.parametrize(
     ("text", "behind", "first", "second"),
     [

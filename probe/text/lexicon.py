@@ -122,7 +122,12 @@ def entry(word: str) -> Entry:
         >>> [sense.name for sense in probe.lexicon.entry("bank").senses]
         ['river', 'money']
     """
-    file = tomllib.loads(_file_of(word).read_text("utf-8"))
+    return _entry_of(_file_of(word))
+
+
+@cache
+def _entry_of(file_path: Path) -> Entry:
+    file = tomllib.loads(file_path.read_text("utf-8"))
     senses = tuple(
         Sense(name, sense["gloss"], tuple(sense["cues"]), tuple(sense["continuations"]))
         for name, sense in file["senses"].items()

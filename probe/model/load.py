@@ -52,7 +52,7 @@ from probe.model.find import (
     weight_files,
     weight_map,
 )
-from probe.model.hooks import check_hooks
+from probe.model.hooks import ONE_THREAD, check_hooks
 from probe.model.model import RESAVE, Config, Model, read_config, read_json, refuse
 from probe.model.objects import (
     Held,
@@ -63,6 +63,7 @@ from probe.model.objects import (
     read_state,
     require_same,
     require_same_words,
+    require_untouched,
     state_key,
 )
 from probe.model.weights import Weights, check_finite, expected_shapes, read_stacks, stored_types
@@ -134,7 +135,8 @@ def load(
     gives the same Model until its tensors, its config or the settings of its parts are changed. A
     change made through `.data` is not noticed; there, delete the Model and give a new object. A
     Model that was loaded before a step of training is of no use behind it: ask with the object
-    again. A Model comes back as it is; InputError for options other than its own.
+    again. A Model comes back as it is; InputError for options other than its own, ModelError where
+    hooks were put on its bridge since, or compatibility mode.
 
     Special tokens are put as the tokenizer's own rules say, whatever the same weights come in. One
     that is written in a text is text: "[MASK]" or "<|im_start|>" is cut into pieces of itself,
@@ -182,8 +184,12 @@ def load(
             f'Loading a model with hooks={hooks!r}: expected "keep", for those that it carries to '
             "stay on, or nothing; give one of these."
         )
+    if isinstance(source, Model) and hooks is not None:
+        source = source.bridge
     if isinstance(source, Model):
         _require_as_it_is(source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos)
+        with ONE_THREAD:  # another thread's run has hooks of its own on the bridge meanwhile
+            require_untouched(source)
         return source
     if not isinstance(source, str | os.PathLike):
         held = hold(source, keep_hooks=hooks is not None)
@@ -451,8 +457,9 @@ def _from_object(
     known = _LOADED.get(held.original)
     if known is not None:
         as_it_was = (known.state, known.options) == (state, options)
+        as_it_was &= not known.model.bridge.compatibility_mode
         if as_it_was and tokenizer in (None, known.model.tokenizer):
-            return known.model
+            return load(known.model)
         if tokenizer is None:  # need be given only once
             tokenizer = known.tokenizer
     if held.hooks:

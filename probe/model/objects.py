@@ -14,10 +14,11 @@ put on the same parts of the bridge, and the bridge must compute what the object
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 from probe.model.architectures import FAMILIES, WRAPPERS
 from probe.model.bridge import RENAMED, as_in_files, in_short
 from probe.model.find import name_of
-from probe.model.model import Config, config_from, refuse, row_of
+from probe.model.model import Config, Model, config_from, refuse, row_of
 from probe.model.weights import check_finite, expected_shapes
 
 # Where other libraries keep the model that they wrap: nnsight, torch.compile, DataParallel, PEFT
@@ -173,8 +174,21 @@ def _require_weights(original: nn.Module, said: str) -> None:
             raise refuse(said, problem, "load it again without quantization_config")
 
 
-def _require_no_hooks(inner: Any, said: str) -> None:
-    hook = next(_hooks_of(inner), None)
+def require_untouched(model: Model) -> None:
+    """Raises ModelError where the bridge of a Model was changed since it was loaded: by hooks,
+    other than those that were kept, or TransformerLens' compatibility mode, which folds weights.
+
+    What is read in the bridge would be of another model than what runs from the weights.
+    """
+    said = f"the bridge of {model.name}"
+    if model.bridge.compatibility_mode:
+        problem = "it was put into compatibility mode, which folds and centres the weights"
+        raise refuse(said, problem, "load the model again from what it was loaded from")
+    _require_no_hooks(model.bridge, said, kept=model.origin.hooks)
+
+
+def _require_no_hooks(inner: Any, said: str, kept: Collection[str] = ()) -> None:
+    hook = next((hook for hook in _hooks_of(inner) if hook.part not in kept), None)
     if hook is None:
         return
     problem = f"it already carries hooks ({hook.part}), which would change what is measured"
@@ -192,7 +206,10 @@ def _hooks_of(inner: Any) -> Iterator[Hook]:
         for handle in point.fwd_hooks:
             if not _of_library(handle.user_hook):
                 yield Hook(point.name, handle.user_hook, on_point=True)
-    for name, module in inner.named_modules():
+    seen: set[nn.Module] = set()
+    # A bridge has the model that it runs as no part of its own.
+    roots = (inner, getattr(inner, "original_model", inner))
+    for name, module in chain.from_iterable(root.named_modules(seen) for root in roots):
         part = name.replace("_original_component.", "") or WHOLE  # found again without
         for number, function in module._forward_pre_hooks.items():
             if not _of_library(function):

@@ -19,7 +19,9 @@ Sources: Hanley & McNeil 1982 (AUROC as a rank statistic); Hedges 1981 (g); Efro
 2001 (a lower bound of standard errors).
 """
 
+import math
 from collections.abc import Hashable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +35,7 @@ from probe.text.splits import CrossFit
 Array = NDArray[np.float64]
 Labels = NDArray[np.bool_]
 DRAWS = 2000  # of the bootstrap
+POWER_DRAWS = 4000  # of studies in which one head does something
 # Of the gate: p as small as .0002, for it asks for .01 after correction over pairs of senses.
 GATE_DRAWS = 4999
 # Decimals to which means of positions and lengths are compared: equal means of different sums
@@ -411,6 +414,7 @@ def smallest_p(units: int, *, draws: int) -> float:
     return max(0.5**units, 1 / (draws + 1))
 
 
+@cache
 def smallest_effect(
     n: int, *, tests: int, paired: bool, power: float = 0.8, level: float = 0.05
 ) -> float:
@@ -418,7 +422,18 @@ def smallest_effect(
     pairs) would show.
 
     Sentences that share a cue word are not independent: there `n` counts cue words. It is the power
-    of a test along a direction known beforehand; one that is fitted first sees less.
+    of a test along a direction known beforehand; one that is fitted first sees less. Effects are
+    drawn from a normal distribution, one of `tests` heads has one, and t is that of `flip_null`,
+    whose largest over heads has to be beaten: with few units an error is itself known so poorly
+    that quantiles of the normal distribution would promise too much. Infinite for a single one.
     """
-    scale = np.sqrt(n if paired else n / 2)
-    return float((norm.ppf(1 - level / tests) + norm.ppf(power)) / scale)
+    if n < 2:
+        return math.inf
+    rng = np.random.default_rng(0)
+    freedom, scale = (n - 1, n) if paired else (2 * (n - 1), n / 2)
+    mean = rng.normal(size=(POWER_DRAWS, tests))
+    error = np.sqrt(rng.chisquare(freedom, size=mean.shape) / freedom)
+    error += np.median(error, axis=1, keepdims=True)
+    to_beat = np.quantile((mean / error).max(1), 1 - level)
+    needed = to_beat * error[:, 0] - mean[:, 0]
+    return float(np.quantile(needed, power) / np.sqrt(scale))

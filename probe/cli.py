@@ -54,7 +54,9 @@ CPU: Final = "cpu"
 SINGLE: Final = "float32"
 REPORTS = Path("reports")
 TEXT = "TEXT"  # how help calls an argument that is a text
-TOO_MANY = "Got unexpected extra argument"  # how Typer's sentence begins
+# Typer's words: how a sentence of its begins, and one that says nothing to a person.
+TOO_MANY = "Got unexpected extra argument"
+NO_INTEGER = "Input should be a valid integer, unable to parse string as an integer"
 
 ModelOption = Annotated[
     str,
@@ -145,7 +147,7 @@ def report(
     """Which heads move the words' meaning: a page, its tables and a manifest."""
     from probe.pages.output import REPORT, check_folder
 
-    check_folder(out)
+    check_folder(out, REPORT, inputs=[sentences] if sentences else [])
     from probe.evidence.cost import parse_memory
     from probe.text.sentences import as_corpus
 
@@ -258,12 +260,13 @@ def walk(
         int | None, Option(help="Follow a head of this layer, counted from 0.")
     ] = None,
     head: Annotated[
-        int | None,
+        str | None,
         Option(
-            help="Follow this head of --layer; by default one is chosen, and the page says by what."
+            help="Follow this head, as L4H2, or as 2 with --layer 4; by default one is chosen, and "
+            "the page says by what."
         ),
     ] = None,
-    out: OutOption = REPORTS,
+    out: OutOption = REPORTS / "walk",
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
 ) -> None:
@@ -271,7 +274,8 @@ def walk(
     manifest."""
     from probe.pages.output import WALK, check_folder
 
-    check_folder(out)
+    check_folder(out, WALK)
+    followed = _followed(layer, head)
     with progress_bar() as progress:
         from probe.pages.report import write
         from probe.walkthrough.walk import walk
@@ -279,13 +283,28 @@ def walk(
         loaded = _load(model, device, dtype)
         progress("walking", 0.4)
         walked = walk(
-            loaded, text, target, word=word, head=(layer, head), beside=beside, against=against
+            loaded, text, target, word=word, head=followed, beside=beside, against=against
         )
         progress("writing", 0.9)
         command = _walk_command(model, walked, _compute_options(device, dtype))
         _say_what_is_replaced(out, WALK, command)
         page = write(walked, out, command=command)
     typer.echo(page)
+
+
+def _followed(layer: int | None, head: str | None) -> tuple[int | None, int | None]:
+    """The layer and the head that a walk follows, None for one that is to be chosen."""
+    from probe.evidence.ablation import NAME, head_index
+
+    if head is None or head.isdecimal():
+        return layer, head if head is None else int(head)
+    if layer is None and NAME.fullmatch(head.strip().upper()):
+        return head_index(head)
+    given = "" if layer is None else f" and --layer {layer}"
+    raise InputError(
+        f"Following a head: got --head {head}{given}, expected its name, as --head L4H2, or its "
+        "number in a layer, as --layer 4 --head 2; give one of these."
+    )
 
 
 @app.command()
@@ -414,7 +433,7 @@ def evaluate(
     from probe.text.sentences import as_corpus
 
     if out is not None:
-        check_folder(out)
+        check_folder(out, EVALUATION)
     corpus = as_corpus(sentences, words)
     with progress_bar() as progress:
         result = evaluate(
@@ -493,7 +512,7 @@ def survey(
     the folder is kept."""
     from probe.pages.output import SURVEY, check_folder
 
-    check_folder(out)
+    check_folder(out, SURVEY)
     files = [*(sentences or []), *(more or [])]
     names = model or [DEFAULT_MODEL]
     if dry_run:
@@ -595,7 +614,7 @@ def main() -> None:
     except TyperException as error:
         context = getattr(error, "ctx", None)  # a wrong option carries the command it was given to
         command = context.command_path if context else "probe"
-        message = error.format_message().rstrip(".")
+        message = error.format_message().rstrip(".").replace(NO_INTEGER, "expected a whole number")
         if context and message.startswith(TOO_MANY) and _takes_text(context):
             message += "; put a text of several words into quotation marks"
         typer.echo(f"probe: {message} (see `{command} --help`).", err=True)

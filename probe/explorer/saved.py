@@ -39,7 +39,7 @@ def check_file(path: Path) -> None:
         raise InputError(f"{doing} {path} is a folder; give --save a file that ends in .html.")
     if path.suffix.lower() not in ENDINGS:
         raise InputError(f"{doing} got {str(path)!r}; give --save a file that ends in .html.")
-    check_folder(path.parent, files=(), option="--save")
+    check_folder(path.parent, option="--save")
     if path.exists() and RECORDED not in path.read_bytes():
         raise InputError(
             f"{doing} {path} is there and is no page that the explorer saved; give --save another "

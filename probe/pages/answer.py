@@ -351,10 +351,9 @@ def _no_order(finding: WordFindings) -> str:
     if at_end and len(at_end) < len(finding.leaders):
         read_before = [head.name for head in finding.leaders if not head.at_end]
         is_read = "is read" if len(read_before) == 1 else "are read"
-        others = "other" if len(read_before) == 1 else "others"
         sentences.append(
             f" {listed(read_before)} {is_read} after layer {finding.read_depth - 1}, "
-            f"{listed(at_end)} at the end: do not rank {listed(at_end)} against the {others}."
+            f"{listed(at_end)} at the end: do not compare their per cent."
         )
     return "".join(sentences)
 
@@ -376,20 +375,22 @@ def _behind_the_gate(finding: WordFindings) -> str:
 
 def _confirmed(finding: WordFindings) -> str:
     """Which of the leading heads are among those shown to move the word, or which others are; and
-    on how much."""
+    on how much. Where none resolves it, that says no more than that they move it."""
     movers = [head.name for head in finding.movers]
     if not movers:
         return "Not confirmed: no head passes every test."
+    shown = "confirmed" if finding.resolvers else "shown to move the word"
     confirmed = [head.name for head in finding.leaders if head.name in movers]
     unconfirmed = [head.name for head in finding.leaders if head.name not in movers]
-    which = "All pass every test" if finding.exploratory else "All confirmed"
+    passed = finding.exploratory and finding.resolvers
+    which = "All pass every test" if passed else f"All {shown}"
     if not confirmed:
         many = len(movers) > LEADERS
         others = counted(len(movers), "other") if many else listed(movers)
         verb = "is" if len(movers) == 1 else "are"
-        which = f"None of these confirmed, but {others} {verb}"
+        which = f"None of these {shown}, but {others} {verb}"
     elif unconfirmed:
-        which = f"{listed(confirmed)} confirmed, {listed(unconfirmed)} not"
+        which = f"{listed(confirmed)} {shown}, {listed(unconfirmed)} not"
     ranked = [pair for pair in finding.pairs if pair.ranked]
     swapped = _fewest_to_most([pair.pairs for pair in ranked])
     cues = _fewest_to_most([pair.cue_words for pair in ranked])
@@ -398,7 +399,21 @@ def _confirmed(finding: WordFindings) -> str:
     each = "" if len(finding.pairs) == 1 else " for each pair of meanings"
     return (
         f"{which}, on {swapped} of sentences{of_cues}{each}, tested on sentences that the "
-        "measurement had not seen."
+        f"measurement had not seen.{_what_else_moves(finding)}"
+    )
+
+
+def _what_else_moves(finding: WordFindings) -> str:
+    """Which leading heads move a word that others resolve."""
+    if not finding.resolvers:
+        return ""
+    names = [head.name for head in finding.leaders if head in finding.context_heads]
+    if not names:
+        return ""
+    one = len(names) == 1
+    return (
+        f" {listed(names)} {'moves' if one else 'move'} the word as surely, but "
+        f"{'was' if one else 'were'} not shown to do more for it than for other nouns."
     )
 
 
@@ -512,7 +527,8 @@ def _heads_beside_nouns(finding: WordFindings) -> str:
     for comparison in COMPARISONS:
         group = names.get(comparison)
         if group:
-            decided.append(f"{_some(group)} {_what_they_do(comparison, len(group), finding.word)}")
+            some = listed(group) if len(group) <= LEADERS else _number(group)
+            decided.append(f"{some} {_what_they_do(comparison, len(group), finding.word)}")
     rest = ""
     if len(undecided) > LEADERS:
         rest = f"; for the other {_number(undecided)} the data cannot say"
@@ -527,13 +543,6 @@ def _what_they_do(comparison: str, heads: int, word: str) -> str:
     if comparison == "same":
         return f"{does} the same for any noun"
     return f"{does} {comparison} for “{word}” than for such nouns"
-
-
-def _some(names: Sequence[str]) -> str:
-    """The names of a few heads, the number of more."""
-    if len(names) <= LEADERS:
-        return listed(list(names))
-    return f"{_number(names)} of them"
 
 
 def _number(names: Sequence[object]) -> str:

@@ -36,7 +36,7 @@ from markupsafe import Markup
 from probe.charts import palette, themed
 from probe.charts.ablation import accuracy_without
 from probe.errors import InputError
-from probe.evidence.columns import LEADERS, dictionary
+from probe.evidence.columns import LEADERS, TABLES, dictionary
 from probe.pages.sentences import BAR, TINTS
 from probe.provenance import (
     manifest,
@@ -59,6 +59,7 @@ from probe.stats.numbers import (
     scientific,
 )
 from probe.stats.verdicts import ORDER, SMALLEST
+from probe.walkthrough.frames import TABLES as TABLES_OF_WALK
 
 if TYPE_CHECKING:
     from probe.evidence.evaluation import Evaluation
@@ -69,8 +70,12 @@ TEMPLATES = Path(__file__).parent / "templates"
 REPORT = "ambiguity.html"
 WALK = "walk.html"
 SURVEY = "survey.html"
-PAGES = (REPORT, WALK, SURVEY)
 EVALUATION = "evaluation_words.csv"
+PAGES = (REPORT, WALK, SURVEY)
+MANIFEST = "manifest.json"
+# What may lie in one folder: the page of a survey shows the evaluation beside it.
+TOGETHER = {SURVEY, EVALUATION}
+GENERATOR = '<meta name="generator" content="probe">'  # stands in every page
 _CODE = re.compile("<code>(probe .*?)</code>")
 
 
@@ -238,9 +243,7 @@ def write_folder(
     for name, content in files.items():
         write_atomically(Path(out) / name, content)
     listed = made | {"files": dict(sorted(hashes.items()))}
-    write_atomically(
-        Path(out) / "manifest.json", json.dumps(listed, indent=2, ensure_ascii=False) + "\n"
-    )
+    write_atomically(Path(out) / MANIFEST, json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
     return Path(out)
 
 
@@ -262,12 +265,9 @@ def to_be_replaced(out: str | os.PathLike[str], file: str, command: str) -> str:
     path = Path(out) / file
     if not path.is_file():
         return ""
-    try:
-        made = json.loads((Path(out) / "manifest.json").read_bytes())
-        before = made["command"] if file in made["files"] else ""
-    except (OSError, ValueError, KeyError, TypeError):  # no manifest, or not one of ours
-        before = ""
-    # The manifest is of what was written last; a page says itself what made it.
+    made = _manifest_of(Path(out))
+    before = made.get("command", "") if file in made.get("files", {}) else ""
+    # A page says itself what made it.
     shown = _CODE.findall(path.read_text("utf-8", "replace"))
     if command in (before, *map(unescape, shown)):
         return ""
@@ -293,6 +293,7 @@ def write_evaluation(
 ) -> Path:
     """The tables of an evaluation (`evaluation_words.csv`, ...) and what their columns say, as
     `probe.write` says; with heads taken out, a picture of `evaluation_without.csv`."""
+    check_folder(out, EVALUATION)
     frames = {f"evaluation_{name}": frame for name, frame in evaluation.frames.items()}
     frames["evaluation_columns"] = dictionary(frames, name="evaluation_columns")
     files = {}
@@ -314,12 +315,17 @@ def tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:
 
 def check_folder(
     out: str | os.PathLike[str],
+    page: str = "",
     *,
-    files: Sequence[str] = (*PAGES, "manifest.json"),
+    inputs: Sequence[Path] = (),
     option: str = "--out",
 ) -> None:
-    """Raises InputError when a result could not be written into `out`, under one of these names
-    either; leaves nothing behind, so ask it early. `option`: of the command line, that names it."""
+    """Raises InputError when a result could not be written into `out`, or would destroy what its
+    user wants to keep; leaves nothing behind, so ask it early.
+
+    `page`: the file that the result is known by, which no result of another kind shares a folder
+    with. `inputs`: files that it is made from. `option`: of the command line, that names `out`.
+    """
     if not isinstance(out, str | os.PathLike) or not str(out):
         raise InputError(
             f"Writing a result: got {out!r} as the folder, expected its name or its path; give one "
@@ -329,20 +335,61 @@ def check_folder(
     existing = next(
         (part for part in (folder, *folder.absolute().parents) if part.exists()), Path("/")
     )
+    expected = "a folder that can be written"
     reason = None
     if not existing.is_dir():
         reason = f"{existing} is a file"
     elif not os.access(existing, os.W_OK | os.X_OK):
         reason = f"{existing} may not be written"
-    elif taken := [name for name in files if (folder / name).is_dir()]:
+    elif taken := [name for name in (*PAGES, MANIFEST) if page and (folder / name).is_dir()]:
         reason = f"{taken[0]} in it is a folder"
+    elif reason := page and _would_be_lost(folder, page, inputs):
+        expected = "a folder for this result alone"
     else:
         reason = _trial(folder, existing)
     if reason:
         raise InputError(
-            f"Writing into {folder}: {reason}, expected a folder that can be written; choose "
-            f"another (on the command line {option})."
+            f"Writing into {folder}: {reason}, expected {expected}; choose another (on the command "
+            f"line {option})."
         )
+
+
+def _would_be_lost(folder: Path, page: str, inputs: Sequence[Path]) -> str:
+    """What in `folder` a result with this page would destroy: another kind of result, a file that
+    it is made from, a file that probe did not make. Empty where there is none.
+
+    What is there and was made by the same kind of command may be replaced.
+    """
+    for other in (*PAGES, EVALUATION):
+        if other != page and {other, page} != TOGETHER and (folder / other).is_file():
+            return f"{other} of another result is in it, and files of both have the same names"
+    names = _names_of(page)
+    here = folder.resolve()
+    for file in inputs:
+        if file.name in names and file.resolve().parent == here:
+            return f"{file.name} is read from it, and a table of that name is written there"
+    known = _manifest_of(folder).get("files", {})
+    if page in PAGES and (folder / page).is_file():
+        own = page in known or GENERATOR in (folder / page).read_text("utf-8", "replace")
+        return "" if own else f"{page} in it was not made by probe"
+    strange = [name for name in names if name not in known and (folder / name).is_file()]
+    return f"{strange[0]} in it was not made by probe" if strange else ""
+
+
+def _names_of(page: str) -> list[str]:
+    """Names of the tables of a report or a walk, which other people's files may have, too."""
+    tables = {REPORT: TABLES, WALK: TABLES_OF_WALK}.get(page, {})
+    return [f"{name}.{ending}" for name in tables for ending in ("csv", "parquet")]
+
+
+def _manifest_of(folder: Path) -> dict[str, Any]:
+    """The manifest in a folder, which is of what was written last; empty where there is none that
+    can be read as one of ours."""
+    with suppress(OSError, ValueError):
+        made = json.loads((folder / MANIFEST).read_bytes())
+        if isinstance(made, dict) and isinstance(made.get("files"), dict):
+            return made
+    return {}
 
 
 def _trial(folder: Path, existing: Path) -> str | None:

@@ -66,7 +66,7 @@ write.register(Survey, write_survey)
 @write.register
 def write_report(study: Study, out: str | os.PathLike[str], *, command: str = "") -> Path:
     """The page, tables and graphs of a study, as `write` has them."""
-    output.check_folder(out)
+    output.check_folder(out, REPORT)
     manifest = output.made_by(study, command)
     frames = dict(study.frames)
     frames["verdicts"] = with_reasons(frames["verdicts"], frames["heads"], frames["words"])

@@ -50,7 +50,7 @@ def write_surveys(
     The tables of one model lie in `out`, those of several in a folder for each. Raises InputError
     when the folder cannot be written.
     """
-    output.check_folder(out)
+    output.check_folder(out, SURVEY)
     folders = _folders(surveys)
     frames: dict[str, pd.DataFrame] = {}
     streams = {}

@@ -54,7 +54,7 @@ ACROSS = {"query": "query: the target token that looks", "key": "key: the source
 
 def write_walk(walk: "Walk", out: str | os.PathLike[str], *, command: str = "") -> Path:
     """The page and tables of a walk, as `probe.write` has them."""
-    output.check_folder(out)
+    output.check_folder(out, WALK)
     manifest = output.made_by(walk, command)
     files = {WALK: render(walk, manifest)}
     return output.write_folder(out, files, frames=walk.frames, made=manifest) / WALK

@@ -155,20 +155,19 @@ def comparison(row: Evidence) -> str:
     """How what a head or an MLP does for the word compares with what it does for one-meaning nouns:
     "more" or "less" (p_specific is below LEVEL and the interval of the difference excludes 0),
     "same" (the interval lies within SAME of the effect), or "undecided"; "" where it was not
-    compared. More and less are meant in the direction of the effect: what opposes, and opposes the
-    word further than such nouns, does more. Reads net specific specific_low specific_high
-    p_specific.
+    compared. More is the larger effect of the two, whichever way it goes: what opposes, and opposes
+    the word further than such nouns, does more; what does nothing for the word, and turns such
+    nouns either way, does less. Reads net specific specific_low specific_high p_specific.
 
     The test holds for the nouns that were compared; the interval, in which nouns are drawn anew,
     speaks for others like them. "For other nouns" takes both.
     """
     if math.isnan(row["specific"]):
         return ""
-    beyond = ("less", "more") if row["net"] < 0 else ("more", "less")
-    if row["p_specific"] < LEVEL and row["specific_low"] > 0:
-        return beyond[0]
-    if row["p_specific"] < LEVEL and row["specific_high"] < 0:
-        return beyond[1]
+    differs = row["specific_low"] > 0 or row["specific_high"] < 0
+    if row["p_specific"] < LEVEL and differs:
+        for_nouns = row["net"] - row["specific"]
+        return "more" if abs(row["net"]) > abs(for_nouns) else "less"
     within = SAME * abs(row["net"])
     if -within <= row["specific_low"] and row["specific_high"] <= within:
         return "same"

@@ -1,8 +1,8 @@
 """Files of sentences read row by row, in memory that does not grow with the file: the one reader of
 every command.
 
-JSONL, CSV (with comma, semicolon or tab), TSV, Parquet, word folders of CoarseWSD-20, folders of
-these, and tables made in Python. Only the form is judged here: a row that cannot be cut carries the
+JSONL, CSV (with comma, semicolon, tab or bar), TSV, Parquet, word folders of CoarseWSD-20, folders
+of these, and tables made in Python. Only the form is judged here: a row that cannot be cut carries the
 reason as its flaw, and `probe.text.sentences` reports it beside rows whose content is wrong. A file
 without rows, or without the columns, is refused as a whole, and so is what could not be read in
 little memory: a line of more than LONGEST_LINE characters, and anything that is not a regular file.
@@ -46,6 +46,7 @@ CHUNK = 1 << 14  # bytes that are read at once to see whether a file holds anyth
 SHOWN = 40  # characters of a bad line in its flaw
 INDEX_DIGITS = 9  # of a word folder: a number with more is no word's
 UTF16 = ("\udcff\udcfe", "\udcfe\udcff")  # what such a file begins with, read as UTF-8
+SEPARATOR_LINE = re.compile('"?sep=.?"?', re.IGNORECASE)
 NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what `surrogateescape` makes of bytes that are not UTF-8
 
 
@@ -286,13 +287,14 @@ def _json_row(where: str, line: str) -> FileRow:
 
 
 def _read_delimited(place: Path, *, usual: str) -> Iterator[FileRow]:
-    """The rows of a table in text, cut at what the header has most of: commas, semicolons or tabs;
-    at the `usual` one of the file's ending where it has none."""
+    """The rows of a table in text, cut at what the header has most of: commas, semicolons, tabs or
+    bars; at the `usual` one of the file's ending where it has none. A first line such as "sep=;",
+    which spreadsheets write, is none of the table's."""
     lines = _lines(place, "")
     head = [""]
     while not head[-1].strip() and (line := next(lines, None)) is not None:
-        head.append(line)
-    delimiter = max((usual, *",;\t"), key=head[-1].count)
+        head.append("\n" if SEPARATOR_LINE.fullmatch(line.strip()) else line)
+    delimiter = max((usual, *",;\t|"), key=head[-1].count)
     reader = csv.reader(chain(head[1:], lines), delimiter=delimiter, strict=True)
     columns: list[str] = []
     rows = 0

@@ -236,9 +236,20 @@ Link = tuple[Hashable, Hashable]
 
 def _given_parts(sentences: Sequence[Sentence]) -> list[str | None] | None:
     """The part that the file's split puts each sentence in, None where it names none; None without
-    both parts."""
+    both parts. Raises InputError where a name that is no part's stands in the place of one."""
     parts = [GIVEN_PARTS.get(sentence.split or "") for sentence in sentences]
-    return parts if {FIT, REPORT} <= set(parts) else None
+    if {FIT, REPORT} <= set(parts):
+        return parts
+    names = Counter(sentence.split for sentence in sentences if sentence.split)
+    unknown = [name for name in names if name not in GIVEN_PARTS]
+    if unknown:
+        got = ", ".join(f"{name!r} ({count})" for name, count in names.items())
+        raise InputError(
+            f"Holding out the sentences of {sentences[0].word!r} as their split says: got {got}, "
+            f"expected {FIT!r} to learn from and {REPORT!r} to be tested; correct {unknown[0]!r}, "
+            "or leave the column split away."
+        )
+    return None
 
 
 def _given_holdout(parts: Sequence[str | None]) -> Holdout:
@@ -426,14 +437,14 @@ def _require_enough(
     enough = holdouts and _fewest(labels, holdouts[0].train) >= least.per_sense
     if enough and len(set(units)) >= least.units and len(set(labels)) == 2:
         return
-    counts = " and ".join(f"{labels.count(sense)} sentences of {sense!r}" for sense in senses)
+    each = {sense: labels.count(sense) for sense in senses}
+    counts = " and ".join(f"{n} sentence{'s' * (n != 1)} of {sense!r}" for sense, n in each.items())
     word = sentences[0].word if sentences else ""
     raise InputError(
-        f"Holding out the sentences of {word!r}: got {counts} with {len(set(units))} groups of cue "
-        f"words to keep apart, expected at least {least.units} groups, and {least.per_sense} "
-        "sentences of each sense that are left to fit on whichever group is held out; give "
-        f"{2 * least.per_sense} or more of every sense, with {least.units} or more different cue "
-        "words."
+        f"Holding out the sentences of {word!r}: got {counts} in {len(set(units))} groups that "
+        f"share no cue word or pair, expected {2 * least.per_sense} or more of each sense in "
+        f"{least.units} or more such groups, for what is held out shares none with what is learned "
+        "from; add sentences with other cue words, or correct a sense that is misspelt."
     )
 
 

@@ -217,6 +217,65 @@ def test_what_another_command_made_is_named_before_it_is_replaced(run, tmp_path)
     assert run(*first)[2] == said.format("an earlier one")
 
 
+@pytest.mark.parametrize("named", [("--head", "L1H2"), ("--head", "2", "--layer", "1")])
+def test_a_head_is_followed_by_its_name_or_by_its_number_in_a_layer(run, named):
+    code, out, _ = run("walk", "The river bank", *named, "--out", "out")
+    page = Path(out.strip()).read_text("utf-8")
+    assert code == 0 and "--layer 1 --head 2</code>" in page
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        (("--head", "4.1"), "Following a head: got --head 4.1, expected its name, as --head L4H2"),
+        (("--head", "L0H1", "--layer", "1"), "got --head L0H1 and --layer 1, expected its name"),
+        (("--head", "L99H1"), "Following layer 99 of tiny-senses: it has 4 layers"),
+        (("--layer", "L0"), "Invalid value for '--layer': expected a whole number (see"),
+    ],
+)
+def test_a_head_that_cannot_be_followed_is_one_sentence(run, named, said):
+    assert_one_sentence(run("walk", "The river bank", *named), said)
+
+
+def test_a_result_of_another_kind_and_files_of_others_are_not_written_over(run, tmp_path):
+    def refused(command, reason):
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        said = (
+            f"probe: Writing into out: {reason}, expected a folder for this result alone; choose "
+            "another (on the command line --out).\n"
+        )
+        assert run(*command) == (2, "", said)
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+    out = tmp_path / "out"
+    out.mkdir()
+    report = ("report", "bank", "--out", "out")
+    walked = ("walk", "The river bank", "--out", "out")
+    for name, command in (
+        ("walk.html", walked),
+        ("heads.csv", walked),
+        ("heads.csv", report),
+        ("sentences.parquet", report),
+        ("ambiguity.html", report),
+        ("survey.html", ("survey", "--out", "out")),
+    ):
+        (out / name).write_text("mine")
+        refused(command, f"{name} in it was not made by probe")
+        (out / name).unlink()
+    rows(out / "sentences.csv", {"text": "The river bank"})
+    refused(
+        (*report, "--sentences", "out/sentences.csv"),
+        "sentences.csv is read from it, and a table of that name is written there",
+    )
+    (out / "sentences.csv").unlink()
+    assert run(*walked)[0] == 0
+    other = "walk.html of another result is in it, and files of both have the same names"
+    refused(report, other)
+    refused(("survey", "--out", "out"), other)
+    sentences = rows(tmp_path / "bank.jsonl", {"text": "The river bank"})
+    refused(("evaluate", "bank", "--sentences", sentences, "--out", "out"), other)
+
+
 @pytest.mark.parametrize(
     "changes, parts",
     [

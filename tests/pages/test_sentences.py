@@ -705,6 +705,24 @@ SENTENCES = [
     ),
     (
         sure,
+        "All shown to move the word, on 64 pairs of sentences",
+        frames_of(CONTEXT, TWO[1] | {"verdict": "context"}),
+        OF_TWO,
+    ),
+    (
+        sure,
+        " L1H0 moves the word as surely, but was not shown to do more for it than for other nouns.",
+        frames_of(TWO[0], TWO[1] | {"verdict": "context"}),
+        OF_TWO,
+    ),
+    (
+        sure,
+        "None of these shown to move the word, but L0H9 is, on 64",
+        frames_of(*UNSHOWN, head("L0H9", (4, 4, 4), verdict="context")),
+        frames_of(*UNSHOWN, head("L0H9", (4, 4, 4))),
+    ),
+    (
+        sure,
         "L0H2 confirmed, L1H0 not, on 64",
         frames_of(TWO[0], TWO[1] | {"verdict": "unread"}),
         OF_TWO,
@@ -754,7 +772,7 @@ SENTENCES = [
     ),
     (
         sure,
-        " L0H2 is read after layer 0, L1H0 at the end: do not rank L1H0 against the other.",
+        " L0H2 is read after layer 0, L1H0 at the end: do not compare their per cent.",
         frames_of(*TWO, depth=1),
         OF_TWO,
     ),
@@ -943,7 +961,7 @@ SENTENCES = [
     ),
     (
         evidence,
-        f"Of the one other head nothing was shown; its interval lies within ±8{N}%",
+        f"Of the one other head nothing was shown; its interval does not reach beyond 8{N}% either way.",
         frames_of(TWO[0], head("L1H0", net=0.03, verdict="none")),
         OF_TWO,
     ),
@@ -978,7 +996,7 @@ SENTENCES = [
     ),
     (
         evidence,
-        f"and of 1 nothing was shown; L0H2 has the largest effect of all 2, 30{N}%, and the intervals of all lie within",
+        f"and of 1 nothing was shown; L0H2 has the largest effect of all 2, 30{N}%, and no interval of theirs reaches beyond",
         frames_of(UNREAD, head("L1H0", verdict="none")),
         frames_of(UNREAD),
     ),
@@ -1283,7 +1301,7 @@ SENTENCES = [
     ),
     (
         beside,
-        "four of them do the same for any noun; for the other four the data cannot say.",
+        "four do the same for any noun; for the other four the data cannot say.",
         compared(*["same"] * 4, *["undecided"] * 4),
         compared(*["same"] * 3, *["undecided"] * 4),
     ),

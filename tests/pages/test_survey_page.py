@@ -86,6 +86,10 @@ def test_meaning_is_said_only_where_words_change_further_than_nouns(survey):
     assert said(survey, "beside_nouns").startswith(
         "In the same sentences these words change 2.2 times as far as nouns of one meaning"
     )
+    frames["survey_model"] = model.assign(words_compared=20)
+    assert said(replace(survey, frames=frames), "beside_nouns").startswith(
+        "In the same sentences 20 of them, those that could be compared, change 2.2 times as far as"
+    )
 
 
 def test_general_and_specific_heads_are_named(survey):

@@ -135,6 +135,16 @@ def test_a_head_that_does_more_stands_before_one_that_does_less_in_the_order_of_
     assert ORDER[-2:] == ("separates", "none") and len(set(ORDER)) == len(ORDER)
 
 
+def beyond(specific, low, high):
+    """Columns of a difference from nouns that the test confirms."""
+    return {
+        "p_specific": 0.01,
+        "specific": specific,
+        "specific_low": low,
+        "specific_high": high,
+    }
+
+
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
@@ -149,8 +159,11 @@ def test_a_head_that_does_more_stands_before_one_that_does_less_in_the_order_of_
         (AGAINST | {"p_specific": 0.5, "specific_low": -0.03, "specific_high": 0.03}, "same"),
         ({"specific": math.nan}, ""),
         # What opposes the word, and opposes it less than other nouns, does less.
-        (AGAINST | {"p_specific": 0.01, "specific_low": 0.02, "specific_high": 0.1}, "less"),
-        (AGAINST | {"p_specific": 0.01, "specific_low": -0.1, "specific_high": -0.02}, "more"),
+        (AGAINST | beyond(0.06, 0.02, 0.1), "less"),
+        (AGAINST | beyond(-0.06, -0.1, -0.02), "more"),
+        # What does nothing for the word, and something for other nouns, does less, either way.
+        ({"net": -0.002} | beyond(-0.087, -0.117, -0.059), "less"),
+        ({"net": 0.002} | beyond(0.087, 0.059, 0.117), "less"),
     ],
 )
 def test_what_is_done_for_a_word_is_compared_with_what_is_done_for_other_nouns(changed, expected):

@@ -143,15 +143,17 @@ def test_marks_line_ends_and_blank_lines_of_other_systems_are_accepted(tmp_path)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv"])
-@pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_the_separator_is_recognised(tmp_path, suffix, separator):
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("before", ["", "sep={}", '"sep={}"', "sep={}\r"])
+def test_the_separator_is_recognised(tmp_path, suffix, separator, before):
     place = tmp_path / f"mine{suffix}"
     rows = [
         ("sense", "text"),
         ("animal", '"A bat, a moth; a cave\tand more"'),
         ("club", "The bat broke"),
     ]
-    place.write_text("\n" + "\n".join(separator.join(row) for row in rows))
+    lines = [before.format(separator), *(separator.join(row) for row in rows)]
+    place.write_text("\n".join(lines))
     first, second = read_sentences(place, word="bat").sentences
     assert (first.text, second.sense) == ("A bat, a moth; a cave\tand more", "club")
     assert str(first.where).endswith("line 3")

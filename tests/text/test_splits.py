@@ -244,6 +244,23 @@ def test_the_split_of_the_file_is_respected():
     assert split.holdouts == cross_fit(sentences, seed=99).holdouts
 
 
+def test_a_misspelt_part_is_told_and_one_part_alone_says_nothing():
+    def parted(*names):
+        return [replace(row, split=names[number // 2 % 2]) for number, row in enumerate(GRID)]
+
+    half = len(GRID) // 2
+    said = (
+        f"Holding out the sentences of 'lock' as their split says: got 'fit' ({half}), 'reprot' "
+        f"({half}), expected 'fit' to learn from and 'report' to be tested; correct 'reprot', or "
+        "leave the column split away."
+    )
+    for hold_out in (cross_fit, lambda rows: splits.plan(rows, seed=0)):
+        with pytest.raises(InputError, match=f"^{re.escape(said)}$"):
+            hold_out(parted("fit", "reprot"))
+    assert cross_fit(parted("train", "train")).holdouts == cross_fit(GRID).holdouts
+    assert cross_fit(parted("fit", None)).design == cross_fit(GRID).design
+
+
 def test_cue_words_that_hang_together_are_one_unit():
     chain = [("one", "x"), ("two", "y"), ("two", "x"), ("x", "z")]
     assert list(splits._joined(chain).values()) == [0, 0, 0, 0]
@@ -256,10 +273,10 @@ def test_too_few_sentences_are_said_in_one_sentence():
         cross_fit(without(few, *BARE))
     assert str(error.value) == (
         f"Holding out the sentences of 'lock': got {len(few) - 2} sentences of 'door' and 2 "
-        "sentences of 'canal' with "
-        f"2 groups of cue words to keep apart, expected at least {splits.STUDY.units} groups, and "
-        f"{splits.STUDY.per_sense} sentences of each sense that are left to fit on whichever group "
-        "is held out; give 8 or more of every sense, with 4 or more different cue words."
+        "sentences of 'canal' in 2 groups that share no cue word or pair, expected "
+        f"{2 * splits.STUDY.per_sense} or more of each sense in {splits.STUDY.units} or more such "
+        "groups, for what is held out shares none with what is learned from; add sentences with "
+        "other cue words, or correct a sense that is misspelt."
     )
 
 

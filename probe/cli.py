@@ -189,7 +189,7 @@ def report(
             sentences=corpus,
             seed=seed,
             permutations=permutations,
-            controls=_nouns(controls),
+            controls=controls,
             second=_load(second, device, dtype) if second else None,
             progress=progress,
             planned=planned,
@@ -211,7 +211,7 @@ def _print_survey_plan(
 ) -> None:
     from probe.evidence.survey_run import plan_survey
 
-    plan = plan_survey(model, files, controls=_nouns(controls), seed=seed)
+    plan = plan_survey(model, files, controls=controls, seed=seed)
     if as_json:
         typer.echo(plan.to_json())
     else:
@@ -224,15 +224,6 @@ def _say_what_is_replaced(out: Path, file: str, command: str) -> None:
 
     if said := to_be_replaced(out, file, command):
         typer.echo(f"probe: {said}", err=True)
-
-
-def _nouns(controls: str | None) -> tuple[str, ...] | None:
-    """The nouns of --controls: None for those that ship, () for none."""
-    if controls is None:
-        return None
-    if controls == "none":
-        return ()
-    return tuple(noun.strip() for noun in controls.split(",") if noun.strip())
 
 
 @app.command()
@@ -538,7 +529,7 @@ def survey(
                 _load(name, device, dtype),
                 files or None,
                 out=out,
-                controls=_nouns(controls),
+                controls=controls,
                 seed=seed,
                 workers=Workers(engine, scheduler, workers, model=name),
                 progress=progress,

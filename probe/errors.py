@@ -60,6 +60,14 @@ def whole_number(value: object) -> int | None:
         return None
 
 
+def require_flag(value: object, name: str, *, doing: str) -> None:
+    """Raises InputError for an option `name` that is neither True nor False."""
+    if not isinstance(value, bool):
+        raise InputError(
+            f"{doing}: got {name} = {value!r}, expected True or False; give one of these."
+        )
+
+
 def require_at_least(least: int, value: object, name: str, *, doing: str, usual: object) -> None:
     """Raises InputError for an option `name` that is no whole number from `least` on; `usual` is
     what it is when it is not given."""

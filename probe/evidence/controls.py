@@ -283,11 +283,17 @@ def _why_not(
 def as_nouns(controls: Sequence[str] | str | None) -> tuple[str, ...] | None:
     """One-meaning nouns to put in a word's place, each once: None for those that ship, () for none.
 
+    A text is split at its commas, as on the command line; "none" is none.
+
     Raises InputError for what is neither a noun nor a list of some.
     """
     if controls is None:
         return None
-    nouns = [controls] if isinstance(controls, str) else controls
+    if controls == "none":
+        return ()
+    nouns = controls
+    if isinstance(controls, str):
+        nouns = [noun.strip() for noun in controls.split(",") if noun.strip()]
     if not isinstance(nouns, Collection) or not all(isinstance(noun, str) for noun in nouns):
         raise InputError(
             f"Choosing nouns of one meaning: got controls = {controls!r}, expected nouns; "

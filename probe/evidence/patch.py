@@ -156,6 +156,8 @@ def patch(
                     has_heads = weights.has_heads.cpu().numpy()
                     frame = frame[has_heads[frame["layer"]]].reset_index(drop=True)
                 frames[number] = frame
+    for frame in frames.values():
+        frame.attrs["model"] = model.said
     if one_pair:
         return frames[0]
     for number, frame in frames.items():

@@ -51,7 +51,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.functional import normalize
 
-from probe.errors import CrossCheckError, InputError, whole_number
+from probe.errors import CrossCheckError, InputError, require_at_least, whole_number
 from probe.model import attention, forward
 from probe.model.check import rounded_through
 from probe.model.load import ModelSource, load
@@ -477,11 +477,14 @@ def residual_stream(trace: Trace, at: int | str) -> Tensor:
     """The vector at position `at`, or at a word, at every depth. `-> depth d_model`, layers + 1 of
     them
 
+    Raises InputError for what is no trace, and for a position or word that is not there.
+
     Example:
         >>> trace = probe.trace("tiny-senses", "a loan from the bank")
         >>> probe.decomposition.residual_stream(trace, "bank").shape
         torch.Size([5, 128])
     """
+    _require_trace(trace, "the residual stream")
     at = position(trace.tokens, at)
     return torch.cat([trace.resid_pre[:, at], trace.resid_post[-1:, at]])
 
@@ -490,16 +493,46 @@ def logit_lens(trace: Trace, at: int | str) -> Tensor:
     """Probability of every next token, read from each depth: softmax(LN_f(E) W_Uᵀ). `-> depth
     d_vocab`
 
+    Raises UnsupportedModel where there is no language-model head, InputError where hooks stand
+    behind the last block.
+
     Example:
         >>> trace = probe.trace("tiny-senses", "a loan from the bank")
         >>> lens = probe.decomposition.logit_lens(trace, "bank")
         >>> lens.shape[0], round(float(lens[-1].sum()), 2)  # depths, and what a row sums to
         (5, 1.0)
     """
-    stream = residual_stream(trace, at).to(trace.weights.device)
-    # asked for alone: it raises where there is no language-model head, which no lens can do without
-    trace.logits  # noqa: B018
-    return attention.softmax(forward.unembed(trace.weights, stream)).cpu()
+    stream = residual_stream(trace, at)
+    at = position(trace.tokens, at)
+    return attention.softmax(_logits_of(trace, stream, at, "the logit lens"))
+
+
+def _require_trace(trace: object, doing: str) -> None:
+    if not isinstance(trace, Trace):
+        raise InputError(
+            f"Reading {doing}: got a {type(trace).__name__}, expected a trace of a text; give "
+            "probe.trace(model, text)."
+        )
+
+
+def _logits_of(trace: Trace, stream: Tensor, at: int, doing: str) -> Tensor:
+    """What the final norm and the unembedding make of vectors, the last of which left the last
+    block at position `at`. `n d_model -> n d_vocab`
+
+    Raises InputError where the model gave other logits there: a hook that was kept stands between.
+    """
+    # asked for first: it raises where there is no language-model head, which nothing can do without
+    given = trace.logits[at].double()
+    weights = trace.weights
+    made = forward.unembed(weights, stream.to(weights.device)).cpu()
+    error = float((made[-1].double() - given).abs().max() / given.abs().max())
+    if not error <= largest_error(made.dtype, len(trace.resid_post)):
+        raise InputError(
+            f"Reading {doing} of {trace.model_name}: the weights behind the last block make other "
+            f"logits of its stream than the model gave (off by {error:.0e} of the largest), for "
+            "hooks stand there; load it without these hooks."
+        )
+    return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -519,8 +552,8 @@ def logit_direction(trace: Trace, at: int | str, tokens: Sequence[int]) -> Logit
     `tokens`, less that of the second where there is one, at a position or a word.
 
     `tokens`: one id or two. Norms, activations and caps on the way are held as they were (see the
-    module's docstring). Raises InputError for what are no such ids, UnsupportedModel where there is
-    no language-model head.
+    module's docstring). Raises InputError for what are no such ids and where hooks stand behind the
+    last block, UnsupportedModel where there is no language-model head.
 
     Example:
         >>> model = probe.load("tiny-senses")
@@ -533,9 +566,9 @@ def logit_direction(trace: Trace, at: int | str, tokens: Sequence[int]) -> Logit
         >>> abs(made - float(logits[first] - logits[second])) < 1e-4
         True
     """
-    # asked for alone: it raises where there is no language-model head, which no logit is without
-    trace.logits  # noqa: B018
+    _require_trace(trace, "a logit's direction")
     at = position(trace.tokens, at)
+    _logits_of(trace, trace.resid_post[-1:, at], at, "a logit's direction")
     weights = trace.weights.on("cpu")
     config = weights.config
     ids = [whole_number(token) for token in tokens]
@@ -609,7 +642,8 @@ def nearest_tokens(
     nearest first.
 
     `d_model -> count (id, cosine)`. `without` are ids left out, such as the word that one started
-    from. Raises InputError for a vector of another length.
+    from. Raises InputError for a vector of another length or with numbers that are not finite, for
+    ids that are not there, and for more tokens than are left.
 
     Example:
         >>> model = probe.load("tiny-senses")
@@ -621,11 +655,26 @@ def nearest_tokens(
     """
     model = load(model)
     table = model.weights[model.config.family.embed + ".weight"]
+    doing = "Looking for the tokens near a vector"
+    vector = torch.as_tensor(vector)
     if vector.shape != table.shape[1:]:
         raise InputError(
-            f"Looking for the tokens near a vector: got one of shape {list(vector.shape)}, "
-            f"expected [{table.shape[1]}], as long as the embeddings of {model.name}; give a "
-            "vector of its stream."
+            f"{doing}: got one of shape {list(vector.shape)}, expected [{table.shape[1]}], as long "
+            f"as the embeddings of {model.name}; give a vector of its stream."
+        )
+    if not bool(vector.isfinite().all()):
+        raise InputError(f"{doing}: it holds NaN or infinite numbers; give finite ones.")
+    left_out = {whole_number(token) for token in without}
+    if not left_out <= {*range(len(table))}:
+        raise InputError(
+            f"{doing}: got without = {without!r}, expected ids from 0 to {len(table) - 1}; give "
+            "those of the model's tokenizer."
+        )
+    require_at_least(1, count, "count", doing=doing, usual=5)
+    left = len(table) - len(left_out)
+    if count > left:
+        raise InputError(
+            f"{doing}: got count = {count}, and {left} tokens are left; ask for fewer."
         )
     cosines = normalize(table, dim=-1) @ normalize(vector.to(table), dim=-1)
     cosines[list(without)] = -torch.inf

@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 import torch
 from safetensors import SafetensorError, safe_open
 
-from probe.errors import InputError, ModelError
+from probe.errors import InputError, ModelError, require_flag
 from probe.model.architectures import FAMILIES, WRAPPERS, require_single
 from probe.model.architectures.family import Family
 from probe.model.bridge import (
@@ -158,6 +158,11 @@ def load(
         >>> probe.load(model) is model
         True
     """
+    for name, flag in (
+        ("prepend_bos", prepend_bos),
+        ("split_special_tokens", split_special_tokens),
+    ):
+        require_flag(flag, name, doing="Loading a model")
     if not split_special_tokens:
         model = load(
             source,

@@ -218,6 +218,11 @@ class Model:
     device: torch.device
     dtype: torch.dtype
 
+    @property
+    def said(self) -> str:
+        """Its name, and where hooks stand on it that were kept: what a result says it is of."""
+        return f"{self.name}, {self.origin.hooked}" if self.origin.hooks else self.name
+
     def __repr__(self) -> str:
         c = self.config
         layers = f"{c.n_layers} + {c.n_decoder_layers}" if c.n_decoder_layers else str(c.n_layers)

@@ -14,13 +14,14 @@ put on the same parts of the bridge, and the bridge must compute what the object
 
 import copy
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +46,8 @@ WRAPPED_IN = (
 MOST_WRAPPERS = 5
 # Hooks of these packages are part of how a model runs, not of what somebody asks it.
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "transformer_lens", "nnsight")
+# By bridge: the functions of hooks that were kept.
+KEPT: WeakKeyDictionary[Any, list[Callable[..., Any]]] = WeakKeyDictionary()
 WHOLE = "the whole model"  # as the part that a hook stands on
 TAKEN = "only a name, a folder, a GGUF file, a Hugging Face model or a TransformerBridge"
 # Of the scale of the logits: by how much an object may differ from a copy around the same tensors.
@@ -184,11 +187,11 @@ def require_untouched(model: Model) -> None:
     if model.bridge.compatibility_mode:
         problem = "it was put into compatibility mode, which folds and centres the weights"
         raise refuse(said, problem, "load the model again from what it was loaded from")
-    _require_no_hooks(model.bridge, said, kept=model.origin.hooks)
+    _require_no_hooks(model.bridge, said, kept=KEPT.get(model.bridge, ()))
 
 
-def _require_no_hooks(inner: Any, said: str, kept: Collection[str] = ()) -> None:
-    hook = next((hook for hook in _hooks_of(inner) if hook.part not in kept), None)
+def _require_no_hooks(inner: Any, said: str, kept: Sequence[Callable[..., Any]] = ()) -> None:
+    hook = next((hook for hook in _hooks_of(inner) if hook.function not in kept), None)
     if hook is None:
         return
     problem = f"it already carries hooks ({hook.part}), which would change what is measured"
@@ -383,8 +386,14 @@ def _what_stands_at(held: Held, name: str) -> str:
 
 def require_same(held: Held, fresh: Any, config: Config, ids: list[int]) -> None:
     """ModelError where the object computes other logits on `ids` than a fresh model around its
-    tensors."""
-    error = _difference(numbers(held.original, config, [ids]), numbers(fresh, config, [ids]))
+    tensors, or none at all."""
+    try:
+        own = numbers(held.original, config, [ids])
+    except RuntimeError as fault:
+        problem = f"it does not run on a short text ({in_short(fault)})"
+        step = "give one that runs, with all weights of one type, as model.float() makes them"
+        raise refuse(held.said, problem, step) from fault
+    error = _difference(own, numbers(fresh, config, [ids]))
     if not error <= _allowed(held.original, fresh):
         problem = (
             f"on a short text it computes something else than its weights give (off by {error:.0e} "
@@ -489,6 +498,7 @@ def attach_hooks(held: Held, bridge: Any, config: Config, ids: list[int]) -> Non
     the text `ids`, where the bridge then computes other logits than the object, and where two texts
     together give others than each alone: swaps are run many at a time.
     """
+    KEPT[bridge] = [hook.function for hook in held.hooks]
     parts: dict[str, nn.Module] = {}
     for hook in held.hooks:
         module = _part_of(bridge if held.bridge is not None else bridge.original_model, hook)

@@ -345,7 +345,13 @@ class TargetStates:
 
         `cues`: token positions, None where a sentence marks none -> `cue previous next itself:
         sentence layer head`, NaN where there is no such token; 0 after it in a causal model.
+        Raises InputError for another number of cues than of texts.
         """
+        if len(cues) != len(self):
+            raise InputError(
+                f"Reading the attention to cues: got {len(cues)} cues for {len(self)} texts, "
+                "expected one for each, or None; give as many."
+            )
         layer_by_head = self.pattern.shape[1:3]
         to_cue = []
         for pattern_row, cue in zip(self.pattern, cues, strict=True):

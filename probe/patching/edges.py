@@ -41,7 +41,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from probe.errors import require_at_least
+from probe.errors import InputError, require_at_least, require_flag, whole_number
 from probe.model import fused
 from probe.model.attention import repeat_kv
 from probe.model.model import require_heads
@@ -111,7 +111,21 @@ class Edges:
 
     def share(self, name: str, direction: int = 0) -> Array:
         """`direct` or `total` as a share of the gap, both ways averaged: a ratio of sums. `->
-        edge`"""
+        edge`
+
+        Raises InputError for another name, and for a direction that was not asked for.
+        """
+        if name not in ("direct", "total"):
+            raise InputError(
+                f"Reading shares of edges: got {name!r}, expected 'direct' or 'total'; give one of "
+                "these."
+            )
+        directions = self.gap.shape[1]
+        if whole_number(direction) is None or not 0 <= direction < directions:
+            raise InputError(
+                f"Reading shares of edges: got direction {direction!r}, expected 0 to "
+                f"{directions - 1}; give one of these."
+            )
         noise, denoise = getattr(self, name)[..., direction].double().sum(0)
         return np.asarray((denoise - noise) / 2 / self.gap[:, direction].double().sum())
 
@@ -170,6 +184,7 @@ def edges(
     require_weights(weights, DOING)
     require_heads(weights.config, "edges", INSTEAD)
     require_share(reach, "reach", DOING)
+    require_flag(mlps, "mlps", doing=DOING)
     require_at_least(0, sample, "sample", doing=DOING, usual=SAMPLE)
     require_at_least(0, seed, "seed", doing=DOING, usual=0)
     if most is not None:

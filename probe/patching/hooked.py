@@ -93,9 +93,10 @@ def ends_as_weights_say(model: Model) -> bool:
     final norm and the unembedding make of the last stream."""
     ids = model.tokenizer(SHORT_TEXT, add_special_tokens=False)["input_ids"][: model.config.n_ctx]
     (attention,) = model.config.family.attentions
+    weights = read_weights(model)
     with hooks.recording(model, lambda name, tensor: tensor[0], ["resid_post"]) as recorded:
         logits = hooks.run(model, [ids])[0]
-        found = forward.unembed(read_weights(model), recorded[attention.name]["resid_post"][-1])
+        found = forward.unembed(weights, recorded[attention.name]["resid_post"][-1])
     return bool((found - logits).abs().max() <= SAME[model.dtype] * logits.abs().max())
 
 

@@ -20,7 +20,7 @@ Sources: Hanley & McNeil 1982 (AUROC as a rank statistic); Hedges 1981 (g); Efro
 """
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -372,7 +372,7 @@ def flipped(
 
 
 def sign_flip_test(
-    effects: Array, units: Sequence[Hashable], *, seed: int, draws: int = 1000
+    effects: Array, units: Sequence[Hashable], *, seed: int = 0, draws: int = 1000
 ) -> MaxT:
     """Which mean effects are above 0, corrected for the whole family: `flip_null`, then `max_t`.
     `pair ... -> ...`
@@ -392,10 +392,16 @@ def sign_flip_test(
     doing = "Flipping signs"
     require_at_least(1, draws, "draws", doing=doing, usual=1000)
     require_at_least(0, seed, "seed", doing=doing, usual=0)
-    effects = np.asarray(effects, dtype=float)
-    if not effects.size or len(effects) != len(units):
+    effects = _as_reals(effects, doing)
+    named = list(units) if isinstance(units, Iterable) else []
+    if not all(isinstance(unit, Hashable) for unit in named):
         raise InputError(
-            f"{doing}: got effects of shape {list(effects.shape)} and {len(units)} units, expected "
+            f"{doing}: got units such as {named[0]!r}, expected a word or a number for each pair; "
+            "give the cue word of each pair."
+        )
+    if not effects.size or not effects.ndim or len(effects) != len(named):
+        raise InputError(
+            f"{doing}: got effects of shape {list(effects.shape)} and {len(named)} units, expected "
             "a row of effects for each unit, at least one; give effects[pair, head] and the cue "
             "word of each pair."
         )
@@ -404,8 +410,20 @@ def sign_flip_test(
             f"{doing}: {np.count_nonzero(~np.isfinite(effects))} of {effects.size} effects are NaN "
             "or infinite, expected numbers; leave out the pairs or the heads that have none."
         )
-    null = flip_null(effects, list(units), draws=draws, rng=np.random.default_rng(seed))
+    null = flip_null(effects, named, draws=draws, rng=np.random.default_rng(seed))
     return max_t(null[0], null[1:])
+
+
+def _as_reals(effects: Any, doing: str) -> Array:
+    """Effects as an array of floats; InputError for what are no real numbers."""
+    try:
+        found = np.asarray(effects)
+        if not np.iscomplexobj(found):
+            return found.astype(float)
+        problem = "complex numbers"
+    except (TypeError, ValueError) as error:
+        problem = f"what is no array of numbers ({error})"
+    raise InputError(f"{doing}: got {problem}, expected real ones; give effects[pair, head].")
 
 
 def smallest_p(units: int, *, draws: int) -> float:

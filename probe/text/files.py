@@ -2,10 +2,11 @@
 every command.
 
 JSONL, CSV (with comma, semicolon, tab or bar), TSV, Parquet, word folders of CoarseWSD-20, folders
-of these, and tables made in Python. Only the form is judged here: a row that cannot be cut carries the
-reason as its flaw, and `probe.text.sentences` reports it beside rows whose content is wrong. A file
-without rows, or without the columns, is refused as a whole, and so is what could not be read in
-little memory: a line of more than LONGEST_LINE characters, and anything that is not a regular file.
+of these, and tables made in Python. Only the form is judged here: a row that cannot be cut carries
+the reason as its flaw, and `probe.text.sentences` reports it beside rows whose content is wrong. A
+file without rows, or without the columns, is refused as a whole, and so is what could not be read
+in little memory: a line of more than LONGEST_LINE characters, and anything that is not a regular
+file.
 """
 
 import csv

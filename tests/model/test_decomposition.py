@@ -1,6 +1,8 @@
 """The residual stream as a sum, for every family with one stack: shares of the gap, and the sum
 that must close."""
 
+import pickle
+
 import pytest
 import torch
 from families import LAYERS, REPRESENTATIVES, SINGLE, family_model, telling_families
@@ -345,6 +347,46 @@ def test_a_token_is_nearest_to_itself_at_any_length(model):
     ):
         decomposition.nearest_tokens(model, table[7, :5])
     assert first == 7 and cosine == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"vector": torch.nan}, "it holds NaN or infinite numbers; give finite ones."),
+        ({"count": 0}, "got count = 0, expected a whole number from 1 on; leave it away for 5."),
+        ({"count": 10**6}, "tokens are left; ask for fewer."),
+        ({"without": [10**6]}, "got without = [1000000], expected ids from 0 to "),
+    ],
+)
+def test_tokens_that_cannot_be_near_a_vector_are_told(model, options, said):
+    vector = model.weights["wte.weight"][7].numpy() * 1 + options.pop("vector", 0.0)
+    with pytest.raises(InputError) as error:
+        decomposition.nearest_tokens(model, vector, **options)
+    assert str(error.value).startswith("Looking for the tokens near a vector: ")
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda model: decomposition.logit_lens(model, -1),
+        lambda model: decomposition.residual_stream(model, -1),
+        lambda model: decomposition.logit_direction(model, -1, [5]),
+    ],
+)
+def test_a_model_in_the_place_of_a_trace_is_one_sentence(model, read):
+    said = (
+        r"^Reading .*: got a Model, expected a trace of a text; give probe\.trace\(model, text\)\.$"
+    )
+    with pytest.raises(InputError, match=said):
+        read(model)
+
+
+def test_a_trace_can_be_kept_in_a_file(model):
+    whole = trace(model, "a loan from the bank")
+    again = pickle.loads(pickle.dumps(whole))
+    assert torch.equal(again.logits, whole.logits)
+    assert torch.equal(again.delta_e(0, 1, -1), whole.delta_e(0, 1, -1))
 
 
 def test_the_order_is_that_of_the_cosines_and_ids_can_be_left_out(model):

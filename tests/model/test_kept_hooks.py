@@ -20,6 +20,7 @@ from transformers import GPT2LMHeadModel
 import probe
 from probe.evidence import word
 from probe.explorer.session import Explorer
+from probe.model import decomposition
 from probe.model.tokens import tokenize
 from probe.patching.hooked import ends_as_weights_say
 
@@ -242,6 +243,37 @@ def test_hooks_behind_the_last_block_are_told_from_others() -> None:
     handle.remove()
     source.transformer.h[0].register_forward_hook(steer)
     assert ends_as_weights_say(kept(source, "gpt2"))
+
+
+def test_what_reads_the_stream_by_the_last_weights_is_refused_with_hooks_behind_it() -> None:
+    source = in_memory("gpt2")
+    handle = source.transformer.ln_f.register_forward_hook(lambda module, args, out: 1.5 * out)
+    trace = probe.trace(kept(source, "gpt2"), A)
+    for read, doing in (
+        (lambda of: decomposition.logit_lens(of, -1), "the logit lens"),
+        (lambda of: decomposition.logit_direction(of, -1, [5]), "a logit's direction"),
+    ):
+        with pytest.raises(probe.InputError) as caught:
+            read(trace)
+        assert str(caught.value).startswith(
+            f"Reading {doing} of GPT2LMHeadModel, run with hooks on transformer.ln_f, without a "
+            "certificate: the weights behind the last block make other logits of its stream than "
+            "the model gave (off by "
+        )
+    handle.remove()
+    source.transformer.h[0].register_forward_hook(steer)
+    trace = probe.trace(kept(source, "gpt2"), A)
+    given = trace.logits.double().softmax(-1).float()
+    for at in range(len(trace.tokens)):
+        lens = decomposition.logit_lens(trace, at)[-1]
+        torch.testing.assert_close(lens, given[at], rtol=1e-4, atol=1e-6)
+
+
+def test_what_is_read_and_swapped_with_hooks_says_so() -> None:
+    model = kept(steered("gpt2"), "gpt2")
+    said = "GPT2LMHeadModel, run with hooks on transformer.h.0, without a certificate"
+    assert said in repr(probe.trace(model, A))
+    assert probe.patch(model, A, B, at=-1).attrs["model"] == said
 
 
 def test_an_object_is_loaded_anew_when_its_hooks_change() -> None:

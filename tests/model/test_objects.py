@@ -608,6 +608,12 @@ def not_a_number() -> PreTrainedModel:
     return model
 
 
+def unable_to_run() -> PreTrainedModel:
+    model = in_memory("llama")
+    model.model.layers[1].to(torch.bfloat16)
+    return model
+
+
 def read_by_somebody() -> PreTrainedModel:
     model = in_memory("llama")
     model.model.layers[1].register_forward_hook(lambda module, given, found: None)
@@ -789,6 +795,63 @@ def test_a_hook_of_the_user_on_a_bridge_is_refused_and_its_own_are_not(tmp_path:
         lambda tensor, hook: tensor, is_permanent=True
     )
     assert "it already carries hooks (blocks.0.mlp.in.hook_in)" in refusal(bridge)
+
+
+def test_hooks_put_on_the_bridge_of_a_model_are_refused_wherever_it_is_asked() -> None:
+    model = probe.load("tiny-senses")
+    before = probe.trace(model, "The river bank").logits
+    point = "blocks.1.hook_resid_pre"
+    said = (
+        "Cannot load the bridge of tiny-senses: it already carries hooks ({}), which would change "
+        'what is measured; call {}, or keep them with hooks="keep".'
+    )
+
+    def refused(by: str, step: str) -> None:
+        for ask in (
+            lambda: probe.load(model),
+            lambda: probe.trace(model, "The river bank"),
+            lambda: probe.patch(model, "The river bank", "The money bank", at="bank"),
+            lambda: probe.certify(model),
+        ):
+            with pytest.raises(probe.ModelError) as caught:
+                ask()
+            assert str(caught.value) == said.format(by, step)
+
+    with model.bridge.hooks(fwd_hooks=[(point, lambda resid, hook: 2 * resid)]):
+        refused("blocks.1.hook_in", "bridge.reset_hooks() first")
+        kept = probe.load(model, hooks="keep")
+    assert kept.origin.hooks == ("blocks.1.hook_in",) and probe.load(kept) is kept
+    assert not torch.allclose(probe.trace(kept, "The river bank").logits, before)
+    handle = model.bridge.original_model.register_forward_hook(lambda *given: None)
+    refused("the whole model", "remove() on the handle that register_forward_hook gave")
+    handle.remove()
+    assert torch.equal(probe.trace(model, "The river bank").logits, before)
+    model.bridge.enable_compatibility_mode()
+    with pytest.raises(probe.ModelError) as caught:
+        probe.trace(model, "The river bank")
+    assert str(caught.value) == (
+        "Cannot load the bridge of tiny-senses: it was put into compatibility mode, which folds and "
+        "centres the weights; load the model again from what it was loaded from."
+    )
+
+
+def test_an_object_whose_bridge_was_folded_is_read_anew() -> None:
+    source = in_memory("gpt2")
+    model = probe.load(source, tokenizer=family_tokenizer("gpt2"))
+    logits = probe.trace(model, "The river bank").logits
+    model.bridge.enable_compatibility_mode()
+    assert torch.equal(probe.trace(source, "The river bank").logits, logits)
+
+
+def test_an_object_of_two_types_that_cannot_run_is_told() -> None:
+    with pytest.raises(probe.ModelError) as caught:
+        probe.load(unable_to_run(), tokenizer=family_tokenizer("llama"), dtype="float32")
+    assert str(caught.value).startswith(
+        "Cannot load the LlamaForCausalLM: it does not run on a short text ("
+    )
+    assert str(caught.value).endswith(
+        "); give one that runs, with all weights of one type, as model.float() makes them."
+    )
 
 
 def test_a_bridge_with_a_nan_or_without_tokenizer_is_refused(tmp_path: Path) -> None:

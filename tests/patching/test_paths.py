@@ -20,6 +20,7 @@ from hooked_runs import (
 from planted import AXIS, CUE, PATH_KINDS, flat, path_pairs
 from seeds import mostly_campaign
 
+from probe.errors import InputError
 from probe.model.load import read_weights
 from probe.patching import edges, paths
 from probe.patching.edges import EDGE_DTYPE
@@ -286,6 +287,21 @@ def test_rows_are_means_and_shares_of_the_gap(two_steps):
     assert row["total"] == pytest.approx(1, abs=0.02) and row["direct"] == pytest.approx(
         1, abs=0.02
     )
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("total", 5), "got direction 5, expected 0 to 0; give one of these."),
+        (("total", -1), "got direction -1, expected 0 to 0; give one of these."),
+        (("fraction",), "got 'fraction', expected 'direct' or 'total'; give one of these."),
+    ],
+)
+def test_shares_that_are_not_there_are_told(two_steps, asked, said):
+    _, _, every = two_steps
+    with pytest.raises(InputError) as error:
+        every.share(*asked)
+    assert str(error.value) == f"Reading shares of edges: {said}"
 
 
 def test_what_no_path_carries_is_not_carried(two_steps):

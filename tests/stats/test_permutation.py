@@ -320,6 +320,25 @@ def test_effects_that_have_no_sign_are_refused(effects, units, options, said):
     assert str(error.value).startswith(f"Flipping signs: {said}")
 
 
+@pytest.mark.parametrize(
+    ("effects", "units", "said"),
+    [
+        (5.0, ["a"], "got effects of shape [] and 1 units, expected a row of effects for each"),
+        (None, ["a"], "got effects of shape [] and 1 units, expected a row of effects for each"),
+        ([{}], ["a"], "got what is no array of numbers (float() argument must be"),
+        (["a", "b"], ["a", "b"], "got what is no array of numbers (could not convert string"),
+        ([[1.0], [2.0, 3.0]], ["a", "b"], "got what is no array of numbers (setting an array el"),
+        ([1j, 2j], ["a", "b"], "got complex numbers, expected real ones; give effects[pair, head]"),
+        ([1.0, 2.0], None, "got effects of shape [2] and 0 units"),
+        ([1.0, 2.0], [["a"], ["b"]], "got units such as ['a'], expected a word or a number for"),
+    ],
+)
+def test_what_are_no_effects_or_no_units_is_refused(effects, units, said):
+    with pytest.raises(InputError) as error:
+        resampling.sign_flip_test(effects, units)
+    assert str(error.value).startswith(f"Flipping signs: {said}")
+
+
 def test_a_list_of_effects_is_taken():
     effects = np.random.default_rng(0).normal(size=(8, 3))
     of_list = resampling.sign_flip_test(effects.tolist(), list("abcdefgh"), seed=0)

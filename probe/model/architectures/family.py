@@ -437,10 +437,9 @@ def causal(
     """The single stack of a decoder that norms what attention reads; `read` are hooks other than
     the usual ones."""
     hooks = without(pre_norm_hooks(), *unreliable_hooks) | dict(read)
+    replaced = dict(unreliable_hooks)  # a trace holds it, and can be pickled
     return (
-        Attention(
-            "", hooks, layers, parts, causal=True, unreliable_hooks=unreliable_hooks, fused=fused
-        ),
+        Attention("", hooks, layers, parts, causal=True, unreliable_hooks=replaced, fused=fused),
     )
 
 

@@ -77,6 +77,16 @@ class SessionState:
     second: WordInText | None
 
     @property
+    def axis_kind(self) -> str:
+        """The axis that is measured along: with one sentence the lexicon's; with two, theirs, or
+        the lexicon's where the question names it and the lexicon has the word.
+        """
+        if self.second is None:
+            return "lexicon"
+        has_word = bool(choose.lexicon_words_in(self.word.text))
+        return "lexicon" if self.question.axis == "lexicon" and has_word else "sentences"
+
+    @property
     def default_kind(self) -> str:
         """What a head gets that is swapped to see how far it moves the word: what it has at the
         word in the other sentence, or, without one, halfway between both meanings.
@@ -171,7 +181,8 @@ class Explorer:
             second = SecondSentence(second_view, state.second)
             yield {"doing": "read", "progress": 0.6}
         yield {"doing": "effects", "progress": 0.7}
-        swaps = self.swap_effects(state)
+        sense_axis = self._known_axis(state)
+        swaps = None if sense_axis is None else self.swap_effects(state, sense_axis)
         requested = question.follow or (None, None)
         choice = choose.choose_by_swap(swaps, requested)
         if choice is None:
@@ -193,6 +204,10 @@ class Explorer:
             "answer": walk_sentences.answer(findings),
             "because": walk_sentences.because(findings),
         }
+        axis_facts: Message = {"kind": state.axis_kind}
+        if sense_axis is not None:
+            axis = sense_axis.axis
+            axis_facts |= {"senses": [axis.sense_a, axis.sense_b], "depth": axis.depth}
         result = {
             "text": question.text,
             "other": question.other,
@@ -204,6 +219,7 @@ class Explorer:
             "swapped_by": state.default_kind,
             "next": self._next_tokens(view, state.word),
             "lexicon": bool(choose.lexicon_words_in(state.word.text)),
+            "axis": axis_facts,
         }
         yield {"result": result}
 
@@ -237,15 +253,16 @@ class Explorer:
             return cache_pair(self.weights, [ids], len(ids) - 1, len(self.weights.blocks))
 
     def _sense_axis(self, state: SessionState) -> choose.SenseAxis:
-        """The axis that the question names, or else that of the two sentences, or with one alone
-        the lexicon's.
-
-        Raises InputError where there is neither.
-        """
+        """The axis of `state.axis_kind`. Raises InputError where it cannot be had."""
         question = state.question
-        of_lexicon = question.axis == "lexicon" or state.second is None
-        kind = "lexicon" if of_lexicon else "sentences"
-        return self.axis_of(question.text, state.word.text, question.other, kind)
+        return self.axis_of(question.text, state.word.text, question.other, state.axis_kind)
+
+    def _known_axis(self, state: SessionState) -> choose.SenseAxis | None:
+        """The same, or None: what needs no axis is shown all the same."""
+        try:
+            return self._sense_axis(state)
+        except InputError:
+            return None
 
     def _fit_axis(
         self, text: str, word_text: str, second_text: str | None, kind: str
@@ -340,15 +357,10 @@ class Explorer:
         second_trace = self.trace_of(state.second.tokens.text)
         return _coordinate(axis, residual_stream(second_trace, state.second.at))
 
-    def swap_effects(self, state: SessionState) -> Tensor | None:
+    def swap_effects(self, state: SessionState, sense_axis: choose.SenseAxis) -> Tensor:
         """How far each head, swapped by itself, moves the word toward its other meaning. `layer
-        head`; None without an axis to read it on.
+        head`
         """
-        try:
-            sense_axis = self._sense_axis(state)
-        except InputError:
-            # One sentence with a word that the lexicon does not have is shown all the same.
-            return None
         kind = state.default_kind
         donor = self._donors(state, {kind})[kind]
         return choose.swap_effects(self.model, state.word, donor, sense_axis)
@@ -394,12 +406,8 @@ class Explorer:
         runs = [self.unchanged_run(question.text, state.word.at), self._swapped_run(state)]
         yield {"doing": "swap", "progress": 0.6}
         result: Message = {"swaps": [[swap.layer, swap.head, swap.kind] for swap in question.swaps]}
-        try:
-            sense_axis = self._sense_axis(state)
-        except InputError:
-            # No axis to read the coordinate on: what comes next changes all the same.
-            pass
-        else:
+        sense_axis = self._known_axis(state)
+        if sense_axis is not None:
             axis = sense_axis.of_layers(swap.layer for swap in question.swaps).axis
             result["coordinates"] = [_coordinate(axis, run.stream.cpu()) for run in runs]
             result["second"] = self._second_coordinate(state, axis)

@@ -38,8 +38,8 @@ def guessed(findings: WalkFindings) -> str | None:
     choice = findings.word_to_follow
     if choice is None or choice.criterion is not WordCriterion.LAST:
         return None
-    where = "that both sentences share" if choice.shared else "of the sentence"
-    return f"“{findings.word}” is the last word {where}, and followed for nothing but that."
+    where = "that both sentences have" if choice.shared else "of the sentence"
+    return f"“{findings.word}” was chosen only because it is the last word {where}."
 
 
 def places(findings: WalkFindings) -> str | None:
@@ -102,8 +102,13 @@ def _compared(choice: HeadChoice) -> str:
     return f"of {choice.n_heads} heads"
 
 
+def _distance(size: float) -> str:
+    """How far a swap moves the word: 0 % would say that it does not."""
+    return "less than half a per cent" if percent(size) == percent(0.0) else percent(size)
+
+
 def _by_swap(findings: WalkFindings) -> str:
-    size = percent(findings.choice.size)
+    size = _distance(findings.choice.size)
     return (
         f"swapped by itself it moves “{findings.word}” furthest toward the other sentence's: "
         f"{size} of the way."
@@ -225,8 +230,8 @@ def _swapped_alone(findings: WalkFindings) -> str:
     if choice.criterion is not Criterion.SWAP:
         return ""
     return (
-        f"Swapped by itself, {_introduced(choice)} moves “{findings.word}” {percent(choice.size)} "
-        "of the way to the other sentence's, read after the last layer. "
+        f"Swapped by itself, {_introduced(choice)} moves “{findings.word}” "
+        f"{_distance(choice.size)} of the way to the other sentence's, read after the last layer. "
     )
 
 

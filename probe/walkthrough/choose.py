@@ -396,11 +396,11 @@ def word_in_text(model: Model, text: str, word: str | None) -> WordInText:
 def _refuse_without_common_word(text: str, second_text: str, function_words: list[str]) -> NoReturn:
     common = "no word"
     if function_words:
-        quoted = ", ".join(f"“{word}”" for word in dict.fromkeys(function_words))
-        common = f"nothing but {quoted}"
+        quoted = ", ".join(f"“{word}”" for word in dict.fromkeys(map(str.casefold, function_words)))
+        common = f"only {quoted}"
     raise InputError(
-        f"Comparing a word of {text!r} and {second_text!r}: they have {common} in common, expected "
-        "the word whose meaning differs; write both with that word, or name it as word."
+        f"Comparing a word of {text!r} and {second_text!r}: the two sentences share {common}, "
+        "expected an ambiguous word; write both with the same one, or name the word to compare."
     )
 
 

@@ -20,6 +20,7 @@ pytestmark = [*MARKS, pytest.mark.real_model]
 TOKEN = "secret"
 PATIENCE = 60_000
 GRAMMAR = "tiny-senses learned from a grammar: it shows how the method works, not how English is"
+LEXICON = "text=They+saw+the+river+bank&other=They+took+the+money+to+the+bank&axis=lexicon"
 HOSTILE = "</script><script>window.canary=1</script> <img src=x onerror=canary=1> bank"
 
 
@@ -129,7 +130,7 @@ def test_typing_changes_tokens_head_pictures_and_the_address(opened):
         page, lambda: page.locator('[name="text"]').fill("In the wet garden they found a mole")
     )
     trouble = page.locator("[data-trouble]").inner_text()
-    assert "they have nothing but “the” in common" in trouble
+    assert "the two sentences share only “the”, expected an ambiguous word" in trouble
     answered(page, lambda: page.locator('[name="other"]').fill("In the agency they found a mole"))
     assert page.locator("[data-trouble]").is_hidden()
     assert [chip.strip() for chip in page.locator(".strip .chip").all_inner_texts()][-1].endswith(
@@ -184,7 +185,16 @@ def test_heads_are_swapped_several_at_once_and_undone(opened):
     assert page.locator('[data-map="swap"] .cell.swapped').count() == 2
     assert "swap=L0H0-other.L3H2-off" in page.url
     answered(page, lambda: page.get_by_role("button", name="Undo").click())
-    assert outcome(page).startswith("With L0H0 swapped")
+    swapped = outcome(page)
+    assert swapped.startswith("With L0H0 swapped")
+    second = page.locator('[name="other"]')
+    text = second.input_value()
+    answered(page, lambda: second.fill(""))
+    assert "L0H0 is swapped again as soon as there is a second sentence." in outcome(page)
+    assert page.locator(".waiting").inner_text() == "L0H0: the other sentence's ×"
+    assert page.locator('[data-map="swap"] .cell.swapped').count() == 0
+    answered(page, lambda: second.fill(text))
+    assert outcome(page) == swapped and page.locator(".waiting").count() == 0
     page.locator("h1").click()
     answered(page, lambda: page.keyboard.press("Control+z"))
     assert outcome(page) == own and "swap=" not in page.url
@@ -215,26 +225,71 @@ def test_a_change_is_named_for_what_it_is_and_leaves_no_gap_in_the_list(opened):
     for _ in range(2):
         answered(page, lambda: page.locator("h1").press("Control+z"))
     assert rows.locator("th").all_inner_texts() == tokens and note.is_hidden()
-    assert "its mean, halfway between what it has in both meanings, here in these two" in (
+    assert "its mean, halfway between what it writes in the two sentences; or" in (
         page.locator("#outcome > .caption").first.inner_text()
     )
-
-
-def test_what_cannot_be_chosen_shows_what_is_in_use(opened):
-    page = opened().page
-    axis = page.locator('[name="axis"]')
-    answered(page, lambda: axis.select_option("lexicon"))
+    nothing = page.locator('[name="map-swap"][aria-label$=": 0\u202f%"]').first
+    nothing.check(force=True)
+    swap(page, "other")
+    name = nothing.get_attribute("aria-label").split(":")[0]
+    assert outcome(page).startswith(
+        f"With {name} swapped, “bank” moves less than half a per cent of the way from "
+        "“this meaning” to “that meaning”."
+    )
     assert (
-        "over 864 sentences of the lexicon"
+        page.locator('[data-slot="contrast"]')
+        .inner_text()
+        .startswith(
+            f"Swapped by itself, {name} moves “bank” less than half a per cent of the way to "
+            "the other sentence's, read after the last layer."
+        )
+    )
+
+
+def test_everything_is_measured_along_the_axis_that_the_field_shows(opened):
+    page = opened().page
+    axis, second = page.locator('[name="axis"]'), page.locator('[name="other"]')
+    text = second.input_value()
+
+    def shown():
+        """The field, where it says that the word is read, the headline, the step of the head."""
+        told = ['[data-slot="axis"]', "[data-answer]", '[data-slot="contrast"]']
+        return [axis.input_value(), *(page.locator(one).inner_text() for one in told)]
+
+    between = shown()
+    assert between[0] == "sentences" and "which these two sentences give" in between[1]
+    answered(page, lambda: second.fill(""))
+    assert axis.is_disabled() and axis.input_value() == "lexicon"
+    assert re.match(
+        "If only L0H0 is replaced, by its mean, “bank” moves furthest toward “money”: ", shown()[2]
+    )
+    answered(page, lambda: second.fill(text))
+    assert shown() == between and axis.is_enabled()
+    answered(page, lambda: axis.select_option("lexicon"))
+    lexicon = shown()
+    assert lexicon[0] == "lexicon" and lexicon[1].startswith("Read entering layer 1, on the axis")
+    moved = re.search(r"“money”: (.*\u202f%) of the way from “river”", lexicon[2])[1]
+    assert lexicon[3].startswith(
+        f"Swapped by itself, L0H0 moves “bank” {moved} of the way from “river” to “money”, read "
+        "entering layer 1. "
+    )
+    answered(page, lambda: second.fill(""))
+    answered(page, lambda: second.fill(text))
+    assert shown() == lexicon
+    assert (
+        "halfway between what it writes on average in each of the two senses (864 sentences of the"
         in page.locator("#outcome > .caption").first.inner_text()
     )
+    head(page, 3, 2).check(force=True)
+    assert "of the way from “river” to “money”, read after the last layer. " in shown()[3]
     answered(page, lambda: page.locator('[name="text"]').fill("Plants bank on a light"))
     answered(page, lambda: page.locator('[name="other"]').fill("Feathers have a light"))
     assert axis.is_disabled() and axis.input_value() == "sentences"
     assert "which these two sentences give" in page.locator('[data-slot="axis"]').inner_text()
+    assert "“light”" in shown()[3] and "of the way to the other sentence's" in shown()[3]
     assert page.locator("[data-guessed]").inner_text() == (
-        "“light” is the last word that both sentences share, and followed for nothing but that. "
-        "The field “word” takes another."
+        "“light” was chosen only because it is the last word that both sentences have. To follow "
+        "another, write it into “word”."
     )
 
 
@@ -246,6 +301,20 @@ def test_an_answer_that_is_no_longer_true_is_dimmed(opened):
     assert page.locator("[data-trouble]").is_visible() and page.evaluate(dimmed) == 7
     answered(page, lambda: page.locator('[name="other"]').fill("The money on the bank"))
     assert page.locator("[data-trouble]").is_hidden() and page.evaluate(dimmed) == 0
+    held = []
+    page.route("**/ask", lambda route: held.append(route), times=1)
+    head(page, 0, 1).check(force=True)
+    page.locator('[name="swap"][value="other"]').check(force=True)
+    assert page.evaluate(dimmed) == 7
+    assert page.locator("[data-status]").inner_text() == "swapping …"
+    answered(page, held.pop().continue_)
+    assert "With L0H1 swapped" in outcome(page) and page.evaluate(dimmed) == 0
+    page.route("**/ask", lambda route: held.append(route), times=1)
+    page.locator('[name="other"]').fill("The mortgage on the bank")
+    swap(page, "own")  # before the new sentence is answered
+    assert "mortgage" in page.locator('[data-reading="there"]').inner_text()
+    assert outcome(page).startswith("Your two sentences") and page.evaluate(dimmed) == 0
+    held.pop().continue_()
     page.route("**/ask", lambda route: route.abort())
     head(page, 0, 0).check(force=True)
     swap(page, "other")
@@ -261,7 +330,7 @@ def test_a_head_that_the_model_does_not_have_is_left_out_of_the_address(opened):
     page = opened(f"#{two}&follow=L9H9%409&swap=L9H0-other").page
     assert page.locator("[data-trouble]").is_hidden()
     assert outcome(page).startswith("Your two sentences define")
-    first = page.locator("[data-answer]").inner_text().split(",")[1].split()[0]
+    (first,) = re.findall(r"L\dH\d", page.locator("[data-answer]").inner_text())
     assert page.locator('[data-slot="following"]').inner_text() == f"{first} at “bank”, token 3"
 
 
@@ -357,7 +426,7 @@ def test_hostile_text_runs_nothing_and_stands_there(opened):
 
 
 def test_the_page_saves_a_page_that_anybody_opens(opened, open_page, tmp_path):
-    page = opened().page
+    page = opened("#" + LEXICON).page
     head(page, 0, 1).check(force=True)
     swap(page, "other")
     with page.expect_download(timeout=2 * PATIENCE) as waiting:
@@ -368,7 +437,10 @@ def test_the_page_saves_a_page_that_anybody_opens(opened, open_page, tmp_path):
     answered(saved.page)
     assert outcome(saved.page) == outcome(page) and "With L0H1 swapped" in outcome(page)
     assert saved.trouble == []
-    for name in ("own", "swapped-text"):
+    assert (
+        "of the way from “river” to “money”, read" in saved.page.locator("#contrast").inner_text()
+    )
+    for name in ("furthest-size", "axis", "contrast", "own", "swapped-text"):
         shown = [one.locator(f'[data-slot="{name}"]').inner_text() for one in (page, saved.page)]
         assert shown[0] == shown[1]
 

@@ -161,7 +161,13 @@ def test_it_opens_on_the_head_whose_swap_moves_the_word_furthest_to_its_other_me
 def test_heads_behind_the_read_out_are_read_at_the_end(tiny, explorer):
     """As in a study: what is not read where it writes is no 0."""
     known = axis_of(explorer, "lexicon")
-    effects = unpacked(result(explorer, "sentence", axis="lexicon")["block"]["arrays"]["swap"])
+    sentence = result(explorer, "sentence", axis="lexicon")
+    assert sentence["axis"] == {
+        "kind": "lexicon",
+        "senses": [known.axis.sense_a, known.axis.sense_b],
+        "depth": known.axis.depth,
+    }
+    effects = unpacked(sentence["block"]["arrays"]["swap"])
     (here, at), (there, second_at) = (place(tiny, text) for text in (THIS, THAT))
     states = target_states(tiny, [here, there], [at, second_at])
     along = torch.stack([axis.u / axis.gap for axis in (known.axis, known.last.axis)]).float()
@@ -222,12 +228,15 @@ def test_a_guessed_word_is_said_to_be_one(tiny, explorer):
     two = {"text": "A bright light stood in the room", "other": "A small light stood in a room"}
     told = result(explorer, "sentence", **two)
     assert told["guessed"] == (
-        "“room” is the last word that both sentences share, and followed for nothing but that."
+        "“room” was chosen only because it is the last word that both sentences have."
     )
+    named = result(explorer, "sentence", **two, axis="lexicon")
+    assert named["axis"]["kind"] == "sentences" and named["block"] == told["block"]
     assert result(explorer, "sentence", **two, word="light")["guessed"] is None
     assert result(explorer, "sentence")["guessed"] is None  # the lexicon has it
     alone = result(explorer, "sentence", text="He walked to the garden", other=None)
-    assert alone["guessed"].startswith("“garden” is the last word of the sentence, and")
+    assert alone["guessed"].endswith("only because it is the last word of the sentence.")
+    assert alone["axis"] == {"kind": "lexicon"}  # which does not have it
     walked = probe.walk(tiny, two["text"], against=two["other"], causal_trace=False)
     assert walked.findings.word_to_follow.others == ("light", "stood")
     assert "meaning" not in answer(walked.findings) + because(walked.findings)
@@ -371,7 +380,7 @@ REFUSED = {
     ),
     "elsewhere": (
         {"other": "Nothing here."},
-        ("they have no word in common, expected the word whose meaning differs; write both with"),
+        ("the two sentences share no word, expected an ambiguous word; write both with the same"),
     ),
     "no head": (
         {"follow": [9, 0]},

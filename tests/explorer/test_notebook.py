@@ -119,7 +119,7 @@ class TestMessages:
     def test_a_text_that_cannot_be_explored_is_refused_at_once(self, tiny):
         with pytest.raises(InputError, match="got an empty text"):
             probe.explore(tiny, " ")
-        with pytest.raises(InputError, match="they have no word in common"):
+        with pytest.raises(InputError, match="the two sentences share no word"):
             probe.explore(tiny, THIS, against="Nothing here.")
 
     def test_a_word_without_an_axis_is_shown_all_the_same(self, tiny):

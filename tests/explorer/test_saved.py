@@ -161,9 +161,9 @@ def test_sentences_without_a_common_word_are_refused_and_nothing_is_written(run,
     code, out, told = run("explore", "--save", path, "The river bank", "The cat")
     assert (code, out) == (2, "") and not path.exists()
     assert told == LOADING + (
-        "probe: Comparing a word of 'The river bank' and 'The cat': they have nothing but “The” in "
-        "common, expected the word whose meaning differs; write both with that word, or name it "
-        "as word.\n"
+        "probe: Comparing a word of 'The river bank' and 'The cat': the two sentences share only "
+        "“the”, expected an ambiguous word; write both with the same one, or name the word to "
+        "compare.\n"
     )
 
 
@@ -207,7 +207,7 @@ class TestPage:
         most = max(sizes)
         layer, head = divmod(sizes.index(most), 4)
         assert page.locator("[data-answer]").inner_text() == (
-            f"Swapped alone, L{layer}H{head} moves “bank” furthest toward the other sentence's: "
+            f"If only L{layer}H{head} is swapped, “bank” moves furthest toward the other sentence's: "
             f"{most:.0f}\u202f%."
         )
         page.get_by_text("Words used here").click()

@@ -257,7 +257,7 @@ def test_a_guessed_word_and_a_model_of_a_grammar_are_said_at_the_top(model, tiny
     pair = ("A light wug", "The light wug"), {"causal_trace": False}
     guessed = header(probe.walk(model, pair[0][0], against=pair[0][1], **pair[1]))
     assert (
-        "“wug” is the last word that both sentences share, and followed for nothing but that. "
+        "“wug” was chosen only because it is the last word that both sentences have. "
         "--word light follows another."
     ) in guessed
     grammar = "tiny-senses learned from a grammar: it shows how the method works, not how English is read."

@@ -300,9 +300,14 @@ EMPTY = "Choosing a word to follow: got an empty one, expected a word of the tex
             "Looking for 'bank' in 'A mole': it is not there; give a word that stands",
         ),
         (
+            "The bank of the river",
+            {"beside": "The garden of a mole"},
+            "the two sentences share only “the”, “of”, expected an ambiguous word; write both with",
+        ),
+        (
             "The bank",
             {"beside": "A mole"},
-            "Comparing a word of 'The bank' and 'A mole': they have no word in common, expected",
+            "Comparing a word of 'The bank' and 'A mole': the two sentences share no word, expected",
         ),
         ("bank " * 60, {}, "expected at most 48, the context window of"),
         ("The bank", {"head": (2, None)}, ": it has 2 layers; give a layer from 0 to 1."),

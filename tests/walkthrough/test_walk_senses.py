@@ -198,7 +198,7 @@ def test_the_head_followed_is_the_one_whose_swap_moves_the_word_furthest(model, 
 
 @pytest.mark.parametrize(
     ("second_text", "common"),
-    [("The cat", "nothing but “The”"), ("A cat", "no word")],
+    [("The cat", "only “the”"), ("A cat", "no word")],
 )
 def test_two_sentences_without_a_common_word_are_refused_and_nothing_is_written(
     run, checkpoint, tmp_path, second_text, common
@@ -206,8 +206,9 @@ def test_two_sentences_without_a_common_word_are_refused_and_nothing_is_written(
     out = tmp_path / "out"
     given = ["--against", second_text, "--model", checkpoint, "--out", out]
     told = (
-        f"Comparing a word of 'The river bank' and {second_text!r}: they have {common} in common, "
-        "expected the word whose meaning differs; write both with that word, or name it as word."
+        f"Comparing a word of 'The river bank' and {second_text!r}: the two sentences share "
+        f"{common}, expected an ambiguous word; write both with the same one, or name the word to "
+        "compare."
     )
     assert run("walk", "The river bank", *given) == (2, "", f"probe: {told}\n")
     assert not out.exists()
@@ -252,6 +253,9 @@ def test_the_depth_at_which_the_sentences_part_is_told(model):
     )
     assert told.startswith("Swapped by itself, head ") and told.endswith(same)
     assert " of the way to the other sentence's, read after the last layer. What L" in told
+    tiny = replace(walked.findings, choice=replace(walked.findings.choice, size=0.004))
+    assert " moves “bank” less than half a per cent of the way to the other" in answer(tiny)
+    assert because(tiny).endswith(": less than half a per cent of the way.")
     assert " long here, " not in told and " here, " in told and " there, " in told
     walked = probe.walk(
         model, "The river bank", against="The mole under the river bank", word="bank"

@@ -12,13 +12,15 @@ const write = (within, text) => {
 const KINDS = { other: "the other sentence's", mean: "its mean", off: "nothing" };
 const own = crypto.getRandomValues(new Uint32Array(2)).join("-");
 let [swaps, turns, questions, along, unchanged, outcome, chosen] = [[], 0, 0, null, null, null, null];
+// The axis that was chosen, kept where it cannot be had; the field shows the one that the answer was measured along.
+let axisWanted = "sentences";
+// Whether the sentences were asked about and their answer is not all there yet.
+let unread = false;
+// Swaps that are carried out: without a second sentence a head cannot get what it writes there, and waits.
+const applied = () => swaps.filter(([, , kind]) => kind !== "other" || data.second_tokens);
 // An answer that is no longer that of what was asked last.
 const fade = (old) => document.querySelectorAll("main, .strip, header .answer, .ask .caution").forEach((part) => part.classList.toggle("stale", old));
-const failed = (error) => {
-  write("[data-trouble]", error.message);
-  fade(true);
-  doing();
-};
+const settled = () => fade(!document.querySelector("[data-trouble]").hidden);
 
 // What the model is doing, by the keys of its messages.
 const DOING = {
@@ -33,6 +35,8 @@ const DOING = {
   trace: "tracing",
   save: "swapping every head and writing the page",
 };
+// What a question begins with, where that is not its own name.
+const FIRST = { sentence: "read", along: "axis", trace_heads: "trace" };
 const doing = (message) => {
   document.querySelector("[data-status]").textContent = message?.doing ? `${DOING[message.doing]} …` : "";
   const bar = ask.querySelector("progress");
@@ -42,8 +46,10 @@ const doing = (message) => {
 const answered = async (what, more = {}, onMessage = () => {}) => {
   const turn = turns;
   const question = { ...asked(), ...more, what, page: own, number: ++questions };
+  doing({ doing: FIRST[what] ?? what, progress: 0 });
   for await (const message of transport.ask(question)) {
-    if (turn !== turns || message.superseded || message.absent) return null;
+    if (turn !== turns || message.superseded) return null;
+    if (message.absent) return doing(), null;
     if ("error" in message) throw new Error(message.error);
     if ("result" in message) return doing(), message.result;
     doing(message);
@@ -52,53 +58,59 @@ const answered = async (what, more = {}, onMessage = () => {}) => {
   throw new Error(STOPPED);
 };
 const asked = () => {
-  const { text, other, word, axis } = ask.elements;
-  return { text: text.value, other: other.value || null, word: word.value || null, axis: axis.disabled ? null : axis.value, follow: data && state.layer !== undefined ? [state.layer, state.head] : null, swaps };
+  const { text, other, word } = ask.elements;
+  return { text: text.value, other: other.value || null, word: word.value || null, axis: axisWanted, follow: data && state.layer !== undefined ? [state.layer, state.head] : null, swaps: applied() };
 };
 const hold = (name, packed) => (arrays[name] = unpack(packed));
 
-// A sentence: its block, then where the word stands, then what the swaps do.
-const typed = async ({ follow = chosen, at = null } = {}) => {
-  turns++;
-  chosen = follow;
-  const slow = setTimeout(fade, 150, true);
+// What asks for a new answer: until it is there, the page shows that of another question.
+const asking = async (work) => {
+  const turn = ++turns;
+  fade(true);
   try {
-    const result = await answered("sentence", { follow });
-    if (!result) return;
-    write("[data-trouble]", null);
-    const { direct } = arrays;
-    take(result.block);
-    if (direct) arrays.direct = direct;
-    if (follow) Object.assign(state, { layer: follow[0], head: follow[1] });
-    form.querySelector(".chips").innerHTML = result.choices;
-    const index = tokens.findIndex((token) => token.pos === at);
-    if (index >= 0) state.at = index;
-    write("[data-caution]", result.caution);
-    write("[data-places]", result.places);
-    say("guessed", result.guessed ?? "");
-    put("[data-guessed]", !result.guessed);
-    put("[data-contrast]", !data.second_tokens);
-    const { axis } = ask.elements;
-    axis.disabled = !(result.lexicon && data.second_tokens);
-    // What cannot be chosen shows what is in use.
-    if (axis.disabled) axis.value = data.second_tokens ? "sentences" : "lexicon";
-    say("kind", KINDS[result.swapped_by]);
-    for (const input of form.elements.swap) {
-      const carried = !recorded || ["own", result.swapped_by].includes(input.value);
-      input.disabled = !carried || (input.value === "other" && !data.second_tokens);
-    }
-    swaps = swaps.filter(([, , kind]) => kind !== "other" || data.second_tokens);
-    [unchanged, outcome] = [result.next && [result.next], null];
-    say("word", data.word);
-    await show({});
-    await moving();
+    await work();
   } catch (error) {
-    failed(error);
-  } finally {
-    clearTimeout(slow);
-    fade(!document.querySelector("[data-trouble]").hidden);
-    document.documentElement.dataset.answered = turns;
+    if (turn === turns) write("[data-trouble]", error.message);
   }
+  if (turn !== turns) return;
+  doing();
+  settled();
+  document.documentElement.dataset.answered = turns;
+};
+const typed = ({ follow = chosen, at = null } = {}) => {
+  chosen = follow;
+  return asking(() => readSentence(follow, at));
+};
+// A sentence: its block, then where the word stands, then what the swaps do.
+const readSentence = async (follow, at) => {
+  unread = true;
+  const result = await answered("sentence", { follow });
+  if (!result) return;
+  write("[data-trouble]", null);
+  const { direct } = arrays;
+  take({ ...result.block, axis: result.axis });
+  if (direct) arrays.direct = direct;
+  if (follow) Object.assign(state, { layer: follow[0], head: follow[1] });
+  form.querySelector(".chips").innerHTML = result.choices;
+  const index = tokens.findIndex((token) => token.pos === at);
+  if (index >= 0) state.at = index;
+  write("[data-caution]", result.caution);
+  write("[data-places]", result.places);
+  say("guessed", result.guessed ?? "");
+  put("[data-guessed]", !result.guessed);
+  put("[data-contrast]", !data.second_tokens);
+  put("[data-traced]", true);
+  const { axis } = ask.elements;
+  [axis.value, axis.disabled] = [data.axis.kind, !(result.lexicon && data.second_tokens)];
+  say("kind", KINDS[result.swapped_by]);
+  for (const input of form.elements.swap) {
+    const carried = !recorded || ["own", result.swapped_by].includes(input.value);
+    input.disabled = !carried || (input.value === "other" && !data.second_tokens);
+  }
+  [unchanged, outcome] = [result.next && [result.next], null];
+  say("word", data.word);
+  await show({});
+  await moving();
 };
 const moving = async () => {
   along = null;
@@ -113,30 +125,28 @@ const moving = async () => {
     write("[data-no-way]", error.message);
   }
   drawMoving();
+  unread = false;
   await swapped();
   await askTrace();
 };
 const swapped = async () => {
   drawSwaps();
-  try {
-    if (swaps.length) {
-      const result = await answered("swap");
-      if (!result) return;
-      outcome = result;
-      write("[data-trouble]", null);
-      fade(false);
-    } else outcome = null;
-    drawOutcome();
-    if (!document.querySelector(".written")) return;
-    const showWritten = (texts, blank = "…") => (say("own", texts?.own || blank), say("swapped-text", texts?.swapped || blank));
-    put("[data-with-swap]", !swaps.length);
-    const whole = await answered("write", {}, ({ written }) => showWritten(written));
-    if (!whole) return;
-    showWritten(whole, "(nothing: the model ends its text here)");
-    put("[data-with-swap]", whole.swapped === undefined);
-  } catch (error) {
-    failed(error);
-  }
+  if (applied().length) {
+    const result = await answered("swap");
+    if (!result) return;
+    outcome = result;
+    write("[data-trouble]", null);
+  } else outcome = null;
+  drawOutcome();
+  settled();
+  if (!document.querySelector(".written")) return;
+  const showWritten = (texts, blank = "…") => (say("own", texts?.own || blank), say("swapped-text", texts?.swapped || blank));
+  put("[data-with-swap]", !applied().length);
+  showWritten();
+  const whole = await answered("write", {}, ({ written }) => showWritten(written));
+  if (!whole) return;
+  showWritten(whole, "(nothing: the model ends its text here)");
+  put("[data-with-swap]", whole.swapped === undefined);
 };
 
 // Pictures of the answers.
@@ -148,12 +158,12 @@ const drawMoving = () => {
   for (const part of document.querySelectorAll("[data-way]")) part.hidden = !along;
   // Without an axis nothing is halfway.
   if (!along) form.querySelector('[name="swap"][value="mean"]').disabled = true;
-  say("mean-of", !along ? "" : ofLexicon() ? `, over ${along.n_sentences} sentences of the lexicon` : ", here in these two sentences");
+  say("mean-of", !along ? "" : ofLexicon() ? `, halfway between what it writes on average in each of the two senses (${along.n_sentences} sentences of the lexicon)` : ", halfway between what it writes in the two sentences");
   drawAnswer();
   if (!along) return drawOutcome();
   say("sense-b", along.senses[1]);
   const first = along.depth;
-  say("behind", first < sizes.layers ? ` The word is read ${where(first)}, as in a report; where a head of layer ${first} or later is swapped, behind the last layer, as there.` : "");
+  say("behind", first < sizes.layers ? ` The word is read ${where(first)}, as in a report; where a head of layer ${first} or later is swapped, ${where(sizes.layers)}, as there.` : "");
   say("report-reads", first < sizes.layers ? "" : " and may read the word at an earlier layer");
   say("sum", `All parts together are ${percent(along.sum)}: the way ${data.second_tokens ? "from this sentence's word to the other's" : "to the middle between both meanings"}.`);
   const rows = along.leading.map(({ name, source, moved }) => row([name, source === null ? "" : quoted(source), number(moved, percent(moved))]));
@@ -164,23 +174,22 @@ const drawMoving = () => {
 const drawAnswer = () => {
   const values = along && has("swap") ? [...arrays.swap.flat] : [0];
   const [best, most] = [largest(values), Math.max(...values)];
-  put("[data-answer]", most <= 0);
-  if (most <= 0) return;
-  const between = data.second_tokens && !ofLexicon();
+  const none = most <= 0 || isNoPercent(most);
+  put("[data-answer]", none);
+  if (none) return;
   say("furthest", `L${Math.floor(best / sizes.heads)}H${best % sizes.heads}`);
-  say("furthest-for", data.second_tokens ? "" : " for its mean");
-  say("furthest-to", between ? "the other sentence's" : quoted(along.senses[1]));
+  say("furthest-by", data.second_tokens ? "swapped" : "replaced, by its mean");
+  say("furthest-to", ofLexicon() ? quoted(along.senses[1]) : "the other sentence's");
   say("furthest-size", percent(most));
-  say("furthest-of", between ? "" : ` of the way from ${quoted(along.senses[0])}`);
+  say("furthest-of", ofLexicon() ? ` of the way from ${quoted(along.senses[0])}` : "");
 };
-const ofLexicon = () => along.n_sentences > 2;
-const where = (depth) => (depth < sizes.layers ? `entering layer ${depth}` : "behind the last layer");
 // What was done to the heads: “L0H0 and L1H2 swapped, L3H2 set to nothing”.
 const DONE = { other: "swapped", mean: "set to their mean", off: "set to nothing" };
-const allSwapped = () => swaps.every(([, , kind]) => kind === "other");
+const allSwapped = () => applied().every(([, , kind]) => kind === "other");
+const headName = ([layer, head]) => `L${layer}H${head}`;
 const done = () =>
   Object.entries(DONE)
-    .map(([kind, verb]) => [swaps.filter((swap) => swap[2] === kind).map(([layer, head]) => `L${layer}H${head}`), verb])
+    .map(([kind, verb]) => [applied().filter((swap) => swap[2] === kind).map(headName), verb])
     .filter(([heads]) => heads.length)
     .map(([heads, verb]) => `${heads.join(", ")} ${heads.length > 1 ? verb : verb.replace("their", "its")}`)
     .join(" and ");
@@ -189,14 +198,16 @@ const standing = (coordinates) => {
   const [a, b] = along.senses.map(quoted);
   if (!coordinates) return ofLexicon() ? `“${data.word}” stands at ${percent(along.coordinates.first)} of the way from ${a} to ${b}.` : "Your two sentences define 0\u202f% and 100\u202f%. Swap a head to move the dot.";
   const [before, after] = coordinates;
+  const told = `With ${done()}, “${data.word}” moves ${distance(after - before)} of the way from ${a} to ${b}`;
+  if (isNoPercent(after - before)) return `${told}.`;
   const away = after < before ? `, away from ${b}` : "";
-  return `With ${done()}, “${data.word}” moves ${percent(after - before)} of the way from ${a} to ${b}${ofLexicon() ? `: from ${percent(before)} to ${percent(after)}` : ""}${away}.`;
+  return `${told}${ofLexicon() ? `: from ${percent(before)} to ${percent(after)}` : ""}${away}.`;
 };
 const drawOutcome = () => {
   const [next, coordinates] = [outcome?.next ?? unchanged, outcome?.coordinates];
   const change = allSwapped() ? "swap" : "change";
   say("changed", allSwapped() ? "swapped" : "changed");
-  put("[data-unchanged]", !swaps.length);
+  put("[data-unchanged]", !applied().length);
   say("as-it-is", `${data.second_tokens ? "your sentences as they are" : "your sentence as it is"}, without the ${change}`);
   document.querySelector("[data-axis]").replaceChildren(...(along ? [line(coordinates)] : []));
   if (along) {
@@ -207,9 +218,11 @@ const drawOutcome = () => {
     say("axis", `Read ${where(depth)}${late}, on the axis from ${a} (0\u202f%) to ${b} (100\u202f%)${source}.`);
   }
   const sentences = [];
-  if (swaps.length && alike() && allSwapped()) {
+  if (applied().length && alike() && allSwapped()) {
     sentences.push(`With ${done()} nothing moves: “${data.word}” is one and the same vector in both sentences.`);
   } else if (along) sentences.push(standing(coordinates));
+  const waiting = swaps.filter((swap) => !applied().includes(swap)).map(headName);
+  if (waiting.length) sentences.push(`${waiting.join(", ")} ${waiting.length > 1 ? "are" : "is"} swapped again as soon as there is a second sentence.`);
   if (next) {
     const best = next.map((side) => side.reduce((one, other) => (other.probability > one.probability ? other : one)));
     const [own, swapped] = best.map((one) => [quoted(one.piece), percent(one.probability)].join(", "));
@@ -256,7 +269,7 @@ const line = (coordinates) => {
 const drawSwaps = () => {
   const box = document.querySelector("[data-swapped]");
   const buttons = swaps.map(([layer, head, kind], index) => {
-    const button = make("button", { type: "button", textContent: `L${layer}H${head}: ${KINDS[kind]} ×` });
+    const button = make("button", { type: "button", className: kind === "other" && !data.second_tokens ? "waiting" : "", textContent: `L${layer}H${head}: ${KINDS[kind]} ×` });
     button.setAttribute("aria-label", `Put L${layer}H${head} back`);
     button.addEventListener("click", () => setSwaps(swaps.filter((_, other) => other !== index)));
     return button;
@@ -273,8 +286,7 @@ const undoSwap = () => swaps.length && setSwaps(swaps.slice(0, -1));
 const setSwaps = (changed) => {
   swaps = changed;
   remember(true);
-  turns++;
-  return swapped().then(() => (document.documentElement.dataset.answered = turns));
+  return asking(unread ? () => readSentence(chosen, null) : swapped);
 };
 const chooseSwap = (kind) => {
   const others = recorded ? [] : swaps.filter(([layer, head]) => layer !== state.layer || head !== state.head);
@@ -318,7 +330,7 @@ const drawSources = () => {
 const addressOf = () => {
   const parts = new URLSearchParams();
   for (const name of ["text", "other", "word"]) if (ask.elements[name].value || name === "other") parts.set(name, ask.elements[name].value);
-  if (!ask.elements.axis.disabled) parts.set("axis", ask.elements.axis.value);
+  if (axisWanted !== "sentences") parts.set("axis", axisWanted);
   parts.set("follow", `L${state.layer}H${state.head}@${tokens[state.at].pos}`);
   if (swaps.length) parts.set("swap", swaps.map(([layer, head, kind]) => `L${layer}H${head}-${kind}`).join("."));
   return `#${parts}`;
@@ -331,7 +343,7 @@ const restore = () => {
   const parts = new URLSearchParams(transport.state().slice(1));
   if (!parts.get("text")) return remember(false);
   for (const name of ["text", "other", "word"]) ask.elements[name].value = parts.get(name) ?? "";
-  if (parts.get("axis")) ask.elements.axis.value = parts.get("axis");
+  axisWanted = parts.get("axis") ?? "sentences";
   // An address may come from another model: what this one does not have is left out.
   const isThere = ([layer, head]) => layer < sizes.layers && head < sizes.heads;
   const given = (parts.get("swap") ?? "").split(".").flatMap((one) => {
@@ -361,7 +373,7 @@ page.follow = (layer, head, at = null) => {
   return typed({ follow: [layer, head], at: at ?? tokens[state.at].pos }).then(() => remember(true));
 };
 page.shown = () => {
-  const kindOf = Object.fromEntries(swaps.map(([layer, head, kind]) => [`${layer}.${head}`, kind]));
+  const kindOf = Object.fromEntries(applied().map(([layer, head, kind]) => [`${layer}.${head}`, kind]));
   for (const { cells } of maps) for (const [key, cell] of cells) cell.classList.toggle("swapped", key in kindOf);
   say("head", `L${state.layer}H${state.head}`);
   drawSources();
@@ -381,7 +393,10 @@ ask.elements.example.addEventListener("change", ({ target }) => {
   [ask.elements.word.value, target.value, chosen, swaps] = ["", "", null, []];
   typed().then(() => remember(true));
 });
-ask.elements.axis.addEventListener("change", () => typed().then(() => remember(true)));
+ask.elements.axis.addEventListener("change", ({ target }) => {
+  axisWanted = target.value;
+  typed().then(() => remember(true));
+});
 ask.elements.save.addEventListener("click", async () => {
   try {
     const file = await answered("save", { follow: [state.layer, state.head] });

@@ -205,6 +205,17 @@ const read = (c, key) => ({ ...source[key], weight: get("pattern", c, state.at, 
 // Whether the word has the same vector in both sentences at every depth: what a sum of float32 may differ by is no difference.
 const SAME_VECTOR = 1e-5; // of their mean length
 const alike = () => Boolean(data.second_tokens) && arrays.apart.flat.every((value) => value < SAME_VECTOR);
+// Where the word is read, and the way that a swapped head of a layer moves it: to the other sentence's, or along the lexicon's axis.
+const where = (depth) => (depth < sizes.layers ? `entering layer ${depth}` : "after the last layer");
+const ofLexicon = () => data.axis?.kind === "lexicon";
+const wayOf = (layer) => {
+  if (!ofLexicon()) return `to the other sentence's, read ${where(sizes.layers)}`;
+  const { senses, depth } = data.axis;
+  return `from ${quoted(senses[0])} to ${quoted(senses[1])}, read ${where(layer < depth ? depth : sizes.layers)}`;
+};
+// How far something moves: 0 % would say that it does not.
+const isNoPercent = (value) => percent(value) === percent(0);
+const distance = (value) => (isNoPercent(value) ? "less than half a per cent" : percent(value));
 // Both sentences side by side, at the word that they share.
 const drawContrast = (c) => {
   const { at } = data.first;
@@ -221,8 +232,8 @@ const drawContrast = (c) => {
   const head = `L${state.layer}H${state.head}`;
   const lengths = [get("delta_norm", c, at), get("second_norm", c)].map(length);
   say("contrast-head", head);
-  const moves = has("swap") ? `Swapped by itself, ${head} moves ${quoted(data.word)} ${percent(get("swap", state.layer, state.head))} of the way to the other sentence's, read after the last layer. ` : "";
-  const first = alike() ? `Nothing: ${quoted(data.word)} is one and the same vector in both sentences, at every depth. ` : moves;
+  const alone = has("swap") ? `Swapped by itself, ${head} moves ${quoted(data.word)} ${distance(get("swap", state.layer, state.head))} of the way ${wayOf(state.layer)}. ` : "";
+  const first = alike() ? `Nothing: ${quoted(data.word)} is one and the same vector in both sentences, at every depth. ` : alone;
   say("contrast", `${first}At ${quoted(data.word)} ${head} adds a vector of length ${lengths[0]} in this sentence, ${mostlyFrom(sides.here)}; of length ${lengths[1]} in the other, ${mostlyFrom(sides.there)}.${sink(sides.here) || sink(sides.there, "in the other sentence")}`);
   const [apart, named] = [[...arrays.apart.flat], (index) => (index ? entering(index - 1, "L") : "token")];
   const most = Math.max(...apart, 1e-9);

@@ -32,7 +32,7 @@ from probe.model import forward, recurrence
 from probe.model.architectures.family import Attention, Family
 from probe.model.bridge import plain_model
 from probe.model.hooks import HookedRun, read
-from probe.model.load import ModelSource, load
+from probe.model.load import ModelSource, as_model
 from probe.model.model import Config, Model
 from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import Block, Weights
@@ -151,7 +151,7 @@ def certify(model: ModelSource, texts: Sequence[str] | str = DEFAULT_TEXTS) -> C
         >>> certificate.ok, certificate.worst.tolerance
         (True, 1e-05)
     """
-    model = load(model)
+    model = as_model(model)
     if model.origin.hooks:
         raise InputError(
             f"Checking {model.name} against its weights: it is {model.origin.hooked}, and what "

@@ -568,7 +568,7 @@ def logit_direction(trace: Trace, at: int | str, tokens: Sequence[int]) -> Logit
     """
     _require_trace(trace, "a logit's direction")
     at = position(trace.tokens, at)
-    _logits_of(trace, trace.resid_post[-1:, at], at, "a logit's direction")
+    _logits_of(trace, residual_stream(trace, at)[-1:], at, "a logit's direction")
     weights = trace.weights.on("cpu")
     config = weights.config
     ids = [whole_number(token) for token in tokens]

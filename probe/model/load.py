@@ -222,6 +222,12 @@ def load(
     return _checked(model)
 
 
+def as_model(source: ModelSource) -> Model:
+    """The Model of a source; a Model is not asked what hooks stand on its bridge, as `load` asks:
+    for what does not run it, and for the certificate, which finds out what they change."""
+    return source if isinstance(source, Model) else load(source)
+
+
 def _require_as_it_is(
     model: Model,
     tokenizer: Any,

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from probe.errors import InputError, whole_number
-from probe.model.load import ModelSource, load
+from probe.model.load import ModelSource, as_model
 from probe.model.model import Model
 from probe.text.sentences import forms_of
 
@@ -82,7 +82,7 @@ def tokenize(model: ModelSource, text: str) -> Tokens:
         >>> probe.tokenize("tiny-senses", "a loan from the bank").pieces
         ('<|endoftext|>', 'a', ' loan', ' from', ' the', ' bank')
     """
-    model = load(model)
+    model = as_model(model)
     require_text(text)
     config = model.config
     tokenizer = model.tokenizer

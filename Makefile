@@ -41,6 +41,7 @@ campaign: $(READY)
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/campaign/null_campaign.py --out reports
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/campaign/one_meaning_nouns.py --out reports
 	$(BIN)/python tests/campaign/any_processor.py --out reports
+	PYTHONPATH=tests $(BIN)/python tests/campaign/graphics_card.py --out reports
 	$(BIN)/python tests/campaign/python_versions.py --out reports
 	OMP_NUM_THREADS=1 $(BIN)/python tests/campaign/mutations.py --out reports
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tracr]'

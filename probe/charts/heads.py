@@ -332,7 +332,7 @@ def _map(
         layered.append(numbers.encode(text=alt.Text("mark:N"), color=text))
     if kinds := marked(word_heads):
         shape = verdict_shape(kinds, legend=legend)
-        size = 60 if len(heads) <= MANY_HEADS and len(layers) <= FEW_LAYERS else 40
+        size = 60 if len(heads) <= MANY_HEADS and len(layers) <= FEW_LAYERS else 34
         corner = len(heads) <= MANY_HEADS
         layered.append(_verdict_marks(base, kinds, shape, text, size=size, corner=corner))
     if read_at in layers:
@@ -384,7 +384,7 @@ def _verdict_marks(
     if not corner:
         return points
     return points.encode(
-        x=alt.X("head:O", bandPosition=0.87, axis=None),
+        x=alt.X("head:O", bandPosition=0.9, axis=None),
         y=alt.Y("layer:O", bandPosition=0.26, axis=None),
     )
 

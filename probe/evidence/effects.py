@@ -2,7 +2,7 @@
 
     R_dn = Σ [M(B with A's z) - M(B)] / Σ G      denoising, B made to look like A
     R_ns = Σ [M(A) - M(A with B's z)] / Σ G      noising
-    E    = (R_dn + R_ns) / 2,  G = M(A) - M(B)   ratios of sums, never means of ratios
+    swap = (R_dn + R_ns) / 2,  G = M(A) - M(B)   ratios of sums, never means of ratios
 
 M is the sense coordinate along the axes that were fitted without the sentence's cue word and frame.
 Which sentence gives to which, and where each head is read, is decided in `probe.evidence.design`.
@@ -55,7 +55,7 @@ class Effects:
 
     @property
     def swap(self) -> Array:
-        """E = (R_dn + R_ns) / 2. `-> layer head`"""
+        """The swap effect, (R_dn + R_ns) / 2. `-> layer head`"""
         return (self.ratio("denoise") + self.ratio("noise")) / 2
 
     @property
@@ -65,8 +65,8 @@ class Effects:
         return ((self.denoise + self.noise) / 2 - self.same_sense) / self.gap.mean(0)[:, None]
 
     def draws(self, weights: Array) -> dict[str, Array]:
-        """E and E beyond the same-sense donor in every bootstrap draw. `draws pair -> swap, net:
-        draws layer head`"""
+        """The swap effect, and what is beyond same-sense donors, in every bootstrap draw. `draws
+        pair -> swap, net: draws layer head`"""
         both_ways = (self.denoise + self.noise) / 2
         swap = resampling.bootstrap_ratio(both_ways, self.gap, weights)
         same_sense = resampling.bootstrap_ratio(self.same_sense, self.gap, weights)

@@ -162,7 +162,7 @@ def _passed_over(choice: HeadChoice) -> str:
     if choice.n_resting > 1:
         gives = f"give more than {limit} of their attention to {tokens} were"
         heads = f"{choice.n_resting} heads that "
-    return f" {heads}{gives} passed over: attention that rests there, in a sink, reads nothing."
+    return f" {heads}{gives} passed over: heads often look there whatever the text says (a sink)."
 
 
 def _caution(caution: Caution, word: str, model_name: str) -> str:

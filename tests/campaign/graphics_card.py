@@ -1,0 +1,96 @@
+"""The same numbers on a graphics card: `make campaign`, or `PYTHONPATH=tests python
+tests/campaign/graphics_card.py --out reports`. Where torch finds no card it says so and measures
+nothing.
+
+For every family of the table its model of random weights is put on the card, and
+
+    rows, held        the rows of its certificate there, and how many hold
+    largest           the largest difference in them, of the scale of what is compared
+    from_cpu          the largest difference between its tensors in a trace there and on the
+                      processor, of the scale of the tensor
+
+For each embedded model a study of "bank" is made on both, and `alike` says whether every head has
+the same verdict and, as a resolver, the same rank. All of it goes into `graphics_card.csv`; the
+exit status is 1 where a row falls short or a verdict differs.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pandas as pd
+import torch
+from campaign.any_processor import REPORTED, ROOT, verdicts
+from families import HYBRIDS, MADE, PAIRED, make_family
+
+import probe
+
+TEXT = "The boat left the river bank"
+TARGET = "He opened a bank account"
+STACKS = ("encoder", "decoder", "cross")
+TENSORS = ("q", "k", "v", "pattern", "z", "attn_out")
+CUDA = "cuda"
+
+
+def measured() -> Iterator[dict[str, object]]:
+    """What was found of each model, the families first."""
+    with TemporaryDirectory() as folder:
+        for kind in (*MADE, *HYBRIDS):
+            place = make_family(Path(folder) / kind, kind)
+            model = probe.load(place, device=CUDA)
+            texts = [TEXT, TARGET] if kind in PAIRED else [TEXT]
+            rows = probe.certify(model, texts[:1]).rows
+            yield {
+                "model": kind,
+                "rows": len(rows),
+                "held": sum(row.ok for row in rows),
+                "largest": f"{max(row.error for row in rows):.0e}",
+                "from_cpu": f"{from_cpu(model, probe.load(place), texts):.0e}",
+            }
+    for name in REPORTED:
+        found = [list(verdicts(heads_of(name, device))) for device in (CUDA, "cpu")]
+        yield {"model": f"{name}: bank", "alike": found[0] == found[1]}
+
+
+def from_cpu(there: probe.Model, here: probe.Model, texts: list[str]) -> float:
+    """The largest difference between the tensors of one trace on both, of the scale of each."""
+    pair = [probe.trace(model, *texts) for model in (there, here)]
+    traces = [pair]
+    if len(texts) == 2:
+        traces = [[getattr(trace, stack) for trace in pair] for stack in STACKS]
+    return max(
+        float(
+            (getattr(a, name).cpu() - getattr(b, name)).abs().max() / getattr(b, name).abs().max()
+        )
+        for a, b in traces
+        for name in TENSORS
+    )
+
+
+def heads_of(name: str, device: str) -> pd.DataFrame:
+    return probe.study(probe.load(name, device=device), "bank").frames["heads"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "reports")
+    out = parser.parse_args().out
+    if not torch.cuda.is_available():
+        print("torch finds no graphics card here: nothing was measured, and nothing written")
+        return 0
+    frame = pd.DataFrame(measured())
+    frame.insert(0, "card", f"{torch.cuda.get_device_name(0)}, torch {torch.__version__}")
+    frame = frame.astype({"rows": "Int64", "held": "Int64"})
+    out.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(out / "graphics_card.csv", index=False)
+    print(frame.to_string())
+    short = frame["rows"] != frame["held"]
+    return int(short.any() or not frame["alike"].dropna().all())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

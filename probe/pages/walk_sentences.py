@@ -173,7 +173,7 @@ def _caution(caution: Caution, word: str, model_name: str) -> str:
             f"nothing at “{word}” can depend on it. A model that reads both ways can use it, as "
             "tiny-senses-bidirectional."
         )
-    before = "Only function words stand" if caution.only_function_words else "Nothing stands"
+    before = "No content word stands" if caution.only_function_words else "Nothing stands"
     return (
         f"{before} before “{word}”, and {reads}: what comes after it cannot change anything at "
         f"“{word}”."

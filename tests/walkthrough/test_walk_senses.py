@@ -135,7 +135,7 @@ BEHIND = next(
         ),
         (
             "The bank was muddy",
-            "Only function words stand before “bank”, and {} reads left to right: what comes after",
+            "No content word stands before “bank”, and {} reads left to right: what comes after",
         ),
         (
             BEHIND.text,

@@ -84,11 +84,13 @@ class Count:
 
     @property
     def per_head(self) -> int:
+        """What one head computes with; several may share their key and value (`n_kv_heads`)."""
         return sum(part.each for part in self._of_heads())
 
     @property
     def per_block(self) -> int:
-        return self.per_head * self.sizes.n_heads
+        """One attention with all of its heads, what they share counted once."""
+        return self.attention // self.sizes.n_layers
 
     @property
     def attention(self) -> int:

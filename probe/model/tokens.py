@@ -235,7 +235,7 @@ def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:
     starts = [start for start in range(len(text)) if wanted and lowered.startswith(wanted, start)]
     spans = [(start, start + len(wanted)) for start in starts]
     spans = [span for span in spans if _is_whole(text, *span)] or forms_of(word, text)
-    if not 1 <= occurrence <= len(spans):
+    if whole_number(occurrence) is None or not 1 <= occurrence <= len(spans):
         doing = f"Looking for {word!r} in {_shorten(text)!r}:"
         if not spans:
             where = "only inside another word" if starts else "not there"

@@ -265,6 +265,11 @@ def edges_of(
                 blocks.append(
                     _edges_between(writers[:, :before], layer, [MLP], offset, offset, INPUT)
                 )
+    if not blocks:
+        raise InputError(
+            f"{DOING}: got senders at {list(senders)} and receivers at {list(receivers)}, counted "
+            "from the word, expected a receiver that is not before every sender; give others."
+        )
     return np.concatenate(blocks)
 
 

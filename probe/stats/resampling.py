@@ -394,9 +394,10 @@ def sign_flip_test(
     require_at_least(0, seed, "seed", doing=doing, usual=0)
     effects = _as_reals(effects, doing)
     named = list(units) if isinstance(units, Iterable) else []
-    if not all(isinstance(unit, Hashable) for unit in named):
+    wrong = [unit for unit in named if not isinstance(unit, Hashable) or unit != unit]  # noqa: PLR0124 (NaN)
+    if wrong:
         raise InputError(
-            f"{doing}: got units such as {named[0]!r}, expected a word or a number for each pair; "
+            f"{doing}: got units such as {wrong[0]!r}, expected a word or a number for each pair; "
             "give the cue word of each pair."
         )
     if not effects.size or not effects.ndim or len(effects) != len(named):

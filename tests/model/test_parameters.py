@@ -170,6 +170,17 @@ def test_heads_narrower_than_the_model_are_counted_by_their_own_size():
     assert parts["query"] == 3 * 10 * 2 and parts["MLP up"] == 70 and parts["unembedding"] == 0
 
 
+def test_what_heads_share_is_counted_once_in_a_block():
+    """Eight queries and values up, two keys and values down, of 16 x 4 numbers each."""
+    sizes = Sizes("shared", 3, 8, 16, 4, 7, 5, 4, tied=True, n_kv_heads=2)
+    counted = count(sizes)
+    assert (counted.per_head, counted.per_block) == (4 * 64, (2 * 8 + 2 * 2) * 64)
+    assert counted.attention == 3 * counted.per_block
+    assert parameter_sentences(counted)[0].startswith(
+        "Per head 256, key and value shared by 4 heads; per block of 8 heads 1,280; "
+    )
+
+
 def test_json_holds_the_same_numbers(run, checkpoint):
     code, out, _ = run("params", checkpoint, "--json")
     found = json.loads(out)

@@ -259,7 +259,7 @@ def test_a_word_is_a_text(model):
         tokenize(model, "The bank").positions_of(3)
 
 
-@pytest.mark.parametrize("occurrence", [0, -1, 2])
+@pytest.mark.parametrize("occurrence", [0, -1, 2, 1.0])
 def test_an_occurrence_that_is_not_there(occurrence):
     with pytest.raises(InputError) as error:
         find_word("The bank.", "bank", occurrence)

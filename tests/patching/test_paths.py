@@ -304,6 +304,16 @@ def test_shares_that_are_not_there_are_told(two_steps, asked, said):
     assert str(error.value) == f"Reading shares of edges: {said}"
 
 
+def test_no_edge_leads_back_in_a_model_that_reads_left_to_right(two_steps):
+    given, _, _ = two_steps
+    with pytest.raises(InputError) as error:
+        edges.edges(*given, depth=LAYERS, positions=[0], receivers=[-1])
+    assert str(error.value) == (
+        "Measuring edges: got senders at [0] and receivers at [-1], counted from the word, expected "
+        "a receiver that is not before every sender; give others."
+    )
+
+
 def test_what_no_path_carries_is_not_carried(two_steps):
     given, _, every = two_steps
     result = paths.paths(*given, every, depth=LAYERS, least=2.0)

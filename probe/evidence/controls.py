@@ -56,6 +56,8 @@ SUBJECTS = ("i", "you", "he", "she", "it", "we", "they", "who")
 MODALS = ("will", "would", "can", "could", "may", "might", "must", "shall", "should", "cannot")
 NEGATED = ("don't", "doesn't", "didn't", "won't", "can't", "not")
 BEFORE_A_VERB = frozenset(("to", "do", "does", "did", "let's", *SUBJECTS, *MODALS, *NEGATED))
+# "charged" is what a verb becomes, "seed", "weed" and other short words end so by themselves.
+PAST = re.compile("[a-z]{3,}[a-df-z]ed", re.IGNORECASE)
 SURFACE = "the word does not stand in its dictionary form"
 NO_NOUN = "the word is no noun here"
 TOO_FEW_NOUNS = "nouns that can take its place"
@@ -236,7 +238,7 @@ def _comparable_sentences(
         previous = before[-1] if before else ""
         if written[row] != form:
             reasons[row] = SURFACE
-        elif previous in BEFORE_A_VERB:
+        elif previous in BEFORE_A_VERB or PAST.fullmatch(form):
             reasons[row] = NO_NOUN
         else:
             article[row] = previous if previous in ("a", "an") else ""

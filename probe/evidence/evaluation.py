@@ -42,7 +42,6 @@ from probe.evidence.ablation import (
     HeadsOut,
     HeadsSource,
     WordStates,
-    head_index,
     heads_out,
 )
 from probe.evidence.centroids import (
@@ -150,11 +149,6 @@ class Evaluation(Displayed):
     def heads_out(self) -> list[str]:
         """The names of the heads that were taken out."""
         return list(self.manifest.get("without", []))
-
-    @property
-    def first_layer_out(self) -> int:
-        """The first layer that a head was taken out of: depths up to it cannot change."""
-        return min(layer for layer, _ in map(head_index, self.heads_out))
 
     @property
     def bag_accuracy(self) -> float:

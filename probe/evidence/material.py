@@ -40,6 +40,7 @@ SAME = (
     "identical to a sentence of another sense up to the word: its cue comes after it, where a "
     "causal model cannot have read it yet"
 )
+TWO_LABELS = "the same text stands under another sense, too: one of the labels is wrong"
 NOT_THE_WORD = "the marked characters do not contain the word"
 NOTHING_BEFORE = "nothing stands before the word, and this model reads left to right"
 ON_NO_TOKEN = "its word or its cue is on no token of the model"
@@ -305,14 +306,17 @@ def cue_positions(tokens: Tokens, sentence: Sentence) -> range | None:
 def _without_late_cues(material: Material) -> Material:
     """The sentences that a causal model can be asked about, the reasons of the others added."""
     beginnings = [ids[: at + 1] for ids, at in material.texts]
-    senses_of: defaultdict[tuple[int, ...], set[str]] = defaultdict(set)
-    for beginning, sense in zip(beginnings, material.labels, strict=True):
-        senses_of[beginning].add(sense)
+    senses_of: defaultdict[tuple[int, ...] | str, set[str]] = defaultdict(set)
+    for sentence, beginning in zip(material.sentences, beginnings, strict=True):
+        senses_of[beginning].add(sentence.sense)
+        senses_of[sentence.text].add(sentence.sense)
     rows = []
     left_out = []
     for row, (sentence, beginning) in enumerate(zip(material.sentences, beginnings, strict=True)):
         if sentence.cue_after:
             left_out.append(LeftOut(sentence.text, LATE))
+        elif len(senses_of[sentence.text]) > 1:
+            left_out.append(LeftOut(sentence.text, TWO_LABELS))
         elif len(senses_of[beginning]) > 1:
             left_out.append(LeftOut(sentence.text, SAME))
         else:

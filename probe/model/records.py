@@ -40,8 +40,8 @@ class AttentionTrace:
     `q z: layer head query_pos d_head` · `k v: layer head key_pos d_head` · `scores pattern: layer
     head query_pos key_pos` (scores scaled and masked; q and k as projected, which is before the
     norm and the rotary turn that some families give them before they are compared) · `x resid_pre
-    attn_out resid_mid: layer query_pos d_model`. In the layers of a hybrid that have no attention what is of heads is 0, and
-    `attn_out` is what the mixer in its place writes.
+    attn_out resid_mid: layer query_pos d_model`. In the layers of a hybrid that have no attention
+    what is of heads is 0, and `attn_out` is what the mixer in its place writes.
     """
 
     kind: ClassVar[str] = "trace"

@@ -139,9 +139,9 @@ def _how_few(findings: Sequence[WordFindings]) -> str:
     kept = [few.faithfulness for few, _ in sets if few]
     best = max(drawn.best for _, drawn in sets if drawn)
     names = [few.names for few, _ in sets if few]
-    drawn_at_random = "the best of as many drawn at random"
+    drawn_at_random = "of as many heads drawn at random, the best draw keeps"
     if max(map(len, names)) == 1:
-        drawn_at_random = "the best head drawn at random"
+        drawn_at_random = "of single heads drawn at random, the best keeps"
     shares = f"{100 * min(kept):.0f} to {percent(max(kept))}"
     if percent(min(kept)) == percent(max(kept)):
         shares = percent(max(kept))
@@ -379,7 +379,7 @@ def _confirmed(finding: WordFindings) -> str:
     movers = [head.name for head in finding.movers]
     if not movers:
         return "Not confirmed: no head passes every test."
-    shown = "confirmed" if finding.resolvers else "shown to move the word"
+    shown = "confirmed to move it" if finding.resolvers else "shown to move the word"
     confirmed = [head.name for head in finding.leaders if head.name in movers]
     unconfirmed = [head.name for head in finding.leaders if head.name not in movers]
     passed = finding.exploratory and finding.resolvers

@@ -230,10 +230,13 @@ def write_folder(
     """Write the pages, by file name, the tables and the manifest `made` (the files' hashes are
     added).
 
-    `streams`: tables that are never held as a whole, part by part, as Parquet alone. Returns the
-    folder. Raises InputError when it cannot be written.
+    `streams`: tables that are never held as a whole, part by part, as Parquet alone. What the
+    manifest there says of the page that is replaced, and is not made again, is removed: it would
+    stand beside a page that it is not of. Returns the folder. Raises InputError when it cannot be
+    written.
     """
     check_folder(out)
+    before = _manifest_of(Path(out)).get("files", {})
     files = {name: page.encode() for name, page in pages.items()} | tables(frames)
     hashes = {name: sha256_of_bytes(content) for name, content in files.items()}
     # The longest first: a page that is there finds its tables beside it.
@@ -244,6 +247,12 @@ def write_folder(
         write_atomically(Path(out) / name, content)
     listed = made | {"files": dict(sorted(hashes.items()))}
     write_atomically(Path(out) / MANIFEST, json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
+    if not before.keys().isdisjoint(pages):
+        for name in before.keys() - hashes.keys():
+            path = Path(out) / name
+            # What its user has changed since is theirs.
+            if path.is_file() and sha256_of_file(path) == before[name]:
+                path.unlink()
     return Path(out)
 
 

@@ -12,7 +12,8 @@ def parameter_sentences(counted: Count) -> list[str]:
     shared = s.n_heads // (s.n_kv_heads or s.n_heads)
     beside = f", key and value shared by {shared} heads" if shared > 1 else ""
     heads = (
-        f"Per head {counted.per_head:,}{beside}; per block of {s.n_heads} heads {counted.per_block:,}; "
+        f"Per head {counted.per_head:,}{beside}; "
+        f"per block of {s.n_heads} heads {counted.per_block:,}; "
         f"attention in all {counted.attention:,}, {share} of {counted.total:,}."
     )
     square = (

@@ -18,6 +18,7 @@ LONG_LOADING = 5.0  # seconds after which it is said
 FIRST_ESTIMATE = 0.2  # of the work: what is done before says little of the rest
 # What stands in the place of a head that is taken out, by the kind of the table.
 REPLACED = {"mean": "their mean", "swap": "a random sentence's"}
+RISE = " (a minus is a rise)"
 DIFFERENCES_SHOWN = 4  # of those that the pairs of a word differ in
 REASONS = 5  # why sentences were left out, that are listed one by one
 
@@ -166,6 +167,7 @@ def _without_cells(first: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def without_sentences(evaluation: "Evaluation") -> list[str]:
     """What taking the heads out costs at the depth chosen in training, a sentence for each way."""
+    from probe.evidence.ablation import head_index
     from probe.stats.numbers import counted, listed
 
     names = listed(evaluation.heads_out)
@@ -175,16 +177,19 @@ def without_sentences(evaluation: "Evaluation") -> list[str]:
             f"Without {names} at the word ({replacement} instead), accuracy at the {row['label']} "
             f"is {100 * row['accuracy_without']:.1f} %, with them {100 * row['accuracy']:.1f} % "
             f"(macro-F1 {100 * row['macro_f1_without']:.1f} % and {100 * row['macro_f1']:.1f} %): "
-            f"it falls by {_points(row)} percentage points, macro-F1 by "
-            f"{_points(row, 'macro_f1_fall')}. Without random sets of as many other "
-            f"heads a layer ({row['random_sets']} sets) accuracy {_falls(row['random_fall'])} on "
-            f"average, {_at_most(row['random_most'])}."
+            f"a fall of {_points(row)} percentage points, of macro-F1 "
+            f"{_points(row, 'macro_f1_fall')}"
+            f"{RISE if min(row['fall'], row['macro_f1_fall']) < 0 else ''}. Without random sets of "
+            f"as many other heads a layer ({row['random_sets']} sets) accuracy "
+            f"{_falls(row['random_fall'])} on average, {_at_most(row['random_most'])}."
         )
-    early = int((evaluation.words["depth"] <= evaluation.first_layer_out).sum())
-    if early:
+    depths = evaluation.words["depth"]
+    late = {name: int((depths <= head_index(name)[0]).sum()) for name in evaluation.heads_out}
+    if any(late.values()):
+        behind = [name for name, words in late.items() if words]
         sentences.append(
-            f"For {counted(early, 'word')} of {len(evaluation.words)} the depth chosen in training "
-            "lies before these heads, where nothing can change."
+            f"For {counted(max(late.values()), 'word')} of {len(evaluation.words)} the depth "
+            f"chosen in training lies before {listed(behind)}, which can change nothing there."
         )
     return sentences
 

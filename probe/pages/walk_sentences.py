@@ -110,8 +110,8 @@ def _distance(size: float) -> str:
 def _by_swap(findings: WalkFindings) -> str:
     size = _distance(findings.choice.size)
     return (
-        f"swapped by itself it moves “{findings.word}” furthest toward the other sentence's: "
-        f"{size} of the way."
+        f"swapped by itself it moves “{findings.word}” furthest toward its vector in the other "
+        f"sentence: {size} of the way."
     )
 
 
@@ -230,8 +230,9 @@ def _swapped_alone(findings: WalkFindings) -> str:
     if choice.criterion is not Criterion.SWAP:
         return ""
     return (
-        f"Swapped by itself, {_introduced(choice)} moves “{findings.word}” "
-        f"{_distance(choice.size)} of the way to the other sentence's, read after the last layer. "
+        f"Given what it computes in the other sentence, {_introduced(choice)} alone moves "
+        f"“{findings.word}” {_distance(choice.size)} of the way to its vector there, read after "
+        "the last layer. "
     )
 
 

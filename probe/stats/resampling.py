@@ -394,7 +394,7 @@ def sign_flip_test(
     require_at_least(0, seed, "seed", doing=doing, usual=0)
     effects = _as_reals(effects, doing)
     named = list(units) if isinstance(units, Iterable) else []
-    wrong = [unit for unit in named if not isinstance(unit, Hashable) or unit != unit]  # noqa: PLR0124 (NaN)
+    wrong = [unit for unit in named if not isinstance(unit, Hashable) or _is_empty(unit)]
     if wrong:
         raise InputError(
             f"{doing}: got units such as {wrong[0]!r}, expected a word or a number for each pair; "
@@ -413,6 +413,11 @@ def sign_flip_test(
         )
     null = flip_null(effects, named, draws=draws, rng=np.random.default_rng(seed))
     return max_t(null[0], null[1:])
+
+
+def _is_empty(cell: object) -> bool:
+    """Whether this is what a table has in an empty cell."""
+    return cell is None or (isinstance(cell, float | np.floating) and bool(np.isnan(cell)))
 
 
 def _as_reals(effects: Any, doing: str) -> Array:

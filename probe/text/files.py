@@ -325,7 +325,10 @@ def _column(name: str) -> str:
 def _delimited_row(where: str, columns: Sequence[str], cells: Sequence[str]) -> FileRow:
     if len(cells) == len(columns):
         return FileRow(where, dict(zip(columns, cells, strict=True)))
-    flaw = f"got {len(cells)} fields, expected the {len(columns)} of the header"
+    flaw = (
+        f"got {len(cells)} fields, expected the {len(columns)} of the header (a text that holds "
+        "the character between fields stands in quotation marks)"
+    )
     return FileRow(where, flaw=flaw)
 
 

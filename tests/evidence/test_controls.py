@@ -175,6 +175,14 @@ def test_the_nouns_that_ship_have_both_articles_and_an_article_each():
     assert lexicon.article_of("window") == "a" and lexicon.article_of("eraser") == "an"
 
 
+@pytest.mark.parametrize(
+    ("form", "is_past"),
+    [("charged", True), ("drafted", True), ("seed", False), ("speed", False), ("shed", False)],
+)
+def test_a_past_form_is_taken_for_no_noun(form, is_past):
+    assert bool(controls.PAST.fullmatch(form)) == is_past
+
+
 def test_sentences_and_nouns_that_cannot_be_compared_are_left_out_with_the_reason():
     model = model_of(Circuit(HEADS["specific"], ("",)), 0)
     material = prepare(model, corpus_of(SENTENCES), WORD)

@@ -85,6 +85,14 @@ def test_what_is_identical_up_to_the_word_is_left_out_without_knowing_the_cue(mo
     assert material.left_out == tuple(LeftOut(given.text, SAME) for given in late)
 
 
+def test_a_text_with_two_labels_is_said_to_be_that(model):
+    twice = [EARLY[0], replace(EARLY[0], sense=EARLY[-1].sense)]
+    assert twice[0].sense != twice[1].sense
+    material = prepare(model, corpus_of([*EARLY[1:], *twice]), WORD)
+    said = "the same text stands under another sense, too: one of the labels is wrong"
+    assert material.left_out == tuple(LeftOut(given.text, said) for given in twice)
+
+
 def test_the_same_beginning_within_one_sense_is_kept(model):
     rows = [sentence(f"the {WORD} {after}", "door") for after in PLAIN[:3]]
     rows += [sentence(f"a {WORD} {after}", "canal") for after in PLAIN[:3]]

@@ -240,8 +240,9 @@ def test_a_change_is_named_for_what_it_is_and_leaves_no_gap_in_the_list(opened):
         page.locator('[data-slot="contrast"]')
         .inner_text()
         .startswith(
-            f"Swapped by itself, {name} moves “bank” less than half a per cent of the way to "
-            "the other sentence's, read after the last layer."
+            f"Given what it computes in the other sentence, {name} alone moves “bank” less than "
+            "half a per cent of the way to its vector in the other sentence, read after the last "
+            "layer."
         )
     )
 
@@ -261,7 +262,9 @@ def test_everything_is_measured_along_the_axis_that_the_field_shows(opened):
     answered(page, lambda: second.fill(""))
     assert axis.is_disabled() and axis.input_value() == "lexicon"
     assert re.match(
-        "If only L0H0 is replaced, by its mean, “bank” moves furthest toward “money”: ", shown()[2]
+        "If only L0H0 gets the mean of what it writes in both meanings, “bank” moves furthest "
+        "toward “money”: ",
+        shown()[2],
     )
     answered(page, lambda: second.fill(text))
     assert shown() == between and axis.is_enabled()
@@ -270,8 +273,8 @@ def test_everything_is_measured_along_the_axis_that_the_field_shows(opened):
     assert lexicon[0] == "lexicon" and lexicon[1].startswith("Read entering layer 1, on the axis")
     moved = re.search(r"“money”: (.*\u202f%) of the way from “river”", lexicon[2])[1]
     assert lexicon[3].startswith(
-        f"Swapped by itself, L0H0 moves “bank” {moved} of the way from “river” to “money”, read "
-        "entering layer 1. "
+        f"Given what it computes in the other sentence, L0H0 alone moves “bank” {moved} of the "
+        "way from “river” to “money”, read entering layer 1. "
     )
     answered(page, lambda: second.fill(""))
     answered(page, lambda: second.fill(text))
@@ -286,7 +289,9 @@ def test_everything_is_measured_along_the_axis_that_the_field_shows(opened):
     answered(page, lambda: page.locator('[name="other"]').fill("Feathers have a light"))
     assert axis.is_disabled() and axis.input_value() == "sentences"
     assert "which these two sentences give" in page.locator('[data-slot="axis"]').inner_text()
-    assert "“light”" in shown()[3] and "of the way to the other sentence's" in shown()[3]
+    assert (
+        "“light”" in shown()[3] and "of the way to its vector in the other sentence" in shown()[3]
+    )
     assert page.locator("[data-guessed]").inner_text() == (
         "“light” was chosen only because it is the last word that both sentences have. To follow "
         "another, write it into “word”."

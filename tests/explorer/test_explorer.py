@@ -154,7 +154,7 @@ def test_it_opens_on_the_head_whose_swap_moves_the_word_furthest_to_its_other_me
     assert effects.max() > 0.05 > -0.05
     share = f"{100 * float(effects.max()):.0f}\u202f%"
     assert block["because"].endswith(
-        f"moves “bank” furthest toward the other sentence's: {share} of the way."
+        f"moves “bank” furthest toward its vector in the other sentence: {share} of the way."
     )
 
 

@@ -207,8 +207,8 @@ class TestPage:
         most = max(sizes)
         layer, head = divmod(sizes.index(most), 4)
         assert page.locator("[data-answer]").inner_text() == (
-            f"If only L{layer}H{head} is swapped, “bank” moves furthest toward the other sentence's: "
-            f"{most:.0f}\u202f%."
+            f"If only L{layer}H{head} gets what it computes in the other sentence, “bank” moves "
+            f"furthest toward its vector there: {most:.0f}\u202f%."
         )
         page.get_by_text("Words used here").click()
         words = page.locator(".glossary dt").all_inner_texts()

@@ -601,7 +601,7 @@ SENTENCES = [
         across,
         (
             f"lead for both words: L0H2 and L9H9 together keep 95{N}% of the way between the meanings when every other "
-            f"head is swapped; the best of as many drawn at random 30{N}%."
+            f"head is swapped; of as many heads drawn at random, the best draw keeps 30{N}%."
         ),
         FEW_OF_BOTH,
         SHARED[2],
@@ -610,7 +610,7 @@ SENTENCES = [
         across,
         (
             f"lead for both words: L0H2 alone keeps 93{N}% of the way between the meanings when every other head is "
-            f"swapped; the best head drawn at random 20{N}%."
+            f"swapped; of single heads drawn at random, the best keeps 20{N}%."
         ),
         ONE_OF_BOTH,
         FEW_OF_BOTH,
@@ -625,7 +625,7 @@ SENTENCES = [
         across,
         (
             f"the first one to two heads of each word together keep 90 to 95{N}% of the way between the meanings when "
-            f"every other head is swapped; the best of as many drawn at random 30{N}%."
+            f"every other head is swapped; of as many heads drawn at random, the best draw keeps 30{N}%."
         ),
         FEWER_OF_MOLE,
         FEW_OF_BOTH,
@@ -699,7 +699,7 @@ SENTENCES = [
     ),
     (
         sure,
-        "All confirmed, on 64 pairs of sentences (14 pairs of cue words), tested on sentences that the measurement had not seen.",
+        "All confirmed to move it, on 64 pairs of sentences (14 pairs of cue words), tested on sentences that the measurement had not seen.",
         OF_TWO,
         frames_of(TWO[0], TWO[1] | {"verdict": "unread"}),
     ),
@@ -723,19 +723,19 @@ SENTENCES = [
     ),
     (
         sure,
-        "L0H2 confirmed, L1H0 not, on 64",
+        "L0H2 confirmed to move it, L1H0 not, on 64",
         frames_of(TWO[0], TWO[1] | {"verdict": "unread"}),
         OF_TWO,
     ),
     (
         sure,
-        "None of these confirmed, but L0H9 is, on 64",
+        "None of these confirmed to move it, but L0H9 is, on 64",
         frames_of(*UNSHOWN, head("L0H9", (4, 4, 4))),
         OF_TWO,
     ),
     (
         sure,
-        "None of these confirmed, but 4 others are, on 64",
+        "None of these confirmed to move it, but 4 others are, on 64",
         frames_of(*UNSHOWN, *(head(f"L1H{place}", (place, place, place)) for place in range(4, 8))),
         frames_of(*UNSHOWN, head("L0H9", (4, 4, 4))),
     ),

@@ -332,6 +332,7 @@ def test_effects_that_have_no_sign_are_refused(effects, units, options, said):
         ([1.0, 2.0], None, "got effects of shape [2] and 0 units"),
         ([1.0, 2.0], [["a"], ["b"]], "got units such as ['a'], expected a word or a number for"),
         ([1.0, 2.0], ["a", float("nan")], "got units such as nan, expected a word or a number fo"),
+        ([1.0, 2.0], [None, "a"], "got units such as None, expected a word or a number for each"),
     ],
 )
 def test_what_are_no_effects_or_no_units_is_refused(effects, units, said):

@@ -493,7 +493,8 @@ NAMES = "Expecting property name enclosed in double quotes"
         (".jsonl", '\n{"start": ' + "1" * 5000 + "}", f"line 3: {NOT_JSON}"),
         (".jsonl", '{"word": "bank"}', "line 2: sense is missing, expected text (1 of 2 rows is bad); "),
         (".csv", 'bank,1,"The\nriver bank.",10,14\nbank,1\nbank,1,The bank, they said,4,8', ("line 5: got 2 fields, "
-         "expected the 5 of the header (2 of 4 rows are bad); ")),
+         "expected the 5 of the header (a text that holds the character between fields stands in quotation marks) "
+         "(2 of 4 rows are bad); ")),
         (".tsv", 'bank\t1\t"The bank\t5\t9\nbank\t1\tThe bank\t4\t8', ("line 3: the quotes or the fields cannot be "
          "read (unexpected end of data), expected a closed field (1 of 2 rows is bad); ")),
     ],

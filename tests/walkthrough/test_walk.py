@@ -266,6 +266,18 @@ def test_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
     assert len(pd.read_parquet(first / "values.parquet")) == walked.at + 1
 
 
+def test_tables_of_the_walk_that_is_replaced_do_not_stay_beside_the_new_one(model, tmp_path):
+    """But for those that their user has changed."""
+    probe.write(probe.walk(model, TEXT, word="bank", against="A bank"), tmp_path)
+    before = {file.name for file in tmp_path.iterdir()}
+    (tmp_path / "contrast.csv").write_text("my notes", encoding="utf-8")
+    probe.write(probe.walk(model, TEXT, word="bank"), tmp_path)
+    after = {file.name for file in tmp_path.iterdir()}
+    made = json.loads((tmp_path / "manifest.json").read_text("utf-8"))["files"]
+    assert "contrast.parquet" in before - after
+    assert after == {*made, "manifest.json", "contrast.csv"}
+
+
 TWO = {"against": "A bank", "beside": "My bank"}
 EMPTY = "Choosing a word to follow: got an empty one, expected a word of the text; give bank, say."
 

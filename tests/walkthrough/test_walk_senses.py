@@ -190,7 +190,7 @@ def test_the_head_followed_is_the_one_whose_swap_moves_the_word_furthest(model, 
     assert min(moved.values()) < 0.01 < max(moved.values())
     assert because(walked.findings) == (
         f"L{walked.layer}H{walked.head} is followed because, of 8 heads, swapped by itself it moves "
-        f"“bank” furthest toward the other sentence's: {100 * max(moved.values()):.0f}\u202f% of the "
+        f"“bank” furthest toward its vector in the other sentence: {100 * max(moved.values()):.0f}\u202f% of the "
         "way."
     )
     assert walked.word == "bank" and walked.second_text == second_text
@@ -251,10 +251,14 @@ def test_the_depth_at_which_the_sentences_part_is_told(model):
         "“bank” is one and the same vector in both sentences up to where it enters layer 0, and "
         "differs where it enters layer 1."
     )
-    assert told.startswith("Swapped by itself, head ") and told.endswith(same)
-    assert " of the way to the other sentence's, read after the last layer. What L" in told
+    assert told.startswith("Given what it computes in the other sentence, head ") and told.endswith(
+        same
+    )
+    assert " of the way to its vector there, read after the last layer. What L" in told
     tiny = replace(walked.findings, choice=replace(walked.findings.choice, size=0.004))
-    assert " moves “bank” less than half a per cent of the way to the other" in answer(tiny)
+    assert " alone moves “bank” less than half a per cent of the way to its vector there" in answer(
+        tiny
+    )
     assert because(tiny).endswith(": less than half a per cent of the way.")
     assert " long here, " not in told and " here, " in told and " there, " in told
     walked = probe.walk(
@@ -392,7 +396,9 @@ class TestPage:
                 )
                 assert page.locator(f'[data-reading="{side}"] .chip').count() == at + 1
             contrast = page.inner_text('[data-slot="contrast"]')
-            assert contrast.startswith(f"Swapped by itself, L{layer}H{head} moves “bank” ")
+            assert contrast.startswith(
+                f"Given what it computes in the other sentence, L{layer}H{head} alone moves “bank” "
+            )
             assert f" At “bank” L{layer}H{head} adds a vector of length " in contrast
         page.locator('.strip [name="at"]').nth(2).check(force=True)
         contrast = page.inner_text('[data-slot="contrast"]')

@@ -178,8 +178,8 @@ const drawAnswer = () => {
   put("[data-answer]", none);
   if (none) return;
   say("furthest", `L${Math.floor(best / sizes.heads)}H${best % sizes.heads}`);
-  say("furthest-by", data.second_tokens ? "swapped" : "replaced, by its mean");
-  say("furthest-to", ofLexicon() ? quoted(along.senses[1]) : "the other sentence's");
+  say("furthest-by", data.second_tokens ? "gets what it computes in the other sentence" : "gets the mean of what it writes in both meanings");
+  say("furthest-to", ofLexicon() ? quoted(along.senses[1]) : "its vector there");
   say("furthest-size", percent(most));
   say("furthest-of", ofLexicon() ? ` of the way from ${quoted(along.senses[0])}` : "");
 };

@@ -209,7 +209,7 @@ const alike = () => Boolean(data.second_tokens) && arrays.apart.flat.every((valu
 const where = (depth) => (depth < sizes.layers ? `entering layer ${depth}` : "after the last layer");
 const ofLexicon = () => data.axis?.kind === "lexicon";
 const wayOf = (layer) => {
-  if (!ofLexicon()) return `to the other sentence's, read ${where(sizes.layers)}`;
+  if (!ofLexicon()) return `to its vector in the other sentence, read ${where(sizes.layers)}`;
   const { senses, depth } = data.axis;
   return `from ${quoted(senses[0])} to ${quoted(senses[1])}, read ${where(layer < depth ? depth : sizes.layers)}`;
 };
@@ -232,7 +232,7 @@ const drawContrast = (c) => {
   const head = `L${state.layer}H${state.head}`;
   const lengths = [get("delta_norm", c, at), get("second_norm", c)].map(length);
   say("contrast-head", head);
-  const alone = has("swap") ? `Swapped by itself, ${head} moves ${quoted(data.word)} ${distance(get("swap", state.layer, state.head))} of the way ${wayOf(state.layer)}. ` : "";
+  const alone = has("swap") ? `Given what it computes in the other sentence, ${head} alone moves ${quoted(data.word)} ${distance(get("swap", state.layer, state.head))} of the way ${wayOf(state.layer)}. ` : "";
   const first = alike() ? `Nothing: ${quoted(data.word)} is one and the same vector in both sentences, at every depth. ` : alone;
   say("contrast", `${first}At ${quoted(data.word)} ${head} adds a vector of length ${lengths[0]} in this sentence, ${mostlyFrom(sides.here)}; of length ${lengths[1]} in the other, ${mostlyFrom(sides.there)}.${sink(sides.here) || sink(sides.there, "in the other sentence")}`);
   const [apart, named] = [[...arrays.apart.flat], (index) => (index ? entering(index - 1, "L") : "token")];

@@ -284,10 +284,8 @@ def _stands_in(pair: PairResult) -> dict[str, Array]:
     """The head that each one stands in for, with how much further swapping both moves the word;
     missing without one."""
     arrays = {name: _missing(pair) for name in STAND_IN}
-    arrays["backed_up"] = np.zeros(pair.separation.auroc.shape)
     # The one that moves the word furthest last: where a head stands in for two, it stays.
     for stand_in in sorted(pair.stand_ins, key=lambda each: each.extra):
-        arrays["backed_up"][stand_in.first] = 1
         values = (stand_in.extra, stand_in.p, *stand_in.first)
         for name, value in zip(STAND_IN, values, strict=True):
             arrays[name][stand_in.head] = value

@@ -87,9 +87,8 @@ def verdicts(evidence: pd.DataFrame) -> pd.Series:
     """The verdict on every row of the evidence frame, which keeps its index.
 
     Reads p_auroc p_swap p_opposes p_next_token next_token auroc net net_low net_high direct
-    net_near net_far attention_previous attention_next p_stands_in backed_up confounded ambiguity_p
-    specific specific_low specific_high p_specific; a row without a measured swap (no gap) gets
-    none.
+    net_near net_far attention_previous attention_next p_stands_in confounded ambiguity_p specific
+    specific_low specific_high p_specific; a row without a measured swap (no gap) gets none.
     """
     rows = evidence.to_dict("records")
     names = [verdict({str(name): value for name, value in row.items()}) for row in rows]
@@ -134,10 +133,8 @@ def verdict(row: Evidence) -> str:
 def is_read(row: Evidence) -> bool:
     """Whether what the swap changes is shown in what the model says next; true where that tells no
     senses apart.
-
-    Also of a head that another one stands in for: what it gave is read, from the other one.
     """
-    if math.isnan(row["p_next_token"]) or row["backed_up"]:
+    if math.isnan(row["p_next_token"]):
         return True
     return row["p_next_token"] < LEVEL and row["next_token"] >= SMALLEST
 

@@ -248,7 +248,7 @@ def test_each_word_has_a_line_with_its_heads_the_best_sentence_and_how_sure(
         and bank.locator(".text .cue").count() == 1
     )
     assert (
-        "L0H2 confirmed, L1H0 and L1H3 not, on 64 pairs of sentences (14 pairs of cue words)"
+        "L0H2 confirmed to move it, L1H0 and L1H3 not, on 64 pairs of sentences (14 pairs of cue words)"
         in bank.inner_text()
     )
     assert "for each pair of meanings" in mole.inner_text()

@@ -39,12 +39,7 @@ RESOLVES = MOVES | FOR_THIS_WORD
         ({"next_token": 0.02}, "resolver"),
         ({"p_next_token": 0.05, "p_auroc": 0.9}, "unread"),
         (SILENT, "resolver"),  # a model that predicts nothing
-        (
-            {"p_next_token": 0.05, "backed_up": 1.0},
-            "resolver",
-        ),  # read from the head that stands in for it
-        ({"next_token": 0.019, "backed_up": 1.0}, "resolver"),
-        (NO_MOVE | {"p_next_token": 0.05, "backed_up": 1.0}, "separates"),  # and no more than that
+        (NO_MOVE | {"p_next_token": 0.05}, "separates"),
         ({"ambiguity_p": 0.05}, "resolver"),
         ({"ambiguity_p": 0.051}, "context"),  # the word changes no more than other nouns do
         ({"ambiguity_p": math.nan}, "context"),  # that was not asked

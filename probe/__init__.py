@@ -10,8 +10,7 @@ in which data pass through them; a module imports only from its own package and 
 * stats: what a number is worth: axes, resampling, permutation tests, verdicts, how numbers are
   written
 * model: the table of architectures, loading, hooks, traces, the forward from scratch and the fused
-  one, the
-  certificate, the decomposition of the stream
+  one, the certificate, the decomposition of the stream
 * patching: swaps of heads, sets, positions, edges, cross-attention: tensors in, tensors out
 * evidence: one word measured, a study of several, a survey of many, evaluation; the border to
   pandas

@@ -6,6 +6,7 @@ from .model.find import available as available
 from .model.model import Model as Model
 from .model.check import certify as certify
 from .model.parameters import count_parameters as count_parameters
+from .model.tokens import TargetText as TargetText
 from .model.tokens import tokenize as tokenize
 from .model.trace import trace as trace
 from .model.trace import target_states as target_states

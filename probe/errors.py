@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher, get_close_matches
 
 NEAREST = 3  # of which the one with the same letters is meant
+MOST = 2**63 - 1  # what every library counts up to
 
 
 class ProbeError(Exception):
@@ -69,11 +70,12 @@ def require_flag(value: object, name: str, *, doing: str) -> None:
 
 
 def require_at_least(least: int, value: object, name: str, *, doing: str, usual: object) -> None:
-    """Raises InputError for an option `name` that is no whole number from `least` on; `usual` is
-    what it is when it is not given."""
+    """Raises InputError for an option `name` that is no whole number from `least` on, or above
+    MOST; `usual` is what it is when it is not given."""
     number = whole_number(value)
-    if number is None or number < least:
+    if number is None or not least <= number <= MOST:
+        end = "on" if number is None or number < least else f"to {MOST}"
         raise InputError(
-            f"{doing}: got {name} = {value!r}, expected a whole number from {least} on; leave it "
-            f"away for {usual}."
+            f"{doing}: got {name} = {value!r}, expected a whole number from {least} {end}; leave "
+            f"it away for {usual}."
         )

@@ -66,7 +66,13 @@ class Tokens:
 
 
 class TargetText(NamedTuple):
-    """The token ids of a text, and the position at which its word is read."""
+    """The token ids of a text, and the position at which its word is read.
+
+    Example:
+        >>> tokens = probe.tokenize("tiny-senses", "The bank of the river")
+        >>> probe.TargetText(tokens.ids, tokens.positions_of("bank")[-1]).at
+        2
+    """
 
     ids: tuple[int, ...]
     at: int

@@ -27,9 +27,9 @@ from probe.patching.inputs import (
     Texts,
     as_directions,
     as_donors,
+    as_sets,
     require_depth,
     require_equal_lengths,
-    require_sets,
     target_texts,
 )
 
@@ -82,12 +82,13 @@ def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
     """How far the read-out moves along each direction when one head's z at the target is the
     donor's, for every head.
 
-    `rows`: token ids up to and including the target, or `TargetText` texts, of which a causal model
-    runs as much · `donor_z: row layer head d_head`, whose layer axis says how many blocks stand
-    before the read-out · `directions: direction d_model` -> `row layer head direction`: the change
-    of <resid, direction>, 0 when the donor is the sentence itself. With directions of each row's
-    own, `row stage d_model`, `-> row layer head stage` (see `swap_sets`). Raises InputError for
-    donors with more layers than the model has.
+    `rows`: the token ids of each text up to and including the word, or `probe.TargetText(ids, at)`,
+    of which a causal model runs as much; a model that reads both ways needs the latter · `donor_z:
+    row layer head d_head`, whose layer axis says how many blocks stand before the read-out ·
+    `directions: direction d_model` -> `row layer head direction`: the change of <resid, direction>,
+    0 when the donor is the sentence itself. With directions of each row's own, `row stage d_model`,
+    `-> row layer head stage` (see `swap_sets`). Raises InputError for donors with more layers than
+    the model has.
 
     Example:
         >>> weights = probe.read_weights("tiny-senses")
@@ -169,7 +170,7 @@ def swap_sets(
         torch.Size([2, 1, 1])
     """
     texts, donor_z, directions = _checked(weights, rows, donor_z, directions)
-    require_sets(head_sets, donor_z, "Swapping sets of heads")
+    head_sets = as_sets(head_sets, donor_z, "Swapping sets of heads")
     return _swap_sets(weights, texts, donor_z, head_sets, directions)
 
 

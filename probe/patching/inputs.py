@@ -23,17 +23,19 @@ Texts = Sequence[TargetText]
 def require_weights(weights: object, doing: str) -> None:
     """Raises InputError for what is no weights, a model among them."""
     if not isinstance(weights, Weights):
-        raise InputError(
-            f"{doing}: got {weights!r}, expected weights; give probe.read_weights(model)."
-        )
+        got = repr(weights)
+        got = type(weights).__name__ if "\n" in got else got  # a module draws itself
+        raise InputError(f"{doing}: got {got}, expected weights; give probe.read_weights(model).")
 
 
 def target_texts(weights: Weights, rows: Rows, doing: str) -> list[TargetText]:
-    """Each text and where it is read: ids alone, and tokens, at the last one; a causal model runs
-    nothing behind the word.
+    """Each text and where it is read: in a causal model ids alone, and tokens, at the last one, and
+    nothing behind the word is run. A model that reads both ways needs the text behind the word as
+    well, so there a position is given with it.
 
-    Raises InputError for no texts, for what is neither, for ids that the model has no token for,
-    positions that a text does not have, and texts beyond the context window.
+    Raises InputError for no texts, for what is neither, for texts without a position where one is
+    needed, for ids that the model has no token for, positions that a text does not have, and texts
+    beyond the context window.
     """
     require_weights(weights, doing)
     given = _as_list(rows)
@@ -50,7 +52,7 @@ def target_texts(weights: Weights, rows: Rows, doing: str) -> list[TargetText]:
     texts = []
     for number, row in enumerate(given):
         in_text = f"{doing} in text {number}"
-        text = row if isinstance(row, TargetText) else _read_at_its_end(row, in_text)
+        text = row if isinstance(row, TargetText) else _read_at_its_end(weights, row, in_text)
         _require_tokens(weights, text, in_text)
         if weights.causal:
             text = TargetText(text.ids[: text.at + 1], text.at)
@@ -65,12 +67,18 @@ def _as_list(values: Any) -> list[Any]:
     return list(values) if is_list else []
 
 
-def _read_at_its_end(row: Any, doing: str) -> TargetText:
+def _read_at_its_end(weights: Weights, row: Any, doing: str) -> TargetText:
     ids = _as_list(row.ids if isinstance(row, Tokens) else row)
     if not ids:
         raise InputError(
             f"{doing}: got {row!r}, expected the ids of its tokens; give "
             "probe.tokenize(model, text).ids."
+        )
+    if not weights.causal:
+        raise InputError(
+            f"{doing}: got {len(ids)} tokens without the position of the word, and this model "
+            "reads both ways, so that a text does not end with it; give "
+            "probe.TargetText(tokens.ids, tokens.positions_of(word)[-1])."
         )
     return TargetText(tuple(ids), len(ids) - 1)
 
@@ -194,10 +202,11 @@ def as_directions(
     return given
 
 
-def require_sets(head_sets: Tensor, donor_z: Tensor, doing: str) -> None:
-    """Raises InputError for sets of heads that are no masks of the donors' layers and heads."""
-    is_mask = isinstance(head_sets, Tensor) and head_sets.dtype == torch.bool
-    shape = tuple(head_sets.shape) if is_mask else None
+def as_sets(head_sets: Any, donor_z: Tensor, doing: str) -> Tensor:
+    """Sets of heads as a mask, `set layer head`. Raises InputError for what is no mask of the
+    donors' layers and heads."""
+    given = _as_tensor(head_sets)
+    shape = tuple(given.shape) if given.dtype == torch.bool else None
     wanted = tuple(donor_z.shape[1:3])
     if shape is None or len(shape) != 3 or shape[1:] != wanted or not shape[0]:
         got = f"a mask of shape {list(shape)}" if shape is not None else type(head_sets).__name__
@@ -206,6 +215,7 @@ def require_sets(head_sets: Tensor, donor_z: Tensor, doing: str) -> None:
             f"[sets, {wanted[0]}, {wanted[1]}]; give torch.zeros(1, {wanted[0]}, {wanted[1]}, "
             "dtype=torch.bool), say."
         )
+    return given
 
 
 def as_offsets(positions: Any, doing: str) -> tuple[int, ...]:

@@ -183,7 +183,10 @@ def read_table(name: str, given: object) -> list[FileRow]:
         ) from error
     if table.empty:
         raise InputError(_no_rows(name))
-    _require_columns(name, [str(column) for column in table.columns])
+    columns = [str(column) for column in table.columns]
+    _require_columns(name, columns)
+    _require_once(name, columns)
+    table = table.loc[:, ~table.columns.duplicated(keep="last")]
     rows = table.where(table.notna(), None).to_dict("records")
     return [
         FileRow(f"row {number}", {str(key): row[key] for key in row})
@@ -332,7 +335,7 @@ def _delimited_row(where: str, columns: Sequence[str], cells: Sequence[str]) -> 
     return FileRow(where, flaw=flaw)
 
 
-def _require_once(place: Path, columns: Sequence[str]) -> None:
+def _require_once(place: Path | str, columns: Sequence[str]) -> None:
     for name in sorted(REQUIRED):
         if columns.count(name) > 1:
             raise InputError(

@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -183,8 +183,8 @@ def as_corpus(given: Any, words: Sequence[str] | str | None = None) -> Corpus:
         return given
     if isinstance(words, str):
         return _read(given, words)
-    one = isinstance(words, Sequence) and len(words) == 1
-    return _read(given, words[0] if words and one else None)
+    names = {str(word) for word in words} if isinstance(words, Collection) else set()
+    return _read(given, names.pop() if len(names) == 1 else None)
 
 
 def _read(given: Any, word: str | None, *, only: str | None = None) -> Corpus:

@@ -39,6 +39,11 @@ def ways():
     yield "study seed", lambda m: probe.study(m, seed="a"), SEED.format("Studying words", "'a'")
     yield "survey seed", lambda m: probe.survey(m, seed=-1), SEED.format("Surveying words", -1)
     yield (
+        "seed that no library counts up to",
+        lambda m: probe.study(m, seed=2**63),
+        f"Studying words: got seed = {2**63}, expected a whole number from 0 to {2**63 - 1}; leave",
+    )
+    yield (
         "evaluate seed",
         lambda m: probe.evaluate(m, SENTENCES, "bank", seed=0.5),
         SEED.format("Evaluating sentences", 0.5),

@@ -48,6 +48,33 @@ def test_tokens_and_arrays_are_taken_as_ids_and_tensors_are(weights, texts, stat
     assert torch.equal(as_tensors, expected)
 
 
+def test_in_a_model_that_reads_both_ways_the_word_has_a_position_or_is_asked_for_one():
+    model = family_model("bert", torch.float32)
+    texts = [
+        probe.tokenize(model, text) for text in ("The muddy bank fell", "The rotten bank fell")
+    ]
+    at = [tokens.positions_of("bank")[-1] for tokens in texts]
+    states = probe.target_states(model, texts, at)
+    given = (probe.read_weights(model), texts, states.z.flip(0))
+    direction = (states.resid[0, -1] - states.resid[1, -1])[None]
+    with pytest.raises(InputError) as error:
+        probe.swap_heads(*given, direction)
+    assert "without the position of the word, and this model reads both ways" in str(error.value)
+    assert "give probe.TargetText(tokens.ids, tokens.positions_of(word)[-1])." in str(error.value)
+    rows = [probe.TargetText(tokens.ids, pos) for tokens, pos in zip(texts, at, strict=True)]
+    moved = probe.swap_heads(given[0], rows, given[2], direction)
+    last = moved[0, -1, :, 0].sum()  # heads of the last layer move what is read by what they write
+    assert torch.isfinite(moved).all() and last.abs() > 0
+
+
+def test_a_mask_may_be_an_array(weights, texts, states, direction):
+    keep = torch.zeros(1, *states.z.shape[1:3], dtype=torch.bool)
+    given = (weights, texts, states.z.flip(0))
+    assert torch.equal(
+        probe.swap_sets(*given, keep.numpy(), direction), probe.swap_sets(*given, keep, direction)
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

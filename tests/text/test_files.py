@@ -307,6 +307,22 @@ def test_other_words_are_left_out_and_counted_and_a_word_that_no_row_has_is_one_
     )
 
 
+@pytest.mark.parametrize(
+    "words", ["bank", ["bank"], {"bank"}, ["bank", "bank"], pd.Series(["bank"])]
+)
+def test_rows_that_name_no_word_are_about_the_one_that_is_asked_for(words):
+    rows = [{"sense": "river", "text": "Near the bank"}, {"sense": "money", "text": "In the bank"}]
+    assert {sentence.word for sentence in as_corpus(rows, words).sentences} == {"bank"}
+
+
+def test_a_table_with_a_column_twice_is_refused_as_a_file_is():
+    table = pd.DataFrame([["bank", "river", "Near the bank", "In the bank"]])
+    table.columns = ["word", "sense", "text", "text"]
+    with pytest.raises(InputError) as error:
+        read_sentences(table)
+    assert str(error.value) == f"Reading sentences from a table made in Python: {TWICE}"
+
+
 # --- files that cannot be read as they stand ------------------------------------------------------
 
 

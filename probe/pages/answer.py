@@ -482,8 +482,9 @@ def _not_asked(finding: WordFindings) -> str:
 
 
 def _times(times: float) -> str:
-    """“about twice as far as”; where the number would be mostly noise, the least that it is."""
-    if math.isnan(times):
+    """“about twice as far as”; where the number would be mostly noise, the least that it is; and
+    where the nouns were not seen to change at all, no number."""
+    if not math.isfinite(times):
         return "further than"
     if times >= FAR:
         return f"more than {FAR} times as far as"

@@ -1182,7 +1182,12 @@ SENTENCES = [
     (beside, "changes about four times as far as nouns", frames_of(general_share=1 / 16), FRAMES),
     (beside, "changes about 1.4 times as far as nouns", frames_of(general_share=0.5), FRAMES),
     (beside, "changes about 8 times as far as nouns", frames_of(general_share=1 / 64), FRAMES),
-    (beside, "more than 20 times as far", frames_of(general_share=0.0), FRAMES),
+    (
+        beside,  # the nouns were not seen to change
+        "“bank” changes further than nouns of one meaning, such as",
+        frames_of(general_share=-0.01),
+        FRAMES,
+    ),
     (beside, "more than 20 times as far", frames_of(general_share=1 / 400), FRAMES),
     (
         beside,

@@ -164,6 +164,11 @@ def render(
         compared=[_compared(findings) for findings in found] if len(found) > 1 else [],
         marks=charts.MARKS,
         verdicts=_verdicts(found),
+        framed=any(
+            head.comparison == "more" and head.effect > 0
+            for findings in found
+            for head in findings.heads
+        ),
         dictionary=_frames(surveys[0])["survey_columns"].to_dict("records"),
         downloads=[row for model in models for row in model["downloads"]],
         clear=percent(CLEAR),

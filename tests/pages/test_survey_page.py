@@ -103,7 +103,7 @@ def test_general_and_specific_heads_are_named(survey):
 def test_what_heads_of_other_words_keep_is_said_beside_random_ones(survey):
     told = said(survey, "kept")
     assert told.startswith(
-        "The four heads below the read-out that rank first on all other words keep 5"
+        "The four heads before the read-out that rank first on all other words keep 5"
     )
     assert "of the gap of a word that was left out, random sets of the same layers 1" in told
     carry = survey.frames["survey_carry_over"].assign(random_high=0.9)

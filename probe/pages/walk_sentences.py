@@ -209,8 +209,9 @@ def _parting(findings: WalkFindings) -> str:
         differs = "behind the last layer"
         if parting.depth < parting.n_layers:
             differs = f"where it enters layer {parting.depth}"
+        until = "up to where" if parting.depth > 1 else "where"
         where = (
-            "is one and the same vector in both sentences up to where it enters layer "
+            f"is one and the same vector in both sentences {until} it enters layer "
             f"{parting.depth - 1}, and differs {differs}"
         )
     length = decimal(findings.write.length)

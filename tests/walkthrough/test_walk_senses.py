@@ -248,7 +248,7 @@ def test_the_depth_at_which_the_sentences_part_is_told(model):
     walked = probe.walk(model, "The river bank", against="The mole bank", word="bank")
     told = answer(walked.findings)
     same = (
-        "“bank” is one and the same vector in both sentences up to where it enters layer 0, and "
+        "“bank” is one and the same vector in both sentences where it enters layer 0, and "
         "differs where it enters layer 1."
     )
     assert told.startswith("Given what it computes in the other sentence, head ") and told.endswith(

@@ -70,7 +70,7 @@ pattern = attention.softmax(attention.mask(attention.scores(q, k)))
 # %%
 labels = trace.tokens.labels
 weights = pd.DataFrame(pattern.numpy(), index=labels, columns=labels)  # queries as rows
-weights.iloc[1:, 1:].round(2)
+weights.round(2)
 
 # %% [markdown]
 # ## Your own sentences

@@ -27,14 +27,17 @@ Section = dict[str, Any]
 
 
 def opening(findings: Mapping[str, WordFindings]) -> Section:
-    """What the answer rests on: the size of the model, and how many sentences were used."""
+    """What the answer rests on: the size of the model, how many sentences were used, and how many
+    pairs of them were swapped."""
     first = next(iter(findings.values()))
+    pairs = [pair for finding in findings.values() for pair in finding.pairs]
     used = [(finding.rows["sentences"]["part"] != "neither").sum() for finding in findings.values()]
     return {
         "heads": len(first.rows["heads"][["layer", "head"]].drop_duplicates()),
         "layers": first.layers,
         "words": len(findings),
         "sentences": int(sum(used)),
+        "pairs": sum(pair.pairs for pair in pairs if pair.ranked),
     }
 
 

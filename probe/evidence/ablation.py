@@ -59,7 +59,9 @@ from probe.text.splits import Holdout, cue_words
 
 RANDOM_SETS = 20  # a set that costs more than all of them has p = 1/21
 KINDS = ("mean", "swap")
-EFFECTS = ("effect", "swap")  # the column of a file that its heads are ordered by
+# The column of a file that its heads are ordered by, the first that it has: a report's pages go by
+# `net`, too.
+EFFECTS = ("effect", "net", "swap")
 SENTENCES = 64  # that are run together: the directions of each are as large as its stream
 CHOSEN = "depth chosen in training"
 NAME = re.compile(r"L(\d{1,6})H(\d{1,6})")
@@ -226,7 +228,8 @@ def _first_by_effect(
     if column is None:
         raise InputError(
             f"{doing} none of the columns {', '.join(map(str, rows))} says how large the effect of "
-            f"a head is, expected {' or '.join(EFFECTS)}; add it or leave top out."
+            f"a head is, expected {', '.join(EFFECTS[:-1])} or {EFFECTS[-1]}; add it or leave top "
+            "out."
         )
     effects = numbers.assign(effect=pd.to_numeric(rows[column], errors="coerce"))
     ordered = effects.groupby(["layer", "head"])["effect"].mean().dropna()

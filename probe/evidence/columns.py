@@ -93,7 +93,7 @@ DIGITS = 6  # significant ones of a float, far below its uncertainty
 LEADERS = 3  # heads of a word that are looked at closely
 METHODS = {
     "nearest": "nearest sense centroid",
-    "frequent": "most frequent sense",
+    "frequent": "most frequent sense in training",
     "bag": "bag of words",
     "left": "bag of words left of the word",
     "position": "the word's place alone",

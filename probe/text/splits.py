@@ -440,11 +440,13 @@ def _require_enough(
     each = {sense: labels.count(sense) for sense in senses}
     counts = " and ".join(f"{n} sentence{'s' * (n != 1)} of {sense!r}" for sense, n in each.items())
     word = sentences[0].word if sentences else ""
+    groups = len(set(units))
     raise InputError(
-        f"Holding out the sentences of {word!r}: got {counts} in {len(set(units))} groups that "
-        f"share no cue word or pair, expected {2 * least.per_sense} or more of each sense in "
-        f"{least.units} or more such groups, for what is held out shares none with what is learned "
-        "from; add sentences with other cue words, or correct a sense that is misspelt."
+        f"Holding out the sentences of {word!r}: got {counts} in {groups} "
+        f"group{'s' * (groups != 1)} that share no cue word or pair, expected "
+        f"{2 * least.per_sense} or more of each sense in {least.units} or more such groups, for "
+        "what is held out shares none with what is learned from; add sentences with other cue "
+        "words, or correct a sense that is misspelt."
     )
 
 

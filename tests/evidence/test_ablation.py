@@ -396,7 +396,7 @@ LIST = (
             1,
             (
                 "Reading heads from heads.csv: none of the columns layer, head, rank says how large "
-                "the effect of a head is, expected effect or swap; add it or leave top out."
+                "the effect of a head is, expected effect, net or swap; add it or leave top out."
             ),
         ),
         (

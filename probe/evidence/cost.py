@@ -31,6 +31,7 @@ from probe.patching.heads import BATCH_NUMBERS, swap_heads
 from probe.stats.numbers import memory_size
 from probe.stats.resampling import smallest_p
 from probe.text import lexicon
+from probe.text.sentences import Corpus
 from probe.text.splits import ALIGNED, CrossFit, in_pairs, unmarked_pairs
 
 PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -81,7 +82,8 @@ class StudyCost:
     differ in, which stands for their cues · `left_out`: word, reason and number of the sentences
     that are not used · `unmarked_pairs`: how many sentences of a word differ from one of another
     sense in a single word, while no pair says so · `unusable_nouns`: word, noun and reason of the
-    nouns of one meaning that a user names and that cannot take the word's place.
+    nouns of one meaning that a user names and that cannot take the word's place · `repeated`: rows
+    of the user's sentences that repeat another one, which is read once.
     """
 
     words: tuple[str, ...]
@@ -96,6 +98,7 @@ class StudyCost:
     left_out: tuple[tuple[str, str, int], ...] = ()
     unmarked_pairs: Mapping[str, int] = field(default_factory=dict)
     unusable_nouns: tuple[tuple[str, str, str], ...] = ()
+    repeated: int = 0
 
     @property
     def memory(self) -> int:
@@ -127,9 +130,10 @@ def cost_of(
     splits: Mapping[str, SensePairSplits],
     options: StudyOptions,
     second: SecondModel | None,
+    given: Corpus | None = None,
 ) -> StudyCost:
-    """The cost of a study of these words, whose sentences are held out as `splits` says, by word;
-    runs a few sentences for the time."""
+    """The cost of a study of these words, whose sentences are held out as `splits` says, by word,
+    and come from those that are `given`, if a user gave any; runs a few sentences for the time."""
     forwards = _count_forwards(materials, second)
     swaps = _count_swaps(model, splits, options)
     forwards += _count_forwards_beside_nouns(materials, splits, options)
@@ -170,6 +174,7 @@ def cost_of(
                 model, material, options.controls
             ).left_out.items()
         ),
+        repeated=0 if given is None else given.repeated,
     )
 
 

@@ -147,7 +147,7 @@ def study(
     splits = {material.word: split_senses(material, seed=seed) for material in materials}
     beside = None if second is None else late_cues(second, materials)
     if planned:
-        planned(cost_of(model, materials, splits, options, beside))
+        planned(cost_of(model, materials, splits, options, beside, own))
 
     report("certificate", 0.05)
     certificate = _certificate(model, materials)

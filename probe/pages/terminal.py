@@ -277,6 +277,9 @@ def sentences_suffice(cost: "StudyCost") -> list[str]:
         f"{word}: {counted(number, 'sentence')} left out: {reason}."
         for word, reason, number in cost.left_out
     ]
+    if cost.repeated:
+        repeat = "row repeats another" if cost.repeated == 1 else "rows repeat others"
+        lines.append(f"{cost.repeated} {repeat}; each sentence is read once.")
     return lines
 
 

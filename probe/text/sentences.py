@@ -133,6 +133,11 @@ class Corpus:
             f"{len(self.left_out)} left out>"
         )
 
+    @property
+    def repeated(self) -> int:
+        """How many rows were left out because they repeat another one."""
+        return sum(item.reason.startswith(REPEATS) for item in self.left_out)
+
     def by_word(self) -> dict[str, list[Sentence]]:
         """The sentences of each word, words in order of first appearance."""
         of_words: dict[str, list[Sentence]] = {}

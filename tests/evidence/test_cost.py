@@ -92,7 +92,11 @@ def unmarked(*, paired: bool) -> list[dict[str, str]]:
 
 
 def test_sentences_without_pairs_are_not_called_pairs(model):
-    first, cues, pairs = sentences_suffice(plan(model, ["bank"], sentences=unmarked(paired=False)))
+    given = unmarked(paired=False)
+    *rest, twice = sentences_suffice(plan(model, ["bank"], sentences=[*given, given[0]]))
+    assert twice == "1 row repeats another; each sentence is read once."
+    first, cues, pairs = sentences_suffice(plan(model, ["bank"], sentences=given))
+    assert rest == [first, cues, pairs]
     assert first == (
         "bank, river / money: 12 and 12 sentences without pairs, so 12 pairs are drawn at random; "
         "exploratory; for a firmer answer give 50 sentences per sense."

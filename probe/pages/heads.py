@@ -190,6 +190,7 @@ def together(findings: Mapping[str, WordFindings], frames: Frames) -> list[Secti
         sections.append(
             {
                 "word": finding.word,
+                "pairs": int(curves["pairs"].iloc[0]),
                 "chart": chart,
                 "smallest": smallest if is_part else None,
                 "random": finding.random_sets,

@@ -81,8 +81,8 @@ class TargetText(NamedTuple):
 def tokenize(model: ModelSource, text: str) -> Tokens:
     """Cut `text` into the model's tokens, with BOS in front where the model wants it.
 
-    Raises InputError for an empty text and for one beyond the context window; nothing is ever cut
-    off.
+    Raises InputError for an empty text, for one beyond the context window, as nothing is ever cut
+    off, and for tokens that the tokenizer has and the model has not.
 
     Example:
         >>> probe.tokenize("tiny-senses", "a loan from the bank").pieces
@@ -120,6 +120,13 @@ def tokenize(model: ModelSource, text: str) -> Tokens:
         raise InputError(
             f"Reading the text {_shorten(text)!r}: got {len(cut)} tokens, expected at most "
             f"{config.n_ctx}, the context window of {model.name}; shorten the text or split it."
+        )
+    unknown = next((one for one in cut if one.id >= config.d_vocab), None)
+    if unknown is not None:
+        raise InputError(
+            f"Reading the text {_shorten(text)!r}: {unknown.piece!r} is token {unknown.id}, and "
+            f"{model.name} has 0 to {config.d_vocab - 1}, so that it was added to the tokenizer "
+            "alone; resize the model's embeddings (resize_token_embeddings) and load it again."
         )
     return Tokens(
         text,

@@ -64,7 +64,9 @@ def readers(model):
     hand."""
     if not GPT2_TOKENIZER.is_dir():
         return lambda: (model,)
-    both = model, replace(model, tokenizer=AutoTokenizer.from_pretrained(GPT2_TOKENIZER))
+    tokenizer = AutoTokenizer.from_pretrained(GPT2_TOKENIZER)
+    config = replace(model.config, d_vocab=len(tokenizer))
+    both = model, replace(model, tokenizer=tokenizer, config=config)
     return lambda: both
 
 
@@ -384,3 +386,19 @@ def test_a_masked_token_can_be_asked_about_and_swapped_at():
     assert tokens.pieces.count("[SEP]") == 1 and not any(tokens.spans[-1])
     effects = patch(model, "The muddy [MASK]", "The old [MASK]", at="[MASK]", metric=(17, 30))
     assert effects["swap"].notna().all()
+
+
+def test_a_token_that_only_the_tokenizer_knows_is_told(tmp_path):
+    model = load(make_checkpoint(tmp_path / "small"))
+    last = model.config.d_vocab - 1
+    names = [f"<added{number}>" for number in range(last + 2)]
+    model.tokenizer.add_tokens(names)
+    piece = names[-1]
+    number = model.tokenizer.convert_tokens_to_ids(piece)
+    with pytest.raises(InputError) as error:
+        tokenize(model, f"the bank {piece}")
+    assert str(error.value) == (
+        f"Reading the text 'the bank {piece}': {piece!r} is token {number}, and {model.name} has 0 "
+        f"to {last}, so that it was added to the tokenizer alone; resize the model's embeddings "
+        "(resize_token_embeddings) and load it again."
+    )

@@ -111,10 +111,13 @@ leaders[
 ]
 
 # %% [markdown]
-# What led to the verdict on the leading head of *bank*, in words:
+# What led to the verdict on the resolvers of *bank* (the written `verdicts.csv` says it in a sentence each):
 
 # %%
-study.verdicts.query("word == 'bank' and verdict == 'resolver'")["because"].tolist()
+resolvers = study.verdicts.query("word == 'bank' and verdict == 'resolver'")
+keys = ["word", "sense_a", "sense_b", "layer", "head", "verdict"]
+numbers = ["auroc", "p_auroc", "net", "p_swap", "next_token", "p_next_token", "ambiguity_p"]
+resolvers.merge(study.heads, on=keys)[["layer", "head", *numbers]]
 
 # %% [markdown]
 # ## Where does the sense of one sentence come from?

@@ -288,15 +288,17 @@ def read_folder(folder: Path, files: dict[str, bytes]) -> str:
 @cache
 def small_model() -> Any:
     """Tokenizer and sizes of a model, which is all that tokens need, without the rest of it."""
+    tokenizer = make_tokenizer()
     config = SimpleNamespace(
         prepend_bos=True,
         n_ctx=48,
+        d_vocab=len(tokenizer),
         special_tokens=False,
         split_special_tokens=True,
         architecture="gpt2",
     )
     fields = dict.fromkeys(("bridge", "weights", "origin", "device", "dtype"))
-    return Model(name="small", tokenizer=make_tokenizer(), config=config, **fields)
+    return Model(name="small", tokenizer=tokenizer, config=config, **fields)
 
 
 @st.composite

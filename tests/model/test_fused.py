@@ -158,10 +158,12 @@ def test_every_tensor_is_made_where_the_weights_are(weights):
     """On a machine without an accelerator: whatever is made without naming a device would be made
     nowhere, and fail."""
     depth, heads, _, d_head = weights.shape
-    a, b = (drawn_ids(weights, 3, 5, seed=seed).tolist() for seed in (0, 1))
+    a, b = (
+        [TargetText(tuple(ids), 4) for ids in drawn_ids(weights, 3, 5, seed=seed).tolist()]
+        for seed in (0, 1)
+    )
     donor_z, directions = torch.zeros(3, depth, heads, d_head), torch.ones(2, weights.shape[2])
     kept, cues = torch.zeros(4, depth, heads, dtype=torch.bool), ([[1]] * 3, [[2]] * 3)
-    texts = [[TargetText(tuple(ids), 4) for ids in rows] for rows in (a, b)]
     own = torch.ones(3, depth, weights.shape[2])
     for run in (
         lambda: swaps.swap_heads(weights, a, donor_z, directions),
@@ -169,7 +171,7 @@ def test_every_tensor_is_made_where_the_weights_are(weights):
         lambda: swaps.swap_sets(weights, a, donor_z, kept, directions),
         lambda: swaps.swap_sets(weights, a, donor_z, kept, own),
         lambda: torch.stack(
-            [*head_parts.head_part_z(weights, *texts, {"cue_only": cues}, mixed=True).values()]
+            [*head_parts.head_part_z(weights, a, b, {"cue_only": cues}, mixed=True).values()]
         ),
     ):
         with torch.device("meta"):
@@ -180,7 +182,7 @@ def test_every_tensor_is_made_where_the_weights_are(weights):
 @pytest.mark.parametrize("kind", telling_families(*SINGLE))
 def test_tensors_of_traces_edges_and_paths_are_made_where_the_weights_are(kind):
     causal = read_weights(family_model(kind, torch.float64))
-    a, b = ([[5, 9, cue, 7, 8]] for cue in (30, 31))
+    a, b = ([TargetText((5, 9, cue, 7, 8), 4)] for cue in (30, 31))
     directions = torch.ones(1, causal.shape[2], dtype=torch.float64)
     depth = len(causal.blocks)
 

@@ -384,7 +384,7 @@ def _verdict_marks(
     if not corner:
         return points
     return points.encode(
-        x=alt.X("head:O", bandPosition=0.9, axis=None),
+        x=alt.X("head:O", bandPosition=0.85, axis=None),
         y=alt.Y("layer:O", bandPosition=0.26, axis=None),
     )
 

@@ -191,7 +191,7 @@ def edges(
         require_at_least(0, most, "most", doing=DOING, usual="all that could reach as much")
     pairs = token_pairs(weights, a, b, depth)
     sending = positions_from_word(pairs, positions)
-    receiving = sending if receivers is None else positions_from_word(pairs, receivers)
+    receiving = sending if receivers is None else positions_from_word(pairs, receivers, "receivers")
     array = edges_of(weights, depth, sending, receiving, mlps=mlps)
     with torch.inference_mode():
         readings = [*cache_pairs(weights, pairs, directions, depth)]

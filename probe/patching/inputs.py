@@ -218,13 +218,13 @@ def as_sets(head_sets: Any, donor_z: Tensor, doing: str) -> Tensor:
     return given
 
 
-def as_offsets(positions: Any, doing: str) -> tuple[int, ...]:
+def as_offsets(positions: Any, name: str, doing: str) -> tuple[int, ...]:
     """Positions counted from the word, in order, each once. Raises InputError for none, and for
     what is no whole number."""
     given = _as_list(positions)
     if not given or any(whole_number(position) is None for position in given):
         raise InputError(
-            f"{doing}: got positions {positions!r}, expected whole numbers counted from the word, "
+            f"{doing}: got {name} {positions!r}, expected whole numbers counted from the word, "
             "0 the word and -1 the token before it; give a list, as in [-1, 0]."
         )
     return tuple(sorted({int(position) for position in given}))

@@ -456,7 +456,7 @@ def cache_pairs(
 
 
 def positions_from_word(
-    pairs: Sequence[TokenPair], positions: Sequence[int] | None
+    pairs: Sequence[TokenPair], positions: Sequence[int] | None, name: str = "positions"
 ) -> tuple[int, ...]:
     """Positions counted from the word, 0 the word itself and -1 the token before it: those asked
     for, or from the first token in which the members of a pair differ to the word, and to the last
@@ -465,7 +465,7 @@ def positions_from_word(
     Raises InputError where there are none and where a text does not reach as far.
     """
     if positions is not None:
-        offsets = as_offsets(positions, TRACING)
+        offsets = as_offsets(positions, name, TRACING)
     else:
         differing = _differing_positions(pairs)
         offsets = tuple(range(min(differing), max(0, *differing) + 1))

@@ -3,7 +3,9 @@ whole or absent; opened, it draws, fits and asks for nothing."""
 
 import hashlib
 import json
+import re
 from dataclasses import replace
+from html import unescape
 
 import numpy as np
 import pandas as pd
@@ -262,6 +264,30 @@ def test_two_models_have_a_map_each_and_are_compared_in_counts(two_models):
     # Nothing that is of one model alone stands for all of them.
     for name in ("origin", "weights_read_from", "described", "quantised", "dtype"):
         assert name not in made and all(name in one for one in made["models"])
+
+
+def pasted(page):
+    """The lines that "Copy result" gives."""
+    html = page.read_text(encoding="utf-8")
+    return unescape(re.search(r"<textarea readonly[^>]*>(.*?)</textarea>", html, re.DOTALL)[1])
+
+
+def test_the_result_can_be_copied_as_text_with_what_made_it(survey_page, two_models, survey):
+    first, heads, model, made = pasted(survey_page).splitlines()
+    assert first.startswith(said(survey, "headline"))
+    assert said(survey, "beside_nouns") in first and said(survey, "kept") in first
+    assert heads.startswith(f"L0H1 29{NARROW}% [26, 32] (beyond nouns of one meaning: ")
+    manifest = json.loads((survey_page.parent / "manifest.json").read_bytes())
+    assert model == f"smollm2, weights sha256 {manifest['weights_sha256'][:12]}."
+    assert made.endswith(f"probe {manifest['versions']['probe']}, seed 0, probe survey")
+    assert len(pasted(two_models).splitlines()) == 7
+    assert "\nmini lm, weights sha256 " in pasted(two_models)
+
+
+def test_a_result_without_heads_can_be_copied(tmp_path):
+    nothing = make_survey(gap=0.0, noise=0.3)
+    text = pasted(probe.write(nothing, tmp_path))
+    assert "no head is ranked." in text and "\n\n" not in text
 
 
 def test_a_notebook_shows_the_answer_the_map_and_the_leading_heads(survey):

@@ -192,6 +192,11 @@ def test_options_of_edges_are_held_to_what_they_mean(weights, direction, change,
     assert str(error.value).startswith(f"Measuring edges: {said}")
 
 
+def test_receivers_are_named_where_there_are_none(weights, direction):
+    with pytest.raises(InputError, match=r"^Tracing pairs: got receivers \[\], expected whole num"):
+        probe.edges(weights, [(1, 2, 3)], [(1, 4, 3)], direction, depth=2, receivers=[])
+
+
 @pytest.mark.parametrize(
     ("sentences", "targets", "said"),
     [

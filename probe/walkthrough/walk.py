@@ -289,7 +289,7 @@ def check_texts(
         problem = "got both beside and against, expected one other sentence; give one of them"
     elif against is not None and against == text:
         problem = (
-            "got the same sentence as against, where nothing can differ; give another with the "
+            "got the same sentence twice, where nothing can differ; give a second one with the "
             "same word"
         )
     else:

@@ -299,7 +299,7 @@ EMPTY = "Choosing a word to follow: got an empty one, expected a word of the tex
         (
             "The bank",
             {"against": "The bank"},
-            "as against, where nothing can differ; give another with the same",
+            "twice, where nothing can differ; give a second one with the same",
         ),
         (
             "The bank",

@@ -27,6 +27,15 @@ def one_line(text: str) -> str:
     return re.sub(r"[ \n]+", " ", html.unescape(re.sub(r"<[^>]*>", "", text))).strip()
 
 
+def pasted(page: Path) -> str:
+    """The text that "Copy result" of a page gives."""
+    found = re.search(
+        r"<textarea readonly[^>]*>(.*?)</textarea>", page.read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert found is not None
+    return html.unescape(found[1])
+
+
 def check_charts(page: Path) -> None:
     """Every chart that a page draws follows the schema of Vega-Lite; to place one is not to check
     it."""

@@ -3,15 +3,13 @@ the same study."""
 
 import hashlib
 import json
-import re
 import sys
-from html import unescape
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from example_study import make_study
-from page_text import check_charts
+from page_text import check_charts, pasted
 
 import probe
 from probe.errors import InputError
@@ -198,8 +196,7 @@ def test_a_report_goes_from_the_study_to_the_template_and_hardly_ever_back(repor
 
 
 def test_the_result_can_be_copied_as_text_with_what_made_it(report_page):
-    html = report_page.read_text(encoding="utf-8")
-    text = unescape(re.search(r"<textarea readonly[^>]*>(.*?)</textarea>", html, re.DOTALL)[1])
+    text = pasted(report_page)
     manifest = json.loads((report_page.parent / "manifest.json").read_text())
     for word in make_study().options["words"]:
         assert f"\n{word}: " in text

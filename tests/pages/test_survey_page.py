@@ -3,16 +3,14 @@ whole or absent; opened, it draws, fits and asks for nothing."""
 
 import hashlib
 import json
-import re
 from dataclasses import replace
-from html import unescape
 
 import numpy as np
 import pandas as pd
 import pytest
 from browser import MARKS, TOUCH, check_look, check_meanings, unfold
 from example_survey import make_survey
-from page_text import check_charts, one_line
+from page_text import check_charts, one_line, pasted
 
 import probe
 from probe.display import html_of
@@ -264,12 +262,6 @@ def test_two_models_have_a_map_each_and_are_compared_in_counts(two_models):
     # Nothing that is of one model alone stands for all of them.
     for name in ("origin", "weights_read_from", "described", "quantised", "dtype"):
         assert name not in made and all(name in one for one in made["models"])
-
-
-def pasted(page):
-    """The lines that "Copy result" gives."""
-    html = page.read_text(encoding="utf-8")
-    return unescape(re.search(r"<textarea readonly[^>]*>(.*?)</textarea>", html, re.DOTALL)[1])
 
 
 def test_the_result_can_be_copied_as_text_with_what_made_it(survey_page, two_models, survey):

@@ -391,14 +391,13 @@ def test_a_masked_token_can_be_asked_about_and_swapped_at():
 def test_a_token_that_only_the_tokenizer_knows_is_told(tmp_path):
     model = load(make_checkpoint(tmp_path / "small"))
     last = model.config.d_vocab - 1
-    names = [f"<added{number}>" for number in range(last + 2)]
-    model.tokenizer.add_tokens(names)
-    piece = names[-1]
-    number = model.tokenizer.convert_tokens_to_ids(piece)
+    model.tokenizer.add_tokens([f"<added{number}>" for number in range(last + 2)])
+    known, piece = model.tokenizer.convert_ids_to_tokens([last, last + 1])
+    assert tokenize(model, f"the bank {known}").ids[-1] == last
     with pytest.raises(InputError) as error:
         tokenize(model, f"the bank {piece}")
     assert str(error.value) == (
-        f"Reading the text 'the bank {piece}': {piece!r} is token {number}, and {model.name} has 0 "
+        f"Reading the text 'the bank {piece}': {piece!r} is token {last + 1}, and {model.name} has 0 "
         f"to {last}, so that it was added to the tokenizer alone; resize the model's embeddings "
         "(resize_token_embeddings) and load it again."
     )

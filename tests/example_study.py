@@ -340,6 +340,7 @@ def _sentences(texts: tuple[str, ...]) -> pd.DataFrame:
                     "text": text,
                     "start": start,
                     "end": start + len(word),
+                    "form": word,
                     "frame": "quiet",
                 }
                 | {"pair": f"{word}/{group if group < 3 else number + 100}"}

@@ -42,6 +42,7 @@ from probe.patching.tokens import replace_tokens
 from probe.stats.axes import HeldOutAxes, squared_gap
 from probe.stats.resampling import Array
 from probe.text import lexicon
+from probe.text.spans import WORD
 from probe.text.splits import CrossFit, restrict
 
 FEWEST_NOUNS = 19  # with one fewer the gate cannot come to .05
@@ -209,7 +210,7 @@ def candidates(model: Model, material: Material, nouns: Sequence[str] | None) ->
     if article:
         first = min(article, key=material.targets.__getitem__)  # the shortest text up to the word
         texts = [material.sentences[row].text for row in article]
-        written = {word for text in texts for word in re.findall(r"\w+", text)}
+        written = {word for text in texts for word in WORD.findall(text)}
         for noun in dict.fromkeys(asked):
             noun_ids = _ids_in_place(model, material, first, noun)
             reason = _why_not(model, material.word, noun, noun_ids, ids)
@@ -230,7 +231,7 @@ def _comparable_sentences(
     """
     article: dict[int, str] = {}
     reasons: dict[int, str] = {}
-    written = [sentence.text[sentence.start : sentence.end] for sentence in material.sentences]
+    written = [sentence.form for sentence in material.sentences]
     # "Star", asked for, of sentences with "star"
     form = material.word if material.word in written else material.word.lower()
     for row, sentence in enumerate(material.sentences):

@@ -19,7 +19,6 @@ Source: Loureiro et al. 2021.
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -65,6 +64,7 @@ from probe.provenance import hash_of, manifest
 from probe.stats.resampling import Array
 from probe.text import splits
 from probe.text.sentences import Corpus, LeftOut, Sentence, as_corpus
+from probe.text.spans import WORD, fold
 from probe.text.splits import Holdout, Plan
 
 Bag = tuple[str, ...]
@@ -535,8 +535,8 @@ def choose_depth(sentences: Sequence[Sentence], resid: Tensor, *, seed: int) -> 
 
 def left_bag(sentence: Sentence, right: str = "") -> Bag:
     """The words before the word, case folded; further mentions of the word are left out too."""
-    words = re.findall(r"\w+", f"{sentence.text[: sentence.start]} {right}".casefold())
-    return tuple(other for other in words if other != sentence.word.casefold())
+    words = WORD.findall(fold(f"{sentence.text[: sentence.start]} {right}"))
+    return tuple(other for other in words if other != fold(sentence.word))
 
 
 def whole_bag(sentence: Sentence) -> Bag:

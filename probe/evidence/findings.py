@@ -780,9 +780,7 @@ def _cautions(
     sentences: pd.DataFrame, left_out: pd.DataFrame, pairs: Sequence[PairOfSenses]
 ) -> Cautions:
     rows = list(_as_given(sentences))
-    spans = zip(sentences["text"], sentences["start"], sentences["end"], strict=True)
-    written = pd.Series([text[int(start) : int(end)] for text, start, end in spans], dtype=object)
-    forms = written.value_counts()
+    forms = sentences["form"].value_counts()
     return Cautions(
         forms=tuple((str(form), int(count)) for form, count in forms.items()),
         cue_marked=not sentences["cue_start"].isna().all(),

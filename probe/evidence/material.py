@@ -4,9 +4,8 @@ out.
 What a causal model cannot know is left out with the reason instead of being ranked: a sentence
 whose cue follows the word, and sentences of different senses that are identical up to the word.
 
-A study refuses a sentence that the model cannot read or whose marked characters are another word,
-with its file and row. An evaluation and a survey, which take sentences by the ten thousand, leave
-it out with the reason; a text is never cut.
+A study refuses a sentence that the model cannot read, with its file and row. An evaluation and a
+survey, which take sentences by the ten thousand, leave it out with the reason; a text is never cut.
 """
 
 from collections import defaultdict
@@ -19,7 +18,6 @@ from probe.model.model import Model
 from probe.model.tokens import (
     TargetText,
     Tokens,
-    find_word,
     is_one_token,
     positions_of_span,
     tokenize,
@@ -41,7 +39,6 @@ SAME = (
     "causal model cannot have read it yet"
 )
 TWO_LABELS = "the same text stands under another sense, too: one of the labels is wrong"
-NOT_THE_WORD = "the marked characters do not contain the word"
 NOTHING_BEFORE = "nothing stands before the word, and this model reads left to right"
 ON_NO_TOKEN = "its word or its cue is on no token of the model"
 
@@ -259,8 +256,6 @@ def prepare_counted(model: Model, word: str, sentences: Sequence[Sentence]) -> M
 
 def _why_not(model: Model, sentence: Sentence) -> str:
     """Why `place` refuses a sentence, without its text."""
-    if not sentence.marks_the_word:
-        return NOT_THE_WORD
     try:
         tokenize(model, sentence.text)
     except InputError:
@@ -274,7 +269,6 @@ def place(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | None
     and row."""
     try:
         tokens = tokenize(model, sentence.text)
-        _require_marked_word(sentence)
         word = positions_of_span(tokens, sentence.start, sentence.end)
         return tokens, word, cue_positions(tokens, sentence)
     except InputError as error:
@@ -282,18 +276,6 @@ def place(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | None
             raise
         message = str(error)
         raise InputError(f"In {sentence.where}: {message[0].lower()}{message[1:]}") from error
-
-
-def _require_marked_word(sentence: Sentence) -> None:
-    """Raises InputError where the text does not have the word, or other characters are marked."""
-    if sentence.marks_the_word:
-        return
-    find_word(sentence.text, sentence.word)
-    marked = sentence.text[sentence.start : sentence.end]
-    raise InputError(
-        f"Reading the sentence {sentence.text!r}: characters {sentence.start} to {sentence.end} "
-        f"are {marked!r}, expected them to cover {sentence.word!r}; correct start and end."
-    )
 
 
 def cue_positions(tokens: Tokens, sentence: Sentence) -> range | None:

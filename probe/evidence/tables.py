@@ -71,6 +71,7 @@ SENTENCE = (
     "text",
     "start",
     "end",
+    "form",
     "frame",
     "pair",
     "cue_start",

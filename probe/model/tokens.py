@@ -17,7 +17,7 @@ from typing import NamedTuple
 from probe.errors import InputError, whole_number
 from probe.model.load import ModelSource, as_model
 from probe.model.model import Model
-from probe.text.sentences import forms_of
+from probe.text.spans import find_word, shorten
 
 # Tokens that are run together: more take memory and save little time on a processor.
 BATCH_TOKENS = 1024
@@ -118,13 +118,13 @@ def tokenize(model: ModelSource, text: str) -> Tokens:
         cut = _put_once(cut)
     if len(cut) > config.n_ctx:
         raise InputError(
-            f"Reading the text {_shorten(text)!r}: got {len(cut)} tokens, expected at most "
+            f"Reading the text {shorten(text)!r}: got {len(cut)} tokens, expected at most "
             f"{config.n_ctx}, the context window of {model.name}; shorten the text or split it."
         )
     unknown = next((one for one in cut if one.id >= config.d_vocab), None)
     if unknown is not None:
         raise InputError(
-            f"Reading the text {_shorten(text)!r}: {unknown.piece!r} is token {unknown.id}, and "
+            f"Reading the text {shorten(text)!r}: {unknown.piece!r} is token {unknown.id}, and "
             f"{model.name} has 0 to {config.d_vocab - 1}, so that it was added to the tokenizer "
             "alone; resize the model's embeddings (resize_token_embeddings) and load it again."
         )
@@ -231,42 +231,13 @@ def target_tokens(model: Model, target: str) -> Tokens:
     )
 
 
-def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:
-    """The span of the n-th `word` in `text`, as it is or, where it is not there so, with -s or -es;
-    InputError where it is not there as a word of its own."""
-    if not isinstance(word, str):
-        raise InputError(
-            f"Looking for {word!r} in {_shorten(text)!r}: got {type(word).__name__}, expected a "
-            "word; give one that stands in the text."
-        )
-    word = word.strip()  # as a token it may have a space in front
-    lowered = text.casefold()
-    wanted = word.casefold()
-    if len(lowered) != len(text):  # some letters fold to two: spans must stay those of the text
-        lowered = text
-        wanted = word
-    starts = [start for start in range(len(text)) if wanted and lowered.startswith(wanted, start)]
-    spans = [(start, start + len(wanted)) for start in starts]
-    spans = [span for span in spans if _is_whole(text, *span)] or forms_of(word, text)
-    if whole_number(occurrence) is None or not 1 <= occurrence <= len(spans):
-        doing = f"Looking for {word!r} in {_shorten(text)!r}:"
-        if not spans:
-            where = "only inside another word" if starts else "not there"
-            raise InputError(f"{doing} it is {where}; give a word that stands in the text.")
-        raise InputError(
-            f"{doing} got occurrence {occurrence}, expected 1 to {len(spans)}, as often as it "
-            "stands there; give one of these."
-        )
-    return spans[occurrence - 1]
-
-
 def positions_of_span(tokens: Tokens, start: int, end: int) -> range:
     """The token positions that cover the characters [start, end); the last one is where the word is
     read.
 
     Raises InputError when the span is empty, outside the text, or white space only.
     """
-    doing = f"Placing characters {start} to {end} in {_shorten(tokens.text)!r}:"
+    doing = f"Placing characters {start} to {end} in {shorten(tokens.text)!r}:"
     if not 0 <= start < end <= len(tokens.text):
         wanted = f"a span inside its {len(tokens.text)} characters"
         raise InputError(f"{doing} expected {wanted}; correct start and end.")
@@ -284,7 +255,7 @@ def position(tokens: Tokens, at: int | str) -> int:
     number = whole_number(at)
     if number is None:
         raise InputError(
-            f"Looking for {_shorten(repr(at))} in {_shorten(tokens.text)!r}: expected one word, or "
+            f"Looking for {shorten(repr(at))} in {shorten(tokens.text)!r}: expected one word, or "
             "one position as a whole number; give one, the same for every text."
         )
     return number
@@ -372,13 +343,3 @@ def in_order(batches: Sequence[Sequence[int]]) -> list[int]:
 def _without_leading_space(text: str, start: int, end: int) -> tuple[int, int]:
     lead = len(text[start:end]) - len(text[start:end].lstrip())
     return (start + lead, end) if lead < end - start else (start, end)
-
-
-def _is_whole(text: str, start: int, end: int) -> bool:
-    """No letter, digit or combining mark is beside it: a decomposed "café" ends in no whole e."""
-    beside = text[start - 1 : start] + text[end : end + 1]
-    return not any(one.isalnum() or unicodedata.category(one).startswith("M") for one in beside)
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 60 else text[:59] + "…"

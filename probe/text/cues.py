@@ -1,15 +1,16 @@
 """The cues that aligned pairs show: where no sentence of a word marks its cue, the few words in
 which the two sentences of a pair differ, and nothing else that the model could have read."""
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+import regex
+
 from probe.text.sentences import Sentence
 
 LONGEST_CUE = 3  # in words: sentences that differ in more do not differ in a cue
-_WORD = re.compile(r"\w(?:\S*\w)?")  # without the punctuation around it
+_WORD = regex.compile(r"\w(?:\S*\w)?")  # without the punctuation around it
 Span = tuple[int, int]
 
 

@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, zip_longest
@@ -48,6 +48,9 @@ SHOWN = 40  # characters of a bad line in its flaw
 INDEX_DIGITS = 9  # of a word folder: a number with more is no word's
 UTF16 = ("\udcff\udcfe", "\udcfe\udcff")  # what such a file begins with, read as UTF-8
 SEPARATOR_LINE = re.compile('"?sep=.?"?', re.IGNORECASE)
+QUOTED = re.compile('"[^"]*"')
+# A cell and the tab after it: in quotation marks that are doubled inside, or up to the tab.
+TAB_CELL = re.compile(r'(?:"((?:[^"]|"")*)"|([^\t]*))\t')
 NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what `surrogateescape` makes of bytes that are not UTF-8
 
 
@@ -174,6 +177,8 @@ def read_table(name: str, given: object) -> list[FileRow]:
     """
     import pandas as pd
 
+    if hasattr(given, "to_pandas"):  # a pyarrow.Table, or what other libraries call a table
+        given = given.to_pandas()
     try:
         table = pd.DataFrame(given, dtype=object)  # type: ignore[call-overload]
     except (TypeError, ValueError) as error:
@@ -183,15 +188,13 @@ def read_table(name: str, given: object) -> list[FileRow]:
         ) from error
     if table.empty:
         raise InputError(_no_rows(name))
-    columns = [str(column) for column in table.columns]
+    columns = [_column(str(column)) for column in table.columns]
     _require_columns(name, columns)
     _require_once(name, columns)
+    table.columns = pd.Index(columns)
     table = table.loc[:, ~table.columns.duplicated(keep="last")]
     rows = table.where(table.notna(), None).to_dict("records")
-    return [
-        FileRow(f"row {number}", {str(key): row[key] for key in row})
-        for number, row in enumerate(rows, 1)
-    ]
+    return [FileRow(f"row {number}", row) for number, row in enumerate(rows, 1)]
 
 
 def _no_rows(source: Path | str) -> str:
@@ -287,36 +290,70 @@ def _json_row(where: str, line: str) -> FileRow:
         return FileRow(where, flaw=flaw)
     if not isinstance(value, dict):
         return FileRow(where, flaw=f"got {line.strip()[:SHOWN]!r}, expected a JSON object")
-    return FileRow(where, value)
+    return FileRow(where, {_column(name): value[name] for name in value})
 
 
 def _read_delimited(place: Path, *, usual: str) -> Iterator[FileRow]:
-    """The rows of a table in text, cut at what the header has most of: commas, semicolons, tabs or
-    bars; at the `usual` one of the file's ending where it has none. A first line such as "sep=;",
-    which spreadsheets write, is none of the table's."""
+    """The rows of a table in text.
+
+    The header has most of the character between cells: a comma, semicolon, tab or bar; where it has
+    none of them, it is the `usual` one of the file's ending. A first line such as "sep=;", which
+    spreadsheets write, is skipped.
+    """
     lines = _lines(place, "")
     head = [""]
     while not head[-1].strip() and (line := next(lines, None)) is not None:
         head.append("\n" if SEPARATOR_LINE.fullmatch(line.strip()) else line)
-    delimiter = max((usual, *",;\t|"), key=head[-1].count)
-    reader = csv.reader(chain(head[1:], lines), delimiter=delimiter, strict=True)
+    delimiter = max((usual, *",;\t|"), key=QUOTED.sub("", head[-1]).count)
+    all_lines = chain(head[1:], lines)
+    rows = _tab_rows(all_lines) if delimiter == "\t" else _csv_rows(all_lines, delimiter)
     columns: list[str] = []
-    rows = 0
+    is_first = True
+    for where, cells, flaw in rows:
+        if any(cells) and not columns:
+            columns = [_column(name) for name in cells]
+            _require_once(place, columns)
+        elif any(cells) or flaw:  # a spreadsheet ends in rows of empty cells
+            if is_first:  # a table without any row says so, whatever its columns are
+                _require_columns(place, columns)
+                is_first = False
+            yield FileRow(where, flaw=flaw) if flaw else _delimited_row(where, columns, cells)
+
+
+CutRow = tuple[str, list[str], str | None]  # place, cells, and why it could not be cut
+
+
+def _csv_rows(lines: Iterable[str], delimiter: str) -> Iterator[CutRow]:
+    """The rows of a CSV file: a cell in quotation marks may go on over several lines."""
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     where = "line 1"
     try:
         for cells in reader:
-            if cells and not columns:
-                columns = [_column(name) for name in cells]
-                _require_once(place, columns)
-            elif any(cells):  # a spreadsheet ends in rows of empty cells
-                rows += 1
-                if rows == 1:  # a table without any row says so, whatever its columns are
-                    _require_columns(place, columns)
-                yield _delimited_row(where, columns, cells)
+            yield where, cells, None
             where = f"line {reader.line_num + 1}"
     except csv.Error as error:
-        flaw = f"the quotes or the fields cannot be read ({error}), expected a closed field"
-        yield FileRow(where, flaw=flaw)
+        reason = f"the quotes or the fields cannot be read ({error}), expected a closed field"
+        yield where, [], reason
+
+
+def _tab_rows(lines: Iterable[str]) -> Iterator[CutRow]:
+    """The rows of a TSV file, a line each.
+
+    Quotation marks are ordinary characters, except a pair that encloses a whole cell. A cell that
+    opens with one and closes none would have to go on in the next line: it is reported.
+    """
+    for number, line in enumerate(lines, 1):
+        cells = []
+        flaw = None
+        for cell in TAB_CELL.finditer(line.rstrip("\r\n") + "\t"):
+            enclosed, plain = cell.groups()
+            if enclosed is None and plain.startswith('"') and plain.count('"') % 2:
+                flaw = (
+                    f"the quotation mark before {plain[1:SHOWN]!r} is not closed in its line, "
+                    "expected a closed one or none"
+                )
+            cells.append(plain if enclosed is None else enclosed.replace('""', '"'))
+        yield f"line {number}", cells, flaw
 
 
 def _column(name: str) -> str:
@@ -351,14 +388,15 @@ def _read_parquet(place: Path) -> Iterator[FileRow]:
     _require_content(place)
     try:
         with pyarrow.parquet.ParquetFile(place, pre_buffer=False) as opened:
-            columns = opened.schema_arrow.names
+            columns = [_column(name) for name in opened.schema_arrow.names]
             _require_columns(place, columns)
+            _require_once(place, columns)
             number = 0
             read = [field.name for field in opened.schema_arrow if _is_read(field)]
             for batch in opened.iter_batches(batch_size=BATCH, columns=read):
                 for values in batch.to_pylist():
                     number += 1
-                    yield FileRow(f"row {number}", values)
+                    yield FileRow(f"row {number}", {_column(name): values[name] for name in values})
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise InputError(
@@ -372,7 +410,7 @@ def _is_read(column: "pyarrow.Field") -> bool:
     from pyarrow import types
 
     of_type = (types.is_integer, types.is_floating, types.is_string, types.is_large_string)
-    return column.name in COLUMNS or any(check(column.type) for check in of_type)
+    return _column(column.name) in COLUMNS or any(check(column.type) for check in of_type)
 
 
 READERS: dict[str, Callable[[Path], Iterator[FileRow]]] = {

@@ -4,9 +4,10 @@ A row that cannot be used stops the reading with its place and its reason. A row
 out (a repetition, another word than the one asked for) is counted with the rule, so that the rows
 used and the rows left out always add up to the file.
 
-Where a row gives no `start` and `end`, the word is found: as a whole word, with capital letters or
-without, with -s or -es (so the possessive too: of "Bank's" the span is "Bank"). It has to stand
-there once.
+Where a row gives no `start` and `end`, `probe.text.spans` finds the word: as a word of its own,
+with capital letters or without, with -s or -es (so the possessive too: the span of "Bank's" is
+"Bank"). It has to occur once. A span that is given is trusted, whatever form of the word it marks:
+*mice* of mouse, *carried* of carry.
 """
 
 import hashlib
@@ -17,6 +18,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from probe.errors import InputError
 from probe.text.files import (
@@ -30,6 +33,7 @@ from probe.text.files import (
     sources,
     stream,
 )
+from probe.text.spans import absence, spans_of
 
 LEXICON = "the lexicon of probe"
 NATURAL = "sentences in natural English composed for probe"
@@ -42,11 +46,8 @@ WORDS_NAMED = 3  # in the name of a corpus
 _WHOLE_NUMBER = re.compile(r"[+-]?\d{1,15}(\.0+)?")
 _DECIMAL = re.compile(r"[+-]?\d{1,15}(\.\d{1,17})?([eE][+-]?\d{1,3})?")
 _WHOLE_NUMBERS = ("start", "end", "cue_start", "cue_end", "distance")
-_NAMES = ("frame", "pair")
-
-
-# Letters of Thai to Khmer, Japanese and Chinese, which are written without spaces between words.
-UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+# May be whole numbers; a pair of sentences 7 is as good a name as "seven".
+_NAMES = ("sense", "frame", "pair")
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,11 @@ class Sentence:
             raise InputError(f"Making a sentence: {flaw}; correct it and try again.")
 
     @property
+    def form(self) -> str:
+        """The characters of the word, as they are in the text: *mice* for mouse."""
+        return self.text[self.start : self.end]
+
+    @property
     def cue(self) -> str | None:
         """The characters of the cue, None where it is not known."""
         return None if self.cue_start is None else self.text[self.cue_start : self.cue_end]
@@ -92,11 +98,6 @@ class Sentence:
         """The cue without regard to capital letters: what is kept apart, resampled and exchanged as
         a whole."""
         return None if self.cue is None else self.cue.casefold()
-
-    @property
-    def marks_the_word(self) -> bool:
-        """Whether the marked characters are a form that contains the word."""
-        return self.word.casefold() in self.text[self.start : self.end].casefold()
 
     @property
     def cue_after(self) -> bool:
@@ -307,27 +308,20 @@ def check_row(row: FileRow, word: str | None = None) -> tuple[dict[str, Any], st
     values["word"] = word if values["word"] is None else values["word"]
     flaw = row.flaw or _text_flaw(values)
     if not flaw and values["start"] is None and values["end"] is None:
-        spans = forms_of(values["word"], values["text"])
+        spans = spans_of(values["word"], values["text"])
         if len(spans) == 1:
             values["start"], values["end"] = spans[0]
         else:
-            flaw = (
-                f"{values['word']!r} stands in the text {len(spans)} times (whole, with capital "
-                "letters or without, with -s, -es or 's), expected it once, or start and end to "
-                "say where"
-            )
+            flaw = _search_flaw(values["word"], values["text"], len(spans))
     return values, flaw or _number_flaw(values) or _span_flaw(values)
 
 
-def forms_of(word: str, text: str) -> list[tuple[int, int]]:
-    """Where the word stands in the text: whole, with capital letters or without, with -s or -es, in
-    characters; anywhere, where its script puts no spaces between words."""
-    if not word:
-        return []
-    whole = rf"(?<![\w\u0300-\u036f]){re.escape(word)}(?:e?s)?(?![\w\u0300-\u036f])"
-    if UNSPACED.search(word):
-        whole = re.escape(word)
-    return [match.span() for match in re.finditer(whole, text, re.IGNORECASE)]
+def _search_flaw(word: str, text: str, times: int) -> str:
+    found = f"{times} times" if times else absence(word, text)
+    return (
+        f"the text has {word!r} {found}, expected it once, as a word of its own (with capital "
+        "letters or without, with -s, -es or 's), or start and end to say where"
+    )
 
 
 def _normal(values: Mapping[str, object]) -> dict[str, Any]:
@@ -336,6 +330,7 @@ def _normal(values: Mapping[str, object]) -> dict[str, Any]:
     normal: dict[str, Any] = {}
     for column in COLUMNS:
         value = values.get(column)
+        value = value.item() if isinstance(value, np.generic) else value
         missing = value is None or (isinstance(value, float) and math.isnan(value))
         if missing or (value == "" and column not in REQUIRED):
             normal[column] = None
@@ -343,8 +338,6 @@ def _normal(values: Mapping[str, object]) -> dict[str, Any]:
             normal[column] = _number(value)
         elif column in _NAMES:
             normal[column] = _name(value)
-        elif column == "sense" and isinstance(value, str):
-            normal[column] = value.strip()
         else:
             normal[column] = value
     return normal
@@ -376,10 +369,10 @@ def _number_or_text(value: object) -> float | str | None:
 
 
 def _name(value: object) -> object:
-    """The text of a whole number, which names a frame or a pair as well as text does; else what it
-    was."""
-    number = _number(value)
-    return str(number) if not isinstance(value, str | bool) and isinstance(number, int) else value
+    """The text of a whole number or of True, which pandas makes of such a column of a file; text
+    without white space around it; anything else as it is."""
+    value = _number(value) if isinstance(value, float) else value
+    return str(value).strip() if isinstance(value, str | int) else value
 
 
 def _number(value: object) -> object:

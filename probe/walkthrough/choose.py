@@ -13,7 +13,6 @@ of their attention to the first token or to special tokens are passed over. It i
 to look first, not a finding about the head.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -29,12 +28,13 @@ from probe.model import attention, decomposition
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import TargetStates
-from probe.model.tokens import TargetText, Tokens, find_word, positions_of_span, tokenize
+from probe.model.tokens import TargetText, Tokens, positions_of_span, tokenize
 from probe.model.trace import target_states
 from probe.patching.heads import swap_heads
 from probe.stats.axes import Axis, fit_axis, nearest_sense
 from probe.text import lexicon
-from probe.text.sentences import Sentence, forms_of
+from probe.text.sentences import Sentence
+from probe.text.spans import WORD, find_word, spans_of
 from probe.walkthrough.scene import AttentionView, WordInText
 
 # Fraction of a head's attention: one that gives more to the first token and to special tokens
@@ -50,13 +50,12 @@ MIN_SENSE_EFFECT = 0.02
 # quotation mark for words that stand at the start of a text.
 NEUTRAL_FRAMES = ("They had told us nothing about the {}", 'They had told us: "{}')
 FUNCTION_WORDS = frozenset(
-    re.findall(
-        r"\w+",
+    WORD.findall(
         """a an the this that these those and or but nor if than as of in on at by to from with
         without for into onto over under near after before about between through is was were are am
         be been being do does did has have had having can could will would shall should may might
         must not no it its he him his she her hers they them their theirs we us our you your i me
-        my who whom which what there here so very too also""",
+        my who whom which what there here so very too also"""
     )
 )
 
@@ -194,7 +193,7 @@ def lexicon_words_in(text: str) -> list[tuple[int, int, str]]:
     reading order.
     """
     entries = dict.fromkeys((*lexicon.words(), *lexicon.natural_words()))
-    return sorted((*span, entry) for entry in entries for span in forms_of(entry, text))
+    return sorted((*span, entry) for entry in entries for span in spans_of(entry, text))
 
 
 def sense_effects(
@@ -360,7 +359,7 @@ def choose_word(text: str, word: str | None, *, also_in: str | None = None) -> W
     require_word(word, "text", "bank")
     if word is not None:
         return WordToFollow(word, WordCriterion.REQUESTED)
-    words = [match.group() for match in re.finditer(r"\w+", text)]
+    words = [match.group() for match in WORD.finditer(text)]
     if not words:
         raise InputError(
             f"Choosing a word of {text!r}: got no letters or digits; give a text with a word in it."
@@ -406,7 +405,7 @@ def _refuse_without_common_word(text: str, second_text: str, function_words: lis
 
 def count_word(word: str, text: str) -> int:
     """How often a word stands in a text, as a whole word in any case."""
-    return len(re.findall(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE))
+    return len(spans_of(word, text, endings=("",)))
 
 
 def second_word(model: Model, word: WordInText, text: str | None) -> WordInText:
@@ -452,7 +451,7 @@ def content_words(tokens: Tokens) -> Tensor:
     """
     words = [
         match.span()
-        for match in re.finditer(r"\w+", tokens.text)
+        for match in WORD.finditer(tokens.text)
         if match.group().casefold() not in FUNCTION_WORDS
     ]
     overlaps = [

@@ -331,8 +331,8 @@ REFUSED = {
     "word": (
         {"at": "shore"},
         (
-            "Looking for 'shore' in 'The mole dug under the river bank after the flood': it is not "
-            "there; give a word that stands in the text."
+            "Looking for 'shore' in 'The mole dug under the river bank after the flood': it "
+            "occurs nowhere; give a word of the text."
         ),
     ),
     "position": (

@@ -21,9 +21,10 @@ import probe
 from probe.model.architectures import FAMILIES
 from probe.model.load import read_weights
 from probe.model.model import ACTIVATIONS, RopeScaling
-from probe.model.tokens import find_word, positions_of_span, tokenize
+from probe.model.tokens import positions_of_span, tokenize
 from probe.model.trace import target_states, trace_target
 from probe.text.sentences import Corpus
+from probe.text.spans import find_word
 
 WEIGHTS = "model.safetensors"
 

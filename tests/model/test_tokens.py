@@ -198,8 +198,8 @@ def test_a_part_of_another_word_is_not_the_word(text, word):
     with pytest.raises(InputError) as error:
         find_word(text, word)
     assert str(error.value) == (
-        f"Looking for {word!r} in {text!r}: it is only inside another word; give a word that "
-        "stands in the text."
+        f"Looking for {word!r} in {text!r}: it occurs only inside another word; give a word "
+        "of the text."
     )
 
 
@@ -276,7 +276,7 @@ def test_a_position_may_be_a_word(model):
     assert position(tokens, -1) == -1
     assert position(tokens, "bank") == tokens.positions_of("bank")[-1]
     assert position(tokens, " bank") == position(tokens, "bank")  # as a token of many models
-    with pytest.raises(InputError, match="it is not there; give a word"):
+    with pytest.raises(InputError, match="it occurs nowhere; give a word"):
         position(tokens, "mole")
 
 

@@ -279,11 +279,6 @@ def test_a_result_of_another_kind_and_files_of_others_are_not_written_over(run, 
 @pytest.mark.parametrize(
     "changes, parts",
     [
-        (
-            [{"text": "The river was wide", "start": 4, "end": 9}] * 8,
-            ["'bank'", "The river was wide"],
-        ),
-        ([{"start": 4, "end": 9}], ["'river'", "expected them to cover 'bank'"]),
         ([{"start": 90, "end": 99}], ["sentences.jsonl", "line 1"]),
         ([{"text": " "}], ["sentences.jsonl", "line 1"]),
         (

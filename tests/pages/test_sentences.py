@@ -190,13 +190,7 @@ ONE_OF_EACH = ONE_OF_BOTH | {
         added=[None, "L0H2", "L9H9", "L9H8", None, "L1H0", "L9H9", "L9H8"]
     )
 }
-FORMS = changed(
-    "sentences",
-    text=[
-        text.replace("bank", "Bank") if place % 2 else text
-        for place, text in enumerate(FRAMES["sentences"]["text"])
-    ],
-)
+FORMS = changed("sentences", form=["bank", "Bank"] * (len(FRAMES["sentences"]) // 2))
 TWICE_LATE = {"left_out": pd.concat([FRAMES["left_out"].assign(reason=CUE_COMES_LATE)] * 2)}
 CONTEXT = head("L0H2", verdict="context")
 

@@ -5,12 +5,15 @@ import csv
 import hashlib
 import io
 import json
+import re
 import tempfile
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
@@ -112,6 +115,8 @@ marked = st.tuples(texts, words, texts, st.sampled_from("ab1"))
 @settings(max_examples=40, deadline=None)
 @given(st.lists(marked, min_size=1, max_size=5), st.sampled_from(SUFFIXES))
 def test_sentences_come_back_as_written(parts, suffix):
+    if suffix == ".tsv":  # a row is a line
+        parts = [[re.sub("[\r\n]", " ", part) for part in row] for row in parts]
     rows = [
         {"word": word, "sense": f"{sense}{number}", "text": before + word + after}
         | {"start": len(before), "end": len(before) + len(word)}
@@ -244,9 +249,9 @@ def test_a_word_is_found_where_it_stands_once(word, text, found):
 )
 def test_no_other_word_is_taken_for_it(tmp_path, text):
     place = write(tmp_path / "mine.jsonl", [{"word": "bat", "sense": "1", "text": text}])
-    assert f"'bat' stands in the text {2 if ' and ' in text else 0} times {FORMS_FOUND}" in fails(
-        place
-    )
+    found = {"bats and a bat": "2 times", "A ba\u0301t": "nowhere"}
+    found = found.get(text, "only inside another word")
+    assert f"the text has 'bat' {found}, {FORMS_FOUND}" in fails(place)
 
 
 def test_rows_that_name_no_word_are_about_the_one_that_is_named(place):
@@ -313,6 +318,101 @@ def test_other_words_are_left_out_and_counted_and_a_word_that_no_row_has_is_one_
 def test_rows_that_name_no_word_are_about_the_one_that_is_asked_for(words):
     rows = [{"sense": "river", "text": "Near the bank"}, {"sense": "money", "text": "In the bank"}]
     assert {sentence.word for sentence in as_corpus(rows, words).sentences} == {"bank"}
+
+
+def read_by_path(place):
+    return place
+
+
+def read_by_pandas(place):
+    return pd.read_csv(place)
+
+
+def read_by_arrow(place):
+    return pyarrow.csv.read_csv(place)
+
+
+def as_parquet(place):
+    pd.read_csv(place).to_parquet(place.with_suffix(".parquet"))
+    return place.with_suffix(".parquet")
+
+
+def as_jsonl(place):
+    pd.read_csv(place).to_json(place.with_suffix(".jsonl"), orient="records", lines=True)
+    return place.with_suffix(".jsonl")
+
+
+@pytest.mark.parametrize("header", ["word,sense,text", "Word,SENSE, Text "])
+@pytest.mark.parametrize("labels", ["0 1", "True False"])
+@pytest.mark.parametrize(
+    "reader", [read_by_path, read_by_pandas, read_by_arrow, as_parquet, as_jsonl]
+)
+def test_labels_and_columns_are_read_alike_in_every_format(tmp_path, header, labels, reader):
+    place = tmp_path / "mine.csv"
+    first, second = labels.split()
+    place.write_text(f"{header}\nbank,{first},The river bank\nbank,{second},The money bank\n")
+    senses = [sentence.sense for sentence in read_sentences(reader(place)).sentences]
+    assert senses == [first, second]
+
+
+def test_numbers_of_numpy_are_numbers():
+    row = {"word": "bank", "sense": np.int64(3), "text": "The river bank.", "start": np.int32(10)}
+    [read] = as_corpus([row | {"end": np.float64(14), "frame": np.int64(7)}]).sentences
+    assert (read.sense, read.start, read.end, read.frame) == ("3", 10, 14, "7")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'He said "bank" twice',
+        '"Bank", he said',
+        'A 5" pipe by the bank',
+        '"The bank" and "the loan"',
+        "'The bank",
+    ],
+)
+def test_quotation_marks_in_a_tsv_are_ordinary_characters(tmp_path, text):
+    place = tmp_path / "mine.tsv"
+    place.write_text(f"word\tsense\ttext\tstart\tend\nbank\t1\t{text}\t0\t4\n")
+    [read] = read_sentences(place).sentences
+    assert read.text == text
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        ('"The bank"', "The bank"),
+        ('"The ""bank"""', 'The "bank"'),
+        ('"The\tbank"', "The\tbank"),
+    ],
+)
+def test_quotation_marks_that_enclose_a_cell_of_a_tsv_are_taken_off(tmp_path, cell, text):
+    place = tmp_path / "mine.tsv"
+    place.write_text(f"word\tsense\ttext\nbank\t1\t{cell}\n")
+    [read] = read_sentences(place).sentences
+    assert read.text == text
+
+
+@pytest.mark.parametrize(
+    ("second", "bad"),
+    [('the river bank"', 1), ("the river bank", 1), ('"the river bank', 2)],
+)
+def test_a_quotation_that_goes_on_in_the_next_row_of_a_tsv_is_reported(tmp_path, second, bad):
+    place = tmp_path / "mine.tsv"
+    place.write_text(f'word\tsense\ttext\nbank\t1\t"He went to the bank\nbank\t2\t{second}\n')
+    verb = "is" if bad == 1 else "are"
+    assert fails(place) == (
+        f"Reading {place}, line 2: the quotation mark before 'He went to the bank' is not closed in "
+        f"its line, expected a closed one or none ({bad} of 2 rows {verb} bad); {AGAIN}"
+    )
+
+
+@pytest.mark.parametrize("filler", [";;;;", "||||", "\t\t\t\t"])
+def test_what_is_quoted_in_the_header_does_not_decide_what_separates(tmp_path, filler):
+    place = tmp_path / "mine.csv"
+    place.write_text(f'word,sense,text,"a note{filler}"\nbank,1,The river bank,x\n')
+    [read] = read_sentences(place).sentences
+    assert read.more == ((f"a note{filler}", "x"),)
 
 
 def test_a_table_with_a_column_twice_is_refused_as_a_file_is():
@@ -405,7 +505,7 @@ def test_a_word_of_a_script_without_spaces_is_found_in_its_sentence(tmp_path):
     (read,) = read_sentences(write(tmp_path / "mine.jsonl", rows)).sentences
     assert read.text[read.start : read.end] == "银行"
     twice = [rows[0] | {"text": "银行的银行"}]
-    assert "'银行' stands in the text 2 times" in fails(write(tmp_path / "mine.jsonl", twice))
+    assert "the text has '银行' 2 times" in fails(write(tmp_path / "mine.jsonl", twice))
 
 
 def test_missing_columns_are_named_with_those_that_are_there(place):
@@ -430,8 +530,8 @@ def test_a_file_that_only_calls_itself_parquet(tmp_path):
 # --- rows that cannot be used: the first is named, all are counted, nothing is dropped ------------
 
 FORMS_FOUND = (
-    "(whole, with capital letters or without, with -s, -es or 's), expected it once, or start and "
-    "end to say where"
+    "expected it once, as a word of its own (with capital letters or without, with -s, -es or 's), "
+    "or start and end to say where"
 )
 NO_WORD = "word is missing, expected a column that names it, or one word named for all rows"
 OUTSIDE = "expected a span within the {} characters of the text"
@@ -446,8 +546,8 @@ BAD = [
     ({"start": "ten"}, "start is 'ten', expected a whole number"),
     ({"end": "14.5"}, "end is '14.5', expected a whole number"),
     ({"start": ""}, f"end is given without start, {TOGETHER}"),
-    ({"start": "", "end": "", "text": "The bank by the bank"}, f"'bank' stands in the text 2 times {FORMS_FOUND}"),
-    ({"start": "", "end": "", "text": "An embankment"}, f"'bank' stands in the text 0 times {FORMS_FOUND}"),
+    ({"start": "", "end": "", "text": "The bank by the bank"}, f"the text has 'bank' 2 times, {FORMS_FOUND}"),
+    ({"start": "", "end": "", "text": "An embankment"}, f"the text has 'bank' only inside another word, {FORMS_FOUND}"),
     ({"end": "15", "text": "A bank"}, f"the word is at characters 10 to 15, {OUTSIDE.format(6)}"),
     ({"start": "-1"}, f"the word is at characters -1 to 14, {OUTSIDE.format(15)}"),
     ({"start": "14"}, f"the word is at characters 14 to 14, {OUTSIDE.format(15)}"),
@@ -463,7 +563,7 @@ HALF = "text holds half of a surrogate pair ('The river bank \\ud83d'), expected
 FAR = "distance is 100001, expected the number of tokens from the cue to the word"
 LONG = "the text has 100,014 characters, expected at most 100,000"
 BAD_JSON = [
-    ({"sense": 1}, "sense is 1, expected text"),
+    ({"sense": 1.5}, "sense is 1.5, expected text or a whole number"),
     ({"text": ["a", "bank"]}, "text is ['a', 'bank'], expected text"),
     ({"word": None}, NO_WORD),
     ({"start": True}, "start is True, expected a whole number"),
@@ -471,7 +571,7 @@ BAD_JSON = [
     ({"end": None}, f"start is given without end, {TOGETHER}"),
     ({"start": [1]}, "start is [1], expected a whole number"),
     ({"pair": 7.5}, "pair is 7.5, expected text or a whole number"),
-    ({"frame": True}, "frame is True, expected text or a whole number"),
+    ({"frame": [1]}, "frame is [1], expected text or a whole number"),
     ({"frame": " "}, "frame is empty, expected text"),
     ({"text": "The river bank \ud83d"}, HALF),
     ({"text": "The river bank" + " a" * 50_000}, LONG),
@@ -511,8 +611,8 @@ NAMES = "Expecting property name enclosed in double quotes"
         (".csv", 'bank,1,"The\nriver bank.",10,14\nbank,1\nbank,1,The bank, they said,4,8', ("line 5: got 2 fields, "
          "expected the 5 of the header (a text that holds the character between fields stands in quotation marks) "
          "(2 of 4 rows are bad); ")),
-        (".tsv", 'bank\t1\t"The bank\t5\t9\nbank\t1\tThe bank\t4\t8', ("line 3: the quotes or the fields cannot be "
-         "read (unexpected end of data), expected a closed field (1 of 2 rows is bad); ")),
+        (".tsv", 'bank\t1\t"The bank\t5\t9\nbank\t1\tThe bank\t4\t8', ("line 3: the quotation mark before 'The bank' is "
+         "not closed in its line, expected a closed one or none (1 of 3 rows is bad); ")),
     ],
     ids=str.split("quotes list deep long field fields closed"),
 )  # fmt: skip

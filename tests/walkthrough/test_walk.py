@@ -295,7 +295,7 @@ EMPTY = "Choosing a word to follow: got an empty one, expected a word of the tex
             {},
             "Choosing a word of '?!': got no letters or digits; give a text with a word in it.",
         ),
-        ("The bank", {"word": "mole"}, "it is not there; give a word that stands in the text."),
+        ("The bank", {"word": "mole"}, "it occurs nowhere; give a word of the text."),
         (
             "The bank",
             {"against": "The bank"},
@@ -309,7 +309,7 @@ EMPTY = "Choosing a word to follow: got an empty one, expected a word of the tex
         (
             "The bank",
             {"against": "A mole", "word": "bank"},
-            "Looking for 'bank' in 'A mole': it is not there; give a word that stands",
+            "Looking for 'bank' in 'A mole': it occurs nowhere; give a word of",
         ),
         (
             "The bank of the river",

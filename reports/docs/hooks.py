@@ -7,6 +7,7 @@ is built from the functions.
 """
 
 import ast
+import importlib
 import inspect
 import pydoc
 import re
@@ -59,13 +60,27 @@ def pasted(markdown: str) -> str:
     )
 
 
+# A constant of the code in a sentence: <!-- probe.module.NAME -->8<!-- . -->; NAME% in percent.
+CONSTANT = re.compile(r"<!-- (probe[\w.]+)\.([A-Z_]+)(%?) -->[^<]*<!-- \. -->")
 MARKED = re.compile(r"^<!-- (\w+) -->$(?:\n.*?^<!-- end of \1 -->$)?", re.MULTILINE | re.DOTALL)
 
 
 def filled(markdown: str) -> str:
     """The page with each of its marked parts replaced by what it stands for. KeyError for a name
     that is not known."""
-    return MARKED.sub(lambda mark: WRITTEN[mark[1]](), markdown)
+    return MARKED.sub(lambda mark: WRITTEN[mark[1]](), with_constants(markdown))
+
+
+def with_constants(markdown: str) -> str:
+    """The page with the values that its constants have in the code."""
+
+    def written(mark: re.Match[str]) -> str:
+        module, name, percent = mark.groups()
+        value = getattr(importlib.import_module(module), name)
+        shown = f"{100 * value:g}" if percent else f"{value:,}".removeprefix("0")
+        return f"<!-- {module}.{name}{percent} -->{shown}<!-- . -->"
+
+    return CONSTANT.sub(written, markdown)
 
 
 def as_text(markdown: str) -> str:
@@ -77,7 +92,7 @@ def as_text(markdown: str) -> str:
         text = (AS_TEXT.get(name) or WRITTEN[name])()
         return f"<!-- {name} -->\n\n{text.strip()}\n\n<!-- end of {name} -->"
 
-    return MARKED.sub(written, markdown)
+    return MARKED.sub(written, with_constants(markdown))
 
 
 def commands() -> str:

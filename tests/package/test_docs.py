@@ -32,6 +32,7 @@ import probe.cli
 from probe.errors import ModelError
 from probe.model.architectures import FAMILIES, WRAPPERS
 from probe.model.find import find_packaged
+from probe.stats import verdicts
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "reports" / "docs"
@@ -387,6 +388,16 @@ def test_a_page_that_is_behind_is_noticed_and_the_site_has_it_once():
     behind = "before\n<!-- gguf -->\n\nGPT-1.\n\n<!-- end of gguf -->\nbehind\n"
     assert hooks.as_text(behind) == hooks.as_text("before\n<!-- gguf -->\nbehind\n") != behind
     assert hooks.filled(behind) == f"before\n{hooks.gguf()}\nbehind\n"
+
+
+def test_a_constant_of_a_page_is_that_of_the_code():
+    name = "probe.stats.verdicts.SMALLEST"
+    behind = f"at least <!-- {name}% -->7<!-- . --> % or <!-- {name} -->1<!-- . -->"
+    percent = 100 * verdicts.SMALLEST
+    expected = f"at least <!-- {name}% -->{percent:g}<!-- . --> % or <!-- {name} -->.02<!-- . -->"
+    assert hooks.as_text(behind) == hooks.filled(behind) == expected
+    with pytest.raises(AttributeError, match="NO_SUCH"):
+        hooks.as_text("<!-- probe.stats.verdicts.NO_SUCH -->7<!-- . -->")
 
 
 def test_commands_are_shown_as_they_are_typed():

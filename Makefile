@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 WORKERS ?= 2
+# What `make test` is to run besides its usual options, as TESTS="-m browser".
+TESTS ?=
 
 MODEL ?= gpt2
 
@@ -27,7 +29,7 @@ ioi: $(READY)
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
 
 test: $(READY)
-	$(PYTEST)
+	$(PYTEST) $(TESTS)
 
 # No browser, no trained model, no training, no whole study, no process of its own.
 test-fast: $(READY)

@@ -10,12 +10,13 @@ import os
 import shutil
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from browser import chromium, opening, sharing
+from browser import CHROMIUM, NO_CHROMIUM, chromium, opening, sharing
 
 if TYPE_CHECKING:
     from probe.model.model import Model
@@ -71,7 +72,12 @@ LONGEST = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses by the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what opens a browser, and puts the longest files first."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.browser)
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get("/".join(item.path.parts[-2:]), len(place)))
 
@@ -134,7 +140,9 @@ def tiny() -> "Model":
     scope="module"
 )  # its event loop runs while it is open, which a notebook's in the same process would not bear
 def browser():
-    """Headless Chromium; a test that asks for it is skipped where Playwright is not installed."""
+    """Headless Chromium; a test that asks for it is skipped where that or Playwright is missing."""
+    if not CHROMIUM.exists():
+        pytest.skip(NO_CHROMIUM)
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with chromium(sync_api) as launched:
         yield launched
@@ -204,3 +212,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(SELDOM)
     gc.enable()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Ends with what was skipped and how to run it: a line a reason, browser tests last."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is None:  # in a worker
+        return
+    reasons = Counter(
+        ("browser" in report.keywords, report.longrepr[2].removeprefix("Skipped: "))
+        for report in terminal.stats.get("skipped", ())
+    )
+    for (opens_browser, reason), count in sorted(reasons.items()):
+        kind = "browser test" if opens_browser else "test"
+        terminal.write_line(f"{count} {kind}{'s' if count > 1 else ''} skipped: {reason}")

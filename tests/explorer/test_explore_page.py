@@ -6,7 +6,7 @@ import threading
 from urllib.request import urlopen
 
 import pytest
-from browser import MARKS, serious_findings
+from browser import serious_findings
 from seeds import mostly_campaign
 
 import probe
@@ -15,7 +15,7 @@ uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed: probe
 
 from probe.explorer import server
 
-pytestmark = [*MARKS, pytest.mark.real_model]
+pytestmark = pytest.mark.real_model
 
 TOKEN = "secret"
 PATIENCE = 60_000

@@ -20,7 +20,6 @@ from urllib.parse import parse_qsl
 
 import nbformat
 import pytest
-from browser import MARKS
 from example_study import make_study
 
 import probe
@@ -272,8 +271,6 @@ INKED = """all => all.map(image => {
 
 @pytest.mark.real_model
 class TestInChromium:
-    pytestmark = MARKS
-
     def test_what_is_saved_needs_neither_scripts_nor_a_network(self, kernel, open_page, tmp_path):
         policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
         head = (

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from browser import MARKS, TOUCH, check_meanings
+from browser import TOUCH, check_meanings
 
 import probe
 from probe.explorer import saved
@@ -168,8 +168,6 @@ def test_sentences_without_a_common_word_are_refused_and_nothing_is_written(run,
 
 
 class TestPage:
-    pytestmark = MARKS
-
     def test_it_opens_from_a_file_and_swaps_without_a_model(self, open_page, page_path, tiny):
         opened = open_page(page_path)
         page = opened.page

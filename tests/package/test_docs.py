@@ -465,7 +465,6 @@ def test_the_site_defines_every_column_and_every_public_name(site):
 
 
 @pytest.mark.slow
-@pytest.mark.browser
 def test_the_search_of_the_site_works_opened_as_a_file(site, open_page):
     opened = open_page(site / "index.html", ready=False)
     asked = opened.page.locator("input.md-search__input")

@@ -7,7 +7,6 @@ from itertools import pairwise
 import pandas as pd
 import pytest
 from browser import (
-    MARKS,
     TOUCH,
     check_look,
     check_meanings,
@@ -29,8 +28,6 @@ from probe.pages.output import BAR
 from probe.pages.sources import sources_in_words
 from probe.pages.verdicts import with_reasons
 from probe.stats.numbers import decimal, measured, percent
-
-pytestmark = MARKS
 
 HOSTILE = (
     "<script>window.canary = 1</script>",

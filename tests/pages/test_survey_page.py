@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from browser import MARKS, TOUCH, check_look, check_meanings, unfold
+from browser import TOUCH, check_look, check_meanings, unfold
 from example_survey import make_survey
 from page_text import check_charts, one_line, pasted
 
@@ -291,8 +291,6 @@ def test_a_notebook_shows_the_answer_the_map_and_the_leading_heads(survey):
 # --- opened ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.browser
-@MARKS[1]
 @pytest.mark.parametrize("width", [1280, 390])
 def test_the_page_fits_and_asks_for_nothing(survey_page, open_page, width):
     opened = open_page(survey_page, viewport={"width": width, "height": 900})
@@ -300,15 +298,11 @@ def test_the_page_fits_and_asks_for_nothing(survey_page, open_page, width):
     check_look(opened, survey_page, width)
 
 
-@pytest.mark.browser
-@MARKS[1]
 def test_terms_are_explained_to_a_finger_and_to_the_keyboard(survey_page, open_page):
     terms = {"head", "sense gap", "same-sense swap", "Nouns of one meaning", "cue words"}
     check_meanings(open_page(survey_page, **TOUCH).page, terms)
 
 
-@pytest.mark.browser
-@MARKS[1]
 def test_before_anything_is_opened_the_page_is_short_and_a_cell_leads_to_its_word(
     tmp_path, open_page
 ):
@@ -325,8 +319,6 @@ def test_before_anything_is_opened_the_page_is_short_and_a_cell_leads_to_its_wor
     assert opened.trouble == []
 
 
-@pytest.mark.browser
-@MARKS[1]
 def test_hostile_names_stay_text(tmp_path, open_page):
     survey = make_survey(names=(HOSTILE, *map(str, range(10))), model_name=HOSTILE, source=HOSTILE)
     opened = open_page(write_surveys([survey], tmp_path))

@@ -5,7 +5,6 @@ import re
 
 import pytest
 from browser import (
-    MARKS,
     TOUCH,
     cells,
     check_look,
@@ -27,8 +26,6 @@ from probe.pages import output
 from probe.pages import walk as walk_page
 from probe.pages.walk_sentences import because
 from probe.walkthrough import scene
-
-pytestmark = MARKS
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
 LONG = (

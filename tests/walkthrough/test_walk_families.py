@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from browser import MARKS, cells, dots, number, settled, unfold
+from browser import cells, dots, number, settled, unfold
 from families import (
     PAIRED,
     SINGLE,
@@ -431,8 +431,6 @@ def test_the_command_walks_a_model_that_reads_both_ways(run, tmp_path):
 class TestPage:
     """A family that reads both ways with its norm behind, in the campaign one with rotary positions
     and shared keys."""
-
-    pytestmark = MARKS
 
     @pytest.mark.parametrize(
         "kind", ["bert", pytest.param("llama", marks=pytest.mark.campaign)], indirect=True

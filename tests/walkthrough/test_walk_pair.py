@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from browser import MARKS, cells, dots, number, settled, unfold
+from browser import cells, dots, number, settled, unfold
 from families import family_model
 from test_walk import unpacked
 from test_walk_families import close
@@ -244,8 +244,6 @@ def test_grids_and_matrices_take_two_texts(walked, pair):
 
 
 class TestPage:
-    pytestmark = MARKS
-
     def test_the_answer_comes_first_and_the_pattern_is_a_rectangle(
         self, shared_page, page_path, walked, pair
     ):

@@ -6,7 +6,7 @@ from itertools import product
 
 import pandas as pd
 import pytest
-from browser import MARKS, settled, unfold
+from browser import settled, unfold
 from hooked_runs import put, read_all
 from test_walk import unpacked
 from test_walk_families import MADE
@@ -372,8 +372,6 @@ def test_the_command_shows_two_sentences_and_says_how_to_make_the_page_again(
 
 
 class TestPage:
-    pytestmark = MARKS
-
     def test_the_head_picker_drives_both_sentences(self, open_page, against, model, tmp_path):
         opened = open_page(probe.write(against, tmp_path))
         page = opened.page

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
@@ -57,6 +58,14 @@ TEXT = "TEXT"  # how help calls an argument that is a text
 # Typer's words: how a sentence of its begins, and one that says nothing to a person.
 TOO_MANY = "Got unexpected extra argument"
 NO_INTEGER = "Input should be a valid integer, unable to parse string as an integer"
+
+
+def _typed(text: str) -> str:
+    """A text of the command line; its bytes are UTF-8 where Python took them for ASCII."""
+    if any("\udc80" <= character <= "\udcff" for character in text):
+        return os.fsencode(text).decode("utf-8", "surrogateescape")
+    return text
+
 
 ModelOption = Annotated[
     str,
@@ -110,7 +119,11 @@ def bare(
 def report(
     words: Annotated[
         list[str] | None,
-        Argument(metavar="[WORD]...", help="Words to study; bank, mole and apple by default."),
+        Argument(
+            metavar="[WORD]...",
+            parser=_typed,
+            help="Words to study; bank, mole and apple by default.",
+        ),
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
     sentences: Annotated[Path | None, Option(help=f"Your own sentences: {FORMS}")] = None,
@@ -228,23 +241,38 @@ def _say_what_is_replaced(out: Path, file: str, command: str) -> None:
 
 @app.command()
 def walk(
-    text: Annotated[str, Argument(metavar=TEXT, help="The sentence to follow.")],
+    text: Annotated[str, Argument(metavar=TEXT, parser=_typed, help="The sentence to follow.")],
     target: Annotated[
         str | None,
         Option(
-            help="For an encoder-decoder: the translation of TEXT so far; what it reads is shown."
+            metavar=TEXT,
+            parser=_typed,
+            help="For an encoder-decoder: the translation of TEXT so far; what it reads is shown.",
         ),
     ] = None,
     word: Annotated[
         str | None,
-        Option(help="The word to follow; one that the lexicon has, or else the last, by default."),
+        Option(
+            metavar=TEXT,
+            parser=_typed,
+            help="The word to follow; one that the lexicon has, or else the last, by default.",
+        ),
     ] = None,
     beside: Annotated[
-        str | None, Option(help="Another text with the same word; one that ships by default.")
+        str | None,
+        Option(
+            metavar=TEXT,
+            parser=_typed,
+            help="Another text with the same word; one that ships by default.",
+        ),
     ] = None,
     against: Annotated[
         str | None,
-        Option(help="Another text with the same word, shown side by side: what differs first."),
+        Option(
+            metavar=TEXT,
+            parser=_typed,
+            help="Another text with the same word, shown side by side: what differs first.",
+        ),
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
     layer: Annotated[
@@ -304,6 +332,7 @@ def explore(
         list[str] | None,
         Argument(
             metavar="[TEXT]...",
+            parser=_typed,
             help="The sentence to open with, and a second one with the same word in another "
             "meaning.",
         ),
@@ -317,7 +346,12 @@ def explore(
         ),
     ] = None,
     word: Annotated[
-        str | None, Option(help="The word to follow; chosen by default, and it stands in both.")
+        str | None,
+        Option(
+            metavar=TEXT,
+            parser=_typed,
+            help="The word to follow; chosen by default, and it stands in both.",
+        ),
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
     port: Annotated[
@@ -374,7 +408,9 @@ def explore(
 def check(
     texts: Annotated[
         list[str] | None,
-        Argument(metavar="[TEXT]...", help="Texts to run; two short ones by default."),
+        Argument(
+            metavar="[TEXT]...", parser=_typed, help="Texts to run; two short ones by default."
+        ),
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
     device: DeviceOption = CPU,
@@ -395,7 +431,11 @@ def evaluate(
     sentences: Annotated[Path, Labelled],
     words: Annotated[
         list[str] | None,
-        Argument(metavar="[WORD]...", help="Words to evaluate; by default all that are there."),
+        Argument(
+            metavar="[WORD]...",
+            parser=_typed,
+            help="Words to evaluate; by default all that are there.",
+        ),
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
     without: Annotated[
@@ -594,6 +634,7 @@ for registered in app.registered_commands:
 def main() -> None:
     """The `probe` program: every failure a user can mend is one sentence on standard error."""
     _wait_briefly()
+    _replace_what_a_stream_cannot_encode()
     try:
         code = app(prog_name="probe", standalone_mode=False)
         if code == INTERRUPTED:  # Typer turns Ctrl-C into its exit code without a word
@@ -611,9 +652,15 @@ def main() -> None:
         typer.echo(f"probe: {message} (see `{command} --help`).", err=True)
         sys.exit(2)
     except OSError as error:  # of standard output: files are written by the library, which says so
-        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+        if error.errno != errno.ENOSPC:
             raise
         typer.echo(f"probe: standard output: {error.strerror}.", err=True)
+        sys.exit(2)
+    except SystemExit as stop:
+        # Typer and Rich answer a closed pipe with exit code 1, which says here that a check failed.
+        if not isinstance(stop.__context__, BrokenPipeError):
+            raise
+        typer.echo("probe: standard output: the reader has closed the pipe.", err=True)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo(
@@ -626,6 +673,13 @@ def main() -> None:
 def _takes_text(context: typer.Context) -> bool:
     """Whether an argument of the command is a text."""
     return any(TEXT in str(parameter.metavar) for parameter in context.command.params)
+
+
+def _replace_what_a_stream_cannot_encode() -> None:
+    """Streams write "?" for a character outside their encoding, as Windows' cp1252 has few."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _wait_briefly() -> None:

@@ -163,7 +163,7 @@ class Evaluation(Displayed):
         about = {"model": self.manifest["model"], "seed": self.manifest["seed"]}
         if self.without is not None:
             about["heads_out"] = self.heads_out
-        return json.dumps(about | frames, ensure_ascii=False)
+        return json.dumps(about | frames)
 
 
 def evaluate(

@@ -100,7 +100,7 @@ class Survey(Displayed):
             name: json.loads(frame.to_json(orient="records")) for name, frame in self.frames.items()
         }
         made = {"model": self.model_name, "options": self.options, "said": self.said}
-        return json.dumps(made | frames, ensure_ascii=False)
+        return json.dumps(made | frames)
 
     def __repr__(self) -> str:
         return f"<Survey of {self.source} in {self.model_name}: {len(self.frames)} tables>"
@@ -257,7 +257,7 @@ class SurveyPlan:
         del plan["model_name"]
         if math.isnan(self.seconds):
             plan["seconds"] = None
-        return json.dumps(plan, ensure_ascii=False)
+        return json.dumps(plan)
 
 
 def plan_survey(

@@ -172,7 +172,7 @@ def require_text(text: object) -> None:
     except UnicodeEncodeError as error:  # a lone surrogate, which no UTF-8 tokenizer can read
         raise InputError(
             f"Reading the text: got half of a surrogate pair at character {error.start}, expected "
-            "text that can be written as UTF-8; repair the file's encoding."
+            "whole characters; decode the text as UTF-8 first."
         ) from error
 
 

@@ -226,8 +226,8 @@ NO_TEXT = (
     "apply_chat_template(..., tokenize=False) writes it."
 )
 HALF = (
-    "Reading the text: got half of a surrogate pair at character 4, expected text that can be written as UTF-8; repair "
-    "the file's encoding."
+    "Reading the text: got half of a surrogate pair at character 4, expected whole characters; decode the text "
+    "as UTF-8 first."
 )
 OUTSIDE = "Placing characters {} to {} in 'The bank': expected a span inside its 8 characters; correct start and end."
 BLANK = "Placing characters 3 to 4 in {!r}: got only white space, expected a word; correct start and end."

@@ -1,0 +1,118 @@
+"""Every command writes into a pipe, a closed pipe, and a stream that lacks most characters."""
+
+import io
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+from example_sentences import GREEK
+
+from probe import cli
+
+PAGES = Path(__file__).parents[2] / "reports" / "docs" / "pages"
+COMMANDS = typer.main.get_command(cli.app).commands
+TEXT = "η τράπεζα"
+
+
+@pytest.fixture
+def arguments(checkpoint, tmp_path):
+    """A short run of every command, on text that no Western encoding holds."""
+    rows = tmp_path / "τράπεζα.jsonl"
+    rows.write_text("\n".join(map(json.dumps, GREEK)), encoding="utf-8")
+    model = ("--model", checkpoint)
+    return {
+        "report": ("τράπεζα", "--sentences", rows, "--dry-run", *model),
+        "walk": (TEXT, "--out", tmp_path / "περίπατος", *model),
+        "explore": (TEXT, "--save", tmp_path / "σελίδα.html", *model),
+        "check": (TEXT, *model),
+        "evaluate": ("--sentences", rows, *model),
+        "survey": ("--sentences", rows, "--dry-run", *model),
+        "params": (checkpoint,),
+        "models": (),
+    }
+
+
+class Standard(io.TextIOWrapper):
+    """Standard output as Python makes it for a pipe: strict, in the encoding of the system."""
+
+    def __init__(self, descriptor, encoding):
+        super().__init__(os.fdopen(descriptor, "wb"), encoding=encoding, errors="strict")
+
+
+def run_into(stream, monkeypatch, *arguments):
+    """The exit code, with everything flushed as at the end of a process."""
+    monkeypatch.setattr(sys, "argv", ["probe", *map(str, arguments)])
+    monkeypatch.setattr(sys, "stdout", stream)
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    sys.stdout.flush()
+    return stop.value.code or 0
+
+
+def written_by(monkeypatch, tmp_path, encoding, *arguments):
+    """Exit code and text of a command whose standard output is a file in this encoding."""
+    place = tmp_path / "output"
+    stream = Standard(os.open(place, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), encoding)
+    code = run_into(stream, monkeypatch, *arguments)
+    return code, place.read_text(encoding)
+
+
+def test_every_command_is_tried(arguments):
+    assert set(arguments) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_stream_gets_what_its_encoding_holds(command, arguments, monkeypatch, tmp_path):
+    _, in_full = written_by(monkeypatch, tmp_path, "utf-8", command, *arguments[command])
+    code, told = written_by(monkeypatch, tmp_path, "cp1252", command, *arguments[command])
+    assert code == 0
+    without_numbers = re.sub(r"\d", "0", told), re.sub(r"\d", "0", in_full)
+    assert without_numbers[0] == without_numbers[1].encode("cp1252", "replace").decode("cp1252")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_closed_pipe_ends_a_command_with_exit_code_2(command, arguments, monkeypatch, capsys):
+    reader, writer = os.pipe()
+    os.close(reader)
+    assert run_into(Standard(writer, "utf-8"), monkeypatch, command, *arguments[command]) == 2
+    assert capsys.readouterr().err.endswith(
+        "probe: standard output: the reader has closed the pipe.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        name
+        for name, found in COMMANDS.items()
+        if any("--json" in each.opts for each in found.params)
+    ],
+)
+def test_json_is_the_same_in_every_encoding(command, arguments, monkeypatch, tmp_path):
+    given = (command, *arguments[command], "--json")
+    _, in_full = written_by(monkeypatch, tmp_path, "utf-8", *given)
+    _, in_ascii = written_by(monkeypatch, tmp_path, "ascii", *given)
+    for one, other in zip(in_full.splitlines(), in_ascii.splitlines(), strict=True):
+        assert type(json.loads(one)) is type(json.loads(other))
+    assert in_full.isascii() and "?" not in in_ascii
+
+
+def test_the_table_of_commands_says_what_each_prints():
+    page = (PAGES / "commands.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| `probe (\w+)` \|([^|]*)\|([^|]*)\|", page, re.MULTILINE)
+    has_json = {name: bool(json_column.strip()) for name, _, json_column in cells}
+    assert has_json == {
+        name: any("--json" in parameter.opts for parameter in command.params)
+        for name, command in COMMANDS.items()
+    }
+
+
+def test_bytes_of_the_command_line_are_utf8_where_python_took_them_for_ascii():
+    as_ascii = TEXT.encode().decode("ascii", "surrogateescape")
+    assert cli._typed(as_ascii) == TEXT == cli._typed(TEXT)
+    half = b"caf\xe9".decode("ascii", "surrogateescape")
+    assert cli._typed(half) == half  # not UTF-8: reported where the text is read

@@ -53,7 +53,7 @@ from probe.model.find import (
     weight_map,
 )
 from probe.model.hooks import ONE_THREAD, check_hooks
-from probe.model.model import RESAVE, Config, Model, read_config, read_json, refuse
+from probe.model.model import AUTO_MAP, RESAVE, Config, Model, read_config, read_json, refuse
 from probe.model.objects import (
     Held,
     attach_hooks,
@@ -331,8 +331,10 @@ def _from_folder(
     kinds = [tensor.dtype for name, tensor in located.items() if name in weights]
     stored = stored_types(kinds, TYPES)
     known = replace(origin, sha256=sha256_of(weight_files(folder)), stored=stored)
-    if config.wrapper:
-        known = replace(known, read=f"the text part of {WRAPPERS[config.wrapper].architecture}")
+    how = [f"the text part of {WRAPPERS[config.wrapper].architecture}"] if config.wrapper else []
+    if read_json(folder / "config.json").get(AUTO_MAP):
+        how.append("as its class of transformers, without the code that comes with it")
+    known = replace(known, read=", ".join(how))
     return Model(origin.location, bridge, tokenizer, config, weights, known, device, dtype)
 
 

@@ -28,6 +28,7 @@ LOCAL = {"sliding_attention": True, "local": True, "full_attention": False, "glo
 ATTENDS = "full_attention"  # what a list of kinds calls a layer with attention
 # What older configs call them, as transformers reads it in any family.
 OLDER_KINDS = {"attention": ATTENDS, "mamba": "linear_attention"}
+AUTO_MAP = "auto_map"  # names classes in files that come with a model
 MOST_LAYERS = 10_000  # what a config may promise before any tensor is looked at
 RESAVE = "save the model again with save_pretrained"
 LISTED = "load one of those that `probe models` lists, such as tiny-senses"
@@ -284,7 +285,7 @@ def read_config(folder: Path, *, prepend_bos: bool) -> Config:
         rows = {name: family.architectures[0] for name, family in FAMILIES.items()}
         rows |= {name: wrapper.architecture for name, wrapper in WRAPPERS.items()}
         if not isinstance(kind, str) or kind not in rows:
-            raise _unknown(folder, f"its model_type is {kind!r}")
+            raise _unknown(folder, f"its model_type is {kind!r}", raw)
         problem = f"config.json does not name one architecture (got {architectures!r})"
         known = rows[kind]
         step = f'add "architectures": ["{known}"] to config.json if that is what the model is'
@@ -310,13 +311,13 @@ def config_from(
     if architecture not in known and family is not None:
         listed = " or ".join(dict.fromkeys(family.architectures))
         problem = f"it is a {architecture}, and of model_type {kind!r} {listed} is certified"
-        raise unsupported(where, problem, "give one of that class")
+        raise unsupported(where, problem + _own_code(raw), "give one of that class")
     if architecture not in known:
-        raise _unknown(where, f"its architecture is {architecture} (model_type {kind!r})")
-    for key in ("auto_map", "quantization_config"):
-        if raw.get(key):
-            reason = "would run code of its own" if key == "auto_map" else "is quantized"
-            raise unsupported(where, f"it {reason} ({key})", "load a plain float checkpoint")
+        named = f"its architecture is {architecture} (model_type {kind!r})"
+        raise _unknown(where, named, raw)
+    if raw.get("quantization_config"):
+        problem = "it is quantized (quantization_config)"
+        raise unsupported(where, problem, "load a plain float checkpoint")
     if family is None:
         text = _text_part(raw, where)
         named = FAMILIES[text["model_type"]].architectures[0]
@@ -412,7 +413,7 @@ def _text_part(raw: Mapping[str, Any], where: object) -> dict[str, Any]:
     text = whole.get_text_config().to_dict()
     kind = WRAPPERS[str(raw["model_type"])].text or str(text["model_type"])
     if kind not in FAMILIES:
-        raise _unknown(where, f"the model_type of its text part is {kind!r}")
+        raise _unknown(where, f"the model_type of its text part is {kind!r}", raw)
     tied = getattr(whole, "tie_word_embeddings", text.get("tie_word_embeddings"))
     return text | {"model_type": kind, "tie_word_embeddings": tied}
 
@@ -509,9 +510,15 @@ def _routing(raw: Mapping[str, Any], family: Family, where: object) -> dict[str,
     }
 
 
-def _unknown(where: object, problem: str) -> UnsupportedModel:
+def _unknown(where: object, problem: str, raw: Mapping[str, Any]) -> UnsupportedModel:
     known = f"which is none of the {len(FAMILIES)} families whose numbers are certified"
-    return unsupported(where, f"{problem}, {known}", LISTED)
+    return unsupported(where, f"{problem}, {known}{_own_code(raw)}", LISTED)
+
+
+def _own_code(raw: Mapping[str, Any]) -> str:
+    """Why the code that comes with a model does not help; empty where there is none."""
+    said = f", and code that comes with a model ({AUTO_MAP}) is never run"
+    return said if raw.get(AUTO_MAP) else ""
 
 
 def _refuse_variants(raw: Mapping[str, Any], family: Family, where: object) -> None:

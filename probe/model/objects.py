@@ -48,6 +48,7 @@ MOST_WRAPPERS = 5
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "transformer_lens", "nnsight")
 # By bridge: the functions of hooks that were kept.
 KEPT: WeakKeyDictionary[Any, list[Callable[..., Any]]] = WeakKeyDictionary()
+OWN_CODE = "transformers_modules"  # the package of classes that trust_remote_code makes
 WHOLE = "the whole model"  # as the part that a hook stands on
 TAKEN = "only a name, a folder, a GGUF file, a Hugging Face model or a TransformerBridge"
 # Of the scale of the logits: by how much an object may differ from a copy around the same tensors.
@@ -132,6 +133,9 @@ def hold(source: object, *, keep_hooks: bool = False) -> Held:
     bridge = inner if isinstance(inner, TransformerBridge) else None
     original = inner.original_model if bridge is not None else inner
     said = "the bridge" if bridge is not None else f"the {type(original).__name__}"
+    if type(original).__module__.partition(".")[0] == OWN_CODE:
+        problem = "its class is code that came with the model, which is not certified"
+        raise refuse(said, problem, "load it again without trust_remote_code")
     _require_weights(original, said)
     if keep_hooks:
         return Held(original, bridge, tokenizer, said, tuple(_hooks_of(inner)))

@@ -120,10 +120,11 @@ class Config:
     `split_special_tokens` that one which is written in a text is text.
     Layers that are `local` see a sliding window of `window` tokens, their own among them; where
     they read both ways, so many on either side of their own. `query_scalar` stands under the root
-    in place of d_head; `attn_logit_softcapping` and `final_logit_softcapping` bound scores and
+    in place of d_head; `scores_by_layer` says that scores are also divided by the number of their
+    layer, counted from 1; `attn_logit_softcapping` and `final_logit_softcapping` bound scores and
     logits; 0 where there is none. Token embeddings are multiplied by `embed_scale`, all that is
     written to the stream by `write_scale`, which the weights of a `Block` hold, and W_U by
-    `unembed_scale`.
+    `unembed_scale`. The config says of those in `biased`, letters of "qkvo", that they have biases.
 
     A routed MLP gives a token to `n_chosen` of its `n_experts` experts, `d_mlp` wide each, and to a
     shared one of `d_shared`; `normed_shares` says that the shares of the chosen ones sum to 1.
@@ -160,6 +161,8 @@ class Config:
     window: int = 0
     local: tuple[bool, ...] = ()
     query_scalar: float = 0.0
+    scores_by_layer: bool = False
+    biased: str = ""
     attn_logit_softcapping: float = 0.0
     final_logit_softcapping: float = 0.0
     start_token: int | None = None
@@ -183,6 +186,14 @@ class Config:
         front of the scale of all that is written, everything else behind it."""
         in_front = quantity == "attn_out" and not self.has_heads(layer)
         return self.write_scale if in_front else 1.0
+
+    def score_divisor(self, layer: int) -> float:
+        """What products of queries and keys are divided by in a layer; 1 in a family that does not
+        divide them."""
+        if not self.family.scaled:
+            return 1.0
+        root = math.sqrt(self.query_scalar or self.d_head)
+        return root * (layer + 1) if self.scores_by_layer else root
 
     @property
     def attends_plainly(self) -> bool:
@@ -382,6 +393,8 @@ def config_from(
         window=window,
         local=local,
         query_scalar=scales["scores"] ** -2 if "scores" in scales else query_scalar,
+        scores_by_layer=bool(keys.scores_by_layer and raw.get(keys.scores_by_layer)),
+        biased="".join(roles for key, (usual, roles) in keys.biases.items() if raw.get(key, usual)),
         attn_logit_softcapping=_above_0(raw, keys.attn_logit_softcapping, where),
         final_logit_softcapping=_above_0(raw, keys.final_logit_softcapping, where),
         start_token=_start_token(raw, keys, where) if has_decoder else None,
@@ -622,7 +635,8 @@ def _windows(
     """The sliding window of local layers, and which layers are local; 0 and none where a family or
     a model has no such."""
     name, usual = keys.window
-    if not name or raw.get(name, usual) is None:
+    is_used = bool(name) and (not keys.window_used or bool(raw.get(keys.window_used)))
+    if not is_used or raw.get(name, usual) is None:
         return 0, ()
     stated = size_from(raw.get(name, usual), name, where)
     window = stated // 2 if keys.halved else stated
@@ -633,7 +647,11 @@ def _windows(
     every = raw.get(*keys.global_every)
     if kinds is None and isinstance(every, int) and every >= 0:
         ahead = 0 if keys.global_first else 1
-        return window, tuple(not every or (layer + ahead) % every > 0 for layer in range(n_layers))
+        between = _local_between(raw, keys, n_layers, where)
+        return window, tuple(
+            layer in between and (not every or (layer + ahead) % every > 0)
+            for layer in range(n_layers)
+        )
     try:
         named = list(_kinds_of_layers(kinds))
         if len(named) != n_layers:
@@ -643,6 +661,18 @@ def _windows(
         key = keys.kinds or keys.global_every[0]
         problem = f"{key} does not say which of its {n_layers} layers are local"
         raise refuse(where, problem, "correct its config") from error
+
+
+def _local_between(raw: Mapping[str, Any], keys: Keys, n_layers: int, where: object) -> range:
+    """The layers that may be local where no list says which are."""
+    ends = []
+    for (key, usual), unlimited in ((keys.local_from, 0), (keys.local_below, n_layers)):
+        value = raw.get(key, usual) if key else unlimited
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            problem = f"{key} is {value!r} in its config"
+            raise refuse(where, problem, "give a whole number of layers")
+        ends.append(value)
+    return range(*ends)
 
 
 def _require_layers(n_layers: int, keys: Keys, where: object) -> None:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from probe.model.architectures import FAMILIES, WRAPPERS
-from probe.model.bridge import RENAMED, as_in_files, in_short
+from probe.model.bridge import RENAMED, UPCAST, as_in_files, in_short, narrowed_modules
 from probe.model.find import name_of
 from probe.model.model import Config, Model, config_from, refuse, row_of
 from probe.model.weights import check_finite, expected_shapes
@@ -469,22 +469,24 @@ def evaluating(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _plainly(model: Any) -> Iterator[None]:
-    """Attention and experts run as the formulas have them, step by step; as the configs say again
-    behind it."""
+    """Attention and experts run as the formulas have them, step by step; as the configs and modules
+    say again afterwards."""
     configs = {id(module.config): module.config for module in model.modules() if _is_told(module)}
     stated = [
         (config, {name: getattr(config, name) for name in PLAINLY if hasattr(config, name)})
         for config in configs.values()  # the whole one first: it tells its parts
     ]
+    stated += [(module, {UPCAST: True}) for module in narrowed_modules(model)]
+    plain = PLAINLY | {UPCAST: False}
     try:
-        for config, ways in stated:
+        for holder, ways in stated:
             for name in ways:
-                setattr(config, name, PLAINLY[name])
+                setattr(holder, name, plain[name])
         yield
     finally:
-        for config, ways in stated:
+        for holder, ways in stated:
             for name, way in ways.items():
-                setattr(config, name, way)
+                setattr(holder, name, way)
 
 
 def _is_told(module: nn.Module) -> bool:

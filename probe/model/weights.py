@@ -56,8 +56,9 @@ class Block:
     `w_up` in a gated MLP in place of `w_in`. Norms: `norm norm_mlp` in front or behind the sum,
     `norm_out norm_mlp_out: d_model` behind what is written, `norm_q norm_k` of the queries and keys
     of each head (`d_head`) or of all heads together. A `local` layer looks back only as far as the
-    config's window; one that is not `rotated` has no rotary positions. `sinks: head` are logits
-    that take part in the softmax. `w_head_gate: head d_model d_head` gates z.
+    config's window; one that is not `rotated` has no rotary positions. Products of queries and keys
+    are divided by `score_divisor`. `sinks: head` are logits that take part in the softmax.
+    `w_head_gate: head d_model d_head` gates z.
 
     Where a config scales what is written, `w_o w_out` and their biases have the scale in them, so
     that ΔE is what a head adds to the stream.
@@ -101,6 +102,7 @@ class Block:
     sinks: Tensor | None = None
     local: bool = False
     rotated: bool = True
+    score_divisor: float = 1.0
     w_head_gate: Tensor | None = None
     mixer: Mixer | None = None
 
@@ -288,6 +290,7 @@ def _named_shapes(config: Config, stored: Container[str]) -> Iterator[tuple[str,
                 parts |= {f"mixer {role}": part for role, part in attention.mixer.parts.items()}
             for role, (name, shape) in parts.items():
                 if role not in lacking:
+                    shape += " +" if role in config.biased else ""
                     numbers = range(config.n_experts) if "{}" in name else (None,)
                     for number in numbers:
                         yield attention.layers.format(layer) + name.format(number), shape
@@ -391,6 +394,7 @@ def _block(
         **_experts(weights, attention, layer_name, config),
         local=bool(config.local) and config.local[layer],
         rotated=not (config.positions.unrotated and config.positions.unrotated[layer]),
+        score_divisor=config.score_divisor(layer),
         **mixing | {role: written(mixing[role]) for role in ("w_o", "b_o")},
     )
 

@@ -605,16 +605,6 @@ NOT_COVERED = [
     ),
     (
         "gpt2",
-        {"scale_attn_by_inverse_layer_idx": True},
-        "scale_attn_by_inverse_layer_idx is True in its config",
-    ),
-    (
-        "gpt2",
-        {"reorder_and_upcast_attn": True},
-        "reorder_and_upcast_attn is True in its config, and the from-scratch",
-    ),
-    (
-        "gpt2",
         {"scale_attn_weights": False},
         "scale_attn_weights is False in its config, and the from-scratch check",
     ),
@@ -643,13 +633,13 @@ NOT_COVERED = [
         "encoder_layers is 2 and decoder_layers 3 in its config, and BART is certified where the",
     ),
     ("gpt_neox", {"use_parallel_residual": False}, "use_parallel_residual is False in its config"),
-    ("llama", {"attention_bias": True}, "attention_bias is True in its config"),
+    ("llama", {"mlp_bias": True}, "mlp_bias is True in its config"),
     (
         "llama",
         {"rope_parameters": {"rope_type": "mrope", "rope_theta": 1e4}},
         "rope_type of its rotary positions is 'mrope', and certified are 'default', 'linear', ",
     ),
-    ("qwen2", {"use_sliding_window": True}, "use_sliding_window is True in its config"),
+    ("smollm3", {"use_sliding_window": True}, "use_sliding_window is True in its config"),
     (
         "mistral",
         {"layer_types": ["full_attention"] * 2},

@@ -710,9 +710,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         f"the LlamaForCausalLM: its weights are in torch.float16 and torch.float32; {COPIED}",
     ),
     "another tensor": (
-        lambda: in_memory("llama", attention_bias=True),
+        lambda: in_memory("llama", mlp_bias=True),
         (
-            "the LlamaForCausalLM: attention_bias is True in its config, and the from-scratch check "
+            "the LlamaForCausalLM: mlp_bias is True in its config, and the from-scratch check "
             "covers Llama with False only; load a standard Llama."
         ),
     ),

@@ -81,8 +81,14 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 # Cuts in front of byte-level merges for which transformers' converter takes GPT-2's. SmolLM's own,
 # which sets digits apart, gives the same tokens: its merges know no two digits.
 LIKE_GPT2 = (None, "gpt-2", "gpt2", "default", "smollm", "mpt", "olmo", "jais", "phi-2")
+COPY_TOKENIZER = (
+    "copy tokenizer.json of this model into the folder, or what it is made from (vocab.txt, "
+    "vocab.json and merges.txt, or a SentencePiece model)"
+)
 PASS_TOKENIZER = "pass tokenizer=, as AutoTokenizer.from_pretrained(...) gives it"
 GIVE_TOKENIZER = "put the tokenizer.json of this model beside the file"
+# What a class of tokenizers makes up without a file, besides special tokens.
+MADE_UP = {"▁"}
 # Of the rows of an embedding, the share that has a token: tables are padded by a few per cent.
 LEAST_KNOWN = 0.9
 SHORT_TEXT = "The mole dug under the river bank."
@@ -320,10 +326,7 @@ def _from_folder(
     with quiet():
         check_config_file(folder)
         if not has_tokenizer(folder):  # transformers would quietly make up an empty one
-            step = (
-                "copy tokenizer.json (or vocab.json and merges.txt) of this model into the folder"
-            )
-            raise refuse(folder, "its tokenizer is missing", step)
+            raise refuse(folder, "its tokenizer is missing", COPY_TOKENIZER)
         tokenizer = check_tokenizer(_read_tokenizer(folder, "AutoTokenizer"), config, where=folder)
         bridge = boot(folder, tokenizer, config, device=device, dtype=dtype)
     located = locate(folder, config.architecture, config.wrapper)
@@ -409,24 +412,37 @@ def _read_tokenizer(folder: Path, reader: str) -> Any:
     cannot be read."""
     import transformers
 
-    if (folder / "tokenizer.json").is_file():
+    is_whole = (folder / "tokenizer.json").is_file()
+    if is_whole:
         read_json(folder / "tokenizer.json")
     try:
-        return getattr(transformers, reader).from_pretrained(folder, **LOCAL)
+        tokenizer = getattr(transformers, reader).from_pretrained(folder, **LOCAL)
     except (
         Exception
     ) as error:  # broad, because tokenizers raises Exception itself for a broken file
         raise refuse(
             folder, f"its tokenizer cannot be read ({in_short(error)})", "save the tokenizer again"
         ) from error
+    is_fast = isinstance(tokenizer, transformers.PreTrainedTokenizerFast)
+    if is_fast and not is_whole and _knows_nothing(tokenizer):
+        kind = type(tokenizer).__name__
+        problem = f"transformers reads its tokenizer as a {kind}, which finds no vocabulary there"
+        raise refuse(folder, problem, COPY_TOKENIZER)
+    return tokenizer
+
+
+def _knows_nothing(tokenizer: Any) -> bool:
+    """Whether there are no tokens but special ones, as where a class found no file of its own."""
+    known: set[str] = tokenizer.get_vocab().keys() - tokenizer.get_added_vocab().keys()
+    return known <= MADE_UP
 
 
 def check_tokenizer(tokenizer: Any, config: Config, *, where: object) -> "PreTrainedTokenizerFast":
     """The tokenizer itself, once it gives character offsets, fits the embedding, and has a BOS if
     one is asked for."""
-    from transformers import PreTrainedTokenizerFast
+    from transformers import MarianTokenizer, PreTrainedTokenizerFast
 
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+    if not isinstance(tokenizer, PreTrainedTokenizerFast | MarianTokenizer):
         raise refuse(
             where,
             f"its tokenizer ({type(tokenizer).__name__}) is not a fast one of transformers and "

@@ -22,7 +22,7 @@ from probe.provenance import Origin
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
-    from transformers import PreTrainedTokenizerFast
+    from transformers import MarianTokenizer, PreTrainedTokenizerFast
 
 LOCAL = {"sliding_attention": True, "local": True, "full_attention": False, "global": False}
 ATTENDS = "full_attention"  # what a list of kinds calls a layer with attention
@@ -223,7 +223,7 @@ class Model:
 
     name: str
     bridge: "TransformerBridge"
-    tokenizer: "PreTrainedTokenizerFast"
+    tokenizer: "PreTrainedTokenizerFast | MarianTokenizer"
     config: Config
     weights: Mapping[str, torch.Tensor]
     origin: Origin

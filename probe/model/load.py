@@ -89,6 +89,9 @@ PASS_TOKENIZER = "pass tokenizer=, as AutoTokenizer.from_pretrained(...) gives i
 GIVE_TOKENIZER = "put the tokenizer.json of this model beside the file"
 # What a class of tokenizers makes up without a file, besides special tokens.
 MADE_UP = {"▁"}
+# To a multiple of what an embedding is padded. Published ones have more rows at times: of those
+# the config says how many.
+PADDED_TO = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
 # Of the rows of an embedding, the share that has a token: tables are padded by a few per cent.
 LEAST_KNOWN = 0.9
 SHORT_TEXT = "The mole dug under the river bank."
@@ -136,13 +139,13 @@ def load(
     another library wraps around one of them. It keeps its device and its type (float16 must be
     asked for in another) and shares its weights, unless `device` or `dtype` asks for others;
     adapters are merged in a copy of the tensors that they touch. `tokenizer` is that of a Hugging
-    Face model whose source does not tell it; given once, it is remembered as long as the model
-    lives. The object stays as it is, and is loaded once: asked again with the same options, it
-    gives the same Model until its tensors, its config or the settings of its parts are changed. A
-    change made through `.data` is not noticed; there, delete the Model and give a new object. A
-    Model that was loaded before a step of training is of no use behind it: ask with the object
-    again. A Model comes back as it is; InputError for options other than its own, ModelError where
-    hooks were put on its bridge since, or compatibility mode.
+    Face model whose source does not tell it, or whose embedding was resized since; given once, it
+    is remembered as long as the model lives. The object stays as it is, and is loaded once: asked
+    again with the same options, it gives the same Model until its tensors, its config or the
+    settings of its parts are changed. A change made through `.data` is not noticed; there, delete
+    the Model and give a new object. A Model that was loaded before a step of training is of no use
+    behind it: ask with the object again. A Model comes back as it is; InputError for options other
+    than its own, ModelError where hooks were put on its bridge since, or compatibility mode.
 
     Special tokens are put as the tokenizer's own rules say, whatever the same weights come in. One
     that is written in a text is text: "[MASK]" or "<|im_start|>" is cut into pieces of itself,
@@ -483,6 +486,7 @@ def _from_object(
     own_dtype = None if dtype is None else _dtype(dtype, held.said)
     options = (own_device, own_dtype, prepend_bos)
     state = state_key(held)
+    is_given = tokenizer is not None
     known = _LOADED.get(held.original)
     if known is not None:
         as_it_was = (known.state, known.options) == (state, options)
@@ -496,6 +500,9 @@ def _from_object(
     read = _unfolded if held.folded else _shared
     with quiet():
         model = read(held, tokenizer, device=own_device, dtype=own_dtype, prepend_bos=prepend_bos)
+    # One that was taken or given before is held to a new size of the embedding.
+    if not is_given and (known is None or known.model.config.d_vocab != model.config.d_vocab):
+        _require_unresized(held, model)
     _LOADED[held.original] = Loaded(state, options, model, tokenizer)
     return model
 
@@ -625,6 +632,32 @@ def _with_own_rules(held: Held, config: Config) -> Any:
         )
         raise refuse(held.said, problem, PASS_TOKENIZER)
     return _read_tokenizer(folder, "AutoTokenizer")
+
+
+def _require_unresized(held: Held, model: Model) -> None:
+    """ModelError for an embedding that has another number of rows than its tokenizer has tokens,
+    padded or not, and than the model that the object came from."""
+    rows = model.config.d_vocab
+    tokens = max(model.tokenizer.get_vocab().values()) + 1
+    folder = find_tokenizer(held.source)
+    if folder is None and held.tokenizer is not None:  # the two came together
+        return
+    sizes = [-(-tokens // multiple) * multiple for multiple in PADDED_TO]
+    sizes += [] if folder is None else _published_rows(folder)
+    if rows not in sizes:
+        problem = (
+            f"its embedding has {rows:,} rows and its tokenizer {tokens:,} tokens, which padding "
+            "does not explain; it may have been resized for another tokenizer"
+        )
+        raise refuse(held.said, problem, PASS_TOKENIZER)
+
+
+def _published_rows(folder: Path) -> list[int]:
+    """How many rows the embedding of the model in a folder has, where its config says it."""
+    try:
+        return [read_config(folder, prepend_bos=True).d_vocab]
+    except ModelError:
+        return []
 
 
 def _require_own_tokenizer(held: Held, tokenizer: Any, config: Config) -> None:

@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import torch
 
-from probe.errors import ModelError, UnsupportedModel
+from probe.errors import InputError, ModelError, UnsupportedModel
 from probe.model.architectures import FAMILIES, WRAPPERS
 from probe.model.architectures.family import Family, Keys
 from probe.provenance import Origin
@@ -229,6 +229,17 @@ class Model:
     origin: Origin
     device: torch.device
     dtype: torch.dtype
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Raises InputError: the bridge holds functions that no pickle takes, and a deep copy of it
+        would go on reading parts of this one."""
+        raise InputError(
+            f"Copying the Model {self.name} (pickle, copy.deepcopy): its bridge cannot be copied; "
+            "pass on the name, folder or object that it was loaded from, and load that again."
+        )
+
+    def __copy__(self) -> "Model":
+        return replace(self)
 
     @property
     def said(self) -> str:

@@ -158,6 +158,17 @@ class Block:
             tensors["experts"] = tuple(_moved(expert, dtype, device) for expert in self.experts)
         return replace(self, **tensors)
 
+    def writing(self) -> "Block":
+        """The same with no numbers but those that ΔE of a head is made from: W_O, what gates z and
+        the norm of what the gate reads, as copies on the CPU. The rest is on the meta device."""
+        kept: dict[str, Any] = {}
+        for name in ("w_o", "w_head_gate", "norm", "norm_bias"):
+            weight = getattr(self, name)
+            # A copy, because a pickle of a view holds all that is viewed.
+            kept[name] = None if weight is None else weight.cpu().clone()
+        empty = replace(self, experts=(), shared=None).to(self.w_o.dtype, "meta")
+        return replace(empty, **kept)
+
 
 def _side_by_side(part: Tensor) -> Tensor:
     return part.transpose(0, 1).flatten(1)
@@ -218,6 +229,11 @@ class Weights:
             None if weight is None else weight.to(dtype),
             None if bias is None else bias.to(dtype),
         )
+
+    def writing(self) -> "Weights":
+        """What `Block.writing` leaves of every block, without the raw tensors."""
+        blocks = tuple(block.writing() for block in self.blocks)
+        return replace(self, blocks=blocks, raw={}, hooked=None)
 
     def on(self, device: str | torch.device) -> "Weights":
         """The same weights on another device."""

@@ -140,6 +140,14 @@ def test_a_word_is_found_at_its_own_tokens(model: Model, text: str, word: str, l
     assert "".join(found).strip() == last
 
 
+def test_a_word_after_a_special_token_of_the_text_is_found_there(folder: Path) -> None:
+    model = probe.load(folder, split_special_tokens=False)
+    tokens = tokenize(model, "The mole </s> dug <pad> under the muddy bank")
+    for word in ("mole", "</s>", "dug", "<pad>", "under", "bank"):
+        found = [cut(tokens.text, tokens.spans[pos]) for pos in tokens.positions_of(word)]
+        assert "".join(found).strip() == word
+
+
 def test_a_code_of_a_language_is_one_token_in_front_only(model: Model, plain: Any) -> None:
     code = plain.convert_tokens_to_ids(LANGUAGE)
     tokens = tokenize(model, f"{LANGUAGE}The mole")

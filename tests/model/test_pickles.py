@@ -11,6 +11,7 @@ import pytest
 import torch
 from families import EACH_HYBRID, family_model, telling_families
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from transformers import GPT2LMHeadModel
 
 import probe
@@ -130,14 +131,25 @@ def test_a_copy_in_memory_shares_the_weights_and_has_numbers_of_its_own() -> Non
     assert copy.copy(found).z is found.z
 
 
-def test_a_trace_of_a_model_with_hooks_is_pickled_without_the_model() -> None:
-    source = family_model("gpt2").bridge.original_model
-    plain = GPT2LMHeadModel(source.config)
+def test_what_was_read_of_a_model_with_hooks_is_pickled_without_the_model() -> None:
+    plain = GPT2LMHeadModel(family_model("gpt2").bridge.original_model.config)
     plain.transformer.h[0].register_forward_hook(lambda module, args, output: None)
     model = probe.load(plain, tokenizer=family_model("gpt2").tokenizer, hooks="keep")
-    found = probe.trace(model, TEXT)
-    assert found.stack.hooked is None or found.stack.hooked is model
-    assert_same(again(found).delta_e(0, 1, at=-1), found.delta_e(0, 1, at=-1))
+    found = trace_target(model, probe.tokenize(model, TEXT), "muddy")
+    assert found.weights.hooked is model
+    assert_same(again(found).delta_e(0, 1), found.delta_e(0, 1))
+    whole = probe.trace(model, TEXT)
+    assert_same(again(whole).delta_e(0, 1, at=-1), whole.delta_e(0, 1, at=-1))
+
+
+def test_weights_that_lie_in_one_piece_of_memory_are_not_pickled_with_it() -> None:
+    plain = GPT2LMHeadModel(family_model("gpt2").bridge.original_model.config)
+    flat = parameters_to_vector(plain.parameters()).detach()
+    vector_to_parameters(flat, plain.parameters())
+    found = probe.trace(probe.load(plain, tokenizer=family_model("gpt2").tokenizer), "the bank")
+    (first, *_) = found.stack.blocks
+    assert first.w_o.untyped_storage().nbytes() == flat.nbytes
+    assert len(pickle.dumps(found)) < flat.nbytes / 2
 
 
 @pytest.mark.parametrize("do", [pickle.dumps, copy.deepcopy])

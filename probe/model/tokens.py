@@ -81,8 +81,9 @@ class TargetText(NamedTuple):
 
 
 def tokenize(model: ModelSource, text: str) -> Tokens:
-    """Cut `text` into the model's tokens, with BOS in front where the model wants it; an
-    encoder-decoder's into those that its encoder reads.
+    """Cut `text` into the model's tokens, with BOS in front where the model wants it.
+
+    An encoder-decoder's are those that its encoder reads.
 
     Raises InputError for an empty text, for one beyond the context window, as nothing is ever cut
     off, and for tokens that the tokenizer has and the model has not.

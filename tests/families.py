@@ -504,7 +504,7 @@ def choices(kind: str) -> set[tuple[object, ...]]:
         made.add(("not in first", bool(attention.not_in_first)))
         biased = "".join(roles for usual, roles in family.keys.biases.values() if usual)
         made |= {
-            ("part", role, f"{shape} +" if role in biased else shape)
+            ("part", role, f"{shape} with bias" if role in biased else shape)
             for role, (_, shape) in attention.parts.items()
         }
         made |= {(stack, name, hook) for name, hook in attention.hooks.items()}

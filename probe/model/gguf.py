@@ -27,7 +27,8 @@ from gguf import (
 )
 
 from probe.model.architectures import FAMILIES
-from probe.model.architectures.family import GGUF_SIZES, Family
+from probe.model.architectures.family import Family
+from probe.model.architectures.gguf_keys import GGUF_SIZES
 from probe.model.model import LISTED, Config, config_from, refuse, unsupported
 from probe.model.weights import check_finite, expected_shapes, layers_of, stored_types
 

@@ -5,6 +5,8 @@ stack, layer and head.
 scratch, the engine of swaps, the decomposition. Its tensors are views of the model's own.
 """
 
+import math
+import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -285,8 +287,13 @@ def expected_shapes(
 
     Lazily: an absurd number of layers costs nothing.
     """
+    words = _axis_words(config)
     for name, shape in _named_shapes(config, stored):
-        yield from _sized(name, shape, config)
+        axes, *marks = re.split(" (with bias|without .weight)$", shape)
+        sizes = tuple(_length(axis, words) for axis in axes.split())
+        yield (name if "without .weight" in marks else f"{name}.weight"), sizes
+        if "with bias" in marks:
+            yield f"{name}.bias", sizes[-1:] if config.family.transposed else sizes[:1]
 
 
 def _named_shapes(config: Config, stored: Container[str]) -> Iterator[tuple[str, str]]:
@@ -306,63 +313,48 @@ def _named_shapes(config: Config, stored: Container[str]) -> Iterator[tuple[str,
                 parts |= {f"mixer {role}": part for role, part in attention.mixer.parts.items()}
             for role, (name, shape) in parts.items():
                 if role not in lacking:
-                    shape += " +" if role in config.biased else ""
+                    shape += " with bias" if role in config.biased else ""
                     numbers = range(config.n_experts) if "{}" in name else (None,)
                     for number in numbers:
                         yield attention.layers.format(layer) + name.format(number), shape
     if config.has_head:
         yield from family.head.items()
         if not config.tied:
-            yield family.unembed, "v d"
+            yield family.unembed, "d_vocab d_model"
     for name, shape in family.optional.items():
         if name in stored:
             yield name, shape
 
 
-def _sized(name: str, shape: str, config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
-    *words, last = shape.split()
-    words += [] if last in "+=" else [last]
-    sizes = tuple(_size(word, config) for word in words)
-    yield (name if last == "=" else name + ".weight"), sizes
-    if last == "+":
-        yield name + ".bias", sizes[-1:] if config.family.transposed else sizes[:1]
-
-
-def _size(word: str, config: Config) -> int:
-    """The number behind a word of the table's shapes, as `architectures.family` lists them."""
-    heads = config.n_heads * config.d_head
-    groups = config.n_kv_heads * config.d_head
+def _axis_words(config: Config) -> dict[str, int]:
+    """The words of axes, which `architectures.family` lists, with what they are in this model."""
     mixer = config.mixer_sizes
-    values = mixer.heads * mixer.d_value
-    channels = 2 * mixer.key_heads * mixer.d_key + values
-    sizes = {
-        "1": 1,
-        "d": config.d_model,
-        "e": config.d_head,
-        "h": heads,
-        "g": groups,
-        "hgg": heads + 2 * groups,
-        "n": config.n_heads,
-        "m": config.d_mlp,
-        "2m": 2 * config.d_mlp,
-        "v": config.d_vocab,
-        "t": config.n_token_types,
-        "p": config.positions.rows,
-        "b": config.positions.buckets,
-        "x": config.n_experts,
-        "s": config.d_shared,
-        "3d": 3 * config.d_model,
-        "2h": 2 * heads,
-        "w": mixer.width,
-        "l": mixer.heads,
-        "2l": 2 * mixer.heads,
-        "u": mixer.d_value,
-        "lu": values,
-        "c": channels,
-        "cg": channels + values,
-        "cgl": channels + values + mixer.heads,
+    return {
+        "d_model": config.d_model,
+        "d_head": config.d_head,
+        "d_mlp": config.d_mlp,
+        "d_shared": config.d_shared,
+        "d_vocab": config.d_vocab,
+        "heads": config.n_heads,
+        "kv_heads": config.n_kv_heads,
+        "experts": config.n_experts,
+        "positions": config.positions.rows,
+        "token_types": config.n_token_types,
+        "buckets": config.positions.buckets,
+        "kernel": mixer.width,
+        "mixer_heads": mixer.heads,
+        "d_value": mixer.d_value,
+        "channels": 2 * mixer.key_heads * mixer.d_key + mixer.heads * mixer.d_value,
     }
-    return sizes[word]
+
+
+def _length(axis: str, words: Mapping[str, int]) -> int:
+    """The length of an axis: a sum of products of words and whole numbers."""
+    products = (product.split("*") for product in axis.split("+"))
+    return sum(
+        math.prod(words[factor] if factor in words else int(factor) for factor in factors)
+        for factors in products
+    )
 
 
 def _block(
@@ -430,7 +422,7 @@ def _mixer(
     assert attention.mixer is not None
     parts = {}
     for role, (name, shape) in attention.mixer.parts.items():
-        ending = "" if shape.endswith("=") else ".weight"
+        ending = "" if shape.endswith("without .weight") else ".weight"
         parts[role] = weights[layer_name + name + ending]
     kernel = parts["kernel"][:, 0]
     mixer: Mixer

@@ -259,7 +259,7 @@ def name_of(attention: Attention, layer: int, role: str, kind: str = "weight") -
     """The raw name of the tensor of a role; queries, keys and values may be in one."""
     name, shape = attention.parts[role if role in attention.parts else "qkv"]
     whole = attention.layers.format(layer) + name.format(1)  # the second of several experts
-    return whole if shape.endswith("=") else f"{whole}.{kind}"
+    return whole if shape.endswith("without .weight") else f"{whole}.{kind}"
 
 
 def of_role(model: Model, attention: Attention, tensor: Tensor, role: str) -> Tensor:

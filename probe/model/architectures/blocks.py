@@ -1,0 +1,88 @@
+"""What the rows of several families share: hooks and weights of blocks, config keys of sizes."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
+from probe.model.architectures.family import Attention, Parts, Replacement
+from probe.model.architectures.gguf_keys import without
+
+# Our words of sizes, each with the usual config key.
+HIDDEN = {
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "d_model": "hidden_size",
+    "d_mlp": "intermediate_size",
+    "d_vocab": "vocab_size",
+    "n_ctx": "max_position_embeddings",
+}
+# Norms behind what attention and the MLP write.
+SANDWICH_NORMS = {
+    "norm_out": ("post_attention_layernorm", "d_model"),
+    "norm_mlp_out": ("post_feedforward_layernorm", "d_model"),
+}
+# Hooks of what is written in front of such a norm; the bridge's usual hooks are behind it.
+WRITTEN = {"attn_out": "attn.o.hook_out", "mlp_out": "mlp.hook_out"}
+WRITE_REPLACEMENTS = {
+    name: Replacement(f"hook_{name}", "read in front of its norm") for name in WRITTEN
+}
+# A cross-attention has no MLP behind it, and so no hooks of these.
+MLP_QUANTITIES = ("mlp_out", "resid_post")
+
+
+def norms(q: str, k: str) -> dict[str, tuple[str, str]]:
+    """Norms of queries and keys, of these widths."""
+    return {"norm_q": ("self_attn.q_norm", q), "norm_k": ("self_attn.k_norm", k)}
+
+
+def pre_norm_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
+    """Hooks of a block that norms what attention reads: E → x = norm(E) → E + attention."""
+    return {
+        **{
+            name: f"hook_{name}"
+            for name in ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
+        },
+        **{name: f"{attn}.hook_{name}" for name in ("q", "k", "v", "pattern", "z")},
+        "x": f"{norm}.hook_out",
+        "scores": f"{attn}.hook_attn_scores",
+    }
+
+
+def post_norm_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
+    """Hooks of a block that norms the sum: x = E → norm(E + attention); the scores are
+    recomputed."""
+    other = {
+        "x": f"{attn}.q.hook_in",
+        "attn_out": f"{attn}.o.hook_out",
+        "resid_mid": f"{norm}.hook_out",
+    }
+    return without(pre_norm_hooks(attn), "scores") | other
+
+
+def recomputed(attn: str = "attn") -> dict[str, Replacement]:
+    """Scores whose hook holds something else."""
+    return {"scores": Replacement(f"{attn}.hook_attn_scores", "scores recomputed from q.k")}
+
+
+def post_norm_replacements(attn: str = "attn") -> dict[str, Replacement]:
+    """Replacements in a block that norms the sum."""
+    return recomputed(attn) | {
+        "resid_mid": Replacement("hook_resid_mid", "read behind the norm of the sum")
+    }
+
+
+def causal(
+    parts: Parts,
+    unreliable_hooks: Mapping[str, Replacement] = MappingProxyType({}),
+    *,
+    fused: Literal["", "by role", "by head"] = "",
+    read: Mapping[str, str] = MappingProxyType({}),
+    layers: str = "layers.{}.",
+) -> tuple[Attention]:
+    """The single stack of a decoder that norms what attention reads; `read` are hooks other than
+    the usual ones."""
+    hooks = without(pre_norm_hooks(), *unreliable_hooks) | dict(read)
+    replaced = dict(unreliable_hooks)  # a trace holds it, and can be pickled
+    return (
+        Attention("", hooks, layers, parts, causal=True, unreliable_hooks=replaced, fused=fused),
+    )

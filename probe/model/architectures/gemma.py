@@ -1,0 +1,106 @@
+"""The Gemmas: Llama's kin with norms around what is written, windows, and capped scores and
+logits."""
+
+from dataclasses import replace
+
+from probe.model.architectures.blocks import (
+    HIDDEN,
+    SANDWICH_NORMS,
+    WRITE_REPLACEMENTS,
+    WRITTEN,
+    causal,
+    norms,
+)
+from probe.model.architectures.family import Family, Keys
+from probe.model.architectures.gguf_keys import GGUF_WINDOW, KIN_GGUF, WINDOW_GGUF
+from probe.model.architectures.llama import ATTENTION_BIAS, LLAMAS, PARTS, WINDOW
+
+GEMMAS: dict[str, Family] = {}
+
+GEMMA_PARTS = PARTS | SANDWICH_NORMS | {"norm_mlp": ("pre_feedforward_layernorm", "d_model")}
+
+GEMMAS["gemma"] = replace(
+    LLAMAS["llama"],
+    name="Gemma",
+    architectures=("GemmaForCausalLM",),
+    keys=replace(
+        LLAMAS["llama"].keys,
+        sizes=HIDDEN | {"d_head": "head_dim"},
+        activation=("hidden_act", "gelu_pytorch_tanh"),
+        meant={"gelu": "gelu_pytorch_tanh"},
+        tied=True,
+        must={"use_bidirectional_attention": (False, None)},
+    ),
+    offset=True,
+    scaled_embedding=True,
+    in_float32=("norm", "gain", "softmax"),
+    gguf=replace(KIN_GGUF, architecture="gemma"),
+)
+
+GEMMAS["gemma2"] = replace(
+    LLAMAS["llama"],
+    name="Gemma 2",
+    architectures=("Gemma2ForCausalLM",),
+    keys=Keys(
+        HIDDEN | {"d_head": "head_dim"},
+        ("rms_norm_eps", 1e-6),
+        ("hidden_activation", "gelu_pytorch_tanh"),
+        must={"use_bidirectional_attention": (False, None)},
+        biases=ATTENTION_BIAS,
+        window=WINDOW,
+        kinds="layer_types",
+        global_every=("", 2),
+        query_scalar=("query_pre_attn_scalar", 256.0),
+        attn_logit_softcapping=("attn_logit_softcapping", 50.0),
+        final_logit_softcapping=("final_logit_softcapping", 30.0),
+    ),
+    norm_after_write=True,
+    offset=True,
+    scaled_embedding=True,
+    in_float32=("norm", "gain", "softmax"),
+    attentions=causal(GEMMA_PARTS, WRITE_REPLACEMENTS, read=WRITTEN),
+    gguf=replace(
+        WINDOW_GGUF,
+        architecture="gemma2",
+        numbers=GGUF_WINDOW
+        | {name: name for name in ("attn_logit_softcapping", "final_logit_softcapping")},
+        query_scalar=46,
+    ),
+)
+
+GEMMAS["gemma3_text"] = replace(
+    GEMMAS["gemma2"],
+    name="Gemma 3",
+    architectures=("Gemma3ForCausalLM",),
+    base="Gemma3TextModel",
+    keys=replace(
+        GEMMAS["gemma2"].keys,
+        must={**GEMMAS["gemma2"].keys.must, "attn_logit_softcapping": (None,)},
+        global_every=("sliding_window_pattern", 6),
+        rotary_base=1000000.0,
+        local_base=("rope_local_base_freq", 10000.0),
+        attn_logit_softcapping=("", None),
+        final_logit_softcapping=("final_logit_softcapping", None),
+    ),
+    attentions=causal(GEMMA_PARTS | norms("d_head", "d_head"), WRITE_REPLACEMENTS, read=WRITTEN),
+    gguf=replace(
+        WINDOW_GGUF,
+        architecture="gemma3",
+        numbers=GGUF_WINDOW
+        | {
+            "attention.sliding_window_pattern": "sliding_window_pattern",
+            "rope.freq_base_swa": "rope_local_base_freq",
+            "final_logit_softcapping": "final_logit_softcapping",
+        },
+        query_scalar=62,
+    ),
+)
+
+GEMMAS["vaultgemma"] = replace(
+    GEMMAS["gemma2"],
+    name="VaultGemma",
+    architectures=("VaultGemmaForCausalLM",),
+    norm_after_write=False,
+    attentions=causal(PARTS | {"norm_mlp": ("pre_feedforward_layernorm", "d_model")}),
+    gguf=None,
+)

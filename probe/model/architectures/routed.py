@@ -1,0 +1,220 @@
+"""Decoders whose MLP is a mixture of experts: a router gives each token to a few of them."""
+
+from dataclasses import replace
+from typing import Any
+
+from probe.model.architectures.blocks import (
+    HIDDEN,
+    SANDWICH_NORMS,
+    WRITE_REPLACEMENTS,
+    WRITTEN,
+    causal,
+    norms,
+)
+from probe.model.architectures.family import Family, Routed
+from probe.model.architectures.gguf_keys import (
+    GGUF_ROTARY,
+    GGUF_ROUTED,
+    KIN_GGUF,
+    gguf_experts,
+    without,
+)
+from probe.model.architectures.llama import LLAMA_GGUF, LLAMAS, PARTS
+from probe.model.architectures.qwen import QWENS
+
+MIXTURES: dict[str, Family] = {}
+
+# Files hold experts one by one; Hugging Face's classes stack them.
+STACKED = {
+    "mlp.experts.gate_up_proj": ("expert_gate", "expert_up"),
+    "mlp.experts.down_proj": ("expert_out",),
+}
+
+ROUTED = without(PARTS, "gate", "up", "out") | {
+    "router": ("mlp.gate", "experts d_model"),
+    "expert_gate": ("mlp.experts.{}.gate_proj", "d_mlp d_model"),
+    "expert_up": ("mlp.experts.{}.up_proj", "d_mlp d_model"),
+    "expert_out": ("mlp.experts.{}.down_proj", "d_model d_mlp"),
+}
+
+SHARED_EXPERT = {
+    "shared_router": ("mlp.shared_expert_gate", "1 d_model"),
+    "shared_gate": ("mlp.shared_expert.gate_proj", "d_shared d_model"),
+    "shared_up": ("mlp.shared_expert.up_proj", "d_shared d_model"),
+    "shared_out": ("mlp.shared_expert.down_proj", "d_model d_shared"),
+}
+
+EVERY_LAYER_ROUTED: dict[str, tuple[Any, ...]] = {
+    "decoder_sparse_step": (1,),
+    "mlp_only_layers": ([], None),
+}
+
+EXPERTS = ("num_experts", "num_local_experts")
+
+SHARED = "shared_expert_intermediate_size"
+
+MIXTURES["mixtral"] = replace(
+    LLAMAS["mistral"],
+    name="Mixtral",
+    architectures=("MixtralForCausalLM",),
+    keys=replace(
+        LLAMAS["mistral"].keys,
+        epsilon=("rms_norm_eps", 1e-5),
+        window=("sliding_window", None),
+        rotary_base=1000000.0,
+    ),
+    routed=Routed(
+        ("num_local_experts",), stacked=STACKED, renamed={"mlp.gate": "block_sparse_moe.gate"}
+    ),
+    in_float32=("norm", "softmax", "router"),
+    attentions=causal(
+        ROUTED
+        | {
+            "router": ("block_sparse_moe.gate", "experts d_model"),
+            "expert_gate": ("block_sparse_moe.experts.{}.w1", "d_mlp d_model"),
+            "expert_up": ("block_sparse_moe.experts.{}.w3", "d_mlp d_model"),
+            "expert_out": ("block_sparse_moe.experts.{}.w2", "d_model d_mlp"),
+        }
+    ),
+    gguf=replace(
+        LLAMA_GGUF,
+        told_by="expert_count",
+        numbers=GGUF_ROTARY | gguf_experts("num_local_experts"),
+        must=GGUF_ROUTED,
+    ),
+)
+
+MIXTURES["qwen2_moe"] = replace(
+    QWENS["qwen2"],
+    name="Qwen2-MoE",
+    architectures=("Qwen2MoeForCausalLM",),
+    keys=replace(
+        QWENS["qwen2"].keys,
+        sizes=HIDDEN | {"d_mlp": "moe_intermediate_size"},
+        must=EVERY_LAYER_ROUTED,
+        biases={"qkv_bias": (True, "qkv")},
+        global_every=("", 2),
+        local_from=("", 0),
+        local_below=("max_window_layers", 28),
+    ),
+    routed=Routed(EXPERTS, normed=("norm_topk_prob", False), shared=SHARED, stacked=STACKED),
+    in_float32=MIXTURES["mixtral"].in_float32,
+    free_heads=False,
+    attentions=causal(ROUTED | SHARED_EXPERT),
+    gguf=replace(
+        KIN_GGUF,
+        architecture="qwen2moe",
+        numbers=GGUF_ROTARY
+        | gguf_experts("num_experts")
+        | {
+            "feed_forward_length": "intermediate_size",
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+        },
+        must=GGUF_ROUTED,
+    ),
+)
+
+MIXTURES["qwen3_moe"] = replace(
+    QWENS["qwen3"],
+    name="Qwen3-MoE",
+    architectures=("Qwen3MoeForCausalLM",),
+    keys=replace(
+        QWENS["qwen3"].keys,
+        sizes=HIDDEN | {"d_mlp": "moe_intermediate_size"},  # head_dim may be absent
+        must=EVERY_LAYER_ROUTED,
+        kinds="",
+        local_from=("", 0),
+    ),
+    routed=Routed(EXPERTS, normed=("norm_topk_prob", False), stacked=STACKED),
+    in_float32=MIXTURES["mixtral"].in_float32,
+    attentions=causal(ROUTED | norms("d_head", "d_head")),
+    # No key tells that the shares of the chosen experts are divided by their sum: all are read so.
+    gguf=replace(
+        KIN_GGUF,
+        architecture="qwen3moe",
+        numbers=GGUF_ROTARY
+        | gguf_experts("num_experts")
+        | {
+            "feed_forward_length": "intermediate_size",
+            "expert_feed_forward_length": "moe_intermediate_size",
+        },
+        must=GGUF_ROUTED,
+        settings={"norm_topk_prob": True},
+    ),
+)
+
+MIXTURES["olmoe"] = replace(
+    LLAMAS["llama"],
+    name="OLMoE",
+    architectures=("OlmoeForCausalLM",),
+    keys=replace(
+        LLAMAS["llama"].keys,
+        epsilon=("rms_norm_eps", 1e-5),
+        must={"clip_qkv": (None,)},
+    ),
+    routed=Routed(EXPERTS, normed=("norm_topk_prob", False), stacked=STACKED),
+    in_float32=MIXTURES["mixtral"].in_float32,
+    free_heads=False,
+    attentions=causal(ROUTED | norms("heads*d_head", "kv_heads*d_head")),
+    gguf=replace(
+        KIN_GGUF,
+        architecture="olmoe",
+        numbers=GGUF_ROTARY | gguf_experts("num_experts"),
+        must=GGUF_ROUTED,
+    ),
+)
+
+MIXTURES["flex_olmo"] = replace(
+    LLAMAS["olmo2"],
+    name="FlexOlmo",
+    architectures=("FlexOlmoForCausalLM",),
+    keys=replace(LLAMAS["olmo2"].keys, epsilon=("rms_norm_eps", 1e-6), rotary_base=500000.0),
+    routed=MIXTURES["olmoe"].routed,
+    in_float32=MIXTURES["mixtral"].in_float32,
+    attentions=causal(
+        without(ROUTED, "norm", "norm_mlp")
+        | SANDWICH_NORMS
+        | norms("heads*d_head", "kv_heads*d_head"),
+        WRITE_REPLACEMENTS,
+        read=WRITTEN | {"x": "attn.q.hook_in"},
+    ),
+    gguf=None,
+)
+
+MIXTURES["gpt_oss"] = replace(
+    LLAMAS["llama"],
+    name="GPT-OSS",
+    architectures=("GptOssForCausalLM",),
+    keys=replace(
+        LLAMAS["llama"].keys,
+        sizes=HIDDEN | {"d_head": "head_dim"},
+        epsilon=("rms_norm_eps", 1e-5),
+        must={},
+        biases={"attention_bias": (True, "qkvo")},
+        window=("sliding_window", 128),
+        kinds="layer_types",
+        global_every=("", 2),
+        rotary_base=150000.0,
+    ),
+    routed=Routed(EXPERTS, of_all=False, clamp=(("swiglu_alpha", 1.702), ("swiglu_limit", 7.0))),
+    plain_rounds=True,
+    attentions=causal(
+        without(PARTS, "gate", "up", "out")
+        | {
+            "sinks": ("self_attn.sinks", "heads without .weight"),
+            "router": ("mlp.router", "experts d_model with bias"),
+            "experts_gate_up": (
+                "mlp.experts.gate_up_proj",
+                "experts d_model 2*d_mlp without .weight",
+            ),
+            "experts_gate_up_bias": (
+                "mlp.experts.gate_up_proj_bias",
+                "experts 2*d_mlp without .weight",
+            ),
+            "experts_out": ("mlp.experts.down_proj", "experts d_mlp d_model without .weight"),
+            "experts_out_bias": ("mlp.experts.down_proj_bias", "experts d_model without .weight"),
+        }
+    ),
+    gguf=None,
+)

@@ -14,10 +14,8 @@ import torch
 from checkpoints import make_checkpoint
 from families import (
     HEADS,
-    HYBRIDS,
-    KV_HEADS,
+    KINDS,
     LAYERS,
-    MADE,
     PAIRED,
     REPRESENTATIVES,
     TELLING,
@@ -67,46 +65,24 @@ STEPS = [
     "resid_mid",
 ]
 LOGITS = [("", None, "logits"), ("", None, "logits, Hugging Face")]
-REPLACED: dict[str, set[tuple[str, str]]] = {
-    "gpt2": set(),
-    "bert": {("", "scores"), ("", "attn_out"), ("", "resid_mid")},
-    "t5": {("decoder", "scores")},
-    "bart": {(s, q) for s in ("encoder", "decoder") for q in ("scores", "resid_mid")}
-    | {("cross", "scores")},
-    "gpt_neox": {("", "resid_mid")},
-    "gpt_neo": {("", "scores")},
-    "gptj": {("", "scores"), ("", "resid_mid")},
-    "olmo2": {("", "attn_out"), ("", "mlp_out")},
-}
-REPLACED |= {"roberta": REPLACED["bert"], "marian": REPLACED["bart"]}
-REPLACED |= dict.fromkeys(("gemma2", "gemma3_text"), REPLACED["olmo2"])
-REPLACED |= {kind: set() for kind in ("llama", "mistral", "phi3", "qwen2", "qwen3")}
-REPLACED |= {"opt": {("", "scores")}, "mt5": REPLACED["t5"]}
-REPLACED |= {"distilbert": {("", "scores"), ("", "resid_mid")}}
-REPLACED["mbart"] = {(stack, "scores") for stack in ("encoder", "decoder", "cross")}
-REPLACED["mbart"] |= {("cross", "resid_mid")}
-REPLACED |= dict.fromkeys(("pegasus", "blenderbot"), REPLACED["mbart"])
-REPLACED |= dict.fromkeys(("xlm-roberta", "camembert"), REPLACED["bert"])
-REPLACED |= dict.fromkeys(("falcon", "phi"), REPLACED["gpt_neox"])
-REPLACED |= dict.fromkeys(("olmo3", "glm4"), REPLACED["olmo2"])
-LIKE_LLAMA = ("gemma", "vaultgemma", "smollm3", "stablelm", "starcoder2", "arcee", "nemotron")
-LIKE_LLAMA += ("jais2", "seed_oss", "ernie4_5", "bloom", "granite")
-ROUTED = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo")
-REPLACED |= {kind: set() for kind in (*LIKE_LLAMA, *ROUTED, "gpt_bigcode", "glm", "gpt_oss")}
-REPLACED |= {"flex_olmo": REPLACED["olmo2"]}
-REPLACED |= {"modernbert": set(), "modernbert-decoder": REPLACED["opt"]}
-# float32 whatever the type
-ROUNDED = {
-    kind: {"pattern"}
-    for kind in ("llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma2", "gemma3_text")
-}
-ROUNDED |= dict.fromkeys((*LIKE_LLAMA, "olmo3", "opt", "falcon", "phi"), ROUNDED["llama"])
-ROUNDED |= {"modernbert-decoder": ROUNDED["llama"]}
-ROUNDED |= {kind: {LOGITS[1][2]} for kind in ("gpt_neox", "phi3", "modernbert")}
-ROUNDED |= {kind: {"pattern", "mlp_out", "resid_post"} for kind in ROUTED}
-PLAIN_IS_ROUNDED = ("gpt_bigcode", "glm", "glm4", "gpt_oss")
-ROUNDED |= {kind: {"pattern", LOGITS[1][2]} for kind in PLAIN_IS_ROUNDED}
-ROUNDED |= {"gpt_neo": {"scores", "pattern"}, "gptj": {"scores", "pattern", LOGITS[1][2]}}
+
+
+def replaced(kind: str) -> set[tuple[str, str]]:
+    """Stack and quantity of what the row says that a hook does not hold."""
+    stacks = FAMILIES[kind].attentions
+    return {(stack.name, quantity) for stack in stacks for quantity in stack.unreliable_hooks}
+
+
+def rounded(kind: str) -> set[str]:
+    """The quantities that the family's code computes from float32 in a float64 model."""
+    family = FAMILIES[kind]
+    by_step = {
+        "softmax": {"pattern"},
+        "scores": {"scores"},
+        "router": {"mlp_out", "resid_post"},
+    }
+    found = {quantity for step in family.in_float32 for quantity in by_step.get(step, ())}
+    return found | ({"logits, Hugging Face"} if family.plain_rounds else set())
 
 
 def of_telling_families(*dtypes: torch.dtype) -> list:
@@ -163,7 +139,7 @@ def rows_expected(kind: str) -> list[tuple[str, int | None, str]]:
 def require_replacements_named(kind: str, rows: Sequence[Row]) -> None:
     assert {
         (row.stack, row.quantity) for row in rows if row.note.startswith("replaced: ")
-    } == REPLACED[kind]
+    } == replaced(kind)
     for row in rows:
         if row.quantity == "scores" and row.note:
             assert row.note == "replaced: scores recomputed from q.k"
@@ -171,18 +147,15 @@ def require_replacements_named(kind: str, rows: Sequence[Row]) -> None:
             assert row.note == "replaced: read in front of its norm"
 
 
-def test_every_family_of_the_table_is_made_here() -> None:
-    assert {*MADE, *HYBRIDS} == set(FAMILIES) and set(MADE) == set(REPLACED)
-
-
 def test_every_choice_that_a_row_makes_is_made_by_a_telling_family() -> None:
-    made = {choice: kind for kind in MADE for choice in choices(kind)}
+    made = {choice: kind for kind in KINDS for choice in choices(kind)}
     told = {choice for kind in TELLING for choice in choices(kind)}
     assert {choice: kind for choice, kind in made.items() if choice not in told} == {}
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype"), [(kind, torch.float64) for kind in MADE] + of_telling_families(torch.float32)
+    ("kind", "dtype"),
+    [(kind, torch.float64) for kind in KINDS] + of_telling_families(torch.float32),
 )
 def test_a_sound_model_passes_and_is_left_as_it_was(kind: str, dtype: torch.dtype) -> None:
     """Also far positions: the last rows of tables, large angles, the widest buckets."""
@@ -197,12 +170,12 @@ def test_a_sound_model_passes_and_is_left_as_it_was(kind: str, dtype: torch.dtyp
     assert certificate.ok and certificate.dtype == str(dtype).removeprefix("torch.")
     assert [(row.stack, row.layer, row.quantity) for row in certificate.rows] == rows_expected(kind)
     wider = {row.quantity for row in certificate.rows if row.tolerance != BOUND[dtype]}
-    assert wider == (ROUNDED.get(kind, set()) if dtype == torch.float64 else set())
+    assert wider == (rounded(kind) if dtype == torch.float64 else set())
     for row in certificate.rows:
         assert row.error <= row.tolerance == (1e-6 if row.quantity in wider else BOUND[dtype])
         assert row.scale > 0.05
-        rounded = (FLOAT32_ROUTER, FLOAT32_SCORES, FLOAT32_SOFTMAX, PLAIN_ROUNDED)
-        assert (row.note in rounded) == (row.quantity in wider)
+        notes = (FLOAT32_ROUTER, FLOAT32_SCORES, FLOAT32_SOFTMAX, PLAIN_ROUNDED)
+        assert (row.note in notes) == (row.quantity in wider)
     assert certificate.worst.error > 0  # the two sides are two computations
     if not wider:
         require_replacements_named(kind, certificate.rows)
@@ -415,7 +388,7 @@ def test_one_wrong_token_vector_is_named_though_only_one_text_has_it(kind: str) 
 @pytest.mark.parametrize("kind", telling_families())
 def test_heads_in_the_wrong_order_are_named(kind: str, role: str, quantity: str) -> None:
     model, attention = family_model(kind, torch.float64), FAMILIES[kind].attentions[-1]
-    if role == "v" and KV_HEADS[kind] == 1:
+    if role == "v" and model.config.n_kv_heads == 1:
         pytest.skip("one head has no order")
 
     def roll(tensor: Tensor) -> None:

@@ -14,7 +14,16 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from families import ENCODERS, KV_HEADS, MADE, PAIRED, family_model, family_tokenizer, make_family
+from families import (
+    ENCODERS,
+    KINDS,
+    PAIRED,
+    family_model,
+    family_tokenizer,
+    head_sizes,
+    make_family,
+    model_class,
+)
 from safetensors.torch import load_file, save_file
 from test_load import edit_config, refusal
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
@@ -44,7 +53,7 @@ def edit_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], objec
 # What is taken
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_gives_its_own_raw_tensors(kind: str, tmp_path: Path) -> None:
     folder = make_family(tmp_path / kind, kind)  # that of the shared model once more
     model, prefix = family_model(kind, torch.float64), FAMILIES[kind].prefix
@@ -65,7 +74,7 @@ def test_a_folder_gives_its_own_raw_tensors(kind: str, tmp_path: Path) -> None:
     assert model.config.architecture == kind and model.origin.kind == "folder"
     assert model.config.n_decoder_layers == (2 if kind in PAIRED else 0)
     assert model.config.causal == (kind not in (*PAIRED, *ENCODERS))
-    assert model.config.n_kv_heads == KV_HEADS[kind]
+    assert model.config.n_kv_heads == head_sizes(model).kv_heads
 
 
 def test_an_untied_t5_is_taken_though_transformers_writes_that_it_were_tied(tmp_path: Path) -> None:
@@ -316,10 +325,10 @@ def test_code_that_comes_with_a_model_of_the_table_is_left_alone(kind: str, tmp_
     assert "as its class of transformers, without the code that comes with it" in str(
         model.origin.described
     )
-    source = getattr(transformers, MADE[kind][1]).from_pretrained(folder)
+    source = model_class(kind).from_pretrained(folder)
     assert source.config.auto_map
     held = probe.load(source)
-    assert held.config == model.config and held.origin.read == MADE[kind][1]
+    assert held.config == model.config and held.origin.read == model_class(kind).__name__
     for loaded in (model, held):
         assert probe.certify(loaded).require().ok
     assert not mark.exists()

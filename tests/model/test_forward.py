@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from families import (
     EXACT,
     HEADS,
     LAYERS,
-    MADE,
     PAIRED,
     ROUNDED,
     SINGLE,
@@ -18,6 +16,7 @@ from families import (
     each_family,
     family_model,
     make_family,
+    model_class,
     near,
     telling_families,
 )
@@ -74,7 +73,7 @@ def test_the_forward_and_the_trace_are_what_hugging_face_computes(
     how = {"dtype": torch.float64, "attn_implementation": "eager"}
     if FAMILIES[kind].routed:
         how["experts_implementation"] = "eager"
-    plain = getattr(transformers, MADE[kind][1]).from_pretrained(folder, **how)
+    plain = model_class(kind).from_pretrained(folder, **how)
     options = {"output_attentions": True, "output_hidden_states": True}
     close = ROUNDED if FAMILIES[kind].plain_rounds else near(kind)
     if kind in PAIRED:

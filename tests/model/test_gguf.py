@@ -18,7 +18,7 @@ import pytest
 import torch
 import transformers
 import typer.main
-from families import YARN, each_family, make_family
+from families import each_family, make_family
 from gguf import GGMLQuantizationType as Kind
 from gguf_files import Change, write_gguf
 from safetensors.torch import load_file, save_file
@@ -29,6 +29,7 @@ from probe import cli
 from probe.cli import app
 from probe.model import gguf as ours
 from probe.model.architectures import FAMILIES
+from probe.model.architectures.blocks import TINY_YARN
 from probe.model.check import certify
 from probe.model.find import find_packaged
 from probe.model.gguf import open_gguf, read_gguf_config, read_raw_config, read_tensors
@@ -275,7 +276,7 @@ def test_a_file_of_modernbert_may_say_which_layers_are_global(pair_of, tmp_path)
 
 
 def test_an_arcee_whose_positions_are_stretched_is_read_as_its_folder(tmp_path) -> None:
-    folder = make_family(tmp_path / "arcee", "arcee", rope_parameters=YARN)
+    folder = make_family(tmp_path / "arcee", "arcee", rope_parameters=TINY_YARN)
     file = write_gguf(folder, tmp_path / "model.gguf", Kind.F32)
     made, original = probe.load(file), probe.load(folder)
     assert made.config.positions.rope_scaling.kind == "yarn"

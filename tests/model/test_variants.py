@@ -10,17 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from families import (
     BOTH,
-    HYBRIDS,
-    MADE,
     QWEN_WINDOW,
     VARIANTS,
     assert_near,
     family_model,
     family_tokenizer,
     make_family,
+    model_class,
     near,
 )
 from test_check import first_failure
@@ -79,13 +77,13 @@ EACH = [
 def set_model(name: str, dtype: torch.dtype) -> tuple[Model, Any]:
     """A model with a setting, and Hugging Face's own of the same folder, run step by step."""
     kind, changes, _ = SETTINGS[name]
-    model_class = getattr(transformers, (MADE | HYBRIDS)[kind][1])
     with TemporaryDirectory() as folder:
         made = make_family(Path(folder) / kind, kind, **changes)
         # Experts all at once know no float64, and GPT-2's widened scores only smaller types.
         own = {"experts_implementation": "eager", "attn_implementation": "eager"}
         own = own if UPCAST not in changes else {}
-        return probe.load(made, dtype=dtype), model_class.from_pretrained(made, dtype=dtype, **own)
+        plain = model_class(kind).from_pretrained(made, dtype=dtype, **own)
+        return probe.load(made, dtype=dtype), plain
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

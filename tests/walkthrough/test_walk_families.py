@@ -22,28 +22,21 @@ from test_walk import unpacked
 import probe
 from probe.model import attention
 from probe.model.architectures import FAMILIES
+from probe.model.weights import read_stacks
 from probe.pages.walk import render
 from probe.pages.walk_sentences import answer, because
 from probe.walkthrough import choose, numbers, scene
 from probe.walkthrough.frames import TABLES
 
 SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"
-SMALL = (
-    "mistral",
-    "gpt_neo",
-    "gemma2",
-    "gemma3_text",
-    "vaultgemma",
-    "olmo3",
-    "starcoder2",
-    "gpt_oss",
-    "modernbert",
-    "modernbert-decoder",
-)  # whose small models look back over five tokens only
+# Whose tiny models look back over five tokens only.
+SMALL = tuple(
+    kind
+    for kind in SINGLE
+    if {"sliding_window", "window_size", "local_attention"} & FAMILIES[kind].tiny.keys()
+)
 SINGLE = tuple(kind for kind in SINGLE if kind not in SMALL)
 CAUSAL = {kind: FAMILIES[kind].kind == "decoder" for kind in SINGLE}
-UNBIASED = ("gemma", "falcon", "smollm3", "arcee", "stablelm", "nemotron", "ernie4_5", "granite")
-UNBIASED += ("mixtral", "qwen3_moe", "olmoe", "flex_olmo")
 STEPS = [
     "tokens",
     "layernorm",
@@ -155,11 +148,10 @@ def test_the_steps_and_tables_are_those_of_the_family(walked, kind):
     assert ("are turned by angles" in page) == (config.positions.kind == "rotary" and rotated)
     assert ("share 2 sets of keys and values" in page) == (config.n_kv_heads == 2)
     assert ("The MLP of this model reads E, not E′" in page) == family.parallel
-    assert ("three matrices and no biases" in page) == (
-        kind in ("t5", "mt5", "gptj", "llama", "phi3", "qwen3", "olmo2", *UNBIASED)
-    )
-    normed = ("qwen3", "olmo2", "qwen3_moe", "olmoe", "flex_olmo")
-    assert ("pass norms of their own" in page) == (kind in normed)
+    model = family_model(kind)
+    block = next(iter(read_stacks(model.weights, config).values())).blocks[0]
+    assert ("three matrices and no biases" in page) == (block.b_q is block.b_k is block.b_v is None)
+    assert ("pass norms of their own" in page) == (block.norm_q is not None)
 
 
 @pytest.mark.parametrize("kind", each_family("olmo2", "gemma2", "gemma3_text"))

@@ -1,6 +1,7 @@
 """BART and its kin: encoder-decoders with LayerNorm and learned or sinusoidal positions."""
 
 from dataclasses import replace
+from typing import Any
 
 from probe.model.architectures.blocks import (
     MLP_QUANTITIES,
@@ -14,8 +15,8 @@ from probe.model.architectures.family import (
     Family,
     Keys,
     Replacement,
+    without,
 )
-from probe.model.architectures.gguf_keys import without
 
 BARTS: dict[str, Family] = {}
 
@@ -101,6 +102,17 @@ BARTS["bart"] = Family(
     position_table="{}.embed_positions",
     embedding_norm="{}.layernorm_embedding",
     ignored=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
+    tiny={
+        "vocab_size": 400,
+        "max_position_embeddings": 40,
+        "d_model": 28,
+        "encoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "encoder_ffn_dim": 36,
+        "decoder_layers": 2,
+        "decoder_attention_heads": 4,
+        "decoder_ffn_dim": 36,
+    },
 )
 
 BARTS["mbart"] = replace(
@@ -150,6 +162,7 @@ BARTS["mbart"] = replace(
         ),
     ),
     final_norm="{}.layer_norm",
+    tiny={**BARTS["bart"].tiny, "decoder_start_token_id": 0, "scale_embedding": True},
 )
 
 # Its published ones have two layers in the encoder and many in the decoder.
@@ -165,7 +178,15 @@ BARTS["blenderbot"] = replace(
         reserved=0,
     ),
     embedding_norm="",
+    tiny={**BARTS["bart"].tiny, "decoder_start_token_id": 0, "pad_token_id": 0},
 )
+
+TINY_SWISH: dict[str, Any] = {
+    "pad_token_id": 0,
+    "decoder_start_token_id": 0,
+    "activation_function": "swish",
+    "scale_embedding": True,
+}
 
 BARTS["pegasus"] = replace(
     BARTS["mbart"],
@@ -189,6 +210,7 @@ BARTS["pegasus"] = replace(
         "encoder.embed_positions.weight",
         "decoder.embed_positions.weight",
     ),
+    tiny={**BARTS["bart"].tiny, **TINY_SWISH},
 )
 
 BARTS["marian"] = replace(
@@ -204,4 +226,5 @@ BARTS["marian"] = replace(
         "encoder.embed_positions.weight",
         "decoder.embed_positions.weight",
     ),
+    tiny={**BARTS["bart"].tiny, **TINY_SWISH},
 )

@@ -5,6 +5,8 @@ from typing import Any
 
 from probe.model.architectures.blocks import (
     HIDDEN,
+    TINY,
+    TINY_TOKENS,
     post_norm_hooks,
     post_norm_replacements,
     pre_norm_hooks,
@@ -13,10 +15,11 @@ from probe.model.architectures.blocks import (
 from probe.model.architectures.family import (
     Attention,
     Family,
+    GgufKeys,
     Keys,
     Replacement,
+    without,
 )
-from probe.model.architectures.gguf_keys import GgufKeys, without
 
 BERTS: dict[str, Family] = {}
 
@@ -76,6 +79,7 @@ BERTS["bert"] = Family(
         must={"attention.causal": (False,)},
         unread=("pooling_type",),
     ),
+    tiny=TINY | {"hidden_size": 28, "max_position_embeddings": 40},
 )
 
 BERTS["roberta"] = replace(
@@ -89,6 +93,7 @@ BERTS["roberta"] = replace(
     head_bias="lm_head.bias",
     ignored=("pooler.*", "lm_head.decoder.bias", "embeddings.position_ids"),
     gguf=None,
+    tiny={**BERTS["bert"].tiny, "max_position_embeddings": 42},
 )
 
 BERTS["xlm-roberta"] = replace(
@@ -155,6 +160,14 @@ BERTS["distilbert"] = replace(
         must={"attention.causal": (False,), "attention.layer_norm_epsilon": (1e-12,)},
         unread=("pooling_type",),
     ),
+    tiny={
+        "vocab_size": 400,
+        "max_position_embeddings": 40,
+        "n_layers": 2,
+        "n_heads": 4,
+        "dim": 28,
+        "hidden_dim": 36,
+    },
 )
 
 _NO_BIASES: dict[str, tuple[Any, ...]] = {
@@ -229,6 +242,15 @@ BERTS["modernbert"] = Family(
         },
         unread=("pooling_type",),
     ),
+    tiny=TINY
+    | TINY_TOKENS
+    | {
+        "hidden_size": 32,
+        "max_position_embeddings": 40,
+        "local_attention": 10,
+        "cls_token_id": 0,
+        "sep_token_id": 0,
+    },
 )
 
 BERTS["modernbert-decoder"] = replace(

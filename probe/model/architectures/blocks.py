@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
-from probe.model.architectures.family import Attention, Parts, Replacement
-from probe.model.architectures.gguf_keys import without
+from probe.model.architectures.family import (
+    Attention,
+    Parts,
+    Replacement,
+    without,
+)
 
 # Our words of sizes, each with the usual config key.
 HIDDEN = {
@@ -15,6 +19,34 @@ HIDDEN = {
     "d_mlp": "intermediate_size",
     "d_vocab": "vocab_size",
     "n_ctx": "max_position_embeddings",
+}
+# Settings of the tiny random models that tests build (`Family.tiny`). No two sizes are alike, so
+# that a transposed matrix cannot pass; windows are shorter than the texts, and caps are felt.
+TINY: dict[str, Any] = {
+    "vocab_size": 400,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 36,
+}
+TINY_GROUPED: dict[str, Any] = TINY | {
+    "hidden_size": 32,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 40,
+}
+# For families whose usual token ids are beyond that vocabulary.
+TINY_TOKENS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
+TINY_YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 10,
+    "beta_fast": 3.0,
+}
+TINY_SCALES: dict[str, Any] = {
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.3,
+    "logits_scaling": 7.0,
 }
 # Norms behind what attention and the MLP write.
 SANDWICH_NORMS = {

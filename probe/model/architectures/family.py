@@ -29,8 +29,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from probe.model.architectures.gguf_keys import GgufKeys
-
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
 # By role, such as "q" or "norm_mlp": raw name and shape.
 Parts = Mapping[str, tuple[str, str]]
@@ -226,6 +224,42 @@ class Routed:
 
 
 @dataclass(frozen=True)
+class GgufKeys:
+    """What a GGUF file of a family holds otherwise than a checkpoint.
+
+    A metadata key is named without the architecture in front, as "attention.head_count_kv". One
+    that no field names is refused. Always, queries, keys and values of a single tensor are held by
+    role, matrices output x input, experts in one tensor, and `offset` norms as 1 + their weight.
+    """
+
+    # The architecture by GGUF's name. Several rows may share one.
+    architecture: str
+    # The config keys that hold the number of a metadata key, beside `GGUF_SIZES`: one, or several
+    # apart by spaces; points lead into objects.
+    numbers: Mapping[str, str]
+    # Of rows that share an architecture, a file is of this one if it has this tensor, or says
+    # something under this metadata key. Empty: it is of this one if it is of no other.
+    told_by: str = ""
+    # Metadata keys that may hold a list of all layers: the config key of the list of kinds, and
+    # what that calls a layer whose entry is true or above 0, and any other.
+    layers: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
+    # Metadata keys that may be absent, with the values that are certified.
+    must: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    # Metadata keys that change no formula, or follow from others.
+    unread: tuple[str, ...] = ()
+    # Config keys that no metadata key tells, with their values.
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    # By tensor: the config keys that it tells by being there.
+    by_tensor: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # Roles whose rows, which positions rotate two by two, are held pair beside pair, not half
+    # behind half.
+    interleaved: tuple[str, ...] = ()
+    # How many layers the one size has whose scores are divided by the root of d_model / heads,
+    # which no metadata key tells; those of the other sizes are by that of d_head. 0: none.
+    query_scalar: int = 0
+
+
+@dataclass(frozen=True)
 class Family:
     """A row of the table: all that the models of one architecture have in common.
 
@@ -330,6 +364,9 @@ class Family:
     # Weights that no formula reads; "*" stands for any text.
     ignored: tuple[str, ...] = ()
 
+    # The settings of a tiny random model of the family, from which tests build one.
+    tiny: Mapping[str, Any] = field(default_factory=dict)
+
     # --- other programs ---
     # How a GGUF file holds the family; None where none does.
     gguf: GgufKeys | None = None
@@ -394,3 +431,8 @@ class Family:
             self.head_bias: "d_vocab without .weight",
         }
         return {name: shape for name, shape in shapes.items() if name}
+
+
+def without(table: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """A table without some of its rows."""
+    return {name: row for name, row in table.items() if name not in names}

@@ -11,8 +11,16 @@ from probe.model.architectures.blocks import (
     causal,
     norms,
 )
-from probe.model.architectures.family import Family, Keys
-from probe.model.architectures.gguf_keys import GGUF_WINDOW, KIN_GGUF, WINDOW_GGUF
+from probe.model.architectures.family import (
+    Family,
+    Keys,
+    without,
+)
+from probe.model.architectures.gguf_keys import (
+    GGUF_WINDOW,
+    KIN_GGUF,
+    WINDOW_GGUF,
+)
 from probe.model.architectures.llama import ATTENTION_BIAS, LLAMAS, PARTS, WINDOW
 
 GEMMAS: dict[str, Family] = {}
@@ -66,6 +74,14 @@ GEMMAS["gemma2"] = replace(
         | {name: name for name in ("attn_logit_softcapping", "final_logit_softcapping")},
         query_scalar=46,
     ),
+    tiny={
+        **LLAMAS["llama"].tiny,
+        "sliding_window": 5,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "query_pre_attn_scalar": 7,  # not d_head
+        "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 3.0,
+    },
 )
 
 GEMMAS["gemma3_text"] = replace(
@@ -94,6 +110,7 @@ GEMMAS["gemma3_text"] = replace(
         },
         query_scalar=62,
     ),
+    tiny=without(GEMMAS["gemma2"].tiny, "attn_logit_softcapping", "final_logit_softcapping"),
 )
 
 GEMMAS["vaultgemma"] = replace(

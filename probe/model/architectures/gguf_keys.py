@@ -1,50 +1,8 @@
-"""How a GGUF file holds a family, as a record; what the rows of several families share of it."""
+"""What a GGUF file calls things, as far as several families share it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
-
-def without(table: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """A table without some of its rows."""
-    return {name: row for name, row in table.items() if name not in names}
-
-
-@dataclass(frozen=True)
-class GgufKeys:
-    """What a GGUF file of a family holds otherwise than a checkpoint.
-
-    A metadata key is named without the architecture in front, as "attention.head_count_kv". One
-    that no field names is refused. Always, queries, keys and values of a single tensor are held by
-    role, matrices output x input, experts in one tensor, and `offset` norms as 1 + their weight.
-    """
-
-    # The architecture by GGUF's name. Several rows may share one.
-    architecture: str
-    # The config keys that hold the number of a metadata key, beside `GGUF_SIZES`: one, or several
-    # apart by spaces; points lead into objects.
-    numbers: Mapping[str, str]
-    # Of rows that share an architecture, a file is of this one if it has this tensor, or says
-    # something under this metadata key. Empty: it is of this one if it is of no other.
-    told_by: str = ""
-    # Metadata keys that may hold a list of all layers: the config key of the list of kinds, and
-    # what that calls a layer whose entry is true or above 0, and any other.
-    layers: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
-    # Metadata keys that may be absent, with the values that are certified.
-    must: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    # Metadata keys that change no formula, or follow from others.
-    unread: tuple[str, ...] = ()
-    # Config keys that no metadata key tells, with their values.
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    # By tensor: the config keys that it tells by being there.
-    by_tensor: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    # Roles whose rows, which positions rotate two by two, are held pair beside pair, not half
-    # behind half.
-    interleaved: tuple[str, ...] = ()
-    # How many layers the one size has whose scores are divided by the root of d_model / heads,
-    # which no metadata key tells; those of the other sizes are by that of d_head. 0: none.
-    query_scalar: int = 0
-
+from probe.model.architectures.family import GgufKeys, without
 
 # By metadata key: our word of a size.
 GGUF_SIZES = {

@@ -3,13 +3,24 @@ GPTBigCode and Phi."""
 
 from dataclasses import replace
 
-from probe.model.architectures.blocks import HIDDEN, causal, recomputed
-from probe.model.architectures.family import Family, Keys, Replacement
+from probe.model.architectures.blocks import (
+    HIDDEN,
+    TINY,
+    TINY_GROUPED,
+    TINY_TOKENS,
+    causal,
+    recomputed,
+)
+from probe.model.architectures.family import (
+    Family,
+    GgufKeys,
+    Keys,
+    Replacement,
+)
 from probe.model.architectures.gguf_keys import (
     GGUF_HEAD_SIZES,
     GGUF_LAYER_NORM,
     GGUF_PLAIN,
-    GgufKeys,
 )
 from probe.model.architectures.llama import LLAMAS
 
@@ -64,6 +75,16 @@ GPTS["gpt2"] = Family(
         numbers={"attention.layer_norm_epsilon": "layer_norm_epsilon"},
         must={"attention.causal": (True,)},
     ),
+    tiny={
+        "vocab_size": 400,
+        "n_positions": 40,
+        "n_embd": 28,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_inner": 36,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    },
 )
 
 GPTS["gpt_neo"] = replace(
@@ -93,6 +114,14 @@ GPTS["gpt_neo"] = replace(
     ),
     ignored=("*.attention.bias", "*.attention.masked_bias"),
     gguf=None,
+    tiny=TINY
+    | TINY_TOKENS
+    | {
+        "hidden_size": 28,
+        "max_position_embeddings": 40,
+        "attention_types": [[["global", "local"], 1]],
+        "window_size": 5,
+    },
 )
 
 GPTS["gptj"] = replace(
@@ -120,6 +149,7 @@ GPTS["gptj"] = replace(
     position_table="",
     head_bias="lm_head.bias",
     gguf=None,
+    tiny={**GPTS["gpt2"].tiny, **TINY_TOKENS, "n_embd": 32, "rotary_dim": 6},
 )
 
 GPTS["gpt_neox"] = Family(
@@ -170,6 +200,7 @@ GPTS["gpt_neox"] = Family(
         must=GGUF_PLAIN,
         unread=("rope.dimension_count", "tensor_data_layout"),
     ),
+    tiny=TINY | {"hidden_size": 32, "max_position_embeddings": 40},
 )
 
 GPTS["opt"] = Family(
@@ -208,6 +239,7 @@ GPTS["opt"] = Family(
     embed="embed_tokens",
     position_table="embed_positions",
     final_norm="final_layer_norm",
+    tiny=TINY | TINY_TOKENS | {"hidden_size": 28, "ffn_dim": 36, "max_position_embeddings": 40},
 )
 
 GPTS["bloom"] = Family(
@@ -260,6 +292,14 @@ GPTS["bloom"] = Family(
         must={"attention.causal": (True,)},
         unread=("feed_forward_length",),
     ),
+    tiny={
+        **TINY_TOKENS,
+        "vocab_size": 400,
+        "hidden_size": 28,
+        "n_layer": 2,
+        "n_head": 4,
+        "seq_length": 40,
+    },
 )
 
 # The first of the line: one head of keys and values, no biases, and one norm for attention and MLP.
@@ -305,6 +345,9 @@ GPTS["falcon"] = Family(
         must=GGUF_PLAIN | {"attention.head_count_kv": (1,)},
         unread=("tensor_data_layout",),
     ),
+    tiny=TINY
+    | TINY_TOKENS
+    | {"hidden_size": 32, "ffn_hidden_size": 36, "max_position_embeddings": 40},
 )
 
 GPTS["gpt_bigcode"] = replace(
@@ -341,6 +384,7 @@ GPTS["gpt_bigcode"] = replace(
         numbers={"attention.layer_norm_epsilon": "layer_norm_epsilon"},
         must={"attention.causal": (True,), "attention.head_count_kv": (1,)},
     ),
+    tiny={**GPTS["gpt2"].tiny, **TINY_TOKENS},
 )
 
 GPTS["phi"] = Family(
@@ -381,4 +425,5 @@ GPTS["phi"] = Family(
         must=GGUF_PLAIN,
         unread=GGUF_HEAD_SIZES,
     ),
+    tiny=TINY_GROUPED | TINY_TOKENS,
 )

@@ -4,9 +4,13 @@ place of attention.
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from probe.model.architectures.blocks import (
     HIDDEN,
+    TINY_GROUPED,
+    TINY_SCALES,
+    TINY_TOKENS,
     causal,
     norms,
 )
@@ -17,8 +21,12 @@ from probe.model.architectures.family import (
     Mixer,
     Replacement,
     Routed,
+    without,
 )
-from probe.model.architectures.gguf_keys import GGUF_ROTARY, KIN_GGUF, without
+from probe.model.architectures.gguf_keys import (
+    GGUF_ROTARY,
+    KIN_GGUF,
+)
 from probe.model.architectures.llama import LLAMAS, PARTS
 from probe.model.architectures.qwen import QWENS
 from probe.model.architectures.routed import (
@@ -29,6 +37,7 @@ from probe.model.architectures.routed import (
     SHARED,
     SHARED_EXPERT,
     STACKED,
+    TINY_EXPERTS,
 )
 
 HYBRIDS: dict[str, Family] = {}
@@ -90,6 +99,15 @@ HYBRIDS["lfm2"] = replace(
         layers={"attention.head_count_kv": ("layer_types", "full_attention", "conv")},
         settings={"block_auto_adjust_ff_dim": False},  # a file has the width that comes of it
     ),
+    tiny=TINY_GROUPED
+    | TINY_TOKENS
+    | {
+        "num_hidden_layers": 3,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "intermediate_size": 52,
+        "block_multiple_of": 9,
+        "head_dim": 6,
+    },
 )
 
 # Qwen's hybrids: a gated delta rule, and in every fourth layer attention whose z is gated.
@@ -129,6 +147,17 @@ def _with_delta_rule(parts: dict[str, tuple[str, str]], mixer: Mixer) -> tuple[A
     return (replace(attention, mixer=mixer),)
 
 
+TINY_DELTA_RULE: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "head_dim": 8,
+    "linear_num_value_heads": 6,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 5,
+    "linear_value_head_dim": 7,
+    "rms_norm_eps": 0.02,  # the norm of a nearly empty matrix would make its rounding large
+}
+
 HYBRIDS["qwen3_next"] = replace(
     MIXTURES["qwen3_moe"],
     name="Qwen3-Next",
@@ -158,6 +187,7 @@ HYBRIDS["qwen3_next"] = replace(
     attentions=_with_delta_rule(ROUTED | SHARED_EXPERT, DELTA_RULE),
     ignored=(*MIXTURES["qwen3_moe"].ignored, "mtp.*"),
     gguf=None,
+    tiny=TINY_GROUPED | TINY_EXPERTS | TINY_DELTA_RULE | {"shared_expert_intermediate_size": 12},
 )
 
 # The same where the products of the delta rule stand in tensors of their own.
@@ -190,6 +220,7 @@ HYBRIDS["qwen3_5_text"] = replace(
     attentions=_with_delta_rule(PARTS, DELTA_RULE_APART),
     ignored=HYBRIDS["qwen3_next"].ignored,
     gguf=None,
+    tiny=TINY_GROUPED | TINY_DELTA_RULE,
 )
 
 HYBRIDS["qwen3_5_moe_text"] = replace(
@@ -231,6 +262,17 @@ STATE_SPACE = Mixer(
 # writes infinity.
 NO_LIMIT = ([0.0, math.inf], (0.0, math.inf), [0.0, {"__float__": "Infinity"}])
 
+TINY_STATE_SPACE: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "mamba_n_heads": 6,
+    "mamba_d_head": 16,
+    "mamba_expand": 3,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 5,
+    "mamba_d_conv": 3,
+    "mamba_chunk_size": 4,
+}
+
 HYBRIDS["bamba"] = replace(
     LLAMAS["llama"],
     name="Bamba",
@@ -264,6 +306,7 @@ HYBRIDS["bamba"] = replace(
     ),
     final_norm="final_layernorm",
     gguf=None,
+    tiny=TINY_GROUPED | TINY_TOKENS | TINY_STATE_SPACE | {"attn_layer_indices": [1]},
 )
 
 # Granite 4 without experts; those of the others are not read yet.
@@ -294,4 +337,15 @@ HYBRIDS["granitemoehybrid"] = replace(
         ),
     ),
     final_norm="norm",
+    tiny=TINY_GROUPED
+    | TINY_TOKENS
+    | TINY_STATE_SPACE
+    | TINY_SCALES
+    | {
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "shared_intermediate_size": 20,
+        "num_local_experts": 0,
+        "head_dim": 6,
+        "position_embedding_type": "rope",
+    },
 )

@@ -7,12 +7,21 @@ from dataclasses import replace
 from probe.model.architectures.blocks import (
     HIDDEN,
     SANDWICH_NORMS,
+    TINY_GROUPED,
+    TINY_SCALES,
+    TINY_TOKENS,
+    TINY_YARN,
     WRITE_REPLACEMENTS,
     WRITTEN,
     causal,
     norms,
 )
-from probe.model.architectures.family import Family, Keys
+from probe.model.architectures.family import (
+    Family,
+    GgufKeys,
+    Keys,
+    without,
+)
 from probe.model.architectures.gguf_keys import (
     GGUF_HEAD_SIZES,
     GGUF_LAYER_NORM,
@@ -22,9 +31,7 @@ from probe.model.architectures.gguf_keys import (
     GGUF_WINDOW,
     KIN_GGUF,
     WINDOW_GGUF,
-    GgufKeys,
     gguf_yarn,
-    without,
 )
 
 LLAMAS: dict[str, Family] = {}
@@ -82,6 +89,7 @@ LLAMAS["llama"] = Family(
     free_heads=True,
     ignored=("*.rotary_emb.inv_freq",),
     gguf=LLAMA_GGUF,
+    tiny=TINY_GROUPED | {"head_dim": 6},
 )
 
 LLAMAS["mistral"] = replace(
@@ -90,6 +98,7 @@ LLAMAS["mistral"] = replace(
     architectures=("MistralForCausalLM",),
     keys=replace(LLAMAS["llama"].keys, must={"layer_types": (None,)}, biases={}, window=WINDOW),
     gguf=None,
+    tiny={**LLAMAS["llama"].tiny, "sliding_window": 5},
 )
 
 LLAMAS["phi3"] = replace(
@@ -115,6 +124,7 @@ LLAMAS["phi3"] = replace(
         fused="by role",
     ),
     gguf=replace(WINDOW_GGUF, architecture="phi3"),
+    tiny=TINY_GROUPED | TINY_TOKENS,
 )
 
 LLAMAS["smollm3"] = replace(
@@ -130,6 +140,7 @@ LLAMAS["smollm3"] = replace(
     ),
     free_heads=False,
     gguf=replace(LLAMA_GGUF, architecture="smollm3"),
+    tiny=TINY_GROUPED | TINY_TOKENS | {"no_rope_layers": [1, 0]},
 )
 
 LLAMAS["granite"] = replace(
@@ -156,6 +167,7 @@ LLAMAS["granite"] = replace(
             "logit_scale": "logits_scaling",
         },
     ),
+    tiny=TINY_GROUPED | TINY_TOKENS | TINY_SCALES,
 )
 
 LLAMAS["stablelm"] = replace(
@@ -183,6 +195,7 @@ LLAMAS["stablelm"] = replace(
         must=GGUF_PLAIN,
         unread=GGUF_HEAD_SIZES,
     ),
+    tiny=TINY_GROUPED | TINY_TOKENS,
 )
 
 LLAMAS["starcoder2"] = replace(
@@ -218,6 +231,7 @@ LLAMAS["starcoder2"] = replace(
         must=GGUF_PLAIN,
         unread=GGUF_HEAD_SIZES,
     ),
+    tiny=TINY_GROUPED | TINY_TOKENS | {"sliding_window": 5},
 )
 
 LLAMAS["arcee"] = replace(
@@ -264,6 +278,7 @@ LLAMAS["ernie4_5"] = replace(
     interleaved=True,
     in_float32=("norm", "rotation", "softmax"),
     gguf=replace(KIN_GGUF, architecture="ernie4_5"),
+    tiny={**LLAMAS["llama"].tiny, **TINY_TOKENS},
 )
 
 LLAMAS["nemotron"] = replace(
@@ -290,6 +305,7 @@ LLAMAS["nemotron"] = replace(
         must=GGUF_PLAIN,
         unread=GGUF_HEAD_SIZES,
     ),
+    tiny=TINY_GROUPED | TINY_TOKENS,
 )
 
 LLAMAS["jais2"] = replace(
@@ -338,6 +354,7 @@ LLAMAS["glm"] = replace(
     ),
     # The converter reads neither its epsilon nor its context: what a file says of them is not so.
     gguf=None,
+    tiny=TINY_GROUPED | TINY_TOKENS | {"head_dim": 12},
 )
 
 LLAMAS["glm4"] = replace(
@@ -374,6 +391,7 @@ LLAMAS["olmo2"] = replace(
         read=WRITTEN | {"x": "attn.q.hook_in"},
     ),
     gguf=replace(KIN_GGUF, architecture="olmo2"),
+    tiny=TINY_GROUPED | TINY_TOKENS,
 )
 
 LLAMAS["olmo3"] = replace(
@@ -409,4 +427,14 @@ LLAMAS["olmo3"] = replace(
         },
         must=without(GGUF_STRETCHED, "attention.sliding_window"),
     ),
+    tiny=TINY_GROUPED
+    | TINY_TOKENS
+    | {
+        "sliding_window": 5,
+        "layer_types": ["full_attention", "sliding_attention"],
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            "full_attention": TINY_YARN,
+        },
+    },
 )

@@ -5,11 +5,16 @@ from typing import Any
 
 from probe.model.architectures.blocks import (
     HIDDEN,
+    TINY_GROUPED,
     causal,
     norms,
 )
-from probe.model.architectures.family import Family
-from probe.model.architectures.gguf_keys import KIN_GGUF
+from probe.model.architectures.family import (
+    Family,
+)
+from probe.model.architectures.gguf_keys import (
+    KIN_GGUF,
+)
 from probe.model.architectures.llama import ATTENTION_BIAS, LLAMAS, PARTS, WINDOW
 
 QWENS: dict[str, Family] = {}
@@ -33,6 +38,7 @@ QWENS["qwen2"] = replace(
         PARTS | {role: (PARTS[role][0], f"{PARTS[role][1]} with bias") for role in "qkv"}
     ),
     gguf=replace(KIN_GGUF, architecture="qwen2"),
+    tiny=TINY_GROUPED,
 )
 
 QWENS["qwen3"] = replace(

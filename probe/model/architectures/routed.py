@@ -6,18 +6,24 @@ from typing import Any
 from probe.model.architectures.blocks import (
     HIDDEN,
     SANDWICH_NORMS,
+    TINY_GROUPED,
+    TINY_TOKENS,
+    TINY_YARN,
     WRITE_REPLACEMENTS,
     WRITTEN,
     causal,
     norms,
 )
-from probe.model.architectures.family import Family, Routed
+from probe.model.architectures.family import (
+    Family,
+    Routed,
+    without,
+)
 from probe.model.architectures.gguf_keys import (
     GGUF_ROTARY,
     GGUF_ROUTED,
     KIN_GGUF,
     gguf_experts,
-    without,
 )
 from probe.model.architectures.llama import LLAMA_GGUF, LLAMAS, PARTS
 from probe.model.architectures.qwen import QWENS
@@ -53,6 +59,12 @@ EXPERTS = ("num_experts", "num_local_experts")
 
 SHARED = "shared_expert_intermediate_size"
 
+TINY_EXPERTS: dict[str, Any] = {
+    "num_experts": 3,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 20,
+}
+
 MIXTURES["mixtral"] = replace(
     LLAMAS["mistral"],
     name="Mixtral",
@@ -82,6 +94,7 @@ MIXTURES["mixtral"] = replace(
         numbers=GGUF_ROTARY | gguf_experts("num_local_experts"),
         must=GGUF_ROUTED,
     ),
+    tiny=TINY_GROUPED | TINY_TOKENS | {"intermediate_size": 20, "num_local_experts": 3},
 )
 
 MIXTURES["qwen2_moe"] = replace(
@@ -113,6 +126,7 @@ MIXTURES["qwen2_moe"] = replace(
         },
         must=GGUF_ROUTED,
     ),
+    tiny=TINY_GROUPED | TINY_EXPERTS | {"shared_expert_intermediate_size": 12},
 )
 
 MIXTURES["qwen3_moe"] = replace(
@@ -142,6 +156,7 @@ MIXTURES["qwen3_moe"] = replace(
         must=GGUF_ROUTED,
         settings={"norm_topk_prob": True},
     ),
+    tiny=TINY_GROUPED | TINY_EXPERTS | {"head_dim": 6, "norm_topk_prob": True},
 )
 
 MIXTURES["olmoe"] = replace(
@@ -163,6 +178,7 @@ MIXTURES["olmoe"] = replace(
         numbers=GGUF_ROTARY | gguf_experts("num_experts"),
         must=GGUF_ROUTED,
     ),
+    tiny=TINY_GROUPED | TINY_TOKENS | TINY_EXPERTS | {"intermediate_size": 20},
 )
 
 MIXTURES["flex_olmo"] = replace(
@@ -180,6 +196,7 @@ MIXTURES["flex_olmo"] = replace(
         read=WRITTEN | {"x": "attn.q.hook_in"},
     ),
     gguf=None,
+    tiny=MIXTURES["olmoe"].tiny,
 )
 
 MIXTURES["gpt_oss"] = replace(
@@ -217,4 +234,16 @@ MIXTURES["gpt_oss"] = replace(
         }
     ),
     gguf=None,
+    tiny=TINY_GROUPED
+    | TINY_TOKENS
+    | {
+        "intermediate_size": 20,
+        "num_local_experts": 3,
+        "num_experts_per_tok": 2,
+        "head_dim": 6,
+        "sliding_window": 5,
+        "layer_types": ["full_attention", "sliding_attention"],
+        "swiglu_limit": 1.0,
+        "rope_parameters": TINY_YARN | {"truncate": False},
+    },
 )

@@ -7,8 +7,13 @@ from probe.model.architectures.blocks import (
     pre_norm_hooks,
     recomputed,
 )
-from probe.model.architectures.family import Attention, Family, Keys
-from probe.model.architectures.gguf_keys import GgufKeys, without
+from probe.model.architectures.family import (
+    Attention,
+    Family,
+    GgufKeys,
+    Keys,
+    without,
+)
 
 T5S: dict[str, Family] = {}
 
@@ -109,6 +114,16 @@ T5S["t5"] = Family(
         unread=("attention.value_length", "attention.layer_norm_rms_epsilon"),
         by_tensor={"enc.blk.0.ffn_gate.weight": {"feed_forward_proj": "gated-gelu"}},
     ),
+    tiny={
+        "vocab_size": 400,
+        "num_layers": 2,
+        "num_heads": 4,
+        "d_model": 28,
+        "d_kv": 5,
+        "d_ff": 36,
+        "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 12,
+    },
 )
 
 T5S["mt5"] = replace(

@@ -201,7 +201,7 @@ NAMES = {
     "adapter",
     "keys",
 }
-KEYS_READ = {"sizes", "epsilon", "activation", "meant", "must", "equal", "start", "other_names"}
+KEYS_READ = {"sizes", "epsilon", "activation", "must", "equal", "start"}
 
 
 def choices(kind: str) -> set[tuple[object, ...]]:
@@ -223,13 +223,13 @@ def choices(kind: str) -> set[tuple[object, ...]]:
             made.add((name, value))
     if family.routed:
         routed = family.routed
-        made |= {("routed", routed.of_all, routed.normed[1]), ("shared", bool(routed.shared))}
-        made.add(("clamp", any(routed.clamp[0])))
+        made |= {("routed", routed.of_all), ("normed", family_model(kind).config.normed_shares)}
+        made |= {("shared", bool(routed.shared)), ("clamp", any(routed.clamp))}
     for attention in family.attentions:
         stack = attention.name
         made |= {(stack, attention.causal), ("fused", attention.fused)}
         made.add(("not in first", bool(attention.not_in_first)))
-        biased = "".join(roles for usual, roles in family.keys.biases.values() if usual)
+        biased = family_model(kind).config.biased
         made |= {
             ("part", role, f"{shape} with bias" if role in biased else shape)
             for role, (_, shape) in attention.parts.items()

@@ -36,9 +36,10 @@ from kept import write_totals
 from probe.errors import ProbeError
 from probe.evidence import survey
 from probe.evidence.survey import WordRecord
+from probe.model.config import read_config
 from probe.model.gguf import open_gguf, read_gguf_config, read_tensors
 from probe.model.load import check_tokenizer, locate, read_checkpoint, read_gguf_tokenizer
-from probe.model.model import Model, read_config
+from probe.model.model import Model
 from probe.model.tokens import positions_of_span, tokenize
 from probe.pages import output
 from probe.text.files import FileRow, Source, stream

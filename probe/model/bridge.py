@@ -38,18 +38,6 @@ UPCAST = "reorder_and_upcast_attn"  # how GPT-2's config and modules say: scores
 EAGER: dict[str, Any] = {"experts_implementation": "eager"}  # the others know no float64
 
 
-def check_config_file(folder: Path) -> None:
-    """Raises ModelError when transformers cannot read config.json; else the tokenizer would be
-    blamed for it."""
-    from transformers import AutoConfig
-
-    try:
-        AutoConfig.from_pretrained(folder, **LOCAL)
-    except Exception as error:  # broad, because its validation raises direct children of Exception
-        problem = f"transformers refuses its config.json ({in_short(error)})"
-        raise refuse(folder, problem, "correct that entry or take the original file") from error
-
-
 def boot(
     folder: Path, tokenizer: Any, config: Config, *, device: torch.device, dtype: torch.dtype
 ) -> "TransformerBridge":
@@ -109,20 +97,17 @@ def text_settings(whole: Any, config: Config) -> Any:
 
 def boot_gguf(
     file: Path,
-    raw: Mapping[str, Any],
+    settings: Any,
     tokenizer: Any,
     config: Config,
     weights: Mapping[str, torch.Tensor],
 ) -> "TransformerBridge":
-    """The same around the tensors of a GGUF file; `raw` is its config in Hugging Face's keys."""
+    """The same around the tensors of a GGUF file; `settings` is transformers' config object."""
     import transformers
 
     device = weights[f"{config.family.embed}.weight"].device
     model_class: Any = getattr(transformers, config.family.architectures[0])
     try:
-        settings = model_class.config_class(
-            **{key: value for key, value in raw.items() if key != "model_type"}
-        )
         model = fresh_model(model_class, settings, weights, config, where=file)
     except ModelError:
         raise

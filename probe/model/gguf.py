@@ -28,8 +28,9 @@ from gguf import (
 
 from probe.model.architectures import FAMILIES
 from probe.model.architectures.family import Family
-from probe.model.architectures.gguf_keys import GGUF_SIZES
-from probe.model.model import LISTED, Config, config_from, refuse, unsupported
+from probe.model.architectures.gguf_keys import GGUF_EXPERTS, GGUF_SIZES
+from probe.model.config import SIZES, config_from, rotates_a_share
+from probe.model.model import LISTED, Config, refuse, unsupported
 from probe.model.weights import check_finite, expected_shapes, layers_of, stored_types
 
 # Rotary positions scaled by factors of their own, one each frequency: ones change nothing.
@@ -275,10 +276,10 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
     }
     for name, told in keys.by_tensor.items():
         raw |= told if name in opened.tensors else {}
-    for key, (_, roles) in family.keys.biases.items():  # no key of a file tells them
+    for key, roles in family.keys.biases.items():  # no key of a file tells them
         product = "attn_output" if roles == "o" else f"attn_{roles[0]}"
         raw[key] = f"blk.0.{product}.bias" in opened.tensors
-    sizes = family.keys.sizes
+    sizes = SIZES | dict(family.keys.sizes)
     numbers = {
         theirs: sizes[ours]
         for theirs, ours in GGUF_SIZES.items()
@@ -314,12 +315,15 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
             if other != value and (other or value):
                 problem = f"{key} is {value!r} in its metadata where another key says {other!r}"
                 raise refuse(opened.path, problem, CONVERT)
+    for name in (*GGUF_SIZES, *GGUF_EXPERTS):
+        if name in numbers and name not in own and name != "vocab_size":
+            raise refuse(opened.path, f"{prefix}{name} is not in its metadata", CONVERT)
     words = opened.metadata.get("tokenizer.ggml.tokens")
     if isinstance(words, list):
         raw.setdefault("vocab_size", len(words))
     if family.type_table and "token_types.weight" in opened.tensors:
         raw["type_vocab_size"] = opened.tensors["token_types.weight"].shape[0]
-    return raw | _head_sizes(opened, family, own)
+    return raw | _head_sizes(opened, kind, family, own)
 
 
 def _put(raw: dict[str, Any], place: str, value: object) -> Any:
@@ -347,7 +351,9 @@ def _family(opened: GgufFile) -> tuple[str, Family]:
     raise unsupported(opened.path, problem, LISTED)
 
 
-def _head_sizes(opened: GgufFile, family: Family, own: Mapping[str, Any]) -> dict[str, Any]:
+def _head_sizes(
+    opened: GgufFile, kind: str, family: Family, own: Mapping[str, Any]
+) -> dict[str, Any]:
     """The size of a head where the family leaves it free, and the share of it that is rotated by
     its position."""
     width = own.get("embedding_length")
@@ -361,17 +367,14 @@ def _head_sizes(opened: GgufFile, family: Family, own: Mapping[str, Any]) -> dic
     settings = {"head_dim": size} if family.free_heads and size else {}
     if family.gguf and family.gguf.query_scalar and size:
         scalar = even if own.get("block_count") == family.gguf.query_scalar else size
-        settings[family.keys.query_scalar[0]] = scalar
+        settings[family.keys.query_scalar] = scalar
     dims = own.get("rope.dimension_count")
-    is_whole = family.free_heads and family.keys.rotary_share == 1
     if dims is None or family.positions != "rotary" or not isinstance(size, int):
         return settings
+    is_whole = not rotates_a_share(kind)
     if not isinstance(dims, int) or not 0 < dims <= size or dims % 2 or (is_whole and dims != size):
-        raise refuse(
-            opened.path,
-            f"its rope.dimension_count is {dims} where a head has {size} dimensions",
-            CONVERT,
-        )
+        problem = f"its rope.dimension_count is {dims} where a head has {size} dimensions"
+        raise refuse(opened.path, problem, CONVERT)
     share = dims / size
     exact = share if int(size * share) == dims else math.nextafter(share, 1)
     return settings if is_whole else settings | {"partial_rotary_factor": exact}

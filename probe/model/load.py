@@ -36,12 +36,12 @@ from probe.model.bridge import (
     boot_gguf,
     boot_model,
     boot_untrained,
-    check_config_file,
     fresh_model,
     in_short,
     quiet,
     text_settings,
 )
+from probe.model.config import AUTO_MAP, read_config, resolve
 from probe.model.find import (
     INDEX,
     SINGLE,
@@ -53,7 +53,7 @@ from probe.model.find import (
     weight_map,
 )
 from probe.model.hooks import ONE_THREAD, check_hooks
-from probe.model.model import AUTO_MAP, RESAVE, Config, Model, read_config, read_json, refuse
+from probe.model.model import RESAVE, Config, Model, read_json, refuse
 from probe.model.objects import (
     Held,
     attach_hooks,
@@ -327,7 +327,6 @@ def _from_folder(
     config = read_config(folder, prepend_bos=prepend_bos)
     weights = read_checkpoint(folder, config, dtype=dtype, device=device)
     with quiet():
-        check_config_file(folder)
         if not has_tokenizer(folder):  # transformers would quietly make up an empty one
             raise refuse(folder, "its tokenizer is missing", COPY_TOKENIZER)
         tokenizer = check_tokenizer(_read_tokenizer(folder, "AutoTokenizer"), config, where=folder)
@@ -358,7 +357,8 @@ def _from_gguf(
         else:
             read = read_gguf_tokenizer(opened, config)
         tokenizer = check_tokenizer(read, config, where=file)
-        bridge = boot_gguf(file, read_raw_config(opened), tokenizer, config, weights)
+        settings = resolve(read_raw_config(opened), file)
+        bridge = boot_gguf(file, settings, tokenizer, config, weights)
     known = replace(origin, sha256=sha256_of((file,)), stored=opened.stored, file=file.name)
     return Model(origin.location, bridge, tokenizer, config, weights, known, device, dtype)
 

@@ -28,8 +28,9 @@ from torch import Tensor, nn
 
 from probe.model.architectures import FAMILIES, WRAPPERS
 from probe.model.bridge import RENAMED, UPCAST, as_in_files, in_short, narrowed_modules
+from probe.model.config import config_from, row_of
 from probe.model.find import name_of
-from probe.model.model import Config, Model, config_from, refuse, row_of
+from probe.model.model import Config, Model, refuse
 from probe.model.weights import check_finite, expected_shapes
 
 # Where other libraries keep the model that they wrap: nnsight, torch.compile, DataParallel, PEFT
@@ -343,6 +344,7 @@ def read_object(
     architecture = type(held.original).__name__
     family = FAMILIES.get(row_of(raw))
     stored: dict[str, Tensor] = {}
+    tied = None
     if family is not None:  # or the config is refused
         named = (raw.get("architectures") or [""])[0]
         if named in family.headless:  # says that the checkpoint had no head
@@ -354,9 +356,16 @@ def read_object(
         head = stored.get(RENAMED.get(unembed, unembed))
         table = stored.get(f"{family.embed}.weight")
         if head is not None and table is not None:
-            # an untied T5's config, as transformers writes it, says tied
-            raw["tie_word_embeddings"] = head.data_ptr() == table.data_ptr()
-    config = config_from(raw, where=held.said, architecture=architecture, prepend_bos=prepend_bos)
+            # The config of an untied T5, as transformers writes it, says tied.
+            tied = head.data_ptr() == table.data_ptr()
+    config = config_from(
+        raw,
+        where=held.said,
+        architecture=architecture,
+        prepend_bos=prepend_bos,
+        resolved=held.original.config,
+        tied=tied,
+    )
     # a bridge moves this bias into the product behind which it stood
     moved = RENAMED | {"final_logits_bias": f"{config.family.unembed}.bias"}
     optional = config.family.optional

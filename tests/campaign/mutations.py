@@ -137,10 +137,10 @@ FAULTS = (
         'for index, role in enumerate("kqv")',
     ),
     Fault(
-        "model/model.py",
+        "model/config.py",
         "an epsilon ten times as large",
-        "return float(epsilon)",
-        "return 10 * float(epsilon)",
+        "return number_from(settings.get(name), name, settings.where, below=1)",
+        "return 10 * number_from(settings.get(name), name, settings.where, below=1)",
     ),
     # observation
     Fault(

@@ -13,9 +13,9 @@ from checkpoints import SMALL_PARAMETERS, make_checkpoint
 from families import HYBRIDS, KINDS, PAIRED, family_model, head_sizes, make_family, model_class
 
 import probe
+from probe.model.config import read_config
 from probe.model.find import EMBEDDED
 from probe.model.load import load, read_checkpoint
-from probe.model.model import read_config
 from probe.model.parameters import (
     HEAD_PARTS,
     PUBLISHED,

@@ -62,7 +62,7 @@ SETTINGS: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
     "qwen2_moe, none below layer 0": (
         "qwen2_moe",
         QWEN_WINDOW | {"max_window_layers": 0},
-        {"local": (False, False)},
+        {"window": 0, "local": ()},
     ),
     "qwen3_moe, all local": ("qwen3_moe", QWEN_WINDOW, {"local": (True, True)}),
 }
@@ -155,7 +155,7 @@ def test_where_no_list_says_which_layers_are_local_the_number_of_layers_does(
     edit_config(folder, use_sliding_window=False)
     assert probe.load(folder).config.local == ()
     edit_config(folder, use_sliding_window=True, max_window_layers="x")
-    said = "max_window_layers is 'x' in its config; give a whole number of layers."
+    said = "Field 'max_window_layers' expected int, got str (value: 'x')); correct it or take the original file."
     assert refusal(folder).endswith(said)
 
 

@@ -199,7 +199,7 @@ REFUSED = [
     (
         {"text_config": {"hidden_size": "x"}},
         probe.ModelError,
-        "transformers refuses its config.json (Validation error for field 'hidden_size'",
+        "transformers refuses its config (TypeError: Field 'hidden_size'",
     ),
 ]
 

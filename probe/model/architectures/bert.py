@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 from probe.model.architectures.blocks import (
-    HIDDEN,
     TINY,
     TINY_TOKENS,
     post_norm_hooks,
@@ -28,8 +27,7 @@ BERTS["bert"] = Family(
     kind="encoder",
     architectures=("BertForMaskedLM", "BertForPreTraining"),
     keys=Keys(
-        HIDDEN,
-        ("layer_norm_eps", 1e-12),
+        epsilon="layer_norm_eps",
         must={
             "position_embedding_type": ("absolute",),
             "is_decoder": (False,),
@@ -86,7 +84,7 @@ BERTS["roberta"] = replace(
     BERTS["bert"],
     name="RoBERTa",
     architectures=("RobertaForMaskedLM",),
-    keys=replace(BERTS["bert"].keys, first=("pad_token_id", 1)),
+    keys=replace(BERTS["bert"].keys, first="pad_token_id"),
     prefix="roberta.",
     unembed="lm_head.decoder",
     transform=("lm_head.dense", "lm_head.layer_norm", "gelu"),
@@ -114,18 +112,10 @@ BERTS["distilbert"] = replace(
     BERTS["bert"],
     name="DistilBERT",
     architectures=("DistilBertForMaskedLM",),
-    keys=replace(
-        BERTS["bert"].keys,
-        sizes={
-            "n_layers": "n_layers",
-            "n_heads": "n_heads",
-            "d_model": "dim",
-            "d_mlp": "hidden_dim",
-            "d_vocab": "vocab_size",
-            "n_ctx": "max_position_embeddings",
-        },
-        epsilon=("", 1e-12),
-        activation=("activation", "gelu"),
+    keys=Keys(
+        epsilon=1e-12,
+        activation="activation",
+        sizes={"d_mlp": "hidden_dim"},
         must={"sinusoidal_pos_embds": (False,), "tie_word_embeddings": (True,)},
     ),
     prefix="distilbert.",
@@ -192,17 +182,11 @@ BERTS["modernbert"] = Family(
     kind="encoder",
     architectures=("ModernBertForMaskedLM",),
     keys=Keys(
-        HIDDEN,
-        ("norm_eps", 1e-5),
-        ("hidden_activation", "gelu"),
+        epsilon="norm_eps",
+        activation="hidden_activation",
         must=_NO_BIASES,
-        rotary_base=160000.0,
-        local_base=("local_rope_theta", 10000.0),
-        window=("local_attention", 128),
-        halved=True,
+        window="sliding_window",
         kinds="layer_types",
-        global_every=("global_attn_every_n_layers", 3),
-        global_first=True,
     ),
     prefix="model.",
     gated=True,

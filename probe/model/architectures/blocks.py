@@ -1,4 +1,4 @@
-"""What the rows of several families share: hooks and weights of blocks, config keys of sizes."""
+"""What the rows of several families share: hooks and weights of blocks, settings of tiny models."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,15 +11,6 @@ from probe.model.architectures.family import (
     without,
 )
 
-# Our words of sizes, each with the usual config key.
-HIDDEN = {
-    "n_layers": "num_hidden_layers",
-    "n_heads": "num_attention_heads",
-    "d_model": "hidden_size",
-    "d_mlp": "intermediate_size",
-    "d_vocab": "vocab_size",
-    "n_ctx": "max_position_embeddings",
-}
 # Settings of the tiny random models that tests build (`Family.tiny`). No two sizes are alike, so
 # that a transposed matrix cannot pass; windows are shorter than the texts, and caps are felt.
 TINY: dict[str, Any] = {

@@ -64,17 +64,10 @@ class Mixer:
     # A state space has `step_bias`, `log_rate`, `skip` and `norm`; its `in` holds gate, channels
     # and steps.
     parts: Parts
-    # The config key of the list that says what each layer is.
-    kinds: str
-    # What that list calls a layer with this mixer.
+    # What the config's `layer_types` call a layer with this mixer.
     kind: str
-    # The fields of `MixerSizes`, each with its config key.
+    # The fields of `MixerSizes`, each with its setting.
     sizes: Mapping[str, str]
-    # Without the list: the config key of the numbers of the layers that have attention.
-    attention_layers: str = ""
-    # Without the list: the config key that says every how many layers one has attention, and what
-    # an absent one means.
-    attention_every: tuple[str, int] = ("", 0)
 
 
 @dataclass(frozen=True)
@@ -118,78 +111,53 @@ class Attention:
 
 @dataclass(frozen=True)
 class Keys:
-    """The config keys of a family: sizes in our words; epsilon, activation and tie with what an
-    absent key means there.
+    """Where transformers' config object has the settings of a family, and which are certified.
 
-    A key of `must` may be absent; one that is there must be one of its values. The two keys of a
-    pair in `equal` must agree. `wide`: d_mlp is 4 d_model where its key is absent. `first` is the
-    first row of the position table that a token uses and `reserved` how many rows the table has
-    beyond the context; a key in place of a number is counted from behind that token's row.
-    `meant` are activations that a config calls otherwise than the family computes them.
-    `context` is, for positions that have no end, the key of a usual length and that length.
-    `kv_heads` is the key of how many heads hold keys and values; 0 stands for as many as query, and
-    a number without a key is the family's own.
-
-    `rotated` names the list that says which layers have rotary positions; where there is no such
-    list all have but every so many-th, by the key beside it. `biases` are the keys that say whether
-    queries, keys, values and outputs have biases: what an absent one means, and of which of the
-    four ("qkvo").
-
-    `window` is how far local layers look back, or, where it is `halved`, how much they see on both
-    sides; `window_used` is the key that says whether there is one at all. `kinds` names the list of
-    what each layer is; where there is no such list every `global_every`-th layer is global, the
-    first of so many where `global_first` and else the last, none where it is 0. Without a list only
-    layers from `local_from` on and below `local_below` are local.
-
-    `query_scalar` is what stands under the root in place of d_head; the caps bound scores and
-    logits. With each goes what an absent key means. `scores_by_layer` is the key that says whether
-    scores are also divided by the number of their layer, counted from 1.
-
-    `scales` are the keys of constants, 1 where absent: that which multiplies token embeddings
-    (`embed`), all that attention and MLPs add to the stream (`write`), the products of queries and
-    keys in place of one over a root (`scores`), and that which divides the logits (`logits`).
-    `rotated_by` is the key and the word that say of a model whether its positions are rotated.
-
-    A key of `other_names`, where it is there, stands for the one beside it. `mlp_rounded` are the
-    keys that say whether d_mlp is two thirds of what the config states, times which factor, rounded
-    up to a multiple of which number, with what absent ones mean.
+    The names are attributes of that object, which resolves older and general names, absent keys and
+    what follows from others. An empty name says that the family has no such setting.
     """
 
-    sizes: Mapping[str, str]
-    epsilon: tuple[str, float]
-    activation: tuple[str, str] = ("hidden_act", "gelu")
-    meant: Mapping[str, str] = field(default_factory=dict)
-    tied: bool = True
+    # The epsilon of norms; the number itself where no setting says it.
+    epsilon: str | float
+    # The activation of the MLP; the activation itself where no setting says it.
+    activation: str = "hidden_act"
+    # Sizes, by field of `Config`, that are not under their general names (`config.SIZES`).
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    # How many heads hold keys and values in every model of the family; 0 where a setting says it.
+    kv_heads: int = 0
+    # The usual length of a text in tokens, where positions have no end; 0 where they have one.
+    n_ctx: int = 0
+    # Settings with the values that are certified; the first one is that of an absent setting.
     must: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    # Pairs of settings that must be equal.
     equal: tuple[tuple[str, str], ...] = ()
-    wide: bool = False
-    first: int | tuple[str, int] = 0
+    # The row of the position table for the first token; or a setting, which is the row before.
+    first: int | str = 0
+    # Rows of the position table beyond those for tokens.
     reserved: int = 0
-    context: tuple[str, int] = ("", 0)
-    kv_heads: tuple[str, int] = ("num_key_value_heads", 0)
-    rotary_share: float = 1.0
+    # How many dimensions of a head are rotated; empty where it is a share of all.
     rotary_dims: str = ""
-    rotary_base: float = 10000.0
-    local_base: tuple[str, float | None] = ("", None)
-    rotated: tuple[str, tuple[str, int]] = ("", ("", 0))
-    biases: Mapping[str, tuple[bool, str]] = field(default_factory=dict)
-    window: tuple[str, int | None] = ("", None)
-    window_used: str = ""
-    local_from: tuple[str, int] = ("", 0)
-    local_below: tuple[str, int] = ("", 0)
-    halved: bool = False
-    kinds: str = ""
-    global_every: tuple[str, int] = ("", 0)
-    global_first: bool = False
-    query_scalar: tuple[str, float | None] = ("", None)
-    scores_by_layer: str = ""
-    attn_logit_softcapping: tuple[str, float | None] = ("", None)
-    final_logit_softcapping: tuple[str, float | None] = ("", None)
-    scales: Mapping[str, str] = field(default_factory=dict)
+    # The list that says of every layer whether it is rotated; empty where all are.
+    rotated: str = ""
+    # A setting and its value in a model whose positions are rotated at all.
     rotated_by: tuple[str, str] = ("", "")
-    start: tuple[str, ...] = ("decoder_start_token_id",)
-    other_names: Mapping[str, str] = field(default_factory=dict)
-    mlp_rounded: tuple[tuple[str, bool], tuple[str, float], tuple[str, int]] | None = None
+    # Settings that give biases, each with the letters of those it gives them to: some of "qkvo".
+    biases: Mapping[str, str] = field(default_factory=dict)
+    # How far local layers see: tokens up to their own, or on either side of it.
+    window: str = ""
+    # The list that says which layers are local; empty where all are, if there is a window.
+    kinds: str = ""
+    # What scores are divided by the root of, in place of d_head.
+    query_scalar: str = ""
+    # Whether scores are also divided by the number of their layer, counted from 1.
+    scores_by_layer: str = ""
+    # Bounds of scores and logits; the names are those of `Config`, too.
+    caps: tuple[str, ...] = ()
+    # Constants: "embed" multiplies token embeddings, "write" all that is written to the stream,
+    # "scores" products of queries and keys in place of one over a root; "logits" divides logits.
+    scales: Mapping[str, str] = field(default_factory=dict)
+    # The first token of a target, where `decoder_start_token_id` does not say it.
+    start: str = "decoder_start_token_id"
 
 
 @dataclass(frozen=True)
@@ -202,20 +170,15 @@ class Routed:
     `experts_out`. `shared_gate`, `shared_up` and `shared_out` are the expert for every token.
     """
 
-    # The config keys of how many experts there are; the first one that is there counts.
-    experts: tuple[str, ...]
-    # The config key of how many experts a token is given to.
-    chosen: str = "num_experts_per_tok"
     # Whether the shares of a token are a softmax over all experts, or over the chosen ones.
     of_all: bool = True
-    # Whether the shares of the chosen experts are divided by their sum: the config key that says
-    # so, and what an absent one means.
-    normed: tuple[str, bool] = ("", True)
-    # The config key of the width of the expert for every token; empty where there is none.
+    # The setting that says whether the shares of the chosen experts are divided by their sum;
+    # empty where they always are.
+    normed: str = ""
+    # The setting of the width of the expert for every token; empty where there is none.
     shared: str = ""
-    # The config keys of the sharpness and the limit of a clamped gate, with what absent ones mean;
-    # empty where the gate is not clamped.
-    clamp: tuple[tuple[str, float], tuple[str, float]] = (("", 0.0), ("", 0.0))
+    # The settings of the sharpness and the limit of a clamped gate; none where it is not clamped.
+    clamp: tuple[()] | tuple[str, str] = ()
     # Tensors in which Hugging Face's class stacks what files hold expert by expert, each with the
     # roles that it holds below each other.
     stacked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -350,8 +313,6 @@ class Family:
     final_norm: str = ""
     # The unembedding; in the file only where it is not tied to the embedding.
     unembed: str = "lm_head"
-    # Whether a tied unembedding is divided by the root of d_model.
-    unembed_scaled: bool = False
     # Whether the product of `transform`, and every LayerNorm of no layer, have a bias.
     biased: bool = True
     # In front of the unembedding: a product, a norm and an activation; the config's activation

@@ -4,7 +4,6 @@ logits."""
 from dataclasses import replace
 
 from probe.model.architectures.blocks import (
-    HIDDEN,
     SANDWICH_NORMS,
     WRITE_REPLACEMENTS,
     WRITTEN,
@@ -21,7 +20,7 @@ from probe.model.architectures.gguf_keys import (
     KIN_GGUF,
     WINDOW_GGUF,
 )
-from probe.model.architectures.llama import ATTENTION_BIAS, LLAMAS, PARTS, WINDOW
+from probe.model.architectures.llama import ATTENTION_BIAS, LLAMAS, PARTS
 
 GEMMAS: dict[str, Family] = {}
 
@@ -33,10 +32,6 @@ GEMMAS["gemma"] = replace(
     architectures=("GemmaForCausalLM",),
     keys=replace(
         LLAMAS["llama"].keys,
-        sizes=HIDDEN | {"d_head": "head_dim"},
-        activation=("hidden_act", "gelu_pytorch_tanh"),
-        meant={"gelu": "gelu_pytorch_tanh"},
-        tied=True,
         must={"use_bidirectional_attention": (False, None)},
     ),
     offset=True,
@@ -50,17 +45,14 @@ GEMMAS["gemma2"] = replace(
     name="Gemma 2",
     architectures=("Gemma2ForCausalLM",),
     keys=Keys(
-        HIDDEN | {"d_head": "head_dim"},
-        ("rms_norm_eps", 1e-6),
-        ("hidden_activation", "gelu_pytorch_tanh"),
+        epsilon="rms_norm_eps",
+        activation="hidden_activation",
         must={"use_bidirectional_attention": (False, None)},
         biases=ATTENTION_BIAS,
-        window=WINDOW,
+        window="sliding_window",
         kinds="layer_types",
-        global_every=("", 2),
-        query_scalar=("query_pre_attn_scalar", 256.0),
-        attn_logit_softcapping=("attn_logit_softcapping", 50.0),
-        final_logit_softcapping=("final_logit_softcapping", 30.0),
+        query_scalar="query_pre_attn_scalar",
+        caps=("attn_logit_softcapping", "final_logit_softcapping"),
     ),
     norm_after_write=True,
     offset=True,
@@ -92,11 +84,7 @@ GEMMAS["gemma3_text"] = replace(
     keys=replace(
         GEMMAS["gemma2"].keys,
         must={**GEMMAS["gemma2"].keys.must, "attn_logit_softcapping": (None,)},
-        global_every=("sliding_window_pattern", 6),
-        rotary_base=1000000.0,
-        local_base=("rope_local_base_freq", 10000.0),
-        attn_logit_softcapping=("", None),
-        final_logit_softcapping=("final_logit_softcapping", None),
+        caps=("final_logit_softcapping",),
     ),
     attentions=causal(GEMMA_PARTS | norms("d_head", "d_head"), WRITE_REPLACEMENTS, read=WRITTEN),
     gguf=replace(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from probe.model.architectures.family import GgufKeys, without
 
-# By metadata key: our word of a size.
+# By metadata key: the field of `Config`.
 GGUF_SIZES = {
     "block_count": "n_layers",
     "embedding_length": "d_model",
@@ -35,6 +35,8 @@ GGUF_LAYER_NORM = {
     "attention.head_count_kv": "num_key_value_heads",
     "rope.freq_base": "rope_theta",
 }
+# How many experts there are, and how many a token is given to.
+GGUF_EXPERTS = ("expert_count", "expert_used_count")
 GGUF_WINDOW = GGUF_ROTARY | {"attention.sliding_window": "sliding_window"}
 _YARN = {
     "rope.scaling.type": "rope_type",
@@ -54,7 +56,7 @@ def gguf_yarn(place: str) -> dict[str, str]:
 
 def gguf_experts(count: str) -> dict[str, str]:
     """The metadata keys of a mixture of experts, whose config counts them under `count`."""
-    return {"expert_count": count, "expert_used_count": "num_experts_per_tok"}
+    return dict(zip(GGUF_EXPERTS, (count, "num_experts_per_tok"), strict=True))
 
 
 # Llama's kin, held as checkpoints hold them; a row says its own `architecture`.

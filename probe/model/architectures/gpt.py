@@ -4,7 +4,6 @@ GPTBigCode and Phi."""
 from dataclasses import replace
 
 from probe.model.architectures.blocks import (
-    HIDDEN,
     TINY,
     TINY_GROUPED,
     TINY_TOKENS,
@@ -29,17 +28,9 @@ GPTS: dict[str, Family] = {}
 PARALLEL = {"resid_mid": Replacement("", "E + attn_out, which no hook holds")}
 
 GPT_KEYS = Keys(
-    {
-        "n_layers": "n_layer",
-        "n_heads": "n_head",
-        "d_model": "n_embd",
-        "d_mlp": "n_inner",
-        "d_vocab": "vocab_size",
-        "n_ctx": "n_positions",
-    },
-    ("layer_norm_epsilon", 1e-5),
-    ("activation_function", "gelu_new"),
-    wide=True,
+    epsilon="layer_norm_epsilon",
+    activation="activation_function",
+    sizes={"d_mlp": "n_inner"},
 )
 
 GPTS["gpt2"] = Family(
@@ -91,11 +82,11 @@ GPTS["gpt_neo"] = replace(
     GPTS["gpt2"],
     name="GPT-Neo",
     architectures=("GPTNeoForCausalLM",),
-    keys=replace(
-        GPT_KEYS,
-        sizes=HIDDEN | {"n_layers": "num_layers", "n_heads": "num_heads"},
-        window=("window_size", 256),
-        kinds="attention_types",
+    keys=Keys(
+        epsilon="layer_norm_epsilon",
+        activation="activation_function",
+        window="window_size",
+        kinds="attention_layers",
     ),
     transposed=False,
     scaled=False,
@@ -128,7 +119,7 @@ GPTS["gptj"] = replace(
     GPTS["gpt2"],
     name="GPT-J",
     architectures=("GPTJForCausalLM",),
-    keys=replace(GPT_KEYS, tied=False, rotary_dims="rotary_dim"),
+    keys=replace(GPT_KEYS, rotary_dims="rotary_dim"),
     transposed=False,
     positions="rotary",
     interleaved=True,
@@ -157,15 +148,12 @@ GPTS["gpt_neox"] = Family(
     kind="decoder",
     architectures=("GPTNeoXForCausalLM",),
     keys=Keys(
-        HIDDEN,
-        ("layer_norm_eps", 1e-5),
-        tied=False,
+        epsilon="layer_norm_eps",
         must={
             "use_parallel_residual": (True,),
             "attention_bias": (True,),
             "tie_word_embeddings": (False,),
         },
-        rotary_share=0.25,
     ),
     prefix="gpt_neox.",
     positions="rotary",
@@ -208,9 +196,9 @@ GPTS["opt"] = Family(
     kind="decoder",
     architectures=("OPTForCausalLM",),
     keys=Keys(
-        HIDDEN | {"d_mlp": "ffn_dim"},
-        ("layer_norm_eps", 1e-5),
-        ("activation_function", "relu"),
+        epsilon=1e-5,
+        activation="activation_function",
+        sizes={"d_mlp": "ffn_dim"},
         must={
             "do_layer_norm_before": (True,),
             "_remove_final_layer_norm": (False,),
@@ -247,18 +235,11 @@ GPTS["bloom"] = Family(
     kind="decoder",
     architectures=("BloomForCausalLM",),
     keys=Keys(
-        {
-            "n_layers": "n_layer",
-            "n_heads": "n_head",
-            "d_model": "hidden_size",
-            "d_mlp": "n_inner",
-            "d_vocab": "vocab_size",
-        },
-        ("layer_norm_epsilon", 1e-5),
-        ("", "gelu_bloom"),
+        epsilon="layer_norm_epsilon",
+        activation="gelu_bloom",
+        sizes={"d_mlp": "n_inner", "n_ctx": "seq_length"},
+        n_ctx=2048,
         must={"apply_residual_connection_post_layernorm": (False,), "n_inner": (None,)},
-        wide=True,
-        context=("seq_length", 2048),
     ),
     prefix="transformer.",
     positions="alibi",
@@ -308,9 +289,10 @@ GPTS["falcon"] = Family(
     kind="decoder",
     architectures=("FalconForCausalLM",),
     keys=Keys(
-        HIDDEN | {"d_mlp": "ffn_hidden_size"},
-        ("layer_norm_epsilon", 1e-5),
-        ("activation", "gelu"),
+        epsilon="layer_norm_epsilon",
+        activation="activation",
+        sizes={"d_mlp": "ffn_hidden_size"},
+        kv_heads=1,
         must={
             "alibi": (False,),
             "bias": (False,),
@@ -318,8 +300,6 @@ GPTS["falcon"] = Family(
             "new_decoder_architecture": (False,),
             "parallel_attn": (True,),
         },
-        wide=True,
-        kv_heads=("", 1),
     ),
     prefix="transformer.",
     positions="rotary",
@@ -356,13 +336,11 @@ GPTS["gpt_bigcode"] = replace(
     architectures=("GPTBigCodeForCausalLM",),
     keys=replace(
         GPT_KEYS,
-        activation=("activation_function", "gelu_pytorch_tanh"),
         must={
             "scale_attn_weights": (True,),
             "multi_query": (True,),
             "add_cross_attention": (False,),
         },
-        kv_heads=("", 1),
     ),
     transposed=False,
     in_float32=("softmax",),
@@ -391,14 +369,7 @@ GPTS["phi"] = Family(
     name="Phi",
     kind="decoder",
     architectures=("PhiForCausalLM",),
-    keys=Keys(
-        HIDDEN,
-        ("layer_norm_eps", 1e-5),
-        ("hidden_act", "gelu_new"),
-        tied=False,
-        must={"qk_layernorm": (False,)},
-        rotary_share=0.5,
-    ),
+    keys=Keys(epsilon="layer_norm_eps", must={"qk_layernorm": (False,)}),
     prefix="model.",
     positions="rotary",
     in_float32=("softmax",),

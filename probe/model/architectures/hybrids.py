@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from probe.model.architectures.blocks import (
-    HIDDEN,
     TINY_GROUPED,
     TINY_SCALES,
     TINY_TOKENS,
@@ -31,7 +30,6 @@ from probe.model.architectures.llama import LLAMAS, PARTS
 from probe.model.architectures.qwen import QWENS
 from probe.model.architectures.routed import (
     EVERY_LAYER_ROUTED,
-    EXPERTS,
     MIXTURES,
     ROUTED,
     SHARED,
@@ -47,19 +45,7 @@ HYBRIDS["lfm2"] = replace(
     LLAMAS["llama"],
     name="LFM2",
     architectures=("Lfm2ForCausalLM",),
-    keys=Keys(
-        HIDDEN,
-        ("norm_eps", 1e-5),
-        ("", "silu"),
-        must={"conv_bias": (False,)},
-        rotary_base=1000000.0,
-        other_names={"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"},
-        mlp_rounded=(
-            ("block_auto_adjust_ff_dim", True),
-            ("block_ffn_dim_multiplier", 1.0),
-            ("block_multiple_of", 256),
-        ),
-    ),
+    keys=Keys(epsilon="norm_eps", activation="silu", must={"conv_bias": (False,)}),
     attentions=(
         replace(
             causal(
@@ -83,10 +69,8 @@ HYBRIDS["lfm2"] = replace(
                     "kernel": ("conv.conv", "d_model 1 kernel"),
                     "out": ("conv.out_proj", "d_model d_model"),
                 },
-                kinds="layer_types",
                 kind="conv",
                 sizes={"width": "conv_L_cache"},
-                attention_layers="full_attn_idxs",
             ),
         ),
     ),
@@ -123,7 +107,6 @@ DELTA_RULE = Mixer(
         "norm": ("linear_attn.norm", "d_value"),
         "out": ("linear_attn.out_proj", "d_model mixer_heads*d_value"),
     },
-    kinds="layer_types",
     kind="linear_attention",
     sizes={
         "width": "linear_conv_kernel_dim",
@@ -132,7 +115,6 @@ DELTA_RULE = Mixer(
         "d_key": "linear_key_head_dim",
         "d_value": "linear_value_head_dim",
     },
-    attention_every=("full_attention_interval", 4),
 )
 
 GATED = {"q": ("self_attn.q_proj", "2*heads*d_head d_model")}
@@ -162,22 +144,18 @@ HYBRIDS["qwen3_next"] = replace(
     MIXTURES["qwen3_moe"],
     name="Qwen3-Next",
     architectures=("Qwen3NextForCausalLM",),
-    keys=replace(
-        MIXTURES["qwen3_moe"].keys,
-        sizes={**MIXTURES["qwen3_moe"].keys.sizes, "d_head": "head_dim"},
+    keys=Keys(
+        epsilon="rms_norm_eps",
+        sizes={"d_mlp": "moe_intermediate_size"},
         must=EVERY_LAYER_ROUTED
         | {
             "use_sliding_window": (False,),
             "attention_bias": (False,),
             "hidden_act": ("silu",),
         },
-        biases={},
-        window=("", None),
-        rotary_share=0.25,
     ),
     routed=Routed(
-        EXPERTS,
-        normed=("norm_topk_prob", True),
+        normed="norm_topk_prob",
         shared=SHARED,
         stacked=STACKED,
     ),
@@ -207,12 +185,9 @@ HYBRIDS["qwen3_5_text"] = replace(
     name="Qwen3.5",
     architectures=("Qwen3_5ForCausalLM",),
     base="Qwen3_5TextModel",
-    keys=replace(
-        QWENS["qwen3"].keys,
+    keys=Keys(
+        epsilon="rms_norm_eps",
         must={"attention_bias": (False,), "hidden_act": ("silu",), "attn_output_gate": (True,)},
-        biases={},
-        window=("", None),
-        rotary_share=0.25,
     ),
     offset=True,
     gated_heads=True,
@@ -229,7 +204,7 @@ HYBRIDS["qwen3_5_moe_text"] = replace(
     architectures=("Qwen3_5MoeForCausalLM",),
     base="Qwen3_5MoeTextModel",
     keys=replace(HYBRIDS["qwen3_5_text"].keys, sizes=HYBRIDS["qwen3_next"].keys.sizes),
-    routed=Routed(EXPERTS, shared=SHARED, stacked=STACKED),
+    routed=Routed(shared=SHARED, stacked=STACKED),
     attentions=_with_delta_rule(ROUTED | SHARED_EXPERT, DELTA_RULE_APART),
 )
 
@@ -246,7 +221,6 @@ STATE_SPACE = Mixer(
         "norm": ("mamba.norm", "mixer_heads*d_value"),
         "out": ("mamba.out_proj", "d_model mixer_heads*d_value"),
     },
-    kinds="layer_types",
     kind="linear_attention",
     sizes={
         "width": "mamba_d_conv",
@@ -255,12 +229,9 @@ STATE_SPACE = Mixer(
         "d_key": "mamba_d_state",
         "d_value": "mamba_d_head",
     },
-    attention_layers="attn_layer_indices",
 )
 
-# How far a step may go, which is as far as it likes: in a file, of a model, and as transformers
-# writes infinity.
-NO_LIMIT = ([0.0, math.inf], (0.0, math.inf), [0.0, {"__float__": "Infinity"}])
+NO_LIMIT = (0.0, math.inf)  # of the length of a step
 
 TINY_STATE_SPACE: dict[str, Any] = {
     "num_hidden_layers": 3,
@@ -279,16 +250,13 @@ HYBRIDS["bamba"] = replace(
     architectures=("BambaForCausalLM",),
     keys=replace(
         LLAMAS["llama"].keys,
-        epsilon=("rms_norm_eps", 1e-5),
         must={
             "mlp_bias": (False,),
             "mamba_conv_bias": (True,),
             "mamba_proj_bias": (False,),
             "hidden_act": ("silu",),
-            "partial_rotary_factor": (0.5,),  # any other is not read where it stands
-            "time_step_limit": NO_LIMIT,
+            "time_step_limit": (NO_LIMIT,),
         },
-        rotary_share=0.5,
     ),
     attentions=(
         replace(
@@ -316,11 +284,9 @@ HYBRIDS["granitemoehybrid"] = replace(
     architectures=("GraniteMoeHybridForCausalLM",),
     keys=replace(
         HYBRIDS["bamba"].keys,
-        sizes=HIDDEN | {"d_mlp": "shared_intermediate_size"},
-        epsilon=("rms_norm_eps", 1e-6),
-        must=without(HYBRIDS["bamba"].keys.must, "mlp_bias", "partial_rotary_factor")
+        sizes={"d_mlp": "shared_intermediate_size"},
+        must=without(HYBRIDS["bamba"].keys.must, "mlp_bias")
         | {"normalization_function": ("rmsnorm",)},
-        rotary_share=1.0,
         scales=LLAMAS["granite"].keys.scales,
         rotated_by=("position_embedding_type", "rope"),
     ),
@@ -333,7 +299,7 @@ HYBRIDS["granitemoehybrid"] = replace(
                     "out": ("shared_mlp.output_linear", "d_model d_mlp"),
                 }
             )[0],
-            mixer=replace(STATE_SPACE, attention_layers=""),
+            mixer=STATE_SPACE,
         ),
     ),
     final_norm="norm",

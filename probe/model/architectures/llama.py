@@ -5,7 +5,6 @@ differs from Llama's.
 from dataclasses import replace
 
 from probe.model.architectures.blocks import (
-    HIDDEN,
     SANDWICH_NORMS,
     TINY_GROUPED,
     TINY_SCALES,
@@ -54,9 +53,8 @@ BIASED_NORMS = {
 }
 
 # Where "attention_bias" says of all four whether they have biases.
-ATTENTION_BIAS = {"attention_bias": (False, "qkvo")}
+ATTENTION_BIAS = {"attention_bias": "qkvo"}
 
-WINDOW = ("sliding_window", 4096)
 
 LLAMA_GGUF = GgufKeys(
     "llama",
@@ -70,14 +68,7 @@ LLAMAS["llama"] = Family(
     name="Llama",
     kind="decoder",
     architectures=("LlamaForCausalLM",),
-    keys=Keys(
-        HIDDEN,
-        ("rms_norm_eps", 1e-6),
-        ("hidden_act", "silu"),
-        tied=False,
-        must={"mlp_bias": (False,)},
-        biases=ATTENTION_BIAS,
-    ),
+    keys=Keys(epsilon="rms_norm_eps", must={"mlp_bias": (False,)}, biases=ATTENTION_BIAS),
     prefix="model.",
     norm="RMSNorm",
     gated=True,
@@ -96,7 +87,11 @@ LLAMAS["mistral"] = replace(
     LLAMAS["llama"],
     name="Mistral",
     architectures=("MistralForCausalLM",),
-    keys=replace(LLAMAS["llama"].keys, must={"layer_types": (None,)}, biases={}, window=WINDOW),
+    keys=Keys(
+        epsilon="rms_norm_eps",
+        must={"layer_types": (None,)},
+        window="sliding_window",
+    ),
     gguf=None,
     tiny={**LLAMAS["llama"].tiny, "sliding_window": 5},
 )
@@ -105,13 +100,7 @@ LLAMAS["phi3"] = replace(
     LLAMAS["llama"],
     name="Phi-3",
     architectures=("Phi3ForCausalLM",),
-    keys=replace(
-        LLAMAS["llama"].keys,
-        epsilon=("rms_norm_eps", 1e-5),
-        must={},
-        biases={},
-        window=("sliding_window", None),
-    ),
+    keys=Keys(epsilon="rms_norm_eps", window="sliding_window"),
     in_float32=("norm",),
     plain_rounds=True,
     free_heads=False,
@@ -133,10 +122,8 @@ LLAMAS["smollm3"] = replace(
     architectures=("SmolLM3ForCausalLM",),
     keys=replace(
         LLAMAS["llama"].keys,
-        tied=True,
         must={"mlp_bias": (False,), "use_sliding_window": (False,)},
-        rotary_base=2000000.0,
-        rotated=("no_rope_layers", ("no_rope_layer_interval", 4)),
+        rotated="no_rope_layers",
     ),
     free_heads=False,
     gguf=replace(LLAMA_GGUF, architecture="smollm3"),
@@ -174,12 +161,10 @@ LLAMAS["stablelm"] = replace(
     LLAMAS["llama"],
     name="StableLM",
     architectures=("StableLmForCausalLM",),
-    keys=replace(
-        LLAMAS["llama"].keys,
-        epsilon=("layer_norm_eps", 1e-5),
+    keys=Keys(
+        epsilon="layer_norm_eps",
         must={"qk_layernorm": (False,), "use_parallel_residual": (False,)},
-        biases={"use_qkv_bias": (False, "qkv")},
-        rotary_share=0.25,
+        biases={"use_qkv_bias": "qkv"},
     ),
     norm="LayerNorm",
     in_float32=("softmax",),
@@ -203,11 +188,9 @@ LLAMAS["starcoder2"] = replace(
     name="StarCoder2",
     architectures=("Starcoder2ForCausalLM",),
     keys=Keys(
-        HIDDEN,
-        ("norm_epsilon", 1e-5),
-        ("hidden_act", "gelu_pytorch_tanh"),
+        epsilon="norm_epsilon",
         must={"use_bias": (True,)},
-        window=("sliding_window", None),
+        window="sliding_window",
     ),
     norm="LayerNorm",
     gated=False,
@@ -238,9 +221,6 @@ LLAMAS["arcee"] = replace(
     LLAMAS["llama"],
     name="Arcee",
     architectures=("ArceeForCausalLM",),
-    keys=replace(
-        LLAMAS["llama"].keys, epsilon=("rms_norm_eps", 1e-5), activation=("hidden_act", "relu2")
-    ),
     gated=False,
     attentions=causal(without(PARTS, "gate", "up") | {"in": ("mlp.up_proj", "d_mlp d_model")}),
     gguf=replace(
@@ -257,8 +237,7 @@ LLAMAS["seed_oss"] = replace(
     architectures=("SeedOssForCausalLM",),
     keys=replace(
         LLAMAS["llama"].keys,
-        sizes=HIDDEN | {"d_head": "head_dim"},
-        biases={"attention_bias": (True, "qkv"), "attention_out_bias": (False, "o")},
+        biases={"attention_bias": "qkv", "attention_out_bias": "o"},
     ),
     gguf=replace(KIN_GGUF, architecture="seed_oss"),
 )
@@ -267,14 +246,7 @@ LLAMAS["ernie4_5"] = replace(
     LLAMAS["llama"],
     name="ERNIE 4.5",
     architectures=("Ernie4_5ForCausalLM",),
-    keys=replace(
-        LLAMAS["llama"].keys,
-        epsilon=("rms_norm_eps", 1e-5),
-        tied=True,
-        must={"use_bias": (False,)},
-        biases={},
-        rotary_base=500000.0,
-    ),
+    keys=Keys(epsilon="rms_norm_eps", must={"use_bias": (False,)}),
     interleaved=True,
     in_float32=("norm", "rotation", "softmax"),
     gguf=replace(KIN_GGUF, architecture="ernie4_5"),
@@ -285,12 +257,7 @@ LLAMAS["nemotron"] = replace(
     LLAMAS["llama"],
     name="Nemotron",
     architectures=("NemotronForCausalLM",),
-    keys=replace(
-        LLAMAS["llama"].keys,
-        epsilon=("norm_eps", 1e-5),
-        activation=("hidden_act", "relu2"),
-        rotary_share=0.5,
-    ),
+    keys=replace(LLAMAS["llama"].keys, epsilon="norm_eps"),
     norm="LayerNorm",
     offset=True,
     gated=False,
@@ -312,13 +279,7 @@ LLAMAS["jais2"] = replace(
     LLAMAS["nemotron"],
     name="Jais 2",
     architectures=("Jais2ForCausalLM",),
-    keys=replace(
-        LLAMAS["nemotron"].keys,
-        epsilon=("layer_norm_eps", 1e-5),
-        must={"mlp_bias": (True,)},
-        biases={"attention_bias": (True, "qkvo")},
-        rotary_share=1.0,
-    ),
+    keys=Keys(epsilon="layer_norm_eps", must={"mlp_bias": (True,)}, biases=ATTENTION_BIAS),
     offset=False,
     attentions=causal(
         {
@@ -338,14 +299,7 @@ LLAMAS["glm"] = replace(
     LLAMAS["llama"],
     name="GLM",
     architectures=("GlmForCausalLM",),
-    keys=replace(
-        LLAMAS["llama"].keys,
-        sizes=HIDDEN | {"d_head": "head_dim"},
-        epsilon=("rms_norm_eps", 1.5625e-7),
-        must={},
-        biases={"attention_bias": (True, "qkv")},
-        rotary_share=0.5,
-    ),
+    keys=Keys(epsilon="rms_norm_eps", biases={"attention_bias": "qkv"}),
     interleaved=True,
     in_float32=("norm", "rotated", "softmax"),
     plain_rounds=True,
@@ -379,7 +333,7 @@ LLAMAS["olmo2"] = replace(
     LLAMAS["llama"],
     name="OLMo 2",
     architectures=("Olmo2ForCausalLM",),
-    keys=replace(LLAMAS["llama"].keys, epsilon=("rms_norm_eps", 1e-5), must={}),
+    keys=Keys(epsilon="rms_norm_eps", biases=ATTENTION_BIAS),
     norm_first=False,
     norm_after_write=True,
     free_heads=False,
@@ -398,14 +352,7 @@ LLAMAS["olmo3"] = replace(
     LLAMAS["olmo2"],
     name="OLMo 3",
     architectures=("Olmo3ForCausalLM",),
-    keys=replace(
-        LLAMAS["olmo2"].keys,
-        window=WINDOW,
-        kinds="layer_types",
-        global_every=("", 4),
-        rotary_base=500000.0,
-        local_base=("rope_theta", 500000.0),
-    ),
+    keys=replace(LLAMAS["olmo2"].keys, window="sliding_window", kinds="layer_types"),
     gguf=replace(
         KIN_GGUF,
         architecture="olmo2",

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 from probe.model.architectures.blocks import (
-    HIDDEN,
     SANDWICH_NORMS,
     TINY_GROUPED,
     TINY_TOKENS,
@@ -14,18 +13,14 @@ from probe.model.architectures.blocks import (
     causal,
     norms,
 )
-from probe.model.architectures.family import (
-    Family,
-    Routed,
-    without,
-)
+from probe.model.architectures.family import Family, Keys, Routed, without
 from probe.model.architectures.gguf_keys import (
     GGUF_ROTARY,
     GGUF_ROUTED,
     KIN_GGUF,
     gguf_experts,
 )
-from probe.model.architectures.llama import LLAMA_GGUF, LLAMAS, PARTS
+from probe.model.architectures.llama import ATTENTION_BIAS, LLAMA_GGUF, LLAMAS, PARTS
 from probe.model.architectures.qwen import QWENS
 
 MIXTURES: dict[str, Family] = {}
@@ -52,10 +47,9 @@ SHARED_EXPERT = {
 
 EVERY_LAYER_ROUTED: dict[str, tuple[Any, ...]] = {
     "decoder_sparse_step": (1,),
-    "mlp_only_layers": ([], None),
+    "mlp_only_layers": ([],),
 }
 
-EXPERTS = ("num_experts", "num_local_experts")
 
 SHARED = "shared_expert_intermediate_size"
 
@@ -69,15 +63,7 @@ MIXTURES["mixtral"] = replace(
     LLAMAS["mistral"],
     name="Mixtral",
     architectures=("MixtralForCausalLM",),
-    keys=replace(
-        LLAMAS["mistral"].keys,
-        epsilon=("rms_norm_eps", 1e-5),
-        window=("sliding_window", None),
-        rotary_base=1000000.0,
-    ),
-    routed=Routed(
-        ("num_local_experts",), stacked=STACKED, renamed={"mlp.gate": "block_sparse_moe.gate"}
-    ),
+    routed=Routed(stacked=STACKED, renamed={"mlp.gate": "block_sparse_moe.gate"}),
     in_float32=("norm", "softmax", "router"),
     attentions=causal(
         ROUTED
@@ -103,14 +89,11 @@ MIXTURES["qwen2_moe"] = replace(
     architectures=("Qwen2MoeForCausalLM",),
     keys=replace(
         QWENS["qwen2"].keys,
-        sizes=HIDDEN | {"d_mlp": "moe_intermediate_size"},
+        sizes={"d_mlp": "moe_intermediate_size"},
         must=EVERY_LAYER_ROUTED,
-        biases={"qkv_bias": (True, "qkv")},
-        global_every=("", 2),
-        local_from=("", 0),
-        local_below=("max_window_layers", 28),
+        biases={"qkv_bias": "qkv"},
     ),
-    routed=Routed(EXPERTS, normed=("norm_topk_prob", False), shared=SHARED, stacked=STACKED),
+    routed=Routed(normed="norm_topk_prob", shared=SHARED, stacked=STACKED),
     in_float32=MIXTURES["mixtral"].in_float32,
     free_heads=False,
     attentions=causal(ROUTED | SHARED_EXPERT),
@@ -135,12 +118,11 @@ MIXTURES["qwen3_moe"] = replace(
     architectures=("Qwen3MoeForCausalLM",),
     keys=replace(
         QWENS["qwen3"].keys,
-        sizes=HIDDEN | {"d_mlp": "moe_intermediate_size"},  # head_dim may be absent
+        sizes={"d_mlp": "moe_intermediate_size"},
         must=EVERY_LAYER_ROUTED,
         kinds="",
-        local_from=("", 0),
     ),
-    routed=Routed(EXPERTS, normed=("norm_topk_prob", False), stacked=STACKED),
+    routed=Routed(normed="norm_topk_prob", stacked=STACKED),
     in_float32=MIXTURES["mixtral"].in_float32,
     attentions=causal(ROUTED | norms("d_head", "d_head")),
     # No key tells that the shares of the chosen experts are divided by their sum: all are read so.
@@ -163,12 +145,8 @@ MIXTURES["olmoe"] = replace(
     LLAMAS["llama"],
     name="OLMoE",
     architectures=("OlmoeForCausalLM",),
-    keys=replace(
-        LLAMAS["llama"].keys,
-        epsilon=("rms_norm_eps", 1e-5),
-        must={"clip_qkv": (None,)},
-    ),
-    routed=Routed(EXPERTS, normed=("norm_topk_prob", False), stacked=STACKED),
+    keys=replace(LLAMAS["llama"].keys, must={"clip_qkv": (None,)}),
+    routed=Routed(normed="norm_topk_prob", stacked=STACKED),
     in_float32=MIXTURES["mixtral"].in_float32,
     free_heads=False,
     attentions=causal(ROUTED | norms("heads*d_head", "kv_heads*d_head")),
@@ -185,7 +163,6 @@ MIXTURES["flex_olmo"] = replace(
     LLAMAS["olmo2"],
     name="FlexOlmo",
     architectures=("FlexOlmoForCausalLM",),
-    keys=replace(LLAMAS["olmo2"].keys, epsilon=("rms_norm_eps", 1e-6), rotary_base=500000.0),
     routed=MIXTURES["olmoe"].routed,
     in_float32=MIXTURES["mixtral"].in_float32,
     attentions=causal(
@@ -203,18 +180,13 @@ MIXTURES["gpt_oss"] = replace(
     LLAMAS["llama"],
     name="GPT-OSS",
     architectures=("GptOssForCausalLM",),
-    keys=replace(
-        LLAMAS["llama"].keys,
-        sizes=HIDDEN | {"d_head": "head_dim"},
-        epsilon=("rms_norm_eps", 1e-5),
-        must={},
-        biases={"attention_bias": (True, "qkvo")},
-        window=("sliding_window", 128),
+    keys=Keys(
+        epsilon="rms_norm_eps",
+        biases=ATTENTION_BIAS,
+        window="sliding_window",
         kinds="layer_types",
-        global_every=("", 2),
-        rotary_base=150000.0,
     ),
-    routed=Routed(EXPERTS, of_all=False, clamp=(("swiglu_alpha", 1.702), ("swiglu_limit", 7.0))),
+    routed=Routed(of_all=False, clamp=("swiglu_alpha", "swiglu_limit")),
     plain_rounds=True,
     attentions=causal(
         without(PARTS, "gate", "up", "out")

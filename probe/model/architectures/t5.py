@@ -43,19 +43,16 @@ T5S["t5"] = Family(
     kind="encoder-decoder",
     architectures=("T5ForConditionalGeneration",),
     keys=Keys(
-        {
-            "n_layers": "num_layers",
-            "n_heads": "num_heads",
-            "d_model": "d_model",
+        epsilon="layer_norm_epsilon",
+        activation="dense_act_fn",
+        sizes={
             "d_mlp": "d_ff",
-            "d_vocab": "vocab_size",
-            "d_head": "d_kv",
+            "n_ctx": "n_positions",
+            "n_decoder_layers": "num_decoder_layers",
         },
-        ("layer_norm_epsilon", 1e-6),
-        ("feed_forward_proj", "relu"),
+        n_ctx=512,
         equal=(("num_layers", "num_decoder_layers"),),
-        context=("n_positions", 512),
-        start=("decoder_start_token_id", "pad_token_id"),
+        start="pad_token_id",
     ),
     norm="RMSNorm",
     positions="relative bias",
@@ -92,7 +89,6 @@ T5S["t5"] = Family(
     embed="shared",
     position_table="{}.block.0.layer.0.SelfAttention.relative_attention_bias",
     final_norm="{}.final_layer_norm",
-    unembed_scaled=True,
     free_heads=True,
     ignored=(
         "encoder.embed_tokens.weight",
@@ -130,7 +126,5 @@ T5S["mt5"] = replace(
     T5S["t5"],
     name="mT5",
     architectures=("MT5ForConditionalGeneration",),
-    keys=replace(T5S["t5"].keys, activation=("feed_forward_proj", "gated-gelu")),
-    unembed_scaled=False,
     gguf=None,
 )

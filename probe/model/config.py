@@ -198,7 +198,9 @@ def config_from(
             architecture=FAMILIES[row].architectures[0],
             prepend_bos=prepend_bos,
             resolved=text,
-            tied=_tied_in(resolved, text),
+            tied=getattr(
+                resolved, "tie_word_embeddings", getattr(text, "tie_word_embeddings", True)
+            ),
         )
         return replace(config, wrapper=kind)
     family = FAMILIES[kind]
@@ -267,13 +269,6 @@ def _require_known(raw: Mapping[str, Any], kind: str, architecture: str, where: 
         listed = " or ".join(dict.fromkeys(family.architectures))
         problem = f"it is a {architecture}, and of model_type {kind!r} {listed} is certified"
         raise unsupported(where, problem + _own_code(raw), "give one of that class")
-
-
-def _tied_in(*configs: Any) -> bool:
-    """Whether the unembedding is tied by the first config object that says it; it is if none
-    does."""
-    said = (getattr(config, "tie_word_embeddings", None) for config in configs)
-    return next((tied for tied in said if tied is not None), True)
 
 
 def _unknown(where: object, problem: str, raw: Mapping[str, Any]) -> UnsupportedModel:

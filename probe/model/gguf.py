@@ -261,78 +261,89 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
     """The metadata in Hugging Face's keys. Raises UnsupportedModel for what no formula is known
     for."""
     kind, family = _family(opened)
-    keys = family.gguf
-    prefix = f"{opened.metadata['general.architecture']}."
-    assert keys is not None
-    raw: dict[str, Any] = {
-        "model_type": kind,
-        # of an encoder a file holds no head
-        "architectures": [
-            (family.headless if family.kind == "encoder" else family.architectures)[0]
-        ],
-        "tie_word_embeddings": "output.weight" not in opened.tensors,
-        "pad_token_id": opened.metadata.get("tokenizer.ggml.padding_token_id"),
-        **keys.settings,
-    }
-    for name, told in keys.by_tensor.items():
-        raw |= told if name in opened.tensors else {}
-    for key, roles in family.keys.biases.items():  # no key of a file tells them
-        product = "attn_output" if roles == "o" else f"attn_{roles[0]}"
-        raw[key] = f"blk.0.{product}.bias" in opened.tensors
+    assert family.gguf is not None
+    raw = _told_by_tensors(opened, kind, family)
     sizes = SIZES | dict(family.keys.sizes)
+    unread = family.gguf.unread
     numbers = {
-        theirs: sizes[ours]
-        for theirs, ours in GGUF_SIZES.items()
-        if ours in sizes and theirs not in keys.unread
-    } | dict(keys.numbers)
+        theirs: sizes[ours] for theirs, ours in GGUF_SIZES.items() if theirs not in unread
+    } | dict(family.gguf.numbers)
+    prefix = f"{opened.metadata['general.architecture']}."
     own = {
         key.removeprefix(prefix): value
         for key, value in opened.metadata.items()
         if key.startswith(prefix)
     }
     for name, value in own.items():
-        key = (prefix + name)[:80]
-        if isinstance(value, list) and name in keys.layers:
-            listed, *kinds = keys.layers[name]
+        if isinstance(value, list) and name in family.gguf.layers:
+            listed, *kinds = family.gguf.layers[name]
             raw[listed] = [kinds[not entry] for entry in value]
             if name not in numbers:
                 continue
             value = max(value, default=0)
-        if isinstance(value, list) or len(str(value)) > 40:
-            raise refuse(opened.path, f"{key} is no single number or word", CONVERT)
-        known = name in numbers or name in keys.unread
-        if value not in keys.must[name] if name in keys.must else not known:
-            problem = f"{key} is {value!r} in its metadata, and no formula for it is certified"
-            raise unsupported(opened.path, problem, f"load a standard {family.name}")
-        if name not in numbers:
-            continue
-        if name not in keys.must and (isinstance(value, str) or not math.isfinite(value)):
-            raise refuse(
-                opened.path, f"{key} is {value!r} in its metadata, which is no number", CONVERT
-            )
-        for place in numbers[name].split():
-            other = _put(raw, place, value if value or name != WINDOW else None)
-            if other != value and (other or value):
-                problem = f"{key} is {value!r} in its metadata where another key says {other!r}"
-                raise refuse(opened.path, problem, CONVERT)
+        _require_certified(opened, family, prefix + name, value, known=(*numbers, *unread))
+        for place in numbers.get(name, "").split():
+            _put(opened, raw, place, value if value or name != WINDOW else None, prefix + name)
     for name in (*GGUF_SIZES, *GGUF_EXPERTS):
         if name in numbers and name not in own and name != "vocab_size":
             raise refuse(opened.path, f"{prefix}{name} is not in its metadata", CONVERT)
     words = opened.metadata.get("tokenizer.ggml.tokens")
     if isinstance(words, list):
         raw.setdefault("vocab_size", len(words))
-    if family.type_table and "token_types.weight" in opened.tensors:
-        raw["type_vocab_size"] = opened.tensors["token_types.weight"].shape[0]
     return raw | _head_sizes(opened, kind, family, own)
 
 
-def _put(raw: dict[str, Any], place: str, value: object) -> Any:
-    """What `raw` holds at a place whose points lead into objects, which is `value` where nothing
-    was there."""
-    *objects, key = place.split(".")
+def _told_by_tensors(opened: GgufFile, kind: str, family: Family) -> dict[str, Any]:
+    """The config keys of the row, and those that tensors tell."""
+    assert family.gguf is not None
+    # A file holds no head of an encoder.
+    classes = family.headless if family.kind == "encoder" else family.architectures
+    raw: dict[str, Any] = {
+        "model_type": kind,
+        "architectures": [classes[0]],
+        "tie_word_embeddings": "output.weight" not in opened.tensors,
+        "pad_token_id": opened.metadata.get("tokenizer.ggml.padding_token_id"),
+        **family.gguf.settings,
+    }
+    for tensor, told in family.gguf.by_tensor.items():
+        raw |= told if tensor in opened.tensors else {}
+    for key, roles in family.keys.biases.items():
+        product = "attn_output" if roles == "o" else f"attn_{roles[0]}"
+        raw[key] = f"blk.0.{product}.bias" in opened.tensors
+    if family.type_table and "token_types.weight" in opened.tensors:
+        raw["type_vocab_size"] = opened.tensors["token_types.weight"].shape[0]
+    return raw
+
+
+def _require_certified(
+    opened: GgufFile, family: Family, key: str, value: Any, known: tuple[str, ...]
+) -> None:
+    """Raises UnsupportedModel for a metadata key that no formula is known for, ModelError for one
+    that should be a number and is none."""
+    assert family.gguf is not None
+    name = key.partition(".")[2]
+    must = family.gguf.must
+    if isinstance(value, list) or len(str(value)) > 40:
+        raise refuse(opened.path, f"{key[:80]} is no single number or word", CONVERT)
+    if value not in must[name] if name in must else name not in known:
+        problem = f"{key[:80]} is {value!r} in its metadata, and no formula for it is certified"
+        raise unsupported(opened.path, problem, f"load a standard {family.name}")
+    is_read = name in known and name not in (*must, *family.gguf.unread)
+    if is_read and (isinstance(value, str) or not math.isfinite(value)):
+        problem = f"{key} is {value!r} in its metadata, which is no number"
+        raise refuse(opened.path, problem, CONVERT)
+
+
+def _put(opened: GgufFile, raw: dict[str, Any], place: str, value: Any, key: str) -> None:
+    """Puts the value of a metadata key at a place of `raw` whose points lead into objects. Raises
+    ModelError where another key put another one there."""
+    *objects, last = place.split(".")
     for name in objects:
         raw = raw.setdefault(name, {})
-    return raw.setdefault(key, value)
+    other = raw.setdefault(last, value)
+    if other != value and (other or value):
+        problem = f"{key} is {value!r} in its metadata where another key says {other!r}"
+        raise refuse(opened.path, problem, CONVERT)
 
 
 def _family(opened: GgufFile) -> tuple[str, Family]:

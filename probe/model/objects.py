@@ -243,7 +243,12 @@ def state_key(held: Held) -> tuple[object, ...]:
     tensors = (*held.original.parameters(), *held.original.buffers())
     versions = [(t.data_ptr(), -1 if t.is_inference() else t._version) for t in tensors]
     adapters = [
-        (str(layer.active_adapters), layer.disable_adapters, *_of_tuner(layer))
+        (
+            str(layer.active_adapters),
+            layer.disable_adapters,
+            getattr(layer, "merged", False),  # of the kinds of adapters that can be
+            str(getattr(layer, "scaling", "")),
+        )
         for layer in held.original.modules()
         if _is_adapted(layer)
     ]
@@ -264,12 +269,6 @@ def _settings_of(module: nn.Module) -> tuple[object, ...]:
         elif callable(value):
             found += [name, id(value)]
     return tuple(found)
-
-
-def _of_tuner(layer: Any) -> tuple[object, ...]:
-    """Whether an adapter is merged already, and how strong each one is, as far as its kind has
-    that."""
-    return (getattr(layer, "merged", False), str(getattr(layer, "scaling", "")))
 
 
 def _is_adapted(module: Any) -> bool:
@@ -480,7 +479,8 @@ def evaluating(model: Any) -> Iterator[None]:
 def _plainly(model: Any) -> Iterator[None]:
     """Attention and experts run as the formulas have them, step by step; as the configs and modules
     say again afterwards."""
-    configs = {id(module.config): module.config for module in model.modules() if _is_told(module)}
+    held = [getattr(module, "config", None) for module in model.modules()]
+    configs = {id(config): config for config in held if hasattr(config, "_attn_implementation")}
     stated = [
         (config, {name: getattr(config, name) for name in PLAINLY if hasattr(config, name)})
         for config in configs.values()  # the whole one first: it tells its parts
@@ -496,11 +496,6 @@ def _plainly(model: Any) -> Iterator[None]:
         for holder, ways in stated:
             for name, way in ways.items():
                 setattr(holder, name, way)
-
-
-def _is_told(module: nn.Module) -> bool:
-    """Whether a module has a config of Hugging Face, which says how it runs."""
-    return hasattr(getattr(module, "config", None), "_attn_implementation")
 
 
 # --- hooks that are kept --------------------------------------------------------------------------
@@ -534,7 +529,8 @@ def attach_hooks(held: Held, bridge: Any, config: Config, ids: list[int]) -> Non
         together = numbers(own, config, [ids, other])
         expected = torch.cat([numbers(held.original, config, [row]) for row in (ids, other)])
     except Exception as error:  # broad, because a hook may raise anything
-        problem = f"its hooks ({_named(held)}) fail on a short text ({in_short(error)})"
+        named = ", ".join(hooked_parts(held))
+        problem = f"its hooks ({named}) fail on a short text ({in_short(error)})"
         raise refuse(held.said, problem, "let them work for texts of any length") from error
     for part in parts:
         if part not in called:
@@ -588,10 +584,6 @@ def _watching(parts: Mapping[str, nn.Module]) -> Iterator[set[str]]:
 def _not_called(held: Held, part: str) -> Exception:
     problem = f"TransformerLens, through which it is read, does not run {part}, where a hook stands"
     return refuse(held.said, problem, "put the hook on a block, its attention or its MLP")
-
-
-def _named(held: Held) -> str:
-    return ", ".join(hooked_parts(held))
 
 
 def hooked_parts(held: Held) -> tuple[str, ...]:

@@ -382,7 +382,9 @@ def _block(
     else:
         gate, up = joined.chunk(2, dim=-1)
     if config.has_heads(layer):
-        mixing = _heads(raw, matrix, config, attention.fused)
+        mixing = _projections(raw, matrix, config, attention.fused)
+        mixing["w_o"] = matrix("o").unflatten(0, (config.n_heads, -1))
+        mixing["b_o"] = raw("o", "bias")
     else:
         mixing = _mixer(weights, attention, layer_name, config)
     return Block(
@@ -405,14 +407,6 @@ def _block(
         score_divisor=config.score_divisor(layer),
         **mixing | {role: written(mixing[role]) for role in ("w_o", "b_o")},
     )
-
-
-def _heads(
-    raw: Callable[..., Any], matrix: Callable[[str], Any], config: Config, fused: str
-) -> dict[str, Any]:
-    """What the heads of a layer read and write with."""
-    w_o = matrix("o").unflatten(0, (config.n_heads, -1))
-    return _projections(raw, matrix, config, fused) | {"w_o": w_o, "b_o": raw("o", "bias")}
 
 
 def _mixer(

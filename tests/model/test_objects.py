@@ -364,8 +364,13 @@ def test_a_published_embedding_is_padded_and_not_resized(
     tokens: int, rows: int, published: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "find_tokenizer", lambda source: Path(source))
-    stated = [] if published is None else [published]
-    monkeypatch.setattr(loading, "_published_rows", lambda folder: stated)
+
+    def read_config(folder: Path, *, prepend_bos: bool) -> Any:
+        if published is None:
+            raise probe.ModelError("It has no config.")
+        return SimpleNamespace(d_vocab=published)
+
+    monkeypatch.setattr(loading, "read_config", read_config)
     held = objects.Held(None, None, None, "the model")
     monkeypatch.setattr(objects.Held, "source", "folder")
 

@@ -315,6 +315,8 @@ def _sizes(settings: Settings, family: Family) -> dict[str, int]:
     n_heads = settings.size(names["n_heads"])
     d_model = settings.size(names["d_model"])
     is_wide = settings.get(names["d_mlp"]) is None  # as GPT-2's code takes it
+    # Rows of the position table in front of the first token's are no part of a text.
+    taken = 0 if keys.n_ctx or keys.reserved else _first_row(settings, keys)
     sizes = {
         "n_layers": settings.size(names["n_layers"]),
         "n_heads": n_heads,
@@ -323,7 +325,7 @@ def _sizes(settings: Settings, family: Family) -> dict[str, int]:
         "d_head": _head_size(settings, n_heads, d_model, free=family.free_heads),
         "d_mlp": 4 * d_model if is_wide else _mlp_width(settings, names["d_mlp"]),
         "d_vocab": settings.size(names["d_vocab"]),
-        "n_ctx": _context(settings, keys, names["n_ctx"]),
+        "n_ctx": settings.size(names["n_ctx"], keys.n_ctx, less=taken),
     }
     if family.kind == "encoder-decoder":
         sizes["n_decoder_layers"] = settings.size(names["n_decoder_layers"])
@@ -357,13 +359,6 @@ def _mlp_width(settings: Settings, name: str) -> int:
         return width
     multiple = settings.size("block_multiple_of")
     return multiple * math.ceil(int(factor * width) / multiple)
-
-
-def _context(settings: Settings, keys: Keys, name: str) -> int:
-    """The longest text in tokens."""
-    if keys.n_ctx:  # such positions have no end; this is the length that the family was trained on
-        return settings.size(name, keys.n_ctx)
-    return settings.size(name, less=0 if keys.reserved else _first_row(settings, keys))
 
 
 def _epsilon(settings: Settings, keys: Keys) -> float:

@@ -8,7 +8,7 @@ scratch, the engine of swaps, the decomposition. Its tensors are views of the mo
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -529,36 +529,37 @@ def _projections(
 ) -> dict[str, Any]:
     """Queries, keys and values, from one tensor or three. `-> head d_model d_head`, biases `head
     d_head`"""
-    if fused == "by head":
-        return _split_by_head(matrix("qkv"), raw("qkv", "bias"), config)
-    counts = (config.n_heads, config.n_kv_heads, config.n_kv_heads)
-    if fused:  # all heads of q, then of k, then of v
-        widths = [heads * config.d_head for heads in counts]
-        joined_bias = raw("qkv", "bias")
-        wholes = matrix("qkv").split(widths, dim=-1)
-        biases = (None,) * 3 if joined_bias is None else joined_bias.split(widths)
+    if fused:
+        wholes = _split(matrix("qkv"), config, fused)
+        biases = _split(raw("qkv", "bias"), config, fused)
     else:
-        wholes = [matrix(role) for role in "qkv"]
-        biases = [raw(role, "bias") for role in "qkv"]
+        wholes = _heads_apart([matrix(role) for role in "qkv"], config)
+        biases = _heads_apart([raw(role, "bias") for role in "qkv"], config)
     projections: dict[str, Any] = {}
-    for role, whole, bias, heads in zip("qkv", wholes, biases, counts, strict=True):
-        projections[f"w_{role}"] = whole.unflatten(1, (heads, -1)).transpose(0, 1)
-        projections[f"b_{role}"] = None if bias is None else bias.unflatten(0, (heads, -1))
+    for role, whole, bias in zip("qkv", wholes, biases, strict=True):
+        projections[f"w_{role}"] = whole.transpose(0, 1)
+        projections[f"b_{role}"] = bias
     if config.family.gated_heads:
         projections["w_q"], projections["w_head_gate"] = projections["w_q"].chunk(2, dim=-1)
     return projections
 
 
-def _split_by_head(
-    joined: Tensor, joined_bias: Tensor | None, config: Config
-) -> dict[str, Tensor | None]:
-    """The same from one tensor in which the three of each head stand side by side."""
-    weight = joined.unflatten(-1, (config.n_heads, 3, -1))  # d_model head 3 d_head
-    bias = None
-    if joined_bias is not None:
-        bias = joined_bias.unflatten(-1, (config.n_heads, 3, -1))  # head 3 d_head
-    projections: dict[str, Tensor | None] = {}
-    for index, role in enumerate("qkv"):
-        projections[f"w_{role}"] = weight[:, :, index].transpose(0, 1)
-        projections[f"b_{role}"] = None if bias is None else bias[:, index]
-    return projections
+def _split(joined: Tensor | None, config: Config, fused: str) -> Sequence[Any]:
+    """Queries, keys and values of a tensor that holds all three by role or by head; None without
+    one. `... (head d_head), all three together -> ... head d_head`"""
+    if joined is None:
+        return (None, None, None)
+    if fused == "by head":
+        return joined.unflatten(-1, (config.n_heads, 3, -1)).unbind(-2)
+    widths = [heads * config.d_head for heads in (config.n_heads, *[config.n_kv_heads] * 2)]
+    return _heads_apart(joined.split(widths, dim=-1), config)
+
+
+def _heads_apart(qkv: Sequence[Any], config: Config) -> list[Any]:
+    """Queries, keys and values with heads on an axis of their own. `... (head d_head) -> ... head
+    d_head`"""
+    counts = (config.n_heads, config.n_kv_heads, config.n_kv_heads)
+    return [
+        None if part is None else part.unflatten(-1, (heads, -1))
+        for part, heads in zip(qkv, counts, strict=True)
+    ]

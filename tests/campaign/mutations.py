@@ -133,8 +133,8 @@ FAULTS = (
     Fault(
         "model/weights.py",
         "queries and keys swapped",
-        'for index, role in enumerate("qkv")',
-        'for index, role in enumerate("kqv")',
+        'in zip("qkv", wholes, biases',
+        'in zip("kqv", wholes, biases',
     ),
     Fault(
         "model/config.py",

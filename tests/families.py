@@ -1,8 +1,7 @@
 """Small random models of every family, true in architecture, biases and norms random too; when two
 tensors agree."""
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +15,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from probe.model.architectures import FAMILIES
-from probe.model.architectures.family import Family, Keys
 from probe.model.load import load
 from probe.model.model import Model
 
@@ -30,30 +28,11 @@ KINDS = tuple(kind for kind in FAMILIES if kind not in HYBRIDS)
 PAIRED = tuple(kind for kind in KINDS if FAMILIES[kind].kind == "encoder-decoder")
 ENCODERS = tuple(kind for kind in KINDS if FAMILIES[kind].kind == "encoder")
 SINGLE = tuple(kind for kind in KINDS if kind not in PAIRED)
-# Between them: fused and separate weights, learned, rotary and relative positions, grouped heads,
-# gated MLPs, caps, norms before and behind, one mask and the other, one stack and two.
+# What is tested of families runs on these. Between them they have fused and separate weights,
+# learned, rotary and relative positions, grouped heads, gated MLPs, windows, caps, norms before and
+# after, both masks, one stack and two. Of every other row `model/test_families.py` tests the
+# contract; a rule that no representative has is tested on one family that has it.
 REPRESENTATIVES = ("gpt2", "llama", "gemma2", "bert", "t5")
-# Every choice that a row of the table can make is made by one of these (`choices`); what else is
-# asked of a family than its file and its certificate is asked of the others in the campaign.
-TELLING = (
-    *REPRESENTATIVES,
-    "bart",  # norms behind the sum, in both stacks; positions from a row that is not the first
-    "bloom",  # slopes in the place of positions
-    "ernie4_5",  # the whole rotation in float32
-    "falcon",  # one head of keys and values; attention and MLP side by side
-    "glm",  # rotated queries and keys in float32, gate and up in one
-    "gpt_neox",  # queries, keys and values by head; a part of each head is rotated
-    "gpt_oss",  # sinks, experts in one tensor, a clamped gate
-    "gptj",  # rotation of neighbours
-    "granite",  # constants on embeddings, writes, scores and logits
-    "mixtral",  # shares of the chosen experts divided by their sum
-    "modernbert",  # windows on both sides, no norm in front of the first layer
-    "olmo2",  # norms behind what is written and over all heads
-    "pegasus",  # sines; norms first, in both stacks
-    "qwen2_moe",  # experts one by one and a shared one
-    "qwen3",  # norms of every head
-    "smollm3",  # layers without rotation
-)
 # One that is another's MLPs behind another's mixers is a campaign case but for its certificate.
 EACH_HYBRID = [
     pytest.param(kind, marks=pytest.mark.campaign) if kind == "qwen3_5_moe_text" else kind
@@ -171,72 +150,22 @@ def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
 
 
 def each_family(*kinds: str) -> list:
-    """Parameters of a test over the families, by default all: those that are no representatives are
+    """Parameters of a test over families, by default all; those that are no representatives are
     slow."""
-    slow = [() if kind in REPRESENTATIVES else pytest.mark.slow for kind in kinds or KINDS]
     return [
-        pytest.param(kind, marks=marks) for kind, marks in zip(kinds or KINDS, slow, strict=True)
+        pytest.param(kind, marks=() if kind in REPRESENTATIVES else pytest.mark.slow)
+        for kind in kinds or KINDS
     ]
 
 
-def telling_families(*kinds: str) -> list:
-    """The same, those that make no choice of their own left to `make campaign`."""
+def telling_families(*kinds: str, also: Sequence[str] = ()) -> list:
+    """The same over the representatives, and over those in `also`, which have a rule that no
+    representative has; the others are left to `make campaign`."""
     kinds = kinds or KINDS
-    alike = {kind for kind in KINDS if kind not in TELLING}
+    alike = {kind for kind in KINDS if kind not in (*REPRESENTATIVES, *also)}
     return [
-        pytest.param(kind, marks=pytest.mark.campaign) if kind in alike else case
-        for kind, case in zip(kinds, each_family(*kinds), strict=True)
+        pytest.param(kind, marks=pytest.mark.campaign if kind in alike else ()) for kind in kinds
     ]
-
-
-# What a row says without choosing a formula or a way to hold weights: names of all kinds, sizes,
-# and what a config or a file may say.
-NAMES = {
-    "name",
-    "architectures",
-    "base",
-    "prefix",
-    "ignored",
-    "gguf",
-    "adapter",
-    "keys",
-}
-KEYS_READ = {"sizes", "epsilon", "activation", "must", "equal", "start"}
-
-
-def choices(kind: str) -> set[tuple[object, ...]]:
-    """What the row of a family chooses, each choice with what it is about: of names only whether
-    there is one, of numbers only whether they are the usual ones."""
-    family = FAMILIES[kind]
-    usual = {field.name: field.default for field in fields(Keys)}
-    made: set[tuple[object, ...]] = {
-        ("key", name) for name in usual if getattr(family.keys, name) != usual[name]
-    }
-    made -= {("key", name) for name in KEYS_READ}
-    for name in {field.name for field in fields(Family)} - NAMES - {"attentions", "routed"}:
-        value = getattr(family, name)
-        if name == "in_float32":
-            made |= {(name, each) for each in value}
-        elif isinstance(value, (str, tuple, Mapping)) and name not in ("kind", "norm", "positions"):
-            made.add((name, any(value)))
-        else:
-            made.add((name, value))
-    if family.routed:
-        routed = family.routed
-        made |= {("routed", routed.of_all), ("normed", family_model(kind).config.normed_shares)}
-        made |= {("shared", bool(routed.shared)), ("clamp", any(routed.clamp))}
-    for attention in family.attentions:
-        stack = attention.name
-        made |= {(stack, attention.causal), ("fused", attention.fused)}
-        made.add(("not in first", bool(attention.not_in_first)))
-        biased = family_model(kind).config.biased
-        made |= {
-            ("part", role, f"{shape} with bias" if role in biased else shape)
-            for role, (_, shape) in attention.parts.items()
-        }
-        made |= {(stack, name, hook) for name, hook in attention.hooks.items()}
-        made |= {(stack, name, each.raw) for name, each in attention.unreliable_hooks.items()}
-    return made
 
 
 EXACT = {"rtol": 0, "atol": 1e-12}

@@ -26,7 +26,7 @@ LAYOUTS = ((9, 6, 2), (6, 5, 3), (5, 3, 0))  # tokens, place of the word, place 
 BOTH_WAYS = (3, 1, 0)  # every position lies behind the cue
 
 
-EACH = telling_families(*KINDS)
+EACH = telling_families(*KINDS)  # the others of the table in the campaign
 
 
 def typed():

@@ -206,7 +206,7 @@ def test_a_write_passes_every_norm_behind_it_with_its_scale_held(kind):
                 torch.testing.assert_close(found[row, layer, head], expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", WRITTEN)
+@pytest.mark.parametrize("kind", ["gemma2", "olmo2"])
 def test_a_write_passes_its_own_norm_and_no_other(kind):
     """RMSNorm by hand, its scale held: each head's part of what is added to the stream."""
     model = family_model(kind, torch.float64)

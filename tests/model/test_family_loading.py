@@ -16,8 +16,8 @@ import torch
 import transformers
 from families import (
     ENCODERS,
-    KINDS,
     PAIRED,
+    REPRESENTATIVES,
     family_model,
     family_tokenizer,
     head_sizes,
@@ -54,7 +54,7 @@ def edit_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], objec
 # What is taken
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", REPRESENTATIVES)
 def test_a_folder_gives_its_own_raw_tensors(kind: str, tmp_path: Path) -> None:
     folder = make_family(tmp_path / kind, kind)  # that of the shared model once more
     model, prefix = family_model(kind, torch.float64), FAMILIES[kind].prefix

@@ -10,10 +10,10 @@ from families import (
     HEADS,
     LAYERS,
     PAIRED,
+    REPRESENTATIVES,
     ROUNDED,
     SINGLE,
     assert_near,
-    each_family,
     family_model,
     make_family,
     model_class,
@@ -62,7 +62,7 @@ def steps_of(
 # --- against Hugging Face -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", each_family())
+@pytest.mark.parametrize("kind", REPRESENTATIVES)
 def test_the_forward_and_the_trace_are_what_hugging_face_computes(
     kind: str, tmp_path: Path
 ) -> None:
@@ -136,7 +136,7 @@ def test_sizes_are_read_as_they_are_and_the_untied_unembedding_is_another_matrix
     assert not torch.equal(other, untied.raw["wte.weight"])
 
 
-@pytest.mark.parametrize("kind", telling_families())
+@pytest.mark.parametrize("kind", telling_families(also=("gpt_neox", "gpt_oss", "mixtral")))
 def test_weights_are_views_of_the_models_own(kind: str) -> None:
     model = family_model(kind, torch.float64)
     raw = {tensor.untyped_storage().data_ptr() for tensor in model.weights.values()}
@@ -152,7 +152,7 @@ def test_weights_are_views_of_the_models_own(kind: str) -> None:
         assert stack.shape == (LAYERS, HEADS, model.config.d_model, model.config.d_head)
 
 
-@pytest.mark.parametrize("kind", telling_families())
+@pytest.mark.parametrize("kind", telling_families(also=("gpt_neox", "mixtral")))
 def test_an_untrained_twin_has_other_weights_of_the_same_shape(kind: str) -> None:
     model = family_model(kind, torch.float64)
     twin = untrained(model, seed=3)

@@ -17,6 +17,8 @@ from probe.model.weights import read_stacks
 from probe.patching import edges, paths, positions
 from probe.patching import heads as swaps
 
+# Slopes, rotation of neighbours, sinks and experts, windows on both sides.
+OTHER_RULES = ("bloom", "gptj", "gpt_oss", "modernbert")
 CAUSAL = [kind for kind in SINGLE if FAMILIES[kind].kind == "decoder"]
 
 
@@ -24,7 +26,7 @@ def typed(*kinds):
     """Telling families in both types."""
     return [
         pytest.param((*kind.values, dtype), marks=kind.marks)
-        for kind in telling_families(*kinds)
+        for kind in telling_families(*kinds, also=OTHER_RULES)
         for dtype in BOUND
     ]
 

@@ -150,7 +150,7 @@ def test_a_file_gives_what_the_folder_gives_that_it_was_made_from(pair_of, kind)
         assert dict(made.tokenizer(text, **asked)) == dict(original.tokenizer(text, **asked))
 
 
-@pytest.mark.parametrize("kind", each_family(*KINDS))
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "t5"])
 def test_a_key_without_a_formula_is_refused_in_every_family(pair_of, tmp_path, kind) -> None:
     family = FAMILIES[kind]
     key = f"{family.gguf.architecture}.attention.clamp_kqv"

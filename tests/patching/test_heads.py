@@ -7,7 +7,6 @@ from families import each_family
 from hooked_runs import (
     BOUND,
     EACH,
-    KINDS,
     ROUNDED,
     TARGETS,
     bound,
@@ -60,7 +59,7 @@ def places(donors):
 
 
 @pytest.mark.parametrize("dtype", BOUND)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH)
 def test_every_swap_equals_a_whole_forward(kind, dtype):
     model, weights, texts, donors = setting(kind, dtype)
     moved = patching.swap_heads(weights, texts, donors, every_direction(model))
@@ -74,7 +73,7 @@ def test_every_swap_equals_a_whole_forward(kind, dtype):
         assert plain.abs().amax(-1).min() > 0.01
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH)
 def test_every_set_equals_a_whole_forward_with_many_heads_replaced(kind):
     model, weights, texts, donors = setting(kind)
     kept = some_sets(*donors.shape[1:3])
@@ -161,7 +160,7 @@ def test_effects_are_linear_in_the_direction(kind):
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH)
 def test_a_swap_at_the_last_block_before_the_read_out_is_its_write_and_what_the_mlp_makes_of_it(
     kind,
 ):
@@ -185,7 +184,7 @@ def test_a_swap_at_the_last_block_before_the_read_out_is_its_write_and_what_the_
             torch.testing.assert_close(moved[number, 0, head], after(changed) - unchanged, **close)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH)
 def test_swapping_everything_is_the_donors_run_where_nothing_else_is_read(kind):
     """Same word, same position, every head of every layer from the donor: what can differ?"""
     model, weights, [recipient, *_], _ = setting(kind)

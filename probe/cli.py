@@ -35,10 +35,10 @@ from probe.pages.terminal import (
 from probe.provenance import command_line
 
 if TYPE_CHECKING:
-    from probe.evidence.cost import StudyCost
-    from probe.evidence.word import Gates
+    from probe.experiments.word import Gates
     from probe.explorer.page import Question
     from probe.model.model import Model
+    from probe.results.cost import StudyCost
     from probe.walkthrough.walk import Walk
 INTERRUPTED = 130  # what a shell gives a program that Ctrl-C ended
 PERMUTATIONS = 1000
@@ -161,7 +161,7 @@ def report(
     from probe.pages.output import REPORT, check_folder
 
     check_folder(out, REPORT, inputs=[sentences] if sentences else [])
-    from probe.evidence.cost import parse_memory
+    from probe.results.cost import parse_memory
     from probe.text.sentences import as_corpus
 
     limit = None if max_memory is None else parse_memory(max_memory)
@@ -193,8 +193,8 @@ def report(
         raise typer.Exit
 
     with progress_bar() as progress:
-        from probe.evidence.study import study
         from probe.pages.report import write
+        from probe.studies.study import study
 
         result = study(
             _load(model, device, dtype),
@@ -222,7 +222,7 @@ def _print_survey_plan(
     workers: int,
     as_json: bool,
 ) -> None:
-    from probe.evidence.survey_run import plan_survey
+    from probe.studies.survey import plan_survey
 
     plan = plan_survey(model, files, controls=controls, seed=seed)
     if as_json:
@@ -313,7 +313,7 @@ def walk(
 
 def _followed(layer: int | None, head: str | None) -> tuple[int | None, int | None]:
     """The layer and the head that a walk follows, None for one that is to be chosen."""
-    from probe.evidence.ablation import NAME, head_index
+    from probe.results.ablation import NAME, head_index
 
     if head is None or head.isdecimal():
         return layer, head if head is None else int(head)
@@ -459,8 +459,8 @@ def evaluate(
 ) -> None:
     """How well each layer tells the senses apart at the word, beside baselines that need no
     model."""
-    from probe.evidence.evaluation import evaluate
     from probe.pages.output import EVALUATION, check_folder
+    from probe.results.evaluation import evaluate
     from probe.text.sentences import as_corpus
 
     if out is not None:
@@ -559,9 +559,9 @@ def survey(
             )
         return
     with progress_bar() as progress:
-        from probe.evidence.survey_run import survey
-        from probe.evidence.workers import Workers
         from probe.pages.survey import write_surveys
+        from probe.studies.survey import survey
+        from probe.studies.workers import Workers
 
         surveys = []
         for name in names:

@@ -34,8 +34,8 @@ from hypothesis import strategies as st
 from kept import write_totals
 
 from probe.errors import ProbeError
-from probe.evidence import survey
-from probe.evidence.survey import WordRecord
+from probe.experiments import survey_word as survey
+from probe.experiments.survey_word import WordRecord
 from probe.model.gguf import open_gguf, read_gguf_config, read_tensors
 from probe.model.load import check_tokenizer, locate, read_checkpoint, read_gguf_tokenizer
 from probe.model.model import Model, read_config

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from probe.errors import InputError, ProbeError, UnsupportedModel
-from probe.evidence.word import WordResult
+from probe.experiments.word import WordResult
 from probe.explorer import saved
 from probe.explorer.page import Question, choices, parse
 from probe.model import forward

@@ -36,7 +36,7 @@ from markupsafe import Markup
 from probe.charts import palette, themed
 from probe.charts.ablation import accuracy_without
 from probe.errors import InputError
-from probe.evidence.columns import LEADERS, TABLES, dictionary
+from probe.inference.verdicts import ORDER
 from probe.pages.sentences import BAR, TINTS
 from probe.provenance import (
     manifest,
@@ -45,6 +45,8 @@ from probe.provenance import (
     write_atomically,
     write_parts_atomically,
 )
+from probe.results.columns import LEADERS, TABLES, dictionary
+from probe.stats.limits import SMALLEST
 from probe.stats.numbers import (
     counted,
     decimal,
@@ -58,13 +60,12 @@ from probe.stats.numbers import (
     percent,
     scientific,
 )
-from probe.stats.verdicts import ORDER, SMALLEST
 from probe.walkthrough.frames import TABLES as TABLES_OF_WALK
 
 if TYPE_CHECKING:
-    from probe.evidence.evaluation import Evaluation
-    from probe.evidence.study import Study
-    from probe.evidence.survey_run import Survey
+    from probe.results.evaluation import Evaluation
+    from probe.studies.study import Study
+    from probe.studies.survey import Survey
     from probe.walkthrough.walk import Walk
 TEMPLATES = Path(__file__).parent / "templates"
 REPORT = "ambiguity.html"

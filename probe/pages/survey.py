@@ -18,21 +18,21 @@ from markupsafe import Markup
 
 from probe import charts
 from probe.charts.palette import image
-from probe.evidence import tables
-from probe.evidence.columns import TABLES, dictionary
-from probe.evidence.survey_findings import (
+from probe.pages import checks, output
+from probe.pages.output import SURVEY
+from probe.results import frames as tables
+from probe.results.across import CLEAR, WORD_HEADS, WORDS, word_heads
+from probe.results.columns import TABLES, dictionary
+from probe.results.survey_findings import (
     OUTLIER,
     HeadAcrossWords,
     SurveyFindings,
     survey_findings,
 )
-from probe.evidence.survey_run import Survey
-from probe.evidence.survey_summary import CLEAR, WORD_HEADS, WORDS, word_heads
-from probe.pages import checks, output
-from probe.pages.output import SURVEY
 from probe.stats import resampling
+from probe.stats.limits import GATE
 from probe.stats.numbers import decimal, distance_percent, measured, p_value, percent
-from probe.stats.verdicts import GATE
+from probe.studies.survey import Survey
 
 MOST_WORDS = 200  # in the picture of words and heads; the tables hold all
 MOST_ROWS = 500  # words in the table on the page

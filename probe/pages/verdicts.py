@@ -1,7 +1,7 @@
 """What each verdict means, and why a head has it, in words.
 
-The verdicts themselves and their rules are those of `probe.stats.verdicts`; here are the sentences
-that name the numbers which led to one.
+`probe.inference.verdicts` has the rules; here are the sentences that name the numbers which led to
+a verdict.
 """
 
 import math
@@ -10,8 +10,9 @@ from typing import Any
 
 import pandas as pd
 
+from probe.inference.verdicts import attention_beside
+from probe.stats.limits import LARGE, LEVEL, SMALLEST
 from probe.stats.numbers import decimal, measured, p_value, percent
-from probe.stats.verdicts import LARGE, LEVEL, SMALLEST, attention_beside
 
 SENSES = ["word", "sense_a", "sense_b"]
 KEYS = [*SENSES, "layer", "head", "verdict"]

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from probe.errors import InputError
-from probe.evidence.material import prepare_counted, sentences_of
-from probe.evidence.word import StudyOptions, WordResult, read_word
+from probe.experiments.material import prepare_counted, sentences_of
+from probe.experiments.word import StudyOptions, WordResult, read_word
 from probe.model import attention, decomposition
 from probe.model.load import read_weights
 from probe.model.model import Model

@@ -109,7 +109,7 @@ class Forked:
     def __init__(self, arguments: Sequence[str], folder: Path):
         server = multiprocessing.get_context("forkserver")
         server.set_forkserver_preload(
-            ["probe.cli", "probe.evidence.survey_run", "probe.pages.survey", "transformer_lens"]
+            ["probe.cli", "probe.studies.survey", "probe.pages.survey", "transformer_lens"]
         )
         self._said = [folder / f"{name}-{time.monotonic_ns()}" for name in ("out", "err")]
         self._process = server.Process(

@@ -201,19 +201,21 @@ FAULTS = (
         "variants[:, :, index - 1] =",
     ),
     # effects
-    Fault("evidence/effects.py", "noising of the wrong sign", "into_b, -into_a", "into_b, into_a"),
-    Fault("evidence/design.py", "the donor most unlike", "best = max(others", "best = min(others"),
+    Fault("experiments/swaps.py", "noising of the wrong sign", "into_b, -into_a", "into_b, into_a"),
     Fault(
-        "evidence/effects.py",
+        "experiments/design.py", "the donor most unlike", "best = max(others", "best = min(others"
+    ),
+    Fault(
+        "experiments/swaps.py",
         "same-sense swaps of the wrong sign",
         "(same_b - same_a)",
         "(same_b + same_a)",
     ),
     Fault(
-        "evidence/effects.py", "a stage too late", "np.asarray(stages) - 1)", "np.asarray(stages))"
+        "experiments/swaps.py", "a stage too late", "np.asarray(stages) - 1)", "np.asarray(stages))"
     ),
     Fault(
-        "evidence/curves.py",
+        "experiments/sets.py",
         "the ends of an interval flipped",
         "(1 - high_without, 1 - low_without)",
         "(1 - low_without, 1 - high_without)",
@@ -225,13 +227,13 @@ FAULTS = (
         "mask[layer, -head] = True",
     ),
     Fault(
-        "evidence/head_parts.py",
+        "experiments/head_parts.py",
         "pattern and values swapped",
         '["pattern_only"] = _mix(donor.pattern, own.v)\n        parts["values_only"]',
         '["values_only"] = _mix(donor.pattern, own.v)\n        parts["pattern_only"]',
     ),
     Fault(
-        "evidence/head_parts.py",
+        "experiments/head_parts.py",
         "the own cue stays",
         "z - taken_out + put_in",
         "z + put_in",
@@ -312,38 +314,38 @@ FAULTS = (
         '"opposes": flips["swap"]}',
     ),
     Fault(
-        "stats/verdicts.py",
+        "inference/verdicts.py",
         "whoever opposes resolves",
         'row["net"] <= -SMALLEST',
         'row["net"] >= SMALLEST',
     ),
     # tables and surveys
     Fault(
-        "evidence/tables.py",
+        "results/frames.py",
         "p of the swap in the column of separation",
         '{"p_auroc": separation.p, "q_auroc"',
         '{"p_auroc": swap.p, "q_auroc"',
     ),
     Fault(
-        "evidence/tables.py",
+        "results/frames.py",
         "near and far swapped",
         '"net_near": _net_where(pair, lambda distance: distance == 1),\n        "net_far"',
         '"net_far": _net_where(pair, lambda distance: distance == 1),\n        "net_near"',
     ),
     Fault(
-        "evidence/evaluation.py",
+        "results/evaluation.py",
         "tested on what it learned",
         "train = list(holdout.train)\n        test = list(holdout.test)\n        depth",
         "train = list(holdout.test)\n        test = list(holdout.test)\n        depth",
     ),
     Fault(
-        "evidence/design.py",
+        "experiments/design.py",
         "a same-sense donor that the axis was fitted on",
         "if other not in fitted.get(row, ())]",
         "if other != row]",
     ),
     Fault(
-        "evidence/survey.py",
+        "experiments/survey_word.py",
         "heads of nouns measured along the axes of the word",
         "own = replace(each, axes=_raw_axes(resid, each.split, each.senses), pairs=mine)",
         "own = replace(each, pairs=mine)",

@@ -42,13 +42,14 @@ from handmade import (
 from scipy.stats import binom, binomtest
 
 import probe
-from probe.evidence.material import prepare
-from probe.evidence.tables import evidence, p_in_untrained
-from probe.evidence.word import StudyOptions, measure_controls, study_word
+from probe.experiments.material import prepare
+from probe.experiments.word import StudyOptions, measure_controls, study_word
+from probe.inference.verdicts import ORDER
 from probe.model.load import untrained
 from probe.model.model import Model
 from probe.provenance import write_atomically
-from probe.stats.verdicts import GATE, ORDER
+from probe.results.frames import evidence, p_in_untrained
+from probe.stats.limits import GATE
 from probe.text import lexicon
 from probe.text.sentences import Sentence
 

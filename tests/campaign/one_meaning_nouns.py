@@ -28,11 +28,10 @@ from handmade import corpus_of
 
 import probe
 from probe.errors import InputError
-from probe.evidence import controls
-from probe.evidence.controls import candidates
-from probe.evidence.material import WORDS, prepare, sentences_of
-from probe.evidence.tables import evidence, p_in_untrained
-from probe.evidence.word import (
+from probe.experiments import nouns as controls
+from probe.experiments.material import WORDS, prepare, sentences_of
+from probe.experiments.nouns import candidates
+from probe.experiments.word import (
     StudyOptions,
     gaps_of_nouns,
     measure_controls,
@@ -46,7 +45,8 @@ from probe.model.tokens import TargetText
 from probe.model.weights import Weights
 from probe.patching.tokens import ReplacedStates, replace_tokens
 from probe.provenance import write_atomically
-from probe.stats.verdicts import GATE, LEVEL
+from probe.results.frames import evidence, p_in_untrained
+from probe.stats.limits import GATE, LEVEL
 from probe.text import lexicon
 from probe.text.sentences import Sentence
 

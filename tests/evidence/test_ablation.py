@@ -32,11 +32,11 @@ from sklearn.metrics import f1_score
 
 import probe
 from probe.errors import InputError
-from probe.evidence import ablation, evaluation
-from probe.evidence.ablation import CHOSEN, KINDS, RANDOM_SETS, heads_out
-from probe.evidence.columns import dictionary
 from probe.model.load import read_weights
 from probe.model.trace import target_states
+from probe.results import ablation, evaluation
+from probe.results.ablation import CHOSEN, KINDS, RANDOM_SETS, heads_out
+from probe.results.columns import dictionary
 from probe.stats.numbers import counted
 from probe.text.sentences import Sentence
 from probe.text.splits import Holdout

@@ -18,15 +18,16 @@ from seeds import mostly_campaign
 
 from probe import charts
 from probe.charts.circuit import COMPONENTS
-from probe.evidence import circuit, tables
-from probe.evidence.columns import about
-from probe.evidence.findings import findings
-from probe.evidence.material import prepare
-from probe.evidence.word import StudyOptions, study_word
+from probe.experiments.material import prepare
+from probe.experiments.word import StudyOptions, study_word
 from probe.model.load import read_weights
 from probe.pages import paths as view
 from probe.pages.attribution_graph import graphs
 from probe.patching.edges import edges_of
+from probe.results import circuit
+from probe.results import frames as tables
+from probe.results.columns import about
+from probe.results.findings import findings
 
 pytestmark = pytest.mark.slow
 

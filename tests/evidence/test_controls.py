@@ -24,21 +24,21 @@ from seeds import likely, mostly_campaign
 
 import probe
 from probe.errors import InputError
-from probe.evidence import controls
-from probe.evidence.columns import about
-from probe.evidence.controls import (
+from probe.experiments import nouns as controls
+from probe.experiments.material import prepare
+from probe.experiments.nouns import (
     NounComparison,
     ambiguity_gate,
     candidates,
     require_usable,
 )
-from probe.evidence.material import prepare
-from probe.evidence.word import StudyOptions, study_word
+from probe.experiments.word import StudyOptions, study_word
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 from probe.patching.heads import swap_heads
 from probe.patching.mlps import swap_mlps
 from probe.patching.tokens import replace_tokens
+from probe.results.columns import about
 from probe.stats.axes import squared_gap
 from probe.text import lexicon
 from probe.text.sentences import as_corpus

@@ -9,17 +9,18 @@ import pandas as pd
 import pytest
 
 from probe.errors import InputError
-from probe.evidence import cost, material, word
-from probe.evidence.controls import TOO_FEW_NOUNS
-from probe.evidence.cost import StudyCost, parse_memory
-from probe.evidence.material import prepare
-from probe.evidence.study import study
-from probe.evidence.word import Gates, StudyOptions
+from probe.experiments import material, word
+from probe.experiments.material import prepare
+from probe.experiments.nouns import TOO_FEW_NOUNS
+from probe.experiments.word import Gates, StudyOptions
 from probe.model import hooks
 from probe.model.load import load, untrained
 from probe.pages.terminal import cost_sentence, likely, sentences_suffice
 from probe.patching import edges, heads, mlps, positions, tokens
+from probe.results import cost
+from probe.results.cost import StudyCost, parse_memory
 from probe.stats import axes
+from probe.studies.study import study
 from probe.text.lexicon import expand
 from probe.text.sentences import as_corpus
 from probe.text.splits import cross_fit
@@ -224,7 +225,7 @@ def test_the_dry_run_has_the_gates_of_the_study(model):
 
 
 def test_the_dry_run_says_what_is_likely_and_writes_nothing(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("probe.evidence.word.effects.measure", pytest.fail)
+    monkeypatch.setattr("probe.experiments.word.effects.measure", pytest.fail)
     file = tmp_path / "rows.csv"
     pd.DataFrame(unmarked(paired=True)).to_csv(file, index=False)
     out = tmp_path / "out"

@@ -8,8 +8,8 @@ import torch
 from handmade import ODD, random_model
 from hooked_runs import target_z
 
-from probe.evidence.curves import Curves, _moved_from_all, joint_swaps, measure_curves
-from probe.evidence.design import Pairs, Ranked
+from probe.experiments.design import Pairs, Ranked
+from probe.experiments.sets import Curves, _moved_from_all, joint_swaps, measure_curves
 from probe.model import forward
 from probe.model.load import read_weights
 from probe.patching import heads as patching

@@ -10,9 +10,10 @@ from families import family_model
 from handmade import ODD, SENSES, make_sentences, random_model, tokens_of, without
 from hooked_runs import put, read_all, swapped
 
-from probe.evidence import design, effects
-from probe.evidence.design import Pairs
-from probe.evidence.effects import Effects
+from probe.experiments import design
+from probe.experiments import swaps as effects
+from probe.experiments.design import Pairs
+from probe.experiments.swaps import Effects
 from probe.model import forward
 from probe.model.decomposition import components
 from probe.model.load import read_weights

@@ -19,10 +19,11 @@ from seeds import mostly_campaign
 from sklearn.metrics import accuracy_score, f1_score
 
 import probe
-from probe.evidence import evaluation, material
-from probe.evidence.centroids import nearest_mean, predict
-from probe.evidence.columns import COLUMNS, METHODS
+from probe.experiments import material
+from probe.experiments.centroids import nearest_mean, predict
 from probe.model.tokens import tokenize
+from probe.results import evaluation
+from probe.results.columns import COLUMNS, METHODS
 from probe.text import splits
 from probe.text.sentences import Sentence
 from probe.text.splits import NO_PART, NOT_LEARNED, ONE_SENSE, TOO_FEW, Holdout

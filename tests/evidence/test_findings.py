@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from example_study import SENSES, make_study
 
-from probe.evidence.columns import LEADERS
-from probe.evidence.findings import (
+from probe.results.columns import LEADERS
+from probe.results.findings import (
     _mlps_more,
     best_random,
     findings,

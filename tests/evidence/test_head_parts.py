@@ -20,10 +20,10 @@ from handmade import (
 from hooked_runs import target_z
 from seeds import mostly_campaign
 
-from probe.evidence import head_parts
-from probe.evidence.effects import Effects
-from probe.evidence.material import prepare
-from probe.evidence.word import StudyOptions, study_word
+from probe.experiments import head_parts
+from probe.experiments.material import prepare
+from probe.experiments.swaps import Effects
+from probe.experiments.word import StudyOptions, study_word
 from probe.model import forward
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText

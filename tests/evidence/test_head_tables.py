@@ -7,9 +7,9 @@ import pytest
 from handmade import WORD, corpus_of, make_sentences
 from planted import planted_model
 
-from probe.evidence.material import prepare
-from probe.evidence.tables import evidence
-from probe.evidence.word import StudyOptions, study_word
+from probe.experiments.material import prepare
+from probe.experiments.word import StudyOptions, study_word
+from probe.results.frames import evidence
 
 
 @cache

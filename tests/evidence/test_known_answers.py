@@ -25,15 +25,17 @@ from handmade import (
 from seeds import mostly_campaign
 
 import probe
-from probe.evidence import effects, study, tables
-from probe.evidence.columns import COLUMNS
-from probe.evidence.examples import later_words_matter
-from probe.evidence.material import prepare
-from probe.evidence.word import StudyOptions, study_word
+from probe.experiments import swaps as effects
+from probe.experiments.material import prepare
+from probe.experiments.word import StudyOptions, study_word
 from probe.model.load import read_weights
 from probe.model.tokens import positions_of_span, tokenize
 from probe.model.trace import trace
 from probe.patching import heads as swaps
+from probe.results import frames as tables
+from probe.results.columns import COLUMNS
+from probe.results.readings import later_words_matter
+from probe.studies import study
 
 pytestmark = pytest.mark.slow
 

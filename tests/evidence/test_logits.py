@@ -18,7 +18,7 @@ from hooked_runs import bound
 
 import probe
 from probe.errors import CrossCheckError, InputError, UnsupportedModel
-from probe.evidence import logits
+from probe.experiments import logits
 from probe.model import decomposition
 from probe.model.load import load
 from probe.patching.cross import first_token

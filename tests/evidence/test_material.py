@@ -8,7 +8,7 @@ from checkpoints import make_checkpoint
 from handmade import PLAIN, WORD, corpus_of, make_sentences, resolver_model, without
 
 from probe.errors import InputError
-from probe.evidence.material import prepare
+from probe.experiments.material import prepare
 from probe.model.load import load
 from probe.text.sentences import LeftOut, Sentence, read_sentences
 from probe.text.spans import find_word

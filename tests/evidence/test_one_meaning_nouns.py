@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from campaign.one_meaning_nouns import MOST, NO_HEADS, TABLE, in_its_place, summary, wrong
 
-from probe.stats.verdicts import LEVEL
+from probe.stats.limits import LEVEL
 from probe.text.sentences import Sentence
 
 KEPT = Path(__file__).parents[2] / "reports" / TABLE

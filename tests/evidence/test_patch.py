@@ -11,7 +11,7 @@ from hooked_runs import bound, hook_name, put_each, read_all
 
 import probe
 from probe.errors import InputError, UnsupportedModel
-from probe.evidence import patch as patching
+from probe.experiments import patch as patching
 from probe.model import hooks as hooked
 from probe.model.load import load
 from probe.model.tokens import TargetText, tokenize

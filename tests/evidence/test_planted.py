@@ -35,14 +35,14 @@ from planted import AXIS, KINDS, circuit_of, model_of, one_pair_only, planted_mo
 from seeds import mostly_campaign
 
 import probe
-from probe.evidence import effects
-from probe.evidence.design import Readings
-from probe.evidence.material import prepare
-from probe.evidence.tables import evidence
-from probe.evidence.word import StudyOptions, study_word
+from probe.experiments import swaps as effects
+from probe.experiments.design import Readings
+from probe.experiments.material import prepare
+from probe.experiments.word import StudyOptions, study_word
 from probe.model import forward
 from probe.model.load import read_weights
 from probe.pages.verdicts import with_reasons
+from probe.results.frames import evidence
 from probe.text import lexicon
 from probe.text.sentences import Sentence
 

@@ -17,14 +17,16 @@ from seeds import mostly_campaign
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import probe
-from probe.evidence import controls, effects, tables
-from probe.evidence.material import prepare
-from probe.evidence.survey import measure_word
-from probe.evidence.word import StudyOptions, observe_word
+from probe.experiments import nouns as controls
+from probe.experiments import swaps as effects
+from probe.experiments.material import prepare
+from probe.experiments.survey_word import measure_word
+from probe.experiments.word import StudyOptions, observe_word
 from probe.model.check import certify
 from probe.model.find import PACKAGED, find_packaged
 from probe.model.load import read_weights
 from probe.pages.walk_sentences import because
+from probe.results import frames as tables
 from probe.text import lexicon
 from probe.text.sentences import as_corpus
 from probe.text.splits import restrict

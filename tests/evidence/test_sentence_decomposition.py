@@ -18,13 +18,13 @@ import probe
 from probe import charts
 from probe.charts import writes
 from probe.errors import CrossCheckError, InputError
-from probe.evidence import examples
-from probe.evidence.columns import COLUMNS
 from probe.model import decomposition
 from probe.model.load import load, read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
 from probe.pages import sources
+from probe.results import readings as examples
+from probe.results.columns import COLUMNS
 from probe.stats import axes
 
 pytestmark = pytest.mark.slow

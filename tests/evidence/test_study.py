@@ -12,12 +12,12 @@ from example_study import make_study
 
 import probe
 from probe.errors import InputError, UnsupportedModel
-from probe.evidence import examples
-from probe.evidence.columns import COLUMNS
-from probe.evidence.material import choose_words, prepare, spelled
-from probe.evidence.word import StudyOptions, observe_word
+from probe.experiments.material import choose_words, prepare, spelled
+from probe.experiments.word import StudyOptions, observe_word
 from probe.model import load
 from probe.model.tokens import is_one_token
+from probe.results import readings as examples
+from probe.results.columns import COLUMNS
 from probe.text import lexicon
 from probe.text.sentences import Corpus
 

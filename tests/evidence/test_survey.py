@@ -27,9 +27,9 @@ from transformers import AutoModelForCausalLM
 
 import probe
 from probe.errors import InputError
-from probe.evidence import survey
-from probe.evidence.material import LATE
-from probe.evidence.survey import (
+from probe.experiments import survey_word as survey
+from probe.experiments.material import LATE
+from probe.experiments.survey_word import (
     ALONE,
     NOT_APART,
     NOT_SWAPPED,
@@ -132,7 +132,7 @@ def test_no_number_leans_where_the_senses_are_shuffled():
 
 
 def test_a_same_sense_donor_is_none_that_the_axis_was_fitted_on():
-    from probe.evidence.design import make_pairs
+    from probe.experiments.design import make_pairs
     from probe.text.splits import SURVEY, cross_fit
 
     for sentences in (FOUR, MANY):

@@ -10,7 +10,7 @@ import pytest
 from kill_campaign import COLUMNS, FULL, GONE, KINDS, can_mount, make_stage, run_kind
 from seeds import mostly_campaign
 
-from probe.evidence.workers import DASK, Workers, running
+from probe.studies.workers import DASK, Workers, running
 
 pytest.importorskip("distributed", reason="the extra probe-heads[cluster] is not installed")
 FAULTS = {  # how the run ends first, and what it says

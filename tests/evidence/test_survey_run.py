@@ -9,11 +9,12 @@ import torch
 
 import probe
 from probe.errors import InputError
-from probe.evidence import survey_run, workers
-from probe.evidence.survey import NOT_SWAPPED
-from probe.evidence.survey_run import NO_ENGLISH, NO_NOUN, columns_in_doubt
-from probe.evidence.workers import DASK, Workers
-from probe.stats import verdicts
+from probe.experiments.survey_word import NOT_SWAPPED
+from probe.stats import limits
+from probe.studies import survey as survey_run
+from probe.studies import workers
+from probe.studies.survey import NO_ENGLISH, NO_NOUN, columns_in_doubt
+from probe.studies.workers import DASK, Workers
 from probe.text.sentences import Corpus, Sentence, join
 
 WORDS = probe.lexicon.words()
@@ -239,7 +240,7 @@ def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_
         "2 of 4 words can be measured; with fewer than 7 no test of the gap between meanings can pass, "
         "however clear it is: give more words with two sentences of each of two senses."
     )
-    monkeypatch.setattr(verdicts, "FEWEST_WORDS", 2)
+    monkeypatch.setattr(limits, "FEWEST_WORDS", 2)
     assert run("survey", *given, "--dry-run")[1].splitlines()[0] == (
         f"2 of 4 words can be measured, on {words['sentences'].sum()} sentences; heads are swapped "
         f"in {words['pairs'].sum()} pairs of them, about 1 min on this machine with 1 worker."

@@ -12,9 +12,9 @@ import pytest
 from made_words import HEADS, LAYERS, effects_of, made_word, unmeasured
 
 from probe.errors import InputError
-from probe.evidence import survey_summary
-from probe.evidence.columns import about
-from probe.evidence.survey_summary import summarise
+from probe.results import across as survey_summary
+from probe.results.across import summarise
+from probe.results.columns import about
 
 DRAWS = 499
 A, B, C, BEHIND = "L0H1", "L1H2", "L1H3", "L2H0"

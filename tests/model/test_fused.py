@@ -7,7 +7,7 @@ import torch
 from families import SINGLE, family_model, telling_families
 from hooked_runs import BOUND, ROUNDED
 
-from probe.evidence import head_parts
+from probe.experiments import head_parts
 from probe.model import forward, fused
 from probe.model.architectures import FAMILIES
 from probe.model.attention import repeat_kv

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
 import probe
-from probe.evidence import word
+from probe.experiments import word
 from probe.explorer.session import Explorer
 from probe.model import decomposition
 from probe.model.tokens import tokenize

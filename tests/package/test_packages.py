@@ -12,13 +12,17 @@ from probe.model.architectures import FAMILIES
 PROBE = Path(__file__).parents[2] / "probe"
 PACKAGES = (
     "errors",
+    "progress",
     "provenance",
     "display",
     "text",
     "stats",
     "model",
     "patching",
-    "evidence",
+    "experiments",
+    "inference",
+    "results",
+    "studies",
     "walkthrough",
     "charts",
     "pages",

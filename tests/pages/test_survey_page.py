@@ -15,9 +15,9 @@ from page_text import check_charts, one_line, pasted
 import probe
 from probe.display import html_of
 from probe.errors import InputError
-from probe.evidence.survey_findings import survey_findings
 from probe.pages.output import environment
 from probe.pages.survey import lines, write_surveys
+from probe.results.survey_findings import survey_findings
 
 HOSTILE = '<img src=x onerror="window.canary = 1">'
 NARROW = "\u202f"

@@ -23,8 +23,8 @@ from handmade import (
 from seeds import mostly_campaign
 
 import probe
-from probe.evidence.material import prepare
-from probe.evidence.word import StudyOptions, study_word
+from probe.experiments.material import prepare
+from probe.experiments.word import StudyOptions, study_word
 from probe.model.load import untrained
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ import pytest
 from example_verdicts import AGAINST, NEAR_ONLY, NO_MOVE, SILENT, STANDS_IN
 from example_verdicts import RESOLVES as MOVES
 
-from probe.stats import verdicts
-from probe.stats.verdicts import ORDER, comparison, verdict
+from probe.inference import verdicts
+from probe.inference.verdicts import ORDER, comparison, verdict
 
 # The word passed the ambiguity gate, and the head does two thirds of its effect for this word alone.
 FOR_THIS_WORD = {

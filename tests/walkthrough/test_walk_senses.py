@@ -12,8 +12,8 @@ from test_walk import unpacked
 from test_walk_families import MADE
 
 import probe
-from probe.evidence.material import prepare, sentences_of
-from probe.evidence.word import StudyOptions, observe_word
+from probe.experiments.material import prepare, sentences_of
+from probe.experiments.word import StudyOptions, observe_word
 from probe.model.tokens import TargetText
 from probe.pages.walk import render
 from probe.pages.walk_sentences import answer, because, caution, travels

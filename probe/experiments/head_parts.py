@@ -1,7 +1,7 @@
 """How a head's effect comes about: by where it looks or by what it carries, from which tokens, at
 which distance, and against what baseline.
 
-Further exact swaps beside the one of `probe.evidence.effects`, in the same unit (fractions of the
+Further exact swaps beside the one of `probe.experiments.swaps`, in the same unit (fractions of the
 sense gap, both directions averaged):
 
     pattern_only   the attention row of the donor over the recipient's own values: A_donor
@@ -29,8 +29,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probe.evidence.design import Pairs, Readings, spread
-from probe.evidence.effects import Effects
+from probe.experiments.design import Pairs, Readings, spread
+from probe.experiments.swaps import Effects
 from probe.model import attention, fused
 from probe.model.tokens import TargetText, in_order
 from probe.model.weights import Weights

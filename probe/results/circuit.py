@@ -25,7 +25,8 @@ it, over the pairs whose members both have such a donor: an edge that carries so
 must fit is no edge of the sense.
 
 The first BESIDE_NOUNS edges are run once more with one-meaning nouns in the word's place, on all
-pairs of the layouts, each with one of the nouns that heads are compared on (`evidence.noun_parts`).
+pairs of the layouts, each with one of the nouns that heads are compared on
+(`probe.experiments.noun_parts`).
 """
 
 from collections import defaultdict
@@ -39,11 +40,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probe.evidence import design
-from probe.evidence.columns import KEYS, key_of, leading_heads, rounded, stacked, with_key
-from probe.evidence.controls import NounInPlace
-from probe.evidence.noun_parts import PARTS, compare_pairwise, comparisons, joined_parts
-from probe.evidence.word import PairResult, StudyOptions, WordResult, clearest
+from probe.experiments import design
+from probe.experiments.noun_parts import PARTS, compare_pairwise, joined_parts
+from probe.experiments.nouns import NounInPlace
+from probe.experiments.word import PairResult, StudyOptions, WordResult, clearest
+from probe.inference.verdicts import comparisons
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.records import as_array
@@ -53,6 +54,7 @@ from probe.patching.edges import EDGE_DTYPE, REACH, SAMPLE, EdgeArray, Edges, to
 from probe.patching.edges import edges as every_edge
 from probe.patching.paths import DIGITS, LEAST, Paths, composition
 from probe.patching.paths import paths as chain_paths
+from probe.results.columns import KEYS, key_of, leading_heads, rounded, stacked, with_key
 from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.text.splits import ALIGNED

@@ -12,7 +12,7 @@ meaning that stand in its place in the same sentences, with the same cues and fr
     axis      <D_noun, u_word> / gap_word: how much of the word's own axis is plain topic
 
 The squared gap has no bias: a plain distance of means is never 0. What heads and MLPs do for the
-nouns is in `evidence.noun_parts`.
+nouns is in `experiments.noun_parts`.
 
 The gate is asked once for a word: asked for each of six pairs of senses, a noun of one meaning
 would pass for one of them by chance three times in ten. Only nouns that could be compared for every
@@ -33,8 +33,8 @@ import numpy as np
 from torch import Tensor
 
 from probe.errors import InputError
-from probe.evidence.design import Pairs, spread
-from probe.evidence.material import Material
+from probe.experiments.design import Pairs, spread
+from probe.experiments.material import Material
 from probe.model.model import Model
 from probe.model.tokens import TargetText, positions_of_span, tokenize
 from probe.model.weights import Weights

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probe.evidence.head_parts import KINDS
-from probe.evidence.noun_parts import PARTS
-from probe.evidence.word import PairResult, WordResult
+from probe.experiments.head_parts import KINDS
+from probe.experiments.noun_parts import PARTS
+from probe.experiments.word import PairResult, WordResult
 from probe.stats.resampling import Array
 
 KEYS = ("word", "sense_a", "sense_b")

@@ -3,7 +3,7 @@ its cue word and frame.
 
 For each pair of senses the sentences are held out in folds of cue words and frames
 (`splits.cross_fit`), and sense axes are fitted at every depth. Before anything is swapped the gap
-itself must be there, at some depth (`resampling.gap_test`, p below `verdicts.GATE`). Then every
+itself must be there, at some depth (`resampling.gap_test`, p below `limits.GATE`). Then every
 head is swapped at the word, exactly, and read at every depth behind it and in the logits of the
 next token. The read-out L* of a word is the first depth that separates its senses as well as any
 (`axes.choose_depth`); it is chosen from held-out separations, never from an effect.
@@ -18,20 +18,21 @@ import torch
 from scipy.stats import false_discovery_control
 
 from probe.errors import InputError
-from probe.evidence import design, effects
-from probe.evidence.controls import (
+from probe.experiments import design
+from probe.experiments import swaps as effects
+from probe.experiments.design import Pairs, Ranked, Readings
+from probe.experiments.head_parts import HeadParts, measure_head_parts
+from probe.experiments.material import Material, SensePairSplits, continuations, split_senses
+from probe.experiments.noun_parts import WordInPlace, compare_parts
+from probe.experiments.nouns import (
     Candidates,
     NounComparison,
     ambiguity_gate,
     candidates,
     compare_gaps,
 )
-from probe.evidence.curves import Curves, joint_swaps, measure_curves
-from probe.evidence.design import Pairs, Ranked, Readings
-from probe.evidence.effects import Effects, PairEffects
-from probe.evidence.head_parts import HeadParts, measure_head_parts
-from probe.evidence.material import Material, SensePairSplits, continuations, split_senses
-from probe.evidence.noun_parts import WordInPlace, compare_parts
+from probe.experiments.sets import Curves, joint_swaps, measure_curves
+from probe.experiments.swaps import Effects, PairEffects
 from probe.model import decomposition, forward
 from probe.model.load import read_weights
 from probe.model.model import Model
@@ -42,9 +43,9 @@ from probe.model.weights import Weights
 from probe.patching.sets import HeadIndex
 from probe.stats import axes, resampling
 from probe.stats.axes import Axis, DepthSeparation, HeldOutAxes
+from probe.stats.limits import GATE, LARGE, LEVEL, SMALLEST
 from probe.stats.resampling import Array, Gap
 from probe.stats.separation import Separation, Tests, corrected_tests, measure_separation
-from probe.stats.verdicts import GATE, LARGE, LEVEL, SMALLEST
 from probe.text.splits import DRAWN, CrossFit, cross_fit
 
 CURVE_PAIRS = 12  # of sentences, that the sets of a word's curve are run on

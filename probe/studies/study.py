@@ -1,9 +1,9 @@
 """The study of ambiguous words: a model and sentences in, frames of numbers with their evidence
 out.
 
-It chooses the words, says what they will cost (`probe.evidence.cost`), certifies the model before
-anything else, measures word by word (`probe.evidence.word`) and collects one tidy frame per
-question (`probe.evidence.tables`, `probe.evidence.examples`, `probe.evidence.circuit`). A Study is
+It chooses the words, says what they will cost (`probe.results.cost`), certifies the model before
+anything else, measures word by word (`probe.experiments.word`) and collects one tidy frame per
+question (`probe.results.frames`, `probe.results.readings`, `probe.results.circuit`). A Study is
 what the user holds: frames, never tensors.
 """
 
@@ -17,11 +17,7 @@ import pandas as pd
 
 from probe.display import Displayed
 from probe.errors import InputError, require_at_least, whole_number
-from probe.evidence import circuit, examples, tables
-from probe.evidence.controls import as_nouns, require_usable
-from probe.evidence.cost import StudyCost, cost_of
-from probe.evidence.findings import WordFindings, findings
-from probe.evidence.material import (
+from probe.experiments.material import (
     Material,
     SecondModel,
     SensePairSplits,
@@ -31,7 +27,8 @@ from probe.evidence.material import (
     sentences_of,
     split_senses,
 )
-from probe.evidence.word import (
+from probe.experiments.nouns import as_nouns, require_usable
+from probe.experiments.word import (
     Gates,
     StudyOptions,
     measure_controls,
@@ -43,17 +40,22 @@ from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify, not_asked
 from probe.model.load import ModelSource, load, untrained
 from probe.model.model import Model
+from probe.progress import Progress, silent
 from probe.provenance import Origin
+from probe.results import circuit
+from probe.results import frames as tables
+from probe.results import readings as examples
+from probe.results.cost import StudyCost, cost_of
+from probe.results.findings import WordFindings, findings
 from probe.text.sentences import as_corpus, join
 
 LEAST = {"seed": 0, "max_pairs": 1}
 FEWEST_PERMUTATIONS = 99  # the smallest p is then .01
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Study(Displayed):
-    """Frames of one study, one per question, with what made them; `probe.evidence.columns`
+    """Frames of one study, one per question, with what made them; `probe.results.columns`
     describes every column."""
 
     model_name: str
@@ -130,7 +132,7 @@ def study(
         sentences = corpus
     model = load(model)
     second = load(second) if second else None
-    report = progress or (lambda stage, share: None)
+    report = progress or silent
     _require_can_study(model, permutations, second)
     own = None if sentences is None else as_corpus(sentences, words)
     nouns = as_nouns(controls)

@@ -18,9 +18,10 @@ import psutil
 import torch
 
 from probe.errors import InputError
-from probe.evidence import circuit, controls, head_parts, noun_parts
-from probe.evidence.material import Material, SecondModel, SensePairSplits, unused
-from probe.evidence.word import CURVE_PAIRS, JOINT_HEADS, JOINT_PAIRS, StudyOptions
+from probe.experiments import head_parts, noun_parts
+from probe.experiments import nouns as controls
+from probe.experiments.material import Material, SecondModel, SensePairSplits, unused
+from probe.experiments.word import CURVE_PAIRS, JOINT_HEADS, JOINT_PAIRS, StudyOptions
 from probe.model.architectures import FAMILIES
 from probe.model.load import read_weights
 from probe.model.model import Model
@@ -28,6 +29,7 @@ from probe.model.trace import target_states
 from probe.patching import sets as head_sets
 from probe.patching.edges import EDGE_DTYPE
 from probe.patching.heads import BATCH_NUMBERS, swap_heads
+from probe.results import circuit
 from probe.stats.numbers import memory_size
 from probe.stats.resampling import smallest_p
 from probe.text import lexicon

@@ -4,7 +4,7 @@
     specific  E_word - general, paired by cue word
 
 A head that does the same for a noun whose gap is smaller is general; the difference in size is the
-gap's, and stands at the word (`evidence.controls`). The pairs of sentences are shared out among the
+gap's, and stands at the word (`experiments.nouns`). The pairs of sentences are shared out among the
 nouns whose own gap is there, over as many nouns as that allows. Of heads those are compared that
 move the word by at least SMALLEST of its gap: in one that does not there is nothing to explain. A
 noun's effects are divided by its own gap, but never by less than FLOOR of the word's: a ratio over
@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
-from probe.evidence.controls import (
+from probe.experiments.design import UNKNOWN_FRAME, Pairs, Readings
+from probe.experiments.nouns import (
     Candidates,
     NounComparison,
     NounInPlace,
@@ -29,8 +29,7 @@ from probe.evidence.controls import (
     pairs_inside,
     rows_for,
 )
-from probe.evidence.design import UNKNOWN_FRAME, Pairs, Readings
-from probe.evidence.effects import gaps, numerators
+from probe.experiments.swaps import gaps, numerators
 from probe.model.tokens import TargetText
 from probe.model.weights import Weights
 from probe.patching.heads import swap_sets
@@ -41,7 +40,6 @@ from probe.patching.tokens import ReplacedStates, replace_tokens
 from probe.stats import axes, resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
-from probe.stats.verdicts import comparison
 from probe.text.splits import CrossFit, restrict
 
 # The columns of an effect beside that for one-meaning nouns.
@@ -250,9 +248,3 @@ def joined_parts(parts: Sequence[PartComparison]) -> dict[str, Array]:
     general = np.mean([part.general for part in parts], axis=0)
     values = (general, specific, low, high, p)
     return dict(zip(PARTS, values, strict=True))
-
-
-def comparisons(frame: pd.DataFrame) -> list[str]:
-    """`verdicts.comparison` of every row."""
-    rows = frame.to_dict("records")
-    return [comparison({str(name): value for name, value in row.items()}) for row in rows]

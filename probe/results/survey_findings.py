@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from probe.evidence.findings import head_name
 from probe.patching.sets import HeadIndex
-from probe.stats.verdicts import FEWEST_WORDS, LEVEL, SMALLEST
+from probe.results.findings import head_name
+from probe.stats.limits import FEWEST_WORDS, LEVEL, SMALLEST
 
 NAMED = 3  # heads that a sentence names
 LEADING = 6  # heads that are looked at word by word

@@ -17,9 +17,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probe.evidence.columns import LEADERS, leading_heads, rounded, stacked, with_key
-from probe.evidence.material import Material, cue_positions
-from probe.evidence.word import PairResult, WordResult, clearest
+from probe.experiments.material import Material, cue_positions
+from probe.experiments.word import PairResult, WordResult, clearest
 from probe.model import decomposition
 from probe.model.load import read_weights
 from probe.model.model import Model
@@ -27,10 +26,11 @@ from probe.model.records import Trace
 from probe.model.tokens import TargetText, Tokens, positions_of_span, tokenize
 from probe.model.trace import target_states, trace
 from probe.patching.heads import swap_heads
+from probe.results.columns import LEADERS, leading_heads, rounded, stacked, with_key
 from probe.stats import axes
 from probe.stats.axes import Axis
+from probe.stats.limits import GATE, WORTH_NAMING
 from probe.stats.numbers import listed, percent
-from probe.stats.verdicts import GATE, WORTH_NAMING
 from probe.text import lexicon
 from probe.text.lexicon import Showcase
 

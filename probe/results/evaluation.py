@@ -2,10 +2,10 @@
 labelled sentences.
 
 The vector at the last token of the word goes to the nearest sense centroid
-(`probe.evidence.centroids`), learned on other sentences (`probe.text.splits`). Depth 0 is the
+(`probe.experiments.centroids`), learned on other sentences (`probe.text.splits`). Depth 0 is the
 residual stream entering the first block, depth d the one leaving block d - 1. The depth to read at
 is chosen on the training sentences alone; the accuracy of every depth stands beside it. The same
-with heads taken out is in `probe.evidence.ablation`.
+with heads taken out is in `probe.results.ablation`.
 
 Baselines that need no model: the most frequent sense, the words of the sentence, the words left of
 the word, its position and the length of the text. The words to the left are what a causal model has
@@ -34,16 +34,7 @@ from torch import Tensor
 
 from probe.display import Displayed
 from probe.errors import InputError, require_at_least
-from probe.evidence import ablation, tables
-from probe.evidence.ablation import (
-    CHOSEN,
-    Accuracies,
-    HeadsOut,
-    HeadsSource,
-    WordStates,
-    heads_out,
-)
-from probe.evidence.centroids import (
+from probe.experiments.centroids import (
     Senses,
     by_frequency,
     macro_f1,
@@ -51,16 +42,26 @@ from probe.evidence.centroids import (
     predict,
     unit_vectors,
 )
-from probe.evidence.columns import METHODS, rounded
-from probe.evidence.material import Material, choose_words, prepare_usable
-from probe.evidence.study import Progress
+from probe.experiments.material import Material, choose_words, prepare_usable
 from probe.model.architectures import require_single
 from probe.model.check import certify
 from probe.model.load import ModelSource, load, read_weights
 from probe.model.model import Model
 from probe.model.tokens import in_order
 from probe.model.trace import target_states
+from probe.progress import Progress, silent
 from probe.provenance import hash_of, manifest
+from probe.results import ablation
+from probe.results import frames as tables
+from probe.results.ablation import (
+    CHOSEN,
+    Accuracies,
+    HeadsOut,
+    HeadsSource,
+    WordStates,
+    heads_out,
+)
+from probe.results.columns import METHODS, rounded
 from probe.stats.resampling import Array
 from probe.text import splits
 from probe.text.sentences import Corpus, LeftOut, Sentence, as_corpus
@@ -111,7 +112,7 @@ class Answers:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation(Displayed):
-    """Accuracy and macro-F1 as frames (`probe.evidence.columns` says what each column is), and what
+    """Accuracy and macro-F1 as frames (`probe.results.columns` says what each column is), and what
     made them.
 
     `words`: read at the depth chosen on each word's training sentences, with the baselines ·
@@ -182,7 +183,7 @@ def evaluate(
     `sentences` is what `read_sentences` gives or takes (a path, a DataFrame, a list of dicts or of
     sentences), `words` those of it that are evaluated, all by default; rows that name no word are
     about the one that is evaluated. `without` takes heads out at the word, as
-    `probe.evidence.ablation` says: names ("L4H1,L4H2", a list of them, or of (layer, head)), or a
+    `probe.results.ablation` says: names ("L4H1,L4H2", a list of them, or of (layer, head)), or a
     CSV or Parquet file or a DataFrame with the columns layer and head, of which `top` takes those
     with the largest effect. The frame `without` then says how far the accuracy falls at every
     depth, beside random sets of heads of the same layers.
@@ -217,7 +218,7 @@ def evaluate(
                 f"Taking heads out of {model.name}: its layer {empty[0]} has no attention, and no "
                 "heads; leave these out."
             )
-    report = progress or (lambda stage, share: None)
+    report = progress or silent
     corpus = _only(as_corpus(sentences, words), words)
     everything = prepare_tasks(model, corpus, seed=seed)
     left_out = tables.left_out(

@@ -2,7 +2,7 @@
 no torch.
 
 One frame per question, one row per observation, column names with their meaning and unit in
-`probe.evidence.columns`. Numbers that were not measured are missing (NaN), never zero: so are
+`probe.results.columns`. Numbers that were not measured are missing (NaN), never zero: so are
 effects where the model does not separate the senses at the word, because nothing was swapped there.
 Numbers are rounded to DIGITS significant digits, far below their uncertainty, so that the same
 command writes the same bytes on one machine with one set of versions; elsewhere the last may
@@ -18,8 +18,17 @@ import numpy as np
 import pandas as pd
 import torch
 
-from probe.evidence import effects
-from probe.evidence.columns import (
+from probe.experiments import swaps as effects
+from probe.experiments.head_parts import by_distance
+from probe.experiments.material import unused
+from probe.experiments.noun_parts import PARTS, joined_parts
+from probe.experiments.word import PERMUTED, Controls, PairResult, WordResult
+from probe.inference.verdicts import REASONS, best_verdicts, comparisons, verdicts
+from probe.model import decomposition
+from probe.model.check import Certificate
+from probe.model.load import read_weights
+from probe.model.model import Model
+from probe.results.columns import (
     ATTENTION,
     CAUSAL,
     CURVES,
@@ -34,17 +43,9 @@ from probe.evidence.columns import (
     stacked,
     with_key,
 )
-from probe.evidence.head_parts import by_distance
-from probe.evidence.material import unused
-from probe.evidence.noun_parts import PARTS, comparisons, joined_parts
-from probe.evidence.word import PERMUTED, Controls, PairResult, WordResult
-from probe.model import decomposition
-from probe.model.check import Certificate
-from probe.model.load import read_weights
-from probe.model.model import Model
 from probe.stats import axes, resampling
+from probe.stats.limits import GATE, LEVEL
 from probe.stats.resampling import Array
-from probe.stats.verdicts import GATE, LEVEL, REASONS, best_verdicts, verdicts
 from probe.text.sentences import LeftOut
 
 FEW = 50  # sentences per sense: with fewer, a result is called exploratory
@@ -472,7 +473,7 @@ def distances(results: Sequence[WordResult]) -> pd.DataFrame:
 
 def head_parts(results: Sequence[WordResult]) -> pd.DataFrame:
     """Every head in parts: where it looks, what it carries, what it takes from the cue, ablation;
-    see `probe.evidence.head_parts`."""
+    see `probe.experiments.head_parts`."""
     frames = []
     for result, pair in sense_pairs_of(results):
         parts = pair.head_parts

@@ -5,7 +5,7 @@
     swap = (R_dn + R_ns) / 2,  G = M(A) - M(B)   ratios of sums, never means of ratios
 
 M is the sense coordinate along the axes that were fitted without the sentence's cue word and frame.
-Which sentence gives to which, and where each head is read, is decided in `probe.evidence.design`.
+`probe.experiments.design` decides which sentence gives to which, and where each head is read.
 
 Sources: Heimersheim & Nanda 2024; Zhang & Nanda 2024.
 """
@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from probe.evidence.design import Pairs, Readings
+from probe.experiments.design import Pairs, Readings
 from probe.model import forward
 from probe.model.decomposition import head_contributions
 from probe.model.records import TargetStates

@@ -31,7 +31,10 @@ import torch
 from torch import Tensor
 
 from probe.errors import InputError
-from probe.evidence.controls import (
+from probe.experiments.design import Pairs, make_pairs
+from probe.experiments.material import LATE, Material, prepare_counted, unused
+from probe.experiments.noun_parts import net_numerators
+from probe.experiments.nouns import (
     Candidates,
     at_rows,
     candidates,
@@ -39,11 +42,8 @@ from probe.evidence.controls import (
     rows_for,
     with_tokens,
 )
-from probe.evidence.curves import moved_toward_donor
-from probe.evidence.design import Pairs, make_pairs
-from probe.evidence.effects import gaps
-from probe.evidence.material import LATE, Material, prepare_counted, unused
-from probe.evidence.noun_parts import net_numerators
+from probe.experiments.sets import moved_toward_donor
+from probe.experiments.swaps import gaps
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.tokens import TargetText
@@ -126,7 +126,7 @@ def measure_word(
     ().
 
     Example:
-        >>> from probe.evidence.survey import measure_word
+        >>> from probe.experiments.survey_word import measure_word
         >>> sentences = probe.lexicon.expand("bank").sentences[:96]
         >>> record = measure_word(probe.load("tiny-senses"), sentences, controls=())
         >>> record.net.shape  # layer head depth

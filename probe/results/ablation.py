@@ -36,8 +36,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.errors import InputError
-from probe.evidence import tables
-from probe.evidence.centroids import (
+from probe.experiments.centroids import (
     SMALLEST_NORM,
     TIE_DECIMALS,
     Centroids,
@@ -47,12 +46,13 @@ from probe.evidence.centroids import (
     macro_f1,
     macro_f1_of_draws,
 )
-from probe.evidence.material import Material
+from probe.experiments.material import Material
 from probe.model.tokens import TargetText
 from probe.model.weights import Weights
 from probe.patching.heads import swap_sets
 from probe.patching.inputs import target_texts
 from probe.patching.sets import HeadIndex, Mask, mask_of, other_sets
+from probe.results import frames as tables
 from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.text.splits import Holdout, cue_words

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probe.evidence.design import Pairs, Ranked, bootstrap
+from probe.experiments.design import Pairs, Ranked, bootstrap
 from probe.model.weights import Weights
 from probe.patching.heads import swap_sets
 from probe.patching.inputs import Rows

@@ -36,19 +36,12 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-# p of the gap: stricter than LEVEL, because everything behind it is a ratio over that gap
-GATE = 0.01
-FEWEST_WORDS = 7  # of a survey: flipping the signs of fewer gives no p below GATE
-LEVEL = 0.05  # the family-wise error that the corrected tests of a word's heads keep
-# Of the gap: below it a swap is lost among the heads of one layer, however certain it is.
-SMALLEST = 0.02
-LARGE = 0.1  # of the gap: five times what counts, so that an effect this large needs no second sign
+from probe.stats.limits import LARGE, LEVEL, SMALLEST
+
 HIDDEN = 0.2  # of what the head writes: a swap that shows less than a fifth of it hides the rest
 # Of the effect with the cue next to the word: a fifth or less further away is no weaker effect but
 # none.
 FAR_SHARE = 0.2
-# Of a sentence's sense coordinate: smaller shares of it are summed into "everything else".
-WORTH_NAMING = 0.1
 MOSTLY = 0.5  # of the head's attention: more than on all other tokens together
 ORDER = (
     "resolver",
@@ -169,6 +162,12 @@ def comparison(row: Evidence) -> str:
     if -within <= row["specific_low"] and row["specific_high"] <= within:
         return "same"
     return "undecided"
+
+
+def comparisons(frame: pd.DataFrame) -> list[str]:
+    """`comparison` of every row."""
+    rows = frame.to_dict("records")
+    return [comparison({str(name): value for name, value in row.items()}) for row in rows]
 
 
 def is_positional(row: Evidence) -> bool:

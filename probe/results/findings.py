@@ -25,10 +25,11 @@ from typing import Any
 
 import pandas as pd
 
-from probe.evidence.columns import LEADERS
-from probe.evidence.material import LATE
-from probe.evidence.tables import FEW, FEW_CUES
-from probe.stats.verdicts import GATE, LEVEL, SMALLEST, WORTH_NAMING, comparison
+from probe.experiments.material import LATE
+from probe.inference.verdicts import comparison
+from probe.results.columns import LEADERS
+from probe.results.frames import FEW, FEW_CUES
+from probe.stats.limits import GATE, LEVEL, SMALLEST, WORTH_NAMING
 from probe.text.splits import ALIGNED, DRAWN, in_pairs, unmarked_pairs
 
 MOST_OF_IT = 0.5  # of an effect or of the gap: more than everything else together

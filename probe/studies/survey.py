@@ -1,7 +1,7 @@
 """A survey from sentences to tables: every word measured by one task and kept as one file, the
 tables made from the files.
 
-    <out>/words-KEY/000017.word        what one word says (`probe.evidence.survey.WordRecord`)
+    <out>/words-KEY/000017.word        what one word says (`experiments.survey_word.WordRecord`)
     <out>/words-KEY/000017-KEY.sets    what the leading heads of all other words do for it
 
 KEY is of the weights, the options, the sentences and the version of probe. A file is whole or
@@ -30,10 +30,9 @@ import torch
 import probe
 from probe.display import Displayed
 from probe.errors import InputError, ModelError, require_at_least
-from probe.evidence.controls import as_nouns
-from probe.evidence.material import sentences_of
-from probe.evidence.study import Progress
-from probe.evidence.survey import (
+from probe.experiments.material import sentences_of
+from probe.experiments.nouns import as_nouns
+from probe.experiments.survey_word import (
     SetRecord,
     WordPlan,
     WordRecord,
@@ -45,15 +44,16 @@ from probe.evidence.survey import (
     records,
     write_record,
 )
-from probe.evidence.survey_summary import Summary, sets_frames, summarise
-from probe.evidence.workers import Run, Workers, in_one_thread, running
 from probe.model.architectures import require_single
 from probe.model.check import DEFAULT_TEXTS, Certificate, certify
 from probe.model.load import ModelSource, load
 from probe.model.model import Model, require_heads
 from probe.model.tokens import tokenize
+from probe.progress import Progress, silent
 from probe.provenance import Origin, content_key
+from probe.results.across import Summary, sets_frames, summarise
 from probe.stats.numbers import counted
+from probe.studies.workers import Run, Workers, in_one_thread, running
 from probe.text import lexicon
 from probe.text.sentences import Corpus, Sentence, as_corpus, join
 
@@ -71,7 +71,7 @@ NO_NOUN = (
 
 @dataclass(frozen=True, eq=False)
 class Survey(Displayed):
-    """What a model does with many words: `frames` by name (`probe.evidence.columns` describes every
+    """What a model does with many words: `frames` by name (`probe.results.columns` describes every
     column), and what made them.
 
     `depth`: where words are read · `source`: the name of the sentences · `said`: what a reader has
@@ -147,7 +147,7 @@ def survey(
         >>> len(survey.frames["survey_words"])
         3
     """
-    report = progress or (lambda stage, share: None)
+    report = progress or silent
     workers = workers or Workers()
     _require_options(out, workers, seed)
     name = workers.model or (model if isinstance(model, str) else None)
@@ -235,7 +235,7 @@ def _require_options(out: object, workers: object, seed: object) -> None:
     if not isinstance(workers, Workers):
         raise InputError(
             f"Surveying words: got workers = {workers!r}, expected Workers of "
-            'probe.evidence.workers; give Workers("dask", number=2), say, or leave it away to '
+            'probe.studies.workers; give Workers("dask", number=2), say, or leave it away to '
             "measure in this process."
         )
 
@@ -271,7 +271,7 @@ def plan_survey(
     pairs is measured for the time.
 
     Example:
-        >>> from probe.evidence.survey_run import plan_survey
+        >>> from probe.studies.survey import plan_survey
         >>> plan = plan_survey("tiny-senses", probe.lexicon.expand("bank"), controls=())
         >>> [(word.word, word.pairs) for word in plan.words]
         [('bank', 8)]

@@ -1,8 +1,8 @@
 """Many words to a statement about a model: words are the sample.
 
-Every word comes as a record of raw sums (`probe.evidence.survey.WordRecord`), in a stream that is
-read several times and never held: first the depth is chosen, then sums are made, then single words
-are held against them. What grows with the number of words is a line in the table of words.
+Every word comes as a record of raw sums (`probe.experiments.survey_word.WordRecord`), in a stream
+that is read several times and never held: first the depth is chosen, then sums are made, then
+single words are compared with them. The table of words alone grows with their number.
 
     depth      one for all words: the first at which their mean separation is within one standard
                error of the best; heads of layers behind it are read at the last depth
@@ -28,17 +28,18 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from probe.errors import InputError
-from probe.evidence.columns import RANKS, rounded, stacked
-from probe.evidence.design import readings
-from probe.evidence.effects import rank_intervals
-from probe.evidence.survey import SetRecord, WordRecord
+from probe.experiments.design import readings
+from probe.experiments.survey_word import SetRecord, WordRecord
+from probe.experiments.swaps import rank_intervals
+from probe.inference.verdicts import comparison
 from probe.patching.sets import HeadIndex
 from probe.provenance import hash_of
+from probe.results.columns import RANKS, rounded, stacked
 from probe.stats import across_words, resampling
 from probe.stats.across_words import KindSums, Spread, Sums
 from probe.stats.axes import first_as_good
+from probe.stats.limits import GATE
 from probe.stats.resampling import DRAWS, Array
-from probe.stats.verdicts import GATE, comparison
 
 FEWEST_WORDS = 2  # that are measured: with one there is nothing to be sure across
 BATCH = 16  # words that are held at once

@@ -1,0 +1,1 @@
+"""What follows from the measurements: the verdict on every head."""

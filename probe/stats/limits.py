@@ -1,0 +1,11 @@
+"""Where a result begins to count: the limits of tests and the smallest effects."""
+
+# p of the gap: stricter than LEVEL, because everything after it is a ratio over that gap
+GATE = 0.01
+FEWEST_WORDS = 7  # of a survey: flipping the signs of fewer gives no p below GATE
+LEVEL = 0.05  # the family-wise error that the corrected tests of a word's heads keep
+# Of the gap: below it a swap is lost among the heads of one layer, however certain it is.
+SMALLEST = 0.02
+LARGE = 0.1  # of the gap: five times what counts, so that an effect this large needs no second sign
+# Of a sentence's sense coordinate: smaller shares of it are summed into "everything else".
+WORTH_NAMING = 0.1

@@ -35,10 +35,10 @@ from probe.pages.terminal import (
 from probe.provenance import command_line
 
 if TYPE_CHECKING:
-    from probe.experiments.word import Gates
     from probe.explorer.page import Question
     from probe.model.model import Model
-    from probe.results.cost import StudyCost
+    from probe.studies.cost import StudyCost
+    from probe.studies.study import Foreseen
     from probe.walkthrough.walk import Walk
 INTERRUPTED = 130  # what a shell gives a program that Ctrl-C ended
 PERMUTATIONS = 1000
@@ -161,7 +161,7 @@ def report(
     from probe.pages.output import REPORT, check_folder
 
     check_folder(out, REPORT, inputs=[sentences] if sentences else [])
-    from probe.results.cost import parse_memory
+    from probe.studies.cost import parse_memory
     from probe.text.sentences import as_corpus
 
     limit = None if max_memory is None else parse_memory(max_memory)
@@ -188,7 +188,7 @@ def report(
         else:
             _say_what_is_replaced(out, REPORT, command(cost.words))
 
-    def foreseen(gates: "list[Gates]") -> None:
+    def foreseen(gates: "list[Foreseen]") -> None:
         typer.echo("\n".join(likely(one) for one in gates))
         raise typer.Exit
 

@@ -30,6 +30,8 @@ import torch
 from torch import Tensor
 
 from probe.experiments.design import Pairs, Readings, spread
+from probe.experiments.plan import DIRECTIONS, Size, Work
+from probe.experiments.run import Run
 from probe.experiments.swaps import Effects
 from probe.model import attention, fused
 from probe.model.tokens import TargetText, in_order
@@ -79,6 +81,36 @@ class HeadParts:
             draws = resampling.bootstrap_ratio(moved, self.gap, weights)
             intervals[kind] = resampling.interval(draws, shares[kind], units=units)
         return intervals
+
+
+RECORDS = (HeadParts,)
+
+
+def measure(run: Run) -> tuple[HeadParts | None, ...] | None:
+    """The parts of every two senses that were swapped; None where hooks stay on, which no part
+    computed from weights would have."""
+    if run.weights.hooked is not None:
+        return None
+    seen = run.seen
+    return run.for_swapped(
+        lambda each: measure_head_parts(
+            run.weights,
+            seen.texts,
+            seen.states.z,
+            seen.material.cues,
+            each.effects.word,
+            axes=each.prepared.sense.axes,
+            pairs=each.pairs,
+            reading=each.prepared.reading,
+        )
+    )
+
+
+def work(size: Size) -> Work:
+    """Every kind of part of the leading heads, both ways."""
+    heads = min(size.heads_in_all, MOST_HEADS)
+    pairs = sum(min(pairs, MOST_PAIRS) for pairs in size.pairs)
+    return Work(swaps=heads * DIRECTIONS * len(KINDS) * pairs)
 
 
 def measure_head_parts(

@@ -22,11 +22,10 @@ from probe.model.tokens import (
     positions_of_span,
     tokenize,
 )
-from probe.stats.axes import sense_pairs
 from probe.text import lexicon
 from probe.text.cues import infer_cues
 from probe.text.sentences import Corpus, LeftOut, Sentence
-from probe.text.splits import CrossFit, cross_fit
+from probe.text.splits import CrossFit
 
 WORDS: tuple[str, ...] = ("bank", "mole", "apple")  # of a study that names none
 WORDS_IN_ERROR = 40  # all that ship; a file may have thousands
@@ -133,14 +132,6 @@ def late_cues(second: Model, studied: Sequence[Material]) -> SecondModel:
         prepare(second, sentences_of(word, None, second), word) for word in dict.fromkeys(words)
     ]
     return SecondModel(second, tuple(materials))
-
-
-def split_senses(material: Material, *, seed: int) -> SensePairSplits:
-    """How the sentences of every two senses of a word are held out."""
-    return {
-        senses: cross_fit(material.sentences, senses, seed=seed)
-        for senses in sense_pairs(material.labels)
-    }
 
 
 def choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tuple[str, ...]:

@@ -7,16 +7,22 @@ measured on: every holdout has its own. A ranking is worth something when its se
 sets drawn at random with as many heads in every layer.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from probe.experiments.design import Pairs, Ranked, bootstrap
+from probe.experiments import swaps
+from probe.experiments.design import Pairs, Ranked, bootstrap, make_pairs, spread
+from probe.experiments.observe import Observation
+from probe.experiments.plan import DIRECTIONS, Size, Work
+from probe.experiments.run import Run, SwappedPair
+from probe.experiments.swaps import run_swaps
 from probe.model.weights import Weights
-from probe.patching.heads import swap_sets
+from probe.patching.heads import swap_heads, swap_sets
 from probe.patching.inputs import Rows
 from probe.patching.sets import (
     RANDOM_SETS,
@@ -32,6 +38,9 @@ from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
 
+CURVE_PAIRS = 12  # of sentences, that the sets of a word's curve are run on
+CARRIED_SIZES = (1, 2, 4, 8)  # first heads of the other words that are tried on a word left out
+CARRIED_RANDOM = 20  # sets of each of these sizes, with as many heads in every layer
 ENOUGH = 0.9  # faithfulness from which a set of heads counts as doing what all of them do
 
 
@@ -74,7 +83,87 @@ def _smallest(sizes: Sequence[int], reached: Array) -> int | None:
     return None
 
 
-def measure_curves(
+RECORDS = (Curves,)
+
+
+def measure(run: Run) -> Curves | None:
+    """The curves of a word, on pairs whose order of heads comes from the pairs that their holdout
+    learns from; None where nothing was swapped."""
+    if not run.swapped:
+        return None
+    seed = run.options.seed
+    pairs_each = max(2, CURVE_PAIRS // len(run.swapped))
+    rng = np.random.default_rng(seed)
+    depth = run.seen.depth
+    groups: list[Ranked] = []
+    for each in run.swapped:
+        ranking, net = _ranking(run, each)
+        measured_on = spread(each.pairs.units, pairs_each, rng)
+        sense = each.prepared.sense
+        for number, holdout in enumerate(sense.split.holdouts):
+            tested = [i for i in measured_on if sense.axes.cell[each.pairs.a[i]] == number]
+            if not tested:
+                continue
+            train = {sense.split.rows[position] for position in holdout.train}
+            learned = [
+                index
+                for index, (a, b) in enumerate(zip(ranking.a, ranking.b, strict=True))
+                if a in train and b in train
+            ]
+            order = ordered(net[learned or slice(None)].mean(0), depth, run.weights)
+            groups.append(Ranked(sense.axes, each.pairs.take(tested), order))
+    mean = np.mean([each.effects.word.net.mean(0) for each in run.swapped], axis=0)
+    order = ordered(mean, depth, run.weights)
+    z = run.seen.states.z
+    return run_curves(run.weights, run.seen.texts, z, groups, order, depth, seed=seed)
+
+
+def work(size: Size) -> Work:
+    """The first heads of the order and all but these, and the random sets, both ways."""
+    sets = 2 * len(curve_sizes(size.heads_in_all)) + SIZES * RANDOM_SETS
+    return Work(swaps=DIRECTIONS * CURVE_PAIRS * sets)
+
+
+def _ranking(run: Run, each: SwappedPair) -> tuple[Pairs, Array]:
+    """The pairs that heads are ordered on, and their net effects `pair layer head`.
+
+    Those that are swapped anyway where there are folds; where the file gives its own split, pairs
+    of the part that is fitted on.
+    """
+    prepared = each.prepared
+    if len(prepared.sense.split.holdouts) > 1:
+        return each.pairs, each.effects.word.net
+    learned = make_pairs(
+        run.seen.material.sentences,
+        run.seen.material.distances,
+        prepared.sense.split,
+        most=run.options.pairs,
+        seed=run.options.seed,
+        learned=True,
+    )
+    if len(learned) == 0:
+        return each.pairs, each.effects.word.net
+    # Read along the axis that they were fitted on.
+    axes = prepared.sense.axes
+    fitted = replace(axes, cell=np.zeros_like(axes.cell))
+    measured = swaps.measure(
+        run.weights, run.seen.texts, run.seen.states, fitted, learned, prepared.reading
+    )
+    return learned, measured.word.net
+
+
+def ordered(net: Array, depth: int, weights: Weights) -> tuple[HeadIndex, ...]:
+    """The heads of the layers before `depth`, the largest effect first. `layer head`"""
+    layers, heads = np.unravel_index(resampling.order(net[:depth].ravel()), net[:depth].shape)
+    has_heads = weights.has_heads.tolist()
+    return tuple(
+        (layer, head)
+        for layer, head in zip(layers.tolist(), heads.tolist(), strict=True)
+        if has_heads[layer]
+    )
+
+
+def run_curves(
     weights: Weights,
     texts: Rows,
     z: Tensor,
@@ -193,24 +282,83 @@ def moved_toward_donor(
     return np.asarray(own_direction * signs)
 
 
-def joint_swaps(
-    weights: Weights,
-    texts: Rows,
-    z: Tensor,
-    axes: HeldOutAxes,
-    pairs: Pairs,
-    *,
-    first: HeadIndex,
-    others: Sequence[HeadIndex],
-) -> Array:
-    """What swapping `first` does at the last depth, alone and together with each of `others`, both
-    ways averaged.
+# --- heads of other words -------------------------------------------------------------------------
 
-    `z: row layer head d_head` -> `pair 1 + other`, numerators of E: a head that stands in for
-    another one shows only where both are swapped (McGrath et al. 2023).
+
+@dataclass(frozen=True, eq=False)
+class CarriedSets:
+    """How far sets of heads carry a word that they were not chosen on, in units of the residual
+    stream at the read-out layer, mean over pairs and both ways: M(S) - M(none), heads outside S
+    taking the donor's z.
+
+    whole: of all heads; the faithfulness of a set is its number over this.
+    left_out: of the first `sizes` heads of the order that the other words gave. `size`
+    own: of the word's own order, from other pairs than those it is measured on. `size`
+    random: sets with as many heads in every layer as those of the other words. `size draw`
     """
-    swapped = [[first], *([first, other] for other in others)]
-    shape = (z.shape[1], z.shape[2])
-    head_sets = ~np.array([mask_of(heads, shape) for heads in swapped])
-    moved = moved_toward_donor(weights, texts, z, axes, pairs, head_sets)
-    return np.asarray(moved.reshape(len(pairs), 2, -1).mean(1))
+
+    word: str
+    sizes: tuple[int, ...]
+    whole: float
+    left_out: Array
+    own: Array
+    random: Array
+
+
+def carry_over(
+    weights: Weights,
+    seen: Observation,
+    pairs: Sequence[Pairs],
+    order: Sequence[HeadIndex],
+    *,
+    depth: int,
+    seed: int,
+) -> CarriedSets:
+    """What the first heads of an order that other words gave do for a word, next to its own order
+    and random sets of the same layers.
+
+    pairs: those that are swapped, for each two senses of `seen`.
+    order: of heads below `depth`, where the word is read.
+    """
+    shape = (depth, weights.shape[1])
+    sizes = tuple(size for size in CARRIED_SIZES if size <= len(order))
+    leading = np.array([mask_of(order[:size], shape) for size in sizes])
+    rng = np.random.default_rng(seed)
+    drawn = np.concatenate([random_sets(mask, CARRIED_RANDOM, rng) for mask in leading])
+    z = seen.states.z[:, :depth]
+    moved = []
+    for sense, of_sense in zip(seen.pairs, pairs, strict=True):
+        in_units = sense.axes.in_units()
+        for some, own_order in _own_orders(weights, seen, in_units, of_sense, depth):
+            own = np.array([mask_of(own_order[:size], shape) for size in sizes])
+            none = np.zeros((1, *shape), dtype=bool)
+            head_sets = np.concatenate([none, leading, own, drawn])
+            moved.append(moved_toward_donor(weights, seen.texts, z, in_units, some, head_sets))
+    by_set = np.concatenate(moved).mean(0)  # what is lost where the heads outside the set change
+    kept = by_set[0] - by_set[1:]
+    left_out, own_kept, random = np.split(kept, [len(sizes), 2 * len(sizes)])
+    return CarriedSets(
+        word=seen.material.word,
+        sizes=sizes,
+        whole=float(by_set[0]),
+        left_out=left_out,
+        own=own_kept,
+        random=random.reshape(len(sizes), CARRIED_RANDOM),
+    )
+
+
+def _own_orders(
+    weights: Weights, seen: Observation, in_units: HeldOutAxes, pairs: Pairs, depth: int
+) -> Iterator[tuple[Pairs, list[HeadIndex]]]:
+    """The pairs of each holdout with the order of heads below `depth` that the pairs of the others
+    give; that of all pairs where there is one holdout."""
+    upto = replace(in_units, u=in_units.u[:, : depth + 1], gap=in_units.gap[:, : depth + 1])
+    swap = partial(swap_heads, weights)
+    net = run_swaps(swap, seen.texts, seen.states.z[:, :depth], upto, pairs).net[..., -1]
+    cells = in_units.cell[list(pairs.a)]
+    for cell in sorted(set(cells.tolist())):
+        others = cells != cell
+        effects = net[others if others.any() else slice(None)].mean(0)
+        layers, heads = np.unravel_index(resampling.order(effects.ravel()), effects.shape)
+        mine = np.flatnonzero(~others).tolist()
+        yield pairs.take(mine), list(zip(layers.tolist(), heads.tolist(), strict=True))

@@ -13,6 +13,7 @@ Sources: Heimersheim & Nanda 2024; Zhang & Nanda 2024.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -80,8 +81,10 @@ class PairEffects:
     None.
 
     `direct`: numerators of what each head itself writes, `pair layer head`, and their gaps `pair
-    layer` · `profile`: E of every head at every depth, `layer head depth`, 0 before its own layer ·
-    `rerouted`: of the routed MLPs behind a head, in how many its swap changes the experts that the
+    layer` · `profile`: E of every head at every depth from 1 on, `layer head depth`, 0 before its
+    own layer · `raw`: what each head moves beyond same-sense donors at every depth, mean over the
+    pairs, in units of the residual stream, `layer head depth` from depth 0 on · `rerouted`: of the
+    routed MLPs behind a head, in how many its swap changes the experts that the
     word is given to, `layer head`; None in a model without such · `has_heads: layer` · `mixers`:
     the effects of what stands in the place of attention in a hybrid, `pair mixer 1`; None
     elsewhere.
@@ -93,6 +96,7 @@ class PairEffects:
     direct: Array
     direct_gap: Array
     profile: Array
+    raw: Array
     has_heads: NDArray[np.bool_]
     rerouted: Array | None = None
     mixers: Effects | None = None
@@ -120,7 +124,8 @@ def measure(
     """Every head's swap in every pair, both ways and with same-sense donors; `texts` row by row as
     in `states`."""
     swap = partial(swap_heads, weights)
-    denoise, noise, same_sense = numerators(swap, texts, states.z, axes, pairs)
+    raw = run_swaps(swap, texts, states.z, axes, pairs)
+    moved = raw.in_gaps(axes, pairs)
     stages_behind = axes.u.shape[1] - states.resid.shape[1]
     gap = gaps(axes, stages_of(weights, states, stages_behind), pairs)
 
@@ -128,16 +133,15 @@ def measure(
         """The effects where the heads of each layer are read at a stage of their own."""
         # No swap is read before the first block, so stage 1 is the first of the axis.
         chosen = (np.asarray(stages) - 1)[None, :, None, None]
-        parts = [
-            np.take_along_axis(part, chosen, -1)[..., 0] for part in (denoise, noise, same_sense)
-        ]
+        of_swap = (moved.denoise, moved.noise, moved.same_sense)
+        parts = [np.take_along_axis(part, chosen, -1)[..., 0] for part in of_swap]
         return Effects(gap[:, list(stages)], *parts)
 
     def at_all(stage: int | None) -> Effects | None:
         return None if stage is None else at([stage] * len(reading.at))
 
     depths = len(weights.blocks)
-    net = ((denoise + noise) / 2 - same_sense)[..., :depths].sum(0)
+    net = moved.net[..., :depths].sum(0)
     whole = gap[:, 1 : 1 + depths].sum(0)
     rows = [*pairs.a, *pairs.b]
     directions = axes.directions(rows)[:, list(reading.direct)]
@@ -149,6 +153,7 @@ def measure(
         direct=(written[: len(pairs)] - written[len(pairs) :]).numpy(),
         direct_gap=gap[:, list(reading.direct)],
         profile=np.divide(net, whole, out=np.full_like(net, np.nan), where=whole != 0),
+        raw=np.pad(raw.net[..., :depths].mean(0), ((0, 0), (0, 0), (1, 0))),
         has_heads=weights.has_heads.cpu().numpy(),
         rerouted=_share_rerouted(weights, texts, states.z, pairs),
         mixers=_of_mixers(weights, texts, states, axes, pairs, reading=reading, gap=gap),
@@ -170,7 +175,8 @@ def _of_mixers(
     if states.attn_out is None or weights.hooked is not None:
         return None
     swap = partial(swap_mixers, weights)
-    parts = numerators(swap, texts, states.attn_out, axes, pairs)  # pair mixer stage each
+    moved = run_swaps(swap, texts, states.attn_out, axes, pairs).in_gaps(axes, pairs)
+    parts = (moved.denoise, moved.noise, moved.same_sense)  # pair mixer stage each
     has_heads = weights.has_heads.tolist()
     at = [stage for stage, of_heads in zip(reading.at, has_heads, strict=True) if not of_heads]
     chosen = (np.asarray(at) - 1)[None, :, None]
@@ -192,38 +198,78 @@ def _share_rerouted(weights: Weights, texts: Rows, donors: Tensor, pairs: Pairs)
     return np.asarray(torch.stack(behind))
 
 
-def numerators(
+class Moved(NamedTuple):
+    """How far swaps move the recipient along its own axis. `pair part... stage` each.
+
+    into_b: b with what is a's. into_a: a with what is b's.
+    same_a, same_b: each with what is a same-sense donor's.
+    """
+
+    into_b: Array
+    into_a: Array
+    same_a: Array
+    same_b: Array
+
+    def in_gaps(self, axes: HeldOutAxes, pairs: Pairs) -> "Moved":
+        """The same in fractions of the gap that each recipient's axis was fitted with."""
+        parts = []
+        for moved, rows in zip(self, (pairs.b, pairs.a, pairs.a, pairs.b), strict=True):
+            gap = axes.gap[axes.cell[list(rows)], 1 : 1 + moved.shape[-1]].numpy()
+            missing_axes = [1] * (moved.ndim - 2)
+            parts.append(moved / gap.reshape(len(gap), *missing_axes, -1))
+        return Moved(*parts)
+
+    @property
+    def denoise(self) -> Array:
+        return self.into_b
+
+    @property
+    def noise(self) -> Array:
+        return -self.into_a
+
+    @property
+    def same_sense(self) -> Array:
+        """Both members averaged, towards the other sense."""
+        return (self.same_b - self.same_a) / 2
+
+    @property
+    def net(self) -> Array:
+        """Towards the donor, both ways averaged, minus what a same-sense donor does."""
+        return (self.denoise + self.noise) / 2 - self.same_sense
+
+
+def run_swaps(
     swap: Callable[[Rows, Tensor, Tensor], Tensor],
     texts: Rows,
     donors: Tensor,
     axes: HeldOutAxes,
     pairs: Pairs,
-) -> tuple[Array, Array, Array]:
-    """Numerators of denoising, of noising, and of both with same-sense donors. `-> pair part...
-    stage`, three times
+) -> Moved:
+    """Swap in every pair, both ways and with same-sense donors, in units of the residual stream.
 
-    `swap(texts, donors, directions)` runs the swaps of some rows: `swap_heads` or `swap_mlps` of a
-    model · `donors`: by row, what is given. What a sentence is given of its own changes nothing,
-    and is not run, but once where nothing else is, for the shape.
+    swap(texts, donors, directions): runs the swaps of some rows: `swap_heads` or `swap_mlps` of a
+        model.
+    donors: by row, what is given.
+    What a sentence is given of its own changes nothing, and is not run, but once where nothing else
+    is, for the shape.
     """
     a = list(pairs.a)
     b = list(pairs.b)
     recipients = [*b, *a, *a, *b]
     givers = [*a, *b, *pairs.same_a, *pairs.same_b]
     swaps = [*zip(recipients, givers, strict=True)]
-    # A swap that stands in several pairs is run once.
+    # A swap that is in several pairs is run once.
     different = [*dict.fromkeys(pair for pair in swaps if pair[0] != pair[1])] or swaps[:1]
     number = {pair: index for index, pair in enumerate(different)}
     rows = [recipient for recipient, _ in number]
     given = donors[[giver for _, giver in number]]
-    directions = axes.directions(rows)[:, 1:].to(given.dtype)
+    directions = axes.in_units().directions(rows)[:, 1:].to(given.dtype)
     moved = swap([texts[row] for row in rows], given, directions).double().numpy()
     in_order = np.zeros((len(swaps), *moved.shape[1:]))
     for index, pair in enumerate(swaps):
         if pair in number:
             in_order[index] = moved[number[pair]]
-    into_b, into_a, same_a, same_b = np.split(in_order, 4)  # pair part... stage
-    return into_b, -into_a, (same_b - same_a) / 2
+    return Moved(*np.split(in_order, 4))
 
 
 def stages_of(weights: Weights, states: TargetStates, behind: int) -> Tensor:

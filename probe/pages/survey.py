@@ -18,10 +18,10 @@ from markupsafe import Markup
 
 from probe import charts
 from probe.charts.palette import image
+from probe.inference.across import CLEAR, WORD_HEADS, WORDS, word_heads
 from probe.pages import checks, output
 from probe.pages.output import SURVEY
 from probe.results import frames as tables
-from probe.results.across import CLEAR, WORD_HEADS, WORDS, word_heads
 from probe.results.columns import TABLES, dictionary
 from probe.results.survey_findings import (
     OUTLIER,

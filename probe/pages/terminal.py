@@ -23,11 +23,11 @@ DIFFERENCES_SHOWN = 4  # of those that the pairs of a word differ in
 REASONS = 5  # why sentences were left out, that are listed one by one
 
 if TYPE_CHECKING:
-    from probe.experiments.word import Gates
     from probe.model.check import Certificate
     from probe.model.parameters import Count
-    from probe.results.cost import SensePairSize, StudyCost
     from probe.results.evaluation import Evaluation
+    from probe.studies.cost import SensePairSize, StudyCost
+    from probe.studies.study import Foreseen
     from probe.studies.survey import SurveyPlan
 
 
@@ -333,10 +333,10 @@ def _without_cues(word: str, inferred: Sequence[tuple[str, ...]]) -> str:
     )
 
 
-def likely(gates: "Gates") -> str:
+def likely(gates: "Foreseen") -> str:
     """What a study of two senses is likely to find, from its cheap gates, and what to change where
     that is little."""
-    from probe.experiments.nouns import TOO_FEW_NOUNS
+    from probe.inference.nouns import TOO_FEW_NOUNS
     from probe.stats.limits import GATE, LEVEL
     from probe.stats.numbers import p_value
 

@@ -61,12 +61,13 @@ from probe.results.ablation import (
     WordStates,
     heads_out,
 )
-from probe.results.columns import METHODS, rounded
+from probe.results.columns import METHODS
 from probe.stats.resampling import Array
 from probe.text import splits
 from probe.text.sentences import Corpus, LeftOut, Sentence, as_corpus
 from probe.text.spans import WORD, fold
 from probe.text.splits import Holdout, Plan
+from probe.tidy import rounded
 
 Bag = tuple[str, ...]
 ROWS_PER_BLOCK = 512  # of angles: a word with thousands of sentences has millions of pairs

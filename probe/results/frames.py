@@ -9,62 +9,41 @@ command writes the same bytes on one machine with one set of versions; elsewhere
 differ.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
-from probe.experiments import swaps as effects
-from probe.experiments.head_parts import by_distance
-from probe.experiments.material import unused
-from probe.experiments.noun_parts import PARTS, joined_parts
-from probe.experiments.word import PERMUTED, Controls, PairResult, WordResult
+from probe.experiments.controls import PERMUTED
+from probe.experiments.record import SensePair, WordRecord
+from probe.inference.nouns import PARTS, NounEvidence, joined_parts
 from probe.inference.verdicts import REASONS, best_verdicts, comparisons, verdicts
-from probe.model import decomposition
-from probe.model.check import Certificate
-from probe.model.load import read_weights
-from probe.model.model import Model
-from probe.results.columns import (
-    ATTENTION,
+from probe.inference.within import (
     CAUSAL,
-    CURVES,
-    HEAD_PARTS,
-    HEADS,
-    KEYS,
-    RANKS,
-    by_head,
-    key_of,
-    rounded,
-    sense_pairs_of,
-    stacked,
-    with_key,
+    PairEvidence,
+    WordEvidence,
+    beside_nouns,
+    causal,
+    head_arrays,
+    missing,
+    net_where,
 )
-from probe.stats import axes, resampling
+from probe.model.check import Certificate
+from probe.model.decomposition import Share
+from probe.results.columns import ATTENTION, CURVES, HEAD_PARTS, HEADS, KEYS, RANKS, key_of
+from probe.stats import resampling
 from probe.stats.limits import GATE, LEVEL
-from probe.stats.resampling import Array
 from probe.text.sentences import LeftOut
+from probe.tidy import by_head, rounded, stacked, with_key
 
 FEW = 50  # sentences per sense: with fewer, a result is called exploratory
 # Pairs of cue words: with fewer, no p of a swap comes below 2^-12 however clear the effect.
 FEW_CUES = 12
 NOT_ASKED_FOR = "no nouns were asked for"  # why a word was not compared with any
-TESTED = (
-    "p_auroc",
-    "q_auroc",
-    "p_swap",
-    "q_swap",
-    "p_opposes",
-    "next_token",
-    "p_next_token",
-    "continuation",
-    "p_continuation",
-)
 MIXERS = ("denoise", "noise", "swap", "same_sense", "net")
-STAND_IN = ("stands_in", "p_stands_in", "stands_in_layer", "stands_in_head")
 # The fields of a sentence that its table shows.
 SENTENCE = (
     "word",
@@ -83,44 +62,35 @@ SENTENCE = (
 
 
 def frames(
-    model: Model,
-    results: Sequence[WordResult],
-    certificate: Certificate,
-    measured: Sequence[Controls],
-    unread: Sequence[LeftOut] = (),
+    evidence: Sequence[WordEvidence], certificate: Certificate, unread: Sequence[LeftOut] = ()
 ) -> dict[str, pd.DataFrame]:
     """Every frame that is made from the measurements alone, rounded.
 
-    `unread`: what was left out while the file was read.
+    unread: what was left out while the file was read.
     """
-    untrained = p_in_untrained(measured)
-    all_heads = evidence(results, untrained)
-    unused_of_words = []
-    for result in results:
-        sentences_unused = unused(result.material, [pair.split for pair in result.pairs])
-        items = [*sentences_unused, *_nouns_left_out(result)]
-        unused_of_words.append((result.material.word, items))
+    records = [word.record for word in evidence]
+    all_heads = heads(evidence)
     tables = {
-        "words": words(results, untrained),
+        "words": words(evidence),
         "heads": all_heads[list(HEADS)],
         "verdicts": all_heads[[*KEYS, "layer", "head", "verdict", *REASONS]],
-        "word_heads": word_heads(results, all_heads),
-        "distances": distances(results),
-        "head_parts": head_parts(results),
-        "by_depth": by_depth(results),
-        "curves": curves(results),
-        "random_sets": random_sets(results),
-        "depth": depth_profile(results),
-        "shares": shares(model, results),
-        "sentences": sentences(results),
-        "left_out": left_out(unread, unused_of_words),
-        "controls": controls(results),
-        "mlps": mlps(results),
-        "mixers": mixers(results),
-        "separation_controls": separation_controls(measured),
+        "word_heads": word_heads(evidence, all_heads),
+        "distances": distances(records),
+        "head_parts": head_parts(records),
+        "by_depth": by_depth(records),
+        "curves": curves(records),
+        "random_sets": random_sets(records),
+        "depth": depth_profile(records),
+        "shares": shares(records),
+        "sentences": sentences(records),
+        "left_out": left_out(unread, [(word.record.word, _left_out(word)) for word in evidence]),
+        "controls": controls(evidence),
+        "mlps": mlps(evidence),
+        "mixers": mixers(records),
+        "separation_controls": separation_controls(records),
         "certificate": certificate_rows(certificate),
     }
-    has_heads = read_weights(model).has_heads.tolist()
+    has_heads = records[0].has_heads
     return {name: rounded(_of_heads(frame, has_heads)) for name, frame in tables.items()}
 
 
@@ -135,66 +105,79 @@ def _of_heads(frame: pd.DataFrame, has_heads: Sequence[bool]) -> pd.DataFrame:
     return frame[np.array(there, dtype=bool)].reset_index(drop=True)
 
 
-# p of the gap in a model of random weights, by word and senses.
-Untrained = Mapping[tuple[str, ...], float]
+def pairs_of(evidence: Sequence[WordEvidence]) -> Iterator[tuple[WordRecord, PairEvidence]]:
+    """Every pair of senses with the word that it is of."""
+    for word in evidence:
+        for pair in word.pairs:
+            yield word.record, pair
 
 
-def p_in_untrained(measured: Sequence[Controls]) -> Untrained:
-    """p of the gap in a model of random weights, by word and senses."""
-    return {
-        (control.word.material.word, *senses): p
-        for control in measured
-        for senses, p in control.untrained_p.items()
-    }
+def sense_pairs_of(records: Sequence[WordRecord]) -> Iterator[tuple[WordRecord, SensePair]]:
+    """The same of records."""
+    for record in records:
+        for pair in record.pairs:
+            yield record, pair
 
 
-def words(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFrame:
+def measured_pairs(
+    records: Sequence[WordRecord], experiment: str
+) -> Iterator[tuple[WordRecord, SensePair, Any]]:
+    """The pairs of senses of which an experiment has something, with what it has."""
+    for record in records:
+        for pair, found in zip(record.pairs, record.of_pairs(experiment), strict=True):
+            if found is not None:
+                yield record, pair, found
+
+
+def words(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
     """One row per word and pair of senses: how much material, where it was read, whether the gap is
     there."""
     rows = []
-    for result, pair in sense_pairs_of(results):
+    for record, found in pairs_of(evidence):
+        pair = found.record
         weights = pair.pairs.bootstrap()
         units = len(set(pair.pairs.units))
-        gap = pair.gap[:, result.depth]
+        gap = pair.gap[:, record.depth]
         low, high = resampling.interval(
             weights @ gap / weights.sum(1), float(gap.mean()), units=units
         )
-        tests = pair.separation.auroc.size
         per_sense = [len(pair.rows(sense)) for sense in pair.senses]
         rows.append(
-            key_of(result, pair)
+            key_of(record, pair)
             | {
                 "sentences_fit": min(len(holdout.train) for holdout in pair.split.holdouts),
                 "sentences_report": sum(per_sense),
                 "pairs": len(pair.pairs),
                 "pair_design": pair.pairs.design,
                 "split_design": pair.split.design,
-                "tokens_of_word": max(map(len, result.material.words)),
-                "causal": result.causal,
-                "depth": result.depth,
-                "auroc": float(pair.by_depth[result.depth]),
+                "tokens_of_word": max(record.tokens_of_word),
+                "causal": record.causal,
+                "depth": record.depth,
+                "auroc": float(pair.by_depth[record.depth]),
                 "gap": float(gap.mean()),
                 "gap_low": float(low),
                 "gap_high": float(high),
-                "gap_p": pair.gate_p,
-                "next_token_p": pair.next_token_p,
-                "continuation_p": pair.continuation_p,
-                "nuisance_p": pair.nuisance_p,
-                "untrained_p": untrained.get((result.material.word, *pair.senses), 1.0),
+                "gap_p": pair.gates.gap,
+                "next_token_p": pair.gates.next_token,
+                "continuation_p": pair.gates.continuation,
+                "nuisance_p": pair.gates.nuisance,
+                "untrained_p": pair.gates.untrained,
                 "negative_gaps": int((gap <= 0).sum()),
                 "cue_words": units,
-                "smallest_p": resampling.smallest_p(units, draws=len(pair.separation.null) - 1),
-                "visible_d_pairs": resampling.smallest_effect(units, tests=tests, paired=True),
+                "smallest_p": resampling.smallest_p(units, draws=len(found.separation.null) - 1),
+                "visible_d_pairs": resampling.smallest_effect(
+                    units, tests=found.separation.auroc.size, paired=True
+                ),
                 "exploratory": min(per_sense) < FEW or units < FEW_CUES,
                 "ranked": pair.effects is not None,
             }
-            | _gate(pair)
+            | _gate(record, found)
         )
     return pd.DataFrame(rows)
 
 
-def _gate(pair: PairResult) -> dict[str, object]:
-    """How far one-meaning nouns change in the word's place, and whether the word goes further."""
+def _gate(record: WordRecord, found: PairEvidence) -> dict[str, object]:
+    """How far unambiguous nouns change in the word's place, and whether the word goes further."""
     columns: dict[str, object] = {
         "general_share": np.nan,
         "largest_share": np.nan,
@@ -203,246 +186,141 @@ def _gate(pair: PairResult) -> dict[str, object]:
         "sentences_not_compared": 0,
         "not_compared": "",
     }
-    if pair.effects is None:
+    nouns = found.nouns
+    if found.record.effects is None:
         columns["not_compared"] = "the gap between the senses was not shown"
-    elif pair.nouns is None:
+    elif nouns is None:
         columns["not_compared"] = NOT_ASKED_FOR
     else:
-        shares = pair.nouns.shares[:, pair.nouns.depth]
+        shares = nouns.record.shares[list(nouns.gate.chosen), record.depth]
         columns |= {
-            "general_share": pair.nouns.general_share,
+            "general_share": nouns.general_share(record.depth),
             "largest_share": float(shares.max()) if len(shares) else np.nan,
-            "ambiguity_p": pair.nouns.p,
+            "ambiguity_p": nouns.gate.p,
             "nouns": len(shares),
-            "sentences_not_compared": pair.nouns.sentences_left_out,
-            "not_compared": pair.nouns.reason,
+            "sentences_not_compared": nouns.record.sentences_left_out,
+            "not_compared": nouns.gate.reason,
         }
     return columns
 
 
-def _nouns_left_out(result: WordResult) -> list[LeftOut]:
-    """The nouns that a user named and that were compared for no pair of senses of the word."""
-    of_pairs = [pair.nouns for pair in result.pairs if pair.nouns is not None]
-    compared = {noun for each in of_pairs for noun in each.nouns}
+def _left_out(word: WordEvidence) -> list[LeftOut]:
+    """The sentences that were not used, and the nouns that a user named and that were compared for
+    no pair of senses."""
+    measured = [pair.nouns.record for pair in word.pairs if pair.nouns is not None]
+    compared = {noun for record in measured for noun in record.nouns}
     reasons: dict[str, str] = {}
-    for each in of_pairs:
-        reasons |= each.left_out
-    return [LeftOut(noun, reason) for noun, reason in reasons.items() if noun not in compared]
+    for record in measured:
+        reasons |= record.left_out
+    nouns = [LeftOut(noun, reason) for noun, reason in reasons.items() if noun not in compared]
+    return [*word.record.left_out, *nouns]
 
 
-def evidence(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFrame:
+def heads(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
     """The heads table with everything a verdict rests on, and its reasons in words."""
     parts = []
-    for result, pair in sense_pairs_of(results):
-        arrays = {
-            name: getattr(pair.separation, name)
-            for name in ("auroc", "auroc_low", "auroc_high", "hedges_g")
-        }
-        arrays |= _causal([pair])
-        arrays |= _tested(pair)
-        arrays |= _attention(result, pair)
-        arrays |= _near_and_far(pair)
-        arrays |= _stands_in(pair)
-        arrays |= _beside_nouns([pair])
-        arrays["rerouted"] = _rerouted(pair)
-        frame = by_head(arrays).astype(RANKS)
+    for record, found in pairs_of(evidence):
+        pair = found.record
+        frame = by_head(head_arrays(found)).astype(RANKS)
         frame["read_depth"] = [pair.reading.at[layer] for layer in frame["layer"]]
-        frame["ambiguity_p"] = np.nan if pair.nouns is None else pair.nouns.p
-        untrained_p = untrained.get((result.material.word, *pair.senses), 1.0)
-        frame["confounded"] = float(untrained_p < GATE or pair.nuisance_p < LEVEL)
+        frame["ambiguity_p"] = np.nan if found.nouns is None else found.nouns.gate.p
+        is_confounded = pair.gates.untrained < GATE or pair.gates.nuisance < LEVEL
+        frame["confounded"] = float(is_confounded)
         frame["comparison"] = comparisons(frame)
         frame["verdict"] = verdicts(frame)
-        parts.append(with_key(frame, key_of(result, pair)))
+        parts.append(with_key(frame, key_of(record, pair)))
     return pd.concat(parts, ignore_index=True)
 
 
-def _tested(pair: PairResult) -> dict[str, Array]:
-    """Corrected p and false discovery rate of separation, swap, next token and continuations;
-    missing where not swapped, and where what is measured was not shown to differ between the
-    senses.
-    """
-    tested = dict.fromkeys(TESTED, _missing(pair))
-    if pair.tests is None or pair.measured is None:
-        return tested
-    separation = pair.tests.separation
-    swap = pair.tests.swap
-    tested |= {"p_auroc": separation.p, "q_auroc": separation.q, "p_swap": swap.p, "q_swap": swap.q}
-    tested["p_opposes"] = pair.tests.opposes.p
-    for name, p in (("next_token", pair.next_token_p), ("continuation", pair.continuation_p)):
-        test = getattr(pair.tests, name)
-        effect = getattr(pair.measured, name)
-        # A share of a difference that is not there is noise over noise.
-        if test is not None and p < GATE:
-            tested |= {name: effect.net.mean(0), f"p_{name}": test.p}
-    return tested
-
-
-def _missing(pair: PairResult) -> Array:
-    """NaN for every head. `layer head`"""
-    return np.full(pair.separation.auroc.shape, np.nan)
-
-
-def _stands_in(pair: PairResult) -> dict[str, Array]:
-    """The head that each one stands in for, with how much further swapping both moves the word;
-    missing without one."""
-    arrays = {name: _missing(pair) for name in STAND_IN}
-    # The one that moves the word furthest last: where a head stands in for two, it stays.
-    for stand_in in sorted(pair.stand_ins, key=lambda each: each.extra):
-        values = (stand_in.extra, stand_in.p, *stand_in.first)
-        for name, value in zip(STAND_IN, values, strict=True):
-            arrays[name][stand_in.head] = value
-    return arrays
-
-
-def _near_and_far(pair: PairResult) -> dict[str, Array]:
-    """The net effect with the cue next to the word, and further away; missing where distances are
-    not known."""
-    return {
-        "net_near": _net_where(pair, lambda distance: distance == 1),
-        "net_far": _net_where(pair, lambda distance: distance > 1),
-    }
-
-
-def _rerouted(pair: PairResult) -> Array:
-    """How often a swap changed the route of the word; missing where nothing was swapped or no MLP
-    is routed."""
-    share = None if pair.measured is None else pair.measured.rerouted
-    return _missing(pair) if share is None else share
-
-
-def _net_where(pair: PairResult, keep: Callable[[int], bool]) -> Array:
-    """`by_distance`; missing where nothing was swapped or no pair has such a distance."""
-    if pair.effects is None:
-        return _missing(pair)
-    net = by_distance(pair.effects, pair.pairs.distances, keep)
-    return _missing(pair) if net is None else net
-
-
-def _causal(pairs: Sequence[PairResult]) -> dict[str, Array]:
-    """Swap effects and ranks, means over these pairs of senses with intervals; all missing where
-    there is no gap."""
-    swapped = [(pair.measured, pair.pairs) for pair in pairs if pair.measured is not None]
-    if not swapped:
-        return dict.fromkeys(CAUSAL, _missing(pairs[0]))
-
-    def mean(values: Iterable[Array]) -> Array:
-        return np.asarray(np.mean(list(values), axis=0))
-
-    ratios = ("denoise", "noise", "same_sense")
-    columns = {name: mean(measured.word.ratio(name) for measured, _ in swapped) for name in ratios}
-    columns["direct"] = mean(measured.written for measured, _ in swapped)
-    columns["swap"] = (columns["denoise"] + columns["noise"]) / 2
-    columns["self_repair"] = columns["swap"] - columns["direct"]
-    net = columns["swap"] - columns["same_sense"]
-    columns["net"] = net
-    drawn = [measured.draws(swapped_pairs.bootstrap()) for measured, swapped_pairs in swapped]
-    draws = {name: mean(each[name] for each in drawn) for name in drawn[0]}
-    units = sum(len(set(swapped_pairs.units)) for _, swapped_pairs in swapped)
-    for name, values in draws.items():
-        low, high = resampling.interval(values, columns[name], units=units)
-        columns[f"{name}_low"] = low
-        columns[f"{name}_high"] = high
-    has_heads = swapped[0][0].has_heads
-    ranked = net[has_heads]
-    ranks = resampling.ranks(ranked.ravel()).reshape(ranked.shape)
-    ends = effects.rank_intervals(draws["net"][:, has_heads])
-    for name, numbers in zip(RANKS, (ranks, *ends), strict=True):
-        columns[name] = np.full(net.shape, np.nan)
-        columns[name][has_heads] = numbers
-    return {name: columns[name] for name in CAUSAL}
-
-
-def word_heads(results: Sequence[WordResult], evidence: pd.DataFrame) -> pd.DataFrame:
+def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.DataFrame:
     """One row per word, layer and head: means over the word's pairs of senses whose gap is there.
 
     `verdict` is the head's best one over these pairs, `resolves` in how many of them it is a
     resolver, `of` their number.
     """
     parts = []
-    for result in results:
-        passed = [pair for pair in result.pairs if pair.effects is not None]
+    for word in evidence:
+        passed = [found for found in word.pairs if found.record.effects is not None]
         if not passed:
             continue
-        looks = [_attention(result, pair) for pair in passed]
-        arrays = {"auroc": np.mean([pair.separation.auroc for pair in passed], axis=0)}
-        arrays |= _causal(passed)
-        arrays |= _beside_nouns(passed)
-        arrays |= {name: np.mean([look[name] for look in looks], axis=0) for name in ATTENTION}
+        pairs = [found.record for found in passed]
+        arrays = {"auroc": np.mean([found.separation.auroc for found in passed], axis=0)}
+        arrays |= causal(pairs)
+        arrays |= beside_nouns(passed)
+        for name in ATTENTION:
+            to_token = [pair.attention[name.removeprefix("attention_")] for pair in pairs]
+            arrays[name] = np.mean(to_token, axis=0)
         frame = by_head(arrays).astype(RANKS)
-        rows = evidence[(evidence["word"] == result.material.word) & evidence["net"].notna()]
+        rows = all_heads[(all_heads["word"] == word.record.word) & all_heads["net"].notna()]
         frame = frame.merge(best_verdicts(rows), on=["layer", "head"])
         frame["comparison"] = comparisons(frame)
-        parts.append(with_key(frame, {"word": result.material.word}))
+        parts.append(with_key(frame, {"word": word.record.word}))
     columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, *PARTS, "comparison"]
     columns += ["verdict", "resolves", "of"]
     return stacked(parts, columns)[columns].astype(RANKS)
 
 
-def _attention(result: WordResult, pair: PairResult) -> dict[str, Array]:
-    """Mean attention from the word to its cue (NaN without one), to its neighbours and to itself,
-    over the pairs."""
-    looks = result.states.attention_to(result.material.cues)
-    used = sorted({*pair.pairs.a, *pair.pairs.b})
-    return {
-        f"attention_{name}": mean[used].double().nanmean(0).numpy() for name, mean in looks.items()
-    }
-
-
-def _beside_nouns(pairs: Sequence[PairResult]) -> dict[str, Array]:
-    """The general and the specific part of every head. Missing unless nouns were compared in every
-    pair of senses: the effect that they stand beside is the mean over all of them."""
-    parts = [pair.nouns.heads for pair in pairs if pair.nouns and pair.nouns.heads]
-    if len(parts) < len(pairs):
-        return dict.fromkeys(PARTS, _missing(pairs[0]))
-    return joined_parts(parts)
-
-
-def controls(results: Sequence[WordResult]) -> pd.DataFrame:
-    """One-meaning nouns in the word's place, a row per noun and depth: the squared gap between the
+def controls(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
+    """Unambiguous nouns in the word's place, a row per noun and depth: the squared gap between the
     senses, its share of the word's own, and how much of the word's axis the noun takes on. The rows
-    of the word itself stand first.
+    of the word itself come first.
     """
     parts = []
-    for result, pair in sense_pairs_of(results):
-        if pair.nouns is None or not pair.nouns.nouns:
+    for record, found in pairs_of(evidence):
+        if found.nouns is None or not found.nouns.gate.chosen:
             continue
-        nouns = pair.nouns
-        own = nouns.word_gap[int(np.argmax(nouns.sentences))]
-        rows = [(result.material.word, own, np.ones_like(own), max(nouns.sentences), own * np.nan)]
-        rows += zip(nouns.nouns, nouns.gap, nouns.shares, nouns.sentences, nouns.axis, strict=True)
-        for noun, gap, share, sentences, axis in rows:
-            columns = {"noun": noun, "depth": np.arange(len(gap)), "gap": gap}
-            columns |= {"general_share": share, "shared_axis": axis, "sentences": sentences}
-            parts.append(with_key(pd.DataFrame(columns), key_of(result, pair)))
+        for noun, columns in _noun_rows(record.word, found.nouns):
+            frame = pd.DataFrame({"noun": noun} | columns)
+            parts.append(with_key(frame, key_of(record, found.record)))
     names = [*KEYS, "noun", "depth", "gap", "general_share", "shared_axis", "sentences"]
     return stacked(parts, names)
 
 
-def mlps(results: Sequence[WordResult]) -> pd.DataFrame:
+def _noun_rows(word: str, nouns: NounEvidence) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The columns of the word, and of every noun that was compared."""
+    record = nouns.record
+    most = max(nouns.gate.chosen, key=lambda number: record.sentences[number])
+    own = record.word_squared_gap[most]
+    depth = np.arange(len(own))
+    yield (
+        word,
+        {"depth": depth, "gap": own, "general_share": np.ones_like(own)}
+        | {"shared_axis": own * np.nan, "sentences": record.sentences[most]},
+    )
+    for number in nouns.gate.chosen:
+        yield (
+            record.nouns[number],
+            {"depth": depth, "gap": record.squared_gap[number]}
+            | {"general_share": record.shares[number], "shared_axis": record.shared_axis[number]}
+            | {"sentences": record.sentences[number]},
+        )
+
+
+def mlps(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
     """What every MLP does at the word, and the general and the specific part of it."""
     parts = []
-    for result, pair in sense_pairs_of(results):
-        if pair.nouns is None or pair.nouns.mlps is None:
+    for record, found in pairs_of(evidence):
+        if found.nouns is None or found.nouns.mlps is None:
             continue
-        part = pair.nouns.mlps
+        part = found.nouns.mlps
         columns: dict[str, Any] = {"layer": np.arange(len(part.net)), "net": part.net}
-        frame = pd.DataFrame(columns | joined_parts([part]))
+        frame = pd.DataFrame(columns | dict(joined_parts([part])))
         frame["comparison"] = comparisons(frame)
-        parts.append(with_key(frame, key_of(result, pair)))
+        parts.append(with_key(frame, key_of(record, found.record)))
     return stacked(parts, [*KEYS, "layer", "net", *PARTS, "comparison"])
 
 
-def mixers(results: Sequence[WordResult]) -> pd.DataFrame:
-    """What stands in the place of attention in some layers of a hybrid: effects of its swaps at the
-    word, a row per layer; empty for other models."""
+def mixers(records: Sequence[WordRecord]) -> pd.DataFrame:
+    """What replaces attention in some layers of a hybrid: effects of its swaps at the word, a row
+    per layer; empty for other models."""
     parts = []
-    for result, pair in sense_pairs_of(results):
-        if pair.measured is None or pair.measured.mixers is None:
+    for record, pair in sense_pairs_of(records):
+        if pair.swaps is None or pair.swaps.mixers is None:
             continue
-        swapped = pair.measured.mixers
+        swapped = pair.swaps.mixers
         draws = swapped.draws(pair.pairs.bootstrap())
         units = len(set(pair.pairs.units))
-        layers = np.flatnonzero(~pair.measured.has_heads)
+        layers = np.flatnonzero(~pair.swaps.has_heads)
         values = {name: swapped.ratio(name) for name in ("denoise", "noise", "same_sense")}
         values["swap"] = swapped.swap
         values["net"] = swapped.swap - values["same_sense"]
@@ -453,60 +331,57 @@ def mixers(results: Sequence[WordResult]) -> pd.DataFrame:
                 low, high = resampling.interval(draws[name], values[name], units=units)
                 columns |= {f"{name}_low": low[:, 0], f"{name}_high": high[:, 0]}
         columns["read_depth"] = [pair.reading.at[layer] for layer in layers]
-        parts.append(with_key(pd.DataFrame(columns), key_of(result, pair)))
+        parts.append(with_key(pd.DataFrame(columns), key_of(record, pair)))
     ends = [f"{name}{end}" for name in ("swap", "net") for end in ("_low", "_high")]
     return stacked(parts, [*KEYS, "layer", *MIXERS, *ends, "read_depth"])
 
 
-def distances(results: Sequence[WordResult]) -> pd.DataFrame:
+def distances(records: Sequence[WordRecord]) -> pd.DataFrame:
     """The net effect of every head by the distance from cue to word in tokens (4: four or more)."""
     parts = []
-    for result, pair in sense_pairs_of(results):
+    for record, pair in sense_pairs_of(records):
         if pair.effects is None:
             continue
         known = {distance for distance in pair.pairs.distances if distance is not None}
         for distance in sorted(known):
-            frame = by_head({"net": _net_where(pair, distance.__eq__)})
-            parts.append(with_key(frame, key_of(result, pair) | {"distance": distance}))
+            frame = by_head({"net": net_where(pair, distance.__eq__)})
+            parts.append(with_key(frame, key_of(record, pair) | {"distance": distance}))
     return stacked(parts, [*KEYS, "distance", "layer", "head", "net"])
 
 
-def head_parts(results: Sequence[WordResult]) -> pd.DataFrame:
+def head_parts(records: Sequence[WordRecord]) -> pd.DataFrame:
     """Every head in parts: where it looks, what it carries, what it takes from the cue, ablation;
     see `probe.experiments.head_parts`."""
     frames = []
-    for result, pair in sense_pairs_of(results):
-        parts = pair.head_parts
-        if parts is None:
-            continue
-        arrays = dict.fromkeys(HEAD_PARTS, _missing(pair)) | parts.shares
+    for record, pair, parts in measured_pairs(records, "head_parts"):
+        arrays = dict.fromkeys(HEAD_PARTS, missing(pair)) | parts.shares
         for name, (low, high) in parts.intervals().items():
             arrays |= {f"{name}_low": low, f"{name}_high": high}
         frame = by_head(arrays).assign(pairs=len(parts.pairs))
-        frames.append(with_key(frame, key_of(result, pair)))
+        frames.append(with_key(frame, key_of(record, pair)))
     return stacked(frames, [*KEYS, "layer", "head", *HEAD_PARTS, "pairs"])
 
 
-def by_depth(results: Sequence[WordResult]) -> pd.DataFrame:
-    """E beyond the same-sense donor of every head at every depth behind it where the senses can be
+def by_depth(records: Sequence[WordRecord]) -> pd.DataFrame:
+    """E beyond the same-sense donor of every head at every depth after it where the senses can be
     told apart."""
     parts = []
-    for result, pair in sense_pairs_of(results):
-        if pair.measured is None:
+    for record, pair in sense_pairs_of(records):
+        if pair.swaps is None:
             continue
-        for depth in range(min(pair.reading.direct), pair.measured.profile.shape[-1] + 1):
-            frame = by_head({"net": pair.measured.profile[..., depth - 1]})
+        for depth in range(min(pair.reading.direct), pair.swaps.profile.shape[-1] + 1):
+            frame = by_head({"net": pair.swaps.profile[..., depth - 1]})
             written = frame[frame["layer"] < depth].reset_index(drop=True)
-            parts.append(with_key(written, key_of(result, pair) | {"depth": depth}))
+            parts.append(with_key(written, key_of(record, pair) | {"depth": depth}))
     return stacked(parts, [*KEYS, "depth", "layer", "head", "net"])
 
 
-def curves(results: Sequence[WordResult]) -> pd.DataFrame:
+def curves(records: Sequence[WordRecord]) -> pd.DataFrame:
     """Faithfulness and necessity of the first `size` heads of the order; `added`: those that joined
     at this size."""
     parts = []
-    for result in results:
-        curve = result.curves
+    for record in records:
+        curve = record.measured.get("sets")
         if curve is None:
             continue
         added = []
@@ -518,7 +393,7 @@ def curves(results: Sequence[WordResult]) -> pd.DataFrame:
             low, high = getattr(curve, f"{name}_interval")
             columns |= {name: getattr(curve, name), f"{name}_low": low, f"{name}_high": high}
         key = {
-            "word": result.material.word,
+            "word": record.word,
             "area": curve.area,
             "smallest": curve.smallest,
             "pairs": curve.pairs,
@@ -527,48 +402,51 @@ def curves(results: Sequence[WordResult]) -> pd.DataFrame:
     return stacked(parts, list(CURVES))
 
 
-def random_sets(results: Sequence[WordResult]) -> pd.DataFrame:
+def random_sets(records: Sequence[WordRecord]) -> pd.DataFrame:
     """Faithfulness of every random set, matched per layer to the first `size` heads of the
     order."""
     parts = []
-    for result in results:
-        curve = result.curves
+    for record in records:
+        curve = record.measured.get("sets")
         if curve is None:
             continue
         for size, values in zip(curve.random_sizes, curve.random, strict=True):
             rows = {"size": size, "faithfulness": values[~np.isnan(values)]}
-            parts.append(with_key(pd.DataFrame(rows), {"word": result.material.word}))
+            parts.append(with_key(pd.DataFrame(rows), {"word": record.word}))
     return stacked(parts, ["word", "size", "faithfulness"])
 
 
-def depth_profile(results: Sequence[WordResult]) -> pd.DataFrame:
+def depth_profile(records: Sequence[WordRecord]) -> pd.DataFrame:
     """Mean sense coordinates and AUROC at every depth, held out; see `probe.stats.axes.profile`."""
     rows = []
-    for result, pair in sense_pairs_of(results):
-        stages = torch.cat([result.states.token_embedding[:, None], result.states.resid], dim=1)
-        for here in axes.profile(pair.axes, stages, pair.split, result.depth, pair.by_depth):
-            rows.append(key_of(result, pair) | {"label": depth_label(here.depth)} | asdict(here))
+    for record, pair in sense_pairs_of(records):
+        for here in pair.profile:
+            rows.append(key_of(record, pair) | {"label": depth_label(here.depth)} | asdict(here))
     return pd.DataFrame(rows)
 
 
-def separation_controls(measured: Sequence[Controls]) -> pd.DataFrame:
+def separation_controls(records: Sequence[WordRecord]) -> pd.DataFrame:
     """Held-out AUROC of every head under every condition, for the clearest pair of senses of each
     word.
 
     `low` and `high`: the band of the permutations, of the row "labels permuted".
     """
     parts = []
-    for control in measured:
-        key = key_of(control.word, control.pair)
+    for record in records:
+        control = record.measured.get("controls")
+        if control is None:
+            continue
+        [pair] = [pair for pair in record.pairs if pair.senses == control.senses]
         for name, auroc in control.auroc.items():
-            missing = np.full_like(auroc, np.nan)
-            low, _, high = control.band if name == PERMUTED else (missing, missing, missing)
-            about = key | {
+            absent = np.full_like(auroc, np.nan)
+            low, _, high = control.band if name == PERMUTED else (absent, absent, absent)
+            about = key_of(record, pair) | {
                 "condition": name,
-                "untrained_p": control.untrained_p[control.pair.senses],
+                "untrained_p": pair.gates.untrained,
             }
             parts.append(with_key(by_head({"auroc": auroc, "low": low, "high": high}), about))
-    return pd.concat(parts, ignore_index=True)
+    columns = [*KEYS, "condition", "untrained_p", "layer", "head", "auroc", "low", "high"]
+    return stacked(parts, columns)
 
 
 def depth_label(depth: int) -> str:
@@ -576,40 +454,32 @@ def depth_label(depth: int) -> str:
     return {-1: "token", 0: "token + position"}.get(depth, f"after layer {depth - 1}")
 
 
-def shares(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
-    """Direct share of every component in the difference of sense means at the read-out; a pair's
-    shares sum to 1."""
+def shares(records: Sequence[WordRecord]) -> pd.DataFrame:
+    """Direct share of every component in the difference of sense means at the read-out layer; a
+    pair's shares sum to 1."""
     rows = []
-    # hooks may write what is no component
-    counted = [] if model.origin.hooks else sense_pairs_of(results)
-    for result, pair in counted:
-        a = pair.rows(pair.senses[0])
-        b = pair.rows(pair.senses[1])
-        directions = pair.axes.directions([*a, *b])[:, result.depth]
-        parts = decomposition.shares(
-            read_weights(model), result.states, directions, result.depth, a, b
-        )
-        rows += [key_of(result, pair) | asdict(share) for share in parts]
-    columns = [*KEYS, *(field.name for field in fields(decomposition.Share))]
+    for record, pair, of_pair in measured_pairs(records, "shares"):
+        rows += [key_of(record, pair) | asdict(share) for share in of_pair]
+    columns = [*KEYS, *(field.name for field in fields(Share))]
     frame = pd.DataFrame(rows, columns=columns)
     return frame.astype({"layer": "Int64", "head": "Int64"})
 
 
-def sentences(results: Sequence[WordResult]) -> pd.DataFrame:
+def sentences(records: Sequence[WordRecord]) -> pd.DataFrame:
     """Every usable sentence, whether it was tested or only learned from, and where its word was
     read."""
     rows = []
-    for result in results:
-        tested = {row for pair in result.pairs for row in pair.rows()}
-        learned = {row for pair in result.pairs for row in pair.split.rows}
-        for row, sentence in enumerate(result.material.sentences):
-            positions = result.material.words[row]
+    for record in records:
+        tested = {row for pair in record.pairs for row in pair.rows()}
+        learned = {row for pair in record.pairs for row in pair.split.rows}
+        for row, sentence in enumerate(record.sentences):
             if row in tested:
                 part = "tested"
             else:
                 part = "learned from" if row in learned else "neither"
             fields = {name: getattr(sentence, name) for name in SENTENCE}
-            fields |= {"position": positions[-1], "tokens_of_word": len(positions), "part": part}
+            fields |= {"position": record.positions[row]}
+            fields |= {"tokens_of_word": record.tokens_of_word[row], "part": part}
             rows.append(fields)
     return pd.DataFrame(rows).astype(dict.fromkeys(("cue_start", "cue_end", "distance"), "Int64"))
 

@@ -1,14 +1,14 @@
 """The study of ambiguous words: a model and sentences in, frames of numbers with their evidence
 out.
 
-It chooses the words, says what they will cost (`probe.results.cost`), certifies the model before
-anything else, measures word by word (`probe.experiments.word`) and collects one tidy frame per
+It chooses the words, says what they will cost (`probe.studies.cost`), certifies the model before
+anything else, measures word by word (`probe.experiments.measure`) and collects one tidy frame per
 question (`probe.results.frames`, `probe.results.readings`, `probe.results.circuit`). A Study is
 what the user holds: frames, never tensors.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 from warnings import warn
@@ -17,6 +17,7 @@ import pandas as pd
 
 from probe.display import Displayed
 from probe.errors import InputError, require_at_least, whole_number
+from probe.experiments.candidates import as_nouns, require_usable
 from probe.experiments.material import (
     Material,
     SecondModel,
@@ -25,17 +26,15 @@ from probe.experiments.material import (
     late_cues,
     prepare,
     sentences_of,
-    split_senses,
 )
-from probe.experiments.nouns import as_nouns, require_usable
-from probe.experiments.word import (
-    Gates,
-    StudyOptions,
-    measure_controls,
-    measure_gates,
-    observe_word,
-    study_word,
-)
+from probe.experiments.measure import measure, measure_gates
+from probe.experiments.observe import observe, split_senses
+from probe.experiments.options import NounPlan, Options
+from probe.experiments.prepare import prepare_pairs
+from probe.experiments.readings import read_second
+from probe.experiments.table import EXPERIMENTS
+from probe.inference.nouns import ambiguity_gate
+from probe.inference.within import within
 from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify, not_asked
 from probe.model.load import ModelSource, load, untrained
@@ -45,12 +44,64 @@ from probe.provenance import Origin
 from probe.results import circuit
 from probe.results import frames as tables
 from probe.results import readings as examples
-from probe.results.cost import StudyCost, cost_of
 from probe.results.findings import WordFindings, findings
+from probe.stats.limits import FEWEST_SENTENCES, MOST_NOUNS
+from probe.studies.cost import StudyCost, cost_of
 from probe.text.sentences import as_corpus, join
 
 LEAST = {"seed": 0, "max_pairs": 1}
 FEWEST_PERMUTATIONS = 99  # the smallest p is then .01
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """What a user may decide about a study: the seed of every random choice, how many pairs, how
+    many permutations; `controls`: the unambiguous nouns to compare with, those that ship for None,
+    none for ()."""
+
+    seed: int = 0
+    max_pairs: int = 24
+    permutations: int = 1000
+    controls: tuple[str, ...] | None = None
+
+
+# How much is measured of a word, as far as a user does not decide it.
+REPORT = Options(
+    seed=StudyOptions.seed,
+    pairs=StudyOptions.max_pairs,
+    permutations=StudyOptions.permutations,
+    gate=True,
+    next_token=True,
+    unfitted_donors=False,
+    nouns=StudyOptions.controls,
+    noun_plan=NounPlan(
+        most=MOST_NOUNS,
+        per_pair=6,
+        more_pairs=24,
+        fewest_sentences=FEWEST_SENTENCES,
+        with_mlps=True,
+    ),
+    every_head=False,
+    experiments=frozenset(EXPERIMENTS),
+)
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What is known of two senses of a word before anything is swapped.
+
+    gap_p, untrained_p, nuisance_p: see `probe.experiments.prepare.Gates`.
+    ambiguity_p: of the comparison with unambiguous nouns, NaN where it is not made.
+    not_compared: why not, "" where it is, or where nouns were not asked for.
+    """
+
+    word: str
+    senses: tuple[str, str]
+    gap_p: float
+    untrained_p: float
+    nuisance_p: float
+    ambiguity_p: float = float("nan")
+    not_compared: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +149,7 @@ def study(
     second: ModelSource | None = None,
     progress: Progress | None = None,
     planned: Callable[[StudyCost], None] | None = None,
-    foreseen: Callable[[list[Gates]], None] | None = None,
+    foreseen: Callable[[list[Foreseen]], None] | None = None,
     corpus: Any = None,
 ) -> Study:
     """Effects of swapping every head at each word, with tests, on the sentences that ship or on
@@ -141,35 +192,42 @@ def study(
         nouns = ()
     options = StudyOptions(seed, max_pairs, permutations, nouns)
     _require_numbers(options)
+    measured = replace(REPORT, seed=seed, pairs=max_pairs, permutations=permutations, nouns=nouns)
     chosen = choose_words(words, own)
     sources = [sentences_of(word, own, model) for word in chosen]
     materials = [prepare(model, source, word) for word, source in zip(chosen, sources, strict=True)]
     if nouns:
         require_usable(model, materials, nouns)
-    splits = {material.word: split_senses(material, seed=seed) for material in materials}
+    causal = model.config.causal
+    splits = {
+        material.word: split_senses(material, seed=seed, causal=causal) for material in materials
+    }
     beside = None if second is None else late_cues(second, materials)
     if planned:
-        planned(cost_of(model, materials, splits, options, beside, own))
+        planned(cost_of(model, materials, splits, measured, beside, own))
 
     report("certificate", 0.05)
     certificate = _certificate(model, materials)
     if foreseen:
-        foreseen(_all_gates(model, materials, splits, options))
-    results = []
-    for index, material in enumerate(materials):
-        report(material.word, 0.1 + 0.7 * index / len(materials))
-        results.append(study_word(model, material, options, splits[material.word]))
-    report("controls", 0.8)
+        foreseen(_foresee(model, materials, splits, measured))
     random_model = untrained(model, seed=seed)
-    chance = [measure_controls(model, random_model, result, options) for result in results]
-
-    report("examples", 0.85)
+    evidence = []
+    for index, material in enumerate(materials):
+        record = measure(
+            model,
+            material,
+            splits[material.word],
+            measured,
+            random_model=random_model,
+            report=_within(report, material.word, 0.1 + 0.75 * index / len(materials)),
+        )
+        evidence.append(within(record, permutations=permutations, seed=seed))
+    report("tables", 0.9)
     left_out = () if own is None else own.left_out
-    frames = tables.frames(model, results, certificate, chance, left_out)
-    frames |= examples.frames(model, results, frames["word_heads"], seed=seed)
-    report("paths", 0.9)
-    frames |= circuit.frames(model, results, frames["word_heads"], options)
-    frames["beside"] = _read_second_model(beside, options)
+    frames = tables.frames(evidence, certificate, left_out)
+    frames |= examples.frames([word.record for word in evidence])
+    frames |= circuit.frames(evidence, seed=seed)
+    frames["beside"] = _read_second_model(beside, measured)
     used_corpus = join(sources)
     used = {"words": list(chosen)} | asdict(options) | {"sentences": used_corpus.source}
     if second is not None:
@@ -184,18 +242,48 @@ def _certificate(model: Model, materials: Sequence[Material]) -> Certificate:
     return certify(model, [material.sentences[0].text for material in materials]).require()
 
 
-def _all_gates(
+def _within(report: Progress, word: str, done: float) -> Progress:
+    """Progress within a word."""
+    return lambda stage, share: report(word, done)
+
+
+def _foresee(
     model: Model,
     materials: Sequence[Material],
     splits: Mapping[str, SensePairSplits],
-    options: StudyOptions,
-) -> list[Gates]:
-    """The gates of every pair of senses of all words."""
+    options: Options,
+) -> list[Foreseen]:
+    """The gates of every pair of senses of all words, without any swap."""
     random_model = untrained(model, seed=options.seed)
-    gates = []
+    foreseen = []
     for material in materials:
-        gates += measure_gates(model, random_model, material, options, splits[material.word])
-    return gates
+        foreseen += foresee(model, random_model, material, splits[material.word], options)
+    return foreseen
+
+
+def foresee(
+    model: Model,
+    random_model: Model,
+    material: Material,
+    splits: SensePairSplits,
+    options: Options,
+) -> list[Foreseen]:
+    """The gates of every pair of senses of a word, as a study has them, without any swap."""
+    gates_only = replace(options, gate=True, experiments=frozenset(("nouns",)))
+    record = measure_gates(model, material, splits, gates_only, random_model=random_model)
+    compared = ambiguity_gate(record.of_pairs("nouns"), record.depth)
+    return [
+        Foreseen(
+            word=material.word,
+            senses=pair.senses,
+            gap_p=pair.gates.gap,
+            untrained_p=pair.gates.untrained,
+            nuisance_p=pair.gates.nuisance,
+            ambiguity_p=float("nan") if gate is None else gate.p,
+            not_compared="" if gate is None else gate.reason,
+        )
+        for pair, gate in zip(record.pairs, compared, strict=True)
+    ]
 
 
 def _require_no_nouns(model: Model, nouns: tuple[str, ...] | None) -> None:
@@ -235,11 +323,15 @@ def _require_numbers(options: StudyOptions) -> None:
         require_at_least(least, getattr(options, name), name, doing="Studying words", usual=usual)
 
 
-def _read_second_model(second: SecondModel | None, options: StudyOptions) -> pd.DataFrame:
+def _read_second_model(second: SecondModel | None, options: Options) -> pd.DataFrame:
     """The sentences with a late cue in the second model, which is certified first."""
     if second is None or not second.materials:
         return pd.DataFrame(columns=list(examples.SECOND_MODEL))
     texts = [material.sentences[0].text for material in second.materials]
     certify(second.model, texts).require()
-    results = [observe_word(second.model, material, options) for material in second.materials]
-    return examples.second_model(second.model, results)
+    readings = []
+    for material in second.materials:
+        seen = observe(second.model, material, seed=options.seed)
+        prepared = prepare_pairs(seen, None, options)
+        readings += read_second(second.model, seen, prepared)
+    return examples.second_model(second.model.name, readings)

@@ -1,7 +1,7 @@
 """A survey from sentences to tables: every word measured by one task and kept as one file, the
 tables made from the files.
 
-    <out>/words-KEY/000017.word        what one word says (`experiments.survey_word.WordRecord`)
+    <out>/words-KEY/000017.word        what one word says (`probe.experiments.record.WordRecord`)
     <out>/words-KEY/000017-KEY.sets    what the leading heads of all other words do for it
 
 KEY is of the weights, the options, the sentences and the version of probe. A file is whole or
@@ -16,7 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,20 +30,14 @@ import torch
 import probe
 from probe.display import Displayed
 from probe.errors import InputError, ModelError, require_at_least
+from probe.experiments.candidates import as_nouns
 from probe.experiments.material import sentences_of
-from probe.experiments.nouns import as_nouns
-from probe.experiments.survey_word import (
-    SetRecord,
-    WordPlan,
-    WordRecord,
-    is_whole,
-    measure_sets,
-    measure_word,
-    plan_word,
-    read_record,
-    records,
-    write_record,
-)
+from probe.experiments.measure import count_left_out
+from probe.experiments.options import Options
+from probe.experiments.record import WordRecord
+from probe.experiments.sets import CarriedSets
+from probe.experiments.store import is_whole, read_record, write_record
+from probe.inference.across import Summary, sets_frames, summarise
 from probe.model.architectures import require_single
 from probe.model.check import DEFAULT_TEXTS, Certificate, certify
 from probe.model.load import ModelSource, load
@@ -51,8 +45,8 @@ from probe.model.model import Model, require_heads
 from probe.model.tokens import tokenize
 from probe.progress import Progress, silent
 from probe.provenance import Origin, content_key
-from probe.results.across import Summary, sets_frames, summarise
 from probe.stats.numbers import counted
+from probe.studies.survey_word import SURVEY, WordPlan, measure_sets, measure_word, plan_word
 from probe.studies.workers import Run, Workers, in_one_thread, running
 from probe.text import lexicon
 from probe.text.sentences import Corpus, Sentence, as_corpus, join
@@ -116,8 +110,7 @@ class _Job:
     device: str
     dtype: str
     tokens: tuple[bool, bool]
-    controls: tuple[str, ...] | None
-    seed: int
+    measured: Options
 
 
 def survey(
@@ -159,7 +152,7 @@ def survey(
         said.append(NO_ENGLISH)
     report("certificate", 0.02)
     certificate = certify(model, _readable(model, by_word) or DEFAULT_TEXTS).require()
-    job = _job(model, name, workers, nouns, seed)
+    job = _job(model, name, workers, replace(SURVEY, nouns=nouns, seed=seed))
     key = _key(job, corpus)
     kept = TemporaryDirectory() if out is None else None
     folder = Path(kept.name if kept else out or "") / f"words-{key}"
@@ -297,7 +290,7 @@ def _seconds(
     threads = torch.get_num_threads()
     started = thread_time()
     try:
-        in_one_thread(partial(measure_word, controls=nouns, seed=seed), model, sentences)
+        in_one_thread(measure_word, model, sentences, replace(SURVEY, nouns=nouns, seed=seed))
         in_one_thread(partial(measure_sets, depth=layers, seed=seed), model, sentences, order)
     finally:
         torch.set_num_threads(threads)
@@ -345,9 +338,7 @@ _loaded: dict[tuple[object, ...], Model] = {}
 _loading = Lock()
 
 
-def _job(
-    model: Model, name: str | None, workers: Workers, controls: tuple[str, ...] | None, seed: int
-) -> _Job:
+def _job(model: Model, name: str | None, workers: Workers, measured: Options) -> _Job:
     """The job, whose model this process has already. Raises InputError where workers of other
     processes could not load it by a name."""
     if name is None and workers.scheduler is not None:
@@ -358,7 +349,7 @@ def _job(
         )
     dtype = str(model.dtype).removeprefix("torch.")
     tokens = model.config.prepend_bos, model.config.split_special_tokens
-    job = _Job(name or "", model.origin.sha256, str(model.device), dtype, tokens, controls, seed)
+    job = _Job(name or "", model.origin.sha256, str(model.device), dtype, tokens, measured)
     with _loading:
         _loaded.clear()
         _loaded[_which(job)] = model
@@ -395,17 +386,17 @@ def _model(job: _Job) -> Model:
 
 
 def _word_task(job: _Job, file: str, sentences: Sequence[Sentence]) -> tuple[str, WordRecord]:
-    return file, measure_word(_model(job), sentences, controls=job.controls, seed=job.seed)
+    return file, measure_word(_model(job), sentences, job.measured)
 
 
 def _sets_task(
     job: _Job, file: str, sentences: Sequence[Sentence], order: Any, depth: int
-) -> tuple[str, SetRecord]:
-    return file, measure_sets(_model(job), sentences, order, depth=depth, seed=job.seed)
+) -> tuple[str, CarriedSets]:
+    return file, measure_sets(_model(job), sentences, order, depth=depth, seed=job.measured.seed)
 
 
 def _key(job: _Job, corpus: Corpus) -> str:
-    options = [job.controls, job.seed, job.device, job.dtype, *job.tokens]
+    options = [job.measured.nouns, job.measured.seed, job.device, job.dtype, *job.tokens]
     return content_key(job.weights_sha256, probe.__version__, options, corpus.sha256)
 
 
@@ -432,7 +423,7 @@ def _measure_sets(
     by_word: Mapping[str, Sequence[Sentence]],
     folder: Path,
     summary: Summary,
-) -> list[SetRecord]:
+) -> list[CarriedSets]:
     """What the leading heads of all other words do for every word with a clear gap."""
     number = {word: index for index, word in enumerate(by_word)}
     files = []
@@ -440,11 +431,11 @@ def _measure_sets(
     for word, order in summary.left_out_orders.items():
         file = f"{number[word]:06}-{content_key(summary.depth, order)}.sets"
         files.append(folder / file)
-        if not is_whole(folder / file, SetRecord):
+        if not is_whole(folder / file):
             tasks.append((job, file, by_word[word], order, summary.depth))
     for file, record in run(_sets_task, tasks):
         write_record(folder / file, record)
-    return [read_record(file, SetRecord) for file in files]
+    return [read_record(file) for file in files]
 
 
 def _left_out(corpus: Corpus, measured: Iterator[WordRecord]) -> pd.DataFrame:
@@ -453,5 +444,11 @@ def _left_out(corpus: Corpus, measured: Iterator[WordRecord]) -> pd.DataFrame:
     unread = Counter(item.reason for item in corpus.left_out)
     rows: list[tuple[str | None, str, int]] = [(None, *item) for item in unread.items()]
     for record in measured:
-        rows += [(record.word, *item) for item in record.left_out.items()]
+        rows += [(record.word, *item) for item in count_left_out(record).items()]
     return pd.DataFrame(rows, columns=["word", "reason", "count"])
+
+
+def records(folder: Path) -> Iterator[WordRecord]:
+    """The records of a folder, one in memory at a time, in the order of the words' sentences."""
+    for path in sorted(Path(folder).glob("*.word")):
+        yield read_record(path)

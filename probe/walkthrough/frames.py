@@ -23,8 +23,9 @@ from probe.model.model import Model
 from probe.model.parameters import Count
 from probe.model.records import as_array
 from probe.model.tokens import Tokens, visible_token
-from probe.results.columns import by_head, dictionary, read_descriptions, rounded
+from probe.results.columns import dictionary, read_descriptions
 from probe.results.frames import certificate_rows
+from probe.tidy import by_head, rounded
 from probe.walkthrough import numbers
 from probe.walkthrough.numbers import AXES, Measured, Quantities
 from probe.walkthrough.scene import STREAM_NUMBERS, AttentionView, CausalTrace, Scene

@@ -7,19 +7,19 @@ from mmap import PAGESIZE, mmap
 
 import pandas as pd
 import pytest
+from probe.experiments.word import Gates, StudyOptions
 
 from probe.errors import InputError
 from probe.experiments import material, word
 from probe.experiments.material import prepare
 from probe.experiments.nouns import TOO_FEW_NOUNS
-from probe.experiments.word import Gates, StudyOptions
 from probe.model import hooks
 from probe.model.load import load, untrained
 from probe.pages.terminal import cost_sentence, likely, sentences_suffice
 from probe.patching import edges, heads, mlps, positions, tokens
-from probe.results import cost
-from probe.results.cost import StudyCost, parse_memory
 from probe.stats import axes
+from probe.studies import cost
+from probe.studies.cost import StudyCost, parse_memory
 from probe.studies.study import study
 from probe.text.lexicon import expand
 from probe.text.sentences import as_corpus

@@ -22,13 +22,6 @@ from handmade import (
     write_vector,
 )
 from plain_survey import plain_word
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
-
-import probe
-from probe.errors import InputError
-from probe.experiments import survey_word as survey
-from probe.experiments.material import LATE
 from probe.experiments.survey_word import (
     ALONE,
     NOT_APART,
@@ -40,6 +33,13 @@ from probe.experiments.survey_word import (
     records,
     write_record,
 )
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+import probe
+from probe.errors import InputError
+from probe.experiments import survey_word as survey
+from probe.experiments.material import LATE
 from probe.text.splits import ONE_SENSE
 
 FOUR = make_sentences(frames=1, distances=(1,), cues=2)  # two sentences a sense, as in RAW-C
@@ -133,10 +133,10 @@ def test_no_number_leans_where_the_senses_are_shuffled():
 
 def test_a_same_sense_donor_is_none_that_the_axis_was_fitted_on():
     from probe.experiments.design import make_pairs
-    from probe.text.splits import SURVEY, cross_fit
+    from probe.text.splits import SURVEY_LEAST, cross_fit
 
     for sentences in (FOUR, MANY):
-        split = cross_fit(sentences, SENSES, seed=0, least=SURVEY)
+        split = cross_fit(sentences, SENSES, seed=0, least=SURVEY_LEAST)
         pairs = make_pairs(
             sentences, [1] * len(sentences), split, most=8, seed=0, unfitted_donors=True
         )

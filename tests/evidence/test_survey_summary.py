@@ -12,8 +12,8 @@ import pytest
 from made_words import HEADS, LAYERS, effects_of, made_word, unmeasured
 
 from probe.errors import InputError
+from probe.inference.across import summarise
 from probe.results import across as survey_summary
-from probe.results.across import summarise
 from probe.results.columns import about
 
 DRAWS = 499

@@ -15,6 +15,7 @@ PACKAGES = (
     "progress",
     "provenance",
     "display",
+    "tidy",
     "text",
     "stats",
     "model",

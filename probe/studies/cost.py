@@ -18,18 +18,19 @@ import psutil
 import torch
 
 from probe.errors import InputError
-from probe.experiments import head_parts, noun_parts
-from probe.experiments import nouns as controls
+from probe.experiments import circuit
+from probe.experiments import nouns as in_place
+from probe.experiments.candidates import candidates
 from probe.experiments.material import Material, SecondModel, SensePairSplits, unused
-from probe.experiments.word import CURVE_PAIRS, JOINT_HEADS, JOINT_PAIRS, StudyOptions
+from probe.experiments.options import Options
+from probe.experiments.plan import Size, Work, swap_work
+from probe.experiments.table import EXPERIMENTS
 from probe.model.architectures import FAMILIES
 from probe.model.load import read_weights
 from probe.model.model import Model
 from probe.model.trace import target_states
-from probe.patching import sets as head_sets
 from probe.patching.edges import EDGE_DTYPE
 from probe.patching.heads import BATCH_NUMBERS, swap_heads
-from probe.results import circuit
 from probe.stats.numbers import memory_size
 from probe.stats.resampling import smallest_p
 from probe.text import lexicon
@@ -43,12 +44,6 @@ TIMED_SENTENCES = 16  # read, and swapped, to see how long a study will take
 TIMED_SWAPS = 512
 TIMED_RUNS = 2  # the first one also loads and allocates
 LIVE_TENSORS = 4  # as wide as the MLP's activations, held at the same time in a swap
-READS_PER_SENTENCE = 3  # for the study, in the untrained model, and at a later token
-SINGLE_SENTENCES = 3  # of a word: those of the lesson, read again without what follows the word
-SENTENCES_PER_PAIR = 2
-# Four donors a pair of sentences: of the other sense and of the same one, in both directions.
-DONORS_PER_PAIR = 4
-DIRECTIONS = 2  # A with the parts of B, B with the parts of A
 
 
 @dataclass(frozen=True)
@@ -130,18 +125,18 @@ def cost_of(
     model: Model,
     materials: Sequence[Material],
     splits: Mapping[str, SensePairSplits],
-    options: StudyOptions,
+    options: Options,
     second: SecondModel | None,
     given: Corpus | None = None,
 ) -> StudyCost:
     """The cost of a study of these words, whose sentences are held out as `splits` says, by word,
     and come from those that are `given`, if a user gave any; runs a few sentences for the time."""
-    forwards = _count_forwards(materials, second)
-    swaps = _count_swaps(model, splits, options)
-    forwards += _count_forwards_beside_nouns(materials, splits, options)
-    swaps += _count_swaps_beside_nouns(model, materials, splits, options)
-    traced = sum(_most_traced(model, material) for material in materials)
-    usually_traced = sum(_usually_traced(model, material) for material in materials)
+    sizes = [size_of(model, material, splits[material.word], options) for material in materials]
+    work = Work()
+    for size in sizes:
+        work = work.plus(work_of(size))
+    if second is not None:
+        work = work.plus(Work(forwards=sum(map(len, second.materials))))
     longest = max(materials, key=len)
     without_cues = [
         material
@@ -150,11 +145,11 @@ def cost_of(
     ]
     return StudyCost(
         words=tuple(material.word for material in materials),
-        forwards=forwards,
-        swaps=swaps + traced,
+        forwards=work.forwards,
+        swaps=work.swaps,
         held=resident(),
-        extra=_extra_memory(model, materials, second, options),
-        seconds=_seconds(model, longest, forwards, swaps + usually_traced),
+        extra=_extra_memory(model, materials, second, sizes),
+        seconds=_seconds(model, longest, work),
         sizes=tuple(
             _size(material, senses, split, options)
             for material in materials
@@ -171,146 +166,55 @@ def cost_of(
         unusable_nouns=tuple(
             (material.word, noun, reason)
             for material in materials
-            if options.controls  # of those that ship it is no matter
-            for noun, reason in controls.candidates(
-                model, material, options.controls
-            ).left_out.items()
+            if options.nouns  # of those that ship it is no matter
+            for noun, reason in candidates(model, material, options.nouns).left_out.items()
         ),
         repeated=0 if given is None else given.repeated,
     )
 
 
-def _count_forwards(materials: Sequence[Material], second: SecondModel | None) -> int:
-    read = READS_PER_SENTENCE * sum(map(len, materials)) + SINGLE_SENTENCES * len(materials)
-    return read + (sum(map(len, second.materials)) if second else 0)
-
-
-def _count_swaps(model: Model, splits: Mapping[str, SensePairSplits], options: StudyOptions) -> int:
-    """Swapped runs of all words, without those that trace edges and paths."""
-    heads = model.config.heads_in_all
-    return sum(_swaps_of_word(of_word.values(), heads, options) for of_word in splits.values())
-
-
-def _swaps_of_word(splits: Iterable[CrossFit], heads: int, options: StudyOptions) -> int:
-    """Swapped runs of one word: every head with its donors, parts of heads, stand-ins, and the sets
-    of the curve."""
-    swaps = 0
-    for split in splits:
-        pairs = min(options.max_pairs, len(split.pairs))
-        pairs_in_parts = min(pairs, head_parts.MOST_PAIRS)
-        pairs_with_stand_ins = min(pairs, JOINT_PAIRS)
-        heads_in_parts = min(heads, head_parts.MOST_HEADS)
-        swaps += heads * DONORS_PER_PAIR * pairs
-        swaps += heads * DIRECTIONS * JOINT_HEADS * pairs_with_stand_ins
-        swaps += heads_in_parts * DIRECTIONS * len(head_parts.KINDS) * pairs_in_parts
-    # The first heads of the order, and all but these: two sets of every size.
-    sets = 2 * len(head_sets.curve_sizes(heads)) + head_sets.SIZES * head_sets.RANDOM_SETS
-    return swaps + DIRECTIONS * CURVE_PAIRS * sets
-
-
-def _nouns_compared(options: StudyOptions) -> int:
-    """The most one-meaning nouns that are put in a word's place."""
-    nouns = lexicon.one_meaning_nouns() if options.controls is None else options.controls
-    return min(len(nouns), controls.MOST_NOUNS)
-
-
-def _count_forwards_beside_nouns(
-    materials: Sequence[Material], splits: Mapping[str, SensePairSplits], options: StudyOptions
-) -> int:
-    """Sentences that are run up to the word, once for the gaps of nouns and once for heads and
-    MLPs, for every pair of senses."""
-    if not _nouns_compared(options):
-        return 0
-    return sum(
-        SENTENCES_PER_PAIR * min(controls.MOST_PAIRS, len(split.pairs)) + len(material)
-        for material in materials
-        for split in splits[material.word].values()
-    )
-
-
-def _count_swaps_beside_nouns(
-    model: Model,
-    materials: Sequence[Material],
-    splits: Mapping[str, SensePairSplits],
-    options: StudyOptions,
-) -> int:
-    """The runs of other nouns in the word's place, which cost as much as a swap: one position from
-    the first block on; and the swaps of heads and MLPs for some of these nouns."""
-    nouns = _nouns_compared(options)
-    if not nouns:
-        return 0
-    nouns_swapped = min(nouns, noun_parts.HEAD_NOUNS)
-    layers = model.config.n_layers
-    runs = 0
-    for material in materials:
-        for split in splits[material.word].values():
-            pairs = min(options.max_pairs, len(split.pairs))
-            sentences = SENTENCES_PER_PAIR * min(controls.MOST_PAIRS, len(split.pairs))
-            runs += (1 + nouns) * sentences + (1 + nouns_swapped) * len(material)
-            # All nouns together take as many swaps of heads as the word; MLPs are swapped for both.
-            runs += (model.config.heads_in_all + 2 * layers) * DONORS_PER_PAIR * pairs
-    return runs
-
-
-def _most_traced(model: Model, material: Material) -> int:
-    """The most partial forward passes that trace one word's edges and paths."""
-    positions = _most_positions(material)
-    edges = _count_edges(model, positions)
-    if edges == 0:
-        return 0
-    return circuit.most_runs(model.config.n_layers, model.config.n_heads, positions, edges)
-
-
-def _usually_traced(model: Model, material: Material) -> int:
-    """Partial forward passes of a word's traces when it is read halfway up and its cue is as far
-    away as in the mean.
-
-    Without the totals of edges: how many could reach enough is seen in the traces only, and seldom
-    many.
-    """
-    config = model.config
-    if not config.causal:
-        return 0
-    positions = 1 + round(float(np.mean(_tokens_from_cue(material) or material.targets)))
-    return circuit.most_runs(max(1, config.n_layers // 2), config.n_heads, positions, 0)
-
-
-def _most_positions(material: Material) -> int:
-    """The most positions from the cue to the word, or from the beginning where no cue is marked."""
-    return 1 + max(_tokens_from_cue(material), default=max(material.targets))
-
-
-def _tokens_from_cue(material: Material) -> list[int]:
-    """Tokens from the beginning of the cue to the word, of the sentences whose cue stands before
-    it."""
-    return [
+def size_of(model: Model, material: Material, splits: SensePairSplits, options: Options) -> Size:
+    """How large the measurement of a word is."""
+    nouns = lexicon.one_meaning_nouns() if options.nouns is None else options.nouns
+    before = [
         target - cue[0]
         for target, cue in zip(material.targets, material.cues, strict=True)
         if cue and cue[0] < target
     ]
+    # From the beginning of the text where no cue is marked before the word.
+    distances = before or material.targets
+    return Size(
+        options=options,
+        layers=model.config.n_layers,
+        heads=model.config.n_heads,
+        causal=model.config.causal,
+        sentences=len(material),
+        positions=1 + max(distances),
+        usual_positions=1 + round(float(np.mean(distances))),
+        pairs=tuple(min(options.pairs, len(split.pairs)) for split in splits.values()),
+        nouns=len(nouns),
+    )
 
 
-def _count_edges(model: Model, positions: int) -> int:
-    """How many edges lie between the cue and the word; none in an encoder, which is not traced."""
-    config = model.config
-    if not config.causal:
-        return 0
-    edges = circuit.count_edges(config.n_layers, config.n_heads, positions)
-    return min(edges, circuit.MOST_EDGES)
+def work_of(size: Size) -> Work:
+    """What the measurement of a word takes."""
+    work = swap_work(size)
+    for name in size.options.experiments:
+        work = work.plus(EXPERIMENTS[name].work(size))
+    return work
 
 
 def _extra_memory(
     model: Model,
     materials: Sequence[Material],
     second: SecondModel | None,
-    options: StudyOptions,
+    sizes: Sequence[Size],
 ) -> int:
-    """Bytes that a study will take beside what the process holds: the states of every word twice
-    for the largest, the largest single step, swaps, edges and frames."""
+    """Bytes that a study will take beside what the process holds: the states of the largest word
+    twice, the largest single step, swaps, edges and frames."""
     config = model.config
     number = _bytes_per_number(model)
-    sizes = [len(material) for material in materials]
-    states = _bytes_of_states(model, materials) * (sum(sizes) + max(sizes))
+    states = 2 * _bytes_of_states(model, materials) * max(map(len, materials))
     weights = sum(tensor.numel() * number for tensor in model.weights.values())
     # The bridge of the untrained model holds queries, keys and values apart.
     untrained = weights + 3 * number * config.n_layers * config.d_model**2
@@ -323,24 +227,12 @@ def _extra_memory(
             for material in second.materials
         )
     swapped = number * LIVE_TENSORS * BATCH_NUMBERS
-    edges = max(_count_edges(model, _most_positions(material)) for material in materials)
+    edges = max(map(circuit.edges_of, sizes))
     traced = edges * (EDGE_DTYPE.itemsize + 8 * number * circuit.PAIRS)
-    beside_nouns = _bytes_beside_nouns(model, max(sizes), options)
-    largest_step = max(certificate, untrained, second_states, beside_nouns)
+    # Of each row with every noun that fits into them, and of all rows with one noun once more.
+    with_nouns = 2 * in_place.STATES_BYTES if any(size.nouns for size in sizes) else 0
+    largest_step = max(certificate, untrained, second_states, with_nouns)
     return states + largest_step + swapped + traced + FRAMES_BYTES
-
-
-def _bytes_beside_nouns(model: Model, sentences: int, options: StudyOptions) -> int:
-    """Bytes of the states of one word's sentences with other nouns in its place: the stream behind
-    every block, what heads and MLPs hold at the word, of the word and of every noun whose parts are
-    swapped, and one of them once more."""
-    nouns = min(_nouns_compared(options), noun_parts.HEAD_NOUNS)
-    if not nouns:
-        return 0
-    config = model.config
-    per_layer = 2 * config.d_model + config.d_mlp * max(1, config.n_experts) + config.d_shared
-    per_run = _bytes_per_number(model) * (config.n_layers * per_layer + config.d_model)
-    return (2 + nouns) * sentences * per_run
 
 
 def _bytes_of_states(model: Model, materials: Sequence[Material]) -> int:
@@ -355,8 +247,8 @@ def _bytes_per_number(model: Model) -> int:
     return next(iter(model.weights.values())).element_size()
 
 
-def _seconds(model: Model, material: Material, forwards: int, swaps: int) -> float:
-    """How long so many forward passes and swaps take, from a few of each, in batches as a study
+def _seconds(model: Model, material: Material, work: Work) -> float:
+    """How long the work usually takes, from a few forward passes and swaps, in batches as a study
     runs them.
 
     A sentence that is read alone takes several times as long as one of a batch. Processor seconds
@@ -371,7 +263,7 @@ def _seconds(model: Model, material: Material, forwards: int, swaps: int) -> flo
         torch.set_num_threads(threads)
     per_forward = min(read for read, _ in runs)
     per_swap = min(swapped for _, swapped in runs)
-    return (forwards * per_forward + swaps * per_swap) / threads
+    return (work.forwards * per_forward + work.likely_swaps * per_swap) / threads
 
 
 def _seconds_each(model: Model, material: Material) -> tuple[float, float]:
@@ -396,7 +288,7 @@ def _seconds_each(model: Model, material: Material) -> tuple[float, float]:
 
 
 def _size(
-    material: Material, senses: tuple[str, str], split: CrossFit, options: StudyOptions
+    material: Material, senses: tuple[str, str], split: CrossFit, options: Options
 ) -> SensePairSize:
     of_first = sum(split.is_a)
     cue_words = len(set(split.units))
@@ -409,7 +301,7 @@ def _size(
         smallest_p=smallest_p(cue_words, draws=options.permutations),
         aligned=split.pair_design == ALIGNED,
         in_pair=len(in_pairs([material.sentences[row] for row in split.rows])),
-        swapped=min(options.max_pairs, len(split.pairs)),
+        swapped=min(options.pairs, len(split.pairs)),
         without_cue=sum(material.sentences[row].cue is None for row in split.rows),
     )
 

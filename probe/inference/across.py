@@ -1,8 +1,9 @@
 """Many words to a statement about a model: words are the sample.
 
-Every word comes as a record of raw sums (`probe.experiments.survey_word.WordRecord`), in a stream
-that is read several times and never held: first the depth is chosen, then sums are made, then
-single words are compared with them. The table of words alone grows with their number.
+Every word comes as a record (`probe.experiments.record.WordRecord`), in a stream that is read
+several times and never held: first the depth is chosen, then sums are made, then single words are
+compared with them. The table of words alone grows with their number. All numbers are in units of
+the residual stream.
 
     depth      one for all words: the first at which their mean separation is within one standard
                error of the best; heads of layers behind it are read at the last depth
@@ -29,17 +30,21 @@ from numpy.typing import NDArray
 
 from probe.errors import InputError
 from probe.experiments.design import readings
-from probe.experiments.survey_word import SetRecord, WordRecord
+from probe.experiments.measure import count_left_out
+from probe.experiments.record import WordRecord
+from probe.experiments.sets import CarriedSets
 from probe.experiments.swaps import rank_intervals
+from probe.inference.nouns import PARTS
 from probe.inference.verdicts import comparison
+from probe.inference.within import RANKS
 from probe.patching.sets import HeadIndex
 from probe.provenance import hash_of
-from probe.results.columns import RANKS, rounded, stacked
 from probe.stats import across_words, resampling
 from probe.stats.across_words import KindSums, Spread, Sums
 from probe.stats.axes import first_as_good
 from probe.stats.limits import GATE
 from probe.stats.resampling import DRAWS, Array
+from probe.tidy import rounded, stacked
 
 FEWEST_WORDS = 2  # that are measured: with one there is nothing to be sure across
 BATCH = 16  # words that are held at once
@@ -51,7 +56,6 @@ MOST_KINDS = 5  # values of a column that names kinds; more are an amount where 
 SET_ENDS = (0.025, 0.975)  # quantiles of the random sets of a word
 GAPS = ("gap", "general_gap", "squared_gap", "general_squared_gap")
 EFFECTS = ("effect", "effect_low", "effect_high", "p", "between_words", "words_positive")
-PARTS = ("general", "specific", "specific_low", "specific_high", "p_specific")
 HEADS = ("layer", "head", *EFFECTS, *PARTS, "words_clear", "comparison", *RANKS, "read_depth")
 WORDS = (
     "word",
@@ -89,6 +93,56 @@ WORD_HEADS = ("word", "layer", "head", "effect", "gap", "general", "net")
 SETS = ("word", "k", "own", "others", "random_low", "random_mean", "random_high")
 
 Records = Callable[[], Iterator[WordRecord]]
+
+
+@dataclass(frozen=True, eq=False)
+class WordNumbers:
+    """One word as a unit, over all its pairs of senses, at every depth.
+
+    separation: held-out AUROC. gap: mean over the pairs of sentences. squared_gap: see
+        `probe.stats.axes.squared_gap`. `depth`
+    net: what each head moves beyond same-sense donors, mean over the pairs. `layer head depth`
+    noun_gap, noun_squared_gap, noun_net: the same of unambiguous nouns in the word's place, mean
+        over their swaps; None where there were none. squared_gap is then in the same sentences.
+    """
+
+    separation: Array
+    gap: Array
+    squared_gap: Array
+    net: Array
+    noun_gap: Array | None
+    noun_squared_gap: Array | None
+    noun_net: Array | None
+
+
+def numbers_of(record: WordRecord) -> WordNumbers:
+    """The numbers of a word that was measured."""
+    depths = record.layers + 1
+    pairs = [len(pair.pairs) for pair in record.pairs]
+    gaps = [pair.raw_gap[:, :depths] for pair in record.pairs]
+    nets = [pair.swaps.raw for pair in record.pairs if pair.swaps is not None]
+    squared = np.mean([pair.squared_gap for pair in record.pairs], axis=0)
+    nouns = [each for each in record.of_pairs("nouns") if each is not None and len(each.pair_of)]
+    noun_gap = noun_squared = noun_net = None
+    if nouns:
+        swaps = [len(each.pair_of) for each in nouns]
+        shape = (record.layers, record.heads, depths)
+        by_head = np.average([each.by_depth for each in nouns], axis=0, weights=swaps)
+        noun_net = np.zeros(shape)
+        layers, heads = np.array(nouns[0].heads).T
+        noun_net[layers, heads] = by_head
+        noun_gap = np.concatenate([each.pair_gap for each in nouns]).mean(0)
+        noun_squared = np.mean([each.squared_gap.mean(0) for each in nouns], axis=0)
+        squared = np.mean([each.word_squared_gap.mean(0) for each in nouns], axis=0)
+    return WordNumbers(
+        separation=np.mean([pair.by_depth for pair in record.pairs], axis=0),
+        gap=np.concatenate(gaps).mean(0),
+        squared_gap=squared,
+        net=np.average(nets, axis=0, weights=pairs),
+        noun_gap=noun_gap,
+        noun_squared_gap=noun_squared,
+        noun_net=noun_net,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +184,9 @@ def summarise(records: Records, *, seed: int, draws: int = DRAWS) -> Summary:
     if shown:
         between, orders = _word_by_word(records, sums, reading)
         frames["survey_heads"] = frames["survey_heads"].assign(**between)
-    frames["survey_heads"] = frames["survey_heads"][list(HEADS)].astype(RANKS)
+    frames["survey_heads"] = frames["survey_heads"][list(HEADS)].astype(
+        dict.fromkeys(RANKS, "Int64")
+    )
     return Summary(reading.depth, {name: rounded(one) for name, one in frames.items()}, orders)
 
 
@@ -169,37 +225,41 @@ class _Words:
 
     def add(self, record: WordRecord) -> None:
         """Add a word, measured or not."""
+        used = {row for pair in record.pairs for row in pair.split.rows}
+        in_place = [each for each in record.of_pairs("nouns") if each is not None]
+        nouns = dict.fromkeys(name for each in in_place for name in each.nouns)
         line = {
             "word": record.word,
             "kind": record.kind,
-            "pairs": record.pairs,
-            "senses": record.senses,
-            "sentences": record.sentences,
-            "nouns": ", ".join(record.nouns),
-            "left_out": sum(record.left_out.values()),
+            "pairs": sum(len(pair.pairs) for pair in record.pairs),
+            "senses": len({sense for pair in record.pairs for sense in pair.senses}),
+            "sentences": len(used),
+            "nouns": ", ".join(nouns),
+            "left_out": sum(count_left_out(record).values()),
             "reason": record.reason,
         }
-        gaps = dict.fromkeys(GAPS, np.full_like(record.gap, np.nan))
+        gaps = dict.fromkeys(GAPS, np.full(record.layers + 1, np.nan))
         self.rows.append({"gaps": gaps, "further": dict(record.columns)} | line)
         if record.reason:
             return
         self.measured += 1
-        self.shape = record.net.shape[:2]
-        self._separation.add(record.separation[None])
-        gaps["gap"] = record.gap
-        gaps["squared_gap"] = record.squared_gap
-        if len(record.nouns):
-            gaps["general_gap"] = record.noun_gap.mean(0)
-            gaps["general_squared_gap"] = record.noun_squared_gap.mean(0)
-        own = record.squared_gap
+        self.shape = (record.layers, record.heads)
+        numbers = numbers_of(record)
+        self._separation.add(numbers.separation[None])
+        gaps["gap"] = numbers.gap
+        gaps["squared_gap"] = numbers.squared_gap
+        if numbers.noun_gap is not None and numbers.noun_squared_gap is not None:
+            gaps["general_gap"] = numbers.noun_gap
+            gaps["general_squared_gap"] = numbers.noun_squared_gap
+        own = numbers.squared_gap
         other = gaps["general_squared_gap"]
         compared = bool(np.isfinite(own - other).all())
         if not compared:  # it adds nothing to what is compared
-            own = np.zeros_like(record.gap)
+            own = np.zeros_like(numbers.gap)
             other = own
         self.gaps.add(
             [hash_of(record.word)],
-            gap=record.gap[None],
+            gap=numbers.gap[None],
             squared=own[None],
             noun_squared=other[None],
             excess=(own - other)[None],
@@ -361,13 +421,16 @@ class _SummedHeads:
         return self.own.total["bottom"] / self.own.words
 
 
-def _measured(records: Records, size: int = BATCH) -> Iterator[list[WordRecord]]:
-    """The measured words, a few at a time."""
-    batch: list[WordRecord] = []
+Batch = list[tuple[str, WordNumbers]]
+
+
+def _measured(records: Records, size: int = BATCH) -> Iterator[Batch]:
+    """The measured words with their numbers, a few at a time."""
+    batch: Batch = []
     for record in records():
         if record.reason:
             continue
-        batch.append(record)
+        batch.append((record.word, numbers_of(record)))
         if len(batch) == size:
             yield batch
             batch = []
@@ -380,24 +443,28 @@ def _sum_up(records: Records, reading: _Reading, *, seed: int, draws: int) -> _S
     own = Sums(seed=seed, draws=draws)
     compared = Sums(seed=seed, draws=draws)
     for batch in _measured(records):
-        own.add([hash_of(each.word) for each in batch], **_parts(batch, reading))
-        with_nouns = [each for each in batch if len(each.nouns)]
+        own.add([hash_of(word) for word, _ in batch], **_parts(batch, reading))
+        with_nouns = [(word, each) for word, each in batch if each.noun_net is not None]
         if with_nouns:
+            nets = [
+                reading.net(each.noun_net) for _, each in with_nouns if each.noun_net is not None
+            ]
+            gaps = [
+                reading.gap(each.noun_gap) for _, each in with_nouns if each.noun_gap is not None
+            ]
             parts = _parts(with_nouns, reading) | {
-                "other_top": np.stack([reading.net(each.noun_net.mean(0)) for each in with_nouns]),
-                "other_bottom": np.stack(
-                    [reading.gap(each.noun_gap.mean(0)) for each in with_nouns]
-                ),
+                "other_top": np.stack(nets),
+                "other_bottom": np.stack(gaps),
                 "one": np.ones(len(with_nouns)),
             }
-            compared.add([hash_of(each.word) for each in with_nouns], **parts)
+            compared.add([hash_of(word) for word, _ in with_nouns], **parts)
     return _SummedHeads(own, compared)
 
 
-def _parts(batch: Sequence[WordRecord], reading: _Reading) -> dict[str, Array]:
+def _parts(batch: Batch, reading: _Reading) -> dict[str, Array]:
     return {
-        "top": np.stack([reading.net(each.net) for each in batch]),
-        "bottom": np.stack([reading.gap(each.gap) for each in batch]),
+        "top": np.stack([reading.net(each.net) for _, each in batch]),
+        "bottom": np.stack([reading.gap(each.gap) for _, each in batch]),
     }
 
 
@@ -461,10 +528,10 @@ def _word_by_word(
         for column, spread in enumerate(spreads):
             clear = parts["bottom"][:, column] >= clear_from[column]
             spread.add(parts["top"][clear] / parts["bottom"][clear, column, None])
-        for record, net, gap in zip(batch, parts["top"], parts["bottom"], strict=True):
+        for (word, _), net, gap in zip(batch, parts["top"], parts["bottom"], strict=True):
             if gap[0] >= clear_from[0]:
                 others = (total["top"] - net) / (total["bottom"] - gap)[reading.column]
-                orders[record.word] = _leading(others, reading)
+                orders[word] = _leading(others, reading)
 
     def of_heads(values: Sequence[Any]) -> Array:
         """Of the two spreads the one at whose depth each head is read."""
@@ -492,18 +559,18 @@ def word_heads(records: Records, depth: int) -> Iterator[pd.DataFrame]:
     of the residual stream, `gap` of the word where the head is read, `effect` and `general` as
     parts of the gaps of the word and of its nouns, missing where these are not above 0."""
     for batch in _measured(records):
-        reading = _Reading.at_depth(depth, batch[0].net.shape[:2])
         frames = []
-        for record in batch:
-            net = reading.net(record.net)
-            gap = reading.gap(record.gap)[reading.column]
+        for word, numbers in batch:
+            reading = _Reading.at_depth(depth, numbers.net.shape[:2])
+            net = reading.net(numbers.net)
+            gap = reading.gap(numbers.gap)[reading.column]
             effect = np.divide(net, gap, out=np.full_like(net, np.nan), where=gap > 0)
             general = np.full_like(net, np.nan)
-            if len(record.nouns):
-                of_nouns = reading.net(record.noun_net.sum(0))
-                their_gap = reading.gap(record.noun_gap.sum(0))[reading.column]
+            if numbers.noun_net is not None and numbers.noun_gap is not None:
+                of_nouns = reading.net(numbers.noun_net)
+                their_gap = reading.gap(numbers.noun_gap)[reading.column]
                 np.divide(of_nouns, their_gap, out=general, where=their_gap > 0)
-            columns: dict[str, Any] = {"word": record.word, **reading.names(), "net": net}
+            columns: dict[str, Any] = {"word": word, **reading.names(), "net": net}
             columns |= {"gap": gap, "effect": effect, "general": general}
             frames.append(pd.DataFrame(columns)[list(WORD_HEADS)])
         yield rounded(pd.concat(frames, ignore_index=True))
@@ -535,15 +602,15 @@ def _kinds(
         dealt = KindSums(counts, seed=seed, draws=draws)
         drawn = [Sums(seed=seed, draws=draws) for _ in values]
         for batch in _measured(records):
-            of_kind = [each for each in batch if each.word in labels]
+            of_kind = [(word, each) for word, each in batch if word in labels]
             if not of_kind:
                 continue
-            numbers = [values.index(labels[each.word]) for each in of_kind]
+            numbers = [values.index(labels[word]) for word, _ in of_kind]
             rows = _parts(of_kind, reading)
             dealt.add(numbers, np.hstack([rows["bottom"], rows["top"]]))
             for kind, sums_of_kind in enumerate(drawn):
                 mine = [index for index, number in enumerate(numbers) if number == kind]
-                keys = [hash_of(of_kind[index].word) for index in mine]
+                keys = [hash_of(of_kind[index][0]) for index in mine]
                 if mine:
                     of_mine = {part: each[mine] for part, each in rows.items()}
                     sums_of_kind.add(keys, **of_mine, one=np.ones(len(mine)))
@@ -645,7 +712,7 @@ def _numbers(table: pd.DataFrame, *, seed: int, draws: int) -> pd.DataFrame:
 
 
 def sets_frames(
-    measured: Sequence[SetRecord], *, seed: int, draws: int = DRAWS
+    measured: Sequence[CarriedSets], *, seed: int, draws: int = DRAWS
 ) -> dict[str, pd.DataFrame]:
     """How much sets of heads keep of each word that was left out (`survey_sets`), and of all such
     words, with intervals over words (`survey_carry_over`).
@@ -673,7 +740,7 @@ def sets_frames(
     return {name: rounded(frame) for name, frame in frames.items()}
 
 
-def _carry_over(measured: Sequence[SetRecord], sums: Sums) -> pd.DataFrame:
+def _carry_over(measured: Sequence[CarriedSets], sums: Sums) -> pd.DataFrame:
     columns: dict[str, Any] = {"k": [], "words": []}
     names = [
         f"{name}{end}" for name in ("own", "others", "random") for end in ("", "_low", "_high")

@@ -129,7 +129,8 @@ def late_cues(second: Model, studied: Sequence[Material]) -> SecondModel:
         if item.cue_after and item.sense in senses.get(item.word, ())
     ]
     materials = [
-        prepare(second, sentences_of(word, None, second), word) for word in dict.fromkeys(words)
+        prepare(second, word, sentences_of(word, None, second).sentences)
+        for word in dict.fromkeys(words)
     ]
     return SecondModel(second, tuple(materials))
 
@@ -200,15 +201,11 @@ def sentences_of(word: str, corpus: Corpus | None, model: Model) -> Corpus:
     )
 
 
-def prepare(model: Model, corpus: Corpus, word: str) -> Material:
+def prepare(model: Model, word: str, sentences: Sequence[Sentence]) -> Material:
     """Tokenise the sentences of one word and leave out, with the reason, what a causal model cannot
     be asked about; cues that none of them marks are what the pairs differ in."""
-    sentences = infer_cues(corpus.sentences, both_sides=not model.config.causal)
-    material = _material(
-        word,
-        [(sentence, *place(model, sentence)) for sentence in sentences],
-        corpus.left_out,
-    )
+    marked = infer_cues(sentences, both_sides=not model.config.causal)
+    material = _material(word, [(sentence, *place(model, sentence)) for sentence in marked])
     material = _without_late_cues(material) if model.config.causal else material
     _require_two_senses(material)
     return material

@@ -57,10 +57,10 @@ def measure(
         >>> from probe.experiments.observe import split_senses
         >>> from probe.studies.survey_word import SURVEY
         >>> model = probe.load("tiny-senses")
-        >>> material = prepare(model, probe.lexicon.expand("bank"), "bank")
+        >>> material = prepare(model, "bank", probe.lexicon.expand("bank").sentences)
         >>> splits = split_senses(material, seed=0, causal=True)
         >>> record = measure(model, material, splits, SURVEY)
-        >>> record.pairs[0].swaps.raw.shape  # layer head depth
+        >>> record.pairs[0].moved.shape  # layer head depth
         (4, 4, 5)
     """
     report("reading the sentences", 0.0)
@@ -84,7 +84,7 @@ def measure_gates(
 ) -> WordRecord:
     """The record of a word with its gates and the gaps of nouns, without the swap of any head."""
     run = _start(model, material, splits, options, random_model)
-    run = run.with_pairs(tuple(_pair(run, each, None) for each in run.prepared))
+    run = run.with_pairs(tuple(_pair(run, each) for each in run.prepared))
     run.earlier["nouns"] = nouns.measure_gaps(run)
     return _record(run)
 
@@ -165,17 +165,20 @@ def count_left_out(record: WordRecord) -> dict[str, int]:
 
 
 def _swap(run: Run, each: Prepared) -> SensePair:
-    """Two senses with the swaps of every head; without them where the gap is not there."""
-    if run.options.gate and each.gates.gap >= GATE:
-        return _pair(run, each, None)
+    """Two senses with the swaps of every head; where there is no gap, without effects."""
+    no_gap = run.options.gate and each.gates.gap >= GATE
+    if no_gap and not run.options.one_of_many:
+        return _pair(run, each)
     seen = run.seen
-    effects = swaps.measure(
+    effects, moved = swaps.measure(
         run.weights, seen.texts, seen.states, each.sense.axes, each.pairs, each.reading
     )
-    return _pair(run, each, effects)
+    return _pair(run, each, moved, None if no_gap else effects)
 
 
-def _pair(run: Run, each: Prepared, effects: PairEffects | None) -> SensePair:
+def _pair(
+    run: Run, each: Prepared, moved: Array | None = None, effects: PairEffects | None = None
+) -> SensePair:
     seen = run.seen
     rows = list(each.sense.split.rows)
     return SensePair(
@@ -190,6 +193,7 @@ def _pair(run: Run, each: Prepared, effects: PairEffects | None) -> SensePair:
         squared_gap=axes.squared_gap(seen.states.resid[rows], each.sense.split),
         attention=_attention(seen, each.pairs),
         profile=_profile(seen, each.sense),
+        moved=moved,
         swaps=effects,
     )
 

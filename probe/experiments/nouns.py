@@ -35,7 +35,7 @@ from probe.experiments.design import Pairs, spread
 from probe.experiments.options import NounPlan
 from probe.experiments.plan import DONORS_PER_PAIR, Size, Work
 from probe.experiments.prepare import Prepared
-from probe.experiments.run import Run, SwappedPair
+from probe.experiments.run import Run
 from probe.experiments.swaps import gaps, run_swaps
 from probe.model.tokens import TargetText
 from probe.model.weights import Weights
@@ -63,6 +63,7 @@ class WordInPlace:
     split, axes, pairs: how sentences are held out, along what they are read, which are swapped.
     heads: that are compared.
     at: the depth at which the heads of a layer and its MLP are read. `layer`
+    until: the depth up to which a swap of a head in a layer is run. `layer`
     """
 
     word: str
@@ -73,6 +74,7 @@ class WordInPlace:
     pairs: Pairs
     heads: Sequence[HeadIndex]
     at: Sequence[int]
+    until: Sequence[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,20 +176,18 @@ RECORDS = (NounRecord,)
 def measure(run: Run) -> tuple[NounRecord | None, ...] | None:
     """Nouns in the word's place, for every two senses that were swapped; None where nouns were not
     asked for. The nouns that stood in pairs are left in `run.placed`."""
-    if run.options.nouns == () or not run.swapped:
+    if run.options.nouns == () or all(pair.moved is None for pair in run.pairs):
         return None
     among = candidates(run.model, run.seen.material, run.options.nouns)
     heads = _compared_heads(run)
-
-    def of_pair(each: SwappedPair) -> NounRecord:
-        word = _word_in_place(run, each.prepared, heads)
-        record, placed = put_in_place(
-            run.weights, word, among, run.options.noun_plan, seed=run.options.seed
-        )
-        run.placed[each.number] = placed
-        return record
-
-    return run.for_swapped(of_pair)
+    records: list[NounRecord | None] = [None] * len(run.pairs)
+    for number, (prepared, pair) in enumerate(run.each()):
+        if pair.moved is not None:
+            word = _word_in_place(run, prepared, heads)
+            records[number], run.placed[number] = put_in_place(
+                run.weights, word, among, run.options.noun_plan, seed=run.options.seed
+            )
+    return tuple(records)
 
 
 def work(size: Size) -> Work:
@@ -228,6 +228,7 @@ def measure_gaps(run: Run) -> tuple[NounRecord | None, ...] | None:
 
 def _word_in_place(run: Run, prepared: Prepared, heads: Sequence[HeadIndex]) -> WordInPlace:
     layers = len(run.weights.blocks)
+    at = prepared.reading.at
     return WordInPlace(
         word=run.seen.material.word,
         texts=run.seen.texts,
@@ -236,13 +237,16 @@ def _word_in_place(run: Run, prepared: Prepared, heads: Sequence[HeadIndex]) -> 
         axes=prepared.sense.axes,
         pairs=prepared.pairs,
         heads=heads,
-        at=[layers] * layers if run.options.every_head else prepared.reading.at,
+        at=at,
+        until=[layers] * layers if run.options.one_of_many else at,
     )
 
 
 def _compared_heads(run: Run) -> list[HeadIndex]:
-    """All heads, or those that move the word by at least SMALLEST of its gap for any two senses: in
-    one that does not there is nothing to explain."""
+    """All heads, or those that move the word by at least SMALLEST of its gap for any two senses:
+    any other head has nothing to explain. None where no two senses have a gap."""
+    if not run.swapped:
+        return []
     size = np.max([np.abs(each.effects.word.net.mean(0)) for each in run.swapped], axis=0)
     chosen = size >= (0 if run.options.every_head else SMALLEST)
     chosen &= run.weights.has_heads.cpu().numpy()[:, None]
@@ -489,14 +493,15 @@ def _swapped(
     if not swaps:
         return fields
     together = _together(word, [run for run in runs if run.placed.pairs])
-    for depth in sorted({word.at[layer] for layer, _ in word.heads}):
-        # Heads that are read at this depth are swapped in a run that ends there.
-        chosen = [n for n, (layer, _) in enumerate(word.heads) if word.at[layer] == depth]
+    for depth in sorted({word.until[layer] for layer, _ in word.heads}):
+        # Heads whose runs end at the same depth are swapped together.
+        chosen = [n for n, (layer, _) in enumerate(word.heads) if word.until[layer] == depth]
         heads = [word.heads[n] for n in chosen]
         swap = partial(_swap_some, weights, heads)
         upto = _until(together.axes, depth)
         moved = run_swaps(swap, together.texts, together.z[:, :depth], upto, together.pairs).net
-        net[:, chosen] = moved[..., -1]
+        read = [word.at[layer] - 1 for layer, _ in heads]
+        net[:, chosen] = moved[:, np.arange(len(heads)), read]
         by_depth[chosen, 0] = 0.0  # which no head has written to
         by_depth[chosen, 1 : depth + 1] = moved.mean(0)
     if plan.with_mlps:

@@ -28,7 +28,9 @@ class Options:
     seed: of every random choice.
     pairs: of sentences, of each two senses, in which heads are swapped, at most.
     permutations: of the senses, for the separation of heads.
-    gate: whether nothing is swapped between two senses without a gap.
+    gate: whether nothing is concluded for two senses without a gap, so that no experiment is run.
+    one_of_many: whether the word is one of many, over which something is concluded: heads are then
+        swapped even without a gap, and nouns are read at every depth.
     next_token: whether swaps are also read in what the model says next.
     unfitted_donors: whether a same-sense donor must be a sentence that the axis was not fitted on;
         with two sentences of a sense every other one would be.
@@ -42,6 +44,7 @@ class Options:
     pairs: int
     permutations: int
     gate: bool
+    one_of_many: bool
     next_token: bool
     unfitted_donors: bool
     nouns: tuple[str, ...] | None

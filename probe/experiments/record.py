@@ -37,7 +37,10 @@ class SensePair:
     attention: from the word to its cue, to its neighbours and to itself, mean over the sentences of
         the pairs. `layer head` each
     profile: the sense coordinate at every depth.
-    swaps: of every head; None where the gap is not there, so that a ratio over it means nothing.
+    moved: how far each head moves the word beyond same-sense donors, mean over the pairs, in units
+        of the residual stream; None where no head was swapped. `layer head depth`
+    swaps: the effects of every head; None where the gap is not there, because a ratio over it means
+        nothing.
     """
 
     senses: tuple[str, str]
@@ -51,6 +54,7 @@ class SensePair:
     squared_gap: Array
     attention: Mapping[str, Array]
     profile: tuple[SenseAtDepth, ...]
+    moved: Array | None
     swaps: PairEffects | None
 
     @property

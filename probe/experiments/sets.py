@@ -146,7 +146,7 @@ def _ranking(run: Run, each: SwappedPair) -> tuple[Pairs, Array]:
     # Read along the axis that they were fitted on.
     axes = prepared.sense.axes
     fitted = replace(axes, cell=np.zeros_like(axes.cell))
-    measured = swaps.measure(
+    measured, _ = swaps.measure(
         run.weights, run.seen.texts, run.seen.states, fitted, learned, prepared.reading
     )
     return learned, measured.word.net

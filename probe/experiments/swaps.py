@@ -82,12 +82,10 @@ class PairEffects:
 
     `direct`: numerators of what each head itself writes, `pair layer head`, and their gaps `pair
     layer` · `profile`: E of every head at every depth from 1 on, `layer head depth`, 0 before its
-    own layer · `raw`: what each head moves beyond same-sense donors at every depth, mean over the
-    pairs, in units of the residual stream, `layer head depth` from depth 0 on · `rerouted`: of the
-    routed MLPs behind a head, in how many its swap changes the experts that the
-    word is given to, `layer head`; None in a model without such · `has_heads: layer` · `mixers`:
-    the effects of what stands in the place of attention in a hybrid, `pair mixer 1`; None
-    elsewhere.
+    own layer · `rerouted`: of the routed MLPs behind a head, in how many its swap changes the
+    experts that the word is given to, `layer head`; None in a model without such ·
+    `has_heads: layer` · `mixers`: the effects of what stands in the place of attention in a
+    hybrid, `pair mixer 1`; None elsewhere.
     """
 
     word: Effects
@@ -96,7 +94,6 @@ class PairEffects:
     direct: Array
     direct_gap: Array
     profile: Array
-    raw: Array
     has_heads: NDArray[np.bool_]
     rerouted: Array | None = None
     mixers: Effects | None = None
@@ -120,9 +117,13 @@ def measure(
     axes: HeldOutAxes,
     pairs: Pairs,
     reading: Readings,
-) -> PairEffects:
-    """Every head's swap in every pair, both ways and with same-sense donors; `texts` row by row as
-    in `states`."""
+) -> tuple[PairEffects, Array]:
+    """The effects of swapping every head, and how far each head moves the word.
+
+    texts: row by row as in `states`.
+    Returns the effects, and beside them what each head moves beyond same-sense donors at every
+    depth, mean over the pairs, in units of the residual stream. `layer head depth`
+    """
     swap = partial(swap_heads, weights)
     raw = run_swaps(swap, texts, states.z, axes, pairs)
     moved = raw.in_gaps(axes, pairs)
@@ -146,18 +147,19 @@ def measure(
     rows = [*pairs.a, *pairs.b]
     directions = axes.directions(rows)[:, list(reading.direct)]
     written = head_contributions(weights, states, rows, directions, reading.direct)
-    return PairEffects(
+    effects = PairEffects(
         word=at(reading.at),
         next_token=at_all(reading.next_token),
         continuation=at_all(reading.continuation),
         direct=(written[: len(pairs)] - written[len(pairs) :]).numpy(),
         direct_gap=gap[:, list(reading.direct)],
         profile=np.divide(net, whole, out=np.full_like(net, np.nan), where=whole != 0),
-        raw=np.pad(raw.net[..., :depths].mean(0), ((0, 0), (0, 0), (1, 0))),
         has_heads=weights.has_heads.cpu().numpy(),
         rerouted=_share_rerouted(weights, texts, states.z, pairs),
         mixers=_of_mixers(weights, texts, states, axes, pairs, reading=reading, gap=gap),
     )
+    # No head has written at depth 0.
+    return effects, np.pad(raw.net[..., :depths].mean(0), ((0, 0), (0, 0), (1, 0)))
 
 
 def _of_mixers(

@@ -103,7 +103,8 @@ class WordNumbers:
         `probe.stats.axes.squared_gap`. `depth`
     net: what each head moves beyond same-sense donors, mean over the pairs. `layer head depth`
     noun_gap, noun_squared_gap, noun_net: the same of unambiguous nouns in the word's place, mean
-        over their swaps; None where there were none. squared_gap is then in the same sentences.
+        over their swaps, NaN in heads that were not compared; None where there were none,
+        and noun_net also where no head was compared. squared_gap is then in the same sentences.
     """
 
     separation: Array
@@ -120,20 +121,21 @@ def numbers_of(record: WordRecord) -> WordNumbers:
     depths = record.layers + 1
     pairs = [len(pair.pairs) for pair in record.pairs]
     gaps = [pair.raw_gap[:, :depths] for pair in record.pairs]
-    nets = [pair.swaps.raw for pair in record.pairs if pair.swaps is not None]
+    nets = [pair.moved for pair in record.pairs if pair.moved is not None]
     squared = np.mean([pair.squared_gap for pair in record.pairs], axis=0)
     nouns = [each for each in record.of_pairs("nouns") if each is not None and len(each.pair_of)]
+    noun_heads = nouns[0].heads if nouns else ()
     noun_gap = noun_squared = noun_net = None
     if nouns:
-        swaps = [len(each.pair_of) for each in nouns]
-        shape = (record.layers, record.heads, depths)
-        by_head = np.average([each.by_depth for each in nouns], axis=0, weights=swaps)
-        noun_net = np.zeros(shape)
-        layers, heads = np.array(nouns[0].heads).T
-        noun_net[layers, heads] = by_head
         noun_gap = np.concatenate([each.pair_gap for each in nouns]).mean(0)
         noun_squared = np.mean([each.squared_gap.mean(0) for each in nouns], axis=0)
         squared = np.mean([each.word_squared_gap.mean(0) for each in nouns], axis=0)
+    if noun_heads:
+        swaps = [len(each.pair_of) for each in nouns]
+        noun_net = np.full((record.layers, record.heads, depths), np.nan)
+        layers, heads = np.array(noun_heads).T
+        by_depth = np.average([each.by_depth for each in nouns], axis=0, weights=swaps)
+        noun_net[layers, heads] = by_depth
     return WordNumbers(
         separation=np.mean([pair.by_depth for pair in record.pairs], axis=0),
         gap=np.concatenate(gaps).mean(0),
@@ -500,18 +502,27 @@ def _heads(sums: _SummedHeads, reading: _Reading) -> pd.DataFrame:
 def _beside_nouns(compared: Sums, reading: _Reading) -> dict[str, Array]:
     """The general and the specific part of every head over the words that were compared; missing
     where there are none, or where the nouns have no gap."""
+    parts = {name: np.full(len(reading.column), np.nan) for name in PARTS}
     gaps = compared.total.get("other_bottom", np.zeros(2))
     if compared.words < FEWEST_WORDS or not (gaps > 0).all():
-        return dict.fromkeys(PARTS, np.full(len(reading.column), np.nan))
+        return parts
+    # A head counts only if nouns were compared in it in every word.
+    known = np.isfinite(compared.total["other_top"])
+    if not known.any():
+        return parts
+    column = reading.column[known]
     ratios = []
     for name in ("", "other_"):
-        bottom = compared.bootstrapped(f"{name}bottom")[:, reading.column]
-        ratio = across_words.ratio(compared.bootstrapped(f"{name}top"), bottom, compared.words)
+        bottom = compared.bootstrapped(f"{name}bottom")[:, column]
+        top = compared.bootstrapped(f"{name}top")[:, known]
+        ratio = across_words.ratio(top, bottom, compared.words)
         ratios.append(np.vstack([ratio.value, ratio.draws]))
     specific = across_words.interval(ratios[0] - ratios[1], compared.words)
-    test = across_words.not_zero(*across_words.difference_of_ratios(compared, reading.column))
+    test = across_words.not_zero(*across_words.difference_of_ratios(compared, known, column))
     values = (ratios[1][0], specific.value, specific.low, specific.high, test.p)
-    return dict(zip(PARTS, values, strict=True))
+    for name, of_known in zip(PARTS, values, strict=True):
+        parts[name][known] = of_known
+    return parts
 
 
 def _word_by_word(

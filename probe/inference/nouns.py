@@ -141,7 +141,10 @@ def ambiguity_gate(records: Sequence[NounRecord | None], depth: int) -> list[Amb
 
 def noun_evidence(word: WordRecord) -> list[NounEvidence | None]:
     """What nouns say of every two senses of a word; None where none were put in its place."""
-    records = word.of_pairs("nouns")
+    records = [
+        None if pair.swaps is None else record
+        for pair, record in zip(word.pairs, word.of_pairs("nouns"), strict=True)
+    ]
     gates = ambiguity_gate(records, word.depth)
     found: list[NounEvidence | None] = []
     for pair, record, gate in zip(word.pairs, records, gates, strict=True):

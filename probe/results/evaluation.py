@@ -223,7 +223,8 @@ def evaluate(
     corpus = _only(as_corpus(sentences, words), words)
     everything = prepare_tasks(model, corpus, seed=seed)
     left_out = tables.left_out(
-        corpus.left_out, [(task.material.word, task.material.left_out) for task in everything]
+        {None: corpus.left_out},
+        {task.material.word: task.material.left_out for task in everything},
     )
     tested = [task for task in everything if task.plan.holdouts]
     if not tested:

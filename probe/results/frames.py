@@ -9,7 +9,7 @@ command writes the same bytes on one machine with one set of versions; elsewhere
 differ.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import pairwise
 from typing import Any
@@ -62,11 +62,13 @@ SENTENCE = (
 
 
 def frames(
-    evidence: Sequence[WordEvidence], certificate: Certificate, unread: Sequence[LeftOut] = ()
+    evidence: Sequence[WordEvidence],
+    certificate: Certificate,
+    unread: Mapping[str | None, Sequence[LeftOut]],
 ) -> dict[str, pd.DataFrame]:
     """Every frame that is made from the measurements alone, rounded.
 
-    unread: what was left out while the file was read.
+    unread: what was left out before anything was measured, by word; None where it has no word.
     """
     records = [word.record for word in evidence]
     all_heads = heads(evidence)
@@ -83,7 +85,7 @@ def frames(
         "depth": depth_profile(records),
         "shares": shares(records),
         "sentences": sentences(records),
-        "left_out": left_out(unread, [(word.record.word, _left_out(word)) for word in evidence]),
+        "left_out": left_out(unread, {word.record.word: _left_out(word) for word in evidence}),
         "controls": controls(evidence),
         "mlps": mlps(evidence),
         "mixers": mixers(records),
@@ -485,14 +487,17 @@ def sentences(records: Sequence[WordRecord]) -> pd.DataFrame:
 
 
 def left_out(
-    unread: Sequence[LeftOut], by_word: Iterable[tuple[str, Sequence[LeftOut]]]
+    unread: Mapping[str | None, Sequence[LeftOut]], by_word: Mapping[str, Sequence[LeftOut]]
 ) -> pd.DataFrame:
-    """What was given and not used, with the reason; `unread` was left out while reading the file,
-    before any word."""
+    """What was given and not used, with the reason.
+
+    unread: as in `frames`.
+    by_word: what was not used of the sentences of each word.
+    """
     rows = [
         (word, item.where, item.reason)
-        for word, items in ((None, unread), *by_word)
-        for item in items
+        for word in (None, *by_word)
+        for item in (*unread.get(word, ()), *by_word.get(word or "", ()))
     ]
     return pd.DataFrame(rows, columns=["word", "where", "reason"])
 

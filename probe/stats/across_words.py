@@ -127,12 +127,15 @@ def not_zero(observed: Array, null: Array) -> MaxT:
     return above_zero(np.abs(observed), np.abs(null))
 
 
-def difference_of_ratios(sums: Sums, column: NDArray[np.intp]) -> tuple[Array, Array]:
+def difference_of_ratios(
+    sums: Sums, known: NDArray[np.bool_], column: NDArray[np.intp]
+) -> tuple[Array, Array]:
     """Sums over words whose mean is the difference of two ratios of sums: as they are, and with
     signs flipped. `part, draw part`
 
     The parts are `top` and `other_top`, `bottom` and `other_bottom`, and `one`, which is 1 for
-    every word; `column: part` says which column of the two bottoms belongs to each part. A word
+    every word; `known: part` says which parts of the two tops are compared, and `column` which
+    column of the two bottoms belongs to each of these. A word
     counts as D + (n - E g) / mean g - (m - G c) / mean c, with E = Σn / Σg, G = Σm / Σc and D = E -
     G: linearised, so that a gap that is large in a word is no noise where it is large in both.
     """
@@ -140,13 +143,13 @@ def difference_of_ratios(sums: Sums, column: NDArray[np.intp]) -> tuple[Array, A
     count = total["one"]
     bottom = total["bottom"][column]
     other_bottom = total["other_bottom"][column]
-    effect = total["top"] / bottom
-    general = total["other_top"] / other_bottom
+    effect = total["top"][known] / bottom
+    general = total["other_top"][known] / other_bottom
     difference = effect - general
 
     def linear(of: dict[str, Array]) -> Array:
-        own = (of["top"] - effect * of["bottom"][..., column]) / (bottom / count)
-        other = of["other_top"] - general * of["other_bottom"][..., column]
+        own = (of["top"][..., known] - effect * of["bottom"][..., column]) / (bottom / count)
+        other = of["other_top"][..., known] - general * of["other_bottom"][..., column]
         return np.asarray(difference * of["one"] + own - other / (other_bottom / count))
 
     return linear(total), linear(sums.flipped)

@@ -9,7 +9,8 @@ what the user holds: frames, never tensors.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 from warnings import warn
 
@@ -32,7 +33,9 @@ from probe.experiments.observe import observe, split_senses
 from probe.experiments.options import NounPlan, Options
 from probe.experiments.prepare import prepare_pairs
 from probe.experiments.readings import read_second
+from probe.experiments.record import WordRecord
 from probe.experiments.table import EXPERIMENTS
+from probe.inference.across import summarise
 from probe.inference.nouns import ambiguity_gate
 from probe.inference.within import within
 from probe.model.architectures import require_single
@@ -45,9 +48,10 @@ from probe.results import circuit
 from probe.results import frames as tables
 from probe.results import readings as examples
 from probe.results.findings import WordFindings, findings
-from probe.stats.limits import FEWEST_SENTENCES, MOST_NOUNS
+from probe.stats.limits import FEWEST_SENTENCES, FEWEST_WORDS, MOST_NOUNS
 from probe.studies.cost import StudyCost, cost_of
-from probe.text.sentences import as_corpus, join
+from probe.studies.words import check_out, job_of, kept_or_made, word_file
+from probe.text.sentences import LeftOut, Sentence, as_corpus, join
 
 LEAST = {"seed": 0, "max_pairs": 1}
 FEWEST_PERMUTATIONS = 99  # the smallest p is then .01
@@ -71,6 +75,7 @@ REPORT = Options(
     pairs=StudyOptions.max_pairs,
     permutations=StudyOptions.permutations,
     gate=True,
+    one_of_many=False,
     next_token=True,
     unfitted_donors=False,
     nouns=StudyOptions.controls,
@@ -84,6 +89,10 @@ REPORT = Options(
     every_head=False,
     experiments=frozenset(EXPERIMENTS),
 )
+
+
+# The same of a word that is one of many.
+IN_FULL = replace(REPORT, one_of_many=True)
 
 
 @dataclass(frozen=True)
@@ -150,6 +159,7 @@ def study(
     progress: Progress | None = None,
     planned: Callable[[StudyCost], None] | None = None,
     foreseen: Callable[[list[Foreseen]], None] | None = None,
+    out: str | Path | None = None,
     corpus: Any = None,
 ) -> Study:
     """Effects of swapping every head at each word, with tests, on the sentences that ship or on
@@ -166,7 +176,9 @@ def study(
     `controls`: one-meaning nouns to put in the word's place, those that ship by default, none for
     (); InputError where none of them can take the place of any word. `planned` is called with the
     cost before the work, and may raise; `foreseen` with what is known of every pair of senses
-    before anything is swapped, which takes seconds a word more.
+    before anything is swapped, which takes seconds a word more. `out`: a folder in which finished
+    words are kept, so that a study can go on where it was stopped. Of seven words or more, what
+    holds in general is concluded as well: the frames of `survey`.
 
     In a model that was loaded with `hooks="keep"` every swap is a whole forward. Words, heads,
     their verdicts and how many heads are enough are measured so; there is no certificate, no
@@ -184,6 +196,7 @@ def study(
     model = load(model)
     second = load(second) if second else None
     report = progress or silent
+    check_out(out, "Studying words")
     _require_can_study(model, permutations, second)
     own = None if sentences is None else as_corpus(sentences, words)
     nouns = as_nouns(controls)
@@ -192,10 +205,17 @@ def study(
         nouns = ()
     options = StudyOptions(seed, max_pairs, permutations, nouns)
     _require_numbers(options)
-    measured = replace(REPORT, seed=seed, pairs=max_pairs, permutations=permutations, nouns=nouns)
     chosen = choose_words(words, own)
-    sources = [sentences_of(word, own, model) for word in chosen]
-    materials = [prepare(model, source, word) for word, source in zip(chosen, sources, strict=True)]
+    measured = replace(
+        REPORT,
+        seed=seed,
+        pairs=max_pairs,
+        permutations=permutations,
+        nouns=nouns,
+        one_of_many=len(chosen) >= FEWEST_WORDS,
+    )
+    sources = {word: sentences_of(word, own, model) for word in chosen}
+    materials = [prepare(model, word, source.sentences) for word, source in sources.items()]
     if nouns:
         require_usable(model, materials, nouns)
     causal = model.config.causal
@@ -211,9 +231,13 @@ def study(
     if foreseen:
         foreseen(_foresee(model, materials, splits, measured))
     random_model = untrained(model, seed=seed)
-    evidence = []
+    job = job_of(model, measured)
+    # Hooks are no part of a key, so nothing of a model with hooks is kept.
+    folder = None if out is None or model.origin.hooks else Path(out)
+    records: list[WordRecord] = []
     for index, material in enumerate(materials):
-        record = measure(
+        make = partial(
+            measure,
             model,
             material,
             splits[material.word],
@@ -221,18 +245,55 @@ def study(
             random_model=random_model,
             report=_within(report, material.word, 0.1 + 0.75 * index / len(materials)),
         )
-        evidence.append(within(record, permutations=permutations, seed=seed))
+        rows = sources[material.word].sentences
+        file = None if folder is None else word_file(folder, job, rows)
+        records.append(kept_or_made(file, make))
     report("tables", 0.9)
-    left_out = () if own is None else own.left_out
-    frames = tables.frames(evidence, certificate, left_out)
-    frames |= examples.frames([word.record for word in evidence])
-    frames |= circuit.frames(evidence, seed=seed)
+    unread: dict[str | None, Sequence[LeftOut]] = {
+        word: source.left_out for word, source in sources.items()
+    }
+    unread[None] = () if own is None else own.left_out
+    frames = conclude(records, certificate, unread, permutations=permutations, seed=seed)
     frames["beside"] = _read_second_model(beside, measured)
-    used_corpus = join(sources)
+    used_corpus = join(list(sources.values()))
     used = {"words": list(chosen)} | asdict(options) | {"sentences": used_corpus.source}
     if second is not None:
         used["beside"] = second.name
     return Study(model.name, model.origin, used, certificate, frames, used_corpus.sha256)
+
+
+def measure_in_full(model: Model, sentences: Sequence[Sentence], options: Options) -> WordRecord:
+    """The record of one word as a study measures it.
+
+    Raises InputError for too few sentences or senses.
+    """
+    material = prepare(model, sentences[0].word, sentences)
+    splits = split_senses(material, seed=options.seed, causal=model.config.causal)
+    random_model = untrained(model, seed=options.seed)
+    return measure(model, material, splits, options, random_model=random_model)
+
+
+def conclude(
+    records: Sequence[WordRecord],
+    certificate: Certificate,
+    unread: Mapping[str | None, Sequence[LeftOut]],
+    *,
+    permutations: int,
+    seed: int,
+) -> dict[str, pd.DataFrame]:
+    """All frames that follow from the records of some words.
+
+    unread: see `probe.results.frames.frames`.
+    Of FEWEST_WORDS words and more that were measured for it, also what holds in general: the frames
+    of a survey.
+    """
+    evidence = [within(record, permutations=permutations, seed=seed) for record in records]
+    frames = tables.frames(evidence, certificate, unread)
+    frames |= examples.frames(records)
+    frames |= circuit.frames(evidence, seed=seed)
+    if len(records) >= FEWEST_WORDS:
+        frames |= summarise(lambda: iter(records), seed=seed).frames
+    return frames
 
 
 def _certificate(model: Model, materials: Sequence[Material]) -> Certificate:

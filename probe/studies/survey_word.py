@@ -33,6 +33,7 @@ SURVEY = Options(
     pairs=MOST_PAIRS,
     permutations=0,
     gate=False,
+    one_of_many=True,
     next_token=False,
     unfitted_donors=True,
     nouns=None,

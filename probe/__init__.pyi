@@ -28,7 +28,8 @@ from .experiments.patch import patch as patch
 from .experiments.patch import patch_hooks as patch_hooks
 from .stats.resampling import sign_flip_test as sign_flip_test
 from .walkthrough.walk import walk as walk
-from .pages.report import write as write
+from .pages.write import write as write
+from .pages.read import read as read
 from .explorer.notebook import explore as explore
 from .errors import ProbeError as ProbeError
 from .errors import InputError as InputError

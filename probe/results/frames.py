@@ -31,7 +31,7 @@ from probe.inference.within import (
     missing,
     net_where,
 )
-from probe.model.check import Certificate
+from probe.model.check import Certificate, Row
 from probe.model.decomposition import Share
 from probe.results.columns import ATTENTION, CURVES, HEAD_PARTS, HEADS, KEYS, RANKS, key_of
 from probe.stats import resampling
@@ -504,6 +504,6 @@ def left_out(
 
 def certificate_rows(certificate: Certificate) -> pd.DataFrame:
     """The certificate as a frame; layer is missing for rows about the whole model."""
-    columns = ["layer", "quantity", "formula", "error", "scale", "tolerance", "ok"]
+    columns = [*Row.__annotations__, "ok"]
     rows = [[getattr(row, name) for name in columns] for row in certificate.rows]
     return pd.DataFrame(rows, columns=columns).astype({"layer": "Int64"})

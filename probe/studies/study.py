@@ -254,7 +254,8 @@ def study(
     }
     unread[None] = () if own is None else own.left_out
     frames = conclude(records, certificate, unread, permutations=permutations, seed=seed)
-    frames["beside"] = _read_second_model(beside, measured)
+    if beside is not None and beside.materials:
+        frames["beside"] = _read_second_model(beside, measured)
     used_corpus = join(list(sources.values()))
     used = {"words": list(chosen)} | asdict(options) | {"sentences": used_corpus.source}
     if second is not None:
@@ -291,6 +292,7 @@ def conclude(
     frames = tables.frames(evidence, certificate, unread)
     frames |= examples.frames(records)
     frames |= circuit.frames(evidence, seed=seed)
+    frames["beside"] = pd.DataFrame(columns=list(examples.SECOND_MODEL))
     if len(records) >= FEWEST_WORDS:
         frames |= summarise(lambda: iter(records), seed=seed).frames
     return frames
@@ -384,10 +386,8 @@ def _require_numbers(options: StudyOptions) -> None:
         require_at_least(least, getattr(options, name), name, doing="Studying words", usual=usual)
 
 
-def _read_second_model(second: SecondModel | None, options: Options) -> pd.DataFrame:
+def _read_second_model(second: SecondModel, options: Options) -> pd.DataFrame:
     """The sentences with a late cue in the second model, which is certified first."""
-    if second is None or not second.materials:
-        return pd.DataFrame(columns=list(examples.SECOND_MODEL))
     texts = [material.sentences[0].text for material in second.materials]
     certify(second.model, texts).require()
     readings = []

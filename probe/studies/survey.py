@@ -25,6 +25,7 @@ from probe.errors import InputError, require_at_least
 from probe.experiments.candidates import as_nouns
 from probe.experiments.material import sentences_of
 from probe.experiments.measure import count_left_out
+from probe.experiments.options import Options
 from probe.experiments.record import WordRecord
 from probe.experiments.sets import CarriedSets
 from probe.experiments.store import read_record, write_record
@@ -240,6 +241,7 @@ def plan_survey(
     *,
     controls: Sequence[str] | str | None = None,
     seed: int = 0,
+    pages: bool = False,
 ) -> SurveyPlan:
     """What `survey` would measure of these sentences; one word in the middle by its number of
     pairs is measured for the time.
@@ -257,22 +259,23 @@ def plan_survey(
     seconds = math.nan
     if measured:
         middle = by_word[measured[len(measured) // 2].word]
-        seconds = len(measured) * _seconds(model, middle, _nouns(corpus, controls), seed)
+        options = replace(IN_FULL if pages else SURVEY, nouns=_nouns(corpus, controls), seed=seed)
+        seconds = len(measured) * _seconds(model, middle, options)
     unread = Counter(item.reason for item in corpus.left_out)
     return SurveyPlan(model.name, tuple(plans), dict(unread), seconds)
 
 
-def _seconds(
-    model: Model, sentences: Sequence[Sentence], nouns: tuple[str, ...] | None, seed: int
-) -> float:
+def _seconds(model: Model, sentences: Sequence[Sentence], options: Options) -> float:
     """Processor time that one word takes: its record, and sets of heads halfway up in it."""
     layers = max(1, model.config.n_layers // 2)
     order = [(layer, 0) for layer in range(layers)]
     threads = torch.get_num_threads()
     started = thread_time()
     try:
-        in_one_thread(measure_word, model, sentences, replace(SURVEY, nouns=nouns, seed=seed))
-        in_one_thread(partial(measure_sets, depth=layers, seed=seed), model, sentences, order)
+        in_one_thread(_measure, model, sentences, options)
+        in_one_thread(
+            partial(measure_sets, depth=layers, seed=options.seed), model, sentences, order
+        )
     finally:
         torch.set_num_threads(threads)
     return thread_time() - started
@@ -316,14 +319,18 @@ def _readable(model: Model, by_word: Mapping[str, Sequence[Sentence]]) -> list[s
 
 
 def _word_task(job: Job, file: Path, sentences: Sequence[Sentence]) -> tuple[Path, WordRecord]:
-    model = model_of(job)
-    if "separation" not in job.options.experiments:
-        return file, measure_word(model, sentences, job.options)
+    return file, _measure(model_of(job), sentences, job.options)
+
+
+def _measure(model: Model, sentences: Sequence[Sentence], options: Options) -> WordRecord:
+    """The record of a word; one with too few sentences for a page is measured without one."""
+    if options.experiments == SURVEY.experiments:
+        return measure_word(model, sentences, options)
     try:
-        return file, measure_in_full(model, sentences, job.options)
-    except InputError:  # too few sentences for a page
-        options = replace(SURVEY, nouns=job.options.nouns, seed=job.options.seed)
-        return file, measure_word(model, sentences, options)
+        return measure_in_full(model, sentences, options)
+    except InputError:
+        fewer = replace(SURVEY, nouns=options.nouns, seed=options.seed)
+        return measure_word(model, sentences, fewer)
 
 
 def _sets_task(

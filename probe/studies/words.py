@@ -115,8 +115,12 @@ def word_file(folder: Path, job: Job, sentences: Sequence[Sentence]) -> Path:
     key = content_key(
         probe.__version__, job.weights_sha256, job.device, job.dtype, job.tokens, options, rows
     )
-    name = re.sub(r"[^\w-]", "_", sentences[0].word)[:LONGEST_NAME]
-    return folder / WORDS / f"{name}-{key}.word"
+    return folder / WORDS / f"{file_name(sentences[0].word)}-{key}.word"
+
+
+def file_name(word: str) -> str:
+    """A word as part of the name of a file."""
+    return re.sub(r"[^\w-]", "_", word)[:LONGEST_NAME]
 
 
 def sets_file(word: Path, *parts: Any) -> Path:

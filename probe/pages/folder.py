@@ -1,26 +1,17 @@
-"""What a result is written as: one self-contained HTML file, every frame as CSV and Parquet, and
-the manifest.
+"""The folder of a result: its page, every frame as CSV and Parquet, and the manifest.
 
-The page: no network, no eval, every text escaped, the same bytes from the same values (with one set
-of versions of Vega and of the templates' engine). The Vega bundle stands in the file once and draws
-every chart from its specification. The content security policy names the hashes of the scripts and
-of the style sheet, so a text that got past the escaping would still run nothing.
-
-The folder: everything is made in memory first and written file by file under temporary names, so a
-reader never sees half a file, and what cannot be made leaves nothing behind. Times of day live only
-in the manifest.
+Everything is made in memory first and written file by file under temporary names, so a reader never
+sees half a file, and what cannot be made leaves nothing behind. Times of day live only in the
+manifest.
 """
 
-import base64
-import hashlib
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from html import unescape
-from itertools import count
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -28,16 +19,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pandas as pd
 import pyarrow
 import pyarrow.parquet
-import vl_convert
-from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
-from jinja2.bccache import Bucket
-from markupsafe import Markup
 
-from probe.charts import palette, themed
-from probe.charts.ablation import accuracy_without
 from probe.errors import InputError
-from probe.inference.verdicts import ORDER
-from probe.pages.sentences import BAR, TINTS
 from probe.provenance import (
     manifest,
     sha256_of_bytes,
@@ -45,29 +28,13 @@ from probe.provenance import (
     write_atomically,
     write_parts_atomically,
 )
-from probe.results.columns import LEADERS, TABLES, dictionary
-from probe.stats.limits import SMALLEST
-from probe.stats.numbers import (
-    counted,
-    decimal,
-    distance_percent,
-    grouped,
-    interval,
-    listed,
-    measured,
-    ordinal,
-    p_value,
-    percent,
-    scientific,
-)
+from probe.results.columns import TABLES
 from probe.walkthrough.frames import TABLES as TABLES_OF_WALK
 
 if TYPE_CHECKING:
-    from probe.results.evaluation import Evaluation
     from probe.studies.study import Study
     from probe.studies.survey import Survey
     from probe.walkthrough.walk import Walk
-TEMPLATES = Path(__file__).parent / "templates"
 REPORT = "ambiguity.html"
 WALK = "walk.html"
 SURVEY = "survey.html"
@@ -78,146 +45,6 @@ MANIFEST = "manifest.json"
 TOGETHER = {SURVEY, EVALUATION}
 GENERATOR = '<meta name="generator" content="probe">'  # stands in every page
 _CODE = re.compile("<code>(probe .*?)</code>")
-
-
-class _Compiled(BytecodeCache):
-    """What templates were compiled to, while the process lives: every page has an environment of
-    its own, which counts its charts, and would compile them again."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        if bucket.key in self.kept:
-            bucket.bytecode_from_string(self.kept[bucket.key])
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        self.kept[bucket.key] = bucket.bytecode_to_string()
-
-
-_COMPILED = _Compiled()
-
-
-def environment(*folders: str | Path) -> Environment:
-    """The templates of these folders of `TEMPLATES`, earlier ones first.
-
-    They have the numbers as text for filters; `chart` places a chart.
-    """
-    made = Environment(
-        loader=FileSystemLoader([TEMPLATES / folder for folder in folders]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        bytecode_cache=_COMPILED,
-    )
-    made.filters |= {function.__name__: function for function in FILTERS}
-    made.filters["listed"] = lambda items: listed(list(items))
-    made.tests["measured"] = pd.notna
-    made.globals |= {"LEADERS": LEADERS, "SMALLEST": SMALLEST, "VERDICTS": ORDER}
-    made.globals["chart"] = partial(_placed, count(1))
-    return made
-
-
-def with_interval(record: object, name: str) -> str:
-    """A share of the gap in per cent with the interval that stands beside it: 41 % [35, 47]."""
-    low = getattr(record, f"{name}_low")
-    high = getattr(record, f"{name}_high")
-    return measured(getattr(record, name), low, high)
-
-
-def _placed(numbers: "count[int]", chart: Any) -> Markup:
-    """A chart of one page: a box to draw in, and the specification as JSON."""
-    # Altair would hold every chart of every page against its schema, slowly; the tests do it.
-    spec = themed(chart.to_dict(validate=False))
-    number = next(numbers)
-    box = '<div class="chart" id="chart-{0}" role="img" aria-label="{1}"></div>'
-    data = '<script type="application/json" data-for="chart-{0}">{2}</script>'
-    return Markup(box + data).format(number, spec["description"], as_json(spec))
-
-
-def as_json(value: Any) -> Markup:
-    """JSON that can stand inside a script element: no markup can leave it."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Markup(
-        text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    )
-
-
-def together(tokens: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Tokens that no line may break between: punctuation goes with what stands before it."""
-    groups: list[list[Mapping[str, Any]]] = []
-    for token in tokens:
-        follows = not token["lead"] and not any(map(str.isalnum, token["text"]))
-        if follows and groups and len(groups[-1]) < 4:
-            groups[-1].append(token)
-        else:
-            groups.append([token])
-    return groups
-
-
-FILTERS = (
-    counted,
-    decimal,
-    distance_percent,
-    grouped,
-    interval,
-    ordinal,
-    p_value,
-    percent,
-    scientific,
-    together,
-    with_interval,
-)
-
-
-def assets(
-    templates: Environment,
-    sheet: str,
-    script: str,
-    *,
-    leaders: int = 0,
-    tints: int = TINTS,
-    bar: int = BAR,
-) -> dict[str, Markup | str]:
-    """By the names that every template has for them: style, script, vega, and the policy, which
-    allows just these.
-
-    The style sheet has the colours of the charts, `tints` of a token, bars of up to `bar` pixels,
-    and tabs for as many `leaders`.
-    """
-    looks: dict[str, object] = {
-        name: getattr(palette, name)
-        for name in ("INK", "MUTED", "LINE", "WITH", "AGAINST", "SENSES", "FONT")
-    }
-    looks |= {"tint": " ".join(rgb(palette.WITH)), "against": " ".join(rgb(palette.AGAINST))}
-    looks |= {"tints": tints, "bar": bar, "leaders": leaders}
-    style = Markup(templates.get_template(sheet).render(looks))
-    code = Markup(templates.get_template(script).render())
-    sources = (
-        f"default-src 'none'; script-src {_hash(vega())} {_hash(code)}; style-src {_hash(style)}"
-    )
-    policy = f"{sources}; base-uri 'none'; form-action 'none'"
-    return {"style": style, "script": code, "vega": vega(), "policy": policy}
-
-
-def rgb(colour: str) -> list[str]:
-    """Red, green and blue of #rrggbb, each from 0 to 255."""
-    return [str(part) for part in bytes.fromhex(colour.removeprefix("#"))]
-
-
-@cache
-def vega() -> Markup:
-    """Everything that draws a chart, as one script."""
-    return Markup(
-        vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
-            "</script", "<\\/script"
-        )
-    )
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def write_folder(
@@ -237,7 +64,7 @@ def write_folder(
     written.
     """
     check_folder(out)
-    before = _manifest_of(Path(out)).get("files", {})
+    before = manifest_of(Path(out)).get("files", {})
     files = {name: page.encode() for name, page in pages.items()} | tables(frames)
     hashes = {name: sha256_of_bytes(content) for name, content in files.items()}
     # The longest first: a page that is there finds its tables beside it.
@@ -275,7 +102,7 @@ def to_be_replaced(out: str | os.PathLike[str], file: str, command: str) -> str:
     path = Path(out) / file
     if not path.is_file():
         return ""
-    made = _manifest_of(Path(out))
+    made = manifest_of(Path(out))
     before = made.get("command", "") if file in made.get("files", {}) else ""
     # A page says itself what made it.
     shown = _CODE.findall(path.read_text("utf-8", "replace"))
@@ -295,23 +122,8 @@ def made_by(result: "Study | Survey | Walk", command: str) -> dict[str, Any]:
         data_sha256=result.data_sha256,
         dtype=result.certificate.dtype,
         options=result.options,
+        certified=list(result.certificate.texts),
     )
-
-
-def write_evaluation(
-    evaluation: "Evaluation", out: str | os.PathLike[str], *, command: str = ""
-) -> Path:
-    """The tables of an evaluation (`evaluation_words.csv`, ...) and what their columns say, as
-    `probe.write` says; with heads taken out, a picture of `evaluation_without.csv`."""
-    check_folder(out, EVALUATION)
-    frames = {f"evaluation_{name}": frame for name, frame in evaluation.frames.items()}
-    frames["evaluation_columns"] = dictionary(frames, name="evaluation_columns")
-    files = {}
-    if evaluation.without is not None:
-        files["evaluation_without.svg"] = palette.svg(
-            accuracy_without(evaluation.without, evaluation.heads_out, bag=evaluation.bag_accuracy)
-        )
-    return write_folder(out, files, frames=frames, made=evaluation.manifest | {"command": command})
 
 
 def tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:
@@ -378,7 +190,7 @@ def _would_be_lost(folder: Path, page: str, inputs: Sequence[Path]) -> str:
     for file in inputs:
         if file.name in names and file.resolve().parent == here:
             return f"{file.name} is read from it, and a table of that name is written there"
-    known = _manifest_of(folder).get("files", {})
+    known = manifest_of(folder).get("files", {})
     if page in PAGES and (folder / page).is_file():
         own = page in known or GENERATOR in (folder / page).read_text("utf-8", "replace")
         return "" if own else f"{page} in it was not made by probe"
@@ -392,7 +204,7 @@ def _names_of(page: str) -> list[str]:
     return [f"{name}.{ending}" for name in tables for ending in ("csv", "parquet")]
 
 
-def _manifest_of(folder: Path) -> dict[str, Any]:
+def manifest_of(folder: Path) -> dict[str, Any]:
     """The manifest in a folder, which is of what was written last; empty where there is none that
     can be read as one of ours."""
     with suppress(OSError, ValueError):

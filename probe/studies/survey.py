@@ -37,7 +37,7 @@ from probe.model.model import Model, require_heads
 from probe.model.tokens import tokenize
 from probe.progress import Progress, silent
 from probe.provenance import Origin
-from probe.studies.study import IN_FULL, REPORT, Study, conclude, measure_in_full
+from probe.studies.study import IN_FULL, Study, StudyOptions, conclude, measure_in_full
 from probe.studies.survey_word import SURVEY, WordPlan, measure_sets, measure_word, plan_word
 from probe.studies.words import (
     Job,
@@ -92,22 +92,21 @@ class Survey(Displayed):
 
     def studies(self) -> Iterator[Study]:
         """The study of every word that was measured in full, one in memory at a time."""
+        decided = StudyOptions(**self.options)  # type: ignore[arg-type]
         for record in self.records():
-            if "separation" in record.measured:
-                yield Study(
-                    model_name=self.model_name,
-                    origin=self.origin,
-                    options=self.options | {"words": [record.word]},
-                    certificate=self.certificate,
-                    frames=conclude(
-                        [record],
-                        self.certificate,
-                        {},
-                        permutations=REPORT.permutations,
-                        seed=int(str(self.options["seed"])),
-                    ),
-                    data_sha256=self.data_sha256,
-                )
+            if "separation" not in record.measured:
+                continue
+            frames = conclude(
+                [record], self.certificate, {}, permutations=decided.permutations, seed=decided.seed
+            )
+            yield Study(
+                model_name=self.model_name,
+                origin=self.origin,
+                options={"words": [record.word]} | asdict(decided) | {"sentences": self.source},
+                certificate=self.certificate,
+                frames=frames,
+                data_sha256=self.data_sha256,
+            )
 
     def to_json(self) -> str:
         """The frames as lists of rows, with the model, what made them and what has to be said."""

@@ -10,8 +10,7 @@ from families import family_model
 from handmade import ODD, SENSES, make_sentences, random_model, tokens_of, without
 from hooked_runs import put, read_all, swapped
 
-from probe.experiments import design
-from probe.experiments import swaps as effects
+from probe.experiments import design, swaps
 from probe.experiments.design import Pairs
 from probe.experiments.swaps import Effects
 from probe.model import forward
@@ -159,7 +158,7 @@ def setting():
 def measured(setting, depth, pairs=PAIRS, first=1):
     model, ids, states, axes = setting
     reading = design.readings(LAYERS, depth, first, predicts=True)
-    return effects.measure(read_weights(model), ids, states, axes, pairs, reading)
+    return swaps.measure(read_weights(model), ids, states, axes, pairs, reading)
 
 
 def coordinates(setting, recipient, donor):
@@ -188,7 +187,7 @@ def test_every_layer_is_read_where_the_readings_say():
     reading = design.readings(5, 3, 2, predicts=True)
     assert (reading.at, reading.direct, reading.next_token) == ((3, 3, 3, 5, 5), (2, 2, 3, 4, 5), 6)
     assert design.readings(2, 2, 1, predicts=False).next_token is None
-    assert not effects.predicts(read_weights(family_model("bert"))) and effects.predicts(
+    assert not swaps.predicts(read_weights(family_model("bert"))) and swaps.predicts(
         read_weights(random_model())
     )
 
@@ -258,10 +257,10 @@ def test_how_often_a_swap_changed_the_route_is_counted_over_pairs_both_ways_and_
     of_mlp = torch.stack(changed).double().mean(0)  # layer head mlp
     # the heads of layer 0 have both MLPs behind them, those of layer 1 one
     expected = [of_mlp[0].mean(-1), of_mlp[1, :, 1]]
-    found = effects._share_rerouted(weights, ids, z, PAIRS)
+    found = swaps._share_rerouted(weights, ids, z, PAIRS)
     np.testing.assert_allclose(found, torch.stack(expected), atol=1e-12)
     assert 0 < found.mean() < 1
-    assert effects._share_rerouted(read_weights(random_model()), ids, z, PAIRS) is None
+    assert swaps._share_rerouted(read_weights(random_model()), ids, z, PAIRS) is None
 
 
 @pytest.mark.parametrize("kind", ["lfm2", "qwen3_5_text"])
@@ -276,7 +275,7 @@ def test_mixers_of_a_hybrid_are_read_like_the_heads_of_their_layer_and_are_none(
     gap = torch.ones(3, layers + 2, dtype=torch.float64)
     axes = HeldOutAxes(SENSES, u, midpoint, gap, np.array([0, 1, 2, 2, 0, 1]))
     reading = design.readings(layers, 2, 1, predicts=True)
-    found = effects.measure(weights, ids, states, axes, PAIRS, reading)
+    found = swaps.measure(weights, ids, states, axes, PAIRS, reading)
     assert found.has_heads.tolist() == [False, True, False] and found.mixers.swap.shape == (2, 1)
     for name in PARTS[1:]:
         assert (getattr(found.word, name)[:, [0, 2]] == 0).all()
@@ -324,8 +323,16 @@ def test_ratios_are_of_sums():
 
 def test_a_draw_of_everything_once_is_the_effect_itself():
     effect, direct = by_hand(), np.array([4.0, 0, 0, 2]).reshape(2, 1, 2)
-    profile, has_heads = np.zeros((1, 2, 1)), np.array([True])
-    whole = effects.PairEffects(effect, None, None, direct, effect.gap, profile, has_heads)
+    whole = swaps.PairEffects(
+        word=effect,
+        next_token=None,
+        continuation=None,
+        direct=direct,
+        direct_gap=effect.gap,
+        profile=np.zeros((1, 2, 1)),
+        raw=np.zeros((1, 2, 2)),
+        has_heads=np.array([True]),
+    )
     weights = np.array([[1.0, 1], [2, 0], [0, 1]])
     swap, net, written = whole.draws(weights).values()
     np.testing.assert_allclose(swap[0], effect.swap)
@@ -354,8 +361,8 @@ def test_a_cue_word_counts_alike_in_every_group():
 def test_rank_intervals_by_hand():
     draws = np.tile(np.array([3.0, 1, 2]), (1000, 1)).reshape(1000, 1, 3)
     draws[:100, 0] = [1.0, 3, 2]  # a tenth of the draws has the first two the other way round
-    low, high = effects.rank_intervals(draws)
+    low, high = swaps.rank_intervals(draws)
     assert (low.tolist(), high.tolist()) == ([[1, 1, 2]], [[3, 3, 2]])
     draws[10:100, 0] = [3.0, 1, 2]  # a hundredth has not
-    low, high = effects.rank_intervals(draws)
+    low, high = swaps.rank_intervals(draws)
     assert (low.tolist(), high.tolist()) == ([[1, 3, 2]], [[1, 3, 2]])

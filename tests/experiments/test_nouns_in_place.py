@@ -457,6 +457,14 @@ def test_a_text_that_begins_with_the_word_in_other_tokens_is_not_compared():
 
 
 @pytest.mark.slow
+def test_edges_are_not_compared_with_nouns_that_have_no_gap(with_nouns_that_ship):
+    """Of a model that changes the word alone."""
+    edges = with_nouns_that_ship.edges
+    assert len(edges) > 0 and edges["general"].isna().all() and (edges["comparison"] == "").all()
+    assert with_nouns_that_ship.mlps.empty
+
+
+@pytest.mark.slow
 def test_an_edge_into_a_head_for_any_noun_is_told_from_one_into_a_head_for_the_word():
     """Both heads move half of the gap; into the general one goes all of a noun's own gap."""
     model = model_of(Circuit(HEADS["both"], ("",) * len(HEADS["both"])), 0)

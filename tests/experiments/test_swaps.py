@@ -2,6 +2,7 @@
 and by hand."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -213,6 +214,35 @@ def test_effects_equal_whole_forwards_at_every_stage(setting, depth):
     np.testing.assert_allclose(effect.profile, (net / gap.sum(0))[..., 1 : 1 + LAYERS], atol=1e-9)
     assert all((effect.profile[layer, :, :layer] == 0).all() for layer in range(LAYERS))
     assert (np.abs(net[..., -1]) > 1e-6).all()
+
+
+def test_raw_numbers_are_fractions_times_the_gap_of_each_recipients_own_axis(setting):
+    """Fractions are those of whole forwards; raw ones are in units of the residual stream."""
+    model, ids, states, axes = setting
+    run = partial(patching.swap_heads, read_weights(model))
+    raw = swaps.run_swaps(run, ids, states.z, axes, PAIRS)
+    in_gaps = raw.in_gaps(axes, PAIRS)
+    into_b = zip(B, A, strict=True)
+    into_a = zip(A, B, strict=True)
+    same_a = zip(A, SAME_A, strict=True)
+    same_b = zip(B, SAME_B, strict=True)
+    for number, of_part in enumerate((into_b, into_a, same_a, same_b)):
+        for pair, (recipient, donor) in enumerate(of_part):
+            fraction = moved(setting, recipient, donor)[..., 1:]  # no swap is read before a block
+            gap = axes.gap[axes.cell[recipient], 1:].numpy()
+            np.testing.assert_allclose(in_gaps[number][pair], fraction, atol=1e-10)
+            np.testing.assert_allclose(raw[number][pair], fraction * gap, atol=1e-10)
+    assert not np.allclose(raw.net, in_gaps.net)
+
+
+def test_what_a_record_keeps_in_units_of_the_residual_stream_is_the_mean_over_pairs(setting):
+    model, ids, states, axes = setting
+    run = partial(patching.swap_heads, read_weights(model))
+    raw = swaps.run_swaps(run, ids, states.z, axes, PAIRS)
+    both_ways = (raw.into_b - raw.into_a) / 2 - (raw.same_b - raw.same_a) / 2
+    kept = measured(setting, 2).raw  # layer head depth
+    np.testing.assert_allclose(kept[..., 1:], both_ways[..., :LAYERS].mean(0), atol=1e-10)
+    assert (kept[..., 0] == 0).all()
 
 
 @pytest.mark.parametrize("first", [1, 3])

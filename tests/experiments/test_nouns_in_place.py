@@ -18,7 +18,9 @@ from handmade import (
     make_handmade_encoder,
     make_sentences,
     resolver,
+    tokens_of,
 )
+from measured import options_of
 from measured import studied as evidence_of
 from planted import EVEN, Circuit, model_of, planted_model
 from seeds import likely, mostly_campaign
@@ -33,15 +35,21 @@ from probe.experiments.candidates import (
     require_usable,
 )
 from probe.experiments.material import prepare
+from probe.experiments.nouns import WordInPlace, at_rows, put_in_place
+from probe.experiments.observe import observe
+from probe.experiments.prepare import prepare_pairs
+from probe.experiments.swaps import gaps
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
+from probe.model.trace import target_states
 from probe.patching.heads import swap_heads
 from probe.patching.mlps import swap_mlps
 from probe.patching.tokens import replace_tokens
 from probe.provenance import hash_of
 from probe.results.columns import about
-from probe.stats.axes import squared_gap
+from probe.stats.axes import hold_out, squared_gap
 from probe.stats.limits import FEWEST_WITH_A_GAP
+from probe.studies.study import REPORT
 from probe.text import lexicon
 from probe.text.sentences import as_corpus
 from probe.text.splits import cross_fit, restrict
@@ -109,6 +117,43 @@ def test_what_is_done_for_any_noun_is_told_from_what_is_done_for_the_word_alone(
         assert nouns.heads.p[SPECIFIC] < 0.05
         assert nouns.heads.general[GENERAL] == pytest.approx(1, abs=0.1)
         assert nouns.heads.specific[GENERAL] == pytest.approx(net[GENERAL] - 1, abs=0.1)
+
+
+def test_a_noun_is_read_along_axes_of_its_own():
+    """Fitted on runs of the whole texts with the noun in the word's place."""
+    model = model_of(Circuit(HEADS["general"], ("",)), 0)
+    material = prepare(model, corpus_of(SENTENCES), WORD)
+    seen = observe(model, material, seed=0)
+    [pair] = prepare_pairs(seen, None, options_of(pairs=PAIRS))
+    word = WordInPlace(
+        word=WORD,
+        texts=seen.texts,
+        resid=seen.states.resid,
+        split=pair.sense.split,
+        axes=pair.sense.axes,
+        pairs=pair.pairs,
+        heads=(GENERAL,),
+        at=pair.reading.at,
+    )
+    among = candidates(model, material, NOUNS[:2])
+    plan = replace(REPORT.noun_plan, per_pair=1)
+    record, placed = put_in_place(read_weights(model), word, among, plan, seed=0)
+    assert {each.noun for each in placed} == set(record.nouns) == set(NOUNS[:2])
+    for number, each in enumerate(placed):
+        rows = [row for row in range(len(material)) if each.axes.cell[row] >= 0]
+        texts = [each.texts(seen.texts)[row] for row in rows]
+        states = target_states(
+            model, [tokens_of(text.ids) for text in texts], [text.at for text in texts]
+        )
+        resid = at_rows(states.resid, rows, len(material))
+        part = restrict(word.split, [n for n, row in enumerate(word.split.rows) if row in rows])
+        own = hold_out(resid, part, word.axes.senses)
+        torch.testing.assert_close(each.axes.u, own.u, atol=1e-4, rtol=0)
+        assert (each.axes.gap == 1).all()
+        swapped = record.noun_of == number
+        of_pairs = pair.pairs.take(record.pair_of[swapped].tolist())
+        expected = gaps(own.in_units(), resid, of_pairs)
+        np.testing.assert_allclose(record.pair_gap[swapped], expected, atol=1e-3)
 
 
 @pytest.mark.campaign

@@ -21,7 +21,7 @@ from probe.model.tokens import TargetText
 from probe.model.trace import target_states
 from probe.patching import heads as patching
 from probe.stats.axes import HeldOutAxes
-from probe.text.splits import ALIGNED, DRAWN, cross_fit
+from probe.text.splits import ALIGNED, DRAWN, SURVEY_LEAST, cross_fit
 
 GRID = make_sentences(frames=3, distances=(1, 2))
 LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
@@ -76,6 +76,27 @@ def test_a_same_sense_donor_is_the_closest_there_is():
         GRID[row].frame != GRID[donor].frame
         for row, donor in zip(pairs.a, pairs.same_a, strict=True)
     )
+
+
+def test_a_same_sense_donor_is_none_that_the_axis_was_fitted_on():
+    """With two sentences a sense that is the sentence itself."""
+    two_each = make_sentences(frames=1, distances=(1,), cues=2)
+    for sentences in (two_each, make_sentences(frames=4, distances=(1, 2), cues=6)):
+        split = cross_fit(sentences, SENSES, seed=0, least=SURVEY_LEAST)
+        pairs = design.make_pairs(
+            sentences, [1] * len(sentences), split, most=8, seed=0, unfitted_donors=True
+        )
+        train = {
+            split.rows[test]: {split.rows[row] for row in holdout.train}
+            for holdout in split.holdouts
+            for test in holdout.test
+        }
+        donors = [
+            *zip(pairs.a, pairs.same_a, strict=True),
+            *zip(pairs.b, pairs.same_b, strict=True),
+        ]
+        assert all(donor not in train[row] for row, donor in donors)
+        assert {row == donor for row, donor in donors} == {sentences is two_each}
 
 
 def test_only_what_is_held_out_is_paired_or_only_what_is_learned_from():

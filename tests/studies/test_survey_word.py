@@ -28,7 +28,6 @@ from transformers import AutoModelForCausalLM
 
 import probe
 from probe.errors import InputError
-from probe.experiments.design import make_pairs
 from probe.experiments.material import LATE
 from probe.experiments.measure import NOT_SWAPPED, count_left_out
 from probe.experiments.sets import CARRIED_RANDOM, CARRIED_SIZES
@@ -45,7 +44,7 @@ from probe.studies.survey_word import (
     measure_sets,
     measure_word,
 )
-from probe.text.splits import ONE_SENSE, SURVEY_LEAST, cross_fit
+from probe.text.splits import ONE_SENSE
 
 WITHOUT_NOUNS = replace(SURVEY, nouns=())
 FOUR = make_sentences(frames=1, distances=(1,), cues=2)  # two sentences a sense, as in RAW-C
@@ -147,25 +146,6 @@ def test_no_number_leans_where_the_senses_are_shuffled():
         net.append(found.net[..., -1])
     for drawn in (np.array(gap), np.array(net)[:, 0, 0], np.array(net).sum((1, 2))):
         assert abs(drawn.mean()) < 3 * drawn.std() / np.sqrt(len(drawn)) + 1e-9
-
-
-def test_a_same_sense_donor_is_none_that_the_axis_was_fitted_on():
-    for sentences in (FOUR, MANY):
-        split = cross_fit(sentences, SENSES, seed=0, least=SURVEY_LEAST)
-        pairs = make_pairs(
-            sentences, [1] * len(sentences), split, most=8, seed=0, unfitted_donors=True
-        )
-        train = {
-            split.rows[test]: {split.rows[row] for row in holdout.train}
-            for holdout in split.holdouts
-            for test in holdout.test
-        }
-        donors = [
-            *zip(pairs.a, pairs.same_a, strict=True),
-            *zip(pairs.b, pairs.same_b, strict=True),
-        ]
-        assert all(donor not in train[row] for row, donor in donors)
-        assert {row == donor for row, donor in donors} == {sentences is FOUR}
 
 
 def test_what_cannot_be_used_is_counted_with_its_reason():

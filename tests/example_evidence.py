@@ -4,7 +4,7 @@ word's place and decompositions that fit its heads."""
 import numpy as np
 import pandas as pd
 
-from probe.experiments.noun_parts import PARTS
+from probe.inference.nouns import PARTS
 from probe.results.circuit import COLUMNS, whole
 from probe.results.columns import CURVES
 

@@ -24,11 +24,12 @@ from example_evidence import (
     separation_controls,
 )
 
-from probe.experiments.noun_parts import PARTS
+from probe.inference.nouns import PARTS
 from probe.inference.verdicts import REASONS, best_verdicts
+from probe.inference.within import CAUSAL
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin
-from probe.results.columns import ATTENTION, CAUSAL, RANKS
+from probe.results.columns import ATTENTION, RANKS
 from probe.results.columns import HEADS as HEADS_TABLE
 from probe.results.frames import mixers
 from probe.studies.study import Study

@@ -106,9 +106,9 @@ class EdgeSwaps:
     family: whether the edge is tested. `edge`
     composition: of the weights of its two heads. `edge`
     gap, units: of each pair.
-    nouns, noun_pairs, of_word, of_noun: the first BESIDE_NOUNS edges with a noun in the word's
-        place: the noun and the pair of each swap, and its total effect for the word and for the
-        noun, in their own gaps. `swap edge`
+    nouns, noun_pairs: the noun and the pair of each swap with a noun in the word's place.
+    of_word, of_noun: the total effects of the first BESIDE_NOUNS edges in these pairs, for the word
+        and for the noun; the latter in units of the residual stream. `swap edge`
     """
 
     keys: tuple[EdgeKey, ...]
@@ -326,8 +326,8 @@ class PairRuns:
     def beside_noun(
         self, noun: PlacedNoun, pairs: Sequence[int], edges: EdgeArray
     ) -> tuple[Array, Array]:
-        """The total effects of edges for the word, in fractions of the gap of these pairs, and with
-        a noun in its place, in the noun's own gap. `-> pair edge`, twice"""
+        """The total effects of edges for the word, and with a noun in its place, in units of the
+        residual stream. `-> pair edge`, twice"""
         a, b = self.members(pairs)
         texts = noun.texts(self.seen.texts)
         of_word = self.run(partial(total_effects, edges=edges), a, b)
@@ -339,7 +339,7 @@ class PairRuns:
             edges,
             depth=self.depth,
         )
-        return _toward(of_word).numpy(), _toward(of_noun).numpy() / noun.gap[self.depth]
+        return _toward(of_word).numpy(), _toward(of_noun).numpy()
 
     def gap(self, pairs: Sequence[int]) -> Array:
         """The gap of some pairs at L*."""
@@ -659,12 +659,7 @@ def _beside_nouns(
     blank = np.empty((0, len(number)))
     if not chosen:
         return (), (), blank, blank
-    return (
-        tuple(nouns),
-        tuple(chosen),
-        np.stack(of_word) / runs.gap(chosen).mean(),
-        np.stack(of_noun),
-    )
+    return tuple(nouns), tuple(chosen), np.stack(of_word), np.stack(of_noun)
 
 
 def _toward(moved: Tensor) -> Tensor:

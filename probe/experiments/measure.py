@@ -223,7 +223,7 @@ def _not_used(run: Run) -> dict[str, int]:
     if records is not None:
         without = 0
         for pair, record in zip(run.pairs, records, strict=True):
-            with_noun = set() if record is None else set(record.pair_of.tolist())
-            without += len(pair.pairs) - len(with_noun)
+            if record is not None:
+                without += len(pair.pairs) - len(set(record.pair_of.tolist()))
         not_used[NO_NOUN_FITS] = without
     return {reason: number for reason, number in not_used.items() if number}

@@ -263,7 +263,7 @@ def put_in_place(
     """
     rows = _chosen_rows(word, among, plan, seed)
     rows_of, left_out = _nouns_that_fit(among, word, rows, plan, seed)
-    usable = {noun: pairs_inside(word.pairs, set(rows)) for noun, rows in rows_of.items()}
+    usable = {noun: _usable_pairs(word, rows) for noun, rows in rows_of.items()}
     shared_out = share_out(word.pairs.units, usable, plan.per_pair)
     runs: list[_NounRun] = []
     for nouns in _in_parts(weights, list(rows_of), word, among, plan):
@@ -355,6 +355,18 @@ def _part(split: CrossFit, rows: Sequence[int]) -> CrossFit:
     """What is left of a split within some sentences."""
     inside = set(rows)
     return restrict(split, [number for number, row in enumerate(split.rows) if row in inside])
+
+
+def _usable_pairs(word: WordInPlace, rows: Sequence[int]) -> list[int]:
+    """The numbers of the pairs that are within some rows, and whose members are held out there."""
+    part = _part(word.split, rows)
+    tested = {part.rows[position] for position in part.tested}
+    pairs = word.pairs
+    return [
+        number
+        for number in pairs_inside(pairs, set(rows))
+        if pairs.a[number] in tested and pairs.b[number] in tested
+    ]
 
 
 # --- runs with a noun in the word's place ---------------------------------------------------------

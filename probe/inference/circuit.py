@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.experiments.circuit import Circuit, EdgeKey, EdgeSwaps
-from probe.experiments.design import Pairs
-from probe.inference.nouns import PartComparison, compare_pairwise
+from probe.experiments.nouns import NounRecord
+from probe.experiments.record import SensePair
+from probe.inference.nouns import PartComparison, compare_with_nouns
 from probe.stats import resampling
 from probe.stats.resampling import Array
 
@@ -18,7 +19,8 @@ class EdgeEvidence:
 
     low, high: 95 % interval of the total effect.
     same_sense, p, q: beyond a donor of the same sense; NaN for edges that are not tested.
-    nouns: of the first edges, None where too few nouns stood in the word's place.
+    nouns: of the first edges, None where too few nouns with a gap of their own stood in the word's
+        place.
     """
 
     fraction: Array
@@ -37,10 +39,13 @@ class EdgeEvidence:
         return float(max(p.get(step, 1.0) for step in steps))
 
 
-def edge_evidence(circuit: Circuit, pairs: Pairs, *, seed: int) -> EdgeEvidence | None:
+def edge_evidence(
+    circuit: Circuit, pair: SensePair, nouns: NounRecord | None, *, depth: int, seed: int
+) -> EdgeEvidence | None:
     """Tests and intervals of a circuit's edges; None where none were measured.
 
-    pairs: of the circuit's two senses.
+    pair: the circuit's two senses. nouns: those that stood in the word's place.
+    depth: the read-out layer.
     """
     edges = circuit.edges
     if edges is None:
@@ -61,7 +66,7 @@ def edge_evidence(circuit: Circuit, pairs: Pairs, *, seed: int) -> EdgeEvidence 
         same_sense=same_sense,
         p=p,
         q=q,
-        nouns=_with_nouns(edges, pairs),
+        nouns=None if nouns is None else _with_nouns(edges, pair, nouns, depth),
     )
 
 
@@ -87,8 +92,17 @@ def _tested(edges: EdgeSwaps, moved: Array, seed: int) -> tuple[Array, Array, Ar
     return columns
 
 
-def _with_nouns(edges: EdgeSwaps, pairs: Pairs) -> PartComparison | None:
-    chosen = pairs.take(edges.noun_pairs)
-    if len(set(chosen.units)) < 2:
-        return None
-    return compare_pairwise(edges.of_word, edges.of_noun, chosen, edges.nouns)
+def _with_nouns(
+    edges: EdgeSwaps, pair: SensePair, nouns: NounRecord, depth: int
+) -> PartComparison | None:
+    """The first edges for the word next to nouns in its place, each in its own gap."""
+    gap = pair.gap[list(edges.noun_pairs), depth].mean() if edges.noun_pairs else 1.0
+    return compare_with_nouns(
+        pair,
+        nouns,
+        word=edges.of_word / gap,
+        noun=edges.of_noun,
+        at=np.full(edges.of_noun.shape[1], depth),
+        pair_of=np.array(edges.noun_pairs, dtype=np.intp),
+        noun_of=np.array([nouns.nouns.index(noun) for noun in edges.nouns], dtype=np.intp),
+    )

@@ -25,12 +25,11 @@ from probe.experiments.design import UNKNOWN_FRAME, Pairs
 from probe.experiments.nouns import NounRecord
 from probe.experiments.record import SensePair, WordRecord
 from probe.stats import resampling
-from probe.stats.limits import FEWEST_NOUNS, FEWEST_SENTENCES
+from probe.stats.limits import FEWEST_NOUNS, FEWEST_SENTENCES, FEWEST_WITH_A_GAP
 from probe.stats.resampling import Array
 
 # The columns of an effect next to that for unambiguous nouns.
 PARTS = ("general", "specific", "specific_low", "specific_high", "p_specific")
-FEWEST_WITH_A_GAP = 3  # nouns with a gap of their own that a part is compared on
 SMALLEST_GAP = 0.1  # of the word's: a noun with a smaller gap has none to speak of
 TOO_FEW_NOUNS = "nouns that can take its place"
 
@@ -80,11 +79,14 @@ class NounEvidence:
     """What nouns say of two senses of a word.
 
     record: what was measured.
+    with_gap: how many nouns have a gap of their own where heads are read; None where fewer than
+        FEWEST_WITH_A_GAP can stand in the pairs of sentences.
     heads, mlps: None where too few nouns have a gap of their own.
     """
 
     record: NounRecord
     gate: "AmbiguityGate"
+    with_gap: int | None
     heads: PartComparison | None
     mlps: PartComparison | None
 
@@ -151,8 +153,15 @@ def noun_evidence(word: WordRecord) -> list[NounEvidence | None]:
         if record is None or gate is None:
             found.append(None)
             continue
-        heads = _compare_heads(pair, record)
-        found.append(NounEvidence(record, gate, heads, _compare_mlps(pair, record)))
+        found.append(
+            NounEvidence(
+                record=record,
+                gate=gate,
+                with_gap=_count_with_gap(pair, record),
+                heads=_compare_heads(pair, record),
+                mlps=_compare_mlps(pair, record),
+            )
+        )
     return found
 
 
@@ -183,13 +192,39 @@ def _gate_p(asked: Sequence[NounRecord], nouns: Sequence[str], depth: int) -> fl
 # --- what parts do --------------------------------------------------------------------------------
 
 
+def _read_depths(pair: SensePair, record: NounRecord) -> NDArray[np.intp]:
+    """The depth at which each of the compared heads is read. `head`"""
+    return np.array([pair.reading.at[layer] for layer, _ in record.heads], dtype=np.intp)
+
+
+def has_gap(pair: SensePair, record: NounRecord, at: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Whether each noun has a gap of its own at all of these depths. `noun`"""
+    depths = np.unique(at)
+    smallest = SMALLEST_GAP * pair.raw_gap.mean(0)[depths]
+    there: NDArray[np.bool_] = (record.gap[:, depths] >= smallest).all(1)
+    return there
+
+
+def _count_with_gap(pair: SensePair, record: NounRecord) -> int | None:
+    measured = np.isfinite(record.gap).all(1)  # NaN where a noun can stand in no pair
+    if measured.sum() < FEWEST_WITH_A_GAP:
+        return None
+    return int(has_gap(pair, record, _read_depths(pair, record)).sum())
+
+
 def _compare_heads(pair: SensePair, record: NounRecord) -> PartComparison | None:
     if pair.effects is None or not record.heads:
         return None
     layers, heads = np.array(record.heads).T
-    word = pair.effects.net[:, layers, heads]
-    at = np.asarray(pair.reading.at)[layers]
-    compared = _compare(pair, record, word, record.net, at)
+    compared = compare_with_nouns(
+        pair,
+        record,
+        word=pair.effects.net[:, layers, heads][record.pair_of],
+        noun=record.net,
+        at=_read_depths(pair, record),
+        pair_of=record.pair_of,
+        noun_of=record.noun_of,
+    )
     if compared is None:
         return None
     return compared.scattered((layers, heads), pair.effects.net.shape[1:])
@@ -201,28 +236,41 @@ def _compare_mlps(pair: SensePair, record: NounRecord) -> PartComparison | None:
     at = np.asarray(pair.reading.at)
     there = ~np.isnan(record.word_mlps).any(1)
     gap = pair.raw_gap[there].mean(0)[at]
-    return _compare(pair, record, record.word_mlps / gap, record.mlps, at)
+    return compare_with_nouns(
+        pair,
+        record,
+        word=record.word_mlps[record.pair_of] / gap,
+        noun=record.mlps,
+        at=at,
+        pair_of=record.pair_of,
+        noun_of=record.noun_of,
+    )
 
 
-def _compare(
-    pair: SensePair, record: NounRecord, word: Array, noun: Array, at: NDArray[np.intp]
+def compare_with_nouns(
+    pair: SensePair,
+    record: NounRecord,
+    *,
+    word: Array,
+    noun: Array,
+    at: NDArray[np.intp],
+    pair_of: NDArray[np.intp],
+    noun_of: NDArray[np.intp],
 ) -> PartComparison | None:
-    """The comparison of parts that are read at the depths `at`.
+    """The comparison of parts with the nouns that have a gap of their own; None where these are
+    fewer than FEWEST_WITH_A_GAP, or stand in pairs of one pair of cue words.
 
-    word: in its own gap. `pair part`
-    noun: in units of the residual stream. `swap part`
+    word: in its own gap. noun: in units of the residual stream. `swap part`
+    at: the depth at which each part is read. `part`
+    pair_of, noun_of: the number of the pair and of the noun of each swap. `swap`
     """
-    word_gap = pair.raw_gap.mean(0)
-    read = np.unique(at)
-    has_gap = (record.gap[:, read] >= SMALLEST_GAP * word_gap[read]).all(1)
-    swaps = np.flatnonzero(has_gap[record.noun_of])
-    pair_of = record.pair_of[swaps]
-    noun_of = record.noun_of[swaps]
-    swapped_pairs = pair.pairs.take(pair_of.tolist())
-    if len(set(noun_of.tolist())) < FEWEST_WITH_A_GAP or len(set(swapped_pairs.units)) < 2:
+    swaps = np.flatnonzero(has_gap(pair, record, at)[noun_of])
+    nouns = noun_of[swaps]
+    swapped_pairs = pair.pairs.take(pair_of[swaps].tolist())
+    if len(set(nouns.tolist())) < FEWEST_WITH_A_GAP or len(set(swapped_pairs.units)) < 2:
         return None
-    of_gap = noun[swaps] / record.gap[noun_of][:, at]
-    return compare_pairwise(word[pair_of], of_gap, swapped_pairs, noun_of.tolist())
+    of_gap = noun[swaps] / record.gap[nouns][:, at]
+    return compare_pairwise(word[swaps], of_gap, swapped_pairs, nouns.tolist())
 
 
 def compare_pairwise(

@@ -14,7 +14,8 @@
                         model; and the ambiguity gate was not passed, or could not be asked. Nouns
                         in the same sentences stand at the same position among the same function
                         words, so behind the gate such a head is a resolver where it does more for
-                        the word than for other nouns, and context where it does not
+                        the word than for other nouns, or where fewer than FEWEST_WITH_A_GAP
+                        of these change at all, and context elsewhere
     opposes             its swap moves the word significantly the wrong way
     backup              stands in for another head: swapping both moves the word further than
                         swapping that one
@@ -36,7 +37,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from probe.stats.limits import LARGE, LEVEL, SMALLEST
+from probe.stats.limits import FEWEST_WITH_A_GAP, LARGE, LEVEL, SMALLEST
 
 HIDDEN = 0.2  # of what the head writes: a swap that shows less than a fifth of it hides the rest
 # Of the effect with the cue next to the word: a fifth or less further away is no weaker effect but
@@ -72,6 +73,7 @@ REASONS = (
     "stands_in_head",
     "confounded",
     "ambiguity_p",
+    "nouns_with_gap",
 )
 Evidence = Mapping[str, float]
 
@@ -80,8 +82,9 @@ def verdicts(evidence: pd.DataFrame) -> pd.Series:
     """The verdict on every row of the evidence frame, which keeps its index.
 
     Reads p_auroc p_swap p_opposes p_next_token next_token auroc net net_low net_high direct
-    net_near net_far attention_previous attention_next p_stands_in confounded ambiguity_p specific
-    specific_low specific_high p_specific; a row without a measured swap (no gap) gets none.
+    net_near net_far attention_previous attention_next p_stands_in confounded ambiguity_p
+    nouns_with_gap specific specific_low specific_high p_specific; a row without a measured swap (no
+    gap) gets none.
     """
     rows = evidence.to_dict("records")
     names = [verdict({str(name): value for name, value in row.items()}) for row in rows]
@@ -134,11 +137,14 @@ def is_read(row: Evidence) -> bool:
 
 def is_for_this_word(row: Evidence) -> bool:
     """Whether the word passed the ambiguity gate; where the senses can be told apart without
-    meaning, also whether the head does more for the word than for one-meaning nouns in its place.
+    meaning, also whether the head does more for the word than for unambiguous nouns in its place.
+    Where so few of them have a gap that nothing can be compared, what tells the senses apart
+    without meaning does nothing for a noun, and so cannot be what the head brings to the word.
     """
     if not row["ambiguity_p"] <= LEVEL:  # also where it was not asked
         return False
-    return row["confounded"] == 0 or comparison(row) == "more"
+    no_noun_changes = math.isnan(row["specific"]) and row["nouns_with_gap"] < FEWEST_WITH_A_GAP
+    return row["confounded"] == 0 or no_noun_changes or comparison(row) == "more"
 
 
 def comparison(row: Evidence) -> str:

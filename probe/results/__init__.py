@@ -4,7 +4,5 @@ page may claim.
 columns, frames       the tables of a report
 findings              what was found for a word; survey_findings: for a model over words
 circuit, readings     edges and paths from the cue to the word; single sentences to look at
-across                many words to a statement about a model
 evaluation, ablation  how well layers tell senses apart, also with heads taken out
-cost                  what a study will take
 """

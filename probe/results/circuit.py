@@ -83,10 +83,12 @@ def whole(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_word(word: WordEvidence, circuit: Circuit, seed: int) -> dict[str, pd.DataFrame]:
-    [pair] = [pair for pair in word.record.pairs if pair.senses == circuit.senses]
-    key = key_of(word.record, pair)
+    [of_pair] = [pair for pair in word.pairs if pair.record.senses == circuit.senses]
+    key = key_of(word.record, of_pair.record)
     tables = {"positions": _positions(circuit.positions)}
-    evidence = edge_evidence(circuit, pair.pairs, seed=seed)
+    nouns = None if of_pair.nouns is None else of_pair.nouns.record
+    depth = word.record.depth
+    evidence = edge_evidence(circuit, of_pair.record, nouns, depth=depth, seed=seed)
     if circuit.edges is not None and circuit.paths is not None and evidence is not None:
         tables["edges"] = _edges(circuit.edges, evidence)
         tables["paths"] = _paths(circuit.paths, circuit.edges.keys, evidence)

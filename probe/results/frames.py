@@ -226,6 +226,8 @@ def heads(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
         frame = by_head(head_arrays(found)).astype(RANKS)
         frame["read_depth"] = [pair.reading.at[layer] for layer in frame["layer"]]
         frame["ambiguity_p"] = np.nan if found.nouns is None else found.nouns.gate.p
+        with_gap = None if found.nouns is None else found.nouns.with_gap
+        frame["nouns_with_gap"] = np.nan if with_gap is None else float(with_gap)
         is_confounded = pair.gates.untrained < GATE or pair.gates.nuisance < LEVEL
         frame["confounded"] = float(is_confounded)
         frame["comparison"] = comparisons(frame)

@@ -11,6 +11,7 @@ LARGE = 0.1  # of the gap: five times what counts, so that an effect this large 
 WORTH_NAMING = 0.1
 FEWEST_NOUNS = 19  # unambiguous ones: with one fewer the ambiguity gate cannot come to LEVEL
 FEWEST_SENTENCES = 24  # that a word is compared with unambiguous nouns in
+FEWEST_WITH_A_GAP = 3  # unambiguous nouns with a gap of their own that a head is compared on
 # Unambiguous nouns that are compared. With up to 38 of them p <= LEVEL says that none changes as
 # far as the word: with one that does it is 2 / 39. Of a sample of unambiguous nouns hardly more
 # than one in 39 passes; with more nouns two could, which is more than 5 % of thirty.

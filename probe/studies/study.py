@@ -55,6 +55,8 @@ from probe.text.sentences import LeftOut, Sentence, as_corpus, join
 
 LEAST = {"seed": 0, "max_pairs": 1}
 FEWEST_PERMUTATIONS = 99  # the smallest p is then .01
+NOUNS_PER_PAIR = 6  # unambiguous nouns that every pair of sentences is shared out to
+MORE_PAIRS = 24  # of sentences, beside the swapped ones, on which the nouns' axes are fitted
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,8 @@ REPORT = Options(
     nouns=StudyOptions.controls,
     noun_plan=NounPlan(
         most=MOST_NOUNS,
-        per_pair=6,
-        more_pairs=24,
+        per_pair=NOUNS_PER_PAIR,
+        more_pairs=MORE_PAIRS,
         fewest_sentences=FEWEST_SENTENCES,
         with_mlps=True,
     ),

@@ -201,15 +201,15 @@ FAULTS = (
         "variants[:, :, index - 1] =",
     ),
     # effects
-    Fault("experiments/swaps.py", "noising of the wrong sign", "into_b, -into_a", "into_b, into_a"),
+    Fault("experiments/swaps.py", "noising of the wrong sign", "-self.into_a", "self.into_a"),
     Fault(
         "experiments/design.py", "the donor most unlike", "best = max(others", "best = min(others"
     ),
     Fault(
         "experiments/swaps.py",
         "same-sense swaps of the wrong sign",
-        "(same_b - same_a)",
-        "(same_b + same_a)",
+        "(self.same_b - self.same_a)",
+        "(self.same_b + self.same_a)",
     ),
     Fault(
         "experiments/swaps.py", "a stage too late", "np.asarray(stages) - 1)", "np.asarray(stages))"
@@ -321,16 +321,16 @@ FAULTS = (
     ),
     # tables and surveys
     Fault(
-        "results/frames.py",
+        "inference/within.py",
         "p of the swap in the column of separation",
         '{"p_auroc": separation.p, "q_auroc"',
         '{"p_auroc": swap.p, "q_auroc"',
     ),
     Fault(
-        "results/frames.py",
+        "inference/within.py",
         "near and far swapped",
-        '"net_near": _net_where(pair, lambda distance: distance == 1),\n        "net_far"',
-        '"net_far": _net_where(pair, lambda distance: distance == 1),\n        "net_near"',
+        'arrays["net_near"] = net_where(pair, lambda distance: distance == 1)',
+        'arrays["net_near"] = net_where(pair, lambda distance: distance > 1)',
     ),
     Fault(
         "results/evaluation.py",
@@ -345,10 +345,22 @@ FAULTS = (
         "if other != row]",
     ),
     Fault(
-        "experiments/survey_word.py",
+        "experiments/nouns.py",
         "heads of nouns measured along the axes of the word",
-        "own = replace(each, axes=_raw_axes(resid, each.split, each.senses), pairs=mine)",
-        "own = replace(each, pairs=mine)",
+        "own_axes = raw_axes(resid, part, word.axes.senses)",
+        "own_axes = word.axes.in_units()",
+    ),
+    Fault(
+        "experiments/nouns.py",
+        "a noun in a pair that its axis was fitted on",
+        "if pairs.a[number] in tested and pairs.b[number] in tested",
+        "if pairs.a[number] in rows",
+    ),
+    Fault(
+        "inference/nouns.py",
+        "a noun measured in the gap of the word",
+        "noun[swaps] / record.gap[nouns][:, at]",
+        "noun[swaps] / pair.raw_gap.mean(0)[at]",
     ),
 )
 

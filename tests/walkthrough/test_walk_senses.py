@@ -13,7 +13,7 @@ from test_walk_families import MADE
 
 import probe
 from probe.experiments.material import prepare, sentences_of
-from probe.experiments.word import StudyOptions, observe_word
+from probe.experiments.observe import observe
 from probe.model.tokens import TargetText
 from probe.pages.walk import render
 from probe.pages.walk_sentences import answer, because, caution, travels
@@ -90,7 +90,7 @@ def test_the_word_is_read_where_a_study_reads_it(tiny):
     for model, n_sentences in ((tiny, 864), (elsewhere, 152)):
         known = choose.lexicon_states(model, "bank")
         material = prepare(model, sentences_of("bank", None, model), "bank")
-        studied = observe_word(model, material, StudyOptions(permutations=1))
+        studied = observe(model, material, seed=0)
         assert known.depth == studied.depth
         assert len(known.material) == len(studied.material) == n_sentences
 

@@ -18,12 +18,14 @@ from handmade import (
     without,
 )
 from hooked_runs import target_z
+from measured import options_of, studied
 from seeds import mostly_campaign
 
 from probe.experiments import head_parts
 from probe.experiments.material import prepare
+from probe.experiments.observe import observe
+from probe.experiments.prepare import prepare_pairs
 from probe.experiments.swaps import Effects
-from probe.experiments.word import StudyOptions, study_word
 from probe.model import forward
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
@@ -33,22 +35,29 @@ from probe.stats import resampling
 SENTENCES = make_sentences(cues=16)
 
 
+PAIRS = 64  # of sentences, in which heads are swapped
+EXPERIMENTS = ("separation", "head_parts")
+
+
 @cache
 def study(seed):
-    """A study of a model in which one head resolves, the model, and that head's place."""
+    """The record of a word in a model in which one head resolves, the model, and that head's
+    place."""
     model, place = resolver_model(seed)
-    return (
-        study_word(model, prepare(model, corpus_of(SENTENCES), WORD), StudyOptions(seed, 64, 99)),
-        model,
-        place,
-    )
+    return parts_of(model, SENTENCES, seed), model, place
+
+
+def parts_of(model, sentences, seed=0):
+    """The record of a word with the parts of its heads."""
+    material = prepare(model, corpus_of(sentences), WORD)
+    return studied(model, material, seed=seed, pairs=PAIRS, experiments=EXPERIMENTS).record
 
 
 @pytest.fixture(scope="module", params=mostly_campaign([0, 1, 2, 3]))
 def planted(request):
     """The head parts of such a model, and that head's place."""
-    result, _, place = study(request.param)
-    found = result.pairs[0].head_parts
+    record, _, place = study(request.param)
+    [found] = record.of_pairs("head_parts")
     return found.shares, place, found
 
 
@@ -71,62 +80,66 @@ def test_a_resolver_carries_the_sense_from_the_cue_and_looks_where_it_always_loo
         )
 
 
-def measured(result, model, *, texts=None, cues=None):
-    [pair], cues = result.pairs, cues or result.material.cues
-    given = read_weights(model), texts or result.texts, result.states.z, cues, pair.measured.word
+def measured(whole, *, texts=None, cues=None):
+    """The shares of the parts, of changed texts or with other cues."""
+    seen, pair, word, model = whole
+    given = read_weights(model), texts or seen.texts, seen.states.z, cues or seen.material.cues
     return head_parts.measure_head_parts(
-        *given, axes=pair.axes, pairs=pair.pairs, reading=pair.reading
+        *given, word, axes=pair.sense.axes, pairs=pair.pairs, reading=pair.reading
     ).shares
 
 
 @pytest.fixture(scope="module")
-def studied():
-    return study(0)
+def whole():
+    """What the parts of seed 0 are measured from, and the model."""
+    record, model, _ = study(0)
+    seen = observe(model, prepare(model, corpus_of(SENTENCES), WORD), seed=0)
+    [pair] = prepare_pairs(seen, None, options_of(pairs=PAIRS))
+    return seen, pair, record.pairs[0].effects, model
 
 
 def test_without_aligned_pairs_the_cue_and_the_ablation_are_measured():
     model, place = resolver_model(0)
-    alone = without(SENTENCES, "pair")
-    result = study_word(model, prepare(model, corpus_of(alone), WORD), StudyOptions(0, 64, 99))
-    found = result.pairs[0].head_parts.shares
+    [parts] = parts_of(model, without(SENTENCES, "pair")).of_pairs("head_parts")
+    found = parts.shares
     assert set(found) == {"cue_only", "ablation"}
     for values in found.values():
         assert values[place] == pytest.approx(1, abs=0.1)
 
 
-def test_pairs_of_unequal_length_have_no_mixed_parts_and_no_crash(studied):
-    result, model, place = studied
-    longer = list(result.texts)
-    row = result.pairs[0].head_parts.pairs.a[0]
+def test_pairs_of_unequal_length_have_no_mixed_parts_and_no_crash(whole):
+    record, _, place = study(0)
+    longer = list(whole[0].texts)
+    row = record.of_pairs("head_parts")[0].pairs.a[0]
     longer[row] = TargetText((longer[row].ids[0], *longer[row].ids), longer[row].at + 1)
-    even, uneven = measured(result, model), measured(result, model, texts=longer)
+    even, uneven = measured(whole), measured(whole, texts=longer)
     assert set(even) - set(uneven) == {"pattern_only", "values_only"}
     assert uneven["ablation"][place] == pytest.approx(1, abs=0.1)
 
 
-def test_what_the_marked_cue_does_not_give_the_tokens_that_differ_do(studied):
+def test_what_the_marked_cue_does_not_give_the_tokens_that_differ_do(whole):
     """A cue marked on the first token of the text: the head reads the other token in which the pair
     differs."""
-    result, model, place = studied
-    first = [range(1) for _ in result.texts]
-    wrong, unknown = (measured(result, model, cues=cues) for cues in (first, [None] * len(first)))
+    *_, place = study(0)
+    first = [range(1) for _ in whole[0].texts]
+    wrong, unknown = (measured(whole, cues=cues) for cues in (first, [None] * len(first)))
     assert wrong["cue_only"][place] == pytest.approx(0, abs=1e-6)
     assert wrong["other_only"][place] == unknown["other_only"][place] == pytest.approx(1, abs=0.02)
     assert "cue_only" not in unknown
 
 
-def test_the_intervals_are_over_the_same_frames_and_cue_words_as_those_of_the_whole_swap(studied):
+def test_the_intervals_are_over_the_same_frames_and_cue_words_as_those_of_the_whole_swap():
     """Of a route that is the whole swap they are those of the whole swap."""
-    pair = studied[0].pairs[0]
-    word, units = pair.measured.word, len(set(pair.pairs.units))
-    whole = head_parts.HeadParts(
+    pair = study(0)[0].pairs[0]
+    word, units = pair.effects, len(set(pair.pairs.units))
+    parts = head_parts.HeadParts(
         pair.pairs, word.gap, {"values_only": (word.denoise + word.noise) / 2}
     )
-    np.testing.assert_allclose(whole.shares["values_only"], word.swap, atol=1e-12)
+    np.testing.assert_allclose(parts.shares["values_only"], word.swap, atol=1e-12)
     expected = resampling.interval(
         word.draws(pair.pairs.bootstrap())["swap"], word.swap, units=units
     )
-    np.testing.assert_allclose(whole.intervals()["values_only"], expected, atol=1e-12)
+    np.testing.assert_allclose(parts.intervals()["values_only"], expected, atol=1e-12)
 
 
 def test_the_intervals_hold_what_was_planted(planted):
@@ -145,12 +158,11 @@ def test_the_intervals_hold_what_was_planted(planted):
         assert low[place] - 0.02 < {"pattern_only": 0}.get(kind, 1) < high[place] + 0.02
 
 
-def test_only_the_leading_heads_have_parts(studied, monkeypatch):
-    result, model, _ = studied
-    every = measured(result, model)
+def test_only_the_leading_heads_have_parts(whole, monkeypatch):
+    every = measured(whole)
     monkeypatch.setattr(head_parts, "MOST_HEADS", 3)
-    few = measured(result, model)
-    leading = np.argsort(-np.abs(result.pairs[0].measured.word.swap).ravel())[:3]
+    few = measured(whole)
+    leading = np.argsort(-np.abs(study(0)[0].pairs[0].effects.swap).ravel())[:3]
     for name in ("pattern_only", "values_only", "cue_only", "ablation"):
         one, all_heads = few[name].ravel(), every[name].ravel()
         assert np.flatnonzero(~np.isnan(one)).tolist() == sorted(leading.tolist())

@@ -13,12 +13,14 @@ from probe.inference.verdicts import ORDER, comparison, verdict
 # The word passed the ambiguity gate, and the head does two thirds of its effect for this word alone.
 FOR_THIS_WORD = {
     "ambiguity_p": 0.02,
+    "nouns_with_gap": 20.0,
     "specific": 0.2,
     "specific_low": 0.15,
     "specific_high": 0.25,
     "p_specific": 0.01,
 }
 RESOLVES = MOVES | FOR_THIS_WORD
+NOT_COMPARED = {"specific": math.nan, "p_specific": math.nan}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,12 @@ RESOLVES = MOVES | FOR_THIS_WORD
         ({"confounded": 1.0}, "resolver"),
         ({"confounded": 1.0, "p_specific": 0.05}, "context"),
         ({"confounded": 1.0, "specific_low": -0.01}, "context"),
-        ({"confounded": 1.0, "specific": math.nan, "p_specific": math.nan}, "context"),
+        ({"confounded": 1.0} | NOT_COMPARED, "context"),
+        # Where no noun changes, what has no meaning does nothing.
+        ({"confounded": 1.0} | NOT_COMPARED | {"nouns_with_gap": 2.0}, "resolver"),
+        ({"confounded": 1.0} | NOT_COMPARED | {"nouns_with_gap": 3.0}, "context"),
+        ({"confounded": 1.0} | NOT_COMPARED | {"nouns_with_gap": math.nan}, "context"),
+        ({"confounded": 1.0, "p_specific": 0.05, "nouns_with_gap": 2.0}, "context"),
         ({"confounded": 1.0, "p_next_token": 0.05}, "unread"),
         ({"confounded": 1.0} | NEAR_ONLY, "position-explained"),
         ({"confounded": 1.0} | NO_MOVE, "separates"),

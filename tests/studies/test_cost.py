@@ -7,12 +7,13 @@ from mmap import PAGESIZE, mmap
 
 import pandas as pd
 import pytest
-from probe.experiments.word import Gates, StudyOptions
+from measured import options_of, studied
 
 from probe.errors import InputError
-from probe.experiments import material, word
+from probe.experiments import observe
 from probe.experiments.material import prepare
-from probe.experiments.nouns import TOO_FEW_NOUNS
+from probe.experiments.observe import split_senses
+from probe.inference.nouns import TOO_FEW_NOUNS
 from probe.model import hooks
 from probe.model.load import load, untrained
 from probe.pages.terminal import cost_sentence, likely, sentences_suffice
@@ -20,7 +21,7 @@ from probe.patching import edges, heads, mlps, positions, tokens
 from probe.stats import axes
 from probe.studies import cost
 from probe.studies.cost import StudyCost, parse_memory
-from probe.studies.study import study
+from probe.studies.study import Foreseen, foresee, study
 from probe.text.lexicon import expand
 from probe.text.sentences import as_corpus
 from probe.text.splits import cross_fit
@@ -202,30 +203,41 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
 )
 def test_what_is_likely_to_come_out_is_said_with_what_to_change(given, said):
     usual = {"gap_p": 0.0002, "untrained_p": 0.5, "nuisance_p": 1.0}
-    assert likely(Gates("bank", ("river", "money"), **(usual | given))) == said
+    assert likely(Foreseen("bank", ("river", "money"), **(usual | given))) == said
 
 
 def test_the_dry_run_has_the_gates_of_the_study(model):
-    """The same p as what is measured before the swaps, and as the controls."""
+    """The same p as of the study itself, with and without nouns."""
     bank = prepare(model, as_corpus(unmarked(paired=True), "bank"), "bank")
-    options = StudyOptions(permutations=99)
     random_model = untrained(model, seed=0)
-    splits = material.split_senses(bank, seed=0)
-    (gates,) = word.measure_gates(model, random_model, bank, options, splits)
-    observed = word.observe_word(model, bank, options, splits)
-    (pair,) = observed.pairs
-    controls = word.measure_controls(model, random_model, observed, options)
-    assert gates.senses == pair.senses and gates.word == "bank"
-    assert (gates.gap_p, gates.nuisance_p) == (pair.gate_p, pair.nuisance_p)
-    assert gates.untrained_p == controls.untrained_p[pair.senses]
-    without = replace(options, controls=())
-    (alone,) = word.measure_gates(model, random_model, bank, without, splits)
+    splits = split_senses(bank, seed=0, causal=True)
+    (gates,) = foresee(model, random_model, bank, splits, options_of())
+    of_study = studied(model, bank, experiments=("separation", "nouns"), random_model=random_model)
+    (pair,) = of_study.pairs
+    assert gates.senses == pair.record.senses and gates.word == "bank"
+    assert (gates.gap_p, gates.nuisance_p, gates.untrained_p) == (
+        pair.record.gates.gap,
+        pair.record.gates.nuisance,
+        pair.record.gates.untrained,
+    )
+    without = options_of(nouns=())
+    (alone,) = foresee(model, random_model, bank, splits, without)
     assert alone.gap_p == gates.gap_p and math.isnan(alone.ambiguity_p)
     assert alone.not_compared == ""
 
 
+def test_the_dry_run_has_the_ambiguity_gate_of_the_study(model):
+    """Of a word whose gap is there: nouns stand in the same sentences, and nothing is swapped."""
+    bank = prepare(model, expand("bank"), "bank")
+    splits = split_senses(bank, seed=0, causal=True)
+    options = options_of(pairs=8, experiments=("separation", "nouns"))
+    (gates,) = foresee(model, untrained(model, seed=0), bank, splits, options)
+    (pair,) = studied(model, bank, pairs=8, experiments=("separation", "nouns")).pairs
+    assert gates.ambiguity_p == pair.nouns.gate.p and gates.not_compared == ""
+
+
 def test_the_dry_run_says_what_is_likely_and_writes_nothing(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("probe.experiments.word.effects.measure", pytest.fail)
+    monkeypatch.setattr("probe.experiments.measure.swaps.measure", pytest.fail)
     file = tmp_path / "rows.csv"
     pd.DataFrame(unmarked(paired=True)).to_csv(file, index=False)
     out = tmp_path / "out"
@@ -285,13 +297,16 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
 
 
 def test_the_comparison_with_other_nouns_is_part_of_the_plan(model, of_bank):
-    """The word has 432 sentences of each sense. 48 sentences with 38 nouns and the word itself, and
-    all 864 with four nouns and itself; 16 heads, and 4 MLPs twice, with four donors in 24 pairs."""
+    """Nouns are run in the sentences of the 24 swapped pairs, two members and two donors of the
+    same sense each, and of 24 further pairs: 144, up to the word for all nouns and once more for
+    the word itself. In each of them stand 38 nouns and the word. Every pair goes to six nouns, with
+    four donors, 16 heads and 4 MLPs; and the 4 MLPs are swapped for the word."""
+    sentences = 4 * 24 + 2 * 24
     without = plan(model, "bank", controls=())
-    assert of_bank.swaps - without.swaps == 48 * 39 + 864 * 5 + (16 + 2 * 4) * 4 * 24
-    assert of_bank.forwards - without.forwards == 48 + 864
+    assert of_bank.swaps - without.swaps == sentences * 39 + 4 * 24 * (6 * (16 + 4) + 4)
+    assert of_bank.forwards - without.forwards == 2 * sentences
     few = plan(model, "bank", controls=["ladder", "umbrella"])
-    assert few.swaps - without.swaps == 48 * 3 + 864 * 3 + (16 + 2 * 4) * 4 * 24
+    assert few.swaps - without.swaps == sentences * 3 + 4 * 24 * (2 * (16 + 4) + 4)
 
 
 def test_a_second_model_is_part_of_the_plan(model, of_bank):
@@ -387,8 +402,7 @@ def test_sentences_are_held_out_once_on_the_way_of_a_study(model, monkeypatch):
         splits.append((senses, tuple(options)))
         return cross_fit(sentences, senses, **options)
 
-    for module in (material, word):
-        monkeypatch.setattr(module, "cross_fit", counting_cross_fit)
+    monkeypatch.setattr(observe, "cross_fit", counting_cross_fit)
     rows = [{"sense": row.sense, "text": row.text} for row in expand("bank").sentences[::4]]
     study(model, "bank", sentences=rows, permutations=99, max_pairs=4)
     assert splits == [(("river", "money"), ("seed",))]

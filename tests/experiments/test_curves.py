@@ -8,8 +8,9 @@ import torch
 from handmade import ODD, random_model
 from hooked_runs import target_z
 
+from probe.experiments.backup import joint_swaps
 from probe.experiments.design import Pairs, Ranked
-from probe.experiments.sets import Curves, _moved_from_all, joint_swaps, measure_curves
+from probe.experiments.sets import Curves, _moved_from_all, run_curves
 from probe.model import forward
 from probe.model.load import read_weights
 from probe.patching import heads as patching
@@ -100,7 +101,7 @@ def test_joint_swaps_are_those_of_one_head_and_of_two(setting):
 def curves(setting, groups, *, depth=LAYERS):
     weights, rows, z, _ = setting
     shown = tuple(head for head in ALL if head[0] < depth)
-    return measure_curves(weights, rows, z, groups, shown, depth, seed=0)
+    return run_curves(weights, rows, z, groups, shown, depth, seed=0)
 
 
 def test_curves_are_those_of_the_leading_sets_of_every_groups_own_order(setting):

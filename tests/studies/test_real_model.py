@@ -7,29 +7,36 @@ from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from types import SimpleNamespace
 
 import gguf
 import numpy as np
 import pytest
 import torch
+from measured import options_of
 from plain_survey import plain_word
 from seeds import mostly_campaign
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import probe
-from probe.experiments import nouns as controls
-from probe.experiments import swaps as effects
+from probe.experiments import nouns, swaps
+from probe.experiments.candidates import candidates
 from probe.experiments.material import prepare
-from probe.experiments.survey_word import measure_word
-from probe.experiments.word import StudyOptions, observe_word
+from probe.experiments.observe import observe
+from probe.experiments.prepare import prepare_pairs
+from probe.inference.across import numbers_of
+from probe.inference.nouns import NounEvidence, ambiguity_gate
 from probe.model.check import certify
 from probe.model.find import PACKAGED, find_packaged
 from probe.model.load import read_weights
 from probe.pages.walk_sentences import because
 from probe.results import frames as tables
+from probe.studies.study import REPORT
+from probe.studies.survey_word import SURVEY, measure_word
 from probe.text import lexicon
 from probe.text.sentences import as_corpus
 from probe.text.splits import restrict
+from probe.tidy import rounded
 
 pytestmark = pytest.mark.real_model
 LEADING = [(4, 1), (4, 2), (5, 1)]  # of bank, mole and apple, in the kept report
@@ -69,20 +76,19 @@ def test_it_is_named_by_its_package_its_file_and_its_quantisation(smollm2):
 
 @pytest.fixture(scope="module")
 def bank(smollm2):
-    """A fifth of the natural pairs of "bank", and what is observed in them."""
+    """What is observed in a fifth of the natural pairs of "bank", and its two senses."""
     rows = [row for row in lexicon.expand_natural("bank").sentences if row.pair]
     pairs = list(dict.fromkeys(row.pair for row in rows))[::5]
     material = prepare(smollm2, as_corpus([row for row in rows if row.pair in pairs]), "bank")
-    return material, observe_word(smollm2, material, StudyOptions(max_pairs=3, permutations=99))
+    seen = observe(smollm2, material, seed=0)
+    [pair] = prepare_pairs(seen, None, options_of(pairs=3))
+    return seen, pair
 
 
 def test_the_heads_that_lead_in_the_report_lead_on_a_few_pairs(smollm2, bank):
-    _, result = bank
-    [pair] = result.pairs
-    along = (pair.axes, pair.pairs, pair.reading)
-    net = effects.measure(read_weights(smollm2), result.texts, result.states, *along).word.net.mean(
-        0
-    )
+    seen, pair = bank
+    along = (pair.sense.axes, pair.pairs, pair.reading)
+    net = swaps.measure(read_weights(smollm2), seen.texts, seen.states, *along).word.net.mean(0)
     assert {divmod(int(place), net.shape[1]) for place in (-net).ravel().argsort()[:4]} & set(
         LEADING
     )
@@ -157,29 +163,42 @@ def test_the_squared_gaps_of_bank_and_of_three_nouns_are_those_of_plain_hugging_
     smollm2, bank, transformers_model
 ):
     """Of probe's come only the sentences, and which of them are held out together."""
-    material, word = bank
-    [pair] = word.pairs
-    among = controls.candidates(smollm2, material, NOUNS)
-    weights = read_weights(smollm2)
-    compared = controls.compare_gaps(
-        weights, word.texts, among, pair.split, pair.axes, word.depth, seed=0
+    seen, pair = bank
+    material, split = seen.material, pair.sense.split
+    among = candidates(smollm2, material, NOUNS)
+    plan = replace(REPORT.noun_plan, per_pair=0)  # no noun is swapped
+    word = nouns.WordInPlace(
+        word="bank",
+        texts=seen.texts,
+        resid=seen.states.resid,
+        split=split,
+        axes=pair.sense.axes,
+        pairs=pair.pairs,
+        heads=(),
+        at=pair.reading.at,
     )
-    assert compared.nouns == NOUNS
-    result = replace(word, pairs=(replace(pair, nouns=compared),))
-    frame = tables.rounded(tables.controls([result])).set_index(["noun", "depth"])
+    compared, _ = nouns.put_in_place(read_weights(smollm2), word, among, plan, seed=0)
+    assert set(compared.nouns) == set(NOUNS)
+    [gate] = ambiguity_gate([compared], seen.depth)
+    of_pair = SimpleNamespace(
+        record=SimpleNamespace(senses=pair.sense.senses),
+        nouns=NounEvidence(compared, gate, None, None, None),
+    )
+    evidence = SimpleNamespace(record=SimpleNamespace(word="bank"), pairs=[of_pair])
+    frame = rounded(tables.controls([evidence])).set_index(["noun", "depth"])
 
     model, tokenizer = transformers_model
     bos = material.tokens[0].ids[: int(material.tokens[0].bos)]
-    used = controls._pairs_within(pair.split, among.rows, seed=0)
+    used = set(nouns._chosen_rows(word, among, plan, seed=0))
     part_of = {}
-    for number, noun in enumerate(NOUNS):
+    for number, noun in enumerate(compared.nouns):
         positions = [
             position
-            for position, row in enumerate(used.rows)
-            if among.article[row] in ("", lexicon.article_of(noun))
+            for position, row in enumerate(split.rows)
+            if row in used and among.article[row] in ("", lexicon.article_of(noun))
         ]
         assert len(positions) == compared.sentences[number]
-        part_of[noun] = restrict(used, positions)
+        part_of[noun] = restrict(split, positions)
 
     def texts_with(text, part):
         sentences = [material.sentences[row] for row in part.rows]
@@ -194,7 +213,7 @@ def test_the_squared_gaps_of_bank_and_of_three_nouns_are_those_of_plain_hugging_
     vector_of = last_vectors(model, tokenizer, sorted(texts), bos)
     for number, (noun, part) in enumerate(part_of.items()):
         holdouts = [(holdout.train, holdout.test) for holdout in part.holdouts]
-        for text, kept in (("bank", compared.word_gap[number, list(DEPTHS)]), (noun, None)):
+        for text, kept in (("bank", compared.word_squared_gap[number, list(DEPTHS)]), (noun, None)):
             vectors = np.array([vector_of[whole] for whole in texts_with(text, part)])
             expected = cross_validated_squared_gap(vectors, part.is_a, holdouts)
             if kept is None:
@@ -203,8 +222,9 @@ def test_the_squared_gaps_of_bank_and_of_three_nouns_are_those_of_plain_hugging_
     # The rows of the word itself are of the noun that can stand in most sentences.
     most = int(np.argmax(compared.sentences))
     of_bank = [frame.loc[("bank", depth), "gap"] for depth in DEPTHS]
-    assert of_bank == pytest.approx(compared.word_gap[most, list(DEPTHS)], rel=1e-5)
-    assert (compared.gap[:, DEPTHS[0]] < compared.word_gap[:, DEPTHS[0]]).all()
+    assert of_bank == pytest.approx(compared.word_squared_gap[most, list(DEPTHS)], rel=1e-5)
+    shallow = DEPTHS[0]
+    assert (compared.squared_gap[:, shallow] < compared.word_squared_gap[:, shallow]).all()
 
 
 def two_sentences_a_sense(word):
@@ -228,7 +248,7 @@ def test_words_of_a_survey_are_what_plain_code_gives(smollm2, transformers_model
     plain, _ = transformers_model
     for word in words:
         sentences = two_sentences_a_sense(word)
-        record = measure_word(smollm2, sentences, controls=())
+        found = numbers_of(measure_word(smollm2, sentences, replace(SURVEY, nouns=())))
         pairs = []
         for number in (0, 2):
             ids = []
@@ -238,6 +258,6 @@ def test_words_of_a_survey_are_what_plain_code_gives(smollm2, transformers_model
             pairs.append(tuple(ids))
         gap, net, distance = plain_word(plain, pairs, smollm2.config.d_head, LEADING)
         scale = distance.max(0)
-        assert (np.abs(record.gap - gap.mean(0)) <= 1e-4 * scale).all(), word
+        assert (np.abs(found.gap - gap.mean(0)) <= 1e-4 * scale).all(), word
         for place in LEADING:
-            assert (np.abs(record.net[place] - net[place].mean(0)) <= 1e-4 * scale).all(), word
+            assert (np.abs(found.net[place] - net[place].mean(0)) <= 1e-4 * scale).all(), word

@@ -12,26 +12,30 @@ import page_text
 import pytest
 from example_study import make_study
 from handmade import WORD, corpus_of, make_sentences, without
+from measured import options_of, studied
 from page_text import macro
 from planted import planted_model
 from seeds import mostly_campaign
 
 from probe import charts
 from probe.charts.circuit import COMPONENTS
+from probe.experiments import circuit
 from probe.experiments.material import prepare
-from probe.experiments.word import StudyOptions, study_word
+from probe.experiments.observe import observe
+from probe.experiments.prepare import prepare_pairs
 from probe.model.load import read_weights
 from probe.pages import paths as view
 from probe.pages.attribution_graph import graphs
 from probe.patching.edges import edges_of
-from probe.results import circuit
 from probe.results import frames as tables
-from probe.results.columns import about
+from probe.results.circuit import COLUMNS
+from probe.results.circuit import frames as circuit_frames
+from probe.results.columns import HEADS, about
 from probe.results.findings import findings
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = StudyOptions(0, 36, 199)
+PAIRS = 36  # of sentences, in which heads are swapped
 SENTENCES = make_sentences(cues=12, distances=(2, 3))
 
 
@@ -53,24 +57,46 @@ def paths_told(frames):
 
 @cache
 def made(kind, seed=0):
-    return studied(kind, seed, SENTENCES)
+    return traced(kind, seed, SENTENCES)
 
 
-def studied(kind, seed, sentences):
+def traced(kind, seed, sentences):
+    """The evidence of a word in a planted model, and the frames that a page about it needs."""
     model, _ = planted_model(kind, seed)
-    result = study_word(model, prepare(model, corpus_of(sentences), WORD), OPTIONS)
-    shown = tables.evidence([result], {})
-    heads = tables.word_heads([result], shown)
+    evidence = studied(
+        model,
+        prepare(model, corpus_of(sentences), WORD),
+        pairs=PAIRS,
+        permutations=199,
+        experiments=("separation", "nouns", "head_parts", "backups", "sets", "circuit"),
+    )
+    shown = tables.heads([evidence])
+    records = [evidence.record]
     nothing = {name: frame.iloc[:0] for name, frame in make_study().frames.items()}
-    frames = circuit.frames(model, [result], heads, OPTIONS)
     about = {
-        "words": tables.words([result], {}),
-        "heads": shown[list(tables.HEADS)],
-        "word_heads": heads,
+        "words": tables.words([evidence]),
+        "heads": shown[list(HEADS)],
+        "word_heads": tables.word_heads([evidence], shown),
     }
-    about |= {"depth": tables.depth_profile([result]), "head_parts": tables.head_parts([result])}
-    about |= {"curves": tables.curves([result]), "sentences": tables.sentences([result])}
-    return result, nothing | about | frames
+    about |= {"depth": tables.depth_profile(records), "head_parts": tables.head_parts(records)}
+    about |= {"curves": tables.curves(records), "sentences": tables.sentences(records)}
+    return evidence, nothing | about | circuit_frames([evidence], seed=0)
+
+
+def runs_of(kind):
+    """How the pairs of the word of `made` are run."""
+    model, _ = planted_model(kind, 0)
+    seen = observe(model, prepare(model, corpus_of(SENTENCES), WORD), seed=0)
+    [pair] = prepare_pairs(seen, None, options_of(pairs=PAIRS))
+    return circuit.PairRuns(read_weights(model), seen, pair, ())
+
+
+def with_circuit(evidence, found):
+    """The evidence of a word with another circuit, None for none."""
+    measured = {name: of for name, of in evidence.record.measured.items() if name != "circuit"}
+    if found is not None:
+        measured["circuit"] = found
+    return replace(evidence, record=replace(evidence.record, measured=measured))
 
 
 def names(kind, seed=0):
@@ -150,14 +176,14 @@ def test_the_stream_leaves_the_cue_and_enters_the_word():
 
 
 def test_the_maps_hold_every_cell_from_the_cue_to_the_word_on_one_scale():
-    result, frames = made("two_step")
+    evidence, frames = made("two_step")
     maps = charts.position_maps(frames["positions"], WORD)
     assert [title for title, _ in maps] == ["residual stream", "attention", "MLP"]
     for (_, chart), name in zip(maps, COMPONENTS, strict=True):
         spec = chart.to_dict()
         [rows] = spec["datasets"].values()
         mine = frames["positions"].query("component == @name")
-        assert len(rows) == len(mine) == result.depth * 4
+        assert len(rows) == len(mine) == evidence.record.depth * 4
         effects = mine.set_index(["layer", "pos"])["effect"].to_dict()
         assert {(row["layer"], row["pos"]): row["effect"] for row in rows} == effects
         assert spec["encoding"]["x"]["sort"] == ["cue", "cue + 1", "cue + 2", "word"]
@@ -175,7 +201,7 @@ def test_the_maps_hold_every_cell_from_the_cue_to_the_word_on_one_scale():
 
 def test_every_column_is_described_and_in_its_order():
     _, frames = made("two_step")
-    for name, columns in circuit.COLUMNS.items():
+    for name, columns in COLUMNS.items():
         assert tuple(frames[name]) == columns and len(frames[name])
         assert all(about(name, column)["meaning"] for column in columns)
     assert (
@@ -186,22 +212,21 @@ def test_every_column_is_described_and_in_its_order():
 
 
 def test_ways_are_measured_on_other_pairs_than_they_are_found_on():
-    result, _ = made("two_step")
-    weights = read_weights(planted_model("two_step", 0)[0])
-    groups = circuit.layouts(weights, result, result.pairs[0], 0)
+    runs = runs_of("two_step")
+    groups = circuit.layouts(runs.weights, runs, 0)
     assert sum(len(group.traced) for group in groups) == circuit.PAIRS
     for group in groups:
         assert not set(group.traced) & set(group.held_out) and 0 < len(group.held_out) <= len(
             group.traced
         )
         assert group.name(0) == "word" and group.name(group.layout.cue) == "cue"
-    units = [result.pairs[0].pairs.units[place] for group in groups for place in group.traced]
+    units = [unit for group in groups for unit in runs.units(group.traced)]
     assert len(set(units)) == circuit.PAIRS
 
 
 def test_an_edge_that_carries_what_must_fit_and_nothing_of_the_sense_does_not_pass():
     """It moves the word with a donor of the other sense, and as far with one of the same."""
-    _, frames = studied("matched", 1, make_sentences(cues=18, distances=(2, 3)))
+    _, frames = traced("matched", 1, make_sentences(cues=18, distances=(2, 3)))
     teller, reader = planted_model("matched", 1)[1].places
     edges = (
         frames["edges"].dropna(subset="p").set_index(["receiver_layer", "receiver_head", "channel"])
@@ -229,27 +254,26 @@ def test_an_edge_that_carries_what_must_fit_and_nothing_of_the_sense_does_not_pa
 
 
 def test_without_donors_of_the_same_layout_nothing_is_tested(monkeypatch):
-    result, _ = made("two_step")
+    evidence, with_donors = made("two_step")
     monkeypatch.setattr(circuit.PairRuns, "donors", {})
-    frames = circuit.frames(
-        planted_model("two_step", 0)[0], [result], made("two_step")[1]["word_heads"], OPTIONS
-    )
+    runs = runs_of("two_step")
+    found = circuit.measure_circuit(runs.weights, runs.seen, runs.pair, (), (), seed=0)
+    frames = circuit_frames([with_circuit(evidence, found)], seed=0)
     untested = (frames["edges"][["p", "q", "same_sense"]], frames["positions"]["same_sense"])
     assert (
         all(part.isna().to_numpy().all() for part in untested) and (frames["paths"]["p"] == 1).all()
     )
     for name in ("total", "low", "high"):
-        assert frames["edges"][name].tolist() == made("two_step")[1]["edges"][name].tolist()
+        assert frames["edges"][name].tolist() == with_donors["edges"][name].tolist()
 
 
 def test_donors_are_of_the_same_sense_and_layout():
-    result, _ = made("two_step")
-    read = circuit.PairRuns(read_weights(planted_model("two_step", 0)[0]), result, result.pairs[0])
+    read = runs_of("two_step")
     assert set(read.donors) == {*read.pair.pairs.a, *read.pair.pairs.b}
     for row, donor in read.donors.items():
-        mine, theirs = (result.texts[number] for number in (row, donor))
+        mine, theirs = (read.seen.texts[number] for number in (row, donor))
         assert (len(mine.ids), mine.at) == (len(theirs.ids), theirs.at) and mine.ids != theirs.ids
-        mine, theirs = (result.material.sentences[number] for number in (row, donor))
+        mine, theirs = (read.seen.material.sentences[number] for number in (row, donor))
         assert (mine.sense, mine.frame) == (
             theirs.sense,
             theirs.frame,
@@ -264,8 +288,8 @@ def test_edges_are_counted_before_they_are_made():
 
 
 def test_sentences_that_are_not_aligned_are_not_followed_and_the_page_says_so():
-    _, frames = studied("decoy", 0, without(make_sentences(cues=12), "pair", "frame"))
-    for name, columns in circuit.COLUMNS.items():
+    _, frames = traced("decoy", 0, without(make_sentences(cues=12), "pair", "frame"))
+    for name, columns in COLUMNS.items():
         assert frames[name].empty and tuple(frames[name]) == columns
     [item] = section(frames)["words"]
     reason = (
@@ -278,12 +302,12 @@ def test_sentences_that_are_not_aligned_are_not_followed_and_the_page_says_so():
 
 
 def test_a_model_that_reads_both_ways_is_not_followed_and_the_page_says_so():
-    result, frames = made("two_step")
-    model, _ = planted_model("two_step", 0)
-    empty = circuit.frames(model, [replace(result, causal=False)], frames["word_heads"], OPTIONS)
-    assert all(
-        frame.empty and tuple(frame) == circuit.COLUMNS[name] for name, frame in empty.items()
-    )
+    evidence, frames = made("two_step")
+    runs = runs_of("two_step")
+    seen = replace(runs.seen, causal=False)
+    assert circuit.measure_circuit(runs.weights, seen, runs.pair, (), (), seed=0) is None
+    empty = circuit_frames([with_circuit(evidence, None)], seed=0)
+    assert all(frame.empty and tuple(frame) == COLUMNS[name] for name, frame in empty.items())
     [item] = section(frames | empty | {"words": frames["words"].assign(causal=False)})["words"]
     why = (
         "This model reads both ways, so what is brought to a word has no one direction along the "

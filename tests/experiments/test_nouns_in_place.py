@@ -18,34 +18,44 @@ from handmade import (
     make_handmade_encoder,
     make_sentences,
     resolver,
+    tokens_of,
 )
+from measured import options_of
+from measured import studied as evidence_of
 from planted import EVEN, Circuit, model_of, planted_model
 from seeds import likely, mostly_campaign
 
 import probe
 from probe.errors import InputError
-from probe.experiments import nouns as controls
-from probe.experiments.material import prepare
-from probe.experiments.nouns import (
-    NounComparison,
-    ambiguity_gate,
+from probe.experiments.candidates import (
+    NO_NOUN,
+    OTHER_TOKENS,
+    PAST,
     candidates,
     require_usable,
 )
-from probe.experiments.word import StudyOptions, study_word
+from probe.experiments.material import prepare
+from probe.experiments.nouns import WordInPlace, at_rows, put_in_place
+from probe.experiments.observe import observe
+from probe.experiments.prepare import prepare_pairs
+from probe.experiments.swaps import gaps
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
+from probe.model.trace import target_states
 from probe.patching.heads import swap_heads
 from probe.patching.mlps import swap_mlps
 from probe.patching.tokens import replace_tokens
+from probe.provenance import hash_of
 from probe.results.columns import about
-from probe.stats.axes import squared_gap
+from probe.stats.axes import hold_out, squared_gap
+from probe.stats.limits import FEWEST_WITH_A_GAP
+from probe.studies.study import REPORT
 from probe.text import lexicon
 from probe.text.sentences import as_corpus
 from probe.text.splits import cross_fit, restrict
 
 SENTENCES = make_sentences(cues=12, frames=6, distances=(1, 2))
-OPTIONS = StudyOptions(0, 36, 199)
+PAIRS = 36  # of sentences, in which heads are swapped
 SPECIFIC, GENERAL = (1, 1), (1, 2)
 
 
@@ -63,39 +73,93 @@ HEADS = {
 }
 
 
+def beside_nouns(model, sentences=SENTENCES):
+    """The evidence of a word and of nouns in its place, and the mean share of the nouns where the
+    word is read."""
+    evidence = evidence_of(
+        model,
+        prepare(model, corpus_of(sentences), WORD),
+        pairs=PAIRS,
+        permutations=199,
+        experiments=("separation", "nouns"),
+    )
+    [pair] = evidence.pairs
+    return pair, pair.nouns.general_share(evidence.record.depth)
+
+
 def compared_with_nouns(kind: str, seed: int):
-    model = model_of(Circuit(HEADS[kind], ("",) * len(HEADS[kind])), seed)
-    material = prepare(model, corpus_of(SENTENCES), WORD)
-    [pair] = study_word(model, material, OPTIONS).pairs
-    return pair
+    return beside_nouns(model_of(Circuit(HEADS[kind], ("",) * len(HEADS[kind])), seed))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_campaign(range(20), here=2))
 @pytest.mark.parametrize("kind", HEADS)
 def test_what_is_done_for_any_noun_is_told_from_what_is_done_for_the_word_alone(kind, seed):
-    pair = compared_with_nouns(kind, seed)
+    pair, general_share = compared_with_nouns(kind, seed)
     nouns = pair.nouns
-    net = pair.effects.net.mean(0)
+    net = pair.record.effects.net.mean(0)
     share = {"specific": 0.0, "general": 1.0, "both": 0.25}[kind]  # squared: half the gap
-    assert nouns.general_share == pytest.approx(share, abs=0.1)
+    assert general_share == pytest.approx(share, abs=0.1)
     if kind != "general":
-        assert nouns.p <= 0.05
-        specific = nouns.heads.specific[SPECIFIC]
-        assert specific == pytest.approx(net[SPECIFIC], abs=0.05)
-        assert nouns.heads.p[SPECIFIC] < 0.05
+        assert nouns.gate.p <= 0.05
+    if kind == "specific":
+        # No noun has a tenth of the word's gap, so there is no ratio; the head moves no noun.
+        assert nouns.with_gap < FEWEST_WITH_A_GAP and nouns.heads is None
+        moved = nouns.record.net[:, nouns.record.heads.index(SPECIFIC)]
+        word_gap = pair.record.raw_gap.mean(0)[pair.record.reading.at[SPECIFIC[0]]]
+        assert net[SPECIFIC] == pytest.approx(1, abs=0.05)
+        assert moved.mean() / word_gap == pytest.approx(0, abs=0.05)
     if kind == "general":
         assert nouns.heads.specific[GENERAL] == pytest.approx(0, abs=0.05)
         assert nouns.heads.general[GENERAL] == pytest.approx(1, abs=0.05)
     if kind == "both":
+        assert nouns.heads.specific[SPECIFIC] == pytest.approx(net[SPECIFIC], abs=0.05)
+        assert nouns.heads.p[SPECIFIC] < 0.05
         assert nouns.heads.general[GENERAL] == pytest.approx(1, abs=0.1)
         assert nouns.heads.specific[GENERAL] == pytest.approx(net[GENERAL] - 1, abs=0.1)
+
+
+def test_a_noun_is_read_along_axes_of_its_own():
+    """Fitted on runs of the whole texts with the noun in the word's place."""
+    model = model_of(Circuit(HEADS["general"], ("",)), 0)
+    material = prepare(model, corpus_of(SENTENCES), WORD)
+    seen = observe(model, material, seed=0)
+    [pair] = prepare_pairs(seen, None, options_of(pairs=PAIRS))
+    word = WordInPlace(
+        word=WORD,
+        texts=seen.texts,
+        resid=seen.states.resid,
+        split=pair.sense.split,
+        axes=pair.sense.axes,
+        pairs=pair.pairs,
+        heads=(GENERAL,),
+        at=pair.reading.at,
+    )
+    among = candidates(model, material, NOUNS[:2])
+    plan = replace(REPORT.noun_plan, per_pair=1)
+    record, placed = put_in_place(read_weights(model), word, among, plan, seed=0)
+    assert {each.noun for each in placed} == set(record.nouns) == set(NOUNS[:2])
+    for number, each in enumerate(placed):
+        rows = [row for row in range(len(material)) if each.axes.cell[row] >= 0]
+        texts = [each.texts(seen.texts)[row] for row in rows]
+        states = target_states(
+            model, [tokens_of(text.ids) for text in texts], [text.at for text in texts]
+        )
+        resid = at_rows(states.resid, rows, len(material))
+        part = restrict(word.split, [n for n, row in enumerate(word.split.rows) if row in rows])
+        own = hold_out(resid, part, word.axes.senses)
+        torch.testing.assert_close(each.axes.u, own.u, atol=1e-4, rtol=0)
+        assert (each.axes.gap == 1).all()
+        swapped = record.noun_of == number
+        of_pairs = pair.pairs.take(record.pair_of[swapped].tolist())
+        expected = gaps(own.in_units(), resid, of_pairs)
+        np.testing.assert_allclose(record.pair_gap[swapped], expected, atol=1e-3)
 
 
 @pytest.mark.campaign
 def test_the_gate_passes_by_chance_alone_where_the_head_serves_any_noun():
     """The word is then one of 25 nouns, and the furthest of them once in 25 times."""
-    passed = [compared_with_nouns("general", seed).nouns.p <= 0.05 for seed in range(40)]
+    passed = [compared_with_nouns("general", seed)[0].nouns.gate.p <= 0.05 for seed in range(40)]
     _, most = likely(1 / 25, len(passed))
     assert sum(passed) <= most
 
@@ -180,7 +244,7 @@ def test_the_nouns_that_ship_have_both_articles_and_an_article_each():
     [("charged", True), ("drafted", True), ("seed", False), ("speed", False), ("shed", False)],
 )
 def test_a_past_form_is_taken_for_no_noun(form, is_past):
-    assert bool(controls.PAST.fullmatch(form)) == is_past
+    assert bool(PAST.fullmatch(form)) == is_past
 
 
 def test_sentences_and_nouns_that_cannot_be_compared_are_left_out_with_the_reason():
@@ -194,7 +258,7 @@ def test_sentences_and_nouns_that_cannot_be_compared_are_left_out_with_the_reaso
         "no such noun": "the model's vocabulary does not hold it",
     }
     assert len(among.rows) + len(among.reasons) == len(material)
-    assert set(among.reasons.values()) <= {controls.NO_NOUN}
+    assert set(among.reasons.values()) <= {NO_NOUN}
     assert among.ids == tuple(model.tokenizer(WORD)["input_ids"])
     asked = [replace(row, word=WORD.capitalize()) for row in SENTENCES]  # "Bank", of "bank"
     of_asked = prepare(model, corpus_of(asked), WORD.capitalize())
@@ -257,12 +321,17 @@ def test_a_noun_of_more_tokens_than_the_word_is_told_with_both_numbers():
 
 @pytest.mark.slow
 def test_few_nouns_of_ones_own_are_measured_without_a_gate_and_the_others_are_listed():
-    study = studied(controls=[*NOUNS[:3], WORD, "wug"])
+    """One head does as much for the word as another does for any noun: nouns have half of the gap,
+    and the first head has no part in it."""
+    study = studied("both", controls=[*NOUNS[:3], WORD, "wug"])
     row = study.words.iloc[0]
     assert row["nouns"] == 3 and np.isnan(row["ambiguity_p"])
-    assert row["general_share"] == pytest.approx(0, abs=0.1)
+    assert row["general_share"] == pytest.approx(0.25, abs=0.1)
     assert row["not_compared"] == "nouns that can take its place: 3, and 19 are needed"
-    assert list(dict.fromkeys(study.controls["noun"])) == [WORD, *NOUNS[:3]]
+    # Those that can stand in the most sentences come first, equal ones in the order of a hash.
+    stands_in = study.controls.groupby("noun")["sentences"].first()
+    order = sorted(NOUNS[:3], key=lambda noun: (-stands_in[noun], hash_of(0, WORD, noun)))
+    assert list(dict.fromkeys(study.controls["noun"])) == [WORD, *order]
     listed = study.left_out[study.left_out["word"] == WORD]
     assert listed[["where", "reason"]].to_numpy().tolist() == [
         [WORD, "it is the word itself"],
@@ -329,8 +398,8 @@ def test_what_an_untrained_model_tells_apart_is_no_nuisance_where_the_word_alone
     kind, verdict
 ):
     """The function word goes with the sense, so a model of random weights tells the senses apart as
-    well. Where every noun takes it on, the gate fails; where the word alone does, it passes, and the
-    head does more for the word than for the nouns."""
+    well. Where every noun takes it on, the gate fails; where the word alone does, it passes, and no
+    noun has a gap of its own that the head could be compared in."""
     model, circuit = planted_model(kind, 0)
     sentences = []
     for row in make_sentences(cues=12, distances=(2, 3)):
@@ -346,8 +415,11 @@ def test_what_an_untrained_model_tells_apart_is_no_nuisance_where_the_word_alone
     assert row["untrained_p"] < 0.01 and row["nouns"] >= 19
     assert (row["ambiguity_p"] <= 0.05) == (kind == "function_word")
     assert head["verdict"] == verdict
-    expected = {"any_function_word": 0, "function_word": 1}[kind]
-    assert head["specific"] == pytest.approx(expected, abs=0.05)
+    with_gap = study.verdicts["nouns_with_gap"].unique()
+    if kind == "function_word":
+        assert with_gap < FEWEST_WITH_A_GAP and np.isnan(head["specific"])
+    else:
+        assert with_gap == row["nouns"] and head["specific"] == pytest.approx(0, abs=0.05)
 
 
 @pytest.mark.slow
@@ -359,9 +431,9 @@ def test_an_encoder_tells_what_is_done_for_any_noun_from_what_is_done_for_the_wo
         for row in make_sentences(cues=12, frames=4, distances=(1, 2), cue_after=after, seed=after)
     ]
     model = probe.load(make_handmade_encoder(tmp_path / "both", HEADS["both"]))
-    [pair] = study_word(model, prepare(model, corpus_of(sides), WORD), OPTIONS).pairs
+    pair, general_share = beside_nouns(model, sides)
     nouns = pair.nouns
-    assert nouns.p <= 0.05 and nouns.general_share == pytest.approx(0.25, abs=0.1)
+    assert nouns.gate.p <= 0.05 and general_share == pytest.approx(0.25, abs=0.1)
     assert nouns.heads.general[GENERAL] == pytest.approx(1, abs=0.1)
     assert nouns.heads.general[SPECIFIC] == pytest.approx(0, abs=0.05)
     assert nouns.heads.specific[SPECIFIC] > 0.3 and nouns.heads.p[SPECIFIC] < 0.05
@@ -370,11 +442,11 @@ def test_an_encoder_tells_what_is_done_for_any_noun_from_what_is_done_for_the_wo
 @pytest.mark.slow
 def test_a_model_of_one_layer_is_compared_likewise(tmp_path, monkeypatch):
     monkeypatch.setattr(handmade, "LAYERS", 1)
-    model = probe.load(make_handmade(tmp_path / "one", [resolver(0, 1, takes=EVEN)]))
-    [pair] = study_word(model, prepare(model, corpus_of(SENTENCES), WORD), OPTIONS).pairs
-    assert pair.nouns.gap.shape == (len(NOUNS), 2) and pair.nouns.p <= 0.05
+    heads = [resolver(0, 1, takes=EVEN, size=1.5), to_any(0, 2, 1.5)]  # half of the gap each
+    pair, _ = beside_nouns(probe.load(make_handmade(tmp_path / "one", heads)))
+    assert pair.nouns.record.gap.shape == (len(NOUNS), 2) and pair.nouns.gate.p <= 0.05
     assert pair.nouns.heads.specific.shape == (1, handmade.HEADS)
-    assert pair.nouns.heads.specific[0, 1] == pytest.approx(1, abs=0.05)
+    assert pair.nouns.heads.specific[0, 1] == pytest.approx(0.5, abs=0.05)
     assert pair.nouns.mlps.net.shape == (1,)
 
 
@@ -417,7 +489,7 @@ def test_a_text_that_begins_with_the_word_in_other_tokens_is_not_compared():
     material = prepare(model, as_corpus(rows, "bank"), "bank")
     assert [len(positions) for positions in material.words] == [2, 1, 1]
     among = candidates(model, material, ("garden", "wug", "tree"))
-    assert among.reasons == {0: controls.OTHER_TOKENS} and among.rows == (1, 2)
+    assert among.reasons == {0: OTHER_TOKENS} and among.rows == (1, 2)
     assert among.ids == tuple(model.tokenizer(" bank", add_special_tokens=False)["input_ids"])
     garden = tuple(model.tokenizer(" garden", add_special_tokens=False)["input_ids"])
     assert len(garden) == 1 and among.nouns == {"garden": garden}
@@ -430,11 +502,19 @@ def test_a_text_that_begins_with_the_word_in_other_tokens_is_not_compared():
 
 
 @pytest.mark.slow
+def test_edges_are_not_compared_with_nouns_that_have_no_gap(with_nouns_that_ship):
+    """Of a model that changes the word alone."""
+    edges = with_nouns_that_ship.edges
+    assert len(edges) > 0 and edges["general"].isna().all() and (edges["comparison"] == "").all()
+    assert with_nouns_that_ship.mlps.empty
+
+
+@pytest.mark.slow
 def test_an_edge_into_a_head_for_any_noun_is_told_from_one_into_a_head_for_the_word():
     """Both heads move half of the gap; into the general one goes all of a noun's own gap."""
     model = model_of(Circuit(HEADS["both"], ("",) * len(HEADS["both"])), 0)
     study = probe.study(
-        model, WORD, sentences=corpus_of(SENTENCES), permutations=199, max_pairs=OPTIONS.max_pairs
+        model, WORD, sentences=corpus_of(SENTENCES), permutations=199, max_pairs=PAIRS
     )
     edges = study.edges[study.edges["channel"] == "value"].set_index(
         ["receiver_layer", "receiver_head"]
@@ -447,33 +527,3 @@ def test_an_edge_into_a_head_for_any_noun_is_told_from_one_into_a_head_for_the_w
     assert general["total"] == pytest.approx(0.5, abs=0.02)
     assert general["general"] == pytest.approx(1, abs=0.02)
     assert general["comparison"] == "less"
-
-
-def test_a_word_of_three_senses_has_one_gate():
-    """A noun that changes further in one pair of senses of three, and hardly in the others, does
-    not change further than the word."""
-    nouns = tuple(f"noun{number}" for number in range(19))
-    depth = 1
-
-    def pair(gaps_of_nouns):
-        gap = np.tile(np.array(gaps_of_nouns)[:, None], (1, 2))
-        blank = np.zeros_like(gap)
-        return NounComparison(depth, nouns, gap, blank + 1.0, blank, (24,) * len(nouns))
-
-    little = [0.1] * 18
-    alone = ambiguity_gate([pair([2.0, *little])])
-    assert alone[0].p == 2 / 20
-    together = ambiguity_gate([pair([2.0, *little]), pair([0.1, *little]), pair([0.1, *little])])
-    assert [each.p for each in together] == [1 / 20] * 3
-    # A pair that cannot be asked keeps its reason, and has no part in the gate.
-    with_reason = replace(pair([2.0, *little]), reason="too few")
-    asked, not_asked = ambiguity_gate([pair([0.1, *little]), with_reason])
-    assert asked.p == 1 / 20
-    assert np.isnan(not_asked.p) and not_asked.reason == "too few"
-    # Nouns that one pair does not have do not count.
-    fewer = pair([0.1, *little]).take(nouns[1:])
-    for each in ambiguity_gate([pair([0.1, *little]), fewer]):
-        assert np.isnan(each.p)
-        assert each.reason == (
-            "nouns that can take its place: 18 for all its senses, and 19 are needed"
-        )

@@ -2,6 +2,7 @@
 and by hand."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,8 +11,7 @@ from families import family_model
 from handmade import ODD, SENSES, make_sentences, random_model, tokens_of, without
 from hooked_runs import put, read_all, swapped
 
-from probe.experiments import design
-from probe.experiments import swaps as effects
+from probe.experiments import design, swaps
 from probe.experiments.design import Pairs
 from probe.experiments.swaps import Effects
 from probe.model import forward
@@ -21,7 +21,7 @@ from probe.model.tokens import TargetText
 from probe.model.trace import target_states
 from probe.patching import heads as patching
 from probe.stats.axes import HeldOutAxes
-from probe.text.splits import ALIGNED, DRAWN, cross_fit
+from probe.text.splits import ALIGNED, DRAWN, SURVEY_LEAST, cross_fit
 
 GRID = make_sentences(frames=3, distances=(1, 2))
 LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
@@ -76,6 +76,27 @@ def test_a_same_sense_donor_is_the_closest_there_is():
         GRID[row].frame != GRID[donor].frame
         for row, donor in zip(pairs.a, pairs.same_a, strict=True)
     )
+
+
+def test_a_same_sense_donor_is_none_that_the_axis_was_fitted_on():
+    """With two sentences a sense that is the sentence itself."""
+    two_each = make_sentences(frames=1, distances=(1,), cues=2)
+    for sentences in (two_each, make_sentences(frames=4, distances=(1, 2), cues=6)):
+        split = cross_fit(sentences, SENSES, seed=0, least=SURVEY_LEAST)
+        pairs = design.make_pairs(
+            sentences, [1] * len(sentences), split, most=8, seed=0, unfitted_donors=True
+        )
+        train = {
+            split.rows[test]: {split.rows[row] for row in holdout.train}
+            for holdout in split.holdouts
+            for test in holdout.test
+        }
+        donors = [
+            *zip(pairs.a, pairs.same_a, strict=True),
+            *zip(pairs.b, pairs.same_b, strict=True),
+        ]
+        assert all(donor not in train[row] for row, donor in donors)
+        assert {row == donor for row, donor in donors} == {sentences is two_each}
 
 
 def test_only_what_is_held_out_is_paired_or_only_what_is_learned_from():
@@ -159,7 +180,7 @@ def setting():
 def measured(setting, depth, pairs=PAIRS, first=1):
     model, ids, states, axes = setting
     reading = design.readings(LAYERS, depth, first, predicts=True)
-    return effects.measure(read_weights(model), ids, states, axes, pairs, reading)
+    return swaps.measure(read_weights(model), ids, states, axes, pairs, reading)
 
 
 def coordinates(setting, recipient, donor):
@@ -188,7 +209,7 @@ def test_every_layer_is_read_where_the_readings_say():
     reading = design.readings(5, 3, 2, predicts=True)
     assert (reading.at, reading.direct, reading.next_token) == ((3, 3, 3, 5, 5), (2, 2, 3, 4, 5), 6)
     assert design.readings(2, 2, 1, predicts=False).next_token is None
-    assert not effects.predicts(read_weights(family_model("bert"))) and effects.predicts(
+    assert not swaps.predicts(read_weights(family_model("bert"))) and swaps.predicts(
         read_weights(random_model())
     )
 
@@ -214,6 +235,35 @@ def test_effects_equal_whole_forwards_at_every_stage(setting, depth):
     np.testing.assert_allclose(effect.profile, (net / gap.sum(0))[..., 1 : 1 + LAYERS], atol=1e-9)
     assert all((effect.profile[layer, :, :layer] == 0).all() for layer in range(LAYERS))
     assert (np.abs(net[..., -1]) > 1e-6).all()
+
+
+def test_raw_numbers_are_fractions_times_the_gap_of_each_recipients_own_axis(setting):
+    """Fractions are those of whole forwards; raw ones are in units of the residual stream."""
+    model, ids, states, axes = setting
+    run = partial(patching.swap_heads, read_weights(model))
+    raw = swaps.run_swaps(run, ids, states.z, axes, PAIRS)
+    in_gaps = raw.in_gaps(axes, PAIRS)
+    into_b = zip(B, A, strict=True)
+    into_a = zip(A, B, strict=True)
+    same_a = zip(A, SAME_A, strict=True)
+    same_b = zip(B, SAME_B, strict=True)
+    for number, of_part in enumerate((into_b, into_a, same_a, same_b)):
+        for pair, (recipient, donor) in enumerate(of_part):
+            fraction = moved(setting, recipient, donor)[..., 1:]  # no swap is read before a block
+            gap = axes.gap[axes.cell[recipient], 1:].numpy()
+            np.testing.assert_allclose(in_gaps[number][pair], fraction, atol=1e-10)
+            np.testing.assert_allclose(raw[number][pair], fraction * gap, atol=1e-10)
+    assert not np.allclose(raw.net, in_gaps.net)
+
+
+def test_what_a_record_keeps_in_units_of_the_residual_stream_is_the_mean_over_pairs(setting):
+    model, ids, states, axes = setting
+    run = partial(patching.swap_heads, read_weights(model))
+    raw = swaps.run_swaps(run, ids, states.z, axes, PAIRS)
+    both_ways = (raw.into_b - raw.into_a) / 2 - (raw.same_b - raw.same_a) / 2
+    kept = measured(setting, 2).raw  # layer head depth
+    np.testing.assert_allclose(kept[..., 1:], both_ways[..., :LAYERS].mean(0), atol=1e-10)
+    assert (kept[..., 0] == 0).all()
 
 
 @pytest.mark.parametrize("first", [1, 3])
@@ -258,10 +308,10 @@ def test_how_often_a_swap_changed_the_route_is_counted_over_pairs_both_ways_and_
     of_mlp = torch.stack(changed).double().mean(0)  # layer head mlp
     # the heads of layer 0 have both MLPs behind them, those of layer 1 one
     expected = [of_mlp[0].mean(-1), of_mlp[1, :, 1]]
-    found = effects._share_rerouted(weights, ids, z, PAIRS)
+    found = swaps._share_rerouted(weights, ids, z, PAIRS)
     np.testing.assert_allclose(found, torch.stack(expected), atol=1e-12)
     assert 0 < found.mean() < 1
-    assert effects._share_rerouted(read_weights(random_model()), ids, z, PAIRS) is None
+    assert swaps._share_rerouted(read_weights(random_model()), ids, z, PAIRS) is None
 
 
 @pytest.mark.parametrize("kind", ["lfm2", "qwen3_5_text"])
@@ -276,7 +326,7 @@ def test_mixers_of_a_hybrid_are_read_like_the_heads_of_their_layer_and_are_none(
     gap = torch.ones(3, layers + 2, dtype=torch.float64)
     axes = HeldOutAxes(SENSES, u, midpoint, gap, np.array([0, 1, 2, 2, 0, 1]))
     reading = design.readings(layers, 2, 1, predicts=True)
-    found = effects.measure(weights, ids, states, axes, PAIRS, reading)
+    found = swaps.measure(weights, ids, states, axes, PAIRS, reading)
     assert found.has_heads.tolist() == [False, True, False] and found.mixers.swap.shape == (2, 1)
     for name in PARTS[1:]:
         assert (getattr(found.word, name)[:, [0, 2]] == 0).all()
@@ -324,8 +374,16 @@ def test_ratios_are_of_sums():
 
 def test_a_draw_of_everything_once_is_the_effect_itself():
     effect, direct = by_hand(), np.array([4.0, 0, 0, 2]).reshape(2, 1, 2)
-    profile, has_heads = np.zeros((1, 2, 1)), np.array([True])
-    whole = effects.PairEffects(effect, None, None, direct, effect.gap, profile, has_heads)
+    whole = swaps.PairEffects(
+        word=effect,
+        next_token=None,
+        continuation=None,
+        direct=direct,
+        direct_gap=effect.gap,
+        profile=np.zeros((1, 2, 1)),
+        raw=np.zeros((1, 2, 2)),
+        has_heads=np.array([True]),
+    )
     weights = np.array([[1.0, 1], [2, 0], [0, 1]])
     swap, net, written = whole.draws(weights).values()
     np.testing.assert_allclose(swap[0], effect.swap)
@@ -354,8 +412,8 @@ def test_a_cue_word_counts_alike_in_every_group():
 def test_rank_intervals_by_hand():
     draws = np.tile(np.array([3.0, 1, 2]), (1000, 1)).reshape(1000, 1, 3)
     draws[:100, 0] = [1.0, 3, 2]  # a tenth of the draws has the first two the other way round
-    low, high = effects.rank_intervals(draws)
+    low, high = swaps.rank_intervals(draws)
     assert (low.tolist(), high.tolist()) == ([[1, 1, 2]], [[3, 3, 2]])
     draws[10:100, 0] = [3.0, 1, 2]  # a hundredth has not
-    low, high = effects.rank_intervals(draws)
+    low, high = swaps.rank_intervals(draws)
     assert (low.tolist(), high.tolist()) == ([[1, 3, 2]], [[1, 3, 2]])

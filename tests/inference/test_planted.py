@@ -31,18 +31,20 @@ from handmade import (
     resolver_model,
     without,
 )
+from measured import options_of, studied
 from planted import AXIS, KINDS, circuit_of, model_of, one_pair_only, planted_model
 from seeds import mostly_campaign
 
 import probe
-from probe.experiments import swaps as effects
+from probe.experiments import swaps
 from probe.experiments.design import Readings
 from probe.experiments.material import prepare
-from probe.experiments.word import StudyOptions, study_word
+from probe.experiments.observe import observe
+from probe.experiments.prepare import prepare_pairs
 from probe.model import forward
 from probe.model.load import read_weights
 from probe.pages.verdicts import with_reasons
-from probe.results.frames import evidence
+from probe.results.frames import heads
 from probe.text import lexicon
 from probe.text.sentences import Sentence
 
@@ -51,6 +53,7 @@ pytestmark = pytest.mark.slow
 SEEDS = (0, 1, 2)
 by_seed = pytest.mark.parametrize("seed", mostly_campaign(SEEDS))
 PERMUTATIONS = 199
+PAIRS = 60  # of sentences, in which heads are swapped
 EACH_SENSE = 12  # cue words
 
 
@@ -91,8 +94,13 @@ GIVEN = {
 
 
 def study_of(model, sentences, seed=0):
-    return study_word(
-        model, prepare(model, corpus_of(sentences), WORD), StudyOptions(seed, 60, PERMUTATIONS)
+    return studied(
+        model,
+        prepare(model, corpus_of(sentences), WORD),
+        seed=seed,
+        pairs=PAIRS,
+        permutations=PERMUTATIONS,
+        experiments=("separation", "nouns", "head_parts", "backups"),
     )
 
 
@@ -105,7 +113,7 @@ def measured(kind, seed):
 def heads_of(kind, seed):
     """The evidence frame by layer and head, and the rows of the planted heads in the order of the
     circuit."""
-    frame = evidence([measured(kind, seed)], {}).set_index(["layer", "head"], drop=False)
+    frame = heads([measured(kind, seed)]).set_index(["layer", "head"], drop=False)
     return frame, frame.loc[list(planted_model(kind, seed)[1].places)]
 
 
@@ -126,7 +134,7 @@ def test_the_verdicts_are_right_and_no_other_head_is_a_resolver_or_does_anything
     frame, mine = heads_of(kind, seed)
     circuit = planted_model(kind, seed)[1]
     others = frame.drop(index=list(circuit.places))
-    assert measured(kind, seed).pairs[0].gate_p < 0.01
+    assert measured(kind, seed).record.pairs[0].gates.gap < 0.01
     assert tuple(mine["verdict"]) == circuit.verdicts
     if kind == "own_place":  # there every head that reads places tells the senses apart
         assert set(others["verdict"]) <= {"none", "separates", "unread"}
@@ -150,8 +158,7 @@ def test_a_decoy_separates_perfectly_and_does_nothing(kind, seed):
 def test_a_decoy_that_writes_as_much_takes_half_of_the_coordinate_and_nothing_of_what_is_said_next(
     kind, seed
 ):
-    result = measured(kind, seed)
-    last = result.pairs[0].measured.profile[..., -1]
+    last = measured(kind, seed).record.pairs[0].swaps.profile[..., -1]
     resolver, decoy = heads_of(kind, seed)[1].to_dict("records")
     for head in (resolver, decoy):
         assert last[head["layer"], head["head"]] == pytest.approx(
@@ -186,9 +193,9 @@ def test_known_continuations_tell_what_is_read_from_what_is_only_written(kind, s
     before = heads_of(kind, seed)[1].to_dict("records")
     follow(monkeypatch, model)
     result = study_of(model, GRID, seed)
-    frame = evidence([result], {}).set_index(["layer", "head"])
+    frame = heads([result]).set_index(["layer", "head"])
     resolver, decoy = frame.loc[list(circuit.places)].to_dict("records")
-    assert result.pairs[0].continuation_p < 0.01
+    assert result.record.pairs[0].gates.continuation < 0.01
     assert (resolver["continuation"], decoy["continuation"]) == pytest.approx((1, 0), abs=0.02)
     assert resolver["p_continuation"] < 0.05 < decoy["p_continuation"]
     for name in (
@@ -215,8 +222,8 @@ def test_continuations_of_the_other_sense_are_no_gap_and_the_page_says_so(monkey
 
 
 def test_without_continuations_nothing_is_said_of_them():
-    [pair] = measured("decoy", 0).pairs
-    assert np.isnan(pair.continuation_p) and pair.measured.continuation is None
+    [pair] = measured("decoy", 0).record.pairs
+    assert np.isnan(pair.gates.continuation) and pair.swaps.continuation is None
     assert heads_of("decoy", 0)[0]["p_continuation"].isna().all()
 
 
@@ -226,11 +233,13 @@ def test_without_continuations_nothing_is_said_of_them():
 @by_seed
 def test_two_heads_combined_show_how_in_denoising_and_noising(kind, expected, seed):
     """Read behind both heads: in front of the second nothing is combined yet."""
-    (model, circuit), result = planted_model(kind, seed), measured(kind, seed)
-    [pair] = result.pairs
+    model, circuit = planted_model(kind, seed)
+    material = prepare(model, corpus_of(GIVEN.get(kind, GRID)), WORD)
+    seen = observe(model, material, seed=seed)
+    [pair] = prepare_pairs(seen, None, options_of(seed=seed, pairs=PAIRS))
     behind = Readings((LAYERS,) * LAYERS, (LAYERS,) * LAYERS, None)
-    found = effects.measure(
-        read_weights(model), result.texts, result.states, pair.axes, pair.pairs, behind
+    found = swaps.measure(
+        read_weights(model), seen.texts, seen.states, pair.sense.axes, pair.pairs, behind
     ).word
     for place in circuit.places:
         ratios = (found.ratio("denoise")[place], found.ratio("noise")[place])
@@ -242,7 +251,7 @@ def test_a_backed_up_head_writes_everything_its_swap_is_lost_and_both_swaps_are_
     kind, seed
 ):
     result, (first, second) = measured(kind, seed), heads_of(kind, seed)[1].to_dict("records")
-    last = result.pairs[0].measured.profile[..., -1]
+    last = result.record.pairs[0].swaps.profile[..., -1]
     assert (first["direct"], second["direct"]) == pytest.approx((1, 0), abs=0.02)
     assert all(abs(last[head["layer"], head["head"]]) < 0.1 for head in (first, second))
     [found] = result.pairs[0].stand_ins
@@ -266,7 +275,7 @@ def test_what_neurons_erase_is_written_and_not_backed_up(kind, seed):
 @by_seed
 def test_a_suppressor_takes_back_its_part_of_what_the_first_head_wrote(kind, back, seed):
     """At the end the gap is 1 - back of what the first head wrote; both are measured in it."""
-    last = measured(kind, seed).pairs[0].measured.profile[..., -1]
+    last = measured(kind, seed).record.pairs[0].swaps.profile[..., -1]
     first, second = (last[place] for place in planted_model(kind, seed)[1].places)
     assert -second / first == pytest.approx(back, abs=0.05)
     assert first + second == pytest.approx(1, abs=0.05)
@@ -296,10 +305,8 @@ def test_what_is_credited_is_told(kind, said):
 
 @planted("function_word")
 def test_the_function_word_is_credited_where_the_marked_cue_is_read_by_nobody(kind, seed):
-    routes, place = (
-        measured(kind, seed).pairs[0].head_parts.shares,
-        planted_model(kind, seed)[1].places[0],
-    )
+    [parts] = measured(kind, seed).record.of_pairs("head_parts")
+    routes, place = parts.shares, planted_model(kind, seed)[1].places[0]
     assert (routes["cue_only"][place], routes["other_only"][place]) == pytest.approx(
         (0, 1), abs=0.02
     )
@@ -308,15 +315,16 @@ def test_the_function_word_is_credited_where_the_marked_cue_is_read_by_nobody(ki
 @planted("two_step")
 def test_a_reader_of_a_token_between_takes_nothing_from_the_cue(kind, seed):
     place = planted_model(kind, seed)[1].places[1]
-    routes = measured(kind, seed).pairs[0].head_parts.shares
+    [parts] = measured(kind, seed).record.of_pairs("head_parts")
+    routes = parts.shares
     assert abs(routes["cue_only"][place]) < 0.02
     assert heads_of(kind, seed)[0].loc[place, "attention_cue"] < 0.02
 
 
 @planted("own_place")
 def test_the_place_of_the_word_is_no_meaning(kind, seed):
-    [pair] = measured(kind, seed).pairs
-    assert pair.gate_p < 0.01 and pair.nuisance_p < 0.01
+    gates = measured(kind, seed).record.pairs[0].gates
+    assert gates.gap < 0.01 and gates.nuisance < 0.01
 
 
 def test_a_place_that_is_alike_in_part_of_the_sentences_is_matched_and_tells_nothing():
@@ -328,8 +336,8 @@ def test_a_place_that_is_alike_in_part_of_the_sentences_is_matched_and_tells_not
         text = f"{before} {WORD} {' '.join(rng.choice(PLAIN, size=2))}"
         span = {"start": len(before) + 1, "end": len(before) + 1 + len(WORD)}
         made[text] = Sentence(word=WORD, sense=SENSES[number % 2], text=text, **span)
-    [pair] = study_of(planted_model("own_place", 0)[0], tuple(made.values())).pairs
-    assert pair.nuisance_p > 0.05 and pair.gate_p > 0.01
+    [pair] = study_of(planted_model("own_place", 0)[0], tuple(made.values())).record.pairs
+    assert pair.gates.nuisance > 0.05 and pair.gates.gap > 0.01
     assert set(pair.split.left_out.values()) == {
         "no sentence of the other sense has the word at the same place"
     }
@@ -344,7 +352,7 @@ def test_a_head_that_looks_one_back_is_everything_next_to_the_cue_and_beyond_the
     assert head["swap"] == pytest.approx(1, abs=0.02)
     assert head["net_near"] == pytest.approx(1, abs=0.05)
     assert head["net_far"] == pytest.approx(0, abs=0.02)
-    [pair] = measured(kind, seed).pairs
+    [pair] = measured(kind, seed).record.pairs
     far, gap = np.array(pair.pairs.distances) > 1, pair.gap[:, -2]
     assert far.any() and not far.all()
     assert np.abs(gap[far]).max() < 0.1 < gap[~far].min()

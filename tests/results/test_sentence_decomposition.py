@@ -18,12 +18,12 @@ import probe
 from probe import charts
 from probe.charts import writes
 from probe.errors import CrossCheckError, InputError
+from probe.experiments import readings
 from probe.model import decomposition
 from probe.model.load import load, read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
 from probe.pages import sources
-from probe.results import readings as examples
 from probe.results.columns import COLUMNS
 from probe.stats import axes
 
@@ -172,12 +172,13 @@ def planted(request):
 def test_two_sentences_of_a_sense_are_shown_of_different_distances_where_there_are_any(
     distances, apart
 ):
-    material = SimpleNamespace(labels=["river"] * 4, distances=distances)
-    clear = {"gate_p": 0.01, "gate": SimpleNamespace(t=np.ones(1))}
-    pair = SimpleNamespace(senses=("river", "money"), rows=lambda sense: [0, 1, 2, 3], **clear)
-    result = SimpleNamespace(material=material, pairs=[pair])
+    seen = SimpleNamespace(material=SimpleNamespace(labels=["river"] * 4, distances=distances))
+    split = SimpleNamespace(rows=range(4), is_a=[True] * 4, tested=range(4))
+    sense = SimpleNamespace(senses=("river", "money"), split=split)
+    gates = SimpleNamespace(gap=0.01, largest_t=1.0)
     for seed in range(5):
-        shown = examples._example_rows(result, seed)
+        pair = SimpleNamespace(sense=sense, gates=gates, pairs=SimpleNamespace(seed=seed))
+        shown = readings._example_rows(seen, [pair])
         assert len(set(shown)) == 2 and len({distances[row] for row in shown}) == apart
 
 

@@ -9,11 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from example_study import make_study
+from measured import options_of
 
 import probe
 from probe.errors import InputError, UnsupportedModel
 from probe.experiments.material import choose_words, prepare, spelled
-from probe.experiments.word import StudyOptions, observe_word
+from probe.experiments.observe import observe
+from probe.experiments.prepare import prepare_pairs
+from probe.experiments.readings import read_second
 from probe.model import load
 from probe.model.tokens import is_one_token
 from probe.results import readings as examples
@@ -327,10 +330,10 @@ def test_what_a_word_costs_and_what_it_does_alone_are_differences_of_hidden_text
     second = model(BOTH_WAYS)
     every = lexicon.expand("apple", both_sides=True)
     sentences = lexicon.keep_one_token_cues(every, lambda piece: is_one_token(second, piece))
-    result = observe_word(
-        second, prepare(second, sentences, "apple"), StudyOptions(0, permutations=99)
-    )
-    row, [pair] = of_apple(examples.second_model(second, [result])), result.pairs
+    seen = observe(second, prepare(second, sentences, "apple"), seed=0)
+    readings = read_second(second, seen, prepare_pairs(seen, None, options_of()))
+    row = of_apple(examples.second_model(second.name, readings))
+    axis = seen.axis_for_others(seen.pairs[0])
     tokens, mask = probe.tokenize(second, APPLE), second.tokenizer.mask_token_id
     others = set(range(2, len(tokens) - 1))  # between stand [CLS], the word, and at the end [SEP]
     cue = tokens.pieces.index(" smartphone")
@@ -338,7 +341,7 @@ def test_what_a_word_costs_and_what_it_does_alone_are_differences_of_hidden_text
     def coordinate(hidden):
         ids = tuple(mask if pos in hidden else token for pos, token in enumerate(tokens.ids))
         states = probe.target_states(second, [dataclasses.replace(tokens, ids=ids)], [1])
-        return pair.axis.coordinate(states.resid[:, result.depth]).item()
+        return axis.coordinate(states.resid[:, seen.depth]).item()
 
     whole = coordinate(())
     lost = {tokens.pieces[pos].strip(): (whole - coordinate({pos})) / whole for pos in others}

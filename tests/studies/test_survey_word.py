@@ -21,27 +21,32 @@ from handmade import (
     resolver_model,
     write_vector,
 )
+from measured import assert_same
 from plain_survey import plain_word
-from probe.experiments.survey_word import (
-    ALONE,
-    NOT_APART,
-    NOT_SWAPPED,
-    SAMPLED,
-    measure_sets,
-    measure_word,
-    read_record,
-    records,
-    write_record,
-)
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import probe
 from probe.errors import InputError
-from probe.experiments import survey_word as survey
 from probe.experiments.material import LATE
+from probe.experiments.measure import NOT_SWAPPED, count_left_out
+from probe.experiments.sets import CARRIED_RANDOM, CARRIED_SIZES
+from probe.experiments.store import read_record, write_record
+from probe.inference.across import numbers_of
+from probe.studies import survey_word
+from probe.studies.survey import records
+from probe.studies.survey_word import (
+    ALONE,
+    MOST_PAIRS,
+    NOT_APART,
+    SAMPLED,
+    SURVEY,
+    measure_sets,
+    measure_word,
+)
 from probe.text.splits import ONE_SENSE
 
+WITHOUT_NOUNS = replace(SURVEY, nouns=())
 FOUR = make_sentences(frames=1, distances=(1,), cues=2)  # two sentences a sense, as in RAW-C
 MANY = make_sentences(frames=4, distances=(1, 2), cues=6)
 
@@ -66,46 +71,57 @@ def pairs_of(model, sentences, noun=None):
 
 def test_a_word_with_two_sentences_a_sense_is_what_plain_code_gives(built):
     model, plain = built
-    record = measure_word(model, FOUR, controls=())
-    layers, heads, depths = record.net.shape
+    record = measure_word(model, FOUR, WITHOUT_NOUNS)
+    found = numbers_of(record)
+    layers, heads, depths = found.net.shape
     every = [(layer, head) for layer in range(layers) for head in range(heads)]
     gap, net, _ = plain_word(plain, pairs_of(model, FOUR), model.config.d_head, every)
     scale = np.abs(gap).max()
-    np.testing.assert_allclose(record.gap, gap.mean(0), atol=1e-5 * scale)
+    np.testing.assert_allclose(found.gap, gap.mean(0), atol=1e-5 * scale)
     for layer, head in every:
         mean = net[layer, head].mean(0)
-        np.testing.assert_allclose(record.net[layer, head], mean, atol=1e-5 * scale)
-    assert np.abs(record.net[0, 1]).max() > 0.5 * scale  # the planted head moves the word
-    assert (record.net[1, :, :2] == 0).all() and record.pairs == 2 and record.sentences == 4
-    assert depths == layers + 1 and set(record.separation[1:]) == {1.0}
+        np.testing.assert_allclose(found.net[layer, head], mean, atol=1e-5 * scale)
+    assert np.abs(found.net[0, 1]).max() > 0.5 * scale  # the planted head moves the word
+    assert (found.net[1, :, :2] == 0).all()
+    assert len(record.pairs[0].pairs) == 2 and len(record.sentences) == 4
+    assert depths == layers + 1 and set(found.separation[1:]) == {1.0}
 
 
 def test_nouns_in_the_words_place_are_what_plain_code_gives(built):
     model, plain = built
     record = measure_word(model, FOUR)
-    assert len(record.nouns) == 2 and set(record.nouns) <= set(NOUNS) and not record.left_out
+    [nouns] = record.of_pairs("nouns")
+    # One of the three nouns that are chosen goes to each of the two pairs.
+    assert len(nouns.nouns) == 3 and set(nouns.nouns) <= set(NOUNS)
+    assert len(set(nouns.noun_of)) == len(nouns.pair_of) == 2 and not count_left_out(record)
     place = (0, 1)
-    for number, noun in enumerate(record.nouns):
-        gap, net, _ = plain_word(plain, pairs_of(model, FOUR, noun), model.config.d_head, [place])
-        # It stands in one of the two pairs, along the axis of itself in the other one.
-        same = [
-            np.allclose(record.noun_net[number][place], net[place][pair], atol=1e-5)
-            and np.allclose(record.noun_gap[number], gap[pair], atol=1e-5)
-            for pair in (0, 1)
-        ]
-        assert True in same
+    names = list(dict.fromkeys(row.pair for row in FOUR))
+    moved = []
+    for swap, (number, noun) in enumerate(zip(nouns.pair_of, nouns.noun_of, strict=True)):
+        with_noun = pairs_of(model, FOUR, nouns.nouns[noun])
+        gap, net, _ = plain_word(plain, with_noun, model.config.d_head, [place])
+        pair = names.index(record.sentences[record.pairs[0].pairs.a[number]].pair)
+        # Along the axis of the noun itself in the other pair.
+        np.testing.assert_allclose(nouns.pair_gap[swap], gap[pair], atol=1e-5)
+        moved.append(net[place][pair])
+        in_swap = nouns.net[swap, nouns.heads.index(place)]
+        assert in_swap == pytest.approx(moved[-1][-1], abs=1e-5)
+    of_nouns = numbers_of(record).noun_net[place]
+    np.testing.assert_allclose(of_nouns, np.mean(moved, axis=0), atol=1e-5)
 
 
 def test_the_resolver_moves_the_gap_and_no_other_head_does():
     for make in (resolver_model, resolver_encoder):
         model, place = make(4)
-        record = measure_word(model, MANY, controls=())
-        share = record.net[..., -1] / record.gap[-1]
+        record = measure_word(model, MANY, WITHOUT_NOUNS)
+        found = numbers_of(record)
+        share = found.net[..., -1] / found.gap[-1]
         assert share[place] == pytest.approx(1, abs=0.05)
         share[place] = 0
-        assert np.abs(share).max() < 0.05 and record.pairs == survey.MOST_PAIRS
-        assert record.left_out == {NOT_SWAPPED: len(MANY) // 2 - survey.MOST_PAIRS}
-        assert record.design == "5 folds by cue word and frame"
+        [pair] = record.pairs
+        assert np.abs(share).max() < 0.05 and len(pair.pairs) == MOST_PAIRS
+        assert count_left_out(record) == {NOT_SWAPPED: len(MANY) // 2 - MOST_PAIRS}
+        assert pair.split.design == "5 folds by cue word and frame"
 
 
 def test_no_number_leans_where_the_senses_are_shuffled():
@@ -124,33 +140,12 @@ def test_no_number_leans_where_the_senses_are_shuffled():
             row = {"word": WORD, "sense": sense, "text": text, "pair": pair, "start": start}
             row |= {"end": start + len(WORD), "cue_start": cue_start}
             rows.append(row | {"cue_end": cue_start + len(cue)})
-        record = measure_word(model, probe.read_sentences(rows).sentences, controls=(), seed=seed)
-        gap.append(record.gap[-1])
-        net.append(record.net[..., -1])
+        sentences = probe.read_sentences(rows).sentences
+        found = numbers_of(measure_word(model, sentences, replace(WITHOUT_NOUNS, seed=seed)))
+        gap.append(found.gap[-1])
+        net.append(found.net[..., -1])
     for drawn in (np.array(gap), np.array(net)[:, 0, 0], np.array(net).sum((1, 2))):
         assert abs(drawn.mean()) < 3 * drawn.std() / np.sqrt(len(drawn)) + 1e-9
-
-
-def test_a_same_sense_donor_is_none_that_the_axis_was_fitted_on():
-    from probe.experiments.design import make_pairs
-    from probe.text.splits import SURVEY_LEAST, cross_fit
-
-    for sentences in (FOUR, MANY):
-        split = cross_fit(sentences, SENSES, seed=0, least=SURVEY_LEAST)
-        pairs = make_pairs(
-            sentences, [1] * len(sentences), split, most=8, seed=0, unfitted_donors=True
-        )
-        train = {
-            split.rows[test]: {split.rows[row] for row in holdout.train}
-            for holdout in split.holdouts
-            for test in holdout.test
-        }
-        donors = [
-            *zip(pairs.a, pairs.same_a, strict=True),
-            *zip(pairs.b, pairs.same_b, strict=True),
-        ]
-        assert all(donor not in train[row] for row, donor in donors)
-        assert {row == donor for row, donor in donors} == {sentences is FOUR}
 
 
 def test_what_cannot_be_used_is_counted_with_its_reason():
@@ -158,8 +153,8 @@ def test_what_cannot_be_used_is_counted_with_its_reason():
 
     def reason_of(sentences):
         record = measure_word(model, sentences)
-        assert record.pairs == 0 and np.isnan(record.gap).all() and not record.net.size
-        return record.reason, dict(record.left_out)
+        assert record.pairs == () and not record.measured
+        return record.reason, count_left_out(record)
 
     late = make_sentences(frames=1, distances=(1,), cues=2, cue_after=True)
     assert reason_of(late) == (LATE, {LATE: 4})
@@ -171,21 +166,18 @@ def test_what_cannot_be_used_is_counted_with_its_reason():
     ]
     assert reason_of(same_cue) == (NOT_APART, {NOT_APART: 4})
     record = measure_word(model, [*MANY, late[0]])
-    assert record.left_out == {
-        LATE: 1,
-        NOT_SWAPPED: len(MANY) // 2 - survey.MOST_PAIRS,
-    }
+    assert count_left_out(record) == {LATE: 1, NOT_SWAPPED: len(MANY) // 2 - MOST_PAIRS}
 
 
 def test_sampled_by_hash_with_both_members_of_a_pair(monkeypatch):
-    monkeypatch.setattr(survey, "MOST_SENTENCES", 10)
+    monkeypatch.setattr(survey_word, "MOST_SENTENCES", 10)
     model, _ = resolver_model(4)
-    taken = survey._sample(MANY)
+    taken = survey_word._sample(MANY)
     assert len(taken) == 20 and len({row.pair for row in taken}) == 10
-    assert taken == survey._sample(taken) and set(taken) < set(MANY)
-    assert set(survey._sample(MANY[::-1])) == set(taken)
-    record = measure_word(model, MANY, controls=())
-    assert record.sentences == 20 and record.left_out[SAMPLED] == len(MANY) - 20
+    assert taken == survey_word._sample(taken) and set(taken) < set(MANY)
+    assert set(survey_word._sample(MANY[::-1])) == set(taken)
+    record = measure_word(model, MANY, WITHOUT_NOUNS)
+    assert len(record.sentences) == 20 and count_left_out(record)[SAMPLED] == len(MANY) - 20
 
 
 def test_more_senses_stand_in_one_mean():
@@ -197,8 +189,10 @@ def test_more_senses_stand_in_one_mean():
         for row in make_sentences(frames=4, distances=(1,), cues=6, seed=1)
         if row.sense == SENSES[0]
     ]
-    record = measure_word(model, [*MANY, *third], controls=())
-    assert record.senses == 3 and record.pairs == 3 * (survey.MOST_PAIRS // 3)
+    record = measure_word(model, [*MANY, *third], WITHOUT_NOUNS)
+    assert [len(pair.pairs) for pair in record.pairs] == [MOST_PAIRS // 3] * 3
+    gaps = np.concatenate([pair.raw_gap[:, : record.layers + 1] for pair in record.pairs])
+    np.testing.assert_allclose(numbers_of(record).gap, gaps.mean(0), atol=1e-12)
 
 
 def test_columns_of_the_file_that_are_the_same_for_the_word_are_kept():
@@ -210,7 +204,7 @@ def test_columns_of_the_file_that_are_the_same_for_the_word_are_kept():
     sentences = probe.read_sentences(rows).sentences
     assert sentences[1].more == (("kind", "homonym"), ("number", 1), ("relatedness", 1.5))
     assert probe.read_sentences(list(sentences)).sentences[1].more == sentences[1].more
-    record = measure_word(resolver_model(4)[0], sentences, controls=())
+    record = measure_word(resolver_model(4)[0], sentences, WITHOUT_NOUNS)
     assert (record.kind, record.columns) == ("homonym", {"relatedness": 1.5})
     assert dict(probe.lexicon.expand_natural("bank").sentences[0].more) == {"kind": "homonym"}
 
@@ -222,19 +216,35 @@ def test_a_record_is_a_file_that_is_whole_or_refused(tmp_path):
     assert write_record(tmp_path / "again", record).read_bytes() == first.read_bytes()
     read = list(records(tmp_path))
     assert [each.word for each in read] == ["other", WORD]
-    for name, value in vars(record).items():
-        np.testing.assert_array_equal(getattr(read[1], name), value)
+    assert_same(read[1], record)
     content = second.read_bytes()
-    changed = bytearray(content)
-    changed[len(content) // 2] ^= 1
-    for damaged in (content[:-1], content[: len(content) // 2], b"", bytes(changed)):
+    for damaged in (content[:-1], content[: len(content) // 2], b""):
         second.write_bytes(damaged)
         with pytest.raises(InputError) as error:
             read_record(second)
         assert str(error.value).endswith(
-            "expected the record of a word; run the same `probe survey` command again, it makes "
-            "what is missing or damaged anew."
+            "expected the record of a word; run the same command again, which makes it anew."
         )
+
+
+def test_a_changed_bit_is_noticed_or_changes_nothing(tmp_path):
+    """It may be in a date, which zip files have and records do not."""
+    record = measure_word(resolver_model(4)[0], FOUR)
+    file = write_record(tmp_path / "000000.word", record)
+    content = file.read_bytes()
+    noticed = 0
+    places = range(0, len(content), 101)
+    for place in places:
+        changed = bytearray(content)
+        changed[place] ^= 1
+        file.write_bytes(bytes(changed))
+        try:
+            read = read_record(file)
+        except InputError:
+            noticed += 1
+        else:
+            assert_same(read, record)
+    assert noticed > len(places) / 2
 
 
 def test_sets_the_planted_head_alone_does_what_all_do():
@@ -243,7 +253,7 @@ def test_sets_the_planted_head_alone_does_what_all_do():
     others = [(layer, head) for layer in range(layers) for head in range(heads)]
     others.remove(place)
     sets = measure_sets(model, MANY, [place, *others], depth=layers)
-    assert sets.sizes == survey.SET_SIZES and sets.random.shape == (4, survey.RANDOM_SETS)
+    assert sets.sizes == CARRIED_SIZES and sets.random.shape == (4, CARRIED_RANDOM)
     np.testing.assert_allclose(sets.left_out / sets.whole, 1, atol=0.05)
     np.testing.assert_allclose(sets.own / sets.whole, 1, atol=0.05)
     assert (sets.random[0] / sets.whole < 0.05).all()  # another head of the same layer
@@ -291,7 +301,8 @@ def test_heads_for_half_of_the_words_differ_between_words_and_one_for_all_does_n
 ):
     depth = two_kinds_of_words.depth
     for number, record in enumerate(two_kinds_of_words.records()):
-        of_gap = record.net[..., depth] / record.gap[depth]
+        found = numbers_of(record)
+        of_gap = found.net[..., depth] / found.gap[depth]
         own, other = ((A, B), (B, A))[number % 2]
         assert of_gap[own] == pytest.approx(0.5, abs=0.05)
         assert of_gap[C] == pytest.approx(0.5, abs=0.05)

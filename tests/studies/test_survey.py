@@ -9,11 +9,12 @@ import torch
 
 import probe
 from probe.errors import InputError
-from probe.experiments.survey_word import NOT_SWAPPED
+from probe.experiments.measure import NOT_SWAPPED
 from probe.stats import limits
 from probe.studies import survey as survey_run
 from probe.studies import workers
 from probe.studies.survey import NO_ENGLISH, NO_NOUN, columns_in_doubt
+from probe.studies.survey_word import SURVEY
 from probe.studies.workers import DASK, Workers
 from probe.text.sentences import Corpus, Sentence, join
 
@@ -155,9 +156,10 @@ def test_sentences_of_another_language_get_no_english_nouns(tiny):
         shifted.append(replace(row, text=text, **spans))
     survey = probe.survey(tiny, shifted)
     assert survey.said == (NO_ENGLISH,) and survey.options["controls"] == []
-    assert not any(record.nouns for record in survey.records())
+    assert not any("nouns" in record.measured for record in survey.records())
     named = probe.survey(tiny, shifted, controls=["piano"])
-    assert named.said == () and {noun for one in named.records() for noun in one.nouns} == {"piano"}
+    measured = [each for record in named.records() for each in record.of_pairs("nouns")]
+    assert named.said == () and {noun for each in measured for noun in each.nouns} == {"piano"}
     long = probe.survey(tiny, SENTENCES, controls=["notaword"])
     assert long.said == (NO_NOUN,)
 
@@ -338,7 +340,7 @@ def named(row):
 
 def test_workers_cut_texts_as_the_model_of_the_survey_does():
     model = probe.load("tiny-senses", prepend_bos=False, split_special_tokens=False)
-    job = survey_run._job(model, "tiny-senses", Workers(), None, 0)
+    job = survey_run._job(model, "tiny-senses", Workers(), SURVEY)
     survey_run._loaded.clear()  # as in another process
     loaded = survey_run._model(job)
     assert loaded is not model and loaded.config == model.config

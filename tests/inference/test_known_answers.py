@@ -8,6 +8,7 @@ is found · 7 a cue after the word can resolve nothing at the word.
 """
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -22,19 +23,25 @@ from handmade import (
     make_sentences,
     resolver_model,
 )
+from measured import options_of
+from measured import studied as evidence_of
 from seeds import mostly_campaign
 
 import probe
 from probe.experiments import swaps as effects
 from probe.experiments.material import prepare
-from probe.experiments.word import StudyOptions, study_word
+from probe.experiments.measure import measure
+from probe.experiments.observe import Observation, observe
+from probe.experiments.prepare import Prepared, prepare_pairs
+from probe.experiments.readings import later_words_matter
+from probe.experiments.record import SensePair, WordRecord
 from probe.model.load import read_weights
 from probe.model.tokens import positions_of_span, tokenize
 from probe.model.trace import trace
 from probe.patching import heads as swaps
 from probe.results import frames as tables
 from probe.results.columns import COLUMNS
-from probe.results.readings import later_words_matter
+from probe.stats.separation import Separation
 from probe.studies import study
 
 pytestmark = pytest.mark.slow
@@ -63,12 +70,15 @@ def model(planted):
 
 @pytest.fixture(scope="module")
 def both(model, seed):
-    """A study, and the result of its word."""
+    """A study, and the record of its word."""
     kept = []
+
+    def keeping(*given, **options):
+        kept.append(measure(*given, **options))
+        return kept[-1]
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            study, "study_word", lambda *given: kept.append(study_word(*given)) or kept[-1]
-        )
+        patch.setattr(study, "measure", keeping)
         options = {"seed": seed, "max_pairs": MAX_PAIRS, "permutations": PERMUTATIONS}
         return study.study(model, sentences=corpus_of(SENTENCES), **options), *kept
 
@@ -79,8 +89,27 @@ def studied(both):
 
 
 @pytest.fixture(scope="module")
-def measured(both):
+def record(both):
     return both[1]
+
+
+class Runs(NamedTuple):
+    """What the swaps of the word start from."""
+
+    seen: Observation
+    pair: Prepared
+
+    @property
+    def axis(self):
+        """The axis at the read-out layer, fitted on all sentences."""
+        return self.seen.axis_for_others(self.pair.sense)
+
+
+@pytest.fixture(scope="module")
+def runs(model, seed):
+    seen = observe(model, prepare(model, corpus_of(SENTENCES), WORD), seed=seed)
+    [pair] = prepare_pairs(seen, None, options_of(seed=seed, pairs=MAX_PAIRS))
+    return Runs(seen, pair)
 
 
 def test_the_places_are_spread():
@@ -89,70 +118,67 @@ def test_the_places_are_spread():
     assert [len(set(numbers)) for numbers in zip(*places, strict=True)] == [LAYERS, HEADS]
 
 
-def test_every_other_head_is_alive(planted, measured):
+def test_every_other_head_is_alive(planted, runs):
     """Otherwise nothing could be confused with the planted head."""
     model, place = planted
+    states = runs.seen.states
     for layer, block in enumerate(read_weights(model).blocks):
         for head in range(HEADS):
-            written = measured.states.z[:, layer, head] @ block.w_o[head]
+            written = states.z[:, layer, head] @ block.w_o[head]
             assert written.std(0).norm() > 0.02, (layer, head)
-            pattern = measured.states.pattern[:, layer, head]
+            pattern = states.pattern[:, layer, head]
             if (layer, head) != place:
                 assert pattern.std(0).max() > 0.02, (layer, head)
 
 
-def test_a_sentence_that_gives_to_itself_changes_nothing(model, measured):
-    [pair] = measured.pairs
-    weights, rows = read_weights(model), [text.ids for text in measured.texts]
-    direction = (pair.axis.u / pair.axis.gap)[None]
-    moved = swaps.swap_heads(weights, rows, measured.states.z[:, : measured.depth], direction)
+def test_a_sentence_that_gives_to_itself_changes_nothing(model, runs):
+    seen, pair = runs
+    weights, rows = read_weights(model), [text.ids for text in seen.texts]
+    direction = (runs.axis.u / runs.axis.gap)[None]
+    moved = swaps.swap_heads(weights, rows, seen.states.z[:, : seen.depth], direction)
     assert moved.abs().max() < 1e-6
     itself = replace(pair.pairs, b=pair.pairs.a, same_a=pair.pairs.a, same_b=pair.pairs.a)
-    found = effects.measure(
-        weights, measured.texts, measured.states, pair.axes, itself, pair.reading
-    )
+    found = effects.measure(weights, seen.texts, seen.states, pair.sense.axes, itself, pair.reading)
     for effect in (found.word, found.next_token):
         for name in ("gap", "denoise", "noise", "same_sense"):
             assert np.abs(getattr(effect, name)).max() < 1e-6
     assert np.abs(found.direct).max() < 1e-6
 
 
-def coordinate_with_all_heads(model, measured, *, recipient, donor):
+def coordinate_with_all_heads(model, runs, *, recipient, donor):
     """M of the recipient when z of every head of every layer at the word is the donor's: whole
     hooked forwards."""
-    [pair] = measured.pairs
-    seen = {}
+    seen, _ = runs
+    found = {}
 
     def edit(layer):
         def change(z, hook):
             z = z.clone()
-            z[0, -1] = measured.states.z[donor, layer]
+            z[0, -1] = seen.states.z[donor, layer]
             return z
 
         return change
 
     def read(resid, hook):
-        seen["resid"] = resid[0, -1].clone()
+        found["resid"] = resid[0, -1].clone()
 
     hooks = [(f"blocks.{layer}.attn.hook_z", edit(layer)) for layer in range(LAYERS)]
-    hooks.append((f"blocks.{measured.depth - 1}.hook_resid_post", read))
+    hooks.append((f"blocks.{seen.depth - 1}.hook_resid_post", read))
     with torch.no_grad():
-        model.bridge.run_with_hooks(torch.tensor([measured.texts[recipient].ids]), fwd_hooks=hooks)
-    return pair.axis.coordinate(seen["resid"]).item()
+        model.bridge.run_with_hooks(torch.tensor([seen.texts[recipient].ids]), fwd_hooks=hooks)
+    return runs.axis.coordinate(found["resid"]).item()
 
 
-def test_everything_from_the_donor_is_the_whole_gap(model, measured):
-    [pair] = measured.pairs
-    base = pair.axis.coordinate(measured.states.resid[:, measured.depth]).tolist()
+def test_everything_from_the_donor_is_the_whole_gap(model, runs):
+    seen, pair = runs
+    base = runs.axis.coordinate(seen.resid).tolist()
     chosen = list(zip(pair.pairs.a, pair.pairs.b, strict=True))[:6]
     gap = sum(base[a] - base[b] for a, b in chosen)
     denoise = sum(
-        coordinate_with_all_heads(model, measured, recipient=b, donor=a) - base[b]
-        for a, b in chosen
+        coordinate_with_all_heads(model, runs, recipient=b, donor=a) - base[b] for a, b in chosen
     )
     noise = sum(
-        base[a] - coordinate_with_all_heads(model, measured, recipient=a, donor=b)
-        for a, b in chosen
+        base[a] - coordinate_with_all_heads(model, runs, recipient=a, donor=b) for a, b in chosen
     )
     assert denoise / gap == pytest.approx(1, abs=1e-5)
     assert noise / gap == pytest.approx(1, abs=1e-5)
@@ -162,61 +188,76 @@ def exchanged(sentence):
     return replace(sentence, sense=SENSES[1 - SENSES.index(sentence.sense)])
 
 
-def by_part(measured):
+def by_part(record):
     """The sentences with a split written down, a part per pair of cue words, those to learn from
     first."""
-    [pair] = measured.pairs
+    [pair] = record.pairs
     units = dict(zip(pair.split.rows, pair.split.units, strict=True))
     named = [
         replace(sentence, split="fit" if units[row] % 3 == 0 else "report")
-        for row, sentence in enumerate(measured.material.sentences)
+        for row, sentence in enumerate(record.sentences)
     ]
     return sorted(named, key=lambda sentence: sentence.split)
 
 
+class OnePair(NamedTuple):
+    """A word of two senses: its record, what is recorded of them, their separation and axes."""
+
+    record: WordRecord
+    pair: SensePair
+    separation: Separation
+    axis: torch.Tensor
+
+
 def study_of(model, sentences):
-    result = study_word(
-        model, prepare(model, corpus_of(sentences), WORD), StudyOptions(0, MAX_PAIRS, PERMUTATIONS)
+    material = prepare(model, corpus_of(sentences), WORD)
+    evidence = evidence_of(
+        model,
+        material,
+        pairs=MAX_PAIRS,
+        permutations=PERMUTATIONS,
+        experiments=("separation", "shares"),
     )
-    [pair] = result.pairs
-    return result, pair
+    [pair] = evidence.pairs
+    [sense] = observe(model, material, seed=0).pairs
+    return OnePair(evidence.record, pair.record, pair.separation, sense.axes.u)
 
 
 @pytest.fixture(scope="module")
-def named(model, measured):
+def named(model, record):
     """The sentences with their parts written down, and the study of them."""
-    sentences = by_part(measured)
-    return sentences, *study_of(model, sentences)
+    sentences = by_part(record)
+    return sentences, study_of(model, sentences)
 
 
 def test_swapped_labels_flip_every_signed_score(model, named):
     """Labels exchanged in the report part only: what was fitted stays, so every signed number must
     turn round."""
-    sentences, result, true = named
-    turned, swapped = study_of(
+    sentences, true = named
+    swapped = study_of(
         model, [exchanged(row) if row.split == "report" else row for row in sentences]
     )
-    torch.testing.assert_close(true.axes.u, swapped.axes.u)
+    torch.testing.assert_close(true.axis, swapped.axis)
     np.testing.assert_allclose(swapped.separation.auroc, 1 - true.separation.auroc, atol=1e-9)
     np.testing.assert_allclose(swapped.separation.hedges_g, -true.separation.hedges_g, atol=1e-9)
     gaps, others = (
         {
-            given.material.sentences[a].pair: gap[result.depth]
-            for a, gap in zip(pair.pairs.a, pair.gap, strict=True)
+            given.record.sentences[a].pair: gap[true.record.depth]
+            for a, gap in zip(given.pair.pairs.a, given.pair.gap, strict=True)
         }
-        for given, pair in ((result, true), (turned, swapped))
+        for given in (true, swapped)
     )
     assert gaps.keys() == others.keys()
     assert all(others[name] == pytest.approx(-gap, abs=1e-6) for name, gap in gaps.items())
-    assert true.effects is not None and swapped.effects is None
+    assert true.pair.effects is not None and swapped.pair.effects is None
     assert (
-        swapped.gate_p > 0.1
+        swapped.pair.gates.gap > 0.1
     )  # the largest over the depths: none of them is above what chance may give
 
 
 def test_senses_that_exchange_their_names_turn_the_axis_round_and_leave_the_effects(model, named):
     """Labels exchanged everywhere: what was denoising is noising."""
-    sentences, result, before = named
+    sentences, before = named
     assert all(
         one.pair == other.pair for one, other in zip(sentences[::2], sentences[1::2], strict=True)
     )
@@ -225,16 +266,17 @@ def test_senses_that_exchange_their_names_turn_the_axis_round_and_leave_the_effe
         for one, other in zip(sentences[::2], sentences[1::2], strict=True)
         for row in (other, one)
     ]
-    turned, after = study_of(model, [exchanged(row) for row in rows])
-    assert before.senses == after.senses
-    torch.testing.assert_close(after.axes.u, -before.axes.u, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(after.gap, before.gap, atol=1e-5)
+    after = study_of(model, [exchanged(row) for row in rows])
+    assert before.pair.senses == after.pair.senses
+    torch.testing.assert_close(after.axis, -before.axis, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(after.pair.gap, before.pair.gap, atol=1e-5)
     np.testing.assert_allclose(after.separation.auroc, before.separation.auroc, atol=1e-9)
+    effects_before, effects_after = before.pair.effects, after.pair.effects
     np.testing.assert_allclose(
-        after.effects.ratio("denoise"), before.effects.ratio("noise"), atol=1e-5
+        effects_after.ratio("denoise"), effects_before.ratio("noise"), atol=1e-5
     )
-    np.testing.assert_allclose(after.effects.swap, before.effects.swap, atol=1e-5)
-    shares = [tables.shares(model, [one])["share"] for one in (result, turned)]
+    np.testing.assert_allclose(effects_after.swap, effects_before.swap, atol=1e-5)
+    shares = [tables.shares([one.record])["share"] for one in (before, after)]
     np.testing.assert_allclose(*shares, atol=1e-4)
 
 
@@ -248,14 +290,14 @@ def test_shares_sum_to_one_and_the_token_embedding_has_none(studied, planted):
     assert by_name.drop(f"L{layer}H{head}").abs().max() < 0.02
 
 
-def test_the_read_out_is_after_the_planted_head_and_the_gap_is_there(measured, studied, planted):
-    [pair] = measured.pairs
-    assert measured.depth > planted[1][0]
-    assert pair.by_depth[measured.depth] == 1
+def test_the_read_out_is_after_the_planted_head_and_the_gap_is_there(record, studied, planted):
+    [pair] = record.pairs
+    assert record.depth > planted[1][0]
+    assert pair.by_depth[record.depth] == 1
     assert pair.by_depth[: planted[1][0] + 1].max() < 0.8
-    assert studied.words["gap_p"].item() == pytest.approx(pair.gate_p, rel=1e-4)
-    assert pair.gate_p < 0.01
-    assert pair.gap[:, measured.depth].min() > 0
+    assert studied.words["gap_p"].item() == pytest.approx(pair.gates.gap, rel=1e-4)
+    assert pair.gates.gap < 0.01
+    assert pair.gap[:, record.depth].min() > 0
 
 
 def test_the_planted_head_is_first_and_the_whole_gap_and_every_other_is_nothing(studied, planted):

@@ -363,6 +363,14 @@ EACH_HYBRID = [
     pytest.param(kind, marks=pytest.mark.campaign) if kind == "qwen3_5_moe_text" else kind
     for kind in HYBRIDS
 ]
+# Switches of a config that change a formula or add weights; all of one family.
+BOTH = {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True}
+QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "GPT-2 divided by layer": ("gpt2", BOTH),
+    "Llama with biases": ("llama", {"attention_bias": True}),
+    "Qwen2 with a local layer": ("qwen2", QWEN_WINDOW | {"max_window_layers": 1}),
+}
 SPREAD = {1: 0.1}  # 0.25 elsewhere
 MARKS = {
     "bert": ("[CLS]", "[SEP]"),
@@ -494,7 +502,11 @@ def choices(kind: str) -> set[tuple[object, ...]]:
         stack = attention.name
         made |= {(stack, attention.causal), ("fused", attention.fused)}
         made.add(("not in first", bool(attention.not_in_first)))
-        made |= {("part", role, shape) for role, (_, shape) in attention.parts.items()}
+        biased = "".join(roles for usual, roles in family.keys.biases.values() if usual)
+        made |= {
+            ("part", role, f"{shape} +" if role in biased else shape)
+            for role, (_, shape) in attention.parts.items()
+        }
         made |= {(stack, name, hook) for name, hook in attention.hooks.items()}
         made |= {(stack, name, each.raw) for name, each in attention.unreliable_hooks.items()}
     return made
@@ -518,6 +530,8 @@ def assert_near(found: torch.Tensor, exact: torch.Tensor, close: dict[str, float
 
 @cache
 def family_model(kind: str, dtype: torch.dtype = torch.float32, *, seed: int = 0) -> Model:
-    """A loaded random model of the family. Shared: do not change it."""
+    """A loaded random model of the family, or of a variant. Shared: do not change it."""
+    family, changes = VARIANTS.get(kind, (kind, {}))
     with TemporaryDirectory() as folder:
-        return load(make_family(Path(folder) / kind, kind, seed=seed), dtype=dtype)
+        made = make_family(Path(folder) / kind, family, seed=seed, **changes)
+        return load(made, dtype=dtype)

@@ -388,7 +388,8 @@ def _converted(values: np.ndarray, name: str, config: dict[str, Any]) -> np.ndar
         return values + 1
     if ARCHITECTURES[kind] in PERMUTED and (".q_proj" in name or ".k_proj" in name):
         heads = config["num_attention_heads" if ".q_proj" in name else "num_key_value_heads"]
-        return values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
+        halves = values.reshape(heads, 2, -1, *values.shape[1:])
+        return halves.swapaxes(1, 2).reshape(values.shape)
     if kind in ("gpt_neox", "bloom") and "query_key_value" in name:
         heads = config["n_head" if kind == "bloom" else "num_attention_heads"]
         parts = values.reshape(heads, 3, -1, *values.shape[1:])

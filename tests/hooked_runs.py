@@ -3,7 +3,7 @@ path."""
 
 import pytest
 import torch
-from families import SINGLE, family_model, telling_families
+from families import SINGLE, VARIANTS, family_model, telling_families
 from handmade import random_model, tokens_of
 
 from probe.model import forward, recurrence
@@ -19,7 +19,7 @@ BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
 # Where a family's own code rounds to float32 on the way, no two orders of sums agree better.
 ROUNDED = 1e-6
 ODD = "random GPT-2"
-KINDS = (*SINGLE, ODD)
+KINDS = (*SINGLE, ODD, *VARIANTS)
 HELD = ("z", "mlp_out")  # what writes
 QUANTITIES = ("resid_pre", "attn_out", "mlp_out", "z", "resid_post")
 LAYOUTS = ((9, 6, 2), (6, 5, 3), (5, 3, 0))  # tokens, place of the word, place of the cue

@@ -268,17 +268,18 @@ def _by_token(title: str, tip: list[alt.Tooltip]) -> alt.Chart:
 
 
 def softmax_bars(row: pd.DataFrame) -> Any:
-    """A token's attention weights, twice: softmax of the scores, and of the scores not divided by
-    sqrt(d_head).
+    """A token's attention weights, twice: softmax of the scores, and of the scores not divided.
 
-    `row` has `key`, `variant` and `weight`.
+    `row` has `key`, `variant`, which is UNDIVIDED or what the divided scores are called, and
+    `weight`.
     """
     axis = alt.Axis(labelAngle=-45, labelLimit=90, labelOverlap=False, ticks=False)
     x = alt.X("key:N", title="key: the token looked at", sort=None, axis=axis)
     y = alt.Y(
         "weight:Q", title="attention weight", scale=alt.Scale(domain=[0, 1]), axis=share_axis()
     )
-    order = [DIVIDED, UNDIVIDED]
+    divided = row["variant"][row["variant"] != UNDIVIDED].iloc[0]
+    order = [divided, UNDIVIDED]
     key = alt.Legend(orient="top", title=None, symbolStrokeWidth=0)
     colour = by_value(alt.Color, "variant:N", order, [WITH, MUTED], key)
     tip = tips("key:N", "variant:N", "weight:Q | | .6g")
@@ -287,7 +288,7 @@ def softmax_bars(row: pd.DataFrame) -> Any:
     most = row.groupby("variant")["weight"].max()
     description = (
         f"Attention weights over {row['key'].nunique()} tokens: the largest is "
-        f"{percent(float(most[DIVIDED]))} with the division and "
+        f"{percent(float(most[divided]))} with the division and "
         f"{percent(float(most[UNDIVIDED]))} without it."
     )
     return finish(alt.layer(bars, data=live(row, "shares")), description, height=200)

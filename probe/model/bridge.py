@@ -34,6 +34,7 @@ RENAMED = {"embed_out.weight": "lm_head.weight"}  # what files call otherwise th
 # Nothing is fetched, and no code of others is run.
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 READ = LOCAL | {"attn_implementation": "eager", "output_loading_info": True}
+UPCAST = "reorder_and_upcast_attn"  # how GPT-2's config and modules say: scores in float32
 EAGER: dict[str, Any] = {"experts_implementation": "eager"}  # the others know no float64
 
 
@@ -181,7 +182,22 @@ def fresh_model(
     ]
     reported = {"missing_keys": missing, "mismatched_keys": info.unexpected_keys}
     _require_whole(reported, config, where=where)
+    _keep_float64(model)
     return model.eval().requires_grad_(False)
+
+
+def narrowed_modules(model: Any) -> list[torch.nn.Module]:
+    """The attentions of a float64 model that are told to compute scores in float32. That is meant
+    to widen bfloat16; GPT-2's code fails where it would narrow."""
+    if model.dtype != torch.float64:
+        return []
+    return [module for module in model.modules() if getattr(module, UPCAST, False)]
+
+
+def _keep_float64(model: Any) -> None:
+    """Lets a float64 model compute its scores in float64."""
+    for module in narrowed_modules(model):
+        setattr(module, UPCAST, False)
 
 
 def _require_whole(info: Mapping[str, Any], config: Config, *, where: object) -> None:
@@ -324,6 +340,7 @@ def boot_model(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     """Hugging Face's model inside a bridge, which rebuilds it; raw mode."""
     from transformer_lens.model_bridge import TransformerBridge
 
+    _keep_float64(model)
     # TransformerLens would read a tokenizer without add_bos_token again from where it came, which
     # may be gone by now.
     own = copy.deepcopy(tokenizer)

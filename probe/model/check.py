@@ -440,10 +440,8 @@ def formulas_of(attention: Attention, config: Config, block: Block) -> dict[str,
             "resid_mid": _summed("E", "attn_out", family),
         }
     read = "x" if attention.name != "cross" else "memory"
-    bias = {}
-    for role in "qkvo":
-        _, shape = attention.parts.get(role) or attention.parts["qkv"]
-        bias[role] = f" + b_{role.upper()}" if "+" in shape else ""
+    stored = {"q": block.b_q, "k": block.b_k, "v": block.b_v, "o": block.b_o}
+    bias = {role: "" if b is None else f" + b_{role.upper()}" for role, b in stored.items()}
     return {
         "x": f"{family.norm}(E)" if forward.norms_input(block, config) else "E",
         "q": f"x W_Q{bias['q']}",
@@ -463,6 +461,8 @@ def _scores_formula(attention: Attention, config: Config) -> str:
     scores = "Q Kᵀ"
     if family.scaled:
         scores += f" / √{config.query_scalar:g}" if config.query_scalar else " / √d_head"
+    if config.scores_by_layer:
+        scores += " / (layer + 1)"
     if family.positions == "rotary":
         scores = f"rotated {scores}"
     if "norm_q" in attention.parts:

@@ -39,7 +39,6 @@ WANTED = [
     SINGLE,
     INDEX,
     "model-*-of-*.safetensors",
-    "tokenizer.json",
 ]
 WANTED += [
     "tokenizer_config.json",
@@ -48,6 +47,18 @@ WANTED += [
     "special_tokens_map.json",
     "added_tokens.json",
 ]
+# The files of a tokenizer's vocabulary, the first that a model has: a whole tokenizer, or what
+# transformers makes one from.
+VOCABULARIES = (
+    ("tokenizer.json",),
+    ("vocab.json", "merges.txt"),
+    ("vocab.txt",),
+    ("spiece.model",),
+    ("sentencepiece.bpe.model",),
+    ("tokenizer.model",),
+    ("tekken.json",),
+    ("vocab.json", "source.spm", "target.spm"),
+)
 # Seconds until a hub that does not answer is given up; the library asks without a limit.
 ANSWER_WITHIN = 6
 INSTEAD = (
@@ -263,8 +274,12 @@ def _download(name: str, revision: str | None) -> Path:
                     "convert it with save_pretrained(folder, safe_serialization=True) and load "
                     "that folder",
                 )
+            vocabulary = next((names for names in VOCABULARIES if listed.issuperset(names)), ())
             fetched = snapshot_download(
-                name, revision=revision, allow_patterns=WANTED, etag_timeout=ANSWER_WITHIN
+                name,
+                revision=revision,
+                allow_patterns=[*WANTED, *vocabulary],
+                etag_timeout=ANSWER_WITHIN,
             )
             return Path(fetched)
     except NETWORK_ERRORS as error:
@@ -348,9 +363,7 @@ def has_weights(folder: Path) -> bool:
 def has_tokenizer(folder: Path) -> bool:
     """True when real tokenizer files are there; without them transformers quietly makes up an empty
     tokenizer."""
-    return (folder / "tokenizer.json").is_file() or all(
-        (folder / n).is_file() for n in ("vocab.json", "merges.txt")
-    )
+    return any(all((folder / name).is_file() for name in names) for names in VOCABULARIES)
 
 
 def find_tokenizer(source: str) -> Path | None:

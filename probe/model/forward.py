@@ -8,6 +8,7 @@ model (`Family.in_float32`) is computed in float32 here, too: it is part of what
 Nothing else is rounded, so in float64 this is the other side of `probe.model.check`.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -145,8 +146,9 @@ def score(weights: Weights, block: Block, q: Tensor, k: Tensor, bias: Tensor | N
     if "scores" in config.family.in_float32:
         q = q.float()
         k = k.float()
-    if config.query_scalar:  # stands under the root in place of d_head
-        q = q * (config.d_head / config.query_scalar) ** 0.5
+    root = math.sqrt(config.d_head)
+    if config.family.scaled and block.score_divisor != root:  # divided by another number
+        q = q * (root / block.score_divisor)
     scores = formulas.scores(q, k) if config.family.scaled else formulas.matches(q, k)
     if config.attn_logit_softcapping:
         scores = formulas.softcap(scores, config.attn_logit_softcapping)

@@ -261,17 +261,14 @@ def _rotate(config: Config, x: Tensor, tables: LayerTables, pos: Tensor) -> Tens
     return torch.cat([rotated, others], dim=-1) if others.shape[-1] else rotated
 
 
-def scale_of(weights: Weights) -> float:
-    """What scores are multiplied by: one over the root of d_head, or of the config's own number."""
-    config = weights.config
-    return (config.query_scalar or config.d_head) ** -0.5 if config.family.scaled else 1.0
-
-
-def pattern(weights: Weights, matches: Tensor, bias: Tensor | None, sinks: Tensor | None) -> Tensor:
-    """The pattern from products of queries and keys: softmax(cap(scale q k) + bias), with the sinks
-    of the heads, where they have any, shaped as the products but for keys. `... key_pos`, unchanged
+def pattern(
+    weights: Weights, block: Block, matches: Tensor, bias: Tensor | None, sinks: Tensor | None
+) -> Tensor:
+    """The pattern from products of queries and keys: softmax(cap(q k / divisor) + bias), with the
+    sinks of the heads, where they have any, shaped as the products but for keys. `... key_pos`,
+    unchanged
     """
-    scores = matches * scale_of(weights)
+    scores = matches * (1 / block.score_divisor)
     if weights.config.attn_logit_softcapping:
         scores = softcap(scores, weights.config.attn_logit_softcapping)
     scores = scores if bias is None else scores + bias
@@ -307,7 +304,7 @@ def attend(
     if by_hand:
         matches = q @ repeat_kv(k, heads).mT
         sinks = None if block.sinks is None else block.sinks[:, None]
-        z = pattern(weights, matches, bias, sinks) @ repeat_kv(v, heads)
+        z = pattern(weights, block, matches, bias, sinks) @ repeat_kv(v, heads)
     else:
         z = functional.scaled_dot_product_attention(
             q,
@@ -315,7 +312,7 @@ def attend(
             v,
             bias,
             is_causal=weights.causal and bias is None,
-            scale=scale_of(weights),
+            scale=1 / block.score_divisor,
             enable_gqa=heads != k.shape[-3],
         )
     return gated(z.unflatten(0, leading), gate)
@@ -341,7 +338,7 @@ def attend_last(
     bias = tables.row(block, keys.shape[-2])
     bias = None if bias is None else bias.unflatten(0, groups)
     sinks = None if block.sinks is None else block.sinks.unflatten(0, groups)[..., None]
-    attention = pattern(weights, matches, bias, sinks)
+    attention = pattern(weights, block, matches, bias, sinks)
     from_before = _grouped(attention[..., :-1], values)
     return gated(torch.addcmul(from_before, attention[..., -1:], v), gate).flatten(1, 2)
 
@@ -364,7 +361,7 @@ def pattern_at(
         bias = bias[:, at, : k.shape[-2]].transpose(0, 1)
     elif weights.causal:
         bias = mask(q.new_zeros(k.shape[-2], k.shape[-2]))[at, None]
-    return pattern(weights, matches, bias, block.sinks)
+    return pattern(weights, block, matches, bias, block.sinks)
 
 
 def attend_live(
@@ -417,7 +414,7 @@ def read_memory(weights: Weights, block: Block, resid: Tensor, memory: KeysValue
     config = weights.config
     x = forward.attention_input(block, resid, config, _norm)
     q = _linear(x.flatten(1, 2), *block.queries).unflatten(-1, (config.n_heads, -1)).transpose(1, 2)
-    z = functional.scaled_dot_product_attention(q, *memory, scale=scale_of(weights))
+    z = functional.scaled_dot_product_attention(q, *memory, scale=1 / block.score_divisor)
     return z.transpose(1, 2).unflatten(1, resid.shape[1:3])
 
 

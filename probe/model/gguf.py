@@ -274,6 +274,9 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
     }
     for name, told in keys.by_tensor.items():
         raw |= told if name in opened.tensors else {}
+    for key, (_, roles) in family.keys.biases.items():  # no key of a file tells them
+        product = "attn_output" if roles == "o" else f"attn_{roles[0]}"
+        raw[key] = f"blk.0.{product}.bias" in opened.tensors
     sizes = family.keys.sizes
     numbers = {
         theirs: sizes[ours]

@@ -53,7 +53,7 @@ from probe.model.find import (
     weight_map,
 )
 from probe.model.hooks import ONE_THREAD, check_hooks
-from probe.model.model import RESAVE, Config, Model, read_config, read_json, refuse
+from probe.model.model import AUTO_MAP, RESAVE, Config, Model, read_config, read_json, refuse
 from probe.model.objects import (
     Held,
     attach_hooks,
@@ -81,8 +81,17 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 # Cuts in front of byte-level merges for which transformers' converter takes GPT-2's. SmolLM's own,
 # which sets digits apart, gives the same tokens: its merges know no two digits.
 LIKE_GPT2 = (None, "gpt-2", "gpt2", "default", "smollm", "mpt", "olmo", "jais", "phi-2")
+COPY_TOKENIZER = (
+    "copy tokenizer.json of this model into the folder, or what it is made from (vocab.txt, "
+    "vocab.json and merges.txt, or a SentencePiece model)"
+)
 PASS_TOKENIZER = "pass tokenizer=, as AutoTokenizer.from_pretrained(...) gives it"
 GIVE_TOKENIZER = "put the tokenizer.json of this model beside the file"
+# What a class of tokenizers makes up without a file, besides special tokens.
+MADE_UP = {"▁"}
+# To a multiple of what an embedding is padded. Published ones have more rows at times: of those
+# the config says how many.
+PADDED_TO = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
 # Of the rows of an embedding, the share that has a token: tables are padded by a few per cent.
 LEAST_KNOWN = 0.9
 SHORT_TEXT = "The mole dug under the river bank."
@@ -130,13 +139,13 @@ def load(
     another library wraps around one of them. It keeps its device and its type (float16 must be
     asked for in another) and shares its weights, unless `device` or `dtype` asks for others;
     adapters are merged in a copy of the tensors that they touch. `tokenizer` is that of a Hugging
-    Face model whose source does not tell it; given once, it is remembered as long as the model
-    lives. The object stays as it is, and is loaded once: asked again with the same options, it
-    gives the same Model until its tensors, its config or the settings of its parts are changed. A
-    change made through `.data` is not noticed; there, delete the Model and give a new object. A
-    Model that was loaded before a step of training is of no use behind it: ask with the object
-    again. A Model comes back as it is; InputError for options other than its own, ModelError where
-    hooks were put on its bridge since, or compatibility mode.
+    Face model whose source does not tell it, or whose embedding was resized since; given once, it
+    is remembered as long as the model lives. The object stays as it is, and is loaded once: asked
+    again with the same options, it gives the same Model until its tensors, its config or the
+    settings of its parts are changed. A change made through `.data` is not noticed; there, delete
+    the Model and give a new object. A Model that was loaded before a step of training is of no use
+    behind it: ask with the object again. A Model comes back as it is; InputError for options other
+    than its own, ModelError where hooks were put on its bridge since, or compatibility mode.
 
     Special tokens are put as the tokenizer's own rules say, whatever the same weights come in. One
     that is written in a text is text: "[MASK]" or "<|im_start|>" is cut into pieces of itself,
@@ -320,10 +329,7 @@ def _from_folder(
     with quiet():
         check_config_file(folder)
         if not has_tokenizer(folder):  # transformers would quietly make up an empty one
-            step = (
-                "copy tokenizer.json (or vocab.json and merges.txt) of this model into the folder"
-            )
-            raise refuse(folder, "its tokenizer is missing", step)
+            raise refuse(folder, "its tokenizer is missing", COPY_TOKENIZER)
         tokenizer = check_tokenizer(_read_tokenizer(folder, "AutoTokenizer"), config, where=folder)
         bridge = boot(folder, tokenizer, config, device=device, dtype=dtype)
     located = locate(folder, config.architecture, config.wrapper)
@@ -331,8 +337,10 @@ def _from_folder(
     kinds = [tensor.dtype for name, tensor in located.items() if name in weights]
     stored = stored_types(kinds, TYPES)
     known = replace(origin, sha256=sha256_of(weight_files(folder)), stored=stored)
-    if config.wrapper:
-        known = replace(known, read=f"the text part of {WRAPPERS[config.wrapper].architecture}")
+    how = [f"the text part of {WRAPPERS[config.wrapper].architecture}"] if config.wrapper else []
+    if read_json(folder / "config.json").get(AUTO_MAP):
+        how.append("as its class of transformers, without the code that comes with it")
+    known = replace(known, read=", ".join(how))
     return Model(origin.location, bridge, tokenizer, config, weights, known, device, dtype)
 
 
@@ -407,24 +415,37 @@ def _read_tokenizer(folder: Path, reader: str) -> Any:
     cannot be read."""
     import transformers
 
-    if (folder / "tokenizer.json").is_file():
+    is_whole = (folder / "tokenizer.json").is_file()
+    if is_whole:
         read_json(folder / "tokenizer.json")
     try:
-        return getattr(transformers, reader).from_pretrained(folder, **LOCAL)
+        tokenizer = getattr(transformers, reader).from_pretrained(folder, **LOCAL)
     except (
         Exception
     ) as error:  # broad, because tokenizers raises Exception itself for a broken file
         raise refuse(
             folder, f"its tokenizer cannot be read ({in_short(error)})", "save the tokenizer again"
         ) from error
+    is_fast = isinstance(tokenizer, transformers.PreTrainedTokenizerFast)
+    if is_fast and not is_whole and _knows_nothing(tokenizer):
+        kind = type(tokenizer).__name__
+        problem = f"transformers reads its tokenizer as a {kind}, which finds no vocabulary there"
+        raise refuse(folder, problem, COPY_TOKENIZER)
+    return tokenizer
+
+
+def _knows_nothing(tokenizer: Any) -> bool:
+    """Whether there are no tokens but special ones, as where a class found no file of its own."""
+    known: set[str] = tokenizer.get_vocab().keys() - tokenizer.get_added_vocab().keys()
+    return known <= MADE_UP
 
 
 def check_tokenizer(tokenizer: Any, config: Config, *, where: object) -> "PreTrainedTokenizerFast":
     """The tokenizer itself, once it gives character offsets, fits the embedding, and has a BOS if
     one is asked for."""
-    from transformers import PreTrainedTokenizerFast
+    from transformers import MarianTokenizer, PreTrainedTokenizerFast
 
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+    if not isinstance(tokenizer, PreTrainedTokenizerFast | MarianTokenizer):
         raise refuse(
             where,
             f"its tokenizer ({type(tokenizer).__name__}) is not a fast one of transformers and "
@@ -465,6 +486,7 @@ def _from_object(
     own_dtype = None if dtype is None else _dtype(dtype, held.said)
     options = (own_device, own_dtype, prepend_bos)
     state = state_key(held)
+    is_given = tokenizer is not None
     known = _LOADED.get(held.original)
     if known is not None:
         as_it_was = (known.state, known.options) == (state, options)
@@ -478,6 +500,9 @@ def _from_object(
     read = _unfolded if held.folded else _shared
     with quiet():
         model = read(held, tokenizer, device=own_device, dtype=own_dtype, prepend_bos=prepend_bos)
+    # One that was taken or given before is held to a new size of the embedding.
+    if not is_given and (known is None or known.model.config.d_vocab != model.config.d_vocab):
+        _require_unresized(held, model)
     _LOADED[held.original] = Loaded(state, options, model, tokenizer)
     return model
 
@@ -607,6 +632,32 @@ def _with_own_rules(held: Held, config: Config) -> Any:
         )
         raise refuse(held.said, problem, PASS_TOKENIZER)
     return _read_tokenizer(folder, "AutoTokenizer")
+
+
+def _require_unresized(held: Held, model: Model) -> None:
+    """ModelError for an embedding that has another number of rows than its tokenizer has tokens,
+    padded or not, and than the model that the object came from."""
+    rows = model.config.d_vocab
+    tokens = max(model.tokenizer.get_vocab().values()) + 1
+    folder = find_tokenizer(held.source)
+    if folder is None and held.tokenizer is not None:  # the two came together
+        return
+    sizes = [-(-tokens // multiple) * multiple for multiple in PADDED_TO]
+    sizes += [] if folder is None else _published_rows(folder)
+    if rows not in sizes:
+        problem = (
+            f"its embedding has {rows:,} rows and its tokenizer {tokens:,} tokens, which padding "
+            "does not explain; it may have been resized for another tokenizer"
+        )
+        raise refuse(held.said, problem, PASS_TOKENIZER)
+
+
+def _published_rows(folder: Path) -> list[int]:
+    """How many rows the embedding of the model in a folder has, where its config says it."""
+    try:
+        return [read_config(folder, prepend_bos=True).d_vocab]
+    except ModelError:
+        return []
 
 
 def _require_own_tokenizer(held: Held, tokenizer: Any, config: Config) -> None:

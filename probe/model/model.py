@@ -11,23 +11,24 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import torch
 
-from probe.errors import ModelError, UnsupportedModel
+from probe.errors import InputError, ModelError, UnsupportedModel
 from probe.model.architectures import FAMILIES, WRAPPERS
 from probe.model.architectures.family import Family, Keys
 from probe.provenance import Origin
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
-    from transformers import PreTrainedTokenizerFast
+    from transformers import MarianTokenizer, PreTrainedTokenizerFast
 
 LOCAL = {"sliding_attention": True, "local": True, "full_attention": False, "global": False}
 ATTENDS = "full_attention"  # what a list of kinds calls a layer with attention
 # What older configs call them, as transformers reads it in any family.
 OLDER_KINDS = {"attention": ATTENDS, "mamba": "linear_attention"}
+AUTO_MAP = "auto_map"  # names classes in files that come with a model
 MOST_LAYERS = 10_000  # what a config may promise before any tensor is looked at
 RESAVE = "save the model again with save_pretrained"
 LISTED = "load one of those that `probe models` lists, such as tiny-senses"
@@ -119,10 +120,11 @@ class Config:
     `split_special_tokens` that one which is written in a text is text.
     Layers that are `local` see a sliding window of `window` tokens, their own among them; where
     they read both ways, so many on either side of their own. `query_scalar` stands under the root
-    in place of d_head; `attn_logit_softcapping` and `final_logit_softcapping` bound scores and
+    in place of d_head; `scores_by_layer` says that scores are also divided by the number of their
+    layer, counted from 1; `attn_logit_softcapping` and `final_logit_softcapping` bound scores and
     logits; 0 where there is none. Token embeddings are multiplied by `embed_scale`, all that is
     written to the stream by `write_scale`, which the weights of a `Block` hold, and W_U by
-    `unembed_scale`.
+    `unembed_scale`. The config says of those in `biased`, letters of "qkvo", that they have biases.
 
     A routed MLP gives a token to `n_chosen` of its `n_experts` experts, `d_mlp` wide each, and to a
     shared one of `d_shared`; `normed_shares` says that the shares of the chosen ones sum to 1.
@@ -159,6 +161,8 @@ class Config:
     window: int = 0
     local: tuple[bool, ...] = ()
     query_scalar: float = 0.0
+    scores_by_layer: bool = False
+    biased: str = ""
     attn_logit_softcapping: float = 0.0
     final_logit_softcapping: float = 0.0
     start_token: int | None = None
@@ -182,6 +186,14 @@ class Config:
         front of the scale of all that is written, everything else behind it."""
         in_front = quantity == "attn_out" and not self.has_heads(layer)
         return self.write_scale if in_front else 1.0
+
+    def score_divisor(self, layer: int) -> float:
+        """What products of queries and keys are divided by in a layer; 1 in a family that does not
+        divide them."""
+        if not self.family.scaled:
+            return 1.0
+        root = math.sqrt(self.query_scalar or self.d_head)
+        return root * (layer + 1) if self.scores_by_layer else root
 
     @property
     def attends_plainly(self) -> bool:
@@ -211,12 +223,23 @@ class Model:
 
     name: str
     bridge: "TransformerBridge"
-    tokenizer: "PreTrainedTokenizerFast"
+    tokenizer: "PreTrainedTokenizerFast | MarianTokenizer"
     config: Config
     weights: Mapping[str, torch.Tensor]
     origin: Origin
     device: torch.device
     dtype: torch.dtype
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Raises InputError: the bridge holds functions that no pickle takes, and a deep copy of it
+        would go on reading parts of this one."""
+        raise InputError(
+            f"Copying the Model {self.name} (pickle, copy.deepcopy): its bridge cannot be copied; "
+            "pass on the name, folder or object that it was loaded from, and load that again."
+        )
+
+    def __copy__(self) -> "Model":
+        return replace(self)
 
     @property
     def said(self) -> str:
@@ -284,7 +307,7 @@ def read_config(folder: Path, *, prepend_bos: bool) -> Config:
         rows = {name: family.architectures[0] for name, family in FAMILIES.items()}
         rows |= {name: wrapper.architecture for name, wrapper in WRAPPERS.items()}
         if not isinstance(kind, str) or kind not in rows:
-            raise _unknown(folder, f"its model_type is {kind!r}")
+            raise _unknown(folder, f"its model_type is {kind!r}", raw)
         problem = f"config.json does not name one architecture (got {architectures!r})"
         known = rows[kind]
         step = f'add "architectures": ["{known}"] to config.json if that is what the model is'
@@ -310,13 +333,13 @@ def config_from(
     if architecture not in known and family is not None:
         listed = " or ".join(dict.fromkeys(family.architectures))
         problem = f"it is a {architecture}, and of model_type {kind!r} {listed} is certified"
-        raise unsupported(where, problem, "give one of that class")
+        raise unsupported(where, problem + _own_code(raw), "give one of that class")
     if architecture not in known:
-        raise _unknown(where, f"its architecture is {architecture} (model_type {kind!r})")
-    for key in ("auto_map", "quantization_config"):
-        if raw.get(key):
-            reason = "would run code of its own" if key == "auto_map" else "is quantized"
-            raise unsupported(where, f"it {reason} ({key})", "load a plain float checkpoint")
+        named = f"its architecture is {architecture} (model_type {kind!r})"
+        raise _unknown(where, named, raw)
+    if raw.get("quantization_config"):
+        problem = "it is quantized (quantization_config)"
+        raise unsupported(where, problem, "load a plain float checkpoint")
     if family is None:
         text = _text_part(raw, where)
         named = FAMILIES[text["model_type"]].architectures[0]
@@ -381,6 +404,8 @@ def config_from(
         window=window,
         local=local,
         query_scalar=scales["scores"] ** -2 if "scores" in scales else query_scalar,
+        scores_by_layer=bool(keys.scores_by_layer and raw.get(keys.scores_by_layer)),
+        biased="".join(roles for key, (usual, roles) in keys.biases.items() if raw.get(key, usual)),
         attn_logit_softcapping=_above_0(raw, keys.attn_logit_softcapping, where),
         final_logit_softcapping=_above_0(raw, keys.final_logit_softcapping, where),
         start_token=_start_token(raw, keys, where) if has_decoder else None,
@@ -412,7 +437,7 @@ def _text_part(raw: Mapping[str, Any], where: object) -> dict[str, Any]:
     text = whole.get_text_config().to_dict()
     kind = WRAPPERS[str(raw["model_type"])].text or str(text["model_type"])
     if kind not in FAMILIES:
-        raise _unknown(where, f"the model_type of its text part is {kind!r}")
+        raise _unknown(where, f"the model_type of its text part is {kind!r}", raw)
     tied = getattr(whole, "tie_word_embeddings", text.get("tie_word_embeddings"))
     return text | {"model_type": kind, "tie_word_embeddings": tied}
 
@@ -509,9 +534,15 @@ def _routing(raw: Mapping[str, Any], family: Family, where: object) -> dict[str,
     }
 
 
-def _unknown(where: object, problem: str) -> UnsupportedModel:
+def _unknown(where: object, problem: str, raw: Mapping[str, Any]) -> UnsupportedModel:
     known = f"which is none of the {len(FAMILIES)} families whose numbers are certified"
-    return unsupported(where, f"{problem}, {known}", LISTED)
+    return unsupported(where, f"{problem}, {known}{_own_code(raw)}", LISTED)
+
+
+def _own_code(raw: Mapping[str, Any]) -> str:
+    """Why the code that comes with a model does not help; empty where there is none."""
+    said = f", and code that comes with a model ({AUTO_MAP}) is never run"
+    return said if raw.get(AUTO_MAP) else ""
 
 
 def _refuse_variants(raw: Mapping[str, Any], family: Family, where: object) -> None:
@@ -615,7 +646,8 @@ def _windows(
     """The sliding window of local layers, and which layers are local; 0 and none where a family or
     a model has no such."""
     name, usual = keys.window
-    if not name or raw.get(name, usual) is None:
+    is_used = bool(name) and (not keys.window_used or bool(raw.get(keys.window_used)))
+    if not is_used or raw.get(name, usual) is None:
         return 0, ()
     stated = size_from(raw.get(name, usual), name, where)
     window = stated // 2 if keys.halved else stated
@@ -626,7 +658,11 @@ def _windows(
     every = raw.get(*keys.global_every)
     if kinds is None and isinstance(every, int) and every >= 0:
         ahead = 0 if keys.global_first else 1
-        return window, tuple(not every or (layer + ahead) % every > 0 for layer in range(n_layers))
+        between = _local_between(raw, keys, n_layers, where)
+        return window, tuple(
+            layer in between and (not every or (layer + ahead) % every > 0)
+            for layer in range(n_layers)
+        )
     try:
         named = list(_kinds_of_layers(kinds))
         if len(named) != n_layers:
@@ -636,6 +672,18 @@ def _windows(
         key = keys.kinds or keys.global_every[0]
         problem = f"{key} does not say which of its {n_layers} layers are local"
         raise refuse(where, problem, "correct its config") from error
+
+
+def _local_between(raw: Mapping[str, Any], keys: Keys, n_layers: int, where: object) -> range:
+    """The layers that may be local where no list says which are."""
+    ends = []
+    for (key, usual), unlimited in ((keys.local_from, 0), (keys.local_below, n_layers)):
+        value = raw.get(key, usual) if key else unlimited
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            problem = f"{key} is {value!r} in its config"
+            raise refuse(where, problem, "give a whole number of layers")
+        ends.append(value)
+    return range(*ends)
 
 
 def _require_layers(n_layers: int, keys: Keys, where: object) -> None:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from probe.model.architectures import FAMILIES, WRAPPERS
-from probe.model.bridge import RENAMED, as_in_files, in_short
+from probe.model.bridge import RENAMED, UPCAST, as_in_files, in_short, narrowed_modules
 from probe.model.find import name_of
 from probe.model.model import Config, Model, config_from, refuse, row_of
 from probe.model.weights import check_finite, expected_shapes
@@ -48,6 +48,7 @@ MOST_WRAPPERS = 5
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "transformer_lens", "nnsight")
 # By bridge: the functions of hooks that were kept.
 KEPT: WeakKeyDictionary[Any, list[Callable[..., Any]]] = WeakKeyDictionary()
+OWN_CODE = "transformers_modules"  # the package of classes that trust_remote_code makes
 WHOLE = "the whole model"  # as the part that a hook stands on
 TAKEN = "only a name, a folder, a GGUF file, a Hugging Face model or a TransformerBridge"
 # Of the scale of the logits: by how much an object may differ from a copy around the same tensors.
@@ -132,6 +133,9 @@ def hold(source: object, *, keep_hooks: bool = False) -> Held:
     bridge = inner if isinstance(inner, TransformerBridge) else None
     original = inner.original_model if bridge is not None else inner
     said = "the bridge" if bridge is not None else f"the {type(original).__name__}"
+    if type(original).__module__.partition(".")[0] == OWN_CODE:
+        problem = "its class is code that came with the model, which is not certified"
+        raise refuse(said, problem, "load it again without trust_remote_code")
     _require_weights(original, said)
     if keep_hooks:
         return Held(original, bridge, tokenizer, said, tuple(_hooks_of(inner)))
@@ -465,22 +469,24 @@ def evaluating(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _plainly(model: Any) -> Iterator[None]:
-    """Attention and experts run as the formulas have them, step by step; as the configs say again
-    behind it."""
+    """Attention and experts run as the formulas have them, step by step; as the configs and modules
+    say again afterwards."""
     configs = {id(module.config): module.config for module in model.modules() if _is_told(module)}
     stated = [
         (config, {name: getattr(config, name) for name in PLAINLY if hasattr(config, name)})
         for config in configs.values()  # the whole one first: it tells its parts
     ]
+    stated += [(module, {UPCAST: True}) for module in narrowed_modules(model)]
+    plain = PLAINLY | {UPCAST: False}
     try:
-        for config, ways in stated:
+        for holder, ways in stated:
             for name in ways:
-                setattr(config, name, PLAINLY[name])
+                setattr(holder, name, plain[name])
         yield
     finally:
-        for config, ways in stated:
+        for holder, ways in stated:
             for name, way in ways.items():
-                setattr(config, name, way)
+                setattr(holder, name, way)
 
 
 def _is_told(module: nn.Module) -> bool:

@@ -1,5 +1,5 @@
-"""How many numbers a model was trained to have: by formula from its sizes, and counted from the
-tensors that were loaded.
+"""How many parameters a model has, as torch lists them: by formula from its sizes, and counted from
+the tensors that were loaded. Buffers, such as the bias that BART adds to its logits, are none.
 
 For every head W_Q, W_K and W_V (value down) are d_model x d_head and W_O (value up) d_head x
 d_model; so a head's value map d_model -> d_model goes through d_head numbers, where a square matrix
@@ -250,7 +250,7 @@ def count_tensors(model: "Model") -> Count:
     """
     expected = count(sizes_of(model))
     counted = _by_part(model.weights, model.config)
-    stored = sum(tensor.numel() for tensor in model.weights.values())
+    stored = _all_of(model.weights, model.config)
     rows = [(part.name, counted[part.name], part.total) for part in expected.parts]
     for name, got, wanted in [*rows, ("all tensors", stored, expected.total)]:
         if got != wanted:
@@ -259,12 +259,13 @@ def count_tensors(model: "Model") -> Count:
                 f"{wanted:,} from its config; the weights and the config do not belong together, "
                 "so save the model again with save_pretrained."
             )
-    return Count(expected.sizes, expected.parts, tensors=len(model.weights))
+    tensors = len(model.weights.keys() - model.config.family.optional.keys())
+    return Count(expected.sizes, expected.parts, tensors=tensors)
 
 
 def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
     """How many numbers the tensors of each part hold, what no part names last. One that serves
-    twice, as the norm of a parallel block does, counts once.
+    twice, as the norm of a parallel block does, counts once, and tables of sines are positions.
     """
     from probe.model.weights import NORMS, read_stacks
 
@@ -302,4 +303,20 @@ def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
         name: sum({id(tensor): tensor.numel() for tensor in tensors if tensor is not None}.values())
         for name, tensors in parts.items()
     }
-    return sizes | {"others": sum(tensor.numel() for tensor in raw.values()) - sum(sizes.values())}
+    sizes["position embedding"] += _sines(config)
+    return sizes | {"others": _all_of(raw, config) - sum(sizes.values())}
+
+
+def _all_of(raw: "Mapping[str, Tensor]", config: "Config") -> int:
+    """How many parameters torch lists: no buffers, which the optional weights of a family are, and
+    tables of sines, which no checkpoint needs to hold."""
+    weights = [tensor for name, tensor in raw.items() if name not in config.family.optional]
+    return sum(tensor.numel() for tensor in weights) + _sines(config)
+
+
+def _sines(config: "Config") -> int:
+    """The numbers in the fixed position tables of all stacks."""
+    if config.positions.kind != "sinusoidal":
+        return 0
+    stacks = [attention for attention in config.family.attentions if attention.name != "cross"]
+    return len(stacks) * config.positions.rows * config.d_model

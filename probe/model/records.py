@@ -5,9 +5,10 @@ A record checks its own shapes. ΔE is never stored whole: one head at one posit
 source token A[t, j] V[j] W_O, both computed on demand from the hooked z, pattern and V.
 """
 
+import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -32,8 +33,26 @@ def as_array(tensor: Tensor) -> Any:
     return known.detach().cpu().numpy()
 
 
+class Picklable:
+    """A record whose pickle holds its own numbers and, of the weights in its field `of_model`, only
+    those of ΔE. A copy in memory shares the weights."""
+
+    of_model: ClassVar[str]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {self.of_model: getattr(self, self.of_model).writing()}
+
+    def __copy__(self) -> Self:
+        return replace(self)  # type: ignore[type-var]  # every record is a dataclass
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        weights = getattr(self, self.of_model)
+        memo[id(weights)] = weights
+        return replace(self, **copy.deepcopy(vars(self), memo))  # type: ignore[type-var]
+
+
 @dataclass(frozen=True, eq=False)
-class AttentionTrace:
+class AttentionTrace(Picklable):
     """Every tensor of one attention at every layer, and ΔE of single heads; query_pos counts
     `tokens`.
 
@@ -42,8 +61,12 @@ class AttentionTrace:
     norm and the rotary turn that some families give them before they are compared) · `x resid_pre
     attn_out resid_mid: layer query_pos d_model`. In the layers of a hybrid that have no attention
     what is of heads is 0, and `attn_out` is what the mixer in its place writes.
+
+    A pickle holds these tensors and W_O of every head: ΔE and pictures are taken from it as before;
+    what needs the other weights (`to_cache`, a logit lens) needs the text to be traced again.
     """
 
+    of_model: ClassVar[str] = "stack"
     kind: ClassVar[str] = "trace"
     tokens: Tokens
     model_name: str
@@ -103,9 +126,18 @@ class AttentionTrace:
         # imported here: it takes seconds, and nobody else needs it once a model is loaded
         from transformer_lens import ActivationCache
 
+        self._require_weights(f"Making a cache of a {self.kind} through {self.model_name}")
         tensors = {name: tensor[None] for name, tensor in self._cached().items()}
         bridge: Any = None if model is None else self._bridge_of(model)
         return ActivationCache(tensors, bridge)
+
+    def _require_weights(self, doing: str) -> None:
+        """InputError, naming what is done, for a trace from a pickle."""
+        if not self.stack.raw:
+            raise InputError(
+                f"{doing}: it comes from a pickle, which holds W_O and no other weights; trace the "
+                "text again, with probe.trace(model, text)."
+            )
 
     def _bridge_of(self, source: "ModelSource") -> object:
         """The bridge of the model that was traced; InputError for another one."""
@@ -191,8 +223,9 @@ class Trace(Displayed, AttentionTrace):
     @property
     def weights(self) -> Weights:
         """Every weight of a model with one stack. Raises UnsupportedModel for a side of an
-        encoder-decoder."""
+        encoder-decoder, InputError for a trace from a pickle."""
         if not self.stack.attention.name:
+            self._require_weights(f"Reading all weights of {self.model_name} from a trace")
             return self.stack
         raise UnsupportedModel(
             f"Reading all weights of {self.model_name} from a trace: it is one side of an "
@@ -389,10 +422,11 @@ def _gated_values(block: Block, head: int, v: Tensor, x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class TargetTrace:
+class TargetTrace(Picklable):
     """One text kept to one position `at`: `states` of one row, and `v: layer head pos d_head` up to
     that position."""
 
+    of_model: ClassVar[str] = "weights"
     tokens: Tokens
     weights: Weights
     at: int

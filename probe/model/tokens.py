@@ -1,20 +1,22 @@
 """Text to tokens with character spans, and words back to token positions.
 
 Tokenisation is the Hugging Face fast tokenizer's, never TransformerLens's `to_tokens`, which cuts
-long texts silently. Two decisions bind everything downstream: the beginning-of-sequence token is
-prepended exactly when the model's `config.prepend_bos` says so (position 0, with an empty span),
-and a word of several tokens is read at its last token. Most families get the special tokens that
-their own tokenizer puts ([CLS] and [SEP], say), each with an empty span.
+long texts silently. A published Marian has no fast one; `probe.model.marian` gives its offsets.
+Two decisions bind everything downstream: the beginning-of-sequence token is prepended exactly when
+the model's `config.prepend_bos` says so (position 0, with an empty span), and a word of several
+tokens is read at its last token. Most families get the special tokens that their own tokenizer
+puts ([CLS] and [SEP], say), each with an empty span.
 """
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from probe.errors import InputError, whole_number
+from probe.model import marian
 from probe.model.load import ModelSource, as_model
 from probe.model.model import Model
 from probe.text.spans import find_word, shorten
@@ -81,6 +83,8 @@ class TargetText(NamedTuple):
 def tokenize(model: ModelSource, text: str) -> Tokens:
     """Cut `text` into the model's tokens, with BOS in front where the model wants it.
 
+    An encoder-decoder's are those that its encoder reads.
+
     Raises InputError for an empty text, for one beyond the context window, as nothing is ever cut
     off, and for tokens that the tokenizer has and the model has not.
 
@@ -88,17 +92,19 @@ def tokenize(model: ModelSource, text: str) -> Tokens:
         >>> probe.tokenize("tiny-senses", "a loan from the bank").pieces
         ('<|endoftext|>', 'a', ' loan', ' from', ' the', ' bank')
     """
-    model = as_model(model)
+    return _tokenize(as_model(model), text)
+
+
+def _tokenize(model: Model, text: str, *, target: bool = False) -> Tokens:
     require_text(text)
     config = model.config
     tokenizer = model.tokenizer
-    encoded = tokenizer(
+    encoded = _encode(
+        model,
         text,
-        add_special_tokens=config.special_tokens,
-        split_special_tokens=config.split_special_tokens,
-        return_offsets_mapping=True,
-        return_special_tokens_mask=True,
-        verbose=False,  # or it would warn about the length, beside the one sentence raised below
+        special=config.special_tokens,
+        split=config.split_special_tokens,
+        target=target,
     )
     cut = []
     if config.prepend_bos:  # one BOS or none
@@ -112,7 +118,7 @@ def tokenize(model: ModelSource, text: str) -> Tokens:
         strict=True,
     ):
         is_added = bool(is_special) and config.special_tokens
-        piece = name if is_added else text[start:end]
+        piece = name if is_added else text[start:end] or name
         cut.append(_Cut(token, piece, _without_leading_space(text, start, end), is_added=is_added))
     if not config.split_special_tokens:
         cut = _put_once(cut)
@@ -134,6 +140,23 @@ def tokenize(model: ModelSource, text: str) -> Tokens:
         tuple(one.piece for one in cut),
         tuple(one.span for one in cut),
         bos=bool(cut) and cut[0].is_added,
+    )
+
+
+def _encode(
+    model: Model, text: str, *, special: bool, split: bool, target: bool
+) -> Mapping[str, Sequence[Any]]:
+    """Ids, offsets and the mask of special tokens that a tokenizer gives for a text, which the
+    decoder reads where it is a `target`. Only a Marian's cuts that by rules of its own."""
+    if not model.tokenizer.is_fast:
+        return marian.encode(model.tokenizer, text, special=special, split=split, target=target)
+    return model.tokenizer(
+        text,
+        add_special_tokens=special,
+        split_special_tokens=split,
+        return_offsets_mapping=True,
+        return_special_tokens_mask=True,
+        verbose=False,  # or it would warn about the length, beside the one sentence of ours
     )
 
 
@@ -215,11 +238,11 @@ def target_tokens(model: Model, target: str) -> Tokens:
     """What the decoder reads to predict `target`: the start token in front, the last special token
     left away."""
     start = model.config.start_token
-    whole = tokenize(model, target)
     if start is None:
         raise InputError(
             f"Tracing a target text through {model.name}: it has no decoder; give one text only."
         )
+    whole = _tokenize(model, target, target=True)
     ends_in_special = whole.spans[-1] == (0, 0)
     length = len(whole) - ends_in_special
     return Tokens(
@@ -284,7 +307,8 @@ def token_id(model: Model, token: str | int) -> int:
     """The id of a next token, given as it stands inside a sentence or as its id. Raises InputError
     for what is not one token of the model."""
     if isinstance(token, str):
-        ids = model.tokenizer(token, add_special_tokens=False)["input_ids"]
+        written = model.config.start_token is not None  # by a decoder, in the target's language
+        ids = _encode(model, token, special=False, split=False, target=written)["input_ids"]
         pieces = model.tokenizer.convert_ids_to_tokens(ids)
         if len(ids) != 1 or ids[0] == model.tokenizer.unk_token_id:
             raise InputError(

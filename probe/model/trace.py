@@ -197,7 +197,8 @@ def at_position(tensors: Mapping[str, Tensor], at: int) -> dict[str, Tensor]:
     """The tensors of one whole text at position `at`, as `TargetStates` holds those of a single
     text."""
     names = (*hooks.HEAD_VECTORS, "pattern", "mlp_out", "attn_out")
-    states = {name: tensors[name][None, ..., at, :] for name in names}
+    # Copies, so that a record does not hold the whole text.
+    states = {name: tensors[name][None, ..., at, :].clone() for name in names}
     resid = torch.cat([tensors["resid_pre"][:, at], tensors["resid_post"][-1:, at]])
     return states | {"resid": resid[None]}
 

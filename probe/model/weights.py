@@ -56,8 +56,9 @@ class Block:
     `w_up` in a gated MLP in place of `w_in`. Norms: `norm norm_mlp` in front or behind the sum,
     `norm_out norm_mlp_out: d_model` behind what is written, `norm_q norm_k` of the queries and keys
     of each head (`d_head`) or of all heads together. A `local` layer looks back only as far as the
-    config's window; one that is not `rotated` has no rotary positions. `sinks: head` are logits
-    that take part in the softmax. `w_head_gate: head d_model d_head` gates z.
+    config's window; one that is not `rotated` has no rotary positions. Products of queries and keys
+    are divided by `score_divisor`. `sinks: head` are logits that take part in the softmax.
+    `w_head_gate: head d_model d_head` gates z.
 
     Where a config scales what is written, `w_o w_out` and their biases have the scale in them, so
     that ΔE is what a head adds to the stream.
@@ -101,6 +102,7 @@ class Block:
     sinks: Tensor | None = None
     local: bool = False
     rotated: bool = True
+    score_divisor: float = 1.0
     w_head_gate: Tensor | None = None
     mixer: Mixer | None = None
 
@@ -155,6 +157,17 @@ class Block:
         if self.experts:
             tensors["experts"] = tuple(_moved(expert, dtype, device) for expert in self.experts)
         return replace(self, **tensors)
+
+    def writing(self) -> "Block":
+        """The same with no numbers but those that ΔE of a head is made from: W_O, what gates z and
+        the norm of what the gate reads, as copies on the CPU. The rest is on the meta device."""
+        kept: dict[str, Any] = {}
+        for name in ("w_o", "w_head_gate", "norm", "norm_bias"):
+            weight = getattr(self, name)
+            # A copy, because a pickle of a view holds all that is viewed.
+            kept[name] = None if weight is None else weight.cpu().clone()
+        empty = replace(self, experts=(), shared=None).to(self.w_o.dtype, "meta")
+        return replace(empty, **kept)
 
 
 def _side_by_side(part: Tensor) -> Tensor:
@@ -216,6 +229,11 @@ class Weights:
             None if weight is None else weight.to(dtype),
             None if bias is None else bias.to(dtype),
         )
+
+    def writing(self) -> "Weights":
+        """What `Block.writing` leaves of every block, without the raw tensors."""
+        blocks = tuple(block.writing() for block in self.blocks)
+        return replace(self, blocks=blocks, raw={}, hooked=None)
 
     def on(self, device: str | torch.device) -> "Weights":
         """The same weights on another device."""
@@ -288,6 +306,7 @@ def _named_shapes(config: Config, stored: Container[str]) -> Iterator[tuple[str,
                 parts |= {f"mixer {role}": part for role, part in attention.mixer.parts.items()}
             for role, (name, shape) in parts.items():
                 if role not in lacking:
+                    shape += " +" if role in config.biased else ""
                     numbers = range(config.n_experts) if "{}" in name else (None,)
                     for number in numbers:
                         yield attention.layers.format(layer) + name.format(number), shape
@@ -391,6 +410,7 @@ def _block(
         **_experts(weights, attention, layer_name, config),
         local=bool(config.local) and config.local[layer],
         rotated=not (config.positions.unrotated and config.positions.unrotated[layer]),
+        score_divisor=config.score_divisor(layer),
         **mixing | {role: written(mixing[role]) for role in ("w_o", "b_o")},
     )
 

@@ -41,7 +41,6 @@ FORMULAS = {
     "pair": pair,
     "axes": Axis,
 }
-VARIANTS = {"pattern": grid.DIVIDED, "steep": grid.UNDIVIDED}
 N_HUES = 6  # of tokens: classes of the style sheet
 # Characters of a text in the page's head: up to MAX_TEXT whole, else its beginning and its end.
 MAX_TEXT = 240
@@ -133,7 +132,9 @@ def pictures(walk: "Walk") -> dict[str, Any]:
         norms = frames["layer_norm"][frames["layer_norm"]["pos"].isin(queries)]
         charts["lengths"] = grid.lengths(norms, norm=walk.block["norm"])
     if "steep" in cells:
-        rows = _long(cells[cells["chosen"]], "key", VARIANTS, "variant", "weight")
+        divided = grid.DIVIDED if walk.block["plain_root"] else "divided"
+        variants = {"pattern": divided, "steep": grid.UNDIVIDED}
+        rows = _long(cells[cells["chosen"]], "key", variants, "variant", "weight")
         charts["softmax"] = grid.softmax_bars(rows)
     charts |= _planes(frames["vectors"], walk.at, queries, keys)
     return charts | _by_depth(frames["layers"])

@@ -433,7 +433,7 @@ def receiver_z(
     matches = (keys @ queries[..., None])[..., 0]
     bias = None if bias is None else bias[head, 0]
     sinks = None if block.sinks is None else block.sinks[head]
-    pattern = fused.pattern(weights, matches, bias, sinks)
+    pattern = fused.pattern(weights, block, matches, bias, sinks)
     return (pattern[:, :, None] @ values)[:, :, 0]
 
 
@@ -468,7 +468,8 @@ def _moved_by_every_sender(
             matches = matches.repeat(1, 1, k.shape[2], 1)
             matches[..., pos] = (queries * k).sum(-1)
         sinks = None if block.sinks is None else block.sinks[:, None]
-        pattern = fused.pattern(weights, matches, cache.tables.row(block, receiver), sinks)
+        bias = cache.tables.row(block, receiver)
+        pattern = fused.pattern(weights, block, matches, bias, sinks)
         # The rest of what is read does not change with one value, so it drops out.
         z = pattern[..., pos, None] * v if channel == VALUE else pattern @ values[:, :, readable]
         yield receiver, z[:, :, 1:] - z[:, :, :1]

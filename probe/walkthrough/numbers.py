@@ -140,9 +140,10 @@ def _head_quantities(scene: Scene, layer: int) -> Quantities:
 def attention_grids(view: AttentionView, layer: int) -> Quantities:
     """The grids of attention of every head by name. `head query_pos key_pos`
 
-    dot: Q Kᵀ, rotated by rotary positions where there are any · score: divided by sqrt(d_head) and
-    capped where the family caps, not yet masked · pattern: as hooked · open: softmax without the
-    mask · steep: softmax without the division. The last two only where there is a mask, a division.
+    dot: Q Kᵀ, rotated by rotary positions where there are any · score: divided as in this layer,
+    and capped where the family caps, not yet masked · pattern: as hooked · open: softmax without
+    the mask · steep: softmax without the division. The last two only where there is a mask, a
+    division.
     """
     trace = view.attention
     config = view.weights.config
@@ -152,7 +153,7 @@ def attention_grids(view: AttentionView, layer: int) -> Quantities:
     uncapped = replace(unmasked, config=replace(config, attn_logit_softcapping=0.0))
     score = forward.score(unmasked, block, trace.q[layer], trace.k[layer], bias)
     divided = forward.score(uncapped, block, trace.q[layer], trace.k[layer], bias)
-    dot = divided * view.score_divisor
+    dot = divided * block.score_divisor
     grids = {"dot": dot, "score": score, "pattern": trace.pattern[layer]}
     if view.causal:
         grids["open"] = forward.softmax(score, block, config)

@@ -117,16 +117,6 @@ class AttentionView:
         """The row of the table of architectures."""
         return self.weights.config.family
 
-    @property
-    def score_divisor(self) -> float:
-        """What Q Kᵀ is divided by: sqrt(d_head) or the config's own number, 1 in a family that
-        does not divide.
-        """
-        if not self.family.scaled:
-            return 1.0
-        config = self.weights.config
-        return float((config.query_scalar or config.d_head) ** 0.5)
-
     @cached_property
     def allowed(self) -> Tensor:
         """Which tokens each token may look at. `query_pos key_pos`"""

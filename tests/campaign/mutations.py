@@ -176,10 +176,10 @@ FAULTS = (
         "if True else resid_mid)\n    return",
     ),
     Fault(
-        "model/fused.py",
+        "model/model.py",
         "scores scaled that are not",
-        "** -0.5 if config.family.scaled else 1.0",
-        "** -0.5",
+        "if not self.family.scaled:",
+        "if False:",
     ),
     Fault(
         "model/fused.py",

@@ -4,6 +4,7 @@ stack."""
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from families import ENCODERS, KV_HEADS, MADE, PAIRED, family_model, family_tokenizer, make_family
 from safetensors.torch import load_file, save_file
 from test_load import edit_config, refusal
@@ -290,6 +292,93 @@ def test_without_a_language_model_head_everything_but_logits_is_given(
         probe.trace(probe.load(model.bridge), "The muddy bank").logits  # noqa: B018
 
 
+def with_own_code(folder: Path, mark: Path) -> Path:
+    """Adds code to a folder that its config and its tokenizer name, and that leaves a mark when it
+    is run."""
+    kind = json.loads((folder / "config.json").read_text())["architectures"][0]
+    for name in ("configuration_own", "modeling_own", "tokenization_own"):
+        (folder / f"{name}.py").write_text(f"open({str(mark)!r}, 'w').write('run')")
+    own = {"AutoConfig": "configuration_own.Own", "AutoModelForCausalLM": f"modeling_own.{kind}"}
+    edit_config(folder, auto_map=own)
+    stated = folder / "tokenizer_config.json"
+    own = {"auto_map": {"AutoTokenizer": ["tokenization_own.Own", None]}}
+    stated.write_text(json.dumps(json.loads(stated.read_text()) | own))
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["phi3", "falcon", "qwen2", "modernbert", "t5"])
+def test_code_that_comes_with_a_model_of_the_table_is_left_alone(kind: str, tmp_path: Path) -> None:
+    """As it comes with Phi-3, Falcon and models that were put together from Qwen2's parts."""
+    mark = tmp_path / "mark"
+    folder = with_own_code(make_family(tmp_path / kind, kind), mark)
+    model = probe.load(folder)
+    assert model.config == family_model(kind).config
+    assert "as its class of transformers, without the code that comes with it" in str(
+        model.origin.described
+    )
+    source = getattr(transformers, MADE[kind][1]).from_pretrained(folder)
+    assert source.config.auto_map
+    held = probe.load(source)
+    assert held.config == model.config and held.origin.read == MADE[kind][1]
+    for loaded in (model, held):
+        assert probe.certify(loaded).require().ok
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "expected"),
+    [
+        (
+            "llama",
+            {"architectures": ["InternLMForCausalLM"], "model_type": "internlm"},
+            "its architecture is InternLMForCausalLM (model_type 'internlm'), which is none of ",
+        ),
+        (
+            "phi3",
+            {"architectures": None, "model_type": "phi-msft"},
+            "its model_type is 'phi-msft', which is none of the ",
+        ),
+        (
+            "qwen2",
+            {"architectures": ["Qwen2ForRewardModel"]},
+            "it is a Qwen2ForRewardModel, and of model_type 'qwen2' Qwen2ForCausalLM is certified",
+        ),
+    ],
+)
+def test_a_model_that_only_its_own_code_describes_is_refused_and_the_code_not_run(
+    kind: str, changes: dict[str, object], expected: str, tmp_path: Path
+) -> None:
+    mark = tmp_path / "mark"
+    folder = with_own_code(make_family(tmp_path / kind, kind), mark)
+    edit_config(folder, **changes)
+    sentence = refusal(folder, probe.UnsupportedModel)
+    assert expected in sentence and not mark.exists()
+    assert "and code that comes with a model (auto_map) is never run; " in sentence
+
+
+def test_an_object_whose_class_came_with_the_model_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name may be that of a class of transformers."""
+    # Where transformers puts such code, and how Python finds it there.
+    modules = str(tmp_path / "modules")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", modules)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    folder = make_family(tmp_path / "llama", "llama")
+    (folder / "modeling_own.py").write_text(
+        "import transformers\nclass LlamaForCausalLM(transformers.LlamaForCausalLM):\n    pass\n"
+    )
+    edit_config(folder, auto_map={"AutoModelForCausalLM": "modeling_own.LlamaForCausalLM"})
+    source = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    assert type(source) is not transformers.LlamaForCausalLM
+    with pytest.raises(probe.ModelError) as error:
+        probe.load(source)
+    assert str(error.value) == (
+        "Cannot load the LlamaForCausalLM: its class is code that came with the model, which is not "
+        "certified; load it again without trust_remote_code."
+    )
+
+
 def test_the_class_without_a_head_of_every_family_is_one_of_transformers() -> None:
     for kind, family in FAMILIES.items():
         expected = () if family.kind == "encoder-decoder" else (MODEL_MAPPING_NAMES[kind],)
@@ -516,23 +605,12 @@ NOT_COVERED = [
     ),
     (
         "gpt2",
-        {"scale_attn_by_inverse_layer_idx": True},
-        "scale_attn_by_inverse_layer_idx is True in its config",
-    ),
-    (
-        "gpt2",
-        {"reorder_and_upcast_attn": True},
-        "reorder_and_upcast_attn is True in its config, and the from-scratch",
-    ),
-    (
-        "gpt2",
         {"scale_attn_weights": False},
         "scale_attn_weights is False in its config, and the from-scratch check",
     ),
     ("gpt2", {"add_cross_attention": True}, "add_cross_attention is True in its config"),
     ("gpt2", QUICK, "activation_function is 'quick_gelu' in its config; known are gelu, "),
     ("gpt2", FOUR_BITS, "it is quantized (quantization_config); load a plain float checkpoint"),
-    ("gpt2", {"auto_map": {"AutoModel": "evil.Evil"}}, "it would run code of its own (auto_map)"),
     ("bert", RELATIVE, "position_embedding_type is 'relative_key' in its config, and"),
     (
         "bert",
@@ -555,13 +633,13 @@ NOT_COVERED = [
         "encoder_layers is 2 and decoder_layers 3 in its config, and BART is certified where the",
     ),
     ("gpt_neox", {"use_parallel_residual": False}, "use_parallel_residual is False in its config"),
-    ("llama", {"attention_bias": True}, "attention_bias is True in its config"),
+    ("llama", {"mlp_bias": True}, "mlp_bias is True in its config"),
     (
         "llama",
         {"rope_parameters": {"rope_type": "mrope", "rope_theta": 1e4}},
         "rope_type of its rotary positions is 'mrope', and certified are 'default', 'linear', ",
     ),
-    ("qwen2", {"use_sliding_window": True}, "use_sliding_window is True in its config"),
+    ("smollm3", {"use_sliding_window": True}, "use_sliding_window is True in its config"),
     (
         "mistral",
         {"layer_types": ["full_attention"] * 2},

@@ -173,6 +173,25 @@ def test_a_mistral_is_a_llama_in_a_file_and_one_with_a_window_is_refused(tmp_pat
     assert refusal(file, probe.UnsupportedModel) == said
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes", "biased"),
+    [
+        ("llama", {"attention_bias": True}, "qkvo"),
+        ("stablelm", {"use_qkv_bias": True}, "qkv"),
+        ("glm4", {"attention_bias": False}, ""),
+    ],
+)
+def test_which_products_have_biases_is_read_from_the_tensors_of_a_file(
+    tmp_path, kind, changes, biased
+) -> None:
+    folder = make_family(tmp_path / kind, kind, **SIZES.get(kind, {}), **changes)
+    made = probe.load(write_gguf(folder, tmp_path / "model.gguf", Kind.F32))
+    original = probe.load(folder)
+    assert made.config.biased == original.config.biased == biased
+    assert made.config == original.config and certify(made, TEXTS[:1]).ok
+    assert all(torch.equal(made.weights[name], t) for name, t in original.weights.items())
+
+
 def test_a_roberta_is_a_bert_in_a_file_without_the_rows_that_no_token_uses(tmp_path) -> None:
     folder = make_family(tmp_path / "folder", "roberta", architecture="RobertaModel")
     made = probe.load(write_gguf(folder, tmp_path / "made" / "model.gguf", Kind.F32))

@@ -19,9 +19,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from checkpoints import make_checkpoint
+from families import make_family
 from hub_server import COMMIT, Hub, commit_of, serve
 from huggingface_hub import constants
+from vocabularies import T5, make_marian, pieces, with_files, word_list
 
 import probe
 from probe.errors import ModelError
@@ -156,6 +159,49 @@ def test_a_name_is_asked_for_once_and_an_incomplete_cache_is_completed(
     shutil.rmtree(tmp_path / "cache/models--gpt2/trees", ignore_errors=True)
     assert fetch("gpt2") == (folder, revision) and (folder / "model.safetensors").is_file()
     assert capfd.readouterr().err == ""
+
+
+OLDER: dict[str, Callable[[Path], Path]] = {
+    "bert": lambda folder: with_files(make_family(folder, "bert"), {"vocab.txt": word_list()}),
+    "t5": lambda folder: with_files(make_family(folder, "t5"), {"spiece.model": pieces(**T5)}),
+    "llama": lambda folder: with_files(
+        make_family(folder, "llama"), {"tokenizer.model": pieces(kind="bpe", byte_fallback=True)}
+    ),
+    "marian": make_marian,
+}
+
+
+@pytest.mark.parametrize("kind", OLDER)
+def test_a_tokenizer_in_older_files_is_fetched_and_found_in_the_cache(
+    kind: str, use: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = OLDER[kind](tmp_path / kind)
+    plain = {file.name for file in folder.iterdir()}
+    (folder / "pytorch_model.bin").write_bytes(b"a pickle that nobody asks for")
+    with serve({NAME: folder}) as hub:
+        use(hub.address)
+        first = probe.load(NAME)
+        assert hub.fetched() == plain
+    use(NOBODY, offline=True)
+    source = getattr(transformers, first.config.family.architectures[0]).from_pretrained(folder)
+    source.name_or_path = NAME  # as where transformers was asked for the name
+    expected = probe.tokenize(probe.load(folder), "The mole").ids
+    for loaded in (first, probe.load(NAME), probe.load(source)):
+        assert loaded.config == first.config
+        assert probe.tokenize(loaded, "The mole").ids == expected
+    assert [row.name for row in probe.available() if "local cache" in row.where] == [NAME]
+    assert "Warning" not in capfd.readouterr().err
+
+
+def test_beside_a_whole_tokenizer_older_files_are_not_fetched(
+    copy: Path, use: Callable[..., None]
+) -> None:
+    for name in ("vocab.txt", "tokenizer.model", "tekken.json", "spiece.model"):
+        (copy / name).write_bytes(b"of another form")
+    with serve({NAME: copy}) as hub:
+        use(hub.address)
+        fetch(NAME)
+        assert hub.fetched() == FILES
 
 
 def test_a_checkpoint_of_training_is_a_model(

@@ -29,6 +29,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoTokenizer, PreTrainedModel
 
 import probe
+from probe.model import load as loading
 from probe.model import objects
 from probe.model.architectures import FAMILIES
 
@@ -292,6 +293,94 @@ def test_a_tokenizer_is_remembered_through_every_change_of_its_object() -> None:
     source.model.layers[0].register_forward_hook(lambda module, given, made: made)
     assert probe.load(source, hooks="keep").tokenizer is other
     assert "its tokenizer cannot be told from it" in refusal(in_memory("llama"))
+
+
+def resized(folder: Path, rows: int, kind: str = "llama") -> PreTrainedModel:
+    """The model of a folder with so many rows in its embedding, as after tokens were added."""
+    source = getattr(transformers, MADE[kind][1]).from_pretrained(folder)
+    source.resize_token_embeddings(rows)
+    return source
+
+
+RESIZED = (
+    "its embedding has {rows} rows and its tokenizer {tokens} tokens, which padding does not explain; "
+    "it may have been resized for another tokenizer; pass tokenizer=, as "
+    "AutoTokenizer.from_pretrained(...) gives it."
+)
+
+
+@pytest.mark.parametrize("kind", ["llama", "bert", "t5"])
+def test_a_resized_embedding_asks_for_its_tokenizer(kind: str, tmp_path: Path) -> None:
+    folder = make_family(tmp_path / kind, kind)
+    source = resized(folder, 403, kind)
+    tokens = len(family_tokenizer(kind))
+    said = RESIZED.format(rows=403, tokens=tokens)
+    assert refusal(source) == f"Cannot load the {MADE[kind][1]}: {said}"
+    extended = family_tokenizer(kind)
+    extended.add_tokens([f"<extra {number}>" for number in range(403 - tokens)])
+    model = probe.load(source, tokenizer=extended)
+    assert model.config.d_vocab == 403 and probe.load(source) is model
+    assert probe.tokenize(model, "the <extra 3> bank").ids.count(tokens + 3) == 1
+
+
+def test_a_bridge_around_a_resized_model_asks_for_its_tokenizer(tmp_path: Path) -> None:
+    """TransformerLens reads the old one from where the model came from."""
+    folder = make_family(tmp_path / "llama", "llama")
+    bridge = TransformerBridge.boot_transformers(str(folder), hf_model=resized(folder, 403))
+    assert "the bridge: its embedding has 403 rows and its tokenizer" in refusal(bridge)
+    probe.load(bridge, tokenizer=family_tokenizer("llama"))
+
+
+def test_a_tokenizer_given_before_is_not_used_for_an_embedding_resized_since() -> None:
+    source = in_memory("llama")
+    probe.load(source, tokenizer=family_tokenizer("llama"))
+    source.resize_token_embeddings(403)
+    assert "its embedding has 403 rows" in refusal(source)
+    with torch.no_grad():
+        source.lm_head.weight.mul_(1.5)  # a step of training changes nothing of that
+    assert "its embedding has 403 rows" in refusal(source)
+    given = probe.load(source, tokenizer=family_tokenizer("llama"))
+    with torch.no_grad():
+        source.lm_head.weight.mul_(1.5)
+    assert probe.load(source).tokenizer is given.tokenizer
+
+
+# Tokens and rows of models that were published; of the last four the config alone explains them.
+PADDED = {
+    "GPT-2": (50257, 50257, None),
+    "T5": (32100, 32128, None),
+    "Pythia 160M": (50277, 50304, None),
+    "Pythia 12B": (50277, 50688, None),
+    "Phi-2": (50295, 51200, None),
+    "Phi-3": (32011, 32064, None),
+    "Gemma 3": (262145, 262208, None),
+    "OLMo 2": (100278, 100352, None),
+    "BLOOM": (250680, 250880, None),
+    "ModernBERT": (50285, 50368, 50368),
+    "Qwen2.5 0.5B": (151665, 151936, 151936),
+    "Qwen3": (151669, 151936, 151936),
+    "GPT-OSS": (200019, 201088, 201088),
+}
+
+
+@pytest.mark.parametrize(("tokens", "rows", "published"), PADDED.values(), ids=PADDED)
+def test_a_published_embedding_is_padded_and_not_resized(
+    tokens: int, rows: int, published: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "find_tokenizer", lambda source: Path(source))
+    stated = [] if published is None else [published]
+    monkeypatch.setattr(loading, "_published_rows", lambda folder: stated)
+    held = objects.Held(None, None, None, "the model")
+    monkeypatch.setattr(objects.Held, "source", "folder")
+
+    def of(rows: int) -> Any:
+        tokenizer = SimpleNamespace(get_vocab=lambda: {"last": tokens - 1})
+        return SimpleNamespace(config=SimpleNamespace(d_vocab=rows), tokenizer=tokenizer)
+
+    loading._require_unresized(held, of(rows))
+    for others in (rows + 1, rows + 3, tokens + 10_001):
+        with pytest.raises(probe.ModelError, match=f"its embedding has {others:,} rows"):
+            loading._require_unresized(held, of(others))
 
 
 def test_a_tokenizer_is_remembered_when_adapters_change() -> None:
@@ -710,9 +799,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         f"the LlamaForCausalLM: its weights are in torch.float16 and torch.float32; {COPIED}",
     ),
     "another tensor": (
-        lambda: in_memory("llama", attention_bias=True),
+        lambda: in_memory("llama", mlp_bias=True),
         (
-            "the LlamaForCausalLM: attention_bias is True in its config, and the from-scratch check "
+            "the LlamaForCausalLM: mlp_bias is True in its config, and the from-scratch check "
             "covers Llama with False only; load a standard Llama."
         ),
     ),

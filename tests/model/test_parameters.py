@@ -13,7 +13,8 @@ from checkpoints import SMALL_PARAMETERS, make_checkpoint
 from families import HYBRIDS, KV_HEADS, MADE, PAIRED, family_model, make_family
 
 import probe
-from probe.model.load import read_checkpoint
+from probe.model.find import EMBEDDED
+from probe.model.load import load, read_checkpoint
 from probe.model.model import read_config
 from probe.model.parameters import (
     HEAD_PARTS,
@@ -111,15 +112,10 @@ def test_tensors_of_every_family_agree_with_the_formula_and_with_hugging_face(ki
     model = family_model(kind, torch.float64)
     counted = count_tensors(model)
     held = number_of_parameters(MADE[kind][1], model.bridge.original_model.config)
-    sines = kind in ("marian", "pegasus")  # which are no weights
-    fixed = 2 * 40 * 28 if sines else 0
-    biased = (
-        400 if kind in ("bart", "marian", "mbart", "blenderbot", "pegasus") else 0
-    )  # a buffer there
-    assert counted.total == held - fixed + biased == sum(part.total for part in counted.parts)
+    assert counted.total == held == sum(part.total for part in counted.parts)
     assert counted.parts == count(sizes_of(model)).parts
-    assert counted.total == sum(tensor.numel() for tensor in model.weights.values())
-    assert counted.tensors == len(model.weights)
+    buffers = [name for name in model.weights if name == "final_logits_bias"]
+    assert counted.tensors == len(model.weights) - len(buffers)
     by_name = {part.name: part for part in counted.parts}
     attentions = 6 if kind in PAIRED else 2
     shared = KV_HEADS[kind]
@@ -127,6 +123,15 @@ def test_tensors_of_every_family_agree_with_the_formula_and_with_hugging_face(ki
     assert [by_name[name].number for name in HEAD_PARTS] == [
         n * attentions for n in (4, shared, shared, 4)
     ]
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_the_command_counts_of_an_embedded_model_what_torch_lists(name, run):
+    source = load(name).bridge.original_model.config
+    listed = number_of_parameters(source.architectures[0], source)
+    code, out, _ = run("params", name)
+    assert code == 0 and f" of {listed:,}." in out
 
 
 @pytest.mark.parametrize("kind", HYBRIDS)

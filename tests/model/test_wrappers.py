@@ -189,9 +189,9 @@ REFUSED = [
         "it is quantized (quantization_config); load a plain float checkpoint",
     ),
     (
-        {"text_config": GEMMA | {"model_type": "gemma3_text", "attention_bias": True}},
+        {"text_config": GEMMA | {"model_type": "gemma3_text", "use_bidirectional_attention": True}},
         probe.UnsupportedModel,
-        "attention_bias is True in its config, and the from-scratch check covers Gemma 3",
+        "use_bidirectional_attention is True in its config, and the from-scratch check covers Gem",
     ),
     (
         {"text_config": {"hidden_size": "x"}},

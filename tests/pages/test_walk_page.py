@@ -126,6 +126,20 @@ def test_the_division_is_shown_where_it_is_asked_about_and_not_before(page):
     assert of_step == {"scores": ["attention.matches(q, k)"], "scaling": ["attention.scores(q, k)"]}
 
 
+def test_where_a_layer_divides_by_its_number_the_page_does_as_the_layer_is_followed(
+    open_page, tmp_path
+):
+    walked = probe.walk(family_model("GPT-2 divided by layer"), "the bank", head=(0, 1))
+    opened = open_page(probe.write(walked, tmp_path))
+    unfold(opened.page)
+    for layer in (0, 1):
+        opened.page.evaluate(f"location.hash = '#L{layer}H1@{walked.at}'")
+        settled(opened.page)
+        title = f"√7 ÷ {layer + 1}"
+        assert title in " ".join(opened.page.locator("#softmax th").all_inner_texts())
+        assert f"Q·K ÷ {title}" in opened.page.locator("#scaling table").first.inner_text()
+
+
 def test_the_last_token_has_nothing_after_it_and_the_mask_says_so(page, walked):
     last = len(walked.frames["tokens"]) - 1
     page.evaluate(f"location.hash = '#L1H2@{last}'")

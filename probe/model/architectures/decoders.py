@@ -23,28 +23,27 @@ from probe.model.architectures.family import (
 
 PARALLEL = {"resid_mid": Replacement("", "E + attn_out, which no hook holds")}
 
+GPT_KEYS = Keys(
+    {
+        "n_layers": "n_layer",
+        "n_heads": "n_head",
+        "d_model": "n_embd",
+        "d_mlp": "n_inner",
+        "d_vocab": "vocab_size",
+        "n_ctx": "n_positions",
+    },
+    ("layer_norm_epsilon", 1e-5),
+    ("activation_function", "gelu_new"),
+    wide=True,
+)
 GPT2 = Family(
     "GPT-2",
     "decoder",
     ("GPT2LMHeadModel",),
-    Keys(
-        {
-            "n_layers": "n_layer",
-            "n_heads": "n_head",
-            "d_model": "n_embd",
-            "d_mlp": "n_inner",
-            "d_vocab": "vocab_size",
-            "n_ctx": "n_positions",
-        },
-        ("layer_norm_epsilon", 1e-5),
-        ("activation_function", "gelu_new"),
-        must={
-            "scale_attn_weights": (True,),
-            "scale_attn_by_inverse_layer_idx": (False,),
-            "reorder_and_upcast_attn": (False,),
-            "add_cross_attention": (False,),
-        },
-        wide=True,
+    replace(
+        GPT_KEYS,
+        must={"scale_attn_weights": (True,), "add_cross_attention": (False,)},
+        scores_by_layer="scale_attn_by_inverse_layer_idx",
     ),
     prefix="transformer.",
     transposed=True,
@@ -76,9 +75,8 @@ GPT_NEO = replace(
     name="GPT-Neo",
     architectures=("GPTNeoForCausalLM",),
     keys=replace(
-        GPT2.keys,
+        GPT_KEYS,
         sizes=HIDDEN | {"n_layers": "num_layers", "n_heads": "num_heads"},
-        must={},
         window=("window_size", 256),
         kinds="attention_types",
     ),
@@ -104,7 +102,7 @@ GPTJ = replace(
     GPT2,
     name="GPT-J",
     architectures=("GPTJForCausalLM",),
-    keys=replace(GPT2.keys, must={}, tied=False, rotary_dims="rotary_dim"),
+    keys=replace(GPT_KEYS, tied=False, rotary_dims="rotary_dim"),
     transposed=False,
     positions="rotary",
     interleaved=True,
@@ -365,6 +363,8 @@ def _norms(q: str, k: str) -> dict[str, tuple[str, str]]:
     return {"norm_q": ("self_attn.q_norm", q), "norm_k": ("self_attn.k_norm", k)}
 
 
+# Where "attention_bias" says of all four whether they have biases.
+ATTENTION_BIAS = {"attention_bias": (False, "qkvo")}
 LLAMA_GGUF = GgufKeys(
     "llama",
     GGUF_ROTARY,
@@ -381,7 +381,8 @@ LLAMA = Family(
         ("rms_norm_eps", 1e-6),
         ("hidden_act", "silu"),
         tied=False,
-        must={"attention_bias": (False,), "mlp_bias": (False,)},
+        must={"mlp_bias": (False,)},
+        biases=ATTENTION_BIAS,
     ),
     prefix="model.",
     norm="RMSNorm",
@@ -399,15 +400,23 @@ MISTRAL = replace(
     LLAMA,
     name="Mistral",
     architectures=("MistralForCausalLM",),
-    keys=replace(LLAMA.keys, must={"layer_types": (None,)}, window=WINDOW),
+    keys=replace(LLAMA.keys, must={"layer_types": (None,)}, biases={}, window=WINDOW),
     gguf=None,
 )
+# Of Qwen's; which layers are local is said by a list or, without one, by where they begin.
+QWEN_WINDOWS: dict[str, Any] = {
+    "window": WINDOW,
+    "window_used": "use_sliding_window",
+    "kinds": "layer_types",
+    "global_every": ("", 0),
+    "local_from": ("max_window_layers", 28),
+}
 QWEN2_GGUF = GgufKeys("qwen2", GGUF_ROTARY, must=GGUF_PLAIN, unread=GGUF_HEAD_SIZES)
 QWEN2 = replace(
     LLAMA,
     name="Qwen2",
     architectures=("Qwen2ForCausalLM",),
-    keys=replace(LLAMA.keys, must={"use_sliding_window": (False,)}),
+    keys=replace(LLAMA.keys, must={}, biases={}, **QWEN_WINDOWS),
     attentions=causal(PARTS | {role: (PARTS[role][0], f"{PARTS[role][1]} +") for role in "qkv"}),
     gguf=QWEN2_GGUF,
 )
@@ -418,7 +427,7 @@ QWEN3 = replace(
     keys=replace(
         QWEN2.keys,
         sizes=HIDDEN | {"d_head": "head_dim"},
-        must={"use_sliding_window": (False,), "attention_bias": (False,)},
+        biases=ATTENTION_BIAS,
     ),
     attentions=causal(PARTS | _norms("e", "e")),
     gguf=replace(QWEN2_GGUF, architecture="qwen3"),
@@ -436,7 +445,11 @@ PHI3 = replace(
     name="Phi-3",
     architectures=("Phi3ForCausalLM",),
     keys=replace(
-        LLAMA.keys, epsilon=("rms_norm_eps", 1e-5), must={}, window=("sliding_window", None)
+        LLAMA.keys,
+        epsilon=("rms_norm_eps", 1e-5),
+        must={},
+        biases={},
+        window=("sliding_window", None),
     ),
     in_float32=("norm",),
     plain_rounds=True,
@@ -452,7 +465,7 @@ OLMO2 = replace(
     LLAMA,
     name="OLMo 2",
     architectures=("Olmo2ForCausalLM",),
-    keys=replace(LLAMA.keys, epsilon=("rms_norm_eps", 1e-5), must={"attention_bias": (False,)}),
+    keys=replace(LLAMA.keys, epsilon=("rms_norm_eps", 1e-5), must={}),
     norm_first=False,
     norm_after_write=True,
     free_heads=False,
@@ -504,11 +517,7 @@ SMOLLM3 = replace(
     keys=replace(
         LLAMA.keys,
         tied=True,
-        must={
-            "attention_bias": (False,),
-            "mlp_bias": (False,),
-            "use_sliding_window": (False,),
-        },
+        must={"mlp_bias": (False,), "use_sliding_window": (False,)},
         rotary_base=2000000.0,
         rotated=("no_rope_layers", ("no_rope_layer_interval", 4)),
     ),
@@ -575,14 +584,16 @@ QWEN2_MOE = replace(
     keys=replace(
         QWEN2.keys,
         sizes=HIDDEN | {"d_mlp": "moe_intermediate_size"},
-        must=EVERY_LAYER_ROUTED | {"use_sliding_window": (False,), "qkv_bias": (True,)},
+        must=EVERY_LAYER_ROUTED,
+        biases={"qkv_bias": (True, "qkv")},
+        global_every=("", 2),
+        local_from=("", 0),
+        local_below=("max_window_layers", 28),
     ),
     routed=Routed(EXPERTS, normed=("norm_topk_prob", False), shared=SHARED, stacked=STACKED),
     in_float32=MIXTRAL.in_float32,
     free_heads=False,
-    attentions=causal(
-        ROUTED | {role: (PARTS[role][0], f"{PARTS[role][1]} +") for role in "qkv"} | SHARED_EXPERT
-    ),
+    attentions=causal(ROUTED | SHARED_EXPERT),
     gguf=replace(
         QWEN2_GGUF,
         architecture="qwen2moe",
@@ -603,7 +614,9 @@ QWEN3_MOE = replace(
     keys=replace(
         QWEN3.keys,
         sizes=HIDDEN | {"d_mlp": "moe_intermediate_size"},  # head_dim may be absent
-        must=EVERY_LAYER_ROUTED | {"use_sliding_window": (False,), "attention_bias": (False,)},
+        must=EVERY_LAYER_ROUTED,
+        kinds="",
+        local_from=("", 0),
     ),
     routed=Routed(EXPERTS, normed=("norm_topk_prob", False), stacked=STACKED),
     in_float32=MIXTRAL.in_float32,
@@ -629,7 +642,7 @@ OLMOE = replace(
     keys=replace(
         LLAMA.keys,
         epsilon=("rms_norm_eps", 1e-5),
-        must={"attention_bias": (False,), "clip_qkv": (None,)},
+        must={"clip_qkv": (None,)},
     ),
     routed=Routed(EXPERTS, normed=("norm_topk_prob", False), stacked=STACKED),
     in_float32=MIXTRAL.in_float32,
@@ -756,7 +769,14 @@ QWEN3_NEXT = replace(
     keys=replace(
         QWEN3_MOE.keys,
         sizes={**QWEN3_MOE.keys.sizes, "d_head": "head_dim"},
-        must={**QWEN3_MOE.keys.must, "hidden_act": ("silu",)},
+        must=EVERY_LAYER_ROUTED
+        | {
+            "use_sliding_window": (False,),
+            "attention_bias": (False,),
+            "hidden_act": ("silu",),
+        },
+        biases={},
+        window=("", None),
         rotary_share=0.25,
     ),
     routed=Routed(EXPERTS, normed=("norm_topk_prob", True), shared=SHARED, stacked=STACKED),
@@ -786,6 +806,8 @@ QWEN3_5 = replace(
     keys=replace(
         QWEN3.keys,
         must={"attention_bias": (False,), "hidden_act": ("silu",), "attn_output_gate": (True,)},
+        biases={},
+        window=("", None),
         rotary_share=0.25,
     ),
     offset=True,
@@ -839,7 +861,6 @@ BAMBA = replace(
         LLAMA.keys,
         epsilon=("rms_norm_eps", 1e-5),
         must={
-            "attention_bias": (False,),
             "mlp_bias": (False,),
             "mamba_conv_bias": (True,),
             "mamba_proj_bias": (False,),
@@ -928,7 +949,8 @@ GPT_OSS = replace(
         LLAMA.keys,
         sizes=HIDDEN | {"d_head": "head_dim"},
         epsilon=("rms_norm_eps", 1e-5),
-        must={"attention_bias": (True,)},
+        must={},
+        biases={"attention_bias": (True, "qkvo")},
         window=("sliding_window", 128),
         kinds="layer_types",
         global_every=("", 2),
@@ -937,10 +959,8 @@ GPT_OSS = replace(
     routed=Routed(EXPERTS, of_all=False, clamp=(("swiglu_alpha", 1.702), ("swiglu_limit", 7.0))),
     plain_rounds=True,
     attentions=causal(
-        {role: (PARTS[role][0], f"{PARTS[role][1]} +") for role in ("q", "k", "v", "o")}
+        without(PARTS, "gate", "up", "out")
         | {
-            "norm": PARTS["norm"],
-            "norm_mlp": PARTS["norm_mlp"],
             "sinks": ("self_attn.sinks", "n ="),
             "router": ("mlp.router", "x d +"),
             "experts_gate_up": ("mlp.experts.gate_up_proj", "x d 2m ="),
@@ -997,11 +1017,8 @@ STABLELM = replace(
     keys=replace(
         LLAMA.keys,
         epsilon=("layer_norm_eps", 1e-5),
-        must={
-            "use_qkv_bias": (False,),
-            "qk_layernorm": (False,),
-            "use_parallel_residual": (False,),
-        },
+        must={"qk_layernorm": (False,), "use_parallel_residual": (False,)},
+        biases={"use_qkv_bias": (False, "qkv")},
         rotary_share=0.25,
     ),
     norm="LayerNorm",
@@ -1074,9 +1091,8 @@ SEED_OSS = replace(
     keys=replace(
         LLAMA.keys,
         sizes=HIDDEN | {"d_head": "head_dim"},
-        must={"attention_bias": (True,), "attention_out_bias": (False,), "mlp_bias": (False,)},
+        biases={"attention_bias": (True, "qkv"), "attention_out_bias": (False, "o")},
     ),
-    attentions=QWEN2.attentions,
     gguf=replace(QWEN2_GGUF, architecture="seed_oss"),
 )
 ERNIE45 = replace(
@@ -1088,6 +1104,7 @@ ERNIE45 = replace(
         epsilon=("rms_norm_eps", 1e-5),
         tied=True,
         must={"use_bias": (False,)},
+        biases={},
         rotary_base=500000.0,
     ),
     interleaved=True,
@@ -1102,17 +1119,14 @@ GLM = replace(
         LLAMA.keys,
         sizes=HIDDEN | {"d_head": "head_dim"},
         epsilon=("rms_norm_eps", 1.5625e-7),
-        must={"attention_bias": (True,)},
+        must={},
+        biases={"attention_bias": (True, "qkv")},
         rotary_share=0.5,
     ),
     interleaved=True,
     in_float32=("norm", "rotated", "softmax"),
     plain_rounds=True,
-    attentions=causal(
-        without(PARTS, "gate", "up")
-        | {role: (PARTS[role][0], f"{PARTS[role][1]} +") for role in "qkv"}
-        | {"gate_up": ("mlp.gate_up_proj", "2m d")}
-    ),
+    attentions=causal(without(PARTS, "gate", "up") | {"gate_up": ("mlp.gate_up_proj", "2m d")}),
     # The converter reads neither its epsilon nor its context: what a file says of them is not so.
     gguf=None,
 )
@@ -1162,13 +1176,14 @@ JAIS2 = replace(
     keys=replace(
         NEMOTRON.keys,
         epsilon=("layer_norm_eps", 1e-5),
-        must={"attention_bias": (True,), "mlp_bias": (True,)},
+        must={"mlp_bias": (True,)},
+        biases={"attention_bias": (True, "qkvo")},
         rotary_share=1.0,
     ),
     offset=False,
     attentions=causal(
         {
-            role: (name, shape if shape.endswith("+") else f"{shape} +")
+            role: (name, f"{shape} +" if role in ("in", "out") else shape)
             for role, (name, shape) in NEMOTRON.attentions[0].parts.items()
         }
     ),
@@ -1184,7 +1199,7 @@ GPT_BIGCODE = replace(
     name="GPTBigCode",
     architectures=("GPTBigCodeForCausalLM",),
     keys=replace(
-        GPT2.keys,
+        GPT_KEYS,
         activation=("activation_function", "gelu_pytorch_tanh"),
         must={
             "scale_attn_weights": (True,),
@@ -1224,7 +1239,7 @@ GEMMA = replace(
         activation=("hidden_act", "gelu_pytorch_tanh"),
         meant={"gelu": "gelu_pytorch_tanh"},
         tied=True,
-        must={"attention_bias": (False,), "use_bidirectional_attention": (False, None)},
+        must={"use_bidirectional_attention": (False, None)},
     ),
     offset=True,
     scaled_embedding=True,
@@ -1239,7 +1254,8 @@ GEMMA2 = replace(
         HIDDEN | {"d_head": "head_dim"},
         ("rms_norm_eps", 1e-6),
         ("hidden_activation", "gelu_pytorch_tanh"),
-        must={"attention_bias": (False,), "use_bidirectional_attention": (False, None)},
+        must={"use_bidirectional_attention": (False, None)},
+        biases=ATTENTION_BIAS,
         window=WINDOW,
         kinds="layer_types",
         global_every=("", 2),

@@ -113,12 +113,19 @@ class Keys:
     a number without a key is the family's own.
 
     `rotated` names the list that says which layers have rotary positions; where there is no such
-    list all have but every so many-th, by the key beside it. `window` is how far local layers look
-    back, or, where it is `halved`, how much they see on both sides; `kinds` names the list of what
-    each layer is; where there is no such list every `global_every`-th layer is global, the first of
-    so many where `global_first` and else the last, none where it is 0. `query_scalar` is what
-    stands under the root in place of d_head; the caps bound scores and logits. With each goes what
-    an absent key means.
+    list all have but every so many-th, by the key beside it. `biases` are the keys that say whether
+    queries, keys, values and outputs have biases: what an absent one means, and of which of the
+    four ("qkvo").
+
+    `window` is how far local layers look back, or, where it is `halved`, how much they see on both
+    sides; `window_used` is the key that says whether there is one at all. `kinds` names the list of
+    what each layer is; where there is no such list every `global_every`-th layer is global, the
+    first of so many where `global_first` and else the last, none where it is 0. Without a list only
+    layers from `local_from` on and below `local_below` are local.
+
+    `query_scalar` is what stands under the root in place of d_head; the caps bound scores and
+    logits. With each goes what an absent key means. `scores_by_layer` is the key that says whether
+    scores are also divided by the number of their layer, counted from 1.
 
     `scales` are the keys of constants, 1 where absent: that which multiplies token embeddings
     (`embed`), all that attention and MLPs add to the stream (`write`), the products of queries and
@@ -147,12 +154,17 @@ class Keys:
     rotary_base: float = 10000.0
     local_base: tuple[str, float | None] = ("", None)
     rotated: tuple[str, tuple[str, int]] = ("", ("", 0))
+    biases: Mapping[str, tuple[bool, str]] = field(default_factory=dict)
     window: tuple[str, int | None] = ("", None)
+    window_used: str = ""
+    local_from: tuple[str, int] = ("", 0)
+    local_below: tuple[str, int] = ("", 0)
     halved: bool = False
     kinds: str = ""
     global_every: tuple[str, int] = ("", 0)
     global_first: bool = False
     query_scalar: tuple[str, float | None] = ("", None)
+    scores_by_layer: str = ""
     attn_logit_softcapping: tuple[str, float | None] = ("", None)
     final_logit_softcapping: tuple[str, float | None] = ("", None)
     scales: Mapping[str, str] = field(default_factory=dict)

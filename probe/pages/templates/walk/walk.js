@@ -57,7 +57,7 @@ const live = {
   },
   norms: () => queries.map((index) => ({ label: label(index), before: get("before", state.layer, index), after: get("after", state.layer, index) })),
   shares: (c) =>
-    [["divided by √d_head", "pattern"], ["not divided", "steep"]].flatMap(([variant, name]) =>
+    [[data.plain_root ? "divided by √d_head" : "divided", "pattern"], ["not divided", "steep"]].flatMap(([variant, name]) =>
       keys.map((key) => ({ key: source[key].label, variant, weight: get(name, c, state.at, key) })),
     ),
   values: (c) => openTo(state.at).map((key) => ({ label: source[key].label, weight: get("pattern", c, state.at, key), share: get("share", c, state.at, key) })),
@@ -94,9 +94,10 @@ const drawTables = (c) => {
 };
 const drawNorms = () =>
   fill("norms", queries.map((index) => row([label(index), ...["mean", "std", "before", "after"].map((name) => number(get(name, state.layer, index), decimal(get(name, state.layer, index), 3)))], mark(index))));
+const divisor = () => `√${data.under_root}${data.by_layer ? ` ÷ ${state.layer + 1}` : ""}`;
 const drawSoftmax = (c) => {
   const told = (kind, what) => number(get(`${kind}_${what}`, c, state.at), decimal(get(`${kind}_${what}`, c, state.at), 3));
-  fill("softmax", [["Q·K ÷ √d_head", "pattern"], ["Q·K", "steep"]].map(([name, kind]) => row([name, ...["largest", "entropy", "response"].map((what) => told(kind, what))])));
+  fill("softmax", [[`Q·K ÷ ${data.plain_root ? "√d_head" : divisor()}`, "pattern"], ["Q·K", "steep"]].map(([name, kind]) => row([name, ...["largest", "entropy", "response"].map((what) => told(kind, what))])));
 };
 const drawRow = (c) => {
   const rows = keys.map((key) => {
@@ -104,7 +105,7 @@ const drawRow = (c) => {
     const masked = allowed(state.at, key) ? number(score) : { text: "−∞", kind: "n" };
     return row([source[key].label, number(dot), ...(data.scaled ? [number(score)] : []), ...(data.causal ? [masked] : []), number(weight, decimal(weight, 3))], mark(key));
   });
-  fill("row", rows, ["key", "Q·K", ...(data.scaled ? [`÷ √${sizes.d_head}`] : []), ...(data.causal ? ["masked"] : []), "weight"]);
+  fill("row", rows, ["key", "Q·K", ...(data.scaled ? [`÷ ${divisor()}`] : []), ...(data.causal ? ["masked"] : []), "weight"]);
 };
 const drawVectors = (c) => {
   const kinds = { query: ["q", tokens], key: ["k", source], value: ["v", source] };

@@ -1,0 +1,206 @@
+"""A Marian as it is published, with two SentencePiece models and a vocabulary: its ids are those of
+transformers' tokenizer, and its offsets cut the right characters."""
+
+import random
+import unicodedata
+import warnings
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import MarianMTModel, MarianTokenizer
+from vocabularies import LANGUAGE, SOURCE, TARGET, make_marian
+
+import probe
+from probe.model.model import Model
+from probe.model.tokens import target_tokens, token_id, tokenize
+
+SENTENCE = "The mole dug under the muddy bank."
+GERMAN = "Das alte Ufer des Flusses"
+TEXTS = (
+    *SOURCE,
+    *TARGET,
+    "Naïve cafés: œuvre, Ångström, e\u0301tude",
+    "ΕΛΛΗΝΙΚΆ και ελληνικά",
+    "Привет, мир! Ё",
+    "你好，世界。東京タワー ｱｲｳ",
+    "مرحبا بالعالم שלום",
+    "नमस्ते दुनिया",
+    "한국어 조합 \u1100\u1161",
+    "ﬁne ½ Ⅷ ﷺ ™",
+    "🦫 and 👩‍👩‍👧 and 𝒳",
+    "  two  spaces\tand\na line ",
+    "zero\u200bwidth\u00adhyphen\ufeff",
+    f"{LANGUAGE} The mole",
+    f"{LANGUAGE}The mole",
+    f"The {LANGUAGE} mole",
+    ">> no code",
+    "</s> x <pad>y<unk>",
+    "a",
+)
+SCRIPTS = "abcdeMTB ,.ßéñœ αβγΔ жщЁ 你好鼹 كتب שלום नमस् 한국 🦫👍 ½ﬁ \u0301\u200b\t</s><pad>"
+
+
+def random_texts(count: int) -> list[str]:
+    generator = random.Random(0)
+    drawn = [
+        "".join(generator.choices(SCRIPTS, k=generator.randint(1, 30))) for _ in range(2 * count)
+    ]
+    return [text for text in drawn if text.strip()][:count]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_marian(tmp_path_factory.mktemp("marian") / "opus-eng-deu")
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Model:
+    return probe.load(folder)
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> Any:
+    with warnings.catch_warnings(action="ignore"):
+        return MarianTokenizer.from_pretrained(folder)
+
+
+def cut(text: str, span: tuple[int, int]) -> str:
+    return text[span[0] : span[1]]
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_ids_are_those_of_transformers_in_every_script(
+    model: Model, plain: Any, folder: Path, split: bool
+) -> None:
+    """Read as a source and as a target, special tokens of the text as text and as they are."""
+    model = model if split else probe.load(folder, split_special_tokens=False)
+    texts = [*TEXTS, *random_texts(300)]
+    pad = plain.pad_token_id
+    unknown = 0
+    for text in texts:
+        source = plain(text, split_special_tokens=split)["input_ids"]
+        target = plain(text_target=text, split_special_tokens=split)["input_ids"]
+        if split or not text.endswith("</s>"):  # one written beside the added one stands once
+            assert list(tokenize(model, text).ids) == source
+            assert list(target_tokens(model, text).ids) == [pad, *target[:-1]]
+        unknown += plain.unk_token_id in source
+    assert unknown > 50  # pieces that the vocabulary does not have were among them
+
+
+def test_offsets_go_through_the_text_and_leave_out_nothing_that_is_seen(model: Model) -> None:
+    for text in [*TEXTS, *random_texts(300)]:
+        tokens = tokenize(model, text)
+        spans = [span for span in tokens.spans if span[0] < span[1]]
+        assert tokens.spans[-1] == (0, 0) and tokens.pieces[-1] == "</s>"
+        assert spans == sorted(spans)
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+        covered = {place for start, end in spans for place in range(start, end)}
+        left_out = {text[place] for place in range(len(text))} - {text[place] for place in covered}
+        assert all(
+            character.isspace() or unicodedata.category(character) in ("Cf", "Cc", "Mn")
+            for character in left_out
+        )
+
+
+def test_offsets_cut_the_characters_that_a_piece_stands_for(model: Model) -> None:
+    """Of texts that SentencePiece does not rewrite, a piece is the characters themselves."""
+    seen = set()
+    for text in [*TEXTS, *random_texts(300)]:
+        text = " ".join(unicodedata.normalize("NFKC", text).split())
+        if any(unicodedata.category(character) in ("Cf", "Cc", "Cn") for character in text):
+            continue
+        pieces = model.tokenizer.spm_source.encode(text, out_type=str)
+        tokens = tokenize(model, text)
+        if text.startswith(">>") and "<<" in text:
+            continue
+        for piece, span in zip(pieces, tokens.spans, strict=False):
+            assert cut(text, span) == piece.replace("▁", " ").strip() or not piece.strip("▁")
+            seen.add(piece)
+        assert len(pieces) == len(tokens) - 1
+    assert len(seen) > 100
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "last"),
+    [
+        (SENTENCE, "muddy", "muddy"),
+        ("The 鼹鼠, the mole", "鼹鼠", "鼹鼠"),
+        (f"{LANGUAGE} The mole dug", "The", "The"),
+        ("A 🦫 swam", "swam", "swam"),
+        ("The naïve mole", "naïve", "naïve"),
+        ("The ﬁne mole", "ﬁne", "ﬁne"),
+    ],
+)
+def test_a_word_is_found_at_its_own_tokens(model: Model, text: str, word: str, last: str) -> None:
+    tokens = tokenize(model, text)
+    found = [cut(text, tokens.spans[pos]) for pos in tokens.positions_of(word)]
+    assert "".join(found).strip() == last
+
+
+def test_a_word_after_a_special_token_of_the_text_is_found_there(folder: Path) -> None:
+    model = probe.load(folder, split_special_tokens=False)
+    tokens = tokenize(model, "The mole </s> dug <pad> under the muddy bank")
+    for word in ("mole", "</s>", "dug", "<pad>", "under", "bank"):
+        found = [cut(tokens.text, tokens.spans[pos]) for pos in tokens.positions_of(word)]
+        assert "".join(found).strip() == word
+
+
+def test_a_code_of_a_language_is_one_token_in_front_only(model: Model, plain: Any) -> None:
+    code = plain.convert_tokens_to_ids(LANGUAGE)
+    tokens = tokenize(model, f"{LANGUAGE}The mole")
+    assert tokens.ids[0] == code and tokens.pieces[0] == LANGUAGE and not tokens.bos
+    assert tokens.spans[0] == (0, len(LANGUAGE))
+    assert code not in tokenize(model, f"The {LANGUAGE} mole").ids
+
+
+def test_a_mark_without_characters_goes_by_its_name(model: Model) -> None:
+    tokens = tokenize(model, "鼹x")
+    assert tokens.pieces[0] == "▁" and tokens.spans[0] == (0, 0) and not tokens.bos
+    assert tokens.labels[0] == "0·▁"
+
+
+def test_a_target_is_read_with_the_other_model(model: Model, plain: Any) -> None:
+    read = plain(text_target=GERMAN)["input_ids"][:-1]
+    assert read != plain(GERMAN)["input_ids"][:-1]
+    found = probe.trace(model, SENTENCE, GERMAN)
+    assert list(found.target.ids[1:]) == read
+    assert found.source.ids == tokenize(model, SENTENCE).ids
+    assert found.cross.pattern.shape[-2:] == (len(found.target), len(found.source))
+    known = map(plain.spm_target.id_to_piece, range(plain.spm_target.get_piece_size()))
+    word = next(piece for piece in known if piece.startswith("▁") and len(piece) > 3)
+    written = word.replace("▁", " ")
+    assert len(plain(written)["input_ids"]) > 2
+    assert token_id(model, written) == plain.convert_tokens_to_ids(word)
+
+
+def test_a_folder_and_an_object_are_certified_and_give_transformers_logits(
+    model: Model, folder: Path, plain: Any
+) -> None:
+    source = MarianMTModel.from_pretrained(folder)
+    held = probe.load(source)
+    assert held.config == model.config
+    for loaded in (model, held, probe.load(source, tokenizer=plain)):
+        assert loaded.tokenizer.get_vocab() == plain.get_vocab()
+        assert probe.certify(loaded, [SENTENCE]).require().ok
+    tokens = tokenize(model, SENTENCE)
+    target = target_tokens(model, GERMAN)
+    with torch.no_grad():
+        expected = source(
+            input_ids=torch.tensor([tokens.ids]), decoder_input_ids=torch.tensor([target.ids])
+        ).logits[0]
+    found = probe.trace(model, SENTENCE, GERMAN).logits
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+def test_a_walk_through_a_published_marian_shows_both_texts(model: Model) -> None:
+    walked = probe.walk(model, SENTENCE, target="Das alte", word="Ufer")
+    assert walked.certificate.ok and walked.frames["agreement"]["error"].max() < 1e-5
+    for side, tokens in (
+        ("source", tokenize(model, SENTENCE)),
+        ("target", target_tokens(model, "Das alte")),
+    ):
+        rows = walked.frames["tokens"].query("text == @side")
+        assert rows["piece"].tolist() == list(tokens.pieces), side

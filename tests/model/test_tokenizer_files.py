@@ -1,0 +1,121 @@
+"""Tokenizers in other files than tokenizer.json: what transformers makes a fast one from is taken, in
+a folder and with an object, and what it finds no vocabulary in is refused."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import transformers
+from families import MADE, family_tokenizer, make_family
+from test_load import refusal
+from transformers import AutoTokenizer
+from vocabularies import MARKS, ROBERTA, T5, pieces, tekken, with_files, word_list
+
+import probe
+
+TEXT = "The mole dug under the muddy bank."
+LLAMA = ROBERTA | {"byte_fallback": True}
+BERT = json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": True}).encode()
+OWN_LLAMA = json.dumps({"tokenizer_class": "LlamaTokenizer", "add_bos_token": True}).encode()
+
+
+def merges() -> dict[str, bytes]:
+    """A RoBERTa's byte-level pairs, as GPT-2 has them."""
+    held = json.loads(family_tokenizer("roberta").backend_tokenizer.to_str())["model"]
+    lines = [" ".join(pair) for pair in held["merges"]]
+    return {
+        "vocab.json": json.dumps(held["vocab"]).encode(),
+        "merges.txt": "\n".join(["#version: 0.2", *lines]).encode(),
+    }
+
+
+FILES: dict[str, Mapping[str, bytes]] = {
+    "bert": {"vocab.txt": word_list(), "tokenizer_config.json": BERT},
+    "distilbert": {"vocab.txt": word_list()},
+    "roberta": merges(),
+    "blenderbot": merges(),
+    "t5": {"spiece.model": pieces(**T5)},
+    "mt5": {"spiece.model": pieces(**T5)},
+    "pegasus": {"spiece.model": pieces(**T5)},
+    "xlm-roberta": {"sentencepiece.bpe.model": pieces(**ROBERTA)},
+    "camembert": {"sentencepiece.bpe.model": pieces(**ROBERTA)},
+    "mbart": {"sentencepiece.bpe.model": pieces(**ROBERTA)},
+    "llama": {
+        "tokenizer.model": pieces(kind="bpe", size=390, **LLAMA),
+        "tokenizer_config.json": OWN_LLAMA,
+    },
+    "gemma": {"tokenizer.model": pieces(kind="bpe", size=390, add_dummy_prefix=False, **LLAMA)},
+    "phi3": {"tokenizer.model": pieces(kind="bpe", size=390, **LLAMA)},
+    "mixtral": {"tekken.json": tekken()},
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_tokenizer_in_its_older_files_is_taken_and_cuts_as_transformers_does(
+    kind: str, tmp_path: Path
+) -> None:
+    folder = with_files(make_family(tmp_path / kind, kind), FILES[kind])
+    model = probe.load(folder)
+    found = probe.tokenize(model, TEXT)
+    expected = AutoTokenizer.from_pretrained(folder)(
+        TEXT, split_special_tokens=True, add_special_tokens=model.config.special_tokens
+    )["input_ids"]
+    assert list(found.ids[-len(expected) :]) == expected
+    assert len(found) - len(expected) == int(model.config.prepend_bos)
+    for word in ("mole", "muddy", "bank"):
+        spans = [found.spans[pos] for pos in found.positions_of(word)]
+        assert "".join(TEXT[start:end] for start, end in spans).strip() == word
+    source = getattr(transformers, MADE[kind][1]).from_pretrained(folder)
+    assert probe.tokenize(probe.load(source), TEXT) == found
+
+
+def test_the_words_of_a_word_list_are_tokens_and_what_it_lacks_is_unknown(tmp_path: Path) -> None:
+    folder = with_files(make_family(tmp_path / "bert", "bert"), FILES["bert"])
+    model = probe.load(folder)
+    known = word_list().decode().split("\n")
+    tokens = probe.tokenize(model, "The 鼹 banks")
+    names = [known[number] for number in tokens.ids]
+    assert names == ["[CLS]", "the", "[UNK]", "bank", "##s", "[SEP]"]
+    assert [tokens.text[start:end] for start, end in tokens.spans[1:-1]] == [
+        "The",
+        "鼹",
+        "bank",
+        "s",
+    ]
+    assert probe.certify(model, [TEXT]).require().ok
+
+
+@pytest.mark.parametrize(
+    ("kind", "files", "reader"),
+    [
+        ("gpt2", {"vocab.txt": word_list()}, "GPT2Tokenizer"),
+        ("bert", merges(), "BertTokenizer"),
+        ("qwen2", {"spiece.model": pieces(**T5)}, "Qwen2Tokenizer"),
+        ("t5", {"sentencepiece.bpe.model": pieces(**ROBERTA)}, "T5Tokenizer"),
+        ("camembert", {"spiece.model": pieces(**T5)}, "CamembertTokenizer"),
+    ],
+)
+def test_files_in_which_transformers_finds_no_vocabulary_are_refused(
+    kind: str, files: Mapping[str, bytes], reader: str, tmp_path: Path
+) -> None:
+    """It would make up a tokenizer of special tokens and read every word as unknown."""
+    folder = with_files(make_family(tmp_path / kind, kind), files)
+    made_up = AutoTokenizer.from_pretrained(folder)
+    assert type(made_up).__name__ == reader
+    assert refusal(folder) == (
+        f"Cannot load {folder}: transformers reads its tokenizer as a {reader}, which finds no "
+        "vocabulary there; copy tokenizer.json of this model into the folder, or what it is made "
+        "from (vocab.txt, vocab.json and merges.txt, or a SentencePiece model)."
+    )
+
+
+def test_a_damaged_vocabulary_is_refused(tmp_path: Path) -> None:
+    folder = with_files(
+        make_family(tmp_path / "t5", "t5"), {"spiece.model": b"no SentencePiece model"}
+    )
+    assert f"Cannot load {folder}: its tokenizer cannot be read (" in refusal(folder)
+    folder = with_files(
+        make_family(tmp_path / "bert", "bert"), {"vocab.txt": "\n".join(MARKS).encode()}
+    )
+    assert "which finds no vocabulary there" in refusal(folder)

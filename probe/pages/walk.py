@@ -24,7 +24,7 @@ from probe.model import attention, forward
 from probe.model.parameters import published
 from probe.pages import checks, html, sentences, walk_sentences
 from probe.pages.parameters import parameter_sentences
-from probe.patching import pair, positions
+from probe.patching import positions, variants
 from probe.stats.axes import Axis
 from probe.walkthrough.frames import TABLES
 from probe.walkthrough.numbers import function_name
@@ -38,7 +38,7 @@ FORMULAS = {
     "attention": attention,
     "forward": forward,
     "positions": positions,
-    "pair": pair,
+    "variants": variants,
     "axes": Axis,
 }
 N_HUES = 6  # of tokens: classes of the style sheet

@@ -39,7 +39,7 @@ from probe.model.gguf import open_gguf, read_gguf_config, read_tensors
 from probe.model.load import check_tokenizer, locate, read_checkpoint, read_gguf_tokenizer
 from probe.model.model import Model, read_config
 from probe.model.tokens import positions_of_span, tokenize
-from probe.pages import output
+from probe.pages import html
 from probe.studies.survey_word import SURVEY, measure_word
 from probe.text.files import FileRow, Source, stream
 from probe.text.sentences import check_row, read_sentences
@@ -584,9 +584,7 @@ class Elements(HTMLParser):
 
 @cache
 def piece() -> Any:
-    return output.environment("report").from_string(
-        '<p title="{{ text }}"><bdi>{{ text }}</bdi></p>'
-    )
+    return html.environment("report").from_string('<p title="{{ text }}"><bdi>{{ text }}</bdi></p>')
 
 
 def show(_: Path, text: str) -> str:
@@ -596,7 +594,7 @@ def show(_: Path, text: str) -> str:
     parser.close()
     assert parser.elements == ["p", "bdi"]
     assert parser.text.replace("\r\n", "\n") == text.replace("\r\n", "\n")
-    placed = str(output.as_json({"text": text, text: [text]}))
+    placed = str(html.as_json({"text": text, text: [text]}))
     assert "<" not in placed and "\u2028" not in placed and json.loads(placed)["text"] == text
     return TAKEN
 

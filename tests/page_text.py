@@ -10,7 +10,7 @@ import altair as alt
 from jinja2 import nodes
 
 from probe.pages import answer, checks, heads, sentences, words
-from probe.pages.output import environment
+from probe.pages.html import environment
 from probe.results.findings import (
     WordFindings,
     findings,

@@ -11,7 +11,6 @@ the residual stream.
     between    how n_w / g_w differs over the words whose gap is clear, at least CLEAR of the mean
     general    the same ratio for one-meaning nouns in the word's place, in their own gaps
     specific   effect less general, over the words that were compared, paired by word
-    kinds      differences of gap and effect between kinds of words, with words permuted
     sets       heads ordered on all other words, tried on the word that was left out
 
 Words whose gap is not above 0 stay in and are counted. Where words in the mean have no gap at any
@@ -21,7 +20,6 @@ not there is noise over noise.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -40,19 +38,18 @@ from probe.inference.within import RANKS
 from probe.patching.sets import HeadIndex
 from probe.provenance import hash_of
 from probe.stats import across_words, resampling
-from probe.stats.across_words import KindSums, Spread, Sums
+from probe.stats.across_words import Spread, Sums
 from probe.stats.axes import first_as_good
 from probe.stats.limits import GATE
 from probe.stats.resampling import DRAWS, Array
-from probe.tidy import rounded, stacked
+from probe.tidy import rounded
 
 FEWEST_WORDS = 2  # that are measured: with one there is nothing to be sure across
 BATCH = 16  # words that are held at once
 # Of the mean gap over words: an effect in a smaller gap of a word's own is mostly noise.
 CLEAR = 0.5
 LEADING = 8  # heads of an order that are tried on the word left out
-FEWEST_OF_KIND = 4  # words: with four of each of two kinds p comes down to .014
-MOST_KINDS = 5  # values of a column that names kinds; more are an amount where they are numbers
+MOST_KINDS = 5  # values of a column that names kinds of words; with more it is an amount
 SET_ENDS = (0.025, 0.975)  # quantiles of the random sets of a word
 GAPS = ("gap", "general_gap", "squared_gap", "general_squared_gap")
 EFFECTS = ("effect", "effect_low", "effect_high", "p", "between_words", "words_positive")
@@ -72,21 +69,6 @@ WORDS = (
     "nouns",
     "left_out",
     "reason",
-)
-KINDS = (
-    "column",
-    "kind_a",
-    "kind_b",
-    "words_a",
-    "words_b",
-    "layer",
-    "head",
-    "value_a",
-    "value_b",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "p",
 )
 NUMBERS = ("column", "words", "rho", "rho_low", "rho_high")
 WORD_HEADS = ("word", "layer", "head", "effect", "gap", "general", "net")
@@ -161,7 +143,7 @@ def summarise(records: Records, *, seed: int, draws: int = DRAWS) -> Summary:
     """The tables of a survey from the records of its words.
 
     `records()` gives all of them, in the same order each time it is called · `draws`: of the
-    bootstrap, of the sign flips, and of kinds dealt out anew. Raises InputError where fewer than
+    bootstrap and of the sign flips. Raises InputError where fewer than
     two words were measured.
     """
     words = _Words(seed, draws)
@@ -179,7 +161,6 @@ def summarise(records: Records, *, seed: int, draws: int = DRAWS) -> Summary:
         "survey_heads": _heads(sums, reading) if shown else _unranked(reading),
         "survey_words": table,
         "survey_depths": _depths(words),
-        "survey_kinds": _kinds(records, table, sums, reading, shown=shown, seed=seed, draws=draws),
         "survey_numbers": _numbers(table, seed=seed, draws=draws),
     }
     orders: dict[str, tuple[HeadIndex, ...]] = {}
@@ -587,122 +568,7 @@ def word_heads(records: Records, depth: int) -> Iterator[pd.DataFrame]:
         yield rounded(pd.concat(frames, ignore_index=True))
 
 
-# --- kinds and numbers of words -------------------------------------------------------------------
-
-
-def _kinds(
-    records: Records,
-    table: pd.DataFrame,
-    sums: _SummedHeads,
-    reading: _Reading,
-    *,
-    shown: bool,
-    seed: int,
-    draws: int,
-) -> pd.DataFrame:
-    """Differences between kinds of words, for every column that names kinds: a line for the gap
-    (layer and head are missing), in parts of the mean gap of all words, and one for each head.
-
-    What is permuted of a head is what a word has beyond the effect over all words, n_w - E g_w:
-    shares of single words would be noise where a gap is small.
-    """
-    parts = []
-    for name, labels in _naming_kinds(table).items() if shown else ():
-        values = sorted(set(labels.values()))
-        counts = pd.Series(labels).value_counts()[values].tolist()
-        dealt = KindSums(counts, seed=seed, draws=draws)
-        drawn = [Sums(seed=seed, draws=draws) for _ in values]
-        for batch in _measured(records):
-            of_kind = [(word, each) for word, each in batch if word in labels]
-            if not of_kind:
-                continue
-            numbers = [values.index(labels[word]) for word, _ in of_kind]
-            rows = _parts(of_kind, reading)
-            dealt.add(numbers, np.hstack([rows["bottom"], rows["top"]]))
-            for kind, sums_of_kind in enumerate(drawn):
-                mine = [index for index, number in enumerate(numbers) if number == kind]
-                keys = [hash_of(of_kind[index][0]) for index in mine]
-                if mine:
-                    of_mine = {part: each[mine] for part, each in rows.items()}
-                    sums_of_kind.add(keys, **of_mine, one=np.ones(len(mine)))
-        parts.append(_differences(name, values, dealt, drawn, sums, reading))
-    return stacked(parts, KINDS)[list(KINDS)].astype({"layer": "Int64", "head": "Int64"})
-
-
-def _naming_kinds(table: pd.DataFrame) -> dict[str, dict[str, str]]:
-    """The columns of the file that name kinds of words, `kind` first: the value of every measured
-    word whose kind at least FEWEST_OF_KIND words have."""
-    measured = table[table["reason"] == ""]
-    further = [str(name) for name in table if name not in WORDS]
-    kinds = {}
-    for name in ("kind", *further):
-        known = measured[measured[name].notna() & (measured[name].astype(str) != "")]
-        values = known[name].map(
-            lambda value: f"{value:g}" if isinstance(value, float) else str(value)
-        )
-        counts = values.value_counts()
-        if name != "kind" and len(counts) > MOST_KINDS:
-            continue
-        enough = values[values.isin(counts[counts >= FEWEST_OF_KIND].index)]
-        if enough.nunique() > 1:
-            kinds[name] = dict(zip(known.loc[enough.index, "word"], enough, strict=True))
-    return kinds
-
-
-def _differences(
-    column: str,
-    kinds: Sequence[str],
-    dealt: KindSums,
-    drawn: Sequence[Sums],
-    sums: _SummedHeads,
-    reading: _Reading,
-) -> pd.DataFrame:
-    """The differences of one column's kinds, pair by pair: the gap, then every head."""
-    effect = sums.own.total["top"] / sums.own.total["bottom"][reading.column]
-    mean_gap = sums.mean_gap[0]
-
-    def means(of: Array) -> tuple[Array, Array]:
-        """Of every kind the mean gap, and what a word has beyond E g. `... kind 2 + head`"""
-        per_word = of / dealt.counts[:, None]
-        beyond = per_word[..., 2:] - effect * per_word[..., :2][..., reading.column]
-        return per_word[..., :1], beyond
-
-    pairs = list(combinations(range(len(kinds)), 2))
-    first = [a for a, _ in pairs]
-    second = [b for _, b in pairs]
-    p = []
-    for observed, null in zip(means(dealt.total), means(dealt.dealt), strict=True):
-        difference = observed[first] - observed[second]
-        under_null = null[:, first] - null[:, second]
-        p.append(across_words.not_zero(difference, under_null).p)
-    values = []
-    for of_kind in drawn:
-        gap = of_kind.bootstrapped("bottom")[:, :1] / of_kind.bootstrapped("one") / mean_gap
-        bottom = of_kind.bootstrapped("bottom")[:, reading.column]
-        heads = across_words.ratio(of_kind.bootstrapped("top"), bottom, of_kind.words)
-        values.append(np.hstack([gap, np.vstack([heads.value, heads.draws])]))
-    names = reading.names()
-    frames = []
-    for number, (a, b) in enumerate(pairs):
-        words = min(drawn[a].words, drawn[b].words)
-        apart = across_words.interval(values[a] - values[b], words)
-        columns = {
-            "column": column,
-            "kind_a": kinds[a],
-            "kind_b": kinds[b],
-            "words_a": drawn[a].words,
-            "words_b": drawn[b].words,
-            "layer": [None, *names["layer"]],
-            "head": [None, *names["head"]],
-            "value_a": values[a][0],
-            "value_b": values[b][0],
-            "difference": apart.value,
-            "difference_low": apart.low,
-            "difference_high": apart.high,
-            "p": np.concatenate([p[0][number], p[1][number]]),
-        }
-        frames.append(pd.DataFrame(columns))
-    return pd.concat(frames, ignore_index=True)
+# --- numbers of words -----------------------------------------------------------------------------
 
 
 def _numbers(table: pd.DataFrame, *, seed: int, draws: int) -> pd.DataFrame:

@@ -192,7 +192,6 @@ def _model(
         "words": None,
         "carry": None,
         "distances": None,
-        "kinds": findings.kinds,
         "numbers": frames["survey_numbers"].to_dict("records"),
         "visible": decimal(resampling.smallest_effect(findings.words, tests=1, paired=True)),
         "heads": [_head_row(head) for head in findings.heads],

@@ -81,26 +81,6 @@ class CarriedOver:
         return self.others_low > self.random_high
 
 
-@dataclass(frozen=True)
-class KindsApart:
-    """Two kinds of words: whether their gaps differ, and which heads do more for one of them."""
-
-    column: str
-    kind_a: str
-    kind_b: str
-    words_a: int
-    words_b: int
-    gap: float
-    gap_low: float
-    gap_high: float
-    gap_p: float
-    heads: tuple[str, ...]
-    largest: str
-    largest_difference: float
-    largest_low: float
-    largest_high: float
-
-
 @dataclass(frozen=True, eq=False)
 class SurveyFindings:
     """What was found of a model over words. `heads` are in the order of their ranks.
@@ -130,7 +110,6 @@ class SurveyFindings:
     ambiguity_p: float
     heads: tuple[HeadAcrossWords, ...]
     carry_over: tuple[CarriedOver, ...]
-    kinds: tuple[KindsApart, ...]
     frames: Mapping[str, pd.DataFrame]
 
     @property
@@ -204,7 +183,6 @@ def survey_findings(model: str, frames: Mapping[str, pd.DataFrame]) -> SurveyFin
             "number_of_heads": line["heads"],
             "heads": heads,
             "carry_over": tuple(CarriedOver(**_named(row)) for row in carried),
-            "kinds": tuple(_kinds(frames["survey_kinds"])),
             "frames": frames,
         }
     )
@@ -216,30 +194,3 @@ def _named(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _head(row: Mapping[Any, Any]) -> HeadAcrossWords:
     return HeadAcrossWords(name=head_name(row), **_named(row))
-
-
-def _kinds(frame: pd.DataFrame) -> list[KindsApart]:
-    keys = ["column", "kind_a", "kind_b", "words_a", "words_b"]
-    found = []
-    for _, rows in frame.groupby(keys, sort=False):
-        [gap] = rows[rows["layer"].isna()].to_dict("records")
-        heads = rows[rows["layer"].notna()].to_dict("records")
-        largest = max(heads, key=lambda row: abs(row["difference"]))
-        apart = [row for row in heads if row["p"] < LEVEL]
-        apart.sort(key=lambda row: -float(row["difference"]))
-        key: dict[str, Any] = {name: gap[name] for name in keys}
-        found.append(
-            KindsApart(
-                **key,
-                gap=gap["difference"],
-                gap_low=gap["difference_low"],
-                gap_high=gap["difference_high"],
-                gap_p=gap["p"],
-                heads=tuple(head_name(row) for row in apart),
-                largest=head_name(largest),
-                largest_difference=largest["difference"],
-                largest_low=largest["difference_low"],
-                largest_high=largest["difference_high"],
-            )
-        )
-    return found

@@ -33,7 +33,6 @@ from handmade import (
     FUNCTION,
     PLAIN,
     SENSES,
-    corpus_of,
     make_crossed,
     make_handmade,
     make_sentences,
@@ -215,7 +214,7 @@ def study_of(kind: str, run: int) -> dict[str, object]:
     """One study with nothing to find, as a row of the record."""
     rng = np.random.default_rng([run, *map(ord, kind)])
     sentences, model = KINDS[kind].sentences(rng), KINDS[kind].model(run)
-    material = prepare(model, corpus_of(sentences), sentences[0].word)
+    material = prepare(model, sentences[0].word, sentences)
     evidence = studied(
         model,
         material,

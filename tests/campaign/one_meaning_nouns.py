@@ -24,7 +24,6 @@ from unittest.mock import patch
 
 import pandas as pd
 import torch
-from handmade import corpus_of
 from measured import options_of, studied
 
 import probe
@@ -79,7 +78,7 @@ def in_its_place(sentences: Sequence[Sentence], noun: str) -> list[Sentence]:
 
 def nouns_for(model: Model, word: str, most: int) -> list[str]:
     """The first nouns that ship and can take a word's place in this model."""
-    material = prepare(model, sentences_of(word, None, model), word)
+    material = prepare(model, word, sentences_of(word, None, model).sentences)
     return list(candidates(model, material, None).nouns)[:most]
 
 
@@ -93,7 +92,7 @@ def studies_of(
     """A row for every pair of senses of a word with a noun in its place; the word's own where that
     is the noun. `replaced`: takes the place of `replace_tokens` where nothing is swapped."""
     sentences = sentences_of(word, None, model).sentences
-    material = prepare(model, corpus_of(in_its_place(sentences, noun)), noun)
+    material = prepare(model, noun, in_its_place(sentences, noun))
     splits = split_senses(material, seed=0, causal=model.config.causal)
     options = options_of(permutations=PERMUTATIONS)
     with patch.object(nouns, "replace_tokens", replaced):

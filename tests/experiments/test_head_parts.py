@@ -11,7 +11,6 @@ from handmade import (
     HEADS,
     LAYERS,
     WORD,
-    corpus_of,
     make_sentences,
     random_model,
     resolver_model,
@@ -49,7 +48,7 @@ def study(seed):
 
 def parts_of(model, sentences, seed=0):
     """The record of a word with the parts of its heads."""
-    material = prepare(model, corpus_of(sentences), WORD)
+    material = prepare(model, WORD, sentences)
     return studied(model, material, seed=seed, pairs=PAIRS, experiments=EXPERIMENTS).record
 
 
@@ -93,7 +92,7 @@ def measured(whole, *, texts=None, cues=None):
 def whole():
     """What the parts of seed 0 are measured from, and the model."""
     record, model, _ = study(0)
-    seen = observe(model, prepare(model, corpus_of(SENTENCES), WORD), seed=0)
+    seen = observe(model, prepare(model, WORD, SENTENCES), seed=0)
     [pair] = prepare_pairs(seen, None, options_of(pairs=PAIRS))
     return seen, pair, record.pairs[0].effects, model
 

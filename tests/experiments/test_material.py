@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from checkpoints import make_checkpoint
-from handmade import PLAIN, WORD, corpus_of, make_sentences, resolver_model, without
+from handmade import PLAIN, WORD, make_sentences, resolver_model, without
 
 from probe.errors import InputError
 from probe.experiments.material import prepare
@@ -39,7 +39,7 @@ def sentence(text, sense, word=WORD, **more):
 
 
 def test_words_and_cues_are_placed(model):
-    material = prepare(model, corpus_of(EARLY), WORD)
+    material = prepare(model, WORD, EARLY)
     assert material.sentences == EARLY and material.left_out == ()
     for row, given in enumerate(EARLY):
         tokens = material.tokens[row]
@@ -56,7 +56,7 @@ def test_a_word_of_several_tokens_is_read_at_the_last(bytewise):
         sentence("one antechamber door", "a", "antechamber"),
         sentence("two antechamber roof", "b", "antechamber"),
     ]
-    material = prepare(bytewise, corpus_of(rows), "antechamber")
+    material = prepare(bytewise, "antechamber", rows)
     for words, target, tokens in zip(
         material.words, material.targets, material.tokens, strict=True
     ):
@@ -71,7 +71,7 @@ def test_a_cue_after_the_word_is_left_out_with_the_reason(model):
         for pair in zip(EARLY, [*late, *EARLY[len(late) :]], strict=True)
         for row in dict.fromkeys(pair)
     ]
-    material = prepare(model, corpus_of(mixed), WORD)
+    material = prepare(model, WORD, mixed)
     assert material.sentences == EARLY
     assert material.left_out == tuple(LeftOut(given.text, LATE) for given in late)
     for row, given in enumerate(material.sentences):  # the columns stay together
@@ -80,7 +80,7 @@ def test_a_cue_after_the_word_is_left_out_with_the_reason(model):
 
 def test_what_is_identical_up_to_the_word_is_left_out_without_knowing_the_cue(model):
     late = without(make_sentences(frames=1, distances=(2,), cue_after=True), "cue_start", "cue_end")
-    material = prepare(model, corpus_of([*EARLY, *late]), WORD)
+    material = prepare(model, WORD, [*EARLY, *late])
     assert material.sentences == EARLY
     assert material.left_out == tuple(LeftOut(given.text, SAME) for given in late)
 
@@ -88,7 +88,7 @@ def test_what_is_identical_up_to_the_word_is_left_out_without_knowing_the_cue(mo
 def test_a_text_with_two_labels_is_said_to_be_that(model):
     twice = [EARLY[0], replace(EARLY[0], sense=EARLY[-1].sense)]
     assert twice[0].sense != twice[1].sense
-    material = prepare(model, corpus_of([*EARLY[1:], *twice]), WORD)
+    material = prepare(model, WORD, [*EARLY[1:], *twice])
     said = "the same text stands under another sense, too: one of the labels is wrong"
     assert material.left_out == tuple(LeftOut(given.text, said) for given in twice)
 
@@ -96,21 +96,19 @@ def test_a_text_with_two_labels_is_said_to_be_that(model):
 def test_the_same_beginning_within_one_sense_is_kept(model):
     rows = [sentence(f"the {WORD} {after}", "door") for after in PLAIN[:3]]
     rows += [sentence(f"a {WORD} {after}", "canal") for after in PLAIN[:3]]
-    assert len(prepare(model, corpus_of(rows), WORD).sentences) == 6
+    assert len(prepare(model, WORD, rows).sentences) == 6
 
 
 def test_a_bidirectional_model_may_be_asked(model):
     both_ways = replace(model, config=replace(model.config, causal=False))
     late = make_sentences(frames=1, cue_after=True)
-    assert prepare(both_ways, corpus_of(late), WORD).sentences == late
+    assert prepare(both_ways, WORD, late).sentences == late
 
 
-def test_what_the_reader_left_out_is_kept_and_cues_may_be_unknown(model):
+def test_cues_may_be_unknown(model):
     unmarked = without(EARLY, "cue_start", "cue_end", "pair")
-    material = prepare(model, corpus_of(unmarked), WORD)
+    material = prepare(model, WORD, unmarked)
     assert set(material.cues) == {None} and len(material.sentences) == len(EARLY)
-    corpus = replace(corpus_of(EARLY), left_out=(LeftOut("line 3", "a reason"),))
-    assert prepare(model, corpus, WORD).left_out == (LeftOut("line 3", "a reason"),)
 
 
 def test_fewer_than_two_senses_end_in_one_sentence(model):
@@ -130,7 +128,7 @@ def test_fewer_than_two_senses_end_in_one_sentence(model):
         ([given for given in EARLY if given.sense == "door"], comparing.format("only 'door'", "")),
     ):
         with pytest.raises(InputError) as error:
-            prepare(model, corpus_of(rows), WORD)
+            prepare(model, WORD, rows)
         assert str(error.value) == said
 
 
@@ -139,7 +137,7 @@ def test_a_text_beyond_the_context_window_is_reported_with_file_and_line(model, 
     rows = [vars(given) | {"where": "not a column"} for given in (*EARLY, long)]
     (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     with pytest.raises(InputError) as error:
-        prepare(model, read_sentences(tmp_path / "own.jsonl"), WORD)
+        prepare(model, WORD, read_sentences(tmp_path / "own.jsonl").sentences)
     assert str(error.value).startswith(
         f"In {tmp_path / 'own.jsonl'}, line {len(rows)}: reading the text "
     )
@@ -154,5 +152,5 @@ def test_an_explicit_span_is_trusted_whatever_form_it_marks(model, word, form):
         | {"start": row.start, "end": row.start + len(form)}
         for row in EARLY
     ]
-    material = prepare(model, read_sentences(rows), word)
+    material = prepare(model, word, read_sentences(rows).sentences)
     assert len(material) == len(rows) and material.left_out == ()

@@ -78,7 +78,7 @@ def beside_nouns(model, sentences=SENTENCES):
     word is read."""
     evidence = evidence_of(
         model,
-        prepare(model, corpus_of(sentences), WORD),
+        prepare(model, WORD, sentences),
         pairs=PAIRS,
         permutations=199,
         experiments=("separation", "nouns"),
@@ -122,7 +122,7 @@ def test_what_is_done_for_any_noun_is_told_from_what_is_done_for_the_word_alone(
 def test_a_noun_is_read_along_axes_of_its_own():
     """Fitted on runs of the whole texts with the noun in the word's place."""
     model = model_of(Circuit(HEADS["general"], ("",)), 0)
-    material = prepare(model, corpus_of(SENTENCES), WORD)
+    material = prepare(model, WORD, SENTENCES)
     seen = observe(model, material, seed=0)
     [pair] = prepare_pairs(seen, None, options_of(pairs=PAIRS))
     word = WordInPlace(
@@ -249,7 +249,7 @@ def test_a_past_form_is_taken_for_no_noun(form, is_past):
 
 def test_sentences_and_nouns_that_cannot_be_compared_are_left_out_with_the_reason():
     model = model_of(Circuit(HEADS["specific"], ("",)), 0)
-    material = prepare(model, corpus_of(SENTENCES), WORD)
+    material = prepare(model, WORD, SENTENCES)
     among = candidates(model, material, (*NOUNS[:2], WORD, "door1", "no such noun"))
     assert tuple(among.nouns) == NOUNS[:2]
     assert among.left_out == {
@@ -261,13 +261,13 @@ def test_sentences_and_nouns_that_cannot_be_compared_are_left_out_with_the_reaso
     assert set(among.reasons.values()) <= {NO_NOUN}
     assert among.ids == tuple(model.tokenizer(WORD)["input_ids"])
     asked = [replace(row, word=WORD.capitalize()) for row in SENTENCES]  # "Bank", of "bank"
-    of_asked = prepare(model, corpus_of(asked), WORD.capitalize())
+    of_asked = prepare(model, WORD.capitalize(), asked)
     assert candidates(model, of_asked, NOUNS[:2]).rows == among.rows
 
 
 def test_a_noun_of_several_meanings_is_not_compared_with():
     model = probe.load("tiny-senses")
-    material = prepare(model, lexicon.expand("bank"), "bank")
+    material = prepare(model, "bank", lexicon.expand("bank").sentences)
     among = candidates(model, material, ("mole", "fence"))
     assert tuple(among.nouns) == ("fence",)
     assert among.left_out == {"mole": "it has several meanings itself"}
@@ -311,7 +311,7 @@ def test_nouns_that_none_can_take_the_words_place_are_refused_before_the_work():
 
 def test_a_noun_of_more_tokens_than_the_word_is_told_with_both_numbers():
     model = model_of(Circuit(HEADS["specific"], ("",)), 0)
-    material = prepare(model, corpus_of(SENTENCES), WORD)
+    material = prepare(model, WORD, SENTENCES)
     among = candidates(model, material, (f"{NOUNS[0]} {NOUNS[1]}",))
     assert list(among.left_out.values()) == ["it is 2 tokens where the word is 1"]
     # A word that is a noun in none of its sentences says nothing of the nouns.
@@ -486,7 +486,7 @@ def test_a_text_that_begins_with_the_word_in_other_tokens_is_not_compared():
         {"sense": "river", "text": "the tree at the river bank"},
         {"sense": "money", "text": "a loan at the bank"},
     ]
-    material = prepare(model, as_corpus(rows, "bank"), "bank")
+    material = prepare(model, "bank", as_corpus(rows, "bank").sentences)
     assert [len(positions) for positions in material.words] == [2, 1, 1]
     among = candidates(model, material, ("garden", "wug", "tree"))
     assert among.reasons == {0: OTHER_TOKENS} and among.rows == (1, 2)

@@ -4,7 +4,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 
 import pytest
-from handmade import WORD, corpus_of, make_sentences
+from handmade import WORD, make_sentences
 from measured import assert_same, options_of
 from planted import planted_model
 
@@ -38,8 +38,8 @@ def records():
     tiny = load("tiny-senses")
     planted, _ = planted_model("backup", 0)
     return (
-        measured(tiny, prepare(tiny, probe.lexicon.expand("bank"), "bank")),
-        measured(planted, prepare(planted, corpus_of(SENTENCES), WORD)),
+        measured(tiny, prepare(tiny, "bank", probe.lexicon.expand("bank").sentences)),
+        measured(planted, prepare(planted, WORD, SENTENCES)),
         measure_sets(planted, SENTENCES, [(0, 0), (1, 0)], depth=2),
     )
 
@@ -80,7 +80,7 @@ def test_the_same_record_gives_the_same_bytes(tmp_path, number):
 
 def test_the_same_measurement_gives_the_same_bytes(tmp_path):
     planted, _ = planted_model("backup", 0)
-    material = prepare(planted, corpus_of(SENTENCES), WORD)
+    material = prepare(planted, WORD, SENTENCES)
     first = write_record(tmp_path / "first", records()[1])
     again = write_record(tmp_path / "again", measured(planted, material))
     assert again.read_bytes() == first.read_bytes()

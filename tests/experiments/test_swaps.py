@@ -180,7 +180,7 @@ def setting():
 def measured(setting, depth, pairs=PAIRS, first=1):
     model, ids, states, axes = setting
     reading = design.readings(LAYERS, depth, first, predicts=True)
-    return swaps.measure(read_weights(model), ids, states, axes, pairs, reading)
+    return swaps.measure(read_weights(model), ids, states, axes, pairs, reading)[0]
 
 
 def coordinates(setting, recipient, donor):
@@ -261,7 +261,9 @@ def test_what_a_record_keeps_in_units_of_the_residual_stream_is_the_mean_over_pa
     run = partial(patching.swap_heads, read_weights(model))
     raw = swaps.run_swaps(run, ids, states.z, axes, PAIRS)
     both_ways = (raw.into_b - raw.into_a) / 2 - (raw.same_b - raw.same_a) / 2
-    kept = measured(setting, 2).raw  # layer head depth
+    reading = design.readings(LAYERS, 2, 1, predicts=True)
+    weights = read_weights(model)
+    _, kept = swaps.measure(weights, ids, states, axes, PAIRS, reading)  # layer head depth
     np.testing.assert_allclose(kept[..., 1:], both_ways[..., :LAYERS].mean(0), atol=1e-10)
     assert (kept[..., 0] == 0).all()
 

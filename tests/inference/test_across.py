@@ -71,24 +71,6 @@ def test_one_word_left_out_the_others_find_the_head_that_moves_all():
     assert all(len(set(order)) == across.LEADING for order in orders.values())
 
 
-def test_kinds_of_words_that_use_other_heads_are_told_apart():
-    kinds = of(words_of_two_kinds(noise=0.05)).frames["survey_kinds"]
-    assert set(kinds["column"]) == {"kind"} and len(kinds) == 1 + LAYERS * HEADS
-    row = kinds[(kinds["layer"] == 0) & (kinds["head"] == 1)].iloc[0]
-    assert (row["kind_a"], row["kind_b"], row["words_a"], row["words_b"]) == (
-        "homonym",
-        "polyseme",
-        12,
-        12,
-    )
-    assert row["difference"] == pytest.approx(1, abs=0.05) and row["p"] <= 1 / 250
-    assert row["difference_low"] < row["difference"] < row["difference_high"]
-    shared = kinds[(kinds["layer"] == 1) & (kinds["head"] == 3)].iloc[0]
-    assert shared["difference"] == pytest.approx(0, abs=0.05) and shared["p"] > 0.05
-    [gap] = kinds[kinds["layer"].isna()].to_dict("records")
-    assert gap["difference"] == pytest.approx(0, abs=0.05) and gap["p"] > 0.05
-
-
 # --- 25: words without a gap ----------------------------------------------------------------------
 
 
@@ -125,7 +107,7 @@ def test_words_that_have_no_gap_at_all_are_not_ranked():
     [model] = summary.frames["survey_model"].to_dict("records")
     assert model["gap_p"] > 0.01 and not model["ranked"]
     assert heads["effect"].isna().all() and heads["rank"].isna().all()
-    assert summary.left_out_orders == {} and summary.frames["survey_kinds"].empty
+    assert summary.left_out_orders == {}
     assert len(heads) == LAYERS * HEADS
 
 

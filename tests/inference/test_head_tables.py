@@ -18,7 +18,7 @@ def table_of(kind, distances=(1, 2)):
     head is planted."""
     model, circuit = planted_model(kind, 0)
     sentences = corpus_of(make_sentences(frames=5, distances=distances, cues=12))
-    evidence = studied(model, prepare(model, sentences, WORD), pairs=60)
+    evidence = studied(model, prepare(model, WORD, sentences.sentences), pairs=60)
     return evidence.pairs[0], heads([evidence]).set_index(["layer", "head"]), circuit.places[0]
 
 

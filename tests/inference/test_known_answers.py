@@ -107,7 +107,7 @@ class Runs(NamedTuple):
 
 @pytest.fixture(scope="module")
 def runs(model, seed):
-    seen = observe(model, prepare(model, corpus_of(SENTENCES), WORD), seed=seed)
+    seen = observe(model, prepare(model, WORD, SENTENCES), seed=seed)
     [pair] = prepare_pairs(seen, None, options_of(seed=seed, pairs=MAX_PAIRS))
     return Runs(seen, pair)
 
@@ -210,7 +210,7 @@ class OnePair(NamedTuple):
 
 
 def study_of(model, sentences):
-    material = prepare(model, corpus_of(sentences), WORD)
+    material = prepare(model, WORD, sentences)
     evidence = evidence_of(
         model,
         material,

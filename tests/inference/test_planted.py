@@ -96,7 +96,7 @@ GIVEN = {
 def study_of(model, sentences, seed=0):
     return studied(
         model,
-        prepare(model, corpus_of(sentences), WORD),
+        prepare(model, WORD, sentences),
         seed=seed,
         pairs=PAIRS,
         permutations=PERMUTATIONS,
@@ -234,7 +234,7 @@ def test_without_continuations_nothing_is_said_of_them():
 def test_two_heads_combined_show_how_in_denoising_and_noising(kind, expected, seed):
     """Read behind both heads: in front of the second nothing is combined yet."""
     model, circuit = planted_model(kind, seed)
-    material = prepare(model, corpus_of(GIVEN.get(kind, GRID)), WORD)
+    material = prepare(model, WORD, GIVEN.get(kind, GRID))
     seen = observe(model, material, seed=seed)
     [pair] = prepare_pairs(seen, None, options_of(seed=seed, pairs=PAIRS))
     behind = Readings((LAYERS,) * LAYERS, (LAYERS,) * LAYERS, None)

@@ -23,7 +23,7 @@ from seeds import mostly_campaign
 
 import probe
 from probe.pages import heads
-from probe.pages.output import BAR
+from probe.pages.sentences import BAR
 from probe.pages.sources import sources_in_words
 from probe.pages.verdicts import with_reasons
 from probe.results.columns import dictionary

@@ -86,7 +86,7 @@ def test_an_untrained_encoder_is_not_ranked(seeds):
     passed = []
     for seed in seeds:
         model = untrained(resolver_encoder(0)[0], seed=seed)
-        material = prepare(model, corpus_of(SENTENCES), WORD)
+        material = prepare(model, WORD, SENTENCES)
         [pair] = studied(model, material, seed=seed, pairs=8, permutations=19).record.pairs
         passed.append(pair.effects is not None)
         assert passed[-1] == (pair.gates.gap < 0.01)

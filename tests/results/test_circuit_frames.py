@@ -11,7 +11,7 @@ import numpy as np
 import page_text
 import pytest
 from example_study import make_study
-from handmade import WORD, corpus_of, make_sentences, without
+from handmade import WORD, make_sentences, without
 from measured import options_of, studied
 from page_text import macro
 from planted import planted_model
@@ -65,7 +65,7 @@ def traced(kind, seed, sentences):
     model, _ = planted_model(kind, seed)
     evidence = studied(
         model,
-        prepare(model, corpus_of(sentences), WORD),
+        prepare(model, WORD, sentences),
         pairs=PAIRS,
         permutations=199,
         experiments=("separation", "nouns", "head_parts", "backups", "sets", "circuit"),
@@ -86,7 +86,7 @@ def traced(kind, seed, sentences):
 def runs_of(kind):
     """How the pairs of the word of `made` are run."""
     model, _ = planted_model(kind, 0)
-    seen = observe(model, prepare(model, corpus_of(SENTENCES), WORD), seed=0)
+    seen = observe(model, prepare(model, WORD, SENTENCES), seed=0)
     [pair] = prepare_pairs(seen, None, options_of(pairs=PAIRS))
     return circuit.PairRuns(read_weights(model), seen, pair, ())
 

@@ -208,7 +208,7 @@ def test_what_is_likely_to_come_out_is_said_with_what_to_change(given, said):
 
 def test_the_dry_run_has_the_gates_of_the_study(model):
     """The same p as of the study itself, with and without nouns."""
-    bank = prepare(model, as_corpus(unmarked(paired=True), "bank"), "bank")
+    bank = prepare(model, "bank", as_corpus(unmarked(paired=True), "bank").sentences)
     random_model = untrained(model, seed=0)
     splits = split_senses(bank, seed=0, causal=True)
     (gates,) = foresee(model, random_model, bank, splits, options_of())
@@ -228,7 +228,7 @@ def test_the_dry_run_has_the_gates_of_the_study(model):
 
 def test_the_dry_run_has_the_ambiguity_gate_of_the_study(model):
     """Of a word whose gap is there: nouns stand in the same sentences, and nothing is swapped."""
-    bank = prepare(model, expand("bank"), "bank")
+    bank = prepare(model, "bank", expand("bank").sentences)
     splits = split_senses(bank, seed=0, causal=True)
     options = options_of(pairs=8, experiments=("separation", "nouns"))
     (gates,) = foresee(model, untrained(model, seed=0), bank, splits, options)

@@ -79,7 +79,9 @@ def bank(smollm2):
     """What is observed in a fifth of the natural pairs of "bank", and its two senses."""
     rows = [row for row in lexicon.expand_natural("bank").sentences if row.pair]
     pairs = list(dict.fromkeys(row.pair for row in rows))[::5]
-    material = prepare(smollm2, as_corpus([row for row in rows if row.pair in pairs]), "bank")
+    material = prepare(
+        smollm2, "bank", as_corpus([row for row in rows if row.pair in pairs]).sentences
+    )
     seen = observe(smollm2, material, seed=0)
     [pair] = prepare_pairs(seen, None, options_of(pairs=3))
     return seen, pair

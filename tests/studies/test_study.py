@@ -330,7 +330,7 @@ def test_what_a_word_costs_and_what_it_does_alone_are_differences_of_hidden_text
     second = model(BOTH_WAYS)
     every = lexicon.expand("apple", both_sides=True)
     sentences = lexicon.keep_one_token_cues(every, lambda piece: is_one_token(second, piece))
-    seen = observe(second, prepare(second, sentences, "apple"), seed=0)
+    seen = observe(second, prepare(second, "apple", sentences.sentences), seed=0)
     readings = read_second(second, seen, prepare_pairs(seen, None, options_of()))
     row = of_apple(examples.second_model(second.name, readings))
     axis = seen.axis_for_others(seen.pairs[0])

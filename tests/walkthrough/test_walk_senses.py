@@ -89,7 +89,7 @@ def test_the_word_is_read_where_a_study_reads_it(tiny):
     elsewhere = replace(tiny, origin=replace(tiny.origin, kind="hub"))
     for model, n_sentences in ((tiny, 864), (elsewhere, 152)):
         known = choose.lexicon_states(model, "bank")
-        material = prepare(model, sentences_of("bank", None, model), "bank")
+        material = prepare(model, "bank", sentences_of("bank", None, model).sentences)
         studied = observe(model, material, seed=0)
         assert known.depth == studied.depth
         assert len(known.material) == len(studied.material) == n_sentences

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,7 +85,7 @@ def make_survey(
         "source": "words.csv",
         "data_sha256": "cd" * 32,
         "said": (),
-        "folder": Path("nowhere"),
+        "files": (),
     }
     return MadeSurvey(
         model_name=model_name,

@@ -255,9 +255,9 @@ def measure_circuit(
     """Trace two senses of a word whose heads were swapped.
 
     nouns: that stood in the word's place. leaders: heads that are also swapped at every position.
-    Returns None where a model reads both ways, no pairs are aligned, or hooks stay on.
+    Returns None where a model reads both ways or no pairs are aligned.
     """
-    if not seen.causal or weights.hooked is not None:
+    if not seen.causal:
         return None
     runs = PairRuns(weights, seen, pair, nouns)
     aligned = runs.pair.pairs.design == ALIGNED

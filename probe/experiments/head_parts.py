@@ -87,11 +87,8 @@ class HeadParts:
 RECORDS = (HeadParts,)
 
 
-def measure(run: Run) -> tuple[HeadParts | None, ...] | None:
-    """The parts of every two senses that were swapped; None where hooks stay on, which no part
-    computed from weights would have."""
-    if run.weights.hooked is not None:
-        return None
+def measure(run: Run) -> tuple[HeadParts | None, ...]:
+    """The parts of every two senses that were swapped."""
     seen = run.seen
     return run.for_swapped(
         lambda each: measure_head_parts(

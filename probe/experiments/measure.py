@@ -67,7 +67,11 @@ def measure(
     run = _start(model, material, splits, options, random_model)
     report("swapping heads", 0.1)
     run = run.with_pairs(tuple(_swap(run, each) for each in run.prepared))
-    chosen = [name for name in EXPERIMENTS if name in options.experiments]
+    chosen = [
+        name
+        for name, experiment in EXPERIMENTS.items()
+        if name in options.experiments and not (experiment.from_weights and model.origin.hooks)
+    ]
     for number, name in enumerate(chosen):
         report(EXPERIMENTS[name].about, 0.4 + 0.6 * number / len(chosen))
         run.earlier[name] = EXPERIMENTS[name].measure(run)

@@ -14,11 +14,8 @@ def work(size: Size) -> Work:
     return Work()
 
 
-def measure(run: Run) -> tuple[tuple[Share, ...], ...] | None:
-    """The shares of every two senses; None where hooks stay on, which may write what is no
-    component."""
-    if run.model.origin.hooks:
-        return None
+def measure(run: Run) -> tuple[tuple[Share, ...], ...]:
+    """The shares of every two senses."""
     states = run.seen.states
     depth = run.seen.depth
     by_pair = []

@@ -29,12 +29,15 @@ class Experiment(NamedTuple):
     measure: the measurement; later experiments find what it returns in `Run.earlier`.
     work: what it takes at most.
     records: the classes that it returns, so that they can be written and read back.
+    from_weights: whether it computes from the weights alone, and so leaves out the hooks of a model
+        whose owner's hooks stay on; it is then not run.
     """
 
     about: str
     measure: Callable[[Run], Any]
     work: Callable[[Size], Work]
     records: tuple[type, ...]
+    from_weights: bool = False
 
 
 # In the order in which they are run.
@@ -50,12 +53,14 @@ EXPERIMENTS = {
         nouns.measure,
         nouns.work,
         nouns.RECORDS,
+        from_weights=True,
     ),
     "head_parts": Experiment(
         "where does a head look, and what does it carry?",
         head_parts.measure,
         head_parts.work,
         head_parts.RECORDS,
+        from_weights=True,
     ),
     "backups": Experiment(
         "which head makes up for another one?", backup.measure, backup.work, backup.RECORDS
@@ -72,6 +77,7 @@ EXPERIMENTS = {
         shares.measure,
         shares.work,
         shares.RECORDS,
+        from_weights=True,
     ),
     "readings": Experiment(
         "what do the first heads read in single sentences?",
@@ -90,5 +96,6 @@ EXPERIMENTS = {
         circuit.measure,
         circuit.work,
         circuit.RECORDS,
+        from_weights=True,
     ),
 }

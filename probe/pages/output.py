@@ -36,6 +36,7 @@ from markupsafe import Markup
 from probe.charts import palette, themed
 from probe.charts.ablation import accuracy_without
 from probe.errors import InputError
+from probe.experiments.run import LEADERS
 from probe.inference.verdicts import ORDER
 from probe.pages.sentences import BAR, TINTS
 from probe.provenance import (
@@ -45,7 +46,7 @@ from probe.provenance import (
     write_atomically,
     write_parts_atomically,
 )
-from probe.results.columns import LEADERS, TABLES, dictionary
+from probe.results.columns import TABLES, dictionary
 from probe.stats.limits import SMALLEST
 from probe.stats.numbers import (
     counted,

@@ -20,6 +20,7 @@ from probe.charts import head_maps
 from probe.charts.grid import head_grids
 from probe.charts.palette import SENSES, image
 from probe.display import html_of
+from probe.experiments.run import LEADERS
 from probe.model.records import Trace
 from probe.pages import checks, heads, output, paths, sentences, words
 from probe.pages.answer import answer
@@ -29,7 +30,7 @@ from probe.pages.survey import notebook_html as survey_html
 from probe.pages.survey import write_survey
 from probe.pages.verdicts import MEANINGS, MEANINGS_WITHOUT_NEXT, with_reasons
 from probe.pages.walk import notebook_html, write_walk
-from probe.results.columns import LEADERS, dictionary
+from probe.results.columns import dictionary
 from probe.results.evaluation import Evaluation
 from probe.results.findings import Frames, WordFindings
 from probe.studies.study import Study

@@ -21,8 +21,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from probe.experiments.run import LEADERS
 from probe.inference.nouns import TOO_FEW_NOUNS
-from probe.results.columns import LEADERS
 from probe.results.findings import MOVERS, BesideNouns, CreditedCue, HeadFinding, WordFindings
 from probe.results.frames import NOT_ASKED_FOR
 from probe.stats.numbers import counted, listed, percent

@@ -12,7 +12,7 @@ import pandas as pd
 
 from probe import charts
 from probe.charts.evidence import HEAD_PARTS, head_part_table
-from probe.results.columns import LEADERS
+from probe.experiments.run import LEADERS
 from probe.results.findings import Frames, HeadFinding, WordFindings
 from probe.stats.limits import SMALLEST
 from probe.stats.numbers import decimal, measured, p_value, percent

@@ -22,9 +22,9 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from probe.charts import palette, themed
+from probe.experiments.run import LEADERS
 from probe.inference.verdicts import ORDER
 from probe.pages.sentences import BAR, TINTS
-from probe.results.columns import LEADERS
 from probe.stats.limits import SMALLEST
 from probe.stats.numbers import (
     counted,

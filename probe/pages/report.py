@@ -16,13 +16,13 @@ from probe.charts import head_maps
 from probe.charts.grid import head_grids
 from probe.charts.palette import SENSES, image
 from probe.display import html_of
+from probe.experiments.run import LEADERS
 from probe.model.records import Trace
 from probe.pages import checks, heads, html, paths, sentences, words
 from probe.pages.answer import answer
 from probe.pages.survey import notebook_html as survey_html
 from probe.pages.verdicts import MEANINGS, MEANINGS_WITHOUT_NEXT
 from probe.pages.walk import notebook_html
-from probe.results.columns import LEADERS
 from probe.results.evaluation import Evaluation
 from probe.results.findings import Frames, WordFindings
 from probe.results.survey_findings import survey_findings

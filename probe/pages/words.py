@@ -12,9 +12,9 @@ import altair as alt
 import pandas as pd
 
 from probe import charts
+from probe.experiments.run import LEADERS
 from probe.pages.answer import CONFOUNDER_WORDS
 from probe.pages.sentences import of_head, read_sentence
-from probe.results.columns import LEADERS
 from probe.results.findings import HeadFinding, PairOfSenses, WordFindings
 from probe.stats.limits import LEVEL
 from probe.stats.numbers import decimal, interval, listed, p_value, percent

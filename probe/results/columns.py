@@ -72,7 +72,6 @@ CURVES = (
     "necessity_high",
 )
 HEAD_PARTS = tuple(f"{kind}{end}" for kind in KINDS for end in ("", "_low", "_high"))
-LEADERS = 3  # heads of a word that are looked at closely
 METHODS = {
     "nearest": "nearest sense centroid",
     "frequent": "most frequent sense in training",

@@ -26,8 +26,8 @@ from typing import Any
 import pandas as pd
 
 from probe.experiments.material import LATE
+from probe.experiments.run import LEADERS
 from probe.inference.verdicts import comparison
-from probe.results.columns import LEADERS
 from probe.results.frames import FEW, FEW_CUES
 from probe.stats.limits import GATE, LEVEL, SMALLEST, WORTH_NAMING
 from probe.text.splits import ALIGNED, DRAWN, in_pairs, unmarked_pairs

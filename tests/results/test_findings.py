@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from example_study import SENSES, make_study
 
-from probe.results.columns import LEADERS
+from probe.experiments.run import LEADERS
 from probe.results.findings import (
     _mlps_more,
     best_random,

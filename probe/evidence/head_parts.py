@@ -36,6 +36,7 @@ from probe.model.tokens import TargetText, in_order
 from probe.model.weights import Weights
 from probe.patching.heads import swap_sets
 from probe.patching.inputs import Rows, target_texts
+from probe.patching.variants import project_texts
 from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
@@ -242,7 +243,8 @@ def _attended(
     """What equally long texts attend to from the word, layer by layer."""
     at = torch.tensor([text.at for text in texts], device=weights.device)
     row = torch.arange(len(texts), device=weights.device)
-    run = fused.run(weights, [text.ids for text in texts], len(weights.blocks), tables)
+    ids = [text.ids for text in texts]
+    run = project_texts(weights, ids, len(weights.blocks), tables)
     for block, (q, k, v) in zip(weights.blocks, run, strict=True):
         if block.mixer is not None:  # no heads attend there
             shape = (len(texts), weights.config.n_heads, q.shape[-2], weights.config.d_head)

@@ -26,7 +26,7 @@ from probe.model.parameters import published
 from probe.pages import checks, output, sentences, walk_sentences
 from probe.pages.output import WALK
 from probe.pages.parameters import parameter_sentences
-from probe.patching import pair, positions
+from probe.patching import positions, variants
 from probe.stats.axes import Axis
 from probe.walkthrough.frames import TABLES
 from probe.walkthrough.numbers import function_name
@@ -40,7 +40,7 @@ FORMULAS = {
     "attention": attention,
     "forward": forward,
     "positions": positions,
-    "pair": pair,
+    "variants": variants,
     "axes": Axis,
 }
 N_HUES = 6  # of tokens: classes of the style sheet

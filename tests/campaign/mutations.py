@@ -164,10 +164,16 @@ FAULTS = (
     # the engine
     Fault("model/fused.py", "a bias left away", "resid.add_(writer.bias)", "resid.add_(0)"),
     Fault(
-        "model/fused.py",
+        "patching/variants.py",
         "the word's rotary position one short",
-        "arange(size, size +",
-        "arange(size - 1, size - 1 +",
+        "arange(start, end",
+        "arange(start - 1, end - 1",
+    ),
+    Fault(
+        "patching/variants.py",
+        "variants of another parent",
+        "else x[:, self.branch.parent]",
+        "else x[:, self.branch.parent - 1]",
     ),
     Fault(
         "model/fused.py",

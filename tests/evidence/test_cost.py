@@ -18,7 +18,7 @@ from probe.evidence.word import Gates, StudyOptions
 from probe.model import hooks
 from probe.model.load import load, untrained
 from probe.pages.terminal import cost_sentence, likely, sentences_suffice
-from probe.patching import edges, heads, mlps, positions, tokens
+from probe.patching import edges, heads, positions, tokens, variants
 from probe.stats import axes
 from probe.text.lexicon import expand
 from probe.text.sentences import as_corpus
@@ -243,15 +243,17 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
     """A study that reads behind the last block leaves no head out; runs of traces and paths count,
     too, and so do those of other nouns in the word's place."""
     counted = {"swaps": 0, "forwards": 0}
-    swap_batch = heads._swap_batch
+    run_at_word = variants.run_at_word
     read = hooks.read_at
     run_patched = edges.run_patched
-    run_nouns = tokens._run
-    swap_mlps = mlps._swap
 
-    def counting_swaps(weights, rows, tree, *rest):
-        counted["swaps"] += len(rows) * (len(tree[-1][0]) - 1)
-        return swap_batch(weights, rows, tree, *rest)
+    def counting_variants(weights, texts, depth, tables, *, edits=None, tokens=None):
+        if edits is not None:
+            counted["swaps"] += len(texts) * (len(edits.tree[-1].parent) - 1)
+        else:
+            counted["swaps"] += len(texts) * len(tokens)
+            counted["forwards"] += len(texts)  # up to the word, once for all nouns
+        return run_at_word(weights, texts, depth, tables, edits=edits, tokens=tokens)
 
     def counting_read(model, rows, at):
         counted["forwards"] += len(rows)
@@ -261,21 +263,11 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
         counted["swaps"] += sum(vectors.shape[0] * vectors.shape[1] for vectors in starts.values())
         return run_patched(cache, pos, starts, *rest)
 
-    def counting_nouns(weights, texts, variants, *rest):
-        counted["swaps"] += len(texts) * len(variants)
-        counted["forwards"] += len(texts)  # up to the word, once for all nouns
-        return run_nouns(weights, texts, variants, *rest)
-
-    def counting_mlps(weights, texts, donors, *rest, **more):
-        counted["swaps"] += len(texts) * donors.shape[1]
-        return swap_mlps(weights, texts, donors, *rest, **more)
-
     planned = plan(model, "bank", max_pairs=16)
     for module in (edges, positions):
         monkeypatch.setattr(module, "run_patched", counting_run_patched)
-    monkeypatch.setattr(heads, "_swap_batch", counting_swaps)
-    monkeypatch.setattr(tokens, "_run", counting_nouns)
-    monkeypatch.setattr(mlps, "_swap", counting_mlps)
+    for module in (heads, tokens):
+        monkeypatch.setattr(module, "run_at_word", counting_variants)
     monkeypatch.setattr(hooks, "read_at", counting_read)
     monkeypatch.setattr(axes, "choose_depth", lambda separations: len(separations[0].g) - 1)
     study(model, "bank", permutations=99, max_pairs=16)

@@ -292,14 +292,14 @@ def moved_along(steps: Iterable[Step], directions: Tensor) -> Tensor:
         if step.layer >= first:
             along = stages[step.layer - first]
             is_end = len(moved) == len(stages) - 1
-            moved.append(_moved_behind(step, along, is_end=is_end))
+            moved.append(_moved_after(step, along, is_end=is_end))
     if after_norm := stages[step.run.depth :]:
         final = forward.unembedding_input(step.run.weights, step.reading(step.resid_post))
         moved += [_moved(final, along)[:, step.branch.variant_of] for along in after_norm]
     return torch.stack(moved, dim=2)
 
 
-def _moved_behind(step: Step, along: Tensor, *, is_end: bool) -> Tensor:
+def _moved_after(step: Step, along: Tensor, *, is_end: bool) -> Tensor:
     """How far each set moves the stream after a block. `batch direction d_model -> batch set
     direction`
 

@@ -21,7 +21,7 @@ the same variant up to the first block in which they differ.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, repeat
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -179,8 +179,8 @@ class Run:
             texts: then as many consecutive rows share the keys and values of one text.
         """
         step = None
-        known = repeat(None) if before is None else before
-        for layer, keys_values in zip(range(self.depth), known, strict=False):
+        earlier = [None] * self.depth if before is None else before
+        for layer, keys_values in zip(range(self.depth), earlier, strict=True):
             resid = entering if step is None else step.resid_post
             step = Step(self, layer, resid, keys_values)
             yield step
@@ -243,13 +243,13 @@ class Step:
     @cached_property
     def resid_mid(self) -> Tensor:
         """The stream that the MLP's write is added to. `batch variant live d_model`"""
-        return self._beside(HIDDEN, self._behind_attention)
+        return self._beside(HIDDEN, self._after_attention)
 
     @property
     def mlp_input(self) -> Tensor:
         """The stream that the MLP reads, before an edit at HIDDEN. `batch variant live d_model`"""
         if not self.run.weights.config.family.parallel:
-            return self._behind_attention
+            return self._after_attention
         return self._beside(ATTN_OUT, self._beside(Z, self.resid_pre))
 
     @cached_property
@@ -263,7 +263,7 @@ class Step:
         after = fused.write_mlp(self.run.weights, self.block, self.resid_mid, self.hidden)
         # The MLP's write was added in place, so these have other values now. If they are read
         # again, they are computed again.
-        del self.resid_mid, self._behind_attention
+        del self.resid_mid, self._after_attention
         return after
 
     def reading(self, x: Tensor) -> Tensor:
@@ -300,7 +300,7 @@ class Step:
         return fused.write(self.run.weights, self.block, self.resid_pre, self._attend())
 
     @cached_property
-    def _behind_attention(self) -> Tensor:
+    def _after_attention(self) -> Tensor:
         """The stream after the write of z, before an edit at HIDDEN. `batch variant live
         d_model`"""
         weights = self.run.weights if self.run.cross is None else self.run.cross.weights

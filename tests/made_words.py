@@ -54,7 +54,7 @@ class MadeWord:
             raw_gap=np.tile(self.gap, (self.swapped, 1)),
             by_depth=self.separation,
             squared_gap=self.squared_gap,
-            swaps=SimpleNamespace(raw=self.net),
+            moved=self.net,
         )
         return (pair,)
 

@@ -134,6 +134,7 @@ def test_a_noun_is_read_along_axes_of_its_own():
         pairs=pair.pairs,
         heads=(GENERAL,),
         at=pair.reading.at,
+        until=pair.reading.at,
     )
     among = candidates(model, material, NOUNS[:2])
     plan = replace(REPORT.noun_plan, per_pair=1)

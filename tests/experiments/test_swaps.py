@@ -328,7 +328,7 @@ def test_mixers_of_a_hybrid_are_read_like_the_heads_of_their_layer_and_are_none(
     gap = torch.ones(3, layers + 2, dtype=torch.float64)
     axes = HeldOutAxes(SENSES, u, midpoint, gap, np.array([0, 1, 2, 2, 0, 1]))
     reading = design.readings(layers, 2, 1, predicts=True)
-    found = swaps.measure(weights, ids, states, axes, PAIRS, reading)
+    found, _ = swaps.measure(weights, ids, states, axes, PAIRS, reading)
     assert found.has_heads.tolist() == [False, True, False] and found.mixers.swap.shape == (2, 1)
     for name in PARTS[1:]:
         assert (getattr(found.word, name)[:, [0, 2]] == 0).all()
@@ -383,7 +383,6 @@ def test_a_draw_of_everything_once_is_the_effect_itself():
         direct=direct,
         direct_gap=effect.gap,
         profile=np.zeros((1, 2, 1)),
-        raw=np.zeros((1, 2, 2)),
         has_heads=np.array([True]),
     )
     weights = np.array([[1.0, 1], [2, 0], [0, 1]])

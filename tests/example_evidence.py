@@ -4,9 +4,9 @@ word's place and decompositions that fit its heads."""
 import numpy as np
 import pandas as pd
 
-from probe.evidence.circuit import COLUMNS, whole
-from probe.evidence.columns import CURVES
-from probe.evidence.noun_parts import PARTS
+from probe.inference.nouns import PARTS
+from probe.results.circuit import COLUMNS, whole
+from probe.results.columns import CURVES
 
 KEYS = ["word", "sense_a", "sense_b", "layer", "head"]
 CONDITIONS = {

@@ -66,16 +66,13 @@ def letters(text: str) -> list[Letter]:
     return [letter for letter in found if letter.folded]
 
 
-def spans_of(
-    word: str, text: str, *, endings: Sequence[str] = ENDINGS, whole: bool = True
-) -> list[tuple[int, int]]:
+def spans_of(word: str, text: str, *, endings: Sequence[str] = ENDINGS) -> list[tuple[int, int]]:
     """The spans of a word in a text, as a word of its own.
 
     In a script without spaces between words every occurrence counts, and no ending is added.
 
     word: compared without regard to capitals; white space around it is ignored.
     endings: what may follow the word and belongs to the span; "" for nothing.
-    whole: False to include occurrences inside other words.
     returns: character spans, in the order of the text.
 
     Example:
@@ -86,9 +83,9 @@ def spans_of(
     bare = word.strip()
     if not bare:
         return []
-    if UNSPACED.search(bare):
+    unspaced = UNSPACED.search(bare) is not None
+    if unspaced:
         endings = ("",)
-        whole = False
     of_text = letters(text)
     folded = [letter.folded for letter in of_text]
     spans = []
@@ -99,7 +96,7 @@ def spans_of(
             if folded[first:end] != wanted:
                 continue
             neighbours = of_text[max(first - 1, 0) : first] + of_text[end : end + 1]
-            if not (whole and any(WORD.match(letter.folded) for letter in neighbours)):
+            if unspaced or not any(WORD.match(letter.folded) for letter in neighbours):
                 spans.append((of_text[first].start, of_text[end - 1].end))
     return sorted(spans)
 
@@ -133,7 +130,8 @@ def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:
 
 def absence(word: str, text: str) -> str:
     """Where a word occurs that is not in a text as a word of its own."""
-    return "only inside another word" if spans_of(word, text, whole=False) else "nowhere"
+    bare = fold(word.strip())
+    return "only inside another word" if bare and bare in fold(text) else "nowhere"
 
 
 def shorten(text: str) -> str:

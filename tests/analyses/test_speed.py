@@ -12,7 +12,7 @@ import pytest
 import timing
 import torch
 
-from probe.evidence.patch import patch
+from probe.experiments.patch import patch
 from probe.model.load import read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states

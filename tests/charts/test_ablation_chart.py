@@ -6,7 +6,7 @@ import pytest
 
 from probe import charts
 from probe.charts.ablation import BAG, INTACT
-from probe.evidence.ablation import COLUMNS, KINDS
+from probe.results.ablation import COLUMNS, KINDS
 
 DEPTHS = 3
 

@@ -14,7 +14,7 @@ from example_study import READ_AT, make_study
 from probe import charts
 from probe.charts import palette
 from probe.errors import InputError
-from probe.stats.verdicts import ORDER
+from probe.inference.verdicts import ORDER
 
 FRAMES = make_study().frames
 HEADS = FRAMES["word_heads"]

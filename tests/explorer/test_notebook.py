@@ -23,9 +23,9 @@ import pytest
 from example_study import make_study
 
 import probe
+from probe.display import html_of
 from probe.errors import InputError
 from probe.explorer.session import Explorer, messages
-from probe.pages.report import html_of
 
 anywidget = pytest.importorskip(
     "anywidget", reason="anywidget is not installed: probe-heads[explore]"

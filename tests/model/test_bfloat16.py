@@ -10,7 +10,7 @@ from families import REPRESENTATIVES, SINGLE, family_model, make_family, telling
 from test_check import WRONG, first_failure
 
 import probe
-from probe.evidence import logits
+from probe.experiments import logits
 from probe.model import attention as formulas
 from probe.model import check
 from probe.model.check import FROM_SCORES, ROUNDING, STEPS, THROUGH_ALL, certify

@@ -32,7 +32,7 @@ import probe.cli
 from probe.errors import ModelError
 from probe.model.architectures import FAMILIES, WRAPPERS
 from probe.model.find import find_packaged
-from probe.stats import verdicts
+from probe.stats import limits
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "reports" / "docs"
@@ -102,7 +102,7 @@ def run(command: str, monkeypatch, *, planned: bool) -> None:
         and "--dry-run" not in arguments
     ):
         arguments.append("--dry-run")
-        monkeypatch.setattr("probe.evidence.study.measure_gates", lambda *_: [])
+        monkeypatch.setattr("probe.studies.study.foresee", lambda *_: [])
     monkeypatch.setattr(sys, "argv", arguments)
     with pytest.raises(SystemExit) as stop:
         probe.cli.main()
@@ -392,13 +392,13 @@ def test_a_page_that_is_behind_is_noticed_and_the_site_has_it_once():
 
 
 def test_a_constant_of_a_page_is_that_of_the_code():
-    name = "probe.stats.verdicts.SMALLEST"
+    name = "probe.stats.limits.SMALLEST"
     behind = f"at least <!-- {name}% -->7<!-- . --> % or <!-- {name} -->1<!-- . -->"
-    percent = 100 * verdicts.SMALLEST
+    percent = 100 * limits.SMALLEST
     expected = f"at least <!-- {name}% -->{percent:g}<!-- . --> % or <!-- {name} -->.02<!-- . -->"
     assert hooks.as_text(behind) == hooks.filled(behind) == expected
     with pytest.raises(AttributeError, match="NO_SUCH"):
-        hooks.as_text("<!-- probe.stats.verdicts.NO_SUCH -->7<!-- . -->")
+        hooks.as_text("<!-- probe.inference.verdicts.NO_SUCH -->7<!-- . -->")
 
 
 def test_commands_are_shown_as_they_are_typed():

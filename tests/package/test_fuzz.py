@@ -70,7 +70,7 @@ BROKEN = {
     "an open quote between tabs": (
         ".tsv",
         lambda: never_closed("\t"),
-        "the quotes or the fields cannot be read",
+        "the quotation mark before",
     ),
 }  # fmt: skip
 

@@ -56,7 +56,7 @@ def ways():
     yield (
         "survey workers",
         lambda m: probe.survey(m, workers="dask"),
-        "Surveying words: got workers = 'dask', expected Workers of probe.evidence.workers; give",
+        "Surveying words: got workers = 'dask', expected Workers of probe.studies.workers; give",
     )
     yield (
         "layer of a head",

@@ -22,11 +22,11 @@ from page_text import beside_nouns, scope
 from seeds import mostly_campaign
 
 import probe
-from probe.evidence.columns import dictionary
 from probe.pages import heads
-from probe.pages.output import BAR
+from probe.pages.sentences import BAR
 from probe.pages.sources import sources_in_words
 from probe.pages.verdicts import with_reasons
+from probe.results.columns import dictionary
 from probe.stats.numbers import decimal, measured, percent
 
 HOSTILE = (

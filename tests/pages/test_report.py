@@ -13,7 +13,7 @@ from page_text import check_charts, pasted
 
 import probe
 from probe.errors import InputError
-from probe.pages.output import check_folder, tables
+from probe.pages.folder import check_folder, tables
 from probe.pages.verdicts import with_reasons
 
 pytestmark = pytest.mark.slow

@@ -22,7 +22,7 @@ from page_text import one_line
 from seeds import mostly_campaign
 
 import probe
-from probe.pages import output
+from probe.pages import folder
 from probe.pages import walk as walk_page
 from probe.pages.walk_sentences import because
 from probe.walkthrough import scene
@@ -262,7 +262,7 @@ def test_a_token_is_followed_from_wherever_it_is_clicked_and_the_address_holds_i
 
 def test_a_guessed_word_and_a_model_of_a_grammar_are_said_at_the_top(model, tiny):
     def header(found):
-        page = walk_page.render(found, manifest=output.made_by(found, ""))
+        page = walk_page.render(found, manifest=folder.made_by(found, ""))
         return one_line(re.search("<header>(.*?)</header>", page, re.DOTALL)[1])
 
     pair = ("A light wug", "The light wug"), {"causal_trace": False}
@@ -292,7 +292,7 @@ def test_the_rule_for_the_head_depends_on_the_question_and_the_page_says_so(mode
     """Who asked for a head needs no rule."""
 
     def said(found):
-        page = walk_page.render(found, manifest=output.made_by(found, ""))
+        page = walk_page.render(found, manifest=folder.made_by(found, ""))
         note = re.search(
             r'<section[^>]*aria-label="What is followed">(.*?)</section>', page, re.DOTALL
         )

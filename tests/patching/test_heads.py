@@ -20,7 +20,7 @@ from hooked_runs import (
 )
 
 from probe.errors import InputError
-from probe.evidence import effects
+from probe.experiments import swaps as effects
 from probe.model import forward
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText

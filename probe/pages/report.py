@@ -18,14 +18,14 @@ from probe.charts.palette import SENSES, image
 from probe.display import html_of
 from probe.experiments.run import LEADERS
 from probe.model.records import Trace
-from probe.pages import checks, heads, html, paths, sentences, words
+from probe.pages import html, sections, words
 from probe.pages.answer import answer
+from probe.pages.sections import Page
 from probe.pages.survey import notebook_html as survey_html
 from probe.pages.verdicts import MEANINGS, MEANINGS_WITHOUT_NEXT
 from probe.pages.walk import notebook_html
 from probe.results.evaluation import Evaluation
 from probe.results.findings import Frames, WordFindings
-from probe.results.survey_findings import survey_findings
 from probe.studies.study import Study
 from probe.studies.survey import Survey
 from probe.walkthrough.walk import Walk
@@ -34,39 +34,22 @@ from probe.walkthrough.walk import Walk
 def render(
     findings: Mapping[str, WordFindings], frames: Frames, manifest: Mapping[str, Any]
 ) -> str:
-    """The page of what was found for each word; of the `manifest` everything but the time is on the
-    page.
+    """The page of what was found for each word.
 
-    Each section is a view over the records, and over the study's frames where a chart or a table
-    has all words on it. The sentences of a section stand in its template.
+    manifest: what made it; everything but the time of day is on the page.
     """
-    values = {
-        "answer": answer(findings),
-        "opening": words.opening(findings),
-        "scope": words.scope(findings),
-        "general": general(manifest["model"], frames),
-        "cards": words.cards(findings),
-        "maps": heads.maps(findings, frames),
-        "leading_heads": heads.leading_heads(findings, frames["verdicts"]),
-        "shares": heads.shares(frames),
-        "every_head": heads.every_head(findings, frames),
-        "together": heads.together(findings, frames),
-        "paths": paths.section(findings, frames),
-        "examples": sentences.examples(findings),
-        "readings": sentences.readings(findings),
-        "showcase": sentences.showcase(findings, frames),
-        "supplied": sentences.supplied(findings, frames),
-        "beside_nouns": checks.beside_nouns(findings),
-        "believe": checks.controls_and_power(findings),
-        "certificate": checks.certificate(frames["certificate"]),
-        "data": checks.data_used(findings, frames["left_out"]),
-        "downloads": checks.downloads(frames),
-        "dictionary": frames["columns"].to_dict("records"),
-    }
+    page = Page(findings, frames, manifest)
+    shown = sections.shown(page)
+    values: dict[str, Any] = {}
+    for section in shown:
+        values |= section.values(page)
     predicts = bool(frames["heads"]["p_next_token"].notna().any())
     templates = html.environment("report", "survey")
     return templates.get_template("ambiguity.html.j2").render(
         values,
+        sections=shown,
+        answer=answer(findings),
+        opening=words.opening(findings),
         findings=findings,
         hues=hues(findings),
         marks=charts.MARKS,
@@ -79,17 +62,6 @@ def render(
         manifest=manifest,
         **html.assets(templates, "style.css.j2", "page.js", leaders=LEADERS),
     )
-
-
-def general(model: str, frames: Frames) -> dict[str, Any] | None:
-    """What holds over all words of a report, and a map of its heads; None for a few words."""
-    if "survey_model" not in frames:
-        return None
-    found = survey_findings(model, frames)
-    effects = frames["survey_heads"].rename(columns={"effect": "net"})
-    limit = charts.effect_limit(effects)
-    shown = charts.survey_map(frames["survey_heads"], limit=limit) if found.ranked else None
-    return {"found": found, "map": shown}
 
 
 def hues(findings: Mapping[str, WordFindings]) -> dict[str, dict[str, str]]:

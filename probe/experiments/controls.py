@@ -10,12 +10,21 @@
 Source: Hewitt & Liang 2019.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from probe.experiments.columns import (
+    KEYS,
+    Column,
+    Columns,
+    Table,
+    as_elsewhere,
+    key_of,
+)
 from probe.experiments.plan import Size, Work
+from probe.experiments.record import WordRecord
 from probe.experiments.run import Run
 from probe.model import decomposition
 from probe.model.load import read_weights
@@ -47,6 +56,36 @@ class Controls:
 
 
 RECORDS = (Controls,)
+
+
+def _separation_controls(record: WordRecord) -> Iterator[Columns]:
+    controls: Controls | None = record.measured.get("controls")
+    if controls is None:
+        return
+    [pair] = [pair for pair in record.pairs if pair.senses == controls.senses]
+    for condition, auroc in controls.auroc.items():
+        absent = np.full_like(auroc, np.nan)
+        low, _, high = controls.band if condition == PERMUTED else (absent, absent, absent)
+        about = {"condition": condition, "untrained_p": pair.gates.untrained}
+        yield key_of(record, pair) | about | {"auroc": auroc, "low": low, "high": high}
+
+
+BAND_OF = "of the permutations gave this head"
+TABLES = {
+    "separation_controls": Table(
+        "separation under permuted labels, at a later token, in an untrained model",
+        {
+            **as_elsewhere(*KEYS),
+            "condition": Column(
+                "as measured, or a control: labels permuted, later token, untrained model"
+            ),
+            **as_elsewhere("untrained_p", "layer", "head", "auroc"),
+            "low": Column(f"a twentieth {BAND_OF} less; of labels permuted only", "0 to 1"),
+            "high": Column(f"a twentieth {BAND_OF} more; of labels permuted only", "0 to 1"),
+        },
+        _separation_controls,
+    )
+}
 
 
 def work(size: Size) -> Work:

@@ -29,8 +29,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probe.experiments.columns import (
+    KEYS,
+    Column,
+    Columns,
+    Table,
+    as_elsewhere,
+    key_of,
+    with_ends,
+)
 from probe.experiments.design import Pairs, Readings, spread
 from probe.experiments.plan import DIRECTIONS, Size, Work
+from probe.experiments.record import WordRecord
 from probe.experiments.run import Run
 from probe.experiments.swaps import Effects
 from probe.model import attention, fused
@@ -85,6 +95,43 @@ class HeadParts:
 
 
 RECORDS = (HeadParts,)
+
+
+def _head_parts(record: WordRecord) -> Iterator[Columns]:
+    for pair, parts in record.found("head_parts"):
+        columns = dict(parts.shares)
+        for name, (low, high) in parts.intervals().items():
+            columns |= {f"{name}_low": low, f"{name}_high": high}
+        absent = np.full(next(iter(columns.values())).shape, np.nan)
+        every = {name: columns.get(name, absent) for name in SWAPS}
+        yield key_of(record, pair) | every | {"pairs": len(parts.pairs)}
+
+
+GAP = "fraction of the sense gap"
+SWAPS = {
+    **with_ends(
+        "pattern_only",
+        Column("swapping only where the head looks: the donor's attention, its own values", GAP),
+    ),
+    **with_ends(
+        "values_only",
+        Column("swapping only what the head carries: its own attention, the donor's values", GAP),
+    ),
+    **with_ends("cue_only", Column("swapping only what the head takes from the cue", GAP)),
+    **with_ends(
+        "other_only",
+        Column("swapping only what it takes from the other tokens that differ in a pair", GAP),
+    ),
+    **with_ends("ablation", Column("part of the gap lost when the head writes its mean", GAP)),
+}
+TABLES = {
+    "head_parts": Table(
+        "swaps of where a head looks, of what it carries, of what it takes from the cue, and "
+        "ablation",
+        {**as_elsewhere(*KEYS, "layer", "head"), **SWAPS, **as_elsewhere("pairs")},
+        _head_parts,
+    )
+}
 
 
 def measure(run: Run) -> tuple[HeadParts | None, ...]:

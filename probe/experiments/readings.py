@@ -2,18 +2,20 @@
 sentences read at their word.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from probe.experiments.columns import Column, Columns, Table, as_elsewhere
 from probe.experiments.material import Material, cue_positions
 from probe.experiments.observe import Observation, SenseAxes, clearest
 from probe.experiments.plan import Size, Work
 from probe.experiments.prepare import Prepared
+from probe.experiments.record import WordRecord
 from probe.experiments.run import Run
 from probe.model import decomposition
 from probe.model.decomposition import DecompositionEntry
@@ -125,6 +127,100 @@ class Examples:
 
 RECORDS = (Examples, HeadReading, Decomposed, DecompositionEntry)
 LESSON_RECORDS = (LessonReading, Showcase)
+
+# The row of a sentence of a word, and the senses that its axis runs between.
+SENTENCE = ("word", "sense", "sentence", "sense_a", "sense_b")
+
+
+def _key(record: WordRecord, sentence: int, senses: tuple[str, str]) -> Columns:
+    """The values of SENTENCE."""
+    values = (record.word, record.labels[sentence], sentence, *senses)
+    return dict(zip(SENTENCE, values, strict=True))
+
+
+def _readings(record: WordRecord) -> Iterator[Columns]:
+    for reading in record.measured.get("readings", NO_EXAMPLES).readings:
+        yield {
+            **_key(record, reading.sentence, reading.senses),
+            "text": record.sentences[reading.sentence].text,
+            "layer": reading.layer,
+            "head": reading.head,
+            "pos": range(len(reading.pieces)),
+            "piece": reading.pieces,
+            "label": reading.labels,
+            "attention": reading.attention,
+            "contribution": reading.contribution,
+            "role": reading.role,
+        }
+
+
+def _decomposition(record: WordRecord) -> Iterator[Columns]:
+    for sentence in record.measured.get("readings", NO_EXAMPLES).decomposed:
+        yield {
+            **_key(record, sentence.sentence, sentence.senses),
+            **{name: [getattr(term, name) for term in sentence.terms] for name in TERM},
+            "role": sentence.roles,
+            "total": sentence.total,
+            "closing": sentence.closing,
+        }
+
+
+def lesson_row(lesson: LessonReading) -> dict[str, Any]:
+    """One of the lesson's sentences as a row of the table `showcase`."""
+    sense_a, sense_b = lesson.senses or (None, None)
+    return {name: getattr(lesson.item, name) for name in LESSON} | {
+        "reads_as": lesson.reads_as,
+        "coordinate": lesson.coordinate,
+        "sense_a": sense_a,
+        "sense_b": sense_b,
+        "difference": lesson.difference,
+    }
+
+
+def _lessons(record: WordRecord) -> Iterator[Columns]:
+    for lesson in record.measured.get("lessons", ()):
+        yield {name: [value] for name, value in lesson_row(lesson).items()}
+
+
+NO_EXAMPLES = Examples((), ())
+TERM = tuple(field.name for field in fields(DecompositionEntry))
+LESSON = (
+    "text",
+    "word",
+    "sense",
+    "start",
+    "end",
+    "cue",
+    "cue_start",
+    "cue_end",
+    "cue_after",
+    "note",
+)
+TABLES = {
+    "readings": Table(
+        "what the leading heads read and write on example sentences, token by token",
+        {
+            **as_elsewhere("word", "sense", "sentence", "text", "sense_a", "sense_b"),
+            **as_elsewhere("layer", "head", "pos", "piece"),
+            "label": Column("position and token"),
+            **as_elsewhere("attention", "contribution", "role"),
+        },
+        _readings,
+    ),
+    "decomposition": Table(
+        "the word's vector on example sentences as a sum, term by term",
+        as_elsewhere(*SENTENCE, *TERM[:5], "role", *TERM[5:], "total", "closing"),
+        _decomposition,
+        missing=("layer", "head", "pos"),
+    ),
+}
+LESSON_TABLES = {
+    "showcase": Table(
+        "the sentences that introductions use",
+        as_elsewhere(*LESSON, "reads_as", "coordinate", "sense_a", "sense_b", "difference"),
+        _lessons,
+    )
+}
 
 
 def measure(run: Run) -> Examples:

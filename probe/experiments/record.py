@@ -7,7 +7,7 @@ in units of the residual stream. Depth 0 enters the first block. A stage is a de
 the last: the final norm, where the next token is read, and once more for known continuations.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +116,12 @@ class WordRecord:
     def of_pairs(self, experiment: str) -> tuple[Any, ...]:
         """What an experiment gave for every two senses; None for each where it was not run."""
         return self.measured.get(experiment) or (None,) * len(self.pairs)
+
+    def found(self, experiment: str) -> Iterator[tuple[SensePair, Any]]:
+        """The pairs of senses of which an experiment has something, with what it has."""
+        for pair, found in zip(self.pairs, self.of_pairs(experiment), strict=True):
+            if found is not None:
+                yield pair, found
 
 
 def leading_heads(pairs: tuple[SensePair, ...], number: int) -> list[HeadIndex]:

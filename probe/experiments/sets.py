@@ -10,15 +10,19 @@ sets drawn at random with as many heads in every layer.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from probe.experiments import swaps
+from probe.experiments.columns import Column, Columns, Table, as_elsewhere, with_ends
 from probe.experiments.design import Pairs, Ranked, bootstrap, make_pairs, spread
 from probe.experiments.observe import Observation
 from probe.experiments.plan import DIRECTIONS, Size, Work
+from probe.experiments.record import WordRecord
 from probe.experiments.run import Run, SwappedPair
 from probe.experiments.swaps import run_swaps
 from probe.model.weights import Weights
@@ -84,6 +88,63 @@ def _smallest(sizes: Sequence[int], reached: Array) -> int | None:
 
 
 RECORDS = (Curves,)
+
+
+def _curves(record: WordRecord) -> Iterator[Columns]:
+    curves: Curves | None = record.measured.get("sets")
+    if curves is None:
+        return
+    added = []
+    for smaller, size in pairwise((0, *curves.sizes)):
+        joined = curves.order[smaller:size]
+        added.append(", ".join(f"L{layer}H{head}" for layer, head in joined) or None)
+    columns: dict[str, Any] = {
+        "word": record.word,
+        "area": curves.area,
+        "smallest": curves.smallest,
+        "pairs": curves.pairs,
+        "size": curves.sizes,
+        "added": added,
+    }
+    for name in ("faithfulness", "necessity"):
+        low, high = getattr(curves, f"{name}_interval")
+        columns |= {name: getattr(curves, name), f"{name}_low": low, f"{name}_high": high}
+    yield columns
+
+
+def _random_sets(record: WordRecord) -> Iterator[Columns]:
+    curves: Curves | None = record.measured.get("sets")
+    if curves is None:
+        return
+    for size, values in zip(curves.random_sizes, curves.random, strict=True):
+        known = values[~np.isnan(values)]
+        yield {"word": record.word, "size": size, "faithfulness": known}
+
+
+GAP = "fraction of the sense gap"
+TABLES = {
+    "curves": Table(
+        "sets of leading heads: what they restore together, and what is lost without them",
+        {
+            "word": None,
+            "area": Column("mean faithfulness over the share of heads kept; 1: one is enough", GAP),
+            "smallest": Column("the fewest leading heads with F of at least 0.9", "count"),
+            **as_elsewhere("pairs", "size"),
+            "added": Column("the heads that joined the set since the size before"),
+            **as_elsewhere("faithfulness", "faithfulness_low", "faithfulness_high"),
+            **with_ends(
+                "necessity",
+                Column("1 - F of all other heads (1: nothing is left without this set)", GAP),
+            ),
+        },
+        _curves,
+    ),
+    "random_sets": Table(
+        "the same for random sets with as many heads per layer",
+        as_elsewhere("word", "size", "faithfulness"),
+        _random_sets,
+    ),
+}
 
 
 def measure(run: Run) -> Curves | None:

@@ -1,12 +1,34 @@
 """Which component writes the difference of the senses? The direct share of every component at the
 read-out layer; the shares of two senses sum to 1."""
 
+from collections.abc import Iterator
+from dataclasses import fields
+
+from probe.experiments.columns import KEYS, Columns, Table, as_elsewhere, key_of
 from probe.experiments.plan import Size, Work
+from probe.experiments.record import WordRecord
 from probe.experiments.run import Run
 from probe.model import decomposition
 from probe.model.decomposition import Share
 
 RECORDS = (Share,)
+
+
+def _shares(record: WordRecord) -> Iterator[Columns]:
+    for pair, shares in record.found("shares"):
+        columns = {name: [getattr(share, name) for share in shares] for name in FIELDS}
+        yield key_of(record, pair) | columns
+
+
+FIELDS = tuple(field.name for field in fields(Share))
+TABLES = {
+    "shares": Table(
+        "who wrote the sense gap, component by component",
+        as_elsewhere(*KEYS, *FIELDS),
+        _shares,
+        missing=("layer", "head"),
+    )
+}
 
 
 def work(size: Size) -> Work:

@@ -4,7 +4,7 @@ An experiment takes a `Run` and returns what a record keeps: one value for the w
 one for every two of its senses.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from probe.experiments import (
@@ -18,6 +18,7 @@ from probe.experiments import (
     sets,
     shares,
 )
+from probe.experiments.columns import Table
 from probe.experiments.plan import Size, Work
 from probe.experiments.run import Run
 
@@ -29,6 +30,7 @@ class Experiment(NamedTuple):
     measure: the measurement; later experiments find what it returns in `Run.earlier`.
     work: what it takes at most.
     records: the classes that it returns, so that they can be written and read back.
+    tables: what it has to say of words as tables, by name.
     from_weights: whether it computes from the weights alone, and so leaves out the hooks of a model
         whose owner's hooks stay on; it is then not run.
     """
@@ -37,6 +39,7 @@ class Experiment(NamedTuple):
     measure: Callable[[Run], Any]
     work: Callable[[Size], Work]
     records: tuple[type, ...]
+    tables: Mapping[str, Table] = {}
     from_weights: bool = False
 
 
@@ -60,23 +63,28 @@ EXPERIMENTS = {
         head_parts.measure,
         head_parts.work,
         head_parts.RECORDS,
+        head_parts.TABLES,
         from_weights=True,
     ),
     "backups": Experiment(
         "which head makes up for another one?", backup.measure, backup.work, backup.RECORDS
     ),
-    "sets": Experiment("how few heads are enough?", sets.measure, sets.work, sets.RECORDS),
+    "sets": Experiment(
+        "how few heads are enough?", sets.measure, sets.work, sets.RECORDS, sets.TABLES
+    ),
     "controls": Experiment(
         "what is found where there is nothing to find?",
         controls.measure,
         controls.work,
         controls.RECORDS,
+        controls.TABLES,
     ),
     "shares": Experiment(
         "which component writes the difference of the senses?",
         shares.measure,
         shares.work,
         shares.RECORDS,
+        shares.TABLES,
         from_weights=True,
     ),
     "readings": Experiment(
@@ -84,12 +92,14 @@ EXPERIMENTS = {
         readings.measure,
         readings.work,
         readings.RECORDS,
+        readings.TABLES,
     ),
     "lessons": Experiment(
         "how are the lesson's sentences read?",
         readings.measure_lessons,
         readings.lessons_work,
         readings.LESSON_RECORDS,
+        readings.LESSON_TABLES,
     ),
     "circuit": Experiment(
         "over which positions, edges and paths does the sense travel?",

@@ -14,12 +14,12 @@ from probe.experiments.circuit import (
     PathShares,
     Positions,
 )
+from probe.experiments.columns import KEYS, key_of
 from probe.inference.circuit import EdgeEvidence, edge_evidence
 from probe.inference.nouns import PARTS, joined_parts
 from probe.inference.verdicts import comparisons
 from probe.inference.within import WordEvidence
 from probe.patching.paths import DIGITS, LEAST
-from probe.results.columns import KEYS, key_of
 from probe.tidy import rounded, stacked, with_key
 
 PART_OF_RUN = ("component", "layer", "head", "pos", "behind")

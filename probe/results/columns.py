@@ -12,12 +12,11 @@ from typing import Any
 
 import pandas as pd
 
-from probe.experiments.head_parts import KINDS
-from probe.experiments.record import SensePair, WordRecord
+from probe.experiments.columns import KEYS
+from probe.experiments.table import EXPERIMENTS
 from probe.inference.nouns import PARTS
 from probe.inference.within import RANKS as RANK_COLUMNS
 
-KEYS = ("word", "sense_a", "sense_b")
 RANKS = dict.fromkeys(RANK_COLUMNS, "Int64")
 # A contract: columns may be added.
 HEADS = (
@@ -57,21 +56,6 @@ HEADS = (
     "comparison",
 )
 ATTENTION = ("attention_cue", "attention_previous", "attention_itself")
-CURVES = (
-    "word",
-    "area",
-    "smallest",
-    "pairs",
-    "size",
-    "added",
-    "faithfulness",
-    "faithfulness_low",
-    "faithfulness_high",
-    "necessity",
-    "necessity_low",
-    "necessity_high",
-)
-HEAD_PARTS = tuple(f"{kind}{end}" for kind in KINDS for end in ("", "_low", "_high"))
 METHODS = {
     "nearest": "nearest sense centroid",
     "frequent": "most frequent sense in training",
@@ -81,15 +65,35 @@ METHODS = {
     "length": "the text's length alone",
 }
 
+Described = tuple[dict[str, str], dict[str, dict[str, str]]]
 
-def read_descriptions(path: Path) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+
+def read_descriptions(path: Path) -> Described:
     """What each table holds, by name; the description of each column, by "column" or
     "table.column"."""
     columns: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     return columns.pop("tables"), columns
 
 
-TABLES, COLUMNS = read_descriptions(Path(__file__).with_suffix(".toml"))
+def of_experiments() -> Described:
+    """The same of the tables that experiments have."""
+    tables = {}
+    columns: dict[str, dict[str, str]] = {}
+    for experiment in EXPERIMENTS.values():
+        for name, table in experiment.tables.items():
+            tables[name] = table.holds
+            columns |= {
+                f"{name}.{column}": described._asdict()
+                for column, described in table.columns.items()
+                if described is not None
+            }
+    return tables, columns
+
+
+_SHARED = read_descriptions(Path(__file__).with_suffix(".toml"))
+_OWN = of_experiments()
+TABLES = _SHARED[0] | _OWN[0]
+COLUMNS = _SHARED[1] | _OWN[1]
 
 
 def dictionary(
@@ -127,8 +131,3 @@ def about(
     if not description:
         raise KeyError(f"{table}.{column}")
     return description
-
-
-def key_of(record: WordRecord, pair: SensePair) -> dict[str, object]:
-    """The values of KEYS: the word and its two senses."""
-    return dict(zip(KEYS, (record.word, *pair.senses), strict=True))

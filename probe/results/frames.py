@@ -10,15 +10,15 @@ differ.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
-from itertools import pairwise
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from probe.experiments.controls import PERMUTED
+from probe.experiments.columns import KEYS, Columns, Table, key_of
 from probe.experiments.record import SensePair, WordRecord
+from probe.experiments.table import EXPERIMENTS
 from probe.inference.nouns import PARTS, NounEvidence, joined_parts
 from probe.inference.verdicts import REASONS, best_verdicts, comparisons, verdicts
 from probe.inference.within import (
@@ -28,12 +28,10 @@ from probe.inference.within import (
     beside_nouns,
     causal,
     head_arrays,
-    missing,
     net_where,
 )
 from probe.model.check import Certificate, Row
-from probe.model.decomposition import Share
-from probe.results.columns import ATTENTION, CURVES, HEAD_PARTS, HEADS, KEYS, RANKS, key_of
+from probe.results.columns import ATTENTION, HEADS, RANKS
 from probe.stats import resampling
 from probe.stats.limits import GATE, LEVEL
 from probe.text.sentences import LeftOut
@@ -78,20 +76,16 @@ def frames(
         "verdicts": all_heads[[*KEYS, "layer", "head", "verdict", *REASONS]],
         "word_heads": word_heads(evidence, all_heads),
         "distances": distances(records),
-        "head_parts": head_parts(records),
         "by_depth": by_depth(records),
-        "curves": curves(records),
-        "random_sets": random_sets(records),
         "depth": depth_profile(records),
-        "shares": shares(records),
         "sentences": sentences(records),
         "left_out": left_out(unread, {word.record.word: _left_out(word) for word in evidence}),
         "controls": controls(evidence),
         "mlps": mlps(evidence),
         "mixers": mixers(records),
-        "separation_controls": separation_controls(records),
         "certificate": certificate_rows(certificate),
     }
+    tables |= of_experiments(records)
     has_heads = records[0].has_heads
     return {name: rounded(_of_heads(frame, has_heads)) for name, frame in tables.items()}
 
@@ -121,14 +115,27 @@ def sense_pairs_of(records: Sequence[WordRecord]) -> Iterator[tuple[WordRecord, 
             yield record, pair
 
 
-def measured_pairs(
-    records: Sequence[WordRecord], experiment: str
-) -> Iterator[tuple[WordRecord, SensePair, Any]]:
-    """The pairs of senses of which an experiment has something, with what it has."""
-    for record in records:
-        for pair, found in zip(record.pairs, record.of_pairs(experiment), strict=True):
-            if found is not None:
-                yield record, pair, found
+def of_experiments(records: Sequence[WordRecord]) -> dict[str, pd.DataFrame]:
+    """The tables of every experiment, by name; without rows where it was not run."""
+    return {
+        name: of_experiment(table, records)
+        for experiment in EXPERIMENTS.values()
+        for name, table in experiment.tables.items()
+    }
+
+
+def of_experiment(table: Table, records: Sequence[WordRecord]) -> pd.DataFrame:
+    """One table of an experiment."""
+    parts = [_part(columns) for record in records for columns in table.parts(record)]
+    frame = stacked(parts, list(table.columns))[list(table.columns)]
+    return frame.astype(dict.fromkeys(table.missing, "Int64"))
+
+
+def _part(columns: Columns) -> pd.DataFrame:
+    """Some rows of a table; arrays `layer head` are a row per head."""
+    arrays = {name: values for name, values in columns.items() if np.ndim(values) == 2}
+    others = {name: value for name, value in columns.items() if name not in arrays}
+    return with_key(by_head(arrays), others) if arrays else pd.DataFrame(others)
 
 
 def words(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
@@ -353,19 +360,6 @@ def distances(records: Sequence[WordRecord]) -> pd.DataFrame:
     return stacked(parts, [*KEYS, "distance", "layer", "head", "net"])
 
 
-def head_parts(records: Sequence[WordRecord]) -> pd.DataFrame:
-    """Every head in parts: where it looks, what it carries, what it takes from the cue, ablation;
-    see `probe.experiments.head_parts`."""
-    frames = []
-    for record, pair, parts in measured_pairs(records, "head_parts"):
-        arrays = dict.fromkeys(HEAD_PARTS, missing(pair)) | parts.shares
-        for name, (low, high) in parts.intervals().items():
-            arrays |= {f"{name}_low": low, f"{name}_high": high}
-        frame = by_head(arrays).assign(pairs=len(parts.pairs))
-        frames.append(with_key(frame, key_of(record, pair)))
-    return stacked(frames, [*KEYS, "layer", "head", *HEAD_PARTS, "pairs"])
-
-
 def by_depth(records: Sequence[WordRecord]) -> pd.DataFrame:
     """E beyond the same-sense donor of every head at every depth after it where the senses can be
     told apart."""
@@ -380,46 +374,6 @@ def by_depth(records: Sequence[WordRecord]) -> pd.DataFrame:
     return stacked(parts, [*KEYS, "depth", "layer", "head", "net"])
 
 
-def curves(records: Sequence[WordRecord]) -> pd.DataFrame:
-    """Faithfulness and necessity of the first `size` heads of the order; `added`: those that joined
-    at this size."""
-    parts = []
-    for record in records:
-        curve = record.measured.get("sets")
-        if curve is None:
-            continue
-        added = []
-        for smaller, size in pairwise((0, *curve.sizes)):
-            joined = curve.order[smaller:size]
-            added.append(", ".join(f"L{layer}H{head}" for layer, head in joined) or None)
-        columns = {"size": curve.sizes, "added": added}
-        for name in ("faithfulness", "necessity"):
-            low, high = getattr(curve, f"{name}_interval")
-            columns |= {name: getattr(curve, name), f"{name}_low": low, f"{name}_high": high}
-        key = {
-            "word": record.word,
-            "area": curve.area,
-            "smallest": curve.smallest,
-            "pairs": curve.pairs,
-        }
-        parts.append(with_key(pd.DataFrame(columns), key))
-    return stacked(parts, list(CURVES))
-
-
-def random_sets(records: Sequence[WordRecord]) -> pd.DataFrame:
-    """Faithfulness of every random set, matched per layer to the first `size` heads of the
-    order."""
-    parts = []
-    for record in records:
-        curve = record.measured.get("sets")
-        if curve is None:
-            continue
-        for size, values in zip(curve.random_sizes, curve.random, strict=True):
-            rows = {"size": size, "faithfulness": values[~np.isnan(values)]}
-            parts.append(with_key(pd.DataFrame(rows), {"word": record.word}))
-    return stacked(parts, ["word", "size", "faithfulness"])
-
-
 def depth_profile(records: Sequence[WordRecord]) -> pd.DataFrame:
     """Mean sense coordinates and AUROC at every depth, held out; see `probe.stats.axes.profile`."""
     rows = []
@@ -429,44 +383,9 @@ def depth_profile(records: Sequence[WordRecord]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def separation_controls(records: Sequence[WordRecord]) -> pd.DataFrame:
-    """Held-out AUROC of every head under every condition, for the clearest pair of senses of each
-    word.
-
-    `low` and `high`: the band of the permutations, of the row "labels permuted".
-    """
-    parts = []
-    for record in records:
-        control = record.measured.get("controls")
-        if control is None:
-            continue
-        [pair] = [pair for pair in record.pairs if pair.senses == control.senses]
-        for name, auroc in control.auroc.items():
-            absent = np.full_like(auroc, np.nan)
-            low, _, high = control.band if name == PERMUTED else (absent, absent, absent)
-            about = key_of(record, pair) | {
-                "condition": name,
-                "untrained_p": pair.gates.untrained,
-            }
-            parts.append(with_key(by_head({"auroc": auroc, "low": low, "high": high}), about))
-    columns = [*KEYS, "condition", "untrained_p", "layer", "head", "auroc", "low", "high"]
-    return stacked(parts, columns)
-
-
 def depth_label(depth: int) -> str:
     """What has been added to the residual stream at a depth; -1 is the token embedding alone."""
     return {-1: "token", 0: "token + position"}.get(depth, f"after layer {depth - 1}")
-
-
-def shares(records: Sequence[WordRecord]) -> pd.DataFrame:
-    """Direct share of every component in the difference of sense means at the read-out layer; a
-    pair's shares sum to 1."""
-    rows = []
-    for record, pair, of_pair in measured_pairs(records, "shares"):
-        rows += [key_of(record, pair) | asdict(share) for share in of_pair]
-    columns = [*KEYS, *(field.name for field in fields(Share))]
-    frame = pd.DataFrame(rows, columns=columns)
-    return frame.astype({"layer": "Int64", "head": "Int64"})
 
 
 def sentences(records: Sequence[WordRecord]) -> pd.DataFrame:

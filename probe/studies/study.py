@@ -3,7 +3,7 @@ out.
 
 It chooses the words, says what they will cost (`probe.studies.cost`), certifies the model before
 anything else, measures word by word (`probe.experiments.measure`) and collects one tidy frame per
-question (`probe.results.frames`, `probe.results.readings`, `probe.results.circuit`). A Study is
+question (`probe.results.frames`, `probe.results.circuit`). A Study is
 what the user holds: frames, never tensors.
 """
 
@@ -46,8 +46,8 @@ from probe.progress import Progress, silent
 from probe.provenance import Origin
 from probe.results import circuit
 from probe.results import frames as tables
-from probe.results import readings as examples
 from probe.results.findings import WordFindings, findings
+from probe.results.second_model import SECOND_MODEL, second_model
 from probe.stats.limits import FEWEST_SENTENCES, FEWEST_WORDS, MOST_NOUNS
 from probe.studies.cost import StudyCost, cost_of
 from probe.studies.words import check_out, job_of, kept_or_made, word_file
@@ -292,9 +292,8 @@ def conclude(
     """
     evidence = [within(record, permutations=permutations, seed=seed) for record in records]
     frames = tables.frames(evidence, certificate, unread)
-    frames |= examples.frames(records)
     frames |= circuit.frames(evidence, seed=seed)
-    frames["beside"] = pd.DataFrame(columns=list(examples.SECOND_MODEL))
+    frames["beside"] = pd.DataFrame(columns=list(SECOND_MODEL))
     if len(records) >= FEWEST_WORDS:
         frames |= summarise(lambda: iter(records), seed=seed).frames
     return frames
@@ -397,4 +396,4 @@ def _read_second_model(second: SecondModel, options: Options) -> pd.DataFrame:
         seen = observe(second.model, material, seed=options.seed)
         prepared = prepare_pairs(seen, None, options)
         readings += read_second(second.model, seen, prepared)
-    return examples.second_model(second.model.name, readings)
+    return second_model(second.model.name, readings)

@@ -276,7 +276,7 @@ def test_senses_that_exchange_their_names_turn_the_axis_round_and_leave_the_effe
         effects_after.ratio("denoise"), effects_before.ratio("noise"), atol=1e-5
     )
     np.testing.assert_allclose(effects_after.swap, effects_before.swap, atol=1e-5)
-    shares = [tables.shares([one.record])["share"] for one in (before, after)]
+    shares = [tables.of_experiments([one.record])["shares"]["share"] for one in (before, after)]
     np.testing.assert_allclose(*shares, atol=1e-4)
 
 

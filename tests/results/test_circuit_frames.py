@@ -78,8 +78,8 @@ def traced(kind, seed, sentences):
         "heads": shown[list(HEADS)],
         "word_heads": tables.word_heads([evidence], shown),
     }
-    about |= {"depth": tables.depth_profile(records), "head_parts": tables.head_parts(records)}
-    about |= {"curves": tables.curves(records), "sentences": tables.sentences(records)}
+    about |= {"depth": tables.depth_profile(records), "sentences": tables.sentences(records)}
+    about |= tables.of_experiments(records)
     return evidence, nothing | about | circuit_frames([evidence], seed=0)
 
 

@@ -19,8 +19,8 @@ from probe.experiments.prepare import prepare_pairs
 from probe.experiments.readings import read_second
 from probe.model import load
 from probe.model.tokens import is_one_token
-from probe.results import readings as examples
 from probe.results.columns import COLUMNS
+from probe.results.second_model import second_model
 from probe.text import lexicon
 from probe.text.sentences import Corpus
 
@@ -332,7 +332,7 @@ def test_what_a_word_costs_and_what_it_does_alone_are_differences_of_hidden_text
     sentences = lexicon.keep_one_token_cues(every, lambda piece: is_one_token(second, piece))
     seen = observe(second, prepare(second, "apple", sentences.sentences), seed=0)
     readings = read_second(second, seen, prepare_pairs(seen, None, options_of()))
-    row = of_apple(examples.second_model(second.name, readings))
+    row = of_apple(second_model(second.name, readings))
     axis = seen.axis_for_others(seen.pairs[0])
     tokens, mask = probe.tokenize(second, APPLE), second.tokenizer.mask_token_id
     others = set(range(2, len(tokens) - 1))  # between stand [CLS], the word, and at the end [SEP]

@@ -22,10 +22,10 @@ from .text.sentences import read_sentences as read_sentences
 from .text import lexicon as lexicon
 from .studies.study import study as study
 from .studies.survey import survey as survey
-from .results.evaluation import evaluate as evaluate
-from .experiments.logits import decompose as decompose
-from .experiments.patch import patch as patch
-from .experiments.patch import patch_hooks as patch_hooks
+from .studies.evaluation import evaluate as evaluate
+from .studies.decompose import decompose as decompose
+from .studies.patch import patch as patch
+from .studies.patch import patch_hooks as patch_hooks
 from .stats.resampling import sign_flip_test as sign_flip_test
 from .walkthrough.walk import walk as walk
 from .pages.write import write as write

@@ -315,7 +315,7 @@ def walk(
 
 def _followed(layer: int | None, head: str | None) -> tuple[int | None, int | None]:
     """The layer and the head that a walk follows, None for one that is to be chosen."""
-    from probe.results.ablation import NAME, head_index
+    from probe.studies.heads_given import NAME, head_index
 
     if head is None or head.isdecimal():
         return layer, head if head is None else int(head)
@@ -462,7 +462,7 @@ def evaluate(
     """How well each layer tells the senses apart at the word, beside baselines that need no
     model."""
     from probe.pages.folder import EVALUATION, check_folder
-    from probe.results.evaluation import evaluate
+    from probe.studies.evaluation import evaluate
     from probe.text.sentences import as_corpus
 
     if out is not None:

@@ -59,7 +59,7 @@ LONGEST = (
     "studies/test_cost.py",
     "patching/test_heads.py",
     "results/test_circuit_frames.py",
-    "results/test_ablation.py",
+    "studies/test_ablation.py",
     "charts/test_charts.py",
     "model/test_kept_hooks.py",
     "pages/test_survey_page.py",

@@ -14,28 +14,23 @@ Sources: Elhage et al. 2021 (direct paths); Wang et al. 2022 (direct logit attri
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import pandas as pd
 import torch
 from torch import Tensor
 
-from probe.errors import CrossCheckError, InputError
+from probe.errors import CrossCheckError
 from probe.model import forward
 from probe.model.decomposition import (
     SINK,
     before_norm,
     components_by_source,
-    largest_error,
     logit_direction,
 )
-from probe.model.load import ModelSource, load
 from probe.model.model import Model
 from probe.model.records import PairTrace, Trace
-from probe.model.tokens import Tokens, text_position, token_id
-from probe.model.trace import trace
+from probe.model.tokens import Tokens
 from probe.model.weights import read_stacks
 from probe.patching.cross import directions
 
-INTEGERS = ("layer", "head", "pos")
 STACK = "stack"  # of an encoder-decoder: "decoder", or "cross" for what comes from the source
 
 
@@ -51,85 +46,7 @@ class Term(NamedTuple):
     stack: str = "decoder"
 
 
-COLUMNS = ("component", "layer", "head", "pos", "token", "logit")
-
-
-def decompose(
-    model: ModelSource,
-    text: str,
-    *,
-    at: int | str,
-    tokens: str | int | tuple[str | int, str | int],
-    target: str | None = None,
-) -> pd.DataFrame:
-    """What every component adds to the logit of a next token, or to the difference of two, a head's
-    by the token that it was taken from: columns `component layer head pos token logit`, whose sum
-    over all rows is the logit.
-
-    `at`: a word, at its last token where it first stands, or a position, counted from the end where
-    it is negative · `tokens`: one as it stands inside a sentence, such as " water", or two, for the
-    logit of the first less that of the second; ids are taken, too. Everything behind a component is
-    held as it was, the scale of the final norm among it; b_V is inside a head's write.
-
-    An encoder-decoder also reads `target`, and `at` counts in that; a column `stack` tells heads
-    that take from the source ("cross") from those of the decoder's own attention ("decoder").
-
-    Raises InputError for a word, position or token that is not there, for a target that is missing
-    or cannot be used, and for a model whose hooks stay on; UnsupportedModel for one without a
-    language-model head; CrossCheckError where the terms miss the hooked logits by more than 1e-4 of
-    the largest, in bfloat16 by more than the roundings of all blocks.
-
-    Example:
-        >>> tokens = (" and", " with")
-        >>> terms = probe.decompose("tiny-senses", "The old bank", at="bank", tokens=tokens)
-        >>> list(terms.columns)
-        ['component', 'layer', 'head', 'pos', 'token', 'logit']
-        >>> by_head = terms.groupby(["layer", "head"])["logit"].sum()
-        >>> len(by_head)  # 4 layers x 4 heads
-        16
-    """
-    model = load(model)
-    if model.origin.hooks:
-        raise InputError(
-            f"Decomposing a logit of {model.name}: it is {model.origin.hooked}, and what hooks "
-            "write is no component of it; load it without hooks, or swap with probe.patch."
-        )
-    asked = tokens if isinstance(tokens, tuple) else (tokens,)
-    if len(asked) not in (1, 2):
-        raise InputError(
-            f"Decomposing a logit of {len(asked)} tokens: expected one token, or two for the "
-            'difference of their logits; give (" water", " loan"), say.'
-        )
-    ids = [token_id(model, token) for token in asked]
-    if len(set(ids)) < len(ids):
-        raise InputError(
-            f"Decomposing the difference of the logits of {asked!r}: the two tokens are the same, "
-            "and the difference of a logit from itself is always 0; give two different tokens."
-        )
-    columns: tuple[str, ...] = COLUMNS
-    if model.config.start_token is not None and target is None:
-        raise InputError(
-            f"Decomposing a logit of {model.name}: it is an encoder-decoder and writes a target; "
-            "give target=, the text so far, and a position or word of that as at=."
-        )
-    if target is None:
-        whole = trace(model, text)
-        pos = text_position(whole.tokens, at)
-        terms = _terms(whole, pos, ids)
-    else:
-        pair = trace(model, text, target)
-        whole = pair.decoder
-        pos = text_position(pair.target, at)
-        terms = _terms_of_pair(model, pair, pos, ids)
-        columns = (STACK, *COLUMNS)
-    frame = pd.DataFrame(terms)[list(columns)].astype(dict.fromkeys(INTEGERS, "Int64"))
-    blocks = model.config.n_layers + model.config.n_decoder_layers
-    expected = largest_error(model.dtype, blocks)
-    _require_sum(whole, pos, ids, float(frame["logit"].sum()), expected)
-    return frame
-
-
-def _terms(whole: Trace, pos: int, ids: Sequence[int]) -> Iterator[Term]:
+def terms(whole: Trace, pos: int, ids: Sequence[int]) -> Iterator[Term]:
     """The terms of a logit of a model with one stack."""
     towards = logit_direction(whole, pos, ids)
     for part in components_by_source(whole, len(whole.pattern), at=pos):
@@ -155,7 +72,7 @@ def _head_terms(
             yield Term(component, logit, layer, head, None, SINK, stack)
 
 
-def _terms_of_pair(model: Model, pair: PairTrace, pos: int, ids: Sequence[int]) -> Iterator[Term]:
+def terms_of_pair(model: Model, pair: PairTrace, pos: int, ids: Sequence[int]) -> Iterator[Term]:
     """The terms of a logit of an encoder-decoder: what is written into the decoder's stream at a
     position of the target, the scales of all norms behind it held."""
     stacks = {
@@ -216,7 +133,7 @@ def _terms_of_pair(model: Model, pair: PairTrace, pos: int, ids: Sequence[int]) 
             yield Term(f"norm bias behind MLP {layer}", float(norm_bias.double() @ after), layer)
 
 
-def _require_sum(whole: Trace, pos: int, ids: list[int], total: float, expected: float) -> None:
+def require_sum(whole: Trace, pos: int, ids: list[int], total: float, expected: float) -> None:
     """Raises CrossCheckError where the terms miss the hooked logits by more than rounding, which
     comes to `expected` of the largest."""
     logits = whole.logits[pos].double()

@@ -55,12 +55,11 @@ from probe.model.find import (
     weight_map,
 )
 from probe.model.hooks import ONE_THREAD, check_hooks
+from probe.model.kept_hooks import attach_hooks, hooked_parts
 from probe.model.model import RESAVE, Config, Model, read_json, refuse
 from probe.model.objects import (
     Held,
-    attach_hooks,
     hold,
-    hooked_parts,
     read_object,
     read_state,
     require_same,

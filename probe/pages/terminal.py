@@ -99,7 +99,7 @@ def print_evaluation(evaluation: "Evaluation") -> None:
 def words_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
     """Header and rows: every word at its chosen depth, with the baselines. Each fold is read at the
     depth that its own training sentences chose, so the one named is where most were read."""
-    from probe.results.columns import METHODS
+    from probe.experiments.accuracy import METHODS
     from probe.results.frames import depth_label
 
     baselines = [method for method in METHODS if method != "nearest"]
@@ -167,8 +167,8 @@ def _without_cells(first: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def without_sentences(evaluation: "Evaluation") -> list[str]:
     """What taking the heads out costs at the depth chosen in training, a sentence for each way."""
-    from probe.results.ablation import head_index
     from probe.stats.numbers import counted, listed
+    from probe.studies.heads_given import head_index
 
     names = listed(evaluation.heads_out)
     sentences = []

@@ -56,14 +56,6 @@ HEADS = (
     "comparison",
 )
 ATTENTION = ("attention_cue", "attention_previous", "attention_itself")
-METHODS = {
-    "nearest": "nearest sense centroid",
-    "frequent": "most frequent sense in training",
-    "bag": "bag of words",
-    "left": "bag of words left of the word",
-    "position": "the word's place alone",
-    "length": "the text's length alone",
-}
 
 Described = tuple[dict[str, str], dict[str, dict[str, str]]]
 

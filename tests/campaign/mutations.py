@@ -339,7 +339,7 @@ FAULTS = (
         'arrays["net_near"] = net_where(pair, lambda distance: distance > 1)',
     ),
     Fault(
-        "results/evaluation.py",
+        "experiments/accuracy.py",
         "tested on what it learned",
         "train = list(holdout.train)\n        test = list(holdout.test)\n        depth",
         "train = list(holdout.test)\n        test = list(holdout.test)\n        depth",

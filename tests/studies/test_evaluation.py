@@ -19,11 +19,11 @@ from seeds import mostly_campaign
 from sklearn.metrics import accuracy_score, f1_score
 
 import probe
-from probe.experiments import material
-from probe.experiments.centroids import nearest_mean, predict
+from probe.experiments import accuracy, material
+from probe.experiments.accuracy import METHODS
+from probe.experiments.centroids import macro_f1, nearest_mean, predict
 from probe.model.tokens import tokenize
-from probe.results import evaluation
-from probe.results.columns import COLUMNS, METHODS
+from probe.results.columns import COLUMNS
 from probe.text import splits
 from probe.text.sentences import Sentence
 from probe.text.splits import NO_PART, NOT_LEARNED, ONE_SENSE, TOO_FEW, Holdout
@@ -265,7 +265,7 @@ def test_the_angle_is_that_of_different_senses_minus_that_of_the_same_sense(monk
             [[3 * np.cos(np.radians(angle)), 3 * np.sin(np.radians(angle))] for angle in at]
             for at in degrees
         ]
-        return evaluation.angle_gap(resid_of(*turned), np.array(labels))
+        return accuracy.angle_gap(resid_of(*turned), np.array(labels))
 
     # Same sense: 10, 30, mean 20. Different: 60, 90, 50, 80, mean 70. The other way round same: 60,
     # 80, other 45.
@@ -279,31 +279,29 @@ def test_the_angle_is_that_of_different_senses_minus_that_of_the_same_sense(monk
         torch.randn(7, 2, 5, generator=torch.Generator().manual_seed(0)),
         np.array([0, 1, 1, 0, 2, 0, 1]),
     )
-    whole = evaluation.angle_gap(resid, labels)
+    whole = accuracy.angle_gap(resid, labels)
     for block in (1, 3):
-        monkeypatch.setattr(evaluation, "ROWS_PER_BLOCK", block)
-        assert np.allclose(evaluation.angle_gap(resid, labels), whole, rtol=1e-12)
+        monkeypatch.setattr(accuracy, "ROWS_PER_BLOCK", block)
+        assert np.allclose(accuracy.angle_gap(resid, labels), whole, rtol=1e-12)
 
 
 def test_macro_f1_by_hand_and_scikit_learns_at_every_depth():
     # Sense 0: 2 hits, 3 in gold, 2 said: 4/5. Sense 1: 1 hit, 1 in gold, 2 said: 2/3.
-    assert np.isclose(
-        evaluation.macro_f1(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])), (4 / 5 + 2 / 3) / 2
-    )
+    assert np.isclose(macro_f1(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])), (4 / 5 + 2 / 3) / 2)
     # A sense that is said and never tested costs its sentence and is no sense of its own: 4/5 and
     # 1.
-    assert np.isclose(evaluation.macro_f1(np.array([0, 0, 0, 1]), np.array([0, 0, 2, 1])), 0.9)
+    assert np.isclose(macro_f1(np.array([0, 0, 0, 1]), np.array([0, 0, 2, 1])), 0.9)
     rng = np.random.default_rng(0)
     gold, said = rng.integers(0, 4, 60), rng.integers(0, 5, (3, 60))
     f1 = [f1_score(gold, depth, labels=range(4), average="macro") for depth in said]
-    assert np.allclose(evaluation.macro_f1(gold, said), f1)
+    assert np.allclose(macro_f1(gold, said), f1)
 
 
 def test_bags_hold_the_other_words_and_never_the_word():
     sentence = row("The old bank, a Bank by the bank's River", "river")
-    assert evaluation.whole_bag(sentence) == ("the", "old", "a", "by", "the", "s", "river")
-    assert evaluation.left_bag(sentence) == ("the", "old")
-    assert evaluation.whole_bag(Sentence("bank", "river", "both banks flooded", 5, 10)) == (
+    assert accuracy.whole_bag(sentence) == ("the", "old", "a", "by", "the", "s", "river")
+    assert accuracy.left_bag(sentence) == ("the", "old")
+    assert accuracy.whole_bag(Sentence("bank", "river", "both banks flooded", 5, 10)) == (
         "both",
         "flooded",
     )
@@ -329,31 +327,29 @@ BEFORE = (
 @pytest.mark.parametrize(
     ("bag", "given", "said"),
     [
-        (evaluation.whole_bag, AFTER, [0, 1, 0]),
+        (accuracy.whole_bag, AFTER, [0, 1, 0]),
         (
-            evaluation.left_bag,
+            accuracy.left_bag,
             AFTER,
             [1, 1, 1],
         ),  # only the right tells; b is more frequent in training
-        (evaluation.whole_bag, BEFORE, [0, 1, 0]),
-        (evaluation.left_bag, BEFORE, [0, 1, 0]),
+        (accuracy.whole_bag, BEFORE, [0, 1, 0]),
+        (accuracy.left_bag, BEFORE, [0, 1, 0]),
         # Without a known word the most frequent sense in training is said.
         (
-            evaluation.left_bag,
+            accuracy.left_bag,
             ("loan bank a", "river bank b", "shore bank b", "bank a", "wholly new bank a"),
             [1, 1],
         ),
-        (evaluation.left_bag, ("bank a", "bank on b", "bank in b", "new bank a"), [1]),
+        (accuracy.left_bag, ("bank a", "bank on b", "bank in b", "new bank a"), [1]),
     ],
 )
 def test_a_bag_knows_what_its_words_tell(bag, given, said):
     sentences = [row(*text.rsplit(" ", 1)) for text in given]
     holdout = Holdout(tuple(range(3)), tuple(range(3, len(given))))
-    labels = evaluation.numbered(sentences)
+    labels = accuracy.numbered(sentences)
     assert (
-        evaluation.predict_by_bag(
-            [bag(sentence) for sentence in sentences], labels, holdout
-        ).tolist()
+        accuracy.predict_by_bag([bag(sentence) for sentence in sentences], labels, holdout).tolist()
         == said
     )
 
@@ -375,27 +371,27 @@ EIGHT = numbered("ab" * 4)
 
 def test_the_depth_is_the_first_after_a_block_at_which_the_training_sentences_are_told_apart(model):
     for told_at, expected in (([2], 2), ([0, 2], 2), ([1, 2], 1), ([0, 3], 3)):
-        assert evaluation.choose_depth(EIGHT, told_apart(4, told_at=told_at), seed=0) == expected
+        assert accuracy.choose_depth(EIGHT, told_apart(4, told_at=told_at), seed=0) == expected
     assert (
-        evaluation.choose_depth(EIGHT[:2], told_apart(4, told_at=[1])[:2], seed=0) == 3
+        accuracy.choose_depth(EIGHT[:2], told_apart(4, told_at=[1])[:2], seed=0) == 3
     )  # too few: the last one
     rows = [
         replace(sentence, split="train" if n < 8 else "test")
         for n, sentence in enumerate([*EIGHT, *EIGHT])
     ]
-    (task,) = evaluation.prepare_tasks(model, corpus_of(rows), seed=0)
+    (task,) = accuracy.prepare_tasks(model, corpus_of(rows), seed=0)
     trained, tested = told_apart(4, told_at=[1]), told_apart(4, told_at=[2])
     tested[:, 1] = tested[
         0, 1
     ]  # at the depth that training prefers the tested sentences are all alike
-    found = evaluation.answer(task, torch.cat([trained, tested]), seed=0)
+    found = accuracy.answer(task, torch.cat([trained, tested]), seed=0)
     assert found.depth == 1
     assert (
         (found.gold == found.predicted["nearest"]).mean()
         == 0.5
         == (found.gold == found.by_depth[1]).mean()
     )
-    assert evaluation.choose_depth(EIGHT, tested, seed=0) == 2
+    assert accuracy.choose_depth(EIGHT, tested, seed=0) == 2
 
 
 RIVER = (
@@ -419,7 +415,7 @@ def test_what_cannot_be_used_is_left_out_with_the_reason(model):
     long = row("the bank " + "river " * 60, "a")
     first = row("bank of the river", "a")
     alone = [row(f"the {n} seal", "one", word="seal") for n in range(3)]
-    found = evaluation.prepare_tasks(model, corpus_of([long, *ROWS, first, *alone]), seed=0)
+    found = accuracy.prepare_tasks(model, corpus_of([long, *ROWS, first, *alone]), seed=0)
     counts = [
         (task.material.word, len(task.material), len(task.material.left_out)) for task in found
     ]
@@ -431,13 +427,13 @@ def test_what_cannot_be_used_is_left_out_with_the_reason(model):
 
 
 def test_what_is_read_is_the_residual_stream_at_the_word_in_the_order_given(model, monkeypatch):
-    monkeypatch.setattr(evaluation, "CHUNK", 3)
-    monkeypatch.setattr(evaluation, "SENTENCES_PER_LOAD", 5)
+    monkeypatch.setattr(accuracy, "CHUNK", 3)
+    monkeypatch.setattr(accuracy, "SENTENCES_PER_LOAD", 5)
     zebras = [row(f"{n} zebra ran", "ab"[n % 2], word="zebra") for n in range(4)]
     assert len(tokenize(model, "zebra")) > 2  # more than BOS and one token
     found = list(
-        evaluation.read_tasks(
-            model, evaluation.prepare_tasks(model, corpus_of([*ROWS, *MOLES, *zebras]), seed=0)
+        accuracy.read_tasks(
+            model, accuracy.prepare_tasks(model, corpus_of([*ROWS, *MOLES, *zebras]), seed=0)
         )
     )
     assert [task.material.word for task, _ in found] == ["bank", "mole", "zebra"]
@@ -689,7 +685,7 @@ def test_every_word_of_coarsewsd_and_of_the_homonyms_can_be_tested(wide):
         "mole",
         "seal",
     }
-    homonyms = evaluation.prepare_tasks(
+    homonyms = accuracy.prepare_tasks(
         wide, probe.read_sentences(DATA / "homonyms" / "dev.jsonl"), seed=0
     )
     assert len(homonyms) == 50 and all(len(task.plan.holdouts) == 5 for task in homonyms)

@@ -32,12 +32,17 @@ from sklearn.metrics import f1_score
 
 import probe
 from probe.errors import InputError
+from probe.experiments import ablation, accuracy
+from probe.experiments.ablation import KINDS, RANDOM_SETS
+from probe.experiments.material import Material
+from probe.inference.ablation import compare
 from probe.model.load import read_weights
 from probe.model.trace import target_states
-from probe.results import ablation, evaluation
-from probe.results.ablation import CHOSEN, KINDS, RANDOM_SETS, heads_out
+from probe.results.ablation import CHOSEN, COLUMNS, rows
 from probe.results.columns import dictionary
 from probe.stats.numbers import counted
+from probe.studies.evaluation import OTHER_WORD
+from probe.studies.heads_given import heads_out
 from probe.text.sentences import Sentence
 from probe.text.splits import Holdout
 
@@ -145,9 +150,9 @@ def test_every_prediction_is_that_of_a_whole_hooked_run_with_the_heads_replaced(
     else:
         model, rows = random_model(), natural()
         out = heads_out([(0, 1), (2, 3)], None, **HERE)
-    (task,) = evaluation.prepare_tasks(model, corpus_of(rows), seed=0)
-    ((_, states),) = evaluation.read_tasks(model, [task], out.layers)
-    labels = evaluation.numbered(task.material.sentences)
+    (task,) = accuracy.prepare_tasks(model, corpus_of(rows), seed=0)
+    ((_, states),) = accuracy.read_tasks(model, [task], out.layers)
+    labels = accuracy.numbered(task.material.sentences)
     holdouts = task.plan.holdouts
     found = ablation.predict_without(
         read_weights(model), task.material, states, labels, holdouts, out, seed=3
@@ -204,17 +209,17 @@ def test_the_interval_is_that_of_paired_differences_over_sentences():
     lost = rng.random((2, sets, sentences, depths)) < np.array([0.3, *[0.1] * 3])[:, None, None]
     wrong = np.where(lost, 1 - gold[:, None], intact.T)
     row = Sentence("bank", "a", "bank", 0, 4)
-    material = evaluation.Material("bank", (row,) * sentences, (), (), (), ())
+    material = Material("bank", (row,) * sentences, (), (), (), ())
     chosen = rng.integers(0, depths, sentences)
-    made = ablation.compare(material, gold, intact, wrong, chosen, seed=0)
+    made = compare(material, gold, intact, wrong, chosen, seed=0)
     right = (intact == gold).T.astype(float)
     difference = right - (wrong[0] == gold[:, None])  # set sentence depth
     beyond = difference[0] - difference[1:].mean(0)
-    rows = pd.DataFrame(ablation.rows("bank", made)).query("kind == 'mean'")
-    assert rows["accuracy"].iloc[-1] == right[np.arange(sentences), chosen].mean()
+    shown = pd.DataFrame(rows("bank", made)).query("kind == 'mean'")
+    assert shown["accuracy"].iloc[-1] == right[np.arange(sentences), chosen].mean()
     for name, per_sentence in (("fall", difference[0]), ("beyond_random", beyond)):
         error = per_sentence.std(0) / np.sqrt(sentences)
-        here = rows.iloc[:depths]
+        here = shown.iloc[:depths]
         assert np.allclose(here[name], per_sentence.mean(0))
         assert np.allclose(here[f"{name}_low"], here[name] - 1.96 * error, atol=0.2 * error.min())
         assert np.allclose(here[f"{name}_high"], here[name] + 1.96 * error, atol=0.2 * error.min())
@@ -265,7 +270,7 @@ def test_the_mean_is_over_the_words_each_once_and_words_do_not_depend_on_each_ot
         alone.without[alone.without["word"] == "mole"].set_index(["kind", "label"])
     )
     assert both.words["word"].tolist() == ["bank", "mole"] and alone.words["word"].item() == "mole"
-    assert alone.left_out["reason"].tolist() == [evaluation.OTHER_WORD] * len(bank)
+    assert alone.left_out["reason"].tolist() == [OTHER_WORD] * len(bank)
 
 
 # --- which heads ----------------------------------------------------------------------------------
@@ -463,7 +468,7 @@ def test_the_command_prints_and_writes_what_python_gives(run, tmp_path, model):
         assert (one / name).read_bytes() == (two / name).read_bytes()
     assert (one / "evaluation_without.svg").read_text().startswith("<svg")
     written = pd.read_csv(one / "evaluation_without.csv")
-    assert list(written) == list(ablation.COLUMNS) and len(written) == 2 * 2 * (3 + 1)
+    assert list(written) == list(COLUMNS) and len(written) == 2 * 2 * (3 + 1)
     assert dictionary({"evaluation_without": written})["meaning"].str.len().min() > 5
     manifest = json.loads((one / "manifest.json").read_text())
     assert manifest["without"] == ["L0H1", "L1H2"] and "--without L0H1,L1H2" in manifest["command"]

@@ -211,10 +211,25 @@ def head_contributions(
     """
     chosen = list(rows)
     norms = norms_of(weights, states, max(depths))
-    norms = replace(norms, scales=norms.scales[chosen])
+    return contributions_of(weights, norms, states.z[chosen], chosen, directions, depths)
+
+
+def contributions_of(
+    weights: Weights,
+    norms: Norms,
+    z_of_rows: Tensor,
+    rows: Sequence[int],
+    directions: Tensor,
+    depths: Sequence[int],
+) -> Tensor:
+    """`head_contributions` of other z than the states', at the scales that the norms have there.
+
+    z_of_rows: `row layer head d_head`. rows: those of `norms`.
+    """
+    norms = replace(norms, scales=norms.scales[list(rows)])
     contributions = []
     for layer, (block, depth) in enumerate(zip(weights.blocks, depths, strict=True)):
-        z = states.z[chosen, layer].double()
+        z = z_of_rows[:, layer].double()
         delta_e = z.new_zeros(*z.shape[:-1], weights.shape[2])
         if block.mixer is None:
             delta_e = torch.einsum("rhe,hed->rhd", z, block.w_o.cpu().double())

@@ -28,6 +28,7 @@ class MadeWord:
     swapped: int = 4
     left_out: tuple = ()
     not_used: dict = field(default_factory=dict)
+    measured: dict = field(default_factory=dict)
     reason: str = ""
     noun: str | None = None
     noun_gap: np.ndarray | None = None

@@ -85,7 +85,6 @@ def frames(
         ),
         "certificate": certificate_rows(certificate).assign(
             where=[row.where for row in certificate.rows],
-            note=[row.note for row in certificate.rows],
         ),
     }
     tables = {name: rounded(frame) for name, frame in by_name.items() if frame is not None}

@@ -76,7 +76,7 @@ class Material:
 
     @cached_property
     def beginnings(self) -> tuple[tuple[int, ...], ...]:
-        """The token ids of every sentence up to its word: all that a causal model has read there."""
+        """The token ids of every sentence up to its word: what a causal model has read there."""
         return tuple(ids[: at + 1] for ids, at in self.texts)
 
     @cached_property

@@ -12,6 +12,7 @@ import numpy as np
 
 from probe.experiments.backup import Backup
 from probe.experiments.head_parts import by_distance
+from probe.experiments.nouns import NounRecord
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.swaps import rank_intervals
 from probe.inference.nouns import PARTS, NounEvidence, joined_parts, noun_evidence
@@ -49,6 +50,9 @@ TESTED = (
     "continuation",
     "p_continuation",
 )
+# What a head writes itself, and how far it moves the vector, in units of the residual stream: for
+# the word, and for nouns in its place.
+RAW = ("own_write", "own_write_nouns", "own_write_more_low", "moved_raw", "moved_raw_nouns")
 BACKUP = ("stands_in", "p_stands_in", "stands_in_layer", "stands_in_head")
 
 
@@ -162,6 +166,7 @@ def head_arrays(evidence: PairEvidence) -> dict[str, Array]:
     arrays["net_far"] = net_where(pair, lambda distance: distance > 1)
     arrays |= _stands_in(evidence)
     arrays |= beside_nouns([evidence])
+    arrays |= in_units([evidence])
     share = None if pair.swaps is None else pair.swaps.rerouted
     arrays["rerouted"] = missing(pair) if share is None else share
     return arrays
@@ -257,3 +262,40 @@ def beside_nouns(pairs: Sequence[PairEvidence]) -> dict[str, Array]:
     if len(parts) < len(pairs):
         return dict.fromkeys(PARTS, missing(pairs[0].record))
     return dict(joined_parts(parts))
+
+
+def in_units(pairs: Sequence[PairEvidence]) -> dict[str, Array]:
+    """The columns RAW of every head, means over these pairs of senses."""
+    arrays = dict.fromkeys(RAW, missing(pairs[0].record))
+    moved = [_moved(pair.record) for pair in pairs if pair.record.moved is not None]
+    if len(moved) == len(pairs):
+        arrays["moved_raw"] = np.mean(moved, axis=0)
+    nouns = [pair.nouns for pair in pairs if pair.nouns is not None]
+    if len(nouns) < len(pairs):
+        return arrays
+    arrays["moved_raw_nouns"] = np.mean(
+        [_moved_of_nouns(each.record, missing(pairs[0].record)) for each in nouns], axis=0
+    )
+    written = [each.written for each in nouns if each.written is not None]
+    if len(written) == len(pairs):
+        joined = joined_parts(written)
+        arrays["own_write"] = np.mean([each.net for each in written], axis=0)
+        arrays["own_write_nouns"] = joined["general"]
+        arrays["own_write_more_low"] = joined["specific_low"]
+    return arrays
+
+
+def _moved(pair: SensePair) -> Array:
+    """How far each head moves the word where it is read. `layer head`"""
+    assert pair.moved is not None
+    at = np.asarray(pair.reading.at)[:, None, None]
+    return np.asarray(np.take_along_axis(pair.moved, at, -1)[..., 0])
+
+
+def _moved_of_nouns(record: NounRecord, absent: Array) -> Array:
+    """The same of nouns in the word's place, mean over their swaps. `layer head`"""
+    moved = absent.copy()
+    if record.heads and len(record.net):
+        layers, heads = np.array(record.heads).T
+        moved[layers, heads] = record.net.mean(0)
+    return moved

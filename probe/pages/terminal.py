@@ -360,7 +360,7 @@ def likely(gates: "Foreseen") -> str:
     if gates.nuisance_p < LEVEL:
         told_by = "the word's position or the text's length tells them apart"
         reasons.append(f"{told_by} ({p_value(gates.nuisance_p)})")
-    verdict = "confounded" if reasons else "context"
+    verdict = "confounded" if reasons else "movers"
     if not math.isnan(gates.ambiguity_p):
         nouns = f"nouns of one meaning change as far in its place ({p_value(gates.ambiguity_p)})"
         step = "give sentences whose cue says more about this word than about other nouns"

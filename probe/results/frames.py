@@ -23,17 +23,20 @@ from probe.inference.nouns import PARTS, NounEvidence, joined_parts
 from probe.inference.verdicts import REASONS, best_verdicts, comparisons, verdicts
 from probe.inference.within import (
     CAUSAL,
+    RAW,
     PairEvidence,
     WordEvidence,
     beside_nouns,
     causal,
     head_arrays,
+    in_units,
     net_where,
 )
 from probe.model.check import Certificate, Row
 from probe.results.columns import ATTENTION, HEADS, RANKS
 from probe.stats import resampling
 from probe.stats.limits import GATE, LEVEL
+from probe.stats.resampling import Array
 from probe.text.sentences import LeftOut
 from probe.tidy import by_head, rounded, stacked, with_key
 
@@ -192,6 +195,10 @@ def _gate(record: WordRecord, found: PairEvidence) -> dict[str, object]:
         "largest_share": np.nan,
         "ambiguity_p": np.nan,
         "nouns": 0,
+        "surprisal": np.nan,
+        "surprisal_nouns": np.nan,
+        "nouns_near": 0,
+        "ambiguity_p_near": np.nan,
         "sentences_not_compared": 0,
         "not_compared": "",
     }
@@ -207,10 +214,19 @@ def _gate(record: WordRecord, found: PairEvidence) -> dict[str, object]:
             "largest_share": float(shares.max()) if len(shares) else np.nan,
             "ambiguity_p": nouns.gate.p,
             "nouns": len(shares),
+            "surprisal": _mean(nouns.record.word_surprisal),
+            "surprisal_nouns": _mean(nouns.record.surprisal[list(nouns.gate.chosen)]),
+            "nouns_near": nouns.gate.near,
+            "ambiguity_p_near": nouns.gate.p_near,
             "sentences_not_compared": nouns.record.sentences_left_out,
             "not_compared": nouns.gate.reason,
         }
     return columns
+
+
+def _mean(numbers: Array) -> float:
+    """The mean of those that are known, NaN where none is."""
+    return float(np.nanmean(numbers)) if np.isfinite(numbers).any() else float("nan")
 
 
 def _left_out(word: WordEvidence) -> list[LeftOut]:
@@ -233,6 +249,7 @@ def heads(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
         frame = by_head(head_arrays(found)).astype(RANKS)
         frame["read_depth"] = [pair.reading.at[layer] for layer in frame["layer"]]
         frame["ambiguity_p"] = np.nan if found.nouns is None else found.nouns.gate.p
+        frame["ambiguity_p_near"] = np.nan if found.nouns is None else found.nouns.gate.p_near
         with_gap = None if found.nouns is None else found.nouns.with_gap
         frame["nouns_with_gap"] = np.nan if with_gap is None else float(with_gap)
         is_confounded = pair.gates.untrained < GATE or pair.gates.nuisance < LEVEL
@@ -257,7 +274,7 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
         pairs = [found.record for found in passed]
         arrays = {"auroc": np.mean([found.separation.auroc for found in passed], axis=0)}
         arrays |= causal(pairs)
-        arrays |= beside_nouns(passed)
+        arrays |= beside_nouns(passed) | in_units(passed)
         for name in ATTENTION:
             to_token = [pair.attention[name.removeprefix("attention_")] for pair in pairs]
             arrays[name] = np.mean(to_token, axis=0)
@@ -267,7 +284,7 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
         frame["comparison"] = comparisons(frame)
         parts.append(with_key(frame, {"word": word.record.word}))
     columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, *PARTS, "comparison"]
-    columns += ["verdict", "resolves", "of"]
+    columns += ["verdict", "resolves", "of", *RAW]
     return stacked(parts, columns)[columns].astype(RANKS)
 
 
@@ -284,6 +301,7 @@ def controls(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
             frame = pd.DataFrame({"noun": noun} | columns)
             parts.append(with_key(frame, key_of(record, found.record)))
     names = [*KEYS, "noun", "depth", "gap", "general_share", "shared_axis", "sentences"]
+    names.append("surprisal")
     return stacked(parts, names)
 
 
@@ -296,14 +314,15 @@ def _noun_rows(word: str, nouns: NounEvidence) -> Iterator[tuple[str, dict[str, 
     yield (
         word,
         {"depth": depth, "gap": own, "general_share": np.ones_like(own)}
-        | {"shared_axis": own * np.nan, "sentences": record.sentences[most]},
+        | {"shared_axis": own * np.nan, "sentences": record.sentences[most]}
+        | {"surprisal": record.word_surprisal[most]},
     )
     for number in nouns.gate.chosen:
         yield (
             record.nouns[number],
             {"depth": depth, "gap": record.squared_gap[number]}
             | {"general_share": record.shares[number], "shared_axis": record.shared_axis[number]}
-            | {"sentences": record.sentences[number]},
+            | {"sentences": record.sentences[number], "surprisal": record.surprisal[number]},
         )
 
 

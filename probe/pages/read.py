@@ -30,7 +30,7 @@ def read(folder: str | os.PathLike[str]) -> Result:
     Example:
         >>> study = probe.study("tiny-senses", "bank", permutations=99, max_pairs=8)
         >>> page = probe.write(study, "out")
-        >>> probe.read("out").findings["bank"].depth == study.findings["bank"].depth
+        >>> probe.read("out").findings["bank"].read_depth == study.findings["bank"].read_depth
         True
     """
     place = Path(folder)

@@ -214,7 +214,7 @@ def study(
         pairs=max_pairs,
         permutations=permutations,
         nouns=nouns,
-        one_of_many=len(chosen) >= FEWEST_WORDS,
+        one_of_many=REPORT.one_of_many or len(chosen) >= FEWEST_WORDS,
     )
     sources = {word: sentences_of(word, own, model) for word in chosen}
     materials = [prepare(model, word, source.sentences) for word, source in sources.items()]

@@ -138,7 +138,9 @@ def test_a_sentence_that_gives_to_itself_changes_nothing(model, runs):
     moved = swaps.swap_heads(weights, rows, seen.states.z[:, : seen.depth], direction)
     assert moved.abs().max() < 1e-6
     itself = replace(pair.pairs, b=pair.pairs.a, same_a=pair.pairs.a, same_b=pair.pairs.a)
-    found = effects.measure(weights, seen.texts, seen.states, pair.sense.axes, itself, pair.reading)
+    found, _ = effects.measure(
+        weights, seen.texts, seen.states, pair.sense.axes, itself, pair.reading
+    )
     for effect in (found.word, found.next_token):
         for name in ("gap", "denoise", "noise", "same_sense"):
             assert np.abs(getattr(effect, name)).max() < 1e-6

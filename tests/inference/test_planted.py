@@ -238,9 +238,10 @@ def test_two_heads_combined_show_how_in_denoising_and_noising(kind, expected, se
     seen = observe(model, material, seed=seed)
     [pair] = prepare_pairs(seen, None, options_of(seed=seed, pairs=PAIRS))
     behind = Readings((LAYERS,) * LAYERS, (LAYERS,) * LAYERS, None)
-    found = swaps.measure(
+    effects, _ = swaps.measure(
         read_weights(model), seen.texts, seen.states, pair.sense.axes, pair.pairs, behind
-    ).word
+    )
+    found = effects.word
     for place in circuit.places:
         ratios = (found.ratio("denoise")[place], found.ratio("noise")[place])
         assert ratios == pytest.approx(expected, abs=0.06)

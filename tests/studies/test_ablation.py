@@ -224,9 +224,9 @@ def test_the_interval_is_that_of_paired_differences_over_sentences():
         assert np.allclose(here[f"{name}_low"], here[name] - 1.96 * error, atol=0.2 * error.min())
         assert np.allclose(here[f"{name}_high"], here[name] + 1.96 * error, atol=0.2 * error.min())
     scores = [f1_score(gold, wrong[0, 0, :, depth], average="macro") for depth in range(depths)]
-    assert np.allclose(rows["macro_f1_without"].iloc[:depths], scores)
+    assert np.allclose(shown["macro_f1_without"].iloc[:depths], scores)
     assert np.isclose(
-        rows["macro_f1"].iloc[-1],
+        shown["macro_f1"].iloc[-1],
         f1_score(gold, intact[chosen, np.arange(sentences)], average="macro"),
     )
     rows_drawn = rng.integers(0, sentences, (400, sentences))
@@ -235,14 +235,14 @@ def test_the_interval_is_that_of_paired_differences_over_sentences():
         - f1_score(gold[row], wrong[0, 0, row, 1], average="macro")
         for row in rows_drawn
     ]
-    assert np.isclose(rows["macro_f1_fall"].iloc[1], rows["macro_f1"].iloc[1] - scores[1])
+    assert np.isclose(shown["macro_f1_fall"].iloc[1], shown["macro_f1"].iloc[1] - scores[1])
     assert np.allclose(
-        rows[["macro_f1_fall_low", "macro_f1_fall_high"]].iloc[1],
+        shown[["macro_f1_fall_low", "macro_f1_fall_high"]].iloc[1],
         np.quantile(falls, [0.025, 0.975]),
         atol=0.25 * np.std(falls),
     )
-    assert np.allclose(rows["random_most"].iloc[:depths], difference[1:].mean(1).max(0))
-    assert np.allclose(rows["random_least"].iloc[:depths], difference[1:].mean(1).min(0))
+    assert np.allclose(shown["random_most"].iloc[:depths], difference[1:].mean(1).max(0))
+    assert np.allclose(shown["random_least"].iloc[:depths], difference[1:].mean(1).min(0))
 
 
 def test_cue_words_and_frames_are_drawn_as_a_whole_where_the_file_has_them():

@@ -13,7 +13,7 @@ from probe.errors import InputError
 from probe.experiments.measure import NOT_SWAPPED
 from probe.stats import limits
 from probe.studies import survey as survey_run
-from probe.studies import workers
+from probe.studies import words, workers
 from probe.studies.survey import NO_ENGLISH, NO_NOUN
 from probe.studies.survey_word import SURVEY
 from probe.studies.workers import DASK, Workers
@@ -318,8 +318,8 @@ def named(row):
 
 def test_workers_cut_texts_as_the_model_of_the_survey_does():
     model = probe.load("tiny-senses", prepend_bos=False, split_special_tokens=False)
-    job = survey_run._job(model, "tiny-senses", Workers(), SURVEY)
-    survey_run._loaded.clear()  # as in another process
-    loaded = survey_run._model(job)
+    job = words.job_of(model, SURVEY, "tiny-senses")
+    words._loaded.clear()  # as in another process
+    loaded = words.model_of(job)
     assert loaded is not model and loaded.config == model.config
-    assert survey_run._which(job) != survey_run._which(replace(job, tokens=(True, True)))
+    assert words._which(job) != words._which(replace(job, tokens=(True, True)))

@@ -39,7 +39,7 @@ SAME = (
     "identical to a sentence of another sense up to the word: its cue comes after it, where a "
     "causal model cannot have read it yet"
 )
-REPEATED = "identical to an earlier sentence of its sense up to the word: to a causal model the two are one"
+REPEATED = "up to the word it is an earlier sentence of its sense, and a causal model reads no more"
 TWO_LABELS = "the same text stands under another sense, too: one of the labels is wrong"
 NOTHING_BEFORE = "nothing stands before the word, and this model reads left to right"
 ON_NO_TOKEN = "its word or its cue is on no token of the model"

@@ -129,7 +129,7 @@ def _gates(
         next_token = test(final @ seen.stages.root).p
     continuation = float("nan")
     if seen.stages.toward:
-        tested = resampling.sign_flip_test(gap[:, -1:], pairs.units, seed=options.seed)
+        tested = resampling.flip_signs(gap[:, -1:], pairs.units, seed=options.seed)
         continuation = float(tested.p[0])
     return Gates(
         gap=of_gap.p,

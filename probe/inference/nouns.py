@@ -341,8 +341,8 @@ def compare_pairwise(
     factors = [*resampling.crossed_factors(frames, pairs.units), list(noun_of)]
     weights = resampling.bootstrap_weights(factors, seed=pairs.seed)
     drawn = np.tensordot(weights, more, axes=1) / weights.sum(1).reshape(-1, *[1] * (more.ndim - 1))
-    above = resampling.sign_flip_test(more, pairs.units, seed=pairs.seed).p
-    below = resampling.sign_flip_test(-more, pairs.units, seed=pairs.seed).p
+    above = resampling.flip_signs(more, pairs.units, seed=pairs.seed).p
+    below = resampling.flip_signs(-more, pairs.units, seed=pairs.seed).p
     return PartComparison(
         net=word.mean(0),
         general=noun.mean(0),

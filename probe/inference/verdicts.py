@@ -83,8 +83,8 @@ def verdicts(evidence: pd.DataFrame) -> pd.Series:
 
     Reads p_auroc p_swap p_opposes p_next_token next_token auroc net net_low net_high direct
     net_near net_far attention_previous attention_next p_stands_in confounded ambiguity_p
-    ambiguity_p_near nouns_with_gap specific specific_low specific_high p_specific; a row without a measured swap (no
-    gap) gets none.
+    ambiguity_p_near nouns_with_gap specific specific_low specific_high p_specific; a row without a
+    measured swap (no gap) gets none.
     """
     rows = evidence.to_dict("records")
     names = [verdict({str(name): value for name, value in row.items()}) for row in rows]

@@ -142,7 +142,7 @@ def _stand_ins(backups: Sequence[Backup], seed: int) -> tuple[StandIn, ...]:
     later heads."""
     shown = []
     for backup in backups:
-        tested = resampling.sign_flip_test(backup.extra, backup.units, seed=seed)
+        tested = resampling.flip_signs(backup.extra, backup.units, seed=seed)
         for head, extra, p in zip(backup.others, backup.extra.mean(0), tested.p, strict=True):
             if p < LEVEL and extra >= SMALLEST:
                 shown.append(StandIn(backup.first, head, float(extra), float(p)))

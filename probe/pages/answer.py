@@ -369,8 +369,8 @@ def _behind_the_gate(finding: WordFindings) -> str:
     if not finding.nuisances:
         return ""
     return (
-        f" The meanings can also be told apart {_by(finding.nuisances)}; nouns of one meaning stand "
-        f"in the same sentences, and change less than “{finding.word}”."
+        f" The meanings can also be told apart {_by(finding.nuisances)}; nouns of one meaning in "
+        f"the same sentences change less than “{finding.word}”."
     )
 
 
@@ -436,8 +436,8 @@ def _distance(finding: WordFindings) -> str:
     if about.passed:
         return (
             f"In the same sentences {word} changes {_times(about.times_as_far)} nouns of one "
-            f"meaning, such as {_examples(about.typical)}, by layer {finding.read_depth - 1}: it is "
-            f"the first of {about.nouns + 1}{_near(about)}{_asked_of(finding)}."
+            f"meaning, such as {_examples(about.typical)}, by layer {finding.read_depth - 1}: it "
+            f"is the first of {about.nouns + 1}{_near(about)}{_asked_of(finding)}."
         )
     if about.p <= LEVEL:  # but not among the nouns that are as expected
         return (

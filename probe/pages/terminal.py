@@ -17,7 +17,11 @@ MINUTE = 60.0  # seconds
 LONG_LOADING = 5.0  # seconds after which it is said
 FIRST_ESTIMATE = 0.2  # of the work: what is done before says little of the rest
 # What stands in the place of a head that is taken out, by the kind of the table.
-REPLACED = {"mean": "their mean", "swap": "a random sentence's"}
+REPLACED = {
+    "mean": "their mean",
+    "swap": "a random sentence's",
+    "same_sense": "one of the same sense",
+}
 RISE = " (a minus is a rise)"
 DIFFERENCES_SHOWN = 4  # of those that the pairs of a word differ in
 REASONS = 5  # why sentences were left out, that are listed one by one
@@ -167,7 +171,7 @@ def _without_cells(first: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def without_sentences(evaluation: "Evaluation") -> list[str]:
     """What taking the heads out costs at the depth chosen in training, a sentence for each way."""
-    from probe.stats.numbers import counted, listed
+    from probe.stats.numbers import counted, listed, p_value
     from probe.studies.heads_given import head_index
 
     names = listed(evaluation.heads_out)
@@ -181,7 +185,8 @@ def without_sentences(evaluation: "Evaluation") -> list[str]:
             f"{_points(row, 'macro_f1_fall')}"
             f"{RISE if min(row['fall'], row['macro_f1_fall']) < 0 else ''}. Without random sets of "
             f"as many other heads a layer ({row['random_sets']} sets) accuracy "
-            f"{_falls(row['random_fall'])} on average, {_at_most(row['random_most'])}."
+            f"{_falls(row['random_fall'])} on average, {_at_most(row['random_most'])} "
+            f"({p_value(row['p'])} over the sets)."
         )
     depths = evaluation.words["depth"]
     late = {name: int((depths <= head_index(name)[0]).sum()) for name in evaluation.heads_out}

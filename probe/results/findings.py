@@ -33,6 +33,7 @@ from probe.stats.limits import GATE, LEVEL, SMALLEST, WORTH_NAMING
 from probe.text.splits import ALIGNED, DRAWN, in_pairs, unmarked_pairs
 
 MOST_OF_IT = 0.5  # of an effect or of the gap: more than everything else together
+OVER = 1.05  # of the gap: a set that keeps more than all heads do, beyond noise
 NEARLY_ALL = 0.9  # of the gap: what is left over is a tenth
 WORTH_READING = 0.01  # of the gap: a head with a clear effect from here on is worth its sentences
 MOVERS = ("resolver", "mover")  # the verdicts of heads that move the word
@@ -71,6 +72,8 @@ class HeadFinding:
     net: float
     net_low: float
     net_high: float
+    denoise: float
+    noise: float
     swap: float
     same_sense: float
     direct: float
@@ -204,13 +207,27 @@ class TooFew:
 
 @dataclass(frozen=True)
 class SmallestSet:
-    """The fewest leading heads that keep 90 % of the gap; `heads_tested` is the number of all."""
+    """The fewest leading heads that keep 90 % of the gap, and what is lost when they alone are
+    replaced (`necessity`); `heads_tested` is the number of all."""
 
     names: tuple[str, ...]
     faithfulness: float
     faithfulness_low: float
     faithfulness_high: float
+    necessity: float
+    necessity_low: float
+    necessity_high: float
     heads_tested: int
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The number of leading heads that keep more of the gap than all heads do, and how much they
+    keep; `behind` is the number of the others, which bring it back to 100 %."""
+
+    size: int
+    faithfulness: float
+    behind: int
 
 
 @dataclass(frozen=True)
@@ -652,7 +669,23 @@ def smallest_set(curves: pd.DataFrame) -> SmallestSet | None:
         faithfulness=float(first["faithfulness"]),
         faithfulness_low=float(first["faithfulness_low"]),
         faithfulness_high=float(first["faithfulness_high"]),
+        necessity=float(first["necessity"]),
+        necessity_low=float(first["necessity_low"]),
+        necessity_high=float(first["necessity_high"]),
         heads_tested=int(rows["size"].max()),
+    )
+
+
+def peak(curves: pd.DataFrame) -> Peak | None:
+    """Where the curve of a word is highest, or None where it is no higher than with all heads, up
+    to OVER."""
+    if curves.empty or curves["faithfulness"].max() <= OVER:
+        return None
+    highest = curves.loc[curves["faithfulness"].idxmax()]
+    return Peak(
+        size=int(highest["size"]),
+        faithfulness=float(highest["faithfulness"]),
+        behind=int(curves["size"].max() - highest["size"]),
     )
 
 

@@ -126,6 +126,8 @@ class PairOfSenses:
     gap_low: float
     gap_high: float
     gap_p: float
+    gap_form: float
+    gap_other_forms: float
     auroc: float
     next_token_p: float
     continuation_p: float
@@ -681,7 +683,7 @@ def peak(curves: pd.DataFrame) -> Peak | None:
     to OVER."""
     if curves.empty or curves["faithfulness"].max() <= OVER:
         return None
-    highest = curves.loc[curves["faithfulness"].idxmax()]
+    highest = curves.sort_values("faithfulness", kind="stable").iloc[-1]
     return Peak(
         size=int(highest["size"]),
         faithfulness=float(highest["faithfulness"]),

@@ -42,6 +42,7 @@ from probe.tidy import by_head, rounded, stacked, with_key
 
 FEW = 50  # sentences per sense: with fewer, a result is called exploratory
 # Pairs of cue words: with fewer, no p of a swap comes below 2^-12 however clear the effect.
+FEWEST_OF_A_FORM = 4  # pairs of sentences whose gap is given by itself
 FEW_CUES = 12
 NOT_ASKED_FOR = "no nouns were asked for"  # why a word was not compared with any
 MIXERS = ("denoise", "noise", "swap", "same_sense", "net")
@@ -170,6 +171,7 @@ def words(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
                 "gap_low": float(low),
                 "gap_high": float(high),
                 "gap_p": pair.gates.gap,
+                **_by_form(record, pair),
                 "next_token_p": pair.gates.next_token,
                 "continuation_p": pair.gates.continuation,
                 "nuisance_p": pair.gates.nuisance,
@@ -186,6 +188,21 @@ def words(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
             | _gate(record, found)
         )
     return pd.DataFrame(rows)
+
+
+def _by_form(record: WordRecord, pair: SensePair) -> dict[str, float]:
+    """The gap over the pairs of sentences with the word in its dictionary form, and over the
+    others; missing where these are fewer than FEWEST_OF_A_FORM."""
+    plain = [sentence.form.casefold() == record.word.casefold() for sentence in record.sentences]
+    both = np.array(
+        [plain[a] and plain[b] for a, b in zip(pair.pairs.a, pair.pairs.b, strict=True)]
+    )
+    gap = pair.gap[:, record.depth]
+    by_form = {"gap_form": gap[both], "gap_other_forms": gap[~both]}
+    return {
+        name: float(gaps.mean()) if len(gaps) >= FEWEST_OF_A_FORM else float("nan")
+        for name, gaps in by_form.items()
+    }
 
 
 def _gate(record: WordRecord, found: PairEvidence) -> dict[str, object]:

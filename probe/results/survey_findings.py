@@ -103,6 +103,7 @@ class SurveyFindings:
     depth: int
     separation: float
     gap_p: float
+    untrained_p: float
     ranked: bool
     general_share: float
     general_low: float

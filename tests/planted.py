@@ -215,7 +215,7 @@ def any_function_word(rng: np.random.Generator) -> Circuit:
     """A nuisance: the same head gives what "this" or "that" says to any token behind it, so that
     other nouns in the word's place change as far as the word does."""
     [place] = _places(rng, 1)
-    return Circuit((_reader_of_marker(place, ANY_TO_MARKER),), ("context",))
+    return Circuit((_reader_of_marker(place, ANY_TO_MARKER),), ("mover",))
 
 
 def _reader_of_marker(place: HeadIndex, looks: tuple[Reading, Reading]) -> Head:

@@ -102,8 +102,9 @@ class HeadFinding:
     @property
     def with_its_readers(self) -> bool:
         """Whether the head does more for the word than for nouns, and was not shown to write more
-        itself: a part that reads it makes the difference."""
-        return self.comparison == "more" and not self.own_write_more_low > 0
+        itself, by SMALLEST of what it writes: a part that reads it makes the difference."""
+        writes_more = self.own_write_more_low > SMALLEST * abs(self.own_write)
+        return self.comparison == "more" and not writes_more
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,13 @@ def test_an_object_and_a_file_of_the_same_numbers_give_the_same(tmp_path: Path) 
     assert all(torch.equal(model.weights[name], t) for name, t in from_file.weights.items())
     assert torch.equal(model.bridge(ids), from_file.bridge(ids))
     made = probe.provenance.manifest("m", model.origin, seed=0, command="", data_sha256="")
-    assert made["origin"] == {"kind": "in memory", "location": "llama", "revision": None}
+    assert made["origin"] == {
+        "kind": "in memory",
+        "location": "llama",
+        "file": "",
+        "revision": None,
+        "hooks": [],
+    }
     assert made["weights_read_from"] == "LlamaForCausalLM"
     assert made["weights_sha256"] == model.origin.sha256 != from_file.origin.sha256
 

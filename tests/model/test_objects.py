@@ -16,12 +16,12 @@ import transformers
 from checkpoints import make_checkpoint, make_model, make_tokenizer
 from families import (
     REPRESENTATIVES,
+    each_family,
     family_model,
     family_tokenizer,
     make_family,
     model_class,
     random_model,
-    telling_families,
 )
 from test_load import refusal
 from torch import nn
@@ -428,7 +428,7 @@ def test_an_object_is_forgotten_with_its_owner() -> None:
 # --- bridges --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", telling_families())
+@pytest.mark.parametrize("kind", each_family())
 def test_a_bridge_gives_the_same_model_as_its_folder(kind: str) -> None:
     model = family_model(kind, torch.float64)
     bridged = probe.load(model.bridge)

@@ -365,22 +365,6 @@ def test_tokens_that_cannot_be_near_a_vector_are_told(model, options, said):
     assert said in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda model: decomposition.logit_lens(model, -1),
-        lambda model: decomposition.residual_stream(model, -1),
-        lambda model: decomposition.logit_direction(model, -1, [5]),
-    ],
-)
-def test_a_model_in_the_place_of_a_trace_is_one_sentence(model, read):
-    said = (
-        r"^Reading .*: got a Model, expected a trace of a text; give probe\.trace\(model, text\)\.$"
-    )
-    with pytest.raises(InputError, match=said):
-        read(model)
-
-
 def test_a_trace_can_be_kept_in_a_file(model):
     whole = trace(model, "a loan from the bank")
     again = pickle.loads(pickle.dumps(whole))

@@ -150,7 +150,7 @@ def test_a_bridge_and_a_model_of_hugging_face_in_bfloat16_share_their_weights(
     )
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_study_in_bfloat16_finds_what_one_in_float32_finds(tmp_path: Path) -> None:
     every = probe.lexicon.expand("bank").sentences
     frames = list(dict.fromkeys(sentence.frame for sentence in every))[:3]

@@ -3,7 +3,6 @@ the same study."""
 
 import hashlib
 import json
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -171,30 +170,6 @@ def test_the_page_is_whole_without_what_sentences_without_cues_or_pairs_cannot_g
         study.frames[table] = frame.query("word == 'bank'") if "word" in frame else frame
     study.frames[name] = study.frames[name].iloc[:0]
     assert "Word by word" in probe.write(study, tmp_path).read_text(encoding="utf-8")
-
-
-def test_a_report_goes_from_the_study_to_the_template_and_hardly_ever_back(report_page, tmp_path):
-    """Calls into the modules of pages, in their order: how often one is entered again
-    that was left before. The list of sections is entered once for each section."""
-    pages = str(PROBE / "pages")
-    order = []
-
-    def on_call(frame, event, _):
-        file = frame.f_code.co_filename
-        if file.endswith("sections.py"):
-            return
-        if file.startswith(pages) and file.endswith(".py") and order[-1:] != [file]:
-            order.append(file)
-
-    assert report_page.exists()  # what was imported on the way is no call
-    before = sys.gettrace()
-    sys.settrace(on_call)  # of calls alone: nothing is traced inside of them
-    try:
-        probe.write(make_study(), tmp_path)
-    finally:
-        sys.settrace(before)
-    assert len(set(order)) >= 8
-    assert len(order) - len(set(order)) <= 20, order
 
 
 def test_the_result_can_be_copied_as_text_with_what_made_it(report_page):

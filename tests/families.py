@@ -33,11 +33,6 @@ SINGLE = tuple(kind for kind in KINDS if kind not in PAIRED)
 # after, both masks, one stack and two. Of every other row `model/test_families.py` tests the
 # contract; a rule that no representative has is tested on one family that has it.
 REPRESENTATIVES = ("gpt2", "llama", "gemma2", "bert", "t5")
-# One that is another's MLPs behind another's mixers is a campaign case but for its certificate.
-EACH_HYBRID = [
-    pytest.param(kind, marks=pytest.mark.campaign) if kind == "qwen3_5_moe_text" else kind
-    for kind in HYBRIDS
-]
 # Switches of a config that change a formula or add weights; all of one family.
 BOTH = {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True}
 QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
@@ -149,23 +144,21 @@ def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=bpe, **named)
 
 
-def each_family(*kinds: str) -> list:
-    """Parameters of a test over families, by default all; those that are no representatives are
-    slow."""
+def each_family(*kinds: str, also: Sequence[str] = ()) -> list:
+    """Parameters of a test over `kinds`, by default all but hybrids.
+
+    Representatives run always, and so do those of `also`, which have a rule that no representative
+    has. The others are left to `make campaign`.
+    """
+    here = (*REPRESENTATIVES, *also)
     return [
-        pytest.param(kind, marks=() if kind in REPRESENTATIVES else pytest.mark.slow)
+        pytest.param(kind, marks=() if kind in here else pytest.mark.campaign)
         for kind in kinds or KINDS
     ]
 
 
-def telling_families(*kinds: str, also: Sequence[str] = ()) -> list:
-    """The same over the representatives, and over those in `also`, which have a rule that no
-    representative has; the others are left to `make campaign`."""
-    kinds = kinds or KINDS
-    alike = {kind for kind in KINDS if kind not in (*REPRESENTATIVES, *also)}
-    return [
-        pytest.param(kind, marks=pytest.mark.campaign if kind in alike else ()) for kind in kinds
-    ]
+# One of each kind of mixer: a short convolution, a gated delta rule, a state space.
+EACH_HYBRID = each_family(*HYBRIDS, also=("lfm2", "qwen3_next", "bamba"))
 
 
 EXACT = {"rtol": 0, "atol": 1e-12}

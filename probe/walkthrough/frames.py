@@ -84,7 +84,7 @@ def frames(
             [asdict(part) | {"total": part.total} for part in parameters.parts]
         ),
         "certificate": certificate_rows(certificate).assign(
-            where=[row.where for row in certificate.rows],
+            where=[row.where for row in certificate.rows]
         ),
     }
     tables = {name: rounded(frame) for name, frame in by_name.items() if frame is not None}

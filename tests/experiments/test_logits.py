@@ -11,7 +11,6 @@ from families import (
     each_family,
     family_model,
     make_family,
-    telling_families,
 )
 from handmade import random_model
 from hooked_runs import bound
@@ -34,7 +33,7 @@ def hooked(whole, at, tokens):
     return float(found[tokens[0]] - (found[tokens[1]] if len(tokens) == 2 else 0)), found
 
 
-@pytest.mark.parametrize("kind", telling_families(*SINGLE))
+@pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_the_terms_sum_to_the_hooked_logits(kind):
     model = family_model(kind, torch.float64)
     whole = probe.trace(model, TEXT)

@@ -17,8 +17,8 @@ from families import (
     LAYERS,
     PAIRED,
     REPRESENTATIVES,
+    each_family,
     family_model,
-    telling_families,
 )
 from handmade import random_model
 from torch import Tensor
@@ -151,7 +151,7 @@ def require_replacements_named(kind: str, rows: Sequence[Row]) -> None:
 
 
 @pytest.mark.parametrize("dtype", BOUND)
-@pytest.mark.parametrize("kind", telling_families(also=("gptj", "mixtral", "modernbert")))
+@pytest.mark.parametrize("kind", each_family(also=("gptj", "mixtral", "modernbert")))
 def test_a_sound_model_passes_and_is_left_as_it_was(kind: str, dtype: torch.dtype) -> None:
     """Also far positions: the last rows of tables, large angles, the widest buckets."""
     model = family_model(kind, dtype)
@@ -272,7 +272,7 @@ def expected_quantity(role: str, *, bias: bool, family: Family) -> str:
 
 
 @pytest.mark.usefixtures("hooked_once")
-@pytest.mark.parametrize(("kind", "dtype"), in_turn(telling_families(also=OTHER_WEIGHTS), *BOUND))
+@pytest.mark.parametrize(("kind", "dtype"), in_turn(each_family(also=OTHER_WEIGHTS), *BOUND))
 def test_one_wrong_number_in_any_raw_tensor_of_a_layer_is_named(
     kind: str, dtype: torch.dtype
 ) -> None:
@@ -323,7 +323,7 @@ def every_row(tensor: Tensor) -> None:
 
 
 @pytest.mark.usefixtures("hooked_once")
-@pytest.mark.parametrize("kind", telling_families())
+@pytest.mark.parametrize("kind", each_family())
 def test_a_wrong_tensor_outside_the_layers_is_named(kind: str) -> None:
     model, family = family_model(kind, torch.float64), FAMILIES[kind]
     entering = (family.embed, family.position_table, family.type_table, family.embedding_norm)
@@ -361,7 +361,7 @@ def words_of_the_second(model: Model) -> int:
     return min(second - first)
 
 
-@pytest.mark.parametrize("kind", telling_families())
+@pytest.mark.parametrize("kind", each_family())
 def test_one_wrong_token_vector_is_named_though_only_one_text_has_it(kind: str) -> None:
     model, (first, second) = family_model(kind, torch.float64), DEFAULT_TEXTS
     mine, name = words_of_the_second(model), f"{FAMILIES[kind].embed}.weight"
@@ -380,7 +380,7 @@ def test_one_wrong_token_vector_is_named_though_only_one_text_has_it(kind: str) 
 
 
 @pytest.mark.parametrize(("role", "quantity"), [("q", "q"), ("v", "v"), ("o", "delta_e")])
-@pytest.mark.parametrize("kind", telling_families())
+@pytest.mark.parametrize("kind", each_family())
 def test_heads_in_the_wrong_order_are_named(kind: str, role: str, quantity: str) -> None:
     model, attention = family_model(kind, torch.float64), FAMILIES[kind].attentions[-1]
     if role == "v" and model.config.n_kv_heads == 1:
@@ -620,7 +620,7 @@ def test_a_wrong_switch_of_the_config_or_of_its_positions_is_named(
 
 LIES = [
     pytest.param(*family.values, number, quantity, marks=family.marks)
-    for family in telling_families(also=("bart", "gptj", "mbart"))
+    for family in each_family(also=("bart", "gptj", "mbart"))
     for number, attention in enumerate(FAMILIES[family.values[0]].attentions)
     for quantity, repair in attention.unreliable_hooks.items()
     if repair.raw
@@ -659,7 +659,7 @@ def certify_with_hook(model: Model, where: str, edit: Callable[[Tensor], Tensor]
 
 
 @pytest.mark.filterwarnings("ignore:A hook on .* returned a modified tensor:UserWarning")
-@pytest.mark.parametrize("kind", telling_families())
+@pytest.mark.parametrize("kind", each_family())
 def test_a_hook_that_edits_is_named_where_it_edits(kind: str) -> None:
     model, owners = family_model(kind, torch.float64), {}
     for attention in FAMILIES[kind].attentions:

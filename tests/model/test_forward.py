@@ -14,11 +14,11 @@ from families import (
     ROUNDED,
     SINGLE,
     assert_near,
+    each_family,
     family_model,
     make_family,
     model_class,
     near,
-    telling_families,
 )
 from handmade import ODD, random_model
 from transformers import AutoTokenizer
@@ -136,7 +136,7 @@ def test_sizes_are_read_as_they_are_and_the_untied_unembedding_is_another_matrix
     assert not torch.equal(other, untied.raw["wte.weight"])
 
 
-@pytest.mark.parametrize("kind", telling_families(also=("gpt_neox", "gpt_oss", "mixtral")))
+@pytest.mark.parametrize("kind", each_family(also=("gpt_neox", "gpt_oss", "mixtral")))
 def test_weights_are_views_of_the_models_own(kind: str) -> None:
     model = family_model(kind, torch.float64)
     raw = {tensor.untyped_storage().data_ptr() for tensor in model.weights.values()}
@@ -152,7 +152,7 @@ def test_weights_are_views_of_the_models_own(kind: str) -> None:
         assert stack.shape == (LAYERS, HEADS, model.config.d_model, model.config.d_head)
 
 
-@pytest.mark.parametrize("kind", telling_families(also=("gpt_neox", "mixtral")))
+@pytest.mark.parametrize("kind", each_family(also=("gpt_neox", "mixtral")))
 def test_an_untrained_twin_has_other_weights_of_the_same_shape(kind: str) -> None:
     model = family_model(kind, torch.float64)
     twin = untrained(model, seed=3)
@@ -173,7 +173,7 @@ def test_an_untrained_twin_has_other_weights_of_the_same_shape(kind: str) -> Non
 # --- against itself -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", telling_families(*SINGLE))
+@pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_merged_heads_are_the_sum_of_their_writes_and_the_bias(kind: str) -> None:
     model = family_model(kind, torch.float64)
     for step, block in zip(steps_of(model, ids_of(model)), read_weights(model).blocks, strict=True):
@@ -183,7 +183,7 @@ def test_merged_heads_are_the_sum_of_their_writes_and_the_bias(kind: str) -> Non
         )
 
 
-@pytest.mark.parametrize("kind", telling_families(*SINGLE))
+@pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_a_batch_is_its_rows(kind: str) -> None:
     model = family_model(kind, torch.float64)
     ids = torch.randint(model.config.d_vocab, (5, 9), generator=torch.Generator().manual_seed(1))
@@ -197,7 +197,7 @@ def test_a_batch_is_its_rows(kind: str) -> None:
                 assert_near(seen, alone, near(kind))
 
 
-@pytest.mark.parametrize("kind", telling_families(*SINGLE))
+@pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_half_the_precision_is_half_the_digits(kind: str) -> None:
     model = family_model(kind, torch.float64)
     ids = ids_of(model)

@@ -4,7 +4,7 @@ one stack."""
 import numpy as np
 import pytest
 import torch
-from families import SINGLE, family_model, telling_families
+from families import SINGLE, each_family, family_model
 from hooked_runs import BOUND, ROUNDED
 
 from probe.experiments import head_parts
@@ -23,10 +23,10 @@ CAUSAL = [kind for kind in SINGLE if FAMILIES[kind].kind == "decoder"]
 
 
 def typed(*kinds):
-    """Telling families in both types."""
+    """Families in both types."""
     return [
         pytest.param((*kind.values, dtype), marks=kind.marks)
-        for kind in telling_families(*kinds, also=OTHER_RULES)
+        for kind in each_family(*kinds, also=OTHER_RULES)
         for dtype in BOUND
     ]
 
@@ -129,7 +129,7 @@ def test_the_last_position_against_the_unchanged_ones_is_the_plain_forward(causa
 
 @pytest.mark.parametrize("dtype", BOUND)
 @pytest.mark.parametrize(
-    "kind", telling_families(*CAUSAL, "t5")
+    "kind", each_family(*CAUSAL, "t5")
 )  # T5's decoder biases scores by distance
 def test_several_last_positions_against_the_unchanged_ones_are_the_whole_text(kind, dtype):
     model = family_model(kind, dtype)
@@ -184,7 +184,7 @@ def test_every_tensor_is_made_where_the_weights_are(weights):
         assert torch.equal(found, run()) and found.device.type == "cpu"
 
 
-@pytest.mark.parametrize("kind", telling_families(*SINGLE))
+@pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_tensors_of_traces_edges_and_paths_are_made_where_the_weights_are(kind):
     causal = read_weights(family_model(kind, torch.float64))
     a, b = ([TargetText((5, 9, cue, 7, 8), 4)] for cue in (30, 31))

@@ -16,12 +16,12 @@ import transformers
 from checkpoints import make_checkpoint, make_model, make_tokenizer
 from families import (
     REPRESENTATIVES,
+    each_family,
     family_model,
     family_tokenizer,
     make_family,
     model_class,
     random_model,
-    telling_families,
 )
 from test_load import refusal
 from torch import nn
@@ -112,8 +112,13 @@ def test_an_object_and_a_file_of_the_same_numbers_give_the_same(tmp_path: Path) 
     assert all(torch.equal(model.weights[name], t) for name, t in from_file.weights.items())
     assert torch.equal(model.bridge(ids), from_file.bridge(ids))
     made = probe.provenance.manifest("m", model.origin, seed=0, command="", data_sha256="")
-    about = {"kind": "in memory", "location": "llama", "revision": None}
-    assert made["origin"] == about | {"file": "", "hooks": []}
+    assert made["origin"] == {
+        "kind": "in memory",
+        "location": "llama",
+        "file": "",
+        "revision": None,
+        "hooks": [],
+    }
     assert made["weights_read_from"] == "LlamaForCausalLM"
     assert made["weights_sha256"] == model.origin.sha256 != from_file.origin.sha256
 
@@ -423,7 +428,7 @@ def test_an_object_is_forgotten_with_its_owner() -> None:
 # --- bridges --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", telling_families())
+@pytest.mark.parametrize("kind", each_family())
 def test_a_bridge_gives_the_same_model_as_its_folder(kind: str) -> None:
     model = family_model(kind, torch.float64)
     bridged = probe.load(model.bridge)

@@ -249,7 +249,7 @@ def test_wrong_gates_of_heads_are_seen(kind):
     assert next((row.layer, row.quantity) for row in rows if not row.ok) == (1, "z")
 
 
-@pytest.mark.parametrize("kind", HYBRIDS)
+@pytest.mark.parametrize("kind", EACH_HYBRID)
 def test_the_forward_from_scratch_is_hugging_faces_in_both_types(kind):
     for dtype in (torch.float32, torch.float64):
         model = family_model(kind, dtype)

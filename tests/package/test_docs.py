@@ -42,6 +42,7 @@ FENCE = re.compile(r"^```(?:\{ \.)?(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re
 # Commands with these need a network, or a file of the reader's own, or are a server that runs until
 # it is ended.
 ELSEWHERE = ("gpt2", "EleutherAI/pythia-160m", "path/to", "probe explore")
+SHORT = ("architectures",)  # pages that take a second or less
 READY = "Type to start searching"  # what the site's search says when it can be asked
 KNOWN = ("probe", "make", "pip", "python3 -m venv", "source")
 
@@ -176,9 +177,20 @@ def test_what_the_lesson_computes_it_also_shows():
 
 
 @pytest.mark.real_model
-@pytest.mark.slow
+@pytest.mark.parametrize("page", pages(lambda page: [page.stem in SHORT]))
+def test_a_short_page_can_be_followed(page, tmp_path, monkeypatch):
+    follow(page, tmp_path, monkeypatch, lambda command: "smollm2" not in command)
+
+
+@pytest.mark.campaign
 @pytest.mark.parametrize(
-    "page", pages(lambda page: (b for b in blocks(page) if b.language in ("python", "console")))
+    "page",
+    pages(
+        lambda page: (
+            page.stem not in SHORT and block.language in ("python", "console")
+            for block in blocks(page)
+        )
+    ),
 )
 def test_a_page_can_be_followed(page, tmp_path, monkeypatch):
     follow(page, tmp_path, monkeypatch, lambda command: "smollm2" not in command)
@@ -441,7 +453,7 @@ def site(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_the_site_is_whole_and_needs_no_network(site):
     for page in site.glob("*.html"):
         text = page.read_text(encoding="utf-8")
@@ -457,7 +469,7 @@ def test_the_site_is_whole_and_needs_no_network(site):
             ), (page.name, link)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_the_site_defines_every_column_and_every_public_name(site):
     tables = (site / "tables.html").read_text(encoding="utf-8")
     assert [name for name in hooks.COLUMNS if f'<code id="{name}">' not in tables] == []
@@ -465,7 +477,7 @@ def test_the_site_defines_every_column_and_every_public_name(site):
     assert [name for name in probe.__all__ if f"probe.{name}" not in names] == []
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_the_search_of_the_site_works_opened_as_a_file(site, open_page):
     opened = open_page(site / "index.html", ready=False)
     asked = opened.page.locator("input.md-search__input")

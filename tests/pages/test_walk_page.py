@@ -481,7 +481,7 @@ def test_links_lead_to_files_and_only_the_pages_own_scripts_run(open_page, page_
 
 
 @pytest.mark.parametrize(
-    ("width", "scheme"), mostly_campaign([(1280, "light"), (390, "dark"), (320, "light")], here=2)
+    ("width", "scheme"), mostly_campaign([(390, "dark"), (1280, "light"), (320, "light")])
 )
 def test_the_page_asks_for_nothing_fits_and_is_accessible(looks, page_path, width, scheme):
     check_look(
@@ -489,6 +489,7 @@ def test_the_page_asks_for_nothing_fits_and_is_accessible(looks, page_path, widt
     )  # last, because the shared pages are spoilt
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("width", "scheme"), mostly_campaign([(390, "dark"), (320, "light")]))
 def test_the_page_of_two_hostile_texts_runs_nothing_fits_and_is_accessible(
     looks, tmp_path, width, scheme

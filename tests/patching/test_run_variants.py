@@ -5,7 +5,6 @@ from collections import Counter
 
 import pytest
 import torch
-from families import each_family
 from hooked_runs import EACH, bound, made, put, random_rows, read_all, swapped
 
 from probe.model import fused
@@ -123,7 +122,7 @@ def counted_rows(monkeypatch):
 
 
 @pytest.mark.parametrize(("at_once", "sentences_run"), [(5, [1, 1, 1, 1]), (7, [1, 2, 1])])
-@pytest.mark.parametrize("kind", each_family("gpt2", "llama", "gpt_oss", "lfm2", "gpt_neox"))
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "gpt_oss", "lfm2", "gpt_neox"])
 def test_nouns_in_one_sentence_share_what_is_before_them_and_have_donors_of_their_own(
     kind, at_once, sentences_run, monkeypatch
 ):

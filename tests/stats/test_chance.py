@@ -189,6 +189,7 @@ def test_intervals_of_crossed_cue_words_cover(crossed_cues):
 # --- 8: whole studies -----------------------------------------------------------------------------
 
 
+@pytest.mark.campaign
 def test_studies_with_nothing_to_find_claim_no_more_than_chance():
     """A run of each kind whose gate is exact, another than those of the campaign: one gate in a
     hundred passes."""

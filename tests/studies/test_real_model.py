@@ -15,7 +15,6 @@ import pytest
 import torch
 from measured import options_of
 from plain_survey import plain_word
-from seeds import mostly_campaign
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import probe
@@ -87,6 +86,7 @@ def bank(smollm2):
     return seen, pair
 
 
+@pytest.mark.campaign
 def test_the_heads_that_lead_in_the_report_lead_on_a_few_pairs(smollm2, bank):
     seen, pair = bank
     along = (pair.sense.axes, pair.pairs, pair.reading)
@@ -96,6 +96,7 @@ def test_the_heads_that_lead_in_the_report_lead_on_a_few_pairs(smollm2, bank):
     )
 
 
+@pytest.mark.campaign
 def test_the_walk_opens_at_a_head_that_moves_the_word_from_its_cue(smollm2):
     walked = probe.walk(smollm2, "The fisherman walked along to the bank", word="bank")
     assert walked.frames["agreement"]["error"].max() < 1e-4
@@ -161,6 +162,7 @@ def cross_validated_squared_gap(vectors, is_a, holdouts):
     return np.mean(products, axis=0)
 
 
+@pytest.mark.campaign
 def test_the_squared_gaps_of_bank_and_of_three_nouns_are_those_of_plain_hugging_face_code(
     smollm2, bank, transformers_model
 ):
@@ -241,14 +243,10 @@ def two_sentences_a_sense(word):
     raise AssertionError(f"{word}: no second pair")
 
 
-TEN_WORDS = lexicon.natural_words()[:10]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", mostly_campaign([(TEN_WORDS[:1],), (TEN_WORDS[1:],)]))
-def test_words_of_a_survey_are_what_plain_code_gives(smollm2, transformers_model, words):
+@pytest.mark.campaign
+def test_words_of_a_survey_are_what_plain_code_gives(smollm2, transformers_model):
     plain, _ = transformers_model
-    for word in words:
+    for word in lexicon.natural_words()[:10]:
         sentences = two_sentences_a_sense(word)
         found = numbers_of(measure_word(smollm2, sentences, replace(SURVEY, nouns=())))
         pairs = []

@@ -221,6 +221,7 @@ def test_sentences_without_frames_pairs_or_cues_are_studied_with_drawn_donors():
     assert study.words["ranked"].item()
 
 
+@pytest.mark.campaign
 def test_sentences_of_ones_own_may_be_a_path_or_a_table(tmp_path):
     rows = [
         {"sense": sentence.sense, "text": sentence.text}

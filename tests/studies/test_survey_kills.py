@@ -1,5 +1,4 @@
-"""What kills a survey and loses nothing: real processes; what takes long is left to the
-campaign."""
+"""What kills a survey and loses nothing: real processes, in the campaign."""
 
 import csv
 import sys
@@ -8,7 +7,6 @@ from pathlib import Path
 import psutil
 import pytest
 from kill_campaign import COLUMNS, FULL, GONE, KINDS, can_mount, make_stage, run_kind
-from seeds import mostly_campaign
 
 from probe.studies.workers import DASK, Workers, running
 
@@ -29,8 +27,8 @@ def stage(tmp_path_factory):
     return make_stage(tmp_path_factory.mktemp("stage"), seed=1, forked=True, every=3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", mostly_campaign(FAULTS, here=2))
+@pytest.mark.campaign
+@pytest.mark.parametrize("kind", FAULTS)
 def test_nothing_is_lost(stage, kind):
     if kind == "disk_full" and not can_mount():
         pytest.skip("no small file system can be mounted here")

@@ -15,7 +15,6 @@ from families import (
     each_family,
     family_model,
     make_family,
-    telling_families,
 )
 from test_walk import unpacked
 
@@ -64,7 +63,7 @@ def walk_of(kind, text=SOURCE, **options):
     return probe.walk(family_model(kind), text, **target, word=WORD, **options)
 
 
-@pytest.fixture(scope="module", params=telling_families(*SINGLE, *PAIRED))
+@pytest.fixture(scope="module", params=each_family(*SINGLE, *PAIRED))
 def kind(request):
     return request.param
 
@@ -154,7 +153,7 @@ def test_the_steps_and_tables_are_those_of_the_family(walked, kind):
     assert ("pass norms of their own" in page) == (block.norm_q is not None)
 
 
-@pytest.mark.parametrize("kind", each_family("olmo2", "gemma2", "gemma3_text"))
+@pytest.mark.parametrize("kind", ["olmo2", "gemma2", "gemma3_text"])
 def test_where_a_family_norms_its_writes_the_sum_shows_it_and_a_head_moves_by_what_is_added(
     kind,
 ):
@@ -279,7 +278,7 @@ def test_the_page_carries_every_head_at_every_token(walked, traced):
     assert "pattern_rest" not in walked.block["arrays"]
 
 
-@pytest.mark.parametrize("kind", telling_families(*SINGLE), indirect=True)
+@pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
 def test_cutting_off_what_comes_later_changes_a_word_only_where_both_sides_are_read(walked, kind):
     assert walked.truncation_change < 1e-5 if CAUSAL[kind] else walked.truncation_change > 1e-3
     shown = [
@@ -292,7 +291,7 @@ def test_cutting_off_what_comes_later_changes_a_word_only_where_both_sides_are_r
     )
 
 
-@pytest.mark.parametrize("kind", telling_families(*SINGLE), indirect=True)
+@pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
 def test_the_word_is_compared_with_another_sentence_in_every_model_with_one_stack(kind):
     other = "A muddy river roamed"
     found = walk_of(kind, head=(0, 0), beside=other)
@@ -308,7 +307,7 @@ def test_the_word_is_compared_with_another_sentence_in_every_model_with_one_stac
     close(entering, here.resid_pre[0, found.at, :4], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", telling_families(*SINGLE), indirect=True)
+@pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
 def test_the_head_that_takes_most_from_the_content_words_it_may_see_is_followed(
     walked, traced, kind
 ):

@@ -253,6 +253,22 @@ LLAMAS["ernie4_5"] = replace(
     tiny={**LLAMAS["llama"].tiny, **TINY_TOKENS},
 )
 
+LLAMAS["helium"] = replace(
+    LLAMAS["llama"],
+    name="Helium",
+    architectures=("HeliumForCausalLM",),
+    keys=replace(LLAMAS["llama"].keys, biases={"attention_bias": "qkv"}),
+    interleaved=True,
+    # The adapter rounds what is rotated; the code of transformers does not.
+    in_float32=("norm", "gain", "rotated", "softmax"),
+    plain_rounds=True,
+    free_heads=False,
+    gguf=None,
+    tiny=TINY_GROUPED | {"head_dim": 8},
+    # Llama's modules with rotated pairs of neighbours, as ERNIE 4.5 has them.
+    adapter="Ernie4_5ForCausalLM",
+)
+
 LLAMAS["nemotron"] = replace(
     LLAMAS["llama"],
     name="Nemotron",

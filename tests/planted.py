@@ -234,7 +234,7 @@ def matched(rng: np.random.Generator) -> Circuit:
     teller = resolver(*one, takes=which, gives="decoy", size=1.0)
     looks = (({"decoy": 8000.0}, which), ({"anchor": 1.0}, {"is_bos": 1.5}))
     reader = Head(*two, looks, ((EVEN, {"resolved": 3.0}),))
-    return Circuit((teller, reader), ("none", "resolver"))
+    return Circuit((teller, reader), ("none", "mover"))
 
 
 def own_place(rng: np.random.Generator) -> Circuit:

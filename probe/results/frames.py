@@ -20,7 +20,13 @@ from probe.experiments.columns import KEYS, Columns, Table, key_of
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.table import EXPERIMENTS
 from probe.inference.nouns import PARTS, NounEvidence, joined_parts
-from probe.inference.verdicts import REASONS, best_verdicts, comparisons, verdicts
+from probe.inference.verdicts import (
+    REASONS,
+    best_verdicts,
+    comparisons,
+    passes_gate,
+    verdicts,
+)
 from probe.inference.within import (
     CAUSAL,
     RAW,
@@ -280,8 +286,8 @@ def heads(evidence: Sequence[WordEvidence]) -> pd.DataFrame:
 def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.DataFrame:
     """One row per word, layer and head: means over the word's pairs of senses whose gap is there.
 
-    `verdict` is the head's best one over these pairs, `resolves` in how many of them it is a
-    resolver, `of` their number.
+    `verdict` is the head's best one over these pairs, or resolver where a mover does more in the
+    mean over them; `resolves` in how many of them it is a resolver, `of` their number.
     """
     parts = []
     for word in evidence:
@@ -299,6 +305,10 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
         rows = all_heads[(all_heads["word"] == word.record.word) & all_heads["net"].notna()]
         frame = frame.merge(best_verdicts(rows), on=["layer", "head"])
         frame["comparison"] = comparisons(frame)
+        if any(passes_gate(row) for row in rows.to_dict("records")):
+            # In the mean over its pairs of senses a head may do more where in none of them it does.
+            more = (frame["verdict"] == "mover") & (frame["comparison"] == "more")
+            frame.loc[more, "verdict"] = "resolver"
         parts.append(with_key(frame, {"word": word.record.word}))
     columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, *PARTS, "comparison"]
     columns += ["verdict", "resolves", "of", *RAW]

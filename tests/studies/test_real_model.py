@@ -174,19 +174,22 @@ def test_the_squared_gaps_of_bank_and_of_three_nouns_are_those_of_plain_hugging_
     word = nouns.WordInPlace(
         word="bank",
         texts=seen.texts,
-        resid=seen.states.resid,
+        states=seen.states,
+        surprisal={},
         split=split,
         axes=pair.sense.axes,
         pairs=pair.pairs,
         heads=(),
         at=pair.reading.at,
+        direct=pair.reading.direct,
+        until=pair.reading.at,
     )
     compared, _ = nouns.put_in_place(read_weights(smollm2), word, among, plan, seed=0)
     assert set(compared.nouns) == set(NOUNS)
     [gate] = ambiguity_gate([compared], seen.depth)
     of_pair = SimpleNamespace(
         record=SimpleNamespace(senses=pair.sense.senses),
-        nouns=NounEvidence(compared, gate, None, None, None),
+        nouns=NounEvidence(compared, gate, None, None, None, None),
     )
     evidence = SimpleNamespace(record=SimpleNamespace(word="bank"), pairs=[of_pair])
     frame = rounded(tables.controls([evidence])).set_index(["noun", "depth"])

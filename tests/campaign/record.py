@@ -69,12 +69,14 @@ def run(only: Sequence[str] | None, *, workers: str, out: Path) -> Iterator[dict
             command = ["-m", "pytest", "-q", "-m", "campaign", "-n", workers]
             command += ["--dist", "loadfile", "--no-loadscope-reorder"]
             command += ["-o", "junit_family=xunit1", f"--junitxml={report}"]
-            subprocess.run(
+            done = subprocess.run(
                 [sys.executable, *command, *(files or [])],
                 cwd=ROOT,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
                 check=False,
             )
+            if done.returncode > 1:  # 0: all passed, 1: some failed; else some never ran
+                sys.exit(done.returncode)
             yield from counted(ET.parse(report).iter("testcase"))
     for script, options in SCRIPTS.items():
         if only is None or script in only:

@@ -4,8 +4,9 @@
 
 A part is a file of tests with the mark `campaign`, or one of SCRIPTS. `campaign.csv` has a row per
 part: the date (UTC), the commit ("+" after it: with changes), and how many tests ran, passed and
-were skipped; a script counts as one test. `make test` fails where a part has no row, or where one
-failed. The exit status is 1 where a part failed.
+were skipped; a script counts as one test. A part that has not run since the record began has a row
+without a date, which `--list` adds. `make test` fails where a part has no row, or where one failed.
+The exit status is 1 where a part failed.
 """
 
 import argparse
@@ -45,7 +46,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "reports")
     parser.add_argument("--workers", default="2", help="processes that share the tests")
     parser.add_argument("--only", nargs="+", metavar="PART", help="by default all parts")
+    parser.add_argument("--list", action="store_true", help="add the parts that have not run")
     options = parser.parse_args()
+    if options.list:
+        list_parts(options.out / "campaign.csv")
+        return 0
     # What is asked first, because the parts write tables into the checkout.
     stamp = {"date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}", "commit": commit()}
     record = options.out / "campaign.csv"
@@ -89,6 +94,17 @@ def run(only: Sequence[str] | None, *, workers: str, out: Path) -> Iterator[dict
             yield {"part": script, "tests": 1, "passed": int(done.returncode == 0), "skipped": 0}
 
 
+def list_parts(record: Path) -> None:
+    """Adds a row without a date for every part that has none."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "campaign", "--collect-only"]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    files = {line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line}
+    known = set(pd.read_csv(record)["part"]) if record.exists() else set()
+    rows: list[dict[str, object]] = [{"part": part} for part in {*files, *SCRIPTS} - known]
+    if rows:
+        write(record, rows, whole=False)
+
+
 def counted(cases: Iterable[ET.Element]) -> list[dict[str, object]]:
     """The row of each file of tests from pytest's report, in the order of their names."""
     outcomes: dict[str, Counter[str]] = {}
@@ -115,7 +131,8 @@ def write(record: Path, rows: Sequence[dict[str, object]], *, whole: bool) -> No
         before = pd.read_csv(record, index_col="part")
         table = pd.concat([table, before.drop(table.index, errors="ignore")])
     record.parent.mkdir(parents=True, exist_ok=True)
-    table.sort_index().to_csv(record)
+    counts = ["tests", "passed", "skipped"]
+    table.astype(dict.fromkeys(counts, "Int64")).sort_index().to_csv(record)
 
 
 if __name__ == "__main__":

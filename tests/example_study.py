@@ -403,7 +403,8 @@ def _certificate_frame() -> pd.DataFrame:
             "scale": 9.0,
         }
     )
-    return pd.DataFrame(rows).assign(tolerance=1e-5, ok=True).astype({"layer": "Int64"})
+    table = pd.DataFrame(rows).assign(tolerance=1e-5, stack="", note="", ok=True)
+    return table[[*Row.__annotations__, "ok"]].astype({"layer": "Int64"})
 
 
 def _readings(

@@ -205,6 +205,7 @@ def test_one_seed_gives_one_study_and_another_seed_another_with_the_same_read_ou
         )
 
 
+@pytest.mark.campaign
 def test_an_untrained_model_has_no_gap_and_nothing_is_ranked():
     study = probe.study(load.untrained(model(), seed=0), "seal", **QUICK)
     assert not study.words["ranked"].any()

@@ -214,13 +214,17 @@ def measure(run: Run) -> tuple[NounRecord | None, ...] | None:
         return None
     among = candidates(run.model, run.seen.material, run.options.nouns)
     heads = _compared_heads(run)
-    surprisal = _surprisals(run, among)
+    placed = [_word_in_place(run, prepared, heads) for prepared in run.prepared]
+    surprisal = _surprisals(run, among, placed)
     records: list[NounRecord | None] = [None] * len(run.pairs)
-    for number, (prepared, pair) in enumerate(run.each()):
+    for number, (word, pair) in enumerate(zip(placed, run.pairs, strict=True)):
         if pair.moved is not None:
-            word = _word_in_place(run, prepared, heads, surprisal)
             records[number], run.placed[number] = put_in_place(
-                run.weights, word, among, run.options.noun_plan, seed=run.options.seed
+                run.weights,
+                replace(word, surprisal=surprisal),
+                among,
+                run.options.noun_plan,
+                seed=run.options.seed,
             )
     return tuple(records)
 
@@ -238,7 +242,7 @@ def work(size: Size) -> Work:
     swaps = 0
     for pairs in size.pairs:
         sentences = min(size.sentences, DONORS_PER_PAIR * pairs + 2 * plan.more_pairs)
-        forwards += 2 * sentences
+        forwards += 3 * sentences  # once to read how expected the word is
         swaps += (nouns + 1) * sentences
         parts = per_pair * (size.heads_in_all + mlps) + mlps
         swaps += DONORS_PER_PAIR * pairs * parts
@@ -251,31 +255,33 @@ def measure_gaps(run: Run) -> tuple[NounRecord | None, ...] | None:
         return None
     among = candidates(run.model, run.seen.material, run.options.nouns)
     plan = replace(run.options.noun_plan, per_pair=0)
-    surprisal = _surprisals(run, among)
+    placed = [_word_in_place(run, each, []) for each in run.prepared]
+    surprisal = _surprisals(run, among, placed)
     records: list[NounRecord | None] = []
-    for each in run.prepared:
+    for each, word in zip(run.prepared, placed, strict=True):
         if each.gates.gap >= GATE:
             records.append(None)
             continue
-        word = _word_in_place(run, each, [], surprisal)
+        word = replace(word, surprisal=surprisal)
         records.append(put_in_place(run.weights, word, among, plan, seed=run.options.seed)[0])
     return tuple(records)
 
 
-def _surprisals(run: Run, among: Candidates) -> dict[str, Array]:
-    """The surprisal of the word and of every noun in its place; none where the model predicts no
-    tokens, or the word is several. `row` each"""
+def _surprisals(run: Run, among: Candidates, placed: Sequence[WordInPlace]) -> dict[str, Array]:
+    """The surprisal of the word and of every noun in its place, in the sentences in which nouns are
+    run; none where the model predicts no tokens, or the word is several. `row` each"""
     if len(among.ids) != 1 or not predicts(run.weights):
         return {}
     ids = {**among.nouns, run.seen.material.word: among.ids}
-    return surprisals(run.model, run.seen.material, among.rows, ids)
+    plan = run.options.noun_plan
+    rows = {row for word in placed for row in _chosen_rows(word, among, plan, run.options.seed)}
+    return surprisals(run.model, run.seen.material, sorted(rows), ids)
 
 
 def _word_in_place(
     run: Run,
     prepared: Prepared,
     heads: Sequence[HeadIndex],
-    surprisal: Mapping[str, Array],
 ) -> WordInPlace:
     layers = len(run.weights.blocks)
     at = prepared.reading.at
@@ -283,7 +289,7 @@ def _word_in_place(
         word=run.seen.material.word,
         texts=run.seen.texts,
         states=run.seen.states,
-        surprisal=surprisal,
+        surprisal={},
         split=prepared.sense.split,
         axes=prepared.sense.axes,
         pairs=prepared.pairs,

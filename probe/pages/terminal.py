@@ -134,7 +134,7 @@ def means_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
 
 def without_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
     """Header and rows: accuracy by depth, the mean over the words, and how far it falls with heads
-    taken out, beside random sets; in per cent and percentage points."""
+    taken out, in per cent and percentage points, with p over random sets."""
     from probe.stats.numbers import counted
 
     rows = [_without_cells(of_depth[0]["label"], of_depth) for of_depth in _without(evaluation)]
@@ -154,18 +154,18 @@ def without_words_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str
 def _without_header(first: str) -> list[str]:
     header = [first, "accuracy"]
     for replacement in REPLACED.values():
-        header += [f"with {replacement}", "falls by", "random sets by"]
+        header += [f"with {replacement}", "falls by", "p"]
     return header
 
 
 def _without_cells(first: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line of such a table; `rows`: of each kind."""
-    from probe.stats.numbers import decimal
+    from probe.stats.numbers import p_value
 
     cells = [first, f"{100 * rows[0]['accuracy']:.1f}"]
     for row in rows:
-        least, most = (decimal(100 * row[f"random_{end}"], 1) for end in ("least", "most"))
-        cells += [f"{100 * row['accuracy_without']:.1f}", _points(row), f"{least} to {most}"]
+        p = p_value(row["p"]).removeprefix("p = ")
+        cells += [f"{100 * row['accuracy_without']:.1f}", _points(row), p]
     return cells
 
 

@@ -19,7 +19,7 @@ import pandas as pd
 from probe.experiments.columns import KEYS, Columns, Table, key_of
 from probe.experiments.record import SensePair, WordRecord
 from probe.experiments.table import EXPERIMENTS
-from probe.inference.nouns import PARTS, NounEvidence, joined_parts
+from probe.inference.nouns import PARTS, AmbiguityGate, NounEvidence, joined_parts
 from probe.inference.verdicts import (
     REASONS,
     best_verdicts,
@@ -305,7 +305,8 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
         rows = all_heads[(all_heads["word"] == word.record.word) & all_heads["net"].notna()]
         frame = frame.merge(best_verdicts(rows), on=["layer", "head"])
         frame["comparison"] = comparisons(frame)
-        if any(passes_gate(row) for row in rows.to_dict("records")):
+        gates = [found.nouns.gate for found in passed if found.nouns is not None]
+        if any(passes_gate(_p_of(gate)) for gate in gates):
             # In the mean over its pairs of senses a head may do more where in none of them it does.
             more = (frame["verdict"] == "mover") & (frame["comparison"] == "more")
             frame.loc[more, "verdict"] = "resolver"
@@ -313,6 +314,11 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
     columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, *PARTS, "comparison"]
     columns += ["verdict", "resolves", "of", *RAW]
     return stacked(parts, columns)[columns].astype(RANKS)
+
+
+def _p_of(gate: AmbiguityGate) -> dict[str, float]:
+    """The p of a gate, by the names of columns."""
+    return {"ambiguity_p": gate.p, "ambiguity_p_near": gate.p_near}
 
 
 def controls(evidence: Sequence[WordEvidence]) -> pd.DataFrame:

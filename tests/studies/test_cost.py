@@ -165,7 +165,7 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
         (
             {"ambiguity_p": 0.4},
             (
-                f"{START}, but {ALIKE}, so heads are *context* at best; give sentences whose cue says "
+                f"{START}, but {ALIKE}, so heads are *movers* at best; give sentences whose cue says "
                 "more about this word than about other nouns."
             ),
         ),
@@ -188,7 +188,7 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
             {"not_compared": f"{TOO_FEW_NOUNS}: 3, and 19 are needed"},
             (
                 f"{START}, but it cannot be compared with nouns of one meaning ({TOO_FEW_NOUNS}: 3, and "
-                "19 are needed), so heads are *context* at best; give more nouns with --controls; "
+                "19 are needed), so heads are *movers* at best; give more nouns with --controls; "
                 "without it those that ship are taken."
             ),
         ),

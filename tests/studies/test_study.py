@@ -33,6 +33,11 @@ CONTRACT = """
     attention_previous verdict rank rank_low rank_high net net_low net_high next_token p_next_token
     continuation p_continuation read_depth rerouted general specific specific_low specific_high p_specific
     comparison
+    own_write
+    own_write_nouns
+    own_write_more_low
+    moved_raw
+    moved_raw_nouns
 """
 PAIR = ["word", "sense_a", "sense_b"]
 QUICK = {"permutations": 99, "max_pairs": 8}

@@ -20,6 +20,7 @@ ORDER = (
     "a_real_model",
     "is_it_ambiguity",
     "ambiguity_in_general",
+    "natural_text",
     *(
         "which_heads_resolve",
         "same_word_then_apart",

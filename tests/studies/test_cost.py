@@ -195,7 +195,7 @@ ALONE = "let the two sentences of a pair differ in the cue alone"
         (
             {},
             (
-                f"{START}, but it is not compared with nouns of one meaning, so heads are *context* at "
+                f"{START}, but it is not compared with nouns of one meaning, so heads are *movers* at "
                 "best; leave --controls away."
             ),
         ),

@@ -93,7 +93,28 @@ def headline(findings: Sequence[WordFindings]) -> str:
     text = _over_all_words(findings, shared)
     if any(finding.exploratory for finding in findings):
         text = f"As far as a few sentences can tell: {text[0].lower()}{text[1:]}"
-    return f"{text} {_ambiguity_of_all(findings, shared)}".strip()
+    sentences = [text, _resolved(findings), _ambiguity_of_all(findings, shared)]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _resolved(findings: Sequence[WordFindings]) -> str:
+    """Which heads were shown to resolve which of the words that heads move, or that none was."""
+    moved = [finding for finding in findings if finding.movers]
+    if not moved:
+        return ""
+    resolved = [
+        f"{_first_names(finding)} for “{finding.word}”" for finding in moved if finding.resolvers
+    ]
+    if not resolved:
+        return "None was shown to resolve a word: to do more for it than for other nouns."
+    return f"Shown to resolve a word, with more for it than for other nouns: {'; '.join(resolved)}."
+
+
+def _first_names(finding: WordFindings) -> str:
+    """The first heads that resolve a word, and how many others do."""
+    names = [head.name for head in finding.resolvers[:NAMED]]
+    others = len(finding.resolvers) - len(names)
+    return listed([*names, counted(others, "other")] if others else names)
 
 
 def _shared_movers(findings: Sequence[WordFindings]) -> list[str]:
@@ -420,6 +441,7 @@ def beside_nouns(finding: WordFindings) -> str:
     sentences = [
         _distance(finding),
         _heads_beside_nouns(finding),
+        _who_resolves(finding),
         _with_readers(finding),
         _mlps_beside_nouns(finding),
     ]
@@ -554,6 +576,16 @@ def _what_they_do(comparison: str, heads: int, word: str) -> str:
 def _number(names: Sequence[object]) -> str:
     """How many, as a word."""
     return counted(len(names), "head", words=True).split()[0].lower()
+
+
+def _who_resolves(finding: WordFindings) -> str:
+    """Which of the heads that move the word were shown to resolve it."""
+    if not finding.movers:
+        return ""
+    if not finding.resolvers:
+        return f"No head was shown to resolve “{finding.word}”."
+    resolves = "resolves" if len(finding.resolvers) == 1 else "resolve"
+    return f"{_first_names(finding)} {resolves} “{finding.word}”."
 
 
 def _with_readers(finding: WordFindings) -> str:

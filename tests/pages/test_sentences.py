@@ -1317,7 +1317,7 @@ SENTENCES = [
     ),
     (
         across,
-        "The same head, L0H2, moves both words. In the same sentences both words change about twice as far as nouns of one meaning.",
+        "L0H2 for “bank”; L0H2 for “mole”. In the same sentences both words change about twice as far as nouns of one meaning.",
         BOTH,
         BOTH | changed("words", ambiguity_p=0.3),
     ),
@@ -1438,6 +1438,32 @@ SENTENCES = [
         "changes about twice as far as nouns of one meaning, but not further than the 20 of them that are about as expected: ",
         frames_of(nouns_near=20, ambiguity_p_near=0.2),
         frames_of(nouns_near=20, ambiguity_p_near=0.048),
+    ),
+    (beside, "No head was shown to resolve “bank”.", compared("same", verdict="mover"), USUAL),
+    (
+        answer_mole,
+        "L0H1 (in the mean over its pairs of senses) resolves it",
+        frames_of(head("L0H1", word="mole", resolves=0)),
+        frames_of(head("L0H1", word="mole", resolves=1)),
+    ),
+    (beside, " L0H0 resolves “bank”.", compared("more"), compared("more", verdict="mover")),
+    (
+        beside,
+        "L0H0, L0H1, L0H2, L0H3 and 1 other resolve “bank”.",
+        compared(*["more"] * 5),
+        compared(*["more"] * 4),
+    ),
+    (
+        across,
+        "None was shown to resolve a word: to do more for it than for other nouns.",
+        frames_of(frames={"word_heads": pd.DataFrame([head("L0H2", word=word, verdict="mover") for word in ("bank", "mole")])}),
+        SHARED[2],
+    ),
+    (
+        across,
+        "Shown to resolve a word, with more for it than for other nouns: L0H2 and L1H0 for “bank”; L0H2 and L1H0 for “mole”.",
+        SHARED[2],
+        BOTH,
     ),
     (
         beside,

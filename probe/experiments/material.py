@@ -155,7 +155,7 @@ def choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tu
     if words is not None and not (isinstance(words, str) or _are_words(words)):
         raise InputError(
             f"Choosing words: got {words!r}, expected a word or a list of some; give "
-            f"[{default[0]!r}], say, or leave it away for {', '.join(default[:WORDS_IN_ERROR])}."
+            f"[{default[0]!r}], say, or leave it out for {', '.join(default[:WORDS_IN_ERROR])}."
         )
     asked = (words,) if isinstance(words, str) else default if words is None else words
     return tuple(dict.fromkeys(spelled(word, known, own=corpus is not None) for word in asked))

@@ -1,8 +1,8 @@
 """What follows for one word: tests and intervals over its cue words.
 
 One family of tests per word: separation and swap effect of a head each have to beat the largest
-value that any head reaches in any pair of the word's senses when senses are reassigned to cue words
-or their signs flipped.
+value that any head reaches in any pair of the word's senses when the senses are reassigned to cue
+words, or the signs of the effects are flipped.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -94,7 +94,8 @@ class WordEvidence:
 def within(record: WordRecord, *, permutations: int, seed: int) -> WordEvidence:
     """The tests of one word.
 
-    permutations: of signs, as many as the senses were reassigned for the separation of heads.
+    permutations: how many times signs are flipped. It must be the number of times that senses were
+        reassigned for the separation of heads.
     """
     tests = _corrected(record, permutations=permutations, seed=seed)
     columns = zip(
@@ -109,7 +110,7 @@ def within(record: WordRecord, *, permutations: int, seed: int) -> WordEvidence:
             record=pair,
             separation=separation,
             tests=tests.get(pair.senses),
-            stand_ins=_stand_ins(backups or (), seed),
+            stand_ins=_significant_backups(backups or (), seed),
             nouns=of_nouns,
         )
         for pair, separation, backups, of_nouns in columns
@@ -137,7 +138,7 @@ def _corrected(record: WordRecord, *, permutations: int, seed: int) -> dict[tupl
     return {pair.senses: tests for pair, tests in zip(swapped, family, strict=True)}
 
 
-def _stand_ins(backups: Sequence[Backup], seed: int) -> tuple[StandIn, ...]:
+def _significant_backups(backups: Sequence[Backup], seed: int) -> tuple[StandIn, ...]:
     """The heads that make up for another one in more pairs than chance allows, corrected over all
     later heads."""
     shown = []
@@ -164,7 +165,7 @@ def head_arrays(evidence: PairEvidence) -> dict[str, Array]:
     arrays |= {f"attention_{name}": to_token for name, to_token in pair.attention.items()}
     arrays["net_near"] = net_where(pair, lambda distance: distance == 1)
     arrays["net_far"] = net_where(pair, lambda distance: distance > 1)
-    arrays |= _stands_in(evidence)
+    arrays |= _backup_columns(evidence)
     arrays |= beside_nouns([evidence])
     arrays |= in_units([evidence])
     share = None if pair.swaps is None else pair.swaps.rerouted
@@ -234,11 +235,11 @@ def tested(evidence: PairEvidence) -> dict[str, Array]:
     return arrays
 
 
-def _stands_in(evidence: PairEvidence) -> dict[str, Array]:
-    """The head that each one stands in for, with how much further swapping both moves the word;
-    missing without one."""
+def _backup_columns(evidence: PairEvidence) -> dict[str, Array]:
+    """The head that each one stands in for, with how much further swapping both moves the word. NaN
+    for a head that stands in for none."""
     arrays = {name: missing(evidence.record) for name in BACKUP}
-    # The one that moves the word furthest last: where a head stands in for two, it stays.
+    # In ascending order, so that the largest is written last where a head stands in for two.
     for stand_in in sorted(evidence.stand_ins, key=lambda each: each.extra):
         values = (stand_in.extra, stand_in.p, *stand_in.first)
         for name, value in zip(BACKUP, values, strict=True):
@@ -257,7 +258,7 @@ def net_where(pair: SensePair, keep: Callable[[int], bool]) -> Array:
 
 def beside_nouns(pairs: Sequence[PairEvidence]) -> dict[str, Array]:
     """The general and the specific part of every head. Missing unless nouns were compared in every
-    pair of senses: the effect that they are next to is the mean over all of them."""
+    pair of senses, because the net effect beside them is the mean over all of them."""
     parts = [pair.nouns.heads for pair in pairs if pair.nouns and pair.nouns.heads]
     if len(parts) < len(pairs):
         return dict.fromkeys(PARTS, missing(pairs[0].record))

@@ -209,7 +209,7 @@ def _require_options(out: object, workers: object, seed: object) -> None:
     if not isinstance(workers, Workers):
         raise InputError(
             f"Surveying words: got workers = {workers!r}, expected Workers of "
-            'probe.studies.workers; give Workers("dask", number=2), say, or leave it away to '
+            'probe.studies.workers; give Workers("dask", number=2), say, or leave it out to '
             "measure in this process."
         )
 

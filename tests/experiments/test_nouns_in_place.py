@@ -306,7 +306,7 @@ def test_nouns_that_none_can_take_the_words_place_are_refused_before_the_work():
         "Comparing with the one-meaning nouns two words, lock, wug, door1: none can take the place "
         "of 'lock': two words (the model's vocabulary does not hold it), lock (it is the word "
         "itself), wug (the model's vocabulary does not hold it), door1 (it stands in the word's "
-        "sentences already); give nouns that are as many tokens as the word, or leave them away "
+        "sentences already); give nouns that are as many tokens as the word, or leave them out "
         "for those that ship."
     )
 

@@ -1456,7 +1456,13 @@ SENTENCES = [
     (
         across,
         "None was shown to resolve a word: to do more for it than for other nouns.",
-        frames_of(frames={"word_heads": pd.DataFrame([head("L0H2", word=word, verdict="mover") for word in ("bank", "mole")])}),
+        frames_of(
+            frames={
+                "word_heads": pd.DataFrame(
+                    [head("L0H2", word=word, verdict="mover") for word in ("bank", "mole")]
+                )
+            }
+        ),
         SHARED[2],
     ),
     (

@@ -94,10 +94,10 @@ def score_terms(
     config = weights.config
     block = weights.blocks[layer].to(torch.float64, "cpu")
     rows = list(sources)
-    queries = _project(_read(trace, layer, [at], by), block.w_q, block.b_q, "query bias")
-    keys = _project(_read(trace, layer, rows, by), block.w_k, block.b_k, "key bias")
-    q = _compared(block, queries.vectors, block.norm_q, [at], config)[:, head, 0]
-    k = _compared(block, keys.vectors, block.norm_k, rows, config)[:, _kv_head(head, config)]
+    queries = project(_read(trace, layer, [at], by), block.w_q, block.b_q, "query bias")
+    keys = project(_read(trace, layer, rows, by), block.w_k, block.b_k, "key bias")
+    q = compared(block, queries.vectors, block.norm_q, [at], config)[:, head, 0]
+    k = compared(block, keys.vectors, block.norm_k, rows, config)[:, kv_head(head, config)]
     pairs = torch.einsum("ad,brd->rab", q, k) / block.score_divisor
     values = pairs.flatten(1)
     labels: list[tuple[str, ...]] = [*product(queries.labels, keys.labels)]
@@ -135,8 +135,8 @@ def write_terms(
     config = weights.config
     block = weights.blocks[layer].to(torch.float64, "cpu")
     rows = list(sources)
-    values = _project(_read(trace, layer, rows, by), block.w_v, block.b_v, "value bias")
-    v = values.vectors[:, _kv_head(head, config)]
+    values = project(_read(trace, layer, rows, by), block.w_v, block.b_v, "value bias")
+    v = values.vectors[:, kv_head(head, config)]
     if block.w_head_gate is not None:
         x = trace.x[layer, at].double()
         v = attention.gated(v, x[None], block.w_head_gate[head, None])
@@ -161,7 +161,7 @@ def readable(trace: Trace, layer: int, at: int) -> list[int]:
     return scores[at].isfinite().nonzero().flatten().tolist()
 
 
-def _kv_head(head: int, config: Config) -> int:
+def kv_head(head: int, config: Config) -> int:
     """The head of keys and values that serves a query head."""
     return head // (config.n_heads // config.n_kv_heads)
 
@@ -226,9 +226,14 @@ def _by_source(
 def _read(trace: Trace, layer: int, positions: Sequence[int], by: By) -> Parts:
     """What the attention of a layer reads at some positions, behind the norm in front of it. `->
     part row d_model`"""
+    return through_input_norm(trace, layer, stream_parts(trace, layer, positions, by))
+
+
+def through_input_norm(trace: Trace, layer: int, entering: Parts) -> Parts:
+    """Parts of the stream behind the norm in front of an attention, its scale held at that of their
+    sum. `part row d_model`"""
     config = trace.stack.config
     block = trace.stack.blocks[layer].to(torch.float64, "cpu")
-    entering = stream_parts(trace, layer, positions, by)
     normed = forward.attention_input(block, entering.vectors, config, norm=_norm_held)
     bias = block.norm_bias if forward.norms_input(block, config) else None
     return Parts(entering.labels, normed).plus("norm bias", bias)
@@ -242,14 +247,14 @@ def _norm_held(terms: Tensor, weight: Tensor | None, bias: Tensor | None, config
     return through_norm(terms, gain, scale, centred=config.family.norm == "LayerNorm")
 
 
-def _project(read: Parts, weight: Tensor, bias: Tensor | None, label: str) -> Parts:
+def project(read: Parts, weight: Tensor, bias: Tensor | None, label: str) -> Parts:
     """Queries, keys or values of every head, term by term. `part row d_model -> part head row
     d_head`"""
     vectors = torch.einsum("prm,hmd->phrd", read.vectors, weight)
     return Parts(read.labels, vectors).plus(label, bias)
 
 
-def _compared(
+def compared(
     block: Block, terms: Tensor, norm: Tensor | None, positions: Sequence[int], config: Config
 ) -> Tensor:
     """The terms of queries or keys as they meet: behind their norm, its scale held, and rotated by

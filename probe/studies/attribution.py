@@ -1,5 +1,5 @@
-"""The public entries to QK and OV attribution (`probe.model.qk`): what a caller may ask for, and
-the frame of what came out."""
+"""The public entries to QK and OV attribution (`probe.model.qk`) and to the interventions that test
+it (`probe.patching.score_parts`): what a caller may ask for, and the frame of what came out."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeGuard, get_args
@@ -16,6 +16,7 @@ from probe.model.model import Model
 from probe.model.records import Trace
 from probe.model.tokens import text_position, token_id
 from probe.model.trace import trace
+from probe.patching.score_parts import Donor, Side, replace_parts
 from probe.stats.axes import Axis
 
 MEAN = "mean"  # the contrast with the other tokens
@@ -132,6 +133,63 @@ def ov_attribution(
         )
         terms.append(of_reading)
     return _frame(readings, terms, ["part_key", "write"], model)
+
+
+def qk_interventions(
+    model: ModelSource,
+    text: str,
+    *,
+    layer: int,
+    head: int,
+    at: int | str,
+    source: int | str,
+    contrast: int | str = MEAN,
+    by: qk.By = "part",
+) -> pd.DataFrame:
+    """What each part of the query and of the key does to a head's score and attention: the part is
+    replaced by what it is in the contrast, and both are computed again. Columns `side part
+    attributed score attention`.
+
+    `side`: "query", the parts at `at`, or "key", those at `source`. They become the parts at the
+    token that is the contrast, their mean over the other tokens, or those of the other text.
+    `attributed`: what is lost of the contrast of scores (before the cap where scores are capped)
+    with the scales of norms held, which is what `probe.qk_attribution` assumes · `score`: what is
+    lost of it when the norms respond · `attention`: what is lost of the attention to `source`. With
+    another text the score itself is read in the place of a contrast. Other arguments and errors are
+    those of `probe.qk_attribution`.
+
+    Example:
+        >>> effects = probe.qk_interventions(
+        ...     "tiny-senses", "The old river bank", layer=1, head=2, at="bank", source="river"
+        ... )
+        >>> list(effects.columns)
+        ['side', 'part', 'attributed', 'score', 'attention']
+        >>> by_part = effects.groupby("side")[["attributed", "score"]].rank()
+        >>> float(by_part.corr().iloc[0, 1]) > 0.5  # the ranks agree
+        True
+    """
+    doing = f"Replacing parts of a score of L{layer}H{head}"
+    model = _checked(model, layer, head, by, doing)
+    itself, *elsewhere = _readings(model, text, layer, at, source, contrast, doing)
+    weights = dict(zip(itself.sources, itself.weights, strict=True))
+    donors = {side: Donor(itself.trace, itself.sources[1:]) for side in get_args(Side)}
+    for other in elsewhere:
+        donors = {
+            "query": Donor(other.trace, [other.at]),
+            "key": Donor(other.trace, other.sources),
+        }
+    frames = []
+    for side, donor in donors.items():
+        replaced = replace_parts(
+            itself.trace, layer, head, donor, side=side, at=itself.at, weights=weights, by=by
+        )
+        columns: dict[str, Any] = {"side": side, "part": replaced.labels}
+        for name in ("attributed", "score", "attention"):
+            columns[name] = getattr(replaced, name).numpy()
+        frames.append(pd.DataFrame(columns))
+    frame = pd.concat(frames, ignore_index=True)
+    frame.attrs["model"] = model.said
+    return frame
 
 
 class Reading(NamedTuple):

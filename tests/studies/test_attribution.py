@@ -274,6 +274,35 @@ def test_what_a_resolver_takes_comes_from_the_token_embedding_of_the_cue():
     assert abs(share["token embedding"] - 1) <= 0.05
 
 
+# --- interventions --------------------------------------------------------------------------------
+
+
+def test_the_key_of_the_right_part_is_what_the_attention_needs(known_heads):
+    place = {"layer": 2, "head": 3, "at": -1, "source": "passed"}
+    effects = probe.qk_interventions(known_heads, REPEATED, **place)
+    keys = effects.query("side == 'key'").set_index("part")
+    assert keys["score"].idxmax() == keys["attributed"].idxmax() == "L0H1"
+    whole = probe.trace(known_heads, REPEATED)
+    assert keys.loc["L0H1", "attention"] > 0.9 * float(whole.pattern[2, 3, -1, 3])
+    queries = effects.query("side == 'query'").set_index("part")
+    assert queries["score"].idxmax() == queries["attributed"].idxmax() == "token embedding"
+
+
+def test_the_donor_of_an_intervention_is_the_contrast():
+    model = random_model(torch.float64)
+    by_contrast = {
+        contrast: probe.qk_interventions(model, TEXT, **PLACE, contrast=contrast)
+        for contrast in ("mean", "dug", OTHER)
+    }
+    frames = list(by_contrast.values())
+    assert not frames[0].equals(frames[1]) and not frames[1].equals(frames[2])
+    parts = probe.qk_attribution(model, TEXT, **PLACE)
+    own = probe.tokenize(model, TEXT).positions_of("river")[-1]
+    itself = probe.qk_interventions(model, TEXT, **PLACE, contrast=own).query("side == 'key'")
+    assert itself[["attributed", "score", "attention"]].abs().to_numpy().max() <= 1e-12
+    assert set(itself["part"]) == set(parts["part_key"]) - {"norm bias", "key bias"}
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 PLACE = {"layer": 1, "head": 2, "at": "bank", "source": "river"}

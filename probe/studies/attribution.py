@@ -25,7 +25,7 @@ Token = str | int
 
 def qk_attribution(
     model: ModelSource,
-    text: str,
+    text: str | Trace,
     *,
     layer: int,
     head: int,
@@ -38,7 +38,8 @@ def qk_attribution(
     of parts of the two residual streams. Columns `part_query part_key score`; the sum over all rows
     is the model's own score, before the cap where scores are capped.
 
-    `at`, the token that the head reads from, and `source`, the token that it reads: a word, at its
+    `text`: a text, or its trace, which several heads can share. `at`, the token that the head reads
+    from, and `source`, the token that it reads: a word, at its
     last token where it first appears, or a position, counted from the end where it is negative.
     `contrast`: what is subtracted from every row, because the softmax depends on differences only:
     the score at another token (a word of the text or a position), "mean" for the mean score over
@@ -81,7 +82,7 @@ def qk_attribution(
 
 def ov_attribution(
     model: ModelSource,
-    text: str,
+    text: str | Trace,
     *,
     layer: int,
     head: int,
@@ -137,7 +138,7 @@ def ov_attribution(
 
 def qk_interventions(
     model: ModelSource,
-    text: str,
+    text: str | Trace,
     *,
     layer: int,
     head: int,
@@ -236,7 +237,7 @@ def _checked(model: ModelSource, layer: int, head: int, by: str, doing: str) -> 
 
 def _readings(
     model: Model,
-    text: str,
+    text: str | Trace,
     layer: int,
     at: int | str,
     source: int | str,
@@ -244,7 +245,7 @@ def _readings(
     doing: str,
 ) -> list[Reading]:
     """The text with the token that the head reads, and what that is contrasted with."""
-    whole = trace(model, text)
+    whole = _traced(model, text, doing)
     query = text_position(whole.tokens, at)
     key = text_position(whole.tokens, source)
     _require_readable(whole, layer, query, key, doing)
@@ -269,6 +270,19 @@ def _readings(
     other_key = text_position(whole.tokens, contrast)
     _require_readable(whole, layer, query, other_key, doing)
     return [itself._replace(sources=[key, other_key], weights=[1.0, -1.0])]
+
+
+def _traced(model: Model, text: str | Trace, doing: str) -> Trace:
+    """The trace of a text. Raises InputError for a trace of another model, or from a pickle."""
+    if not isinstance(text, Trace):
+        return trace(model, text)
+    if text.model_name != model.said:
+        raise InputError(
+            f"{doing} of {model.name}: the trace is one of {text.model_name}; give the model that "
+            "was traced."
+        )
+    text.weights  # noqa: B018 - raises where a pickle lost them
+    return text
 
 
 def _is_text(contrast: int | str, whole: Trace) -> TypeGuard[str]:

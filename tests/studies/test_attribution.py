@@ -3,6 +3,7 @@ head built by hand responds to."""
 
 import dataclasses
 import math
+import pickle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -167,6 +168,17 @@ def test_heads_by_source_and_layers_are_sums_of_the_same_parts():
     found = by["layer"].set_index(["part_query", "part_key"])["score"]
     assert set(found.index) == set(summed.index)
     assert (found - summed).abs().max() <= 1e-12
+
+
+def test_a_trace_serves_as_its_text():
+    model = random_model(torch.float64)
+    whole = probe.trace(model, TEXT)
+    for attribute in (probe.qk_attribution, probe.qk_interventions):
+        assert attribute(model, whole, **PLACE).equals(attribute(model, TEXT, **PLACE))
+    with pytest.raises(InputError, match="the trace is one of"):
+        probe.qk_attribution(family_model("gpt2"), whole, **PLACE)
+    with pytest.raises(InputError, match="comes from a pickle"):
+        probe.qk_attribution(model, pickle.loads(pickle.dumps(whole)), **PLACE)
 
 
 # --- heads built by hand --------------------------------------------------------------------------

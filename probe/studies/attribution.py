@@ -171,7 +171,8 @@ def qk_interventions(
     attributed score attention`.
 
     `side`: "query", the parts at `at`, or "key", those at `source`. They become the parts at the
-    token that is the contrast, their mean over the other tokens, or those of the other text.
+    token that is the contrast, those at the other tokens one after the other (what is lost is the
+    mean over these), or those of the other text.
     `attributed`: what is lost of the contrast of scores (before the cap where scores are capped)
     with the scales of norms held, which is what `probe.qk_attribution` assumes · `score`: what is
     lost of it when the norms respond · `attention`: what is lost of the attention to `source`. With

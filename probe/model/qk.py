@@ -56,15 +56,17 @@ POSITION_BIAS = {"alibi": "ALiBi", "relative bias": "relative bias"}
 
 
 class Parts(NamedTuple):
-    """A sum at some positions, term by term. `vectors: part row d_model`, or `part head row d_head`
-    behind a projection."""
+    """A sum at some positions, term by term.
+
+    vectors: `part row d_model`; `part head row d_head` after a projection
+    """
 
     labels: tuple[str, ...]
     vectors: Tensor
 
     def plus(self, label: str, bias: Tensor | None) -> "Parts":
-        """The same with a bias as one more term, which is alike at every position; as it is without
-        a bias."""
+        """The sum with a bias, equal at every position, as one more term; unchanged if there is no
+        bias."""
         if bias is None:
             return self
         one_more = bias.unsqueeze(-2).expand(1, *self.vectors.shape[1:])
@@ -72,8 +74,11 @@ class Parts(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """Numbers that are sums, term by term: `values: row term`, a row for each token that is read,
-    and what each term is called, a label for each of its parts."""
+    """Sums, term by term, for each token that is read.
+
+    labels: the labels of each term's parts, one for each part
+    values: `row term`
+    """
 
     labels: list[tuple[str, ...]]
     values: Tensor
@@ -90,11 +95,12 @@ def score_terms(
     pair: PairTrace | None = None,
 ) -> Terms:
     """The scores of a head from position `at` to each of `sources`, before a soft cap, as a sum
-    over pairs of a query part and a key part, in float64.
+    over pairs of a query part and a key part, in float64. A bias that the family adds for two
+    positions is one more term, labelled with its name twice.
 
-    `pair`: of an attention of an encoder-decoder, all three. What a family adds for the two
-    positions is one more term, labelled with its name twice. Raises CrossCheckError where the terms
-    miss the model's own scores by more than rounding.
+    pair: all three attentions of an encoder-decoder, if the trace is one of them
+
+    Raises CrossCheckError if the terms miss the model's own scores by more than rounding.
     """
     weights = trace.stack
     config = weights.config

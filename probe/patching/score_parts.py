@@ -2,9 +2,9 @@
 and the score and the attention are computed again.
 
 The attribution (`probe.model.qk`) holds the scales of all norms and says what a part adds. Here the
-norm in front of the attention, the norms of queries and keys and the softmax answer to the change.
-Everything is arithmetic on what one forward computed: nothing before the head changes, and its
-attention is where the change is read.
+norm in front of the attention, the norms of queries and keys, and the softmax respond to the
+change. Nothing before the head changes, and its own attention is read. So everything is computed
+from the quantities of one forward.
 """
 
 from collections.abc import Mapping
@@ -29,9 +29,12 @@ class Donor(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """What is lost when one part is the donor's, part by part, as a mean over its positions: of the
-    contrast of scores, as the attribution predicts it (`attributed`) and as it is (`score`), and of
-    the attention. `part`"""
+    """What is lost when one part is the donor's, as a mean over the donor's positions. `part` each
+
+    attributed: of the contrast of scores, as the attribution predicts it
+    score: of the contrast of scores, as it is measured
+    attention: of the attention
+    """
 
     labels: tuple[str, ...]
     attributed: Tensor
@@ -53,8 +56,8 @@ def replace_parts(
     """What is lost when one part of the query at `at`, or of the key of a token, is the donor's and
     every other part is as it was, in float64.
 
-    Every position of the donor gives its part by itself, and the losses are averaged: a mean of
-    parts would be shorter than any of them, and the norm would answer to that.
+    Each position of the donor gives its part separately, and the losses are averaged. A mean of
+    parts would be shorter than any of them, and the norm would respond to that.
 
     `weights` makes the contrast: Σ weight · score[at, position], before a soft cap. Its first
     position is the token whose key is changed and whose attention is read, with weight 1.

@@ -39,31 +39,32 @@ def qk_attribution(
     stack: Stack = "cross",
 ) -> pd.DataFrame:
     """Why a head attends from one token to another: its score before the softmax, split into pairs
-    of parts of the two residual streams. Columns `part_query part_key score`; the sum over all rows
-    is the model's own score, before the cap where scores are capped.
+    of parts of the two residual streams.
 
-    `text`: a text, or its trace, which several heads can share. `at`, the token that the head reads
-    from, and `source`, the token that it reads: a word, at its last token where it first appears,
-    or a position, counted from the end where it is negative. `contrast`: what is subtracted from
-    every row, because the softmax depends on differences only: the score at another token (a word
-    of the text or a position), "mean" for the mean score over the other tokens that the head may
-    read from `at` (in a causal model those before it; `at` and special tokens are left out), or the
-    score in another text, from the same word or position to the token equally far from it. `by`:
-    "part" for embeddings, heads, MLPs and biases, "source" for heads by the token that they read,
-    "layer" for whole layers.
+    Returns the columns `part_query part_key score`. The sum over all rows is the model's own score,
+    before the cap if scores are capped. A bias that the family adds for two positions (ALiBi, T5's)
+    is a row with its name in both columns.
 
-    An encoder-decoder also reads `target`. `stack`: which of its attentions, "encoder", "decoder"
-    or "cross"; `at` counts in the target but for the encoder's, `source` in the text but for the
-    decoder's. Parts of cross-attention have "cross" in front of their names. Another text as a
-    contrast takes the place of `text`, and positions are the same there.
+    text: a text, or its trace, which several heads can share
+    at: the token that the head reads from. A word stands for its last token where it first appears;
+        a number is a position, counted from the end if it is negative
+    source: the token that it reads, given in the same way
+    contrast: what is subtracted from every row, because the softmax depends on differences only.
+        A word or a position: the score at that token. "mean": the mean score over the other tokens
+        that the head may read from `at`, without special tokens. Another text: the score in that
+        text, from the same word or position to the token equally far from it
+    by: "part" for embeddings, heads, MLPs and biases; "source" to split heads by the token that
+        they read; "layer" for whole layers
+    target: the target text, in an encoder-decoder
+    stack: the attention of an encoder-decoder, "encoder", "decoder" or "cross". `at` is a token of
+        the target, or of the text for the encoder. `source` is a token of the text, or of the
+        target for the decoder. Parts of cross-attention have "cross" in front of their names
 
-    The scales of all norms are held as they were. A bias that the family adds for the two positions
-    (ALiBi, T5's) is a row with its name in both columns.
+    The scales of all norms are held as they were.
 
-    Raises InputError for a word, position, layer or head that is not there, for a token that the
-    mask hides, for a layer without attention, for a target that is missing or cannot be used, and
-    for a model with hooks; CrossCheckError where the rows miss the model's score by more than
-    rounding.
+    Raises InputError for a word, position, layer or head that does not exist, a token that the mask
+    hides, a layer without attention, a target that is missing or cannot be used, or a model with
+    hooks; CrossCheckError if the rows miss the model's score by more than rounding.
 
     Example:
         >>> place = {"layer": 1, "head": 2, "at": "bank", "source": "river"}
@@ -112,18 +113,21 @@ def ov_attribution(
     stack: Stack = "cross",
 ) -> pd.DataFrame:
     """What a head takes from one token to another along a direction, split into parts of the
-    residual stream that it reads. Columns `part_key write`; the sum over all rows is ΔE[at ←
-    source] along the direction.
+    residual stream that it reads.
 
-    `along`: a next token as it appears inside a sentence, such as " water", for its logit, two for
-    the difference of their logits, ids among them; a vector, `d_model`, in the stream after the
-    last block, or in what leaves the decoder; or a sense axis, read at its depth in units of the
-    gap. The attention, the scales of
-    all norms and what else comes after the head are held as they were. Everything else is as in
-    `probe.qk_attribution`.
+    Returns the columns `part_key write`. The sum over all rows is ΔE[at ← source] along the
+    direction.
 
-    Raises what `probe.qk_attribution` raises, and InputError for a token that is several and for a
-    vector of another length.
+    along: a next token as it appears inside a sentence, such as " water", for its logit; two of
+        them, or two ids, for the difference of their logits; a vector, `d_model`, in the stream
+        after the last block, or in what leaves the decoder; or a sense axis, which is read at its
+        depth in units of the gap
+
+    The other arguments are those of `probe.qk_attribution`. The attention, the scales of all norms,
+    and everything after the head are held as they were.
+
+    Raises what `probe.qk_attribution` raises, and InputError for a string that is several tokens or
+    a vector of another length.
 
     Example:
         >>> text, place = "The old river bank", {"layer": 1, "head": 2, "at": "bank"}
@@ -167,17 +171,20 @@ def qk_interventions(
     by: qk.By = "part",
 ) -> pd.DataFrame:
     """What each part of the query and of the key does to a head's score and attention: the part is
-    replaced by what it is in the contrast, and both are computed again. Columns `side part
-    attributed score attention`.
+    replaced by that of the contrast, and both are computed again.
 
-    `side`: "query", the parts at `at`, or "key", those at `source`. They become the parts at the
-    token that is the contrast, those at the other tokens one after the other (what is lost is the
-    mean over these), or those of the other text.
-    `attributed`: what is lost of the contrast of scores (before the cap where scores are capped)
-    with the scales of norms held, which is what `probe.qk_attribution` assumes · `score`: what is
-    lost of it when the norms respond · `attention`: what is lost of the attention to `source`. With
-    another text the score itself is read in the place of a contrast. Other arguments and errors are
-    those of `probe.qk_attribution`.
+    Returns the columns `side part attributed score attention`.
+    side: "query" for a part at `at`, "key" for a part at `source`
+    attributed: how much of the contrast of scores is lost while the scales of norms are held, which
+        is what `probe.qk_attribution` assumes
+    score: how much of it is lost when the norms respond
+    attention: how much of the attention to `source` is lost
+
+    contrast: a token or "mean": a part is replaced by that of each of the other tokens in turn, and
+        the losses are averaged. Another text: a part is replaced by that of the other text, and the
+        score itself is read in the place of a contrast
+
+    The other arguments and errors are those of `probe.qk_attribution`.
 
     Example:
         >>> effects = probe.qk_interventions(

@@ -31,23 +31,14 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $
 test: $(READY)
 	$(PYTEST) $(TESTS)
 
-# No browser, no trained model, no training, no whole study, no process of its own.
+# No browser, no trained model, no whole study, no process of its own.
 test-fast: $(READY)
-	$(PYTEST) -m "not (campaign or browser or real_model or slow or training)"
+	$(PYTEST) -m "not (campaign or browser or real_model or slow)"
 
-# What takes too long for every run; the records are kept in reports/.
+# What takes too long for every run. reports/campaign.csv says when each part ran last.
 campaign: $(READY)
-	$(PYTEST) -m campaign
-	PYTHONPATH=tests $(BIN)/python tests/campaign/kill_campaign.py --kills 36 --out reports
-	PYTHONPATH=tests $(BIN)/python tests/fuzzing.py --cases 100000 --out reports
-	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/campaign/null_campaign.py --out reports
-	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/campaign/one_meaning_nouns.py --out reports
-	$(BIN)/python tests/campaign/any_processor.py --out reports
-	PYTHONPATH=tests $(BIN)/python tests/campaign/graphics_card.py --out reports
-	$(BIN)/python tests/campaign/python_versions.py --out reports
-	OMP_NUM_THREADS=1 $(BIN)/python tests/campaign/mutations.py --out reports
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tracr]'
-	PYTHONPATH=tests $(BIN)/python tests/campaign/tracr_circuits.py --out reports
+	PYTHONPATH=tests $(BIN)/python tests/campaign/record.py --workers $(WORKERS) --out reports
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -92,12 +92,6 @@ FALLS = ["fall", "fall_low", "fall_high", "random_fall", "random_most"]
 taken_out[["word", "kind", "tested", "accuracy", "accuracy_without", *FALLS]]
 
 # %% [markdown]
-# ## Homonyms and polysemes
-
-# %%
-read("survey_kinds")
-
-# %% [markdown]
 # ## In one picture
 #
 # Every head's effect over words and what it does for one-meaning nouns, in the order of the ranks.

@@ -5,15 +5,18 @@ The public names stand in `__init__.pyi`, each once, in pipeline order. Each is 
 first asked for, so that `import probe` loads neither torch nor pandas. The packages, in the order
 in which data pass through them; a module imports only from its own package and from those above it:
 
-* errors, provenance, display: what a user is told; what made a result; what a notebook shows of it
+* errors, progress, provenance, display: what a user is told; what made a result; what a notebook
+  shows of it
 * text: sentences and their files, the lexicon, splits
 * stats: what a number is worth: axes, resampling, permutation tests, verdicts, how numbers are
   written
 * model: the table of architectures, loading, hooks, traces, the forward from scratch and the fused
   one, the certificate, the decomposition of the stream
 * patching: swaps of heads, sets, positions, edges, cross-attention: tensors in, tensors out
-* evidence: one word measured, a study of several, a survey of many, evaluation; the border to
-  pandas
+* experiments: what is measured on a word, as arrays
+* inference: what follows from it
+* results: the border to pandas: frames, columns, what a page may claim
+* studies: a study of words, a survey of words in general
 * walkthrough: the steps of attention on one text or two
 * charts: frames in, pictures out
 * pages: report, walk, survey: one HTML file and a folder that is whole or absent

@@ -35,10 +35,10 @@ from probe.pages.terminal import (
 from probe.provenance import command_line
 
 if TYPE_CHECKING:
-    from probe.evidence.cost import StudyCost
-    from probe.evidence.word import Gates
     from probe.explorer.page import Question
     from probe.model.model import Model
+    from probe.studies.cost import StudyCost
+    from probe.studies.study import Foreseen
     from probe.walkthrough.walk import Walk
 INTERRUPTED = 130  # what a shell gives a program that Ctrl-C ended
 PERMUTATIONS = 1000
@@ -158,10 +158,10 @@ def report(
     dtype: DtypeOption = SINGLE,
 ) -> None:
     """Which heads move the words' meaning: a page, its tables and a manifest."""
-    from probe.pages.output import REPORT, check_folder
+    from probe.pages.folder import REPORT, check_folder
 
     check_folder(out, REPORT, inputs=[sentences] if sentences else [])
-    from probe.evidence.cost import parse_memory
+    from probe.studies.cost import parse_memory
     from probe.text.sentences import as_corpus
 
     limit = None if max_memory is None else parse_memory(max_memory)
@@ -188,13 +188,13 @@ def report(
         else:
             _say_what_is_replaced(out, REPORT, command(cost.words))
 
-    def foreseen(gates: "list[Gates]") -> None:
+    def foreseen(gates: "list[Foreseen]") -> None:
         typer.echo("\n".join(likely(one) for one in gates))
         raise typer.Exit
 
     with progress_bar() as progress:
-        from probe.evidence.study import study
-        from probe.pages.report import write
+        from probe.pages.write import write
+        from probe.studies.study import study
 
         result = study(
             _load(model, device, dtype),
@@ -207,6 +207,7 @@ def report(
             progress=progress,
             planned=planned,
             foreseen=foreseen if dry_run else None,
+            out=out,
         )
         progress("writing", 0.98)
         page = write(result, out, command=command(cast("list[str]", result.options["words"])))
@@ -219,12 +220,13 @@ def _print_survey_plan(
     *,
     controls: str | None,
     seed: int,
+    pages: bool,
     workers: int,
     as_json: bool,
 ) -> None:
-    from probe.evidence.survey_run import plan_survey
+    from probe.studies.survey import plan_survey
 
-    plan = plan_survey(model, files, controls=controls, seed=seed)
+    plan = plan_survey(model, files, controls=controls, seed=seed, pages=pages)
     if as_json:
         typer.echo(plan.to_json())
     else:
@@ -233,7 +235,7 @@ def _print_survey_plan(
 
 def _say_what_is_replaced(out: Path, file: str, command: str) -> None:
     """On standard error, where another command made the file that stands in the folder."""
-    from probe.pages.output import to_be_replaced
+    from probe.pages.folder import to_be_replaced
 
     if said := to_be_replaced(out, file, command):
         typer.echo(f"probe: {said}", err=True)
@@ -291,12 +293,12 @@ def walk(
 ) -> None:
     """One sentence, every step of attention with its real numbers: a page, its tables and a
     manifest."""
-    from probe.pages.output import WALK, check_folder
+    from probe.pages.folder import WALK, check_folder
 
     check_folder(out, WALK)
     followed = _followed(layer, head)
     with progress_bar() as progress:
-        from probe.pages.report import write
+        from probe.pages.write import write
         from probe.walkthrough.walk import walk
 
         loaded = _load(model, device, dtype)
@@ -313,7 +315,7 @@ def walk(
 
 def _followed(layer: int | None, head: str | None) -> tuple[int | None, int | None]:
     """The layer and the head that a walk follows, None for one that is to be chosen."""
-    from probe.evidence.ablation import NAME, head_index
+    from probe.studies.heads_given import NAME, head_index
 
     if head is None or head.isdecimal():
         return layer, head if head is None else int(head)
@@ -459,8 +461,8 @@ def evaluate(
 ) -> None:
     """How well each layer tells the senses apart at the word, beside baselines that need no
     model."""
-    from probe.evidence.evaluation import evaluate
-    from probe.pages.output import EVALUATION, check_folder
+    from probe.pages.folder import EVALUATION, check_folder
+    from probe.studies.evaluation import evaluate
     from probe.text.sentences import as_corpus
 
     if out is not None:
@@ -477,7 +479,7 @@ def evaluate(
             progress=progress,
         )
     if out is not None:
-        from probe.pages.report import write
+        from probe.pages.write import write
 
         command = command_line(
             "evaluate",
@@ -526,6 +528,12 @@ def survey(
         int | None,
         Option(min=1, help="Dask workers on this machine, without --scheduler; one per processor."),
     ] = None,
+    pages: Annotated[
+        bool,
+        Option(
+            "--pages", help="Measure every word as report does, and write a page of its own for it."
+        ),
+    ] = False,
     seed: Annotated[int, Option(min=0, help="Decides pairs, nouns, donors and draws.")] = 0,
     dry_run: Annotated[
         bool,
@@ -541,7 +549,7 @@ def survey(
 ) -> None:
     """Which heads move the meaning of words in general: words are the sample; what is finished in
     the folder is kept."""
-    from probe.pages.output import SURVEY, check_folder
+    from probe.pages.folder import SURVEY, check_folder
 
     check_folder(out, SURVEY)
     files = [*(sentences or []), *(more or [])]
@@ -554,14 +562,15 @@ def survey(
                 files or None,
                 controls=controls,
                 seed=seed,
+                pages=pages,
                 workers=number,
                 as_json=as_json,
             )
         return
     with progress_bar() as progress:
-        from probe.evidence.survey_run import survey
-        from probe.evidence.workers import Workers
-        from probe.pages.survey import write_surveys
+        from probe.pages.write import write_surveys
+        from probe.studies.survey import survey
+        from probe.studies.workers import Workers
 
         surveys = []
         for name in names:
@@ -572,6 +581,7 @@ def survey(
                 controls=controls,
                 seed=seed,
                 workers=Workers(engine, scheduler, workers, model=name),
+                pages=pages,
                 progress=progress,
             )
             surveys.append(surveyed)
@@ -583,6 +593,7 @@ def survey(
             seed=seed,
             **_compute_options(device, dtype),
         )
+        command += " --pages" if pages else ""
         _say_what_is_replaced(out, SURVEY, command)
         page = write_surveys(surveys, out, command=command)
     for sentence in dict.fromkeys(line for each in surveys for line in each.said):

@@ -106,7 +106,13 @@ def manifest(
     """
     record = {
         "model": model,
-        "origin": {"kind": origin.kind, "location": origin.location, "revision": origin.revision},
+        "origin": {
+            "kind": origin.kind,
+            "location": origin.location,
+            "revision": origin.revision,
+            "file": origin.file,
+            "hooks": list(origin.hooks),
+        },
         "weights_sha256": origin.sha256,
         "weights_stored_as": origin.stored,
         "weights_read_from": origin.read,

@@ -32,52 +32,63 @@ SELDOM = 50_000  # new objects between two searches; the usual 700 cost a tenth 
 # A file stays with one worker, so the longest come first: one that came last would keep the others
 # waiting.
 LONGEST = (
-    "evidence/test_planted.py",
-    "package/test_docs.py",
-    "evidence/test_real_model.py",
-    "evidence/test_study.py",
-    "pages/test_page.py",
-    "evidence/test_survey_kills.py",
-    "evidence/test_controls.py",
-    "explorer/test_notebook.py",
-    "explorer/test_explore_load.py",
-    "model/test_check.py",
-    "walkthrough/test_walk_families.py",
-    "pages/test_sentences.py",
-    "analyses/test_analyses.py",
-    "pages/test_report.py",
-    "model/test_objects.py",
     "pages/test_walk_page.py",
-    "patching/test_paths.py",
-    "pages/test_security.py",
+    "pages/test_page.py",
+    "studies/test_study.py",
+    "inference/test_planted.py",
     "explorer/test_explore_page.py",
-    "evidence/test_survey_run.py",
+    "experiments/test_nouns_in_place.py",
+    "studies/test_survey.py",
     "package/test_examples.py",
-    "model/test_gguf.py",
-    "model/test_bfloat16.py",
-    "stats/test_chance.py",
-    "evidence/test_cost.py",
-    "patching/test_heads.py",
-    "evidence/test_circuit_frames.py",
-    "evidence/test_ablation.py",
-    "charts/test_charts.py",
-    "model/test_kept_hooks.py",
-    "pages/test_survey_page.py",
-    "analyses/test_translator.py",
+    "pages/test_report.py",
+    "pages/test_sentences.py",
+    "model/test_objects.py",
     "walkthrough/test_walk_senses.py",
-    "analyses/test_embedded.py",
+    "explorer/test_saved.py",
+    "walkthrough/test_walk_families.py",
+    "model/test_gguf.py",
+    "studies/test_cost.py",
+    "results/test_circuit_frames.py",
+    "pages/test_survey_page.py",
+    "model/test_check.py",
+    "model/test_families.py",
+    "stats/test_chance.py",
+    "charts/test_charts.py",
     "package/test_cli.py",
-    "package/test_setup.py",
+    "studies/test_ablation.py",
+    "model/test_kept_hooks.py",
+    "patching/test_paths.py",
+    "experiments/test_store.py",
+    "package/test_docs.py",
+    "model/test_hub.py",
+    "inference/test_known_answers.py",
+    "model/test_family_loading.py",
+    "analyses/test_translator.py",
+    "analyses/test_embedded.py",
+    "model/test_variants.py",
+    "model/test_bfloat16.py",
+    "explorer/test_explorer.py",
+    "studies/test_real_model.py",
     "model/test_recurrence.py",
+    "walkthrough/test_walk.py",
+    "studies/test_survey_word.py",
 )
+
+
+# Of the tests that were collected: those with the mark `campaign`, and the others.
+CAMPAIGN: set[str] = set()
+OTHERS: set[str] = set()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses by the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what opens a browser, and puts the longest files first."""
+    """Marks what opens a browser, notes what is left to the campaign, and puts the longest files
+    first."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
+    for item in items:
+        (CAMPAIGN if item.get_closest_marker("campaign") else OTHERS).add(item.nodeid)
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get("/".join(item.path.parts[-2:]), len(place)))
 

@@ -4,11 +4,12 @@ word's place and decompositions that fit its heads."""
 import numpy as np
 import pandas as pd
 
-from probe.evidence.circuit import COLUMNS, whole
-from probe.evidence.columns import CURVES
-from probe.evidence.noun_parts import PARTS
+from probe.experiments.sets import TABLES
+from probe.inference.nouns import PARTS
+from probe.results.circuit import COLUMNS, whole
 
 KEYS = ["word", "sense_a", "sense_b", "layer", "head"]
+CURVES = list(TABLES["curves"].columns)
 CONDITIONS = {
     "as measured": None,
     "labels permuted": 0.49,
@@ -78,11 +79,7 @@ def curves(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:
         frame = frame.assign(added=[None, *names], faithfulness=kept, necessity=lost)
         wide = {"faithfulness_low": kept - 0.05, "faithfulness_high": kept + 0.03}
         parts.append(frame.assign(**wide, necessity_low=lost - 0.04, necessity_high=lost + 0.02))
-    return (
-        pd.concat(parts, ignore_index=True)[list(CURVES)]
-        if parts
-        else pd.DataFrame(columns=list(CURVES))
-    )
+    return pd.concat(parts, ignore_index=True)[CURVES] if parts else pd.DataFrame(columns=CURVES)
 
 
 def random_sets(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:

@@ -24,14 +24,15 @@ from example_evidence import (
     separation_controls,
 )
 
-from probe.evidence.columns import ATTENTION, CAUSAL, RANKS
-from probe.evidence.columns import HEADS as HEADS_TABLE
-from probe.evidence.noun_parts import PARTS
-from probe.evidence.study import Study
-from probe.evidence.tables import mixers
+from probe.inference.nouns import PARTS
+from probe.inference.verdicts import REASONS, best_verdicts
+from probe.inference.within import CAUSAL
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin
-from probe.stats.verdicts import REASONS, best_verdicts
+from probe.results.columns import ATTENTION, RANKS
+from probe.results.columns import HEADS as HEADS_TABLE
+from probe.results.frames import mixers
+from probe.studies.study import Study
 
 LAYERS, HEADS = 4, 4
 READ_AT = 3
@@ -394,7 +395,8 @@ def _certificate_frame() -> pd.DataFrame:
             "scale": 9.0,
         }
     )
-    return pd.DataFrame(rows).assign(tolerance=1e-5, ok=True).astype({"layer": "Int64"})
+    table = pd.DataFrame(rows).assign(tolerance=1e-5, stack="", note="", ok=True)
+    return table[[*Row.__annotations__, "ok"]].astype({"layer": "Int64"})
 
 
 def _readings(

@@ -2,34 +2,22 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from made_words import LAYERS, effects_of, made_word, unmeasured
 
-from probe.evidence.survey_run import Survey
-from probe.evidence.survey_summary import sets_frames, summarise
+from probe.experiments.sets import CarriedSets
+from probe.inference.across import sets_frames, summarise
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin
+from probe.studies.survey import Survey
 
 WORDS = ("bank", "bark", "bat", "bolt", "bow", "chest", "club", "crane", "date", "deck", "draft")
 WORDS += ("fan", "file", "jam", "mole", "mouse", "nail", "organ", "palm", "pitch", "pupil", "seal")
 WORDS += ("spring", "stamp")
 SIZES = (1, 2, 4, 8)
-
-
-@dataclass
-class MadeSets:
-    """What is read of the sets that were tried on a word."""
-
-    word: str
-    sizes: tuple[int, ...]
-    whole: float
-    left_out: np.ndarray
-    own: np.ndarray
-    random: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +74,7 @@ def make_survey(
     for name in summary.left_out_orders if with_sets else ():
         kept = np.array([0.3, 0.5, 0.6, 0.7])
         random = np.linspace(0.0, 0.1, 20)[None] * np.arange(1, 5)[:, None]
-        sets = MadeSets(name, SIZES, 1.0, kept * rng.uniform(0.8, 1.1), kept + 0.05, random)
+        sets = CarriedSets(name, SIZES, 1.0, kept * rng.uniform(0.8, 1.1), kept + 0.05, random)
         measured.append(sets)
     left_out = [("word099", "all cues stand behind the word", 4)]
     frames = summary.frames | sets_frames(measured, seed=0, draws=499)
@@ -97,7 +85,7 @@ def make_survey(
         "source": "words.csv",
         "data_sha256": "cd" * 32,
         "said": (),
-        "folder": Path("nowhere"),
+        "files": (),
     }
     return MadeSurvey(
         model_name=model_name,

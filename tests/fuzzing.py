@@ -17,7 +17,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -25,22 +25,23 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pyarrow
 import pyarrow.parquet
 from checkpoints import make_checkpoint, make_tokenizer
+from handmade import NOUNS, make_sentences, resolver_model
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from kept import write_totals
 
 from probe.errors import ProbeError
-from probe.evidence import survey
-from probe.evidence.survey import WordRecord
+from probe.experiments.store import read_record, write_record
+from probe.model.config import read_config
 from probe.model.gguf import open_gguf, read_gguf_config, read_tensors
 from probe.model.load import check_tokenizer, locate, read_checkpoint, read_gguf_tokenizer
-from probe.model.model import Model, read_config
+from probe.model.model import Model
 from probe.model.tokens import positions_of_span, tokenize
-from probe.pages import output
+from probe.pages import html
+from probe.studies.survey_word import SURVEY, measure_word
 from probe.text.files import FileRow, Source, stream
 from probe.text.sentences import check_row, read_sentences
 
@@ -584,9 +585,7 @@ class Elements(HTMLParser):
 
 @cache
 def piece() -> Any:
-    return output.environment("report").from_string(
-        '<p title="{{ text }}"><bdi>{{ text }}</bdi></p>'
-    )
+    return html.environment("report").from_string('<p title="{{ text }}"><bdi>{{ text }}</bdi></p>')
 
 
 def show(_: Path, text: str) -> str:
@@ -596,7 +595,7 @@ def show(_: Path, text: str) -> str:
     parser.close()
     assert parser.elements == ["p", "bdi"]
     assert parser.text.replace("\r\n", "\n") == text.replace("\r\n", "\n")
-    placed = str(output.as_json({"text": text, text: [text]}))
+    placed = str(html.as_json({"text": text, text: [text]}))
     assert "<" not in placed and "\u2028" not in placed and json.loads(placed)["text"] == text
     return TAKEN
 
@@ -604,20 +603,18 @@ def show(_: Path, text: str) -> str:
 @cache
 def record() -> bytes:
     """The file of a word that a survey measured."""
-    depth, head, noun = np.zeros(3), np.zeros((2, 2, 3)), np.zeros((1, 3))
-    facts = {"word": "bank", "kind": "", "columns": {}, "senses": 2, "sentences": 4, "pairs": 2}
-    facts |= {"left_out": {}, "reason": "", "design": "5 folds by cue word", "nouns": ("fence",)}
-    arrays = {"separation": depth, "gap": depth, "net": head, "squared_gap": depth}
-    arrays |= {"noun_gap": noun, "noun_net": head[None], "noun_squared_gap": noun}
+    model, _ = resolver_model(0)
+    sentences = make_sentences(frames=1, distances=(1,), cues=2)
+    measured = measure_word(model, sentences, replace(SURVEY, nouns=NOUNS[:2]))
     with TemporaryDirectory() as folder:
-        return survey.write_record(Path(folder) / "r", WordRecord(**facts, **arrays)).read_bytes()
+        return write_record(Path(folder) / "r", measured).read_bytes()
 
 
 def read_a_record(folder: Path, content: bytes) -> str:
     """The file of a word: believed when it is whole, else refused, and then it is measured anew."""
     file = folder / "000000.word"
     file.write_bytes(content)
-    return outcome(lambda: survey.read_record(file))
+    return outcome(lambda: read_record(file))
 
 
 some_rows = st.lists(rows, min_size=1, max_size=4)

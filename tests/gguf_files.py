@@ -18,28 +18,12 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 from safetensors.numpy import load_file
 
-ARCHITECTURES = {
-    "gpt2": "gpt2",
-    "bert": "bert",
-    "gpt_neox": "gptneox",
-    "mistral": "llama",
-    "gemma3_text": "gemma3",
-}
-ARCHITECTURES |= {
-    kind: kind
-    for kind in ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma", "gemma2", "stablelm", "t5")
-}
-ARCHITECTURES |= {"olmo3": "olmo2", "phi": "phi2", "gpt_bigcode": "starcoder"}
-ARCHITECTURES |= {"distilbert": "bert", "roberta": "bert", "mt5": "t5"}
-ARCHITECTURES |= {"modernbert": "modern-bert"}
-ARCHITECTURES |= {"mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
-ARCHITECTURES |= {
-    kind: kind
-    for kind in (
-        *("starcoder2", "falcon", "bloom", "smollm3", "arcee", "seed_oss", "ernie4_5", "glm4"),
-        *("nemotron", "jais2", "olmoe", "lfm2", "granite"),
-    )
-}
+from probe.model.architectures import FAMILIES
+
+# By `model_type`: what the converter calls it. Families without a row for GGUF are written as their
+# kin that has one, to be refused or taken by that row.
+ARCHITECTURES = {kind: family.gguf.architecture for kind, family in FAMILIES.items() if family.gguf}
+ARCHITECTURES |= {"mistral": "llama", "roberta": "bert", "mt5": "t5"}
 PERMUTED = ("llama", "smollm3", "arcee", "granite")  # by architecture
 # What the converter writes of every text model: the first of these keys that its config has, with
 # the values that the config's class gives to absent ones.
@@ -57,12 +41,11 @@ TEXT_MODEL = {
     "expert_count": ("num_local_experts", "num_experts"),
     "expert_used_count": ("num_experts_per_tok",),
 }
-# What it writes, beside or in place of that, of one family.
+# What it writes, beside or in place of that, of one family; nothing of a family that is not here,
+# nor in `OLDER`.
 ENCODER = {"attention.causal": False, "pooling_type": 1}
 Own = Callable[[dict[str, Any]], dict[str, Any]]
 OWN: dict[str, Own] = {
-    "starcoder2": lambda config: {},
-    "seed_oss": lambda config: {},
     "distilbert": lambda config: ENCODER | {"attention.layer_norm_epsilon": 1e-12},
     "modernbert": lambda config: (
         ENCODER
@@ -77,7 +60,6 @@ OWN: dict[str, Own] = {
     "roberta": lambda config: (
         ENCODER | {"context_length": config["max_position_embeddings"] - _first_row(config)}
     ),
-    "ernie4_5": lambda config: {},
     "glm4": lambda config: {"rope.dimension_count": int(_head(config) * 0.5)},
     "jais2": lambda config: {"rope.dimension_count": _head(config)},
     "smollm3": lambda config: _llama(config),
@@ -141,6 +123,9 @@ OWN: dict[str, Own] = {
         "attention.head_count_kv": config["n_head"],
     },
 }
+# Families that `_metadata` writes key by key.
+OLDER = ("gpt2", "bert", "gpt_neox", "llama", "mistral", "phi3", "qwen2", "qwen3", "olmo2", "gemma")
+OLDER += ("gemma2", "gemma3_text", "stablelm")
 PREFIX = {kind: f"{kind}." for kind in ("bert", "gpt_neox", "distilbert", "roberta")}
 PREFIX |= dict.fromkeys(("gpt2", "falcon", "bloom", "gpt_bigcode"), "transformer.")
 SIZES = {  # of GPT-2, and of the others
@@ -222,9 +207,10 @@ def _metadata(config: dict[str, Any], folder: Path) -> dict[str, Any]:
             "t5.decoder_start_token_id": start
         }
         return metadata | _tokenizer(config, folder)
-    if config["model_type"] in OWN:
-        arch = ARCHITECTURES[config["model_type"]]
-        own = _text_model(config) | OWN[config["model_type"]](config)
+    kind = config["model_type"]
+    if kind not in OLDER:
+        arch = ARCHITECTURES[kind]
+        own = _text_model(config) | (OWN[kind](config) if kind in OWN else {})
         named = {f"{arch}.{key}": value for key, value in own.items() if value is not None}
         metadata = {"general.architecture": arch, "general.name": "small"} | named
         return metadata | _tokenizer(config, folder)

@@ -3,7 +3,7 @@ path."""
 
 import pytest
 import torch
-from families import SINGLE, VARIANTS, family_model, telling_families
+from families import SINGLE, VARIANTS, each_family, family_model
 from handmade import random_model, tokens_of
 
 from probe.model import forward, recurrence
@@ -26,7 +26,7 @@ LAYOUTS = ((9, 6, 2), (6, 5, 3), (5, 3, 0))  # tokens, place of the word, place 
 BOTH_WAYS = (3, 1, 0)  # every position lies behind the cue
 
 
-EACH = telling_families(*KINDS)
+EACH = each_family(*KINDS)  # the others of the table in the campaign
 
 
 def typed():

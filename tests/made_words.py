@@ -1,6 +1,7 @@
 """Records of words with planted effects, for what is said across words: no model, no sentences."""
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -11,7 +12,10 @@ SENSES_FROM = 2  # the depth from which on the senses of every word are apart
 
 @dataclass(frozen=True, eq=False)
 class MadeWord:
-    """What a survey's summary reads of a word."""
+    """What a survey's summary reads of a word's record, for one pair of senses.
+
+    gap, net: of every pair of sentences alike; also of the noun in the word's place, None for none.
+    """
 
     word: str
     net: np.ndarray
@@ -20,15 +24,58 @@ class MadeWord:
     squared_gap: np.ndarray
     kind: str = ""
     columns: dict = field(default_factory=dict)
-    senses: int = 2
     sentences: int = 4
-    pairs: int = 4
-    left_out: dict = field(default_factory=dict)
+    swapped: int = 4
+    left_out: tuple = ()
+    not_used: dict = field(default_factory=dict)
+    measured: dict = field(default_factory=dict)
     reason: str = ""
-    nouns: tuple = ()
-    noun_gap: np.ndarray = field(default_factory=lambda: np.zeros((0, DEPTHS)))
-    noun_net: np.ndarray = field(default_factory=lambda: np.zeros((0, LAYERS, HEADS, DEPTHS)))
-    noun_squared_gap: np.ndarray = field(default_factory=lambda: np.zeros((0, DEPTHS)))
+    noun: str | None = None
+    noun_gap: np.ndarray | None = None
+    noun_net: np.ndarray | None = None
+    noun_squared_gap: np.ndarray | None = None
+
+    @property
+    def layers(self):
+        return len(self.net)
+
+    @property
+    def heads(self):
+        return self.net.shape[1]
+
+    @property
+    def pairs(self):
+        """The pair of senses; none of a word that was not measured."""
+        if self.reason:
+            return ()
+        pair = SimpleNamespace(
+            senses=("a", "b"),
+            split=SimpleNamespace(rows=range(self.sentences)),
+            pairs=range(self.swapped),
+            raw_gap=np.tile(self.gap, (self.swapped, 1)),
+            by_depth=self.separation,
+            squared_gap=self.squared_gap,
+            moved=self.net,
+        )
+        return (pair,)
+
+    def of_pairs(self, experiment):
+        """The noun in the word's place, as it was measured in one pair of sentences."""
+        assert experiment == "nouns"
+        if self.reason:
+            return ()
+        if self.noun is None:
+            return (None,)
+        of_noun = SimpleNamespace(
+            nouns=(self.noun,),
+            pair_of=np.array([0]),
+            heads=tuple(np.ndindex(self.net.shape[:2])),
+            by_depth=self.noun_net.reshape(-1, self.net.shape[-1]),
+            pair_gap=self.noun_gap[None],
+            squared_gap=self.noun_squared_gap[None],
+            word_squared_gap=self.squared_gap[None],
+        )
+        return (of_noun,)
 
 
 def there(depths):
@@ -49,10 +96,10 @@ def made_word(number, effects, *, gap=1.0, general=None, noun_gap=0.5, rng=None,
     beside = {}
     if general is not None:
         beside = {
-            "nouns": ("fence",),
-            "noun_gap": noun_gap * at[None],
-            "noun_net": net(general, noun_gap)[None],
-            "noun_squared_gap": noun_gap**2 * at[None],
+            "noun": "fence",
+            "noun_gap": noun_gap * at,
+            "noun_net": net(general, noun_gap),
+            "noun_squared_gap": noun_gap**2 * at,
         }
     made = {
         "word": f"word{number:03}",
@@ -71,14 +118,13 @@ def unmeasured(number, reason="all cues stand behind the word"):
     """A word that could not be measured."""
     nothing = np.full(DEPTHS, np.nan)
     return MadeWord(
-        f"word{number:03}",
-        np.zeros((0, 0, 0)),
-        nothing,
-        nothing,
-        nothing,
-        pairs=0,
+        word=f"word{number:03}",
+        net=np.zeros((LAYERS, HEADS, DEPTHS)),
+        gap=nothing,
+        separation=nothing,
+        squared_gap=nothing,
         reason=reason,
-        left_out={reason: 4},
+        not_used={reason: 4},
     )
 
 

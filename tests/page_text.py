@@ -9,15 +9,15 @@ from pathlib import Path
 import altair as alt
 from jinja2 import nodes
 
-from probe.evidence.findings import (
+from probe.pages import answer, checks, heads, sentences, words
+from probe.pages.html import environment
+from probe.results.findings import (
     WordFindings,
     findings,
     head_finding,
     rows_of,
     word_findings,
 )
-from probe.pages import answer, checks, heads, sentences, words
-from probe.pages.output import environment
 
 ENVIRONMENT = environment("report")
 

@@ -1,5 +1,5 @@
 """One word of a survey by plain code: swaps by hooks on the Hugging Face model, axes by numpy; the
-other side of `probe.evidence.survey.measure_word` for words with two sentences a sense."""
+other side of `probe.experiments.survey_word.measure_word` for words with two sentences a sense."""
 
 from collections.abc import Sequence
 

@@ -9,7 +9,7 @@ import drawing
 import pandas as pd
 from drawing import Panel
 
-from probe.pages import output
+from probe.pages import folder, html
 from probe.stats.numbers import decimal
 
 PAGE = "speed.html"
@@ -34,7 +34,7 @@ def write_page(
     axis size seconds megabytes` · `exponents`: `shape axis quantity exponent square_share square_from`.
     """
     templates, scaling = (
-        output.environment(Path(__file__).parent / "templates", "report"),
+        html.environment(Path(__file__).parent / "templates", "report"),
         frames["scaling"],
     )
     page = templates.get_template("speed.html.j2").render(
@@ -45,10 +45,10 @@ def write_page(
         ],
         exponents=[_exponent(row) for row in frames["exponents"].to_dict("records")],
         machine=dict(machine) | {"date": date},
-        **output.assets(templates, "style.css.j2", "page.js", tints=1, bar=0),
+        **html.assets(templates, "style.css.j2", "page.js", tints=1, bar=0),
     )
     return (
-        output.write_folder(
+        folder.write_folder(
             out, {PAGE: page}, frames=frames, made={"machine": dict(machine), "date": date}
         )
         / PAGE

@@ -28,8 +28,8 @@ from probe.charts.palette import (
     tips,
     token_axis,
 )
+from probe.stats.limits import LEVEL
 from probe.stats.numbers import measured, p_value, percent
-from probe.stats.verdicts import LEVEL
 
 COMPONENTS = {"resid_pre": "residual stream", "attn_out": "attention", "mlp_out": "MLP"}
 POSITION_TIPS = tips(

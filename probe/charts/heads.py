@@ -32,8 +32,9 @@ from probe.charts.palette import (
     reference_line,
     tips,
 )
+from probe.inference.verdicts import ORDER
+from probe.stats.limits import LEVEL, SMALLEST
 from probe.stats.numbers import NARROW, decimal, percent
-from probe.stats.verdicts import LEVEL, ORDER, SMALLEST
 
 STAR = (
     "M0.00,-1.00L0.25,-0.34L0.95,-0.31L0.40,0.13L0.59,0.81"

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from probe.errors import InputError
 from probe.model.model import Model
-from probe.pages import output
+from probe.pages import folder, html
 from probe.pages import walk as walk_page
 from probe.walkthrough.walk import Walk, walk
 
@@ -63,16 +63,16 @@ def render(
     """
     # Its own templates: charts are numbered through a page, and the same page has the same bytes.
     templates = walk_page.environment(TEMPLATES)
-    assets = output.assets(templates, "explore.css.j2", "explore.js")
+    assets = html.assets(templates, "explore.css.j2", "explore.js")
     policy = f"{assets['policy']}{TRANSPORTS[transport]}"
     # Both are about the opening sentences, and the page is about whatever is typed.
     values = walk_page.values(opening) | {"truncation_change": None, "caution": None}
     values |= assets | {"policy": policy, "examples": EXAMPLES, "transport": transport}
     values |= {"recorded": None, "manifest": None, "swapped_heads": False}
     if recording is not None:
-        values["recorded"] = output.as_json(recording)
+        values["recorded"] = html.as_json(recording)
         values["swapped_heads"] = bool(recording["swap"])
-        values["manifest"] = output.made_by(opening, recording["command"])
+        values["manifest"] = folder.made_by(opening, recording["command"])
     return templates.get_template("explore.html.j2").render(values), policy
 
 

@@ -15,7 +15,7 @@ from probe.errors import InputError
 from probe.explorer import page
 from probe.explorer.page import HeadSwap, Question
 from probe.model.model import Model
-from probe.pages.output import check_folder
+from probe.pages.folder import check_folder
 
 FILE_NAME = "explore.html"
 ENDINGS = (".html", ".htm")  # by which a browser knows a page

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from probe.errors import InputError, ProbeError, UnsupportedModel
-from probe.evidence.word import WordResult
+from probe.experiments.observe import Observation
 from probe.explorer import saved
 from probe.explorer.page import Question, choices, parse
 from probe.model import forward
@@ -118,7 +118,7 @@ class Explorer:
         cached = lru_cache(CACHE_SIZE)
         self.trace_of: Callable[[str], Trace] = cached(partial(trace, model))
         self.run_of: Callable[[str], PairCache] = cached(self._run)
-        self.lexicon_of: Callable[[str], WordResult | None] = cached(
+        self.lexicon_of: Callable[[str], Observation | None] = cached(
             partial(choose.lexicon_states, model)
         )
         self.axis_of: Callable[[str, str, str | None, str], choose.SenseAxis] = cached(

@@ -21,7 +21,7 @@ from probe.errors import InputError
 from probe.explorer.page import TEMPLATES
 from probe.explorer.request_queue import RequestQueue
 from probe.explorer.session import Explorer, Message
-from probe.pages.output import environment, rgb
+from probe.pages.html import environment, rgb
 
 PAUSE = 0.002  # seconds between two steps of an answer: the notebook hears of a newer question
 KEY_BYTES = 8  # of a frame's id, so that two explorers of a notebook do not share one

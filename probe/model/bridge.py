@@ -38,18 +38,6 @@ UPCAST = "reorder_and_upcast_attn"  # how GPT-2's config and modules say: scores
 EAGER: dict[str, Any] = {"experts_implementation": "eager"}  # the others know no float64
 
 
-def check_config_file(folder: Path) -> None:
-    """Raises ModelError when transformers cannot read config.json; else the tokenizer would be
-    blamed for it."""
-    from transformers import AutoConfig
-
-    try:
-        AutoConfig.from_pretrained(folder, **LOCAL)
-    except Exception as error:  # broad, because its validation raises direct children of Exception
-        problem = f"transformers refuses its config.json ({in_short(error)})"
-        raise refuse(folder, problem, "correct that entry or take the original file") from error
-
-
 def boot(
     folder: Path, tokenizer: Any, config: Config, *, device: torch.device, dtype: torch.dtype
 ) -> "TransformerBridge":
@@ -83,25 +71,28 @@ def boot(
 def _text_model(whole: Any, config: Config, *, where: object) -> Any:
     """The text part of a model of images or sound as a model of its own, around the same
     tensors."""
-    import transformers
 
     wrapper = WRAPPERS[config.wrapper]
     named = {wrapper.raw_name(name): tensor for name, tensor in whole.state_dict().items()}
     held = as_in_files(named, config.family)
     weights = {name: held[name].detach() for name, _ in expected_shapes(config)}
-    model_class = getattr(transformers, config.family.architectures[0])
-    return fresh_model(
-        model_class, text_settings(whole.config, config), weights, config, where=where
-    )
+    settings = text_settings(whole.config, config)
+    return fresh_model(class_of_row(config), settings, weights, config, where=where)
+
+
+def class_of_row(config: Config) -> Any:
+    """transformers' class with a language-model head."""
+    import transformers
+
+    return getattr(transformers, config.family.architectures[0])
 
 
 def text_settings(whole: Any, config: Config) -> Any:
     """The settings of a text model, of a whole model's: what its class of text models reads."""
-    import transformers
 
     if not config.wrapper:
         return whole
-    settings_class = getattr(transformers, config.family.architectures[0]).config_class
+    settings_class = class_of_row(config).config_class
     stated = whole.get_text_config().to_dict()
     stated.pop("model_type")
     return settings_class(**stated | {"tie_word_embeddings": config.tied})
@@ -109,21 +100,16 @@ def text_settings(whole: Any, config: Config) -> Any:
 
 def boot_gguf(
     file: Path,
-    raw: Mapping[str, Any],
+    settings: Any,
     tokenizer: Any,
     config: Config,
     weights: Mapping[str, torch.Tensor],
 ) -> "TransformerBridge":
-    """The same around the tensors of a GGUF file; `raw` is its config in Hugging Face's keys."""
-    import transformers
+    """The same around the tensors of a GGUF file; `settings` is transformers' config object."""
 
     device = weights[f"{config.family.embed}.weight"].device
-    model_class: Any = getattr(transformers, config.family.architectures[0])
     try:
-        settings = model_class.config_class(
-            **{key: value for key, value in raw.items() if key != "model_type"}
-        )
-        model = fresh_model(model_class, settings, weights, config, where=file)
+        model = fresh_model(class_of_row(config), settings, weights, config, where=file)
     except ModelError:
         raise
     # broad, because its validators raise direct children of Exception
@@ -409,77 +395,18 @@ def _register_adapter(family: Family) -> str:
     """An adapter made from the row of an encoder, for TransformerLens to find by the name that is
     given back."""
     from transformer_lens.factories import architecture_adapter_factory as factory
-    from transformer_lens.model_bridge import generalized_components as components
     from transformer_lens.model_bridge.supported_architectures.bert import BertArchitectureAdapter
 
     name = family.architectures[0]
     if name in factory.SUPPORTED_ARCHITECTURES:
         return name
-    (attention,) = family.attentions
-    parts = {role: part for role, (part, _) in attention.parts.items()}
-    module = parts["o"].rpartition(".")[0]
 
     class RowAdapter(BertArchitectureAdapter):
         """BERT's, with the modules where the row says that they are."""
 
         def __init__(self, cfg: Any) -> None:
             super().__init__(cfg)
-
-            def linear(name: str) -> Any:
-                return components.LinearBridge(name=name)
-
-            def norm(name: str) -> Any:
-                native = {"use_native_layernorm_autograd": True}
-                return components.NormalizationBridge(name=name, config=self.cfg, **native)
-
-            heads = {
-                role: linear(part.removeprefix(module + "."))
-                for role, part in parts.items()
-                if role in ("q", "k", "v", "qkv", "o")
-            }
-            attn: Any
-            if "qkv" in heads:
-                attn = components.JointQKVPositionEmbeddingsAttentionBridge(
-                    name=module,
-                    config=self.cfg,
-                    split_qkv_matrix=partial(_thirds, name=heads["qkv"].name),
-                    submodules=heads,
-                )
-                attn.is_causal = False
-            else:
-                attn = components.AttentionBridge(name=module, config=self.cfg, submodules=heads)
-            hidden = parts["gate_up" if "gate_up" in parts else "in"]
-            outside = {
-                "embed": (components.EmbeddingBridge, family.embed),
-                "pos_embed": (components.PosEmbedBridge, family.position_table),
-            }
-            self.component_mapping = {
-                name: component(name=family.prefix + held)
-                for name, (component, held) in outside.items()
-                if held
-            } | {
-                "embed_ln": norm(family.prefix + family.embedding_norm),
-                "blocks": components.BlockBridge(
-                    name=family.prefix + attention.layers.removesuffix(".{}."),
-                    hook_alias_overrides={
-                        "hook_mlp_out": "mlp.out.hook_out",
-                        "hook_mlp_in": "mlp.in.hook_in",
-                    },
-                    submodules={
-                        "ln1": norm(parts["norm"]),
-                        "ln2": norm(parts["norm_mlp"]),
-                        "attn": attn,
-                        "mlp": components.MLPBridge(
-                            name=None,
-                            config=self.cfg,
-                            submodules={"in": linear(hidden), "out": linear(parts["out"])},
-                        ),
-                    },
-                ),
-                "mlm_head": linear(family.transform[0]),
-                "ln_final": norm(family.transform[1]),
-                "unembed": components.UnembeddingBridge(name=family.unembed),
-            }
+            self.component_mapping = _modules_of(family, self.cfg)
 
         def prepare_model(self, hf_model: Any) -> None:
             """Nothing: the row holds for the one class there is."""
@@ -487,6 +414,64 @@ def _register_adapter(family: Family) -> str:
     factory.SUPPORTED_ARCHITECTURES[name] = RowAdapter
     factory.ArchitectureAdapterFactory.register_adapter(name, RowAdapter)
     return name
+
+
+def _modules_of(family: Family, cfg: Any) -> dict[str, Any]:
+    """What TransformerLens puts around the modules of an encoder, by its own names."""
+    from transformer_lens.model_bridge import generalized_components as components
+
+    (attention,) = family.attentions
+    parts = {role: part for role, (part, _) in attention.parts.items()}
+    linear = components.LinearBridge
+
+    def norm(name: str) -> Any:
+        native = {"use_native_layernorm_autograd": True}
+        return components.NormalizationBridge(name=name, config=cfg, **native)
+
+    hidden = linear(name=parts["gate_up" if "gate_up" in parts else "in"])
+    mlp = {"in": hidden, "out": linear(name=parts["out"])}
+    blocks = components.BlockBridge(
+        name=family.prefix + attention.layers.removesuffix(".{}."),
+        hook_alias_overrides={"hook_mlp_out": "mlp.out.hook_out", "hook_mlp_in": "mlp.in.hook_in"},
+        submodules={
+            "ln1": norm(parts["norm"]),
+            "ln2": norm(parts["norm_mlp"]),
+            "attn": _attention_of(parts, cfg),
+            "mlp": components.MLPBridge(name=None, config=cfg, submodules=mlp),
+        },
+    )
+    modules = {
+        "embed": components.EmbeddingBridge(name=family.prefix + family.embed),
+        "embed_ln": norm(family.prefix + family.embedding_norm),
+        "blocks": blocks,
+        "mlm_head": linear(name=family.transform[0]),
+        "ln_final": norm(family.transform[1]),
+        "unembed": components.UnembeddingBridge(name=family.unembed),
+    }
+    if family.position_table:
+        table = family.prefix + family.position_table
+        modules["pos_embed"] = components.PosEmbedBridge(name=table)
+    return modules
+
+
+def _attention_of(parts: Mapping[str, str], cfg: Any) -> Any:
+    """The same around its attention, whose products may be in one."""
+    from transformer_lens.model_bridge import generalized_components as components
+
+    module = parts["o"].rpartition(".")[0]
+    heads = {
+        role: components.LinearBridge(name=part.removeprefix(module + "."))
+        for role, part in parts.items()
+        if role in ("q", "k", "v", "qkv", "o")
+    }
+    if "qkv" not in heads:
+        return components.AttentionBridge(name=module, config=cfg, submodules=heads)
+    split = partial(_thirds, name=heads["qkv"].name)
+    attention = components.JointQKVPositionEmbeddingsAttentionBridge(
+        name=module, config=cfg, split_qkv_matrix=split, submodules=heads
+    )
+    attention.is_causal = False
+    return attention
 
 
 def _thirds(attention: Any, *, name: str) -> tuple[torch.nn.Linear, ...]:

@@ -160,7 +160,7 @@ def certify(model: ModelSource, texts: Sequence[str] | str = DEFAULT_TEXTS) -> C
         )
     if isinstance(texts, str):
         texts = [texts]
-    if not isinstance(texts, Sequence) or not texts:
+    if not texts:
         raise InputError(
             f"Checking {model.name} against its weights: got texts = {texts!r}, expected at least "
             "one text; give some, or leave it away for two short ones."

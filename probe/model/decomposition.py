@@ -477,14 +477,13 @@ def residual_stream(trace: Trace, at: int | str) -> Tensor:
     """The vector at position `at`, or at a word, at every depth. `-> depth d_model`, layers + 1 of
     them
 
-    Raises InputError for what is no trace, and for a position or word that is not there.
+    Raises InputError for a position or word that is not there.
 
     Example:
         >>> trace = probe.trace("tiny-senses", "a loan from the bank")
         >>> probe.decomposition.residual_stream(trace, "bank").shape
         torch.Size([5, 128])
     """
-    _require_trace(trace, "the residual stream")
     at = position(trace.tokens, at)
     return torch.cat([trace.resid_pre[:, at], trace.resid_post[-1:, at]])
 
@@ -505,14 +504,6 @@ def logit_lens(trace: Trace, at: int | str) -> Tensor:
     stream = residual_stream(trace, at)
     at = position(trace.tokens, at)
     return attention.softmax(_logits_of(trace, stream, at, "the logit lens"))
-
-
-def _require_trace(trace: object, doing: str) -> None:
-    if not isinstance(trace, Trace):
-        raise InputError(
-            f"Reading {doing}: got a {type(trace).__name__}, expected a trace of a text; give "
-            "probe.trace(model, text)."
-        )
 
 
 def _logits_of(trace: Trace, stream: Tensor, at: int, doing: str) -> Tensor:
@@ -566,7 +557,6 @@ def logit_direction(trace: Trace, at: int | str, tokens: Sequence[int]) -> Logit
         >>> abs(made - float(logits[first] - logits[second])) < 1e-4
         True
     """
-    _require_trace(trace, "a logit's direction")
     at = position(trace.tokens, at)
     _logits_of(trace, residual_stream(trace, at)[-1:], at, "a logit's direction")
     weights = trace.weights.on("cpu")

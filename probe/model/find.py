@@ -22,7 +22,8 @@ from huggingface_hub import HfApi, constants, errors, scan_cache_dir, snapshot_d
 
 from probe.errors import ModelError, nearest
 from probe.model.architectures import GGUF_KNOWN, SUPPORTED
-from probe.model.model import RESAVE, read_config, read_json, refuse
+from probe.model.config import read_config
+from probe.model.model import RESAVE, read_json, refuse
 from probe.provenance import Origin
 
 Kind = Literal["embedded", "package", "hub", "folder", "file"]

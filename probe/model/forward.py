@@ -68,12 +68,12 @@ def embedding_norm(weights: Weights, resid: Tensor) -> Tensor:
 
 
 def gain_of(weight: Tensor | None, config: Config) -> Tensor:
-    """What a norm multiplies by: its weight, or 1 + its weight where the family has it so.
-    `d_model`"""
+    """The factor of a norm: its weight, or 1 + its weight where the family has it so; in float32
+    where the family's own code multiplies in it. `d_model`"""
     assert weight is not None
-    if not config.family.offset:
-        return weight
-    return 1 + (weight.float() if "gain" in config.family.in_float32 else weight)
+    if "gain" in config.family.in_float32:
+        weight = weight.float()
+    return 1 + weight if config.family.offset else weight
 
 
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:

@@ -1,14 +1,14 @@
-"""The forward of `probe.model.forward` in fused operations, for every family of the table: what
-swaps, traces and edges run on.
+"""The steps of a block in fused operations, for every family of the table: what swaps, traces and
+edges run on. The loop over blocks is `probe.patching.variants`.
 
 Queries, keys and values of a block come out of one product; norms, activations and attention are
-torch's own; beginnings that several texts share are run once, rotations and relative biases are
-computed once a run. What it must equal is `forward`, step by step: to 1e-5 of the scale in float32,
-1e-10 in float64 (1e-6 where a family's own code rounds to float32 on the way). In bfloat16 norms
-and softmax are taken in float32 inside, as the families' own code takes them.
+torch's own; rotations and relative biases are computed once a run. Each step equals that of
+`probe.model.forward`: to 1e-5 of the scale in float32, 1e-10 in float64 (1e-6 where a family's own
+code rounds to float32 on the way). In bfloat16 norms and softmax are taken in float32 inside, as
+the families' own code takes them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -107,90 +107,6 @@ def _rotations(weights: Weights, n: int, *, local: bool) -> tuple[Tensor | None,
     return (angles.cos() * stretch).to(weights.dtype), (angles.sin() * stretch).to(weights.dtype)
 
 
-def run(
-    weights: Weights, rows: Sequence[Sequence[int]], depth: int, tables: PositionTables
-) -> Iterator[tuple[Tensor, ...]]:
-    """Queries, keys and values of an unchanged run of equally long rows of token ids, block by
-    block, for `depth` blocks.
-
-    In a causal model what stands at a position depends on the tokens up to it alone, so a beginning
-    that several rows share is computed once. `-> batch head pos d_head, twice batch kv_head pos
-    d_head`
-    """
-    ids = torch.tensor(rows, dtype=torch.long, device=weights.device)
-    shared = beginnings(weights, rows)
-    resid = shared.distinct(forward.embed(weights, ids))
-    pos = shared.positions
-    for layer, block in enumerate(weights.blocks[:depth]):
-        q, k, v = map(shared.heads_everywhere, project(weights, block, resid, tables, pos))
-        yield q, k, v
-        if layer + 1 < depth:
-            z = shared.distinct(attend(weights, block, q, k, v, tables).transpose(1, 2))
-            resid = finish(weights, block, resid, write(weights, block, resid, z))
-
-
-class Beginnings(NamedTuple):
-    """The different beginnings of equally long rows, each to be run once: `first_end: beginning`,
-    where each first ends in the flattened rows, and `number: row pos`, the number of the one that
-    ends at each position."""
-
-    first_end: Tensor
-    number: Tensor
-
-    @property
-    def positions(self) -> Tensor:
-        """The position at which each ends. `beginning 1`"""
-        return self.first_end[:, None] % max(self.number.shape[1], 1)
-
-    def distinct(self, x: Tensor) -> Tensor:
-        """What stands at the end of each beginning. `row pos ... -> beginning 1 ...`"""
-        return x.flatten(0, 1)[self.first_end, None]
-
-    def everywhere(self, x: Tensor) -> Tensor:
-        """The same at every position again. `beginning 1 ... -> row pos ...`"""
-        return x[self.number, 0]
-
-    def heads_everywhere(self, x: Tensor) -> Tensor:
-        """The same of heads. `beginning head 1 d_head -> row head pos d_head`"""
-        return x[self.number, :, 0].transpose(1, 2)
-
-
-def beginnings(weights: Weights, rows: Sequence[Sequence[int]]) -> Beginnings:
-    """The beginnings of rows of token ids; where every position reads the whole text nothing is
-    shared."""
-    if not weights.causal:
-        return unshared(len(rows), len(rows[0]), weights.device)
-    first, number = _beginnings(rows)
-    first_end = torch.tensor(first, dtype=torch.long, device=weights.device)
-    return Beginnings(first_end, torch.tensor(number, dtype=torch.long, device=weights.device))
-
-
-def unshared(rows: int, length: int, device: torch.device) -> Beginnings:
-    """Every position of every row as a beginning of its own."""
-    first_end = torch.arange(rows * length, device=device)
-    return Beginnings(first_end, first_end.view(rows, length))
-
-
-def _beginnings(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """Where each different `row[: pos + 1]` first ends in the flattened rows, and the number of the
-    one that ends at each position of each row."""
-    # A beginning is the number of the one that is shorter by a token, and that token.
-    number_of: dict[tuple[int, int], int] = {}
-    first_end: list[int] = []
-    numbers: list[list[int]] = []
-    for index, row in enumerate(rows):
-        of_row = []
-        shorter = -1
-        for pos, token in enumerate(row):
-            number = number_of.setdefault((shorter, token), len(number_of))
-            if number == len(first_end):
-                first_end.append(index * len(row) + pos)
-            of_row.append(number)
-            shorter = number
-        numbers.append(of_row)
-    return first_end, numbers
-
-
 # --- attention ------------------------------------------------------------------------------------
 
 
@@ -286,8 +202,6 @@ def attend(
     """
     n = q.shape[-2]
     size = k.shape[-2]
-    if block.mixer is not None:
-        return recurrence.mix(block.mixer, k)[..., size - n :, :]
     q, gate = split_gate(q, k)
     leading = q.shape[:-3]
     heads = q.shape[-3]
@@ -364,23 +278,6 @@ def pattern_at(
     return pattern(weights, block, matches, bias, block.sinks)
 
 
-def attend_live(
-    weights: Weights,
-    block: Block,
-    resid: Tensor,
-    before: KeysValues | None,
-    tables: PositionTables,
-) -> Tensor:
-    """z of the live positions of every variant; each reads what stands before them and, as the mask
-    allows, its own live positions. `batch variant live d_model, twice batch kv_head key_pos d_head
-    -> batch variant live head d_head`
-    """
-    size = 0 if before is None else before[0].shape[-2]
-    pos = torch.arange(size, size + resid.shape[2], device=resid.device)[None, None]
-    projected = project(weights, block, resid, tables, pos)
-    return attend_among(weights, block, projected, before, tables)
-
-
 def attend_among(
     weights: Weights,
     block: Block,
@@ -388,8 +285,10 @@ def attend_among(
     before: KeysValues | None,
     tables: PositionTables,
 ) -> Tensor:
-    """The same from their queries, keys and values, `batch variant head live d_head` (kv_head for
-    two)."""
+    """z of the live positions of every variant; each reads what stands before them and, as the mask
+    allows, its own live positions. `batch variant head live d_head, kv_head for two, twice batch
+    kv_head key_pos d_head -> batch variant live head d_head`
+    """
     q, k, v = projected
     if block.mixer is not None:
         state = None

@@ -27,8 +27,10 @@ from gguf import (
 )
 
 from probe.model.architectures import FAMILIES
-from probe.model.architectures.family import GGUF_SIZES, Family
-from probe.model.model import LISTED, Config, config_from, refuse, unsupported
+from probe.model.architectures.family import Family
+from probe.model.architectures.gguf_keys import GGUF_EXPERTS, GGUF_SIZES
+from probe.model.config import SIZES, config_from, rotates_a_share
+from probe.model.model import LISTED, Config, refuse, unsupported
 from probe.model.weights import check_finite, expected_shapes, layers_of, stored_types
 
 # Rotary positions scaled by factors of their own, one each frequency: ones change nothing.
@@ -259,75 +261,89 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
     """The metadata in Hugging Face's keys. Raises UnsupportedModel for what no formula is known
     for."""
     kind, family = _family(opened)
-    keys = family.gguf
-    prefix = f"{opened.metadata['general.architecture']}."
-    assert keys is not None
-    raw: dict[str, Any] = {
-        "model_type": kind,
-        # of an encoder a file holds no head
-        "architectures": [
-            (family.headless if family.kind == "encoder" else family.architectures)[0]
-        ],
-        "tie_word_embeddings": "output.weight" not in opened.tensors,
-        "pad_token_id": opened.metadata.get("tokenizer.ggml.padding_token_id"),
-        **keys.settings,
-    }
-    for name, told in keys.by_tensor.items():
-        raw |= told if name in opened.tensors else {}
-    for key, (_, roles) in family.keys.biases.items():  # no key of a file tells them
-        product = "attn_output" if roles == "o" else f"attn_{roles[0]}"
-        raw[key] = f"blk.0.{product}.bias" in opened.tensors
-    sizes = family.keys.sizes
+    assert family.gguf is not None
+    raw = _told_by_tensors(opened, kind, family)
+    sizes = SIZES | dict(family.keys.sizes)
+    unread = family.gguf.unread
     numbers = {
-        theirs: sizes[ours]
-        for theirs, ours in GGUF_SIZES.items()
-        if ours in sizes and theirs not in keys.unread
-    } | dict(keys.numbers)
+        theirs: sizes[ours] for theirs, ours in GGUF_SIZES.items() if theirs not in unread
+    } | dict(family.gguf.numbers)
+    prefix = f"{opened.metadata['general.architecture']}."
     own = {
         key.removeprefix(prefix): value
         for key, value in opened.metadata.items()
         if key.startswith(prefix)
     }
     for name, value in own.items():
-        key = (prefix + name)[:80]
-        if isinstance(value, list) and name in keys.layers:
-            listed, *kinds = keys.layers[name]
+        if isinstance(value, list) and name in family.gguf.layers:
+            listed, *kinds = family.gguf.layers[name]
             raw[listed] = [kinds[not entry] for entry in value]
             if name not in numbers:
                 continue
             value = max(value, default=0)
-        if isinstance(value, list) or len(str(value)) > 40:
-            raise refuse(opened.path, f"{key} is no single number or word", CONVERT)
-        known = name in numbers or name in keys.unread
-        if value not in keys.must[name] if name in keys.must else not known:
-            problem = f"{key} is {value!r} in its metadata, and no formula for it is certified"
-            raise unsupported(opened.path, problem, f"load a standard {family.name}")
-        if name not in numbers:
-            continue
-        if name not in keys.must and (isinstance(value, str) or not math.isfinite(value)):
-            raise refuse(
-                opened.path, f"{key} is {value!r} in its metadata, which is no number", CONVERT
-            )
-        for place in numbers[name].split():
-            other = _put(raw, place, value if value or name != WINDOW else None)
-            if other != value and (other or value):
-                problem = f"{key} is {value!r} in its metadata where another key says {other!r}"
-                raise refuse(opened.path, problem, CONVERT)
+        _require_certified(opened, family, prefix + name, value, known=(*numbers, *unread))
+        for place in numbers.get(name, "").split():
+            _put(opened, raw, place, value if value or name != WINDOW else None, prefix + name)
+    for name in (*GGUF_SIZES, *GGUF_EXPERTS):
+        if name in numbers and name not in own and name != "vocab_size":
+            raise refuse(opened.path, f"{prefix}{name} is not in its metadata", CONVERT)
     words = opened.metadata.get("tokenizer.ggml.tokens")
     if isinstance(words, list):
         raw.setdefault("vocab_size", len(words))
+    return raw | _head_sizes(opened, kind, family, own)
+
+
+def _told_by_tensors(opened: GgufFile, kind: str, family: Family) -> dict[str, Any]:
+    """The config keys of the row, and those that tensors tell."""
+    assert family.gguf is not None
+    # A file holds no head of an encoder.
+    classes = family.headless if family.kind == "encoder" else family.architectures
+    raw: dict[str, Any] = {
+        "model_type": kind,
+        "architectures": [classes[0]],
+        "tie_word_embeddings": "output.weight" not in opened.tensors,
+        "pad_token_id": opened.metadata.get("tokenizer.ggml.padding_token_id"),
+        **family.gguf.settings,
+    }
+    for tensor, told in family.gguf.by_tensor.items():
+        raw |= told if tensor in opened.tensors else {}
+    for key, roles in family.keys.biases.items():
+        product = "attn_output" if roles == "o" else f"attn_{roles[0]}"
+        raw[key] = f"blk.0.{product}.bias" in opened.tensors
     if family.type_table and "token_types.weight" in opened.tensors:
         raw["type_vocab_size"] = opened.tensors["token_types.weight"].shape[0]
-    return raw | _head_sizes(opened, family, own)
+    return raw
 
 
-def _put(raw: dict[str, Any], place: str, value: object) -> Any:
-    """What `raw` holds at a place whose points lead into objects, which is `value` where nothing
-    was there."""
-    *objects, key = place.split(".")
+def _require_certified(
+    opened: GgufFile, family: Family, key: str, value: Any, known: tuple[str, ...]
+) -> None:
+    """Raises UnsupportedModel for a metadata key that no formula is known for, ModelError for one
+    that should be a number and is none."""
+    assert family.gguf is not None
+    name = key.partition(".")[2]
+    must = family.gguf.must
+    if isinstance(value, list) or len(str(value)) > 40:
+        raise refuse(opened.path, f"{key[:80]} is no single number or word", CONVERT)
+    if value not in must[name] if name in must else name not in known:
+        problem = f"{key[:80]} is {value!r} in its metadata, and no formula for it is certified"
+        raise unsupported(opened.path, problem, f"load a standard {family.name}")
+    is_read = name in known and name not in (*must, *family.gguf.unread)
+    if is_read and (isinstance(value, str) or not math.isfinite(value)):
+        problem = f"{key} is {value!r} in its metadata, which is no number"
+        raise refuse(opened.path, problem, CONVERT)
+
+
+def _put(opened: GgufFile, raw: dict[str, Any], place: str, value: Any, key: str) -> None:
+    """Puts the value of a metadata key at a place of `raw` whose points lead into objects. Raises
+    ModelError where another key put another one there."""
+    *objects, last = place.split(".")
     for name in objects:
         raw = raw.setdefault(name, {})
-    return raw.setdefault(key, value)
+    other = raw.setdefault(last, value)
+    if other != value and (other or value):
+        problem = f"{key} is {value!r} in its metadata where another key says {other!r}"
+        raise refuse(opened.path, problem, CONVERT)
 
 
 def _family(opened: GgufFile) -> tuple[str, Family]:
@@ -346,7 +362,9 @@ def _family(opened: GgufFile) -> tuple[str, Family]:
     raise unsupported(opened.path, problem, LISTED)
 
 
-def _head_sizes(opened: GgufFile, family: Family, own: Mapping[str, Any]) -> dict[str, Any]:
+def _head_sizes(
+    opened: GgufFile, kind: str, family: Family, own: Mapping[str, Any]
+) -> dict[str, Any]:
     """The size of a head where the family leaves it free, and the share of it that is rotated by
     its position."""
     width = own.get("embedding_length")
@@ -360,17 +378,14 @@ def _head_sizes(opened: GgufFile, family: Family, own: Mapping[str, Any]) -> dic
     settings = {"head_dim": size} if family.free_heads and size else {}
     if family.gguf and family.gguf.query_scalar and size:
         scalar = even if own.get("block_count") == family.gguf.query_scalar else size
-        settings[family.keys.query_scalar[0]] = scalar
+        settings[family.keys.query_scalar] = scalar
     dims = own.get("rope.dimension_count")
-    is_whole = family.free_heads and family.keys.rotary_share == 1
     if dims is None or family.positions != "rotary" or not isinstance(size, int):
         return settings
+    is_whole = not rotates_a_share(kind)
     if not isinstance(dims, int) or not 0 < dims <= size or dims % 2 or (is_whole and dims != size):
-        raise refuse(
-            opened.path,
-            f"its rope.dimension_count is {dims} where a head has {size} dimensions",
-            CONVERT,
-        )
+        problem = f"its rope.dimension_count is {dims} where a head has {size} dimensions"
+        raise refuse(opened.path, problem, CONVERT)
     share = dims / size
     exact = share if int(size * share) == dims else math.nextafter(share, 1)
     return settings if is_whole else settings | {"partial_rotary_factor": exact}

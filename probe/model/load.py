@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -36,12 +37,13 @@ from probe.model.bridge import (
     boot_gguf,
     boot_model,
     boot_untrained,
-    check_config_file,
+    class_of_row,
     fresh_model,
     in_short,
     quiet,
     text_settings,
 )
+from probe.model.config import AUTO_MAP, read_config, resolve
 from probe.model.find import (
     INDEX,
     SINGLE,
@@ -53,12 +55,11 @@ from probe.model.find import (
     weight_map,
 )
 from probe.model.hooks import ONE_THREAD, check_hooks
-from probe.model.model import AUTO_MAP, RESAVE, Config, Model, read_config, read_json, refuse
+from probe.model.kept_hooks import attach_hooks, hooked_parts
+from probe.model.model import RESAVE, Config, Model, read_json, refuse
 from probe.model.objects import (
     Held,
-    attach_hooks,
     hold,
-    hooked_parts,
     read_object,
     read_state,
     require_same,
@@ -167,47 +168,55 @@ def load(
         >>> probe.load(model) is model
         True
     """
-    for name, flag in (
-        ("prepend_bos", prepend_bos),
-        ("split_special_tokens", split_special_tokens),
-    ):
-        require_flag(flag, name, doing="Loading a model")
-    if not split_special_tokens:
-        model = load(
-            source,
-            tokenizer=tokenizer,
-            device=device,
-            dtype=dtype,
-            prepend_bos=prepend_bos,
-            hooks=hooks,
-        )
-        return replace(model, config=replace(model.config, split_special_tokens=False))
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        raise InputError(
-            "Running a model under torch.autocast: parts of it would be computed in another type "
-            'than every number is said to be in; leave the block, or load it with dtype="bfloat16".'
-        )
-    if _hooks_of_all():
-        raise InputError(
-            "Running a model while a hook stands on every module of the process "
-            "(torch.nn.modules.module.register_module_forward_hook or the like): it changes what "
-            "is computed in a way that no weight tells; remove it."
-        )
+    _require_options(prepend_bos, split_special_tokens, hooks)
+    _require_unchanged_torch()
+    if isinstance(source, str | os.PathLike):
+        _require_named(source, tokenizer, hooks)
+        model = _from_name(source, device=device, dtype=dtype, prepend_bos=prepend_bos)
+    elif isinstance(source, Model) and hooks is None:
+        _require_as_it_is(source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos)
+        with ONE_THREAD:  # another thread's run has hooks of its own on the bridge meanwhile
+            require_untouched(source)
+        model = source
+    else:
+        inner = source.bridge if isinstance(source, Model) else source
+        held = hold(inner, keep_hooks=hooks is not None)
+        model = _from_object(held, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos)
+    if split_special_tokens:
+        return model
+    return replace(model, config=replace(model.config, split_special_tokens=False))
+
+
+def _require_options(prepend_bos: bool, split_special_tokens: bool, hooks: str | None) -> None:
+    """Raises InputError for values that these options cannot have."""
+    require_flag(prepend_bos, "prepend_bos", doing="Loading a model")
+    require_flag(split_special_tokens, "split_special_tokens", doing="Loading a model")
     if hooks not in (None, "keep"):
         raise InputError(
             f'Loading a model with hooks={hooks!r}: expected "keep", for those that it carries to '
             "stay on, or nothing; give one of these."
         )
-    if isinstance(source, Model) and hooks is not None:
-        source = source.bridge
-    if isinstance(source, Model):
-        _require_as_it_is(source, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos)
-        with ONE_THREAD:  # another thread's run has hooks of its own on the bridge meanwhile
-            require_untouched(source)
-        return source
-    if not isinstance(source, str | os.PathLike):
-        held = hold(source, keep_hooks=hooks is not None)
-        return _from_object(held, tokenizer, device=device, dtype=dtype, prepend_bos=prepend_bos)
+
+
+def _require_unchanged_torch() -> None:
+    """Raises InputError where torch itself is told to compute otherwise than a model's parts
+    say."""
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise InputError(
+            "Running a model under torch.autocast: parts of it would be computed in another type "
+            'than every number is said to be in; leave the block, or load it with dtype="bfloat16".'
+        )
+    every = torch.nn.modules.module
+    if every._global_forward_hooks or every._global_forward_pre_hooks:
+        raise InputError(
+            "Running a model while a hook stands on every module of the process "
+            "(torch.nn.modules.module.register_module_forward_hook or the like): it changes what "
+            "is computed in a way that no weight tells; remove it."
+        )
+
+
+def _require_named(source: str | os.PathLike[str], tokenizer: Any, hooks: str | None) -> None:
+    """Raises InputError for an empty name, and for options that only an object takes."""
     if hooks is not None:
         raise InputError(
             f"Cannot load {source} with hooks=: a name, a folder and a file carry none; leave it "
@@ -223,6 +232,16 @@ def load(
             "Cannot load a model without a name: got an empty text, expected a name, a folder or a "
             "file; give one."
         )
+
+
+def _from_name(
+    source: str | os.PathLike[str],
+    *,
+    device: str | torch.device | None,
+    dtype: torch.dtype | str | None,
+    prepend_bos: bool,
+) -> Model:
+    """The Model of a name, a folder or a file."""
     loaded_dtype = _dtype(torch.float32 if dtype is None else dtype, source)
     loaded_device = _device("cpu" if device is None else device)
     path, origin = find(source)
@@ -260,12 +279,6 @@ def _require_as_it_is(
             f"Loading the Model {model.name} again: got {wanted}, expected the options that it was "
             "loaded with, or none; load what it was loaded from with the new ones."
         )
-
-
-def _hooks_of_all() -> bool:
-    """Whether torch runs a function on the inputs or outputs of every module there is."""
-    every = torch.nn.modules.module
-    return bool(every._global_forward_hooks or every._global_forward_pre_hooks)
 
 
 def read_weights(model: ModelSource) -> Weights:
@@ -327,7 +340,6 @@ def _from_folder(
     config = read_config(folder, prepend_bos=prepend_bos)
     weights = read_checkpoint(folder, config, dtype=dtype, device=device)
     with quiet():
-        check_config_file(folder)
         if not has_tokenizer(folder):  # transformers would quietly make up an empty one
             raise refuse(folder, "its tokenizer is missing", COPY_TOKENIZER)
         tokenizer = check_tokenizer(_read_tokenizer(folder, "AutoTokenizer"), config, where=folder)
@@ -358,7 +370,8 @@ def _from_gguf(
         else:
             read = read_gguf_tokenizer(opened, config)
         tokenizer = check_tokenizer(read, config, where=file)
-        bridge = boot_gguf(file, read_raw_config(opened), tokenizer, config, weights)
+        settings = resolve(read_raw_config(opened), file)
+        bridge = boot_gguf(file, settings, tokenizer, config, weights)
     known = replace(origin, sha256=sha256_of((file,)), stored=opened.stored, file=file.name)
     return Model(origin.location, bridge, tokenizer, config, weights, known, device, dtype)
 
@@ -427,17 +440,13 @@ def _read_tokenizer(folder: Path, reader: str) -> Any:
             folder, f"its tokenizer cannot be read ({in_short(error)})", "save the tokenizer again"
         ) from error
     is_fast = isinstance(tokenizer, transformers.PreTrainedTokenizerFast)
-    if is_fast and not is_whole and _knows_nothing(tokenizer):
-        kind = type(tokenizer).__name__
-        problem = f"transformers reads its tokenizer as a {kind}, which finds no vocabulary there"
-        raise refuse(folder, problem, COPY_TOKENIZER)
+    if is_fast and not is_whole:
+        words = tokenizer.get_vocab().keys() - tokenizer.get_added_vocab().keys()
+        if words <= MADE_UP:
+            kind = type(tokenizer).__name__
+            problem = f"transformers reads its tokenizer as a {kind}, which finds no vocabulary"
+            raise refuse(folder, f"{problem} there", COPY_TOKENIZER)
     return tokenizer
-
-
-def _knows_nothing(tokenizer: Any) -> bool:
-    """Whether there are no tokens but special ones, as where a class found no file of its own."""
-    known: set[str] = tokenizer.get_vocab().keys() - tokenizer.get_added_vocab().keys()
-    return known <= MADE_UP
 
 
 def check_tokenizer(tokenizer: Any, config: Config, *, where: object) -> "PreTrainedTokenizerFast":
@@ -532,7 +541,8 @@ def _shared(
     own = check_tokenizer(_tokenizer_of(held, tokenizer, config), config, where=held.said)
     if tokenizer is not None:
         _require_own_tokenizer(held, tokenizer, config)
-    model_class = _class_of(held, config)
+    is_own = config.has_head and not config.wrapper
+    model_class = type(held.original) if is_own else class_of_row(config)
     settings = text_settings(held.original.config, config)
     fresh = fresh_model(model_class, settings, weights, config, where=held.said, others=others)
     fresh = fresh.to(device or devices.pop())
@@ -566,16 +576,6 @@ def _require_hookable(held: Held) -> None:
     if getattr(held.original.config, "is_encoder_decoder", False):
         problem = f"{hooks} cannot stay on in an encoder-decoder"
         raise refuse(held.said, problem, "give it without them")
-
-
-def _class_of(held: Held, config: Config) -> Any:
-    """The class to make a fresh model of: the object's own, or the row's, where that has no
-    language-model head or is a text part."""
-    import transformers
-
-    if config.has_head and not config.wrapper:
-        return type(held.original)
-    return getattr(transformers, config.family.architectures[0])
 
 
 def _how(held: Held, adapters: tuple[str, ...], config: Config) -> str:
@@ -643,21 +643,15 @@ def _require_unresized(held: Held, model: Model) -> None:
     if folder is None and held.tokenizer is not None:  # the two came together
         return
     sizes = [-(-tokens // multiple) * multiple for multiple in PADDED_TO]
-    sizes += [] if folder is None else _published_rows(folder)
+    if folder is not None:
+        with suppress(ModelError):  # a folder without a config of its own
+            sizes.append(read_config(folder, prepend_bos=True).d_vocab)
     if rows not in sizes:
         problem = (
             f"its embedding has {rows:,} rows and its tokenizer {tokens:,} tokens, which padding "
             "does not explain; it may have been resized for another tokenizer"
         )
         raise refuse(held.said, problem, PASS_TOKENIZER)
-
-
-def _published_rows(folder: Path) -> list[int]:
-    """How many rows the embedding of the model in a folder has, where its config says it."""
-    try:
-        return [read_config(folder, prepend_bos=True).d_vocab]
-    except ModelError:
-        return []
 
 
 def _require_own_tokenizer(held: Held, tokenizer: Any, config: Config) -> None:

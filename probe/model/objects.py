@@ -14,22 +14,21 @@ put on the same parts of the bridge, and the bridge must compute what the object
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from probe.model.architectures import FAMILIES, WRAPPERS
 from probe.model.bridge import RENAMED, UPCAST, as_in_files, in_short, narrowed_modules
+from probe.model.config import config_from, row_of
 from probe.model.find import name_of
-from probe.model.model import Config, Model, config_from, refuse, row_of
+from probe.model.model import Config, Model, refuse
+from probe.model.owner_hooks import KEPT, Hook, hooks_of, require_no_hooks
 from probe.model.weights import check_finite, expected_shapes
 
 # Where other libraries keep the model that they wrap: nnsight, torch.compile, DataParallel, PEFT
@@ -44,12 +43,7 @@ WRAPPED_IN = (
     "pretrained_model",
 )
 MOST_WRAPPERS = 5
-# Hooks of these packages are part of how a model runs, not of what somebody asks it.
-LIBRARIES = ("torch", "transformers", "accelerate", "peft", "transformer_lens", "nnsight")
-# By bridge: the functions of hooks that were kept.
-KEPT: WeakKeyDictionary[Any, list[Callable[..., Any]]] = WeakKeyDictionary()
 OWN_CODE = "transformers_modules"  # the package of classes that trust_remote_code makes
-WHOLE = "the whole model"  # as the part that a hook stands on
 TAKEN = "only a name, a folder, a GGUF file, a Hugging Face model or a TransformerBridge"
 # Of the scale of the logits: by how much an object may differ from a copy around the same tensors.
 # The two may attend by another kernel, and merged adapters are rounded once more.
@@ -63,19 +57,6 @@ SAME = {
 
 # How a config says that attention and experts run step by step.
 PLAINLY = {"_attn_implementation": "eager", "_experts_implementation": "eager"}
-
-
-@dataclass(frozen=True, eq=False)
-class Hook:
-    """A function that somebody put on a part of a model: a module, or a hook point of
-    TransformerLens (`on_point`), by its name. `before`: it gets what enters the module, not what
-    leaves it · `with_kwargs`: it gets keyword arguments, too, as torch has it."""
-
-    part: str
-    function: Callable[..., Any]
-    on_point: bool = False
-    before: bool = False
-    with_kwargs: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +119,8 @@ def hold(source: object, *, keep_hooks: bool = False) -> Held:
         raise refuse(said, problem, "load it again without trust_remote_code")
     _require_weights(original, said)
     if keep_hooks:
-        return Held(original, bridge, tokenizer, said, tuple(_hooks_of(inner)))
-    _require_no_hooks(inner, said)
+        return Held(original, bridge, tokenizer, said, tuple(hooks_of(inner)))
+    require_no_hooks(inner, said)
     return Held(original, bridge, tokenizer, said)
 
 
@@ -191,48 +172,7 @@ def require_untouched(model: Model) -> None:
     if model.bridge.compatibility_mode:
         problem = "it was put into compatibility mode, which folds and centres the weights"
         raise refuse(said, problem, "load the model again from what it was loaded from")
-    _require_no_hooks(model.bridge, said, kept=KEPT.get(model.bridge, ()))
-
-
-def _require_no_hooks(inner: Any, said: str, kept: Sequence[Callable[..., Any]] = ()) -> None:
-    hook = next((hook for hook in _hooks_of(inner) if hook.function not in kept), None)
-    if hook is None:
-        return
-    problem = f"it already carries hooks ({hook.part}), which would change what is measured"
-    step = "call remove() on the handle that register_forward_hook gave"
-    if hook.on_point:
-        step = "call bridge.reset_hooks() first"
-    raise refuse(said, problem, f'{step}, or keep them with hooks="keep"')
-
-
-def _hooks_of(inner: Any) -> Iterator[Hook]:
-    """The hooks that somebody put on a model, part by part, in the order in which they run there;
-    those that libraries run with are left out, and so are hooks of gradients."""
-    points = dict.fromkeys(getattr(inner, "hook_dict", {}).values())  # some have several names
-    for point in sorted(points, key=lambda point: point.name):
-        for handle in point.fwd_hooks:
-            if not _of_library(handle.user_hook):
-                yield Hook(point.name, handle.user_hook, on_point=True)
-    seen: set[nn.Module] = set()
-    # A bridge has the model that it runs as no part of its own.
-    roots = (inner, getattr(inner, "original_model", inner))
-    for name, module in chain.from_iterable(root.named_modules(seen) for root in roots):
-        part = name.replace("_original_component.", "") or WHOLE  # found again without
-        for number, function in module._forward_pre_hooks.items():
-            if not _of_library(function):
-                with_kwargs = number in module._forward_pre_hooks_with_kwargs
-                yield Hook(part, function, before=True, with_kwargs=with_kwargs)
-        for number, function in module._forward_hooks.items():
-            if not _of_library(function):
-                with_kwargs = number in module._forward_hooks_with_kwargs
-                yield Hook(part, function, with_kwargs=with_kwargs)
-
-
-def _of_library(hook: Any) -> bool:
-    while isinstance(hook, partial):
-        hook = hook.func
-    package = str(getattr(hook, "__module__", "")).partition(".")[0]
-    return package in LIBRARIES
+    require_no_hooks(model.bridge, said, kept=KEPT.get(model.bridge, ()))
 
 
 def state_key(held: Held) -> tuple[object, ...]:
@@ -242,7 +182,12 @@ def state_key(held: Held) -> tuple[object, ...]:
     tensors = (*held.original.parameters(), *held.original.buffers())
     versions = [(t.data_ptr(), -1 if t.is_inference() else t._version) for t in tensors]
     adapters = [
-        (str(layer.active_adapters), layer.disable_adapters, *_of_tuner(layer))
+        (
+            str(layer.active_adapters),
+            layer.disable_adapters,
+            getattr(layer, "merged", False),  # of the kinds of adapters that can be
+            str(getattr(layer, "scaling", "")),
+        )
         for layer in held.original.modules()
         if _is_adapted(layer)
     ]
@@ -263,12 +208,6 @@ def _settings_of(module: nn.Module) -> tuple[object, ...]:
         elif callable(value):
             found += [name, id(value)]
     return tuple(found)
-
-
-def _of_tuner(layer: Any) -> tuple[object, ...]:
-    """Whether an adapter is merged already, and how strong each one is, as far as its kind has
-    that."""
-    return (getattr(layer, "merged", False), str(getattr(layer, "scaling", "")))
 
 
 def _is_adapted(module: Any) -> bool:
@@ -343,6 +282,7 @@ def read_object(
     architecture = type(held.original).__name__
     family = FAMILIES.get(row_of(raw))
     stored: dict[str, Tensor] = {}
+    tied = None
     if family is not None:  # or the config is refused
         named = (raw.get("architectures") or [""])[0]
         if named in family.headless:  # says that the checkpoint had no head
@@ -354,9 +294,16 @@ def read_object(
         head = stored.get(RENAMED.get(unembed, unembed))
         table = stored.get(f"{family.embed}.weight")
         if head is not None and table is not None:
-            # an untied T5's config, as transformers writes it, says tied
-            raw["tie_word_embeddings"] = head.data_ptr() == table.data_ptr()
-    config = config_from(raw, where=held.said, architecture=architecture, prepend_bos=prepend_bos)
+            # The config of an untied T5, as transformers writes it, says tied.
+            tied = head.data_ptr() == table.data_ptr()
+    config = config_from(
+        raw,
+        where=held.said,
+        architecture=architecture,
+        prepend_bos=prepend_bos,
+        resolved=held.original.config,
+        tied=tied,
+    )
     # a bridge moves this bias into the product behind which it stood
     moved = RENAMED | {"final_logits_bias": f"{config.family.unembed}.bias"}
     optional = config.family.optional
@@ -397,8 +344,8 @@ def require_same(held: Held, fresh: Any, config: Config, ids: list[int]) -> None
         problem = f"it does not run on a short text ({in_short(fault)})"
         step = "give one that runs, with all weights of one type, as model.float() makes them"
         raise refuse(held.said, problem, step) from fault
-    error = _difference(own, numbers(fresh, config, [ids]))
-    if not error <= _allowed(held.original, fresh):
+    error = difference_of(own, numbers(fresh, config, [ids]))
+    if not error <= allowed_difference(held.original, fresh):
         problem = (
             f"on a short text it computes something else than its weights give (off by {error:.0e} "
             "of the scale), as with a forward that was changed"
@@ -410,12 +357,12 @@ def require_same(held: Held, fresh: Any, config: Config, ids: list[int]) -> None
         raise refuse(held.said, problem, step)
 
 
-def _difference(found: Tensor, expected: Tensor) -> float:
+def difference_of(found: Tensor, expected: Tensor) -> float:
     """The largest difference, of the scale of what is expected."""
     return float((found - expected).abs().max() / expected.abs().max())
 
 
-def _allowed(*models: Any) -> float:
+def allowed_difference(*models: Any) -> float:
     """By how much of the scale the logits of models of the same tensors may differ."""
     return max(SAME[tensor.dtype] for model in models for tensor in model.parameters())
 
@@ -427,7 +374,7 @@ def require_same_words(held: Held, untouched: Any, ids: list[int]) -> None:
         row = torch.tensor([ids], device=untouched.device)
         folded = held.bridge(row).double().log_softmax(-1).cpu()  # type: ignore[misc]
         exact = untouched.bridge(row).double().log_softmax(-1).cpu()
-    error = _difference(folded, exact)
+    error = difference_of(folded, exact)
     if not error <= SAME[torch.float32]:
         problem = (
             f"it is in compatibility mode, which folds its weights, and {held.name}, where it says "
@@ -471,7 +418,8 @@ def evaluating(model: Any) -> Iterator[None]:
 def _plainly(model: Any) -> Iterator[None]:
     """Attention and experts run as the formulas have them, step by step; as the configs and modules
     say again afterwards."""
-    configs = {id(module.config): module.config for module in model.modules() if _is_told(module)}
+    held = [getattr(module, "config", None) for module in model.modules()]
+    configs = {id(config): config for config in held if hasattr(config, "_attn_implementation")}
     stated = [
         (config, {name: getattr(config, name) for name in PLAINLY if hasattr(config, name)})
         for config in configs.values()  # the whole one first: it tells its parts
@@ -487,104 +435,3 @@ def _plainly(model: Any) -> Iterator[None]:
         for holder, ways in stated:
             for name, way in ways.items():
                 setattr(holder, name, way)
-
-
-def _is_told(module: nn.Module) -> bool:
-    """Whether a module has a config of Hugging Face, which says how it runs."""
-    return hasattr(getattr(module, "config", None), "_attn_implementation")
-
-
-# --- hooks that are kept --------------------------------------------------------------------------
-
-
-def attach_hooks(held: Held, bridge: Any, config: Config, ids: list[int]) -> None:
-    """The hooks of an object on the same parts of a bridge around its tensors, for good.
-
-    Raises ModelError where the bridge has no such part or does not call it, where the hooks fail on
-    the text `ids`, where the bridge then computes other logits than the object, and where two texts
-    together give others than each alone: swaps are run many at a time.
-    """
-    KEPT[bridge] = [hook.function for hook in held.hooks]
-    parts: dict[str, nn.Module] = {}
-    for hook in held.hooks:
-        module = _part_of(bridge if held.bridge is not None else bridge.original_model, hook)
-        if module is None:
-            raise _not_called(held, hook.part)
-        parts[hook.part] = module
-        if hook.on_point:
-            module.add_hook(hook.function, is_permanent=True)
-        elif hook.before:
-            module.register_forward_pre_hook(hook.function, with_kwargs=hook.with_kwargs)
-        else:
-            module.register_forward_hook(hook.function, with_kwargs=hook.with_kwargs)
-    other = [*ids[:-1], (ids[-1] + 1) % config.d_vocab]
-    own = bridge.original_model
-    try:
-        with _watching(parts) as called:
-            alone = torch.cat([numbers(own, config, [row]) for row in (ids, other)])
-        together = numbers(own, config, [ids, other])
-        expected = torch.cat([numbers(held.original, config, [row]) for row in (ids, other)])
-    except Exception as error:  # broad, because a hook may raise anything
-        problem = f"its hooks ({_named(held)}) fail on a short text ({in_short(error)})"
-        raise refuse(held.said, problem, "let them work for texts of any length") from error
-    for part in parts:
-        if part not in called:
-            raise _not_called(held, part)
-    for found, against, compared in (
-        (alone, expected, "a copy with the same hooks computes something else than it does"),
-        (together, alone, "with its hooks two texts together give something else than each alone"),
-    ):
-        error_of = _difference(found, against)
-        if not error_of <= _allowed(held.original, own):
-            step = "let every hook be a function of what it is given, row by row"
-            raise refuse(held.said, f"{compared} (off by {error_of:.0e} of the scale)", step)
-
-
-def _part_of(root: Any, hook: Hook) -> Any:
-    """The part of a bridge, or of the model in it, that a hook belongs on; None where it has no
-    such part."""
-    from transformer_lens.model_bridge.generalized_components import BlockBridge
-
-    if hook.on_point:
-        return root.hook_dict.get(hook.part)
-    module = root
-    for name in () if hook.part == WHOLE else hook.part.split("."):
-        while name not in module._modules and "_original_component" in module._modules:
-            module = module._modules["_original_component"]
-        module = module._modules.get(name)
-        if module is None:
-            return None
-    if isinstance(module, BlockBridge) and not hook.before:
-        # What leaves a block is changed inside of the bridge's, whose hook point then holds it.
-        return module.original_component
-    return module
-
-
-@contextmanager
-def _watching(parts: Mapping[str, nn.Module]) -> Iterator[set[str]]:
-    """The names of those parts that are called."""
-    called: set[str] = set()
-
-    def watch(part: str) -> Callable[..., None]:
-        return lambda *_: called.add(part)
-
-    handles = [module.register_forward_hook(watch(part)) for part, module in parts.items()]
-    try:
-        yield called
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _not_called(held: Held, part: str) -> Exception:
-    problem = f"TransformerLens, through which it is read, does not run {part}, where a hook stands"
-    return refuse(held.said, problem, "put the hook on a block, its attention or its MLP")
-
-
-def _named(held: Held) -> str:
-    return ", ".join(hooked_parts(held))
-
-
-def hooked_parts(held: Held) -> tuple[str, ...]:
-    """The names of the parts of an object that carry hooks."""
-    return tuple(dict.fromkeys(hook.part for hook in held.hooks))

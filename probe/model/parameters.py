@@ -216,7 +216,7 @@ def sizes_of(model: "Model") -> Sizes:
         tied=c.tied,
     )
     biased = all(
-        shape.endswith("+")
+        shape.endswith("with bias")
         for attention in family.attentions
         for _, shape in attention.parts.values()
     )

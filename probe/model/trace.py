@@ -5,7 +5,7 @@ The numbers are read by `probe.model.hooks`; the records stand in `probe.model.r
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from typing import overload
 
 import torch
@@ -173,10 +173,10 @@ def target_states(
 def _require_targets(sentences: Sequence[Tokens], targets: Sequence[int]) -> None:
     """Raises InputError for no sentences, for what is not tokenised, and where there is not one
     position of each."""
-    if isinstance(sentences, Tokens) or not isinstance(targets, Sized):
+    if isinstance(sentences, Tokens):
         raise InputError(
-            "Reading words: got one text or one position, expected a list of each; put them into "
-            "brackets, as in target_states(model, [tokens], [3])."
+            "Reading words: got one text, expected a list; put text and position into brackets, as "
+            "in target_states(model, [tokens], [3])."
         )
     tokenised = [tokens for tokens in sentences if isinstance(tokens, Tokens)]
     if not tokenised or len(tokenised) != len(sentences) or len(targets) != len(sentences):

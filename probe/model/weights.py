@@ -5,8 +5,10 @@ stack, layer and head.
 scratch, the engine of swaps, the decomposition. Its tensors are views of the model's own.
 """
 
+import math
+import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -285,8 +287,13 @@ def expected_shapes(
 
     Lazily: an absurd number of layers costs nothing.
     """
+    words = _axis_words(config)
     for name, shape in _named_shapes(config, stored):
-        yield from _sized(name, shape, config)
+        axes, *marks = re.split(" (with bias|without .weight)$", shape)
+        sizes = tuple(_length(axis, words) for axis in axes.split())
+        yield (name if "without .weight" in marks else f"{name}.weight"), sizes
+        if "with bias" in marks:
+            yield f"{name}.bias", sizes[-1:] if config.family.transposed else sizes[:1]
 
 
 def _named_shapes(config: Config, stored: Container[str]) -> Iterator[tuple[str, str]]:
@@ -306,63 +313,48 @@ def _named_shapes(config: Config, stored: Container[str]) -> Iterator[tuple[str,
                 parts |= {f"mixer {role}": part for role, part in attention.mixer.parts.items()}
             for role, (name, shape) in parts.items():
                 if role not in lacking:
-                    shape += " +" if role in config.biased else ""
+                    shape += " with bias" if role in config.biased else ""
                     numbers = range(config.n_experts) if "{}" in name else (None,)
                     for number in numbers:
                         yield attention.layers.format(layer) + name.format(number), shape
     if config.has_head:
         yield from family.head.items()
         if not config.tied:
-            yield family.unembed, "v d"
+            yield family.unembed, "d_vocab d_model"
     for name, shape in family.optional.items():
         if name in stored:
             yield name, shape
 
 
-def _sized(name: str, shape: str, config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
-    *words, last = shape.split()
-    words += [] if last in "+=" else [last]
-    sizes = tuple(_size(word, config) for word in words)
-    yield (name if last == "=" else name + ".weight"), sizes
-    if last == "+":
-        yield name + ".bias", sizes[-1:] if config.family.transposed else sizes[:1]
-
-
-def _size(word: str, config: Config) -> int:
-    """The number behind a word of the table's shapes, as `architectures.family` lists them."""
-    heads = config.n_heads * config.d_head
-    groups = config.n_kv_heads * config.d_head
+def _axis_words(config: Config) -> dict[str, int]:
+    """The words of axes, which `architectures.family` lists, with what they are in this model."""
     mixer = config.mixer_sizes
-    values = mixer.heads * mixer.d_value
-    channels = 2 * mixer.key_heads * mixer.d_key + values
-    sizes = {
-        "1": 1,
-        "d": config.d_model,
-        "e": config.d_head,
-        "h": heads,
-        "g": groups,
-        "hgg": heads + 2 * groups,
-        "n": config.n_heads,
-        "m": config.d_mlp,
-        "2m": 2 * config.d_mlp,
-        "v": config.d_vocab,
-        "t": config.n_token_types,
-        "p": config.positions.rows,
-        "b": config.positions.buckets,
-        "x": config.n_experts,
-        "s": config.d_shared,
-        "3d": 3 * config.d_model,
-        "2h": 2 * heads,
-        "w": mixer.width,
-        "l": mixer.heads,
-        "2l": 2 * mixer.heads,
-        "u": mixer.d_value,
-        "lu": values,
-        "c": channels,
-        "cg": channels + values,
-        "cgl": channels + values + mixer.heads,
+    return {
+        "d_model": config.d_model,
+        "d_head": config.d_head,
+        "d_mlp": config.d_mlp,
+        "d_shared": config.d_shared,
+        "d_vocab": config.d_vocab,
+        "heads": config.n_heads,
+        "kv_heads": config.n_kv_heads,
+        "experts": config.n_experts,
+        "positions": config.positions.rows,
+        "token_types": config.n_token_types,
+        "buckets": config.positions.buckets,
+        "kernel": mixer.width,
+        "mixer_heads": mixer.heads,
+        "d_value": mixer.d_value,
+        "channels": 2 * mixer.key_heads * mixer.d_key + mixer.heads * mixer.d_value,
     }
-    return sizes[word]
+
+
+def _length(axis: str, words: Mapping[str, int]) -> int:
+    """The length of an axis: a sum of products of words and whole numbers."""
+    products = (product.split("*") for product in axis.split("+"))
+    return sum(
+        math.prod(words[factor] if factor in words else int(factor) for factor in factors)
+        for factors in products
+    )
 
 
 def _block(
@@ -390,7 +382,9 @@ def _block(
     else:
         gate, up = joined.chunk(2, dim=-1)
     if config.has_heads(layer):
-        mixing = _heads(raw, matrix, config, attention.fused)
+        mixing = _projections(raw, matrix, config, attention.fused)
+        mixing["w_o"] = matrix("o").unflatten(0, (config.n_heads, -1))
+        mixing["b_o"] = raw("o", "bias")
     else:
         mixing = _mixer(weights, attention, layer_name, config)
     return Block(
@@ -415,14 +409,6 @@ def _block(
     )
 
 
-def _heads(
-    raw: Callable[..., Any], matrix: Callable[[str], Any], config: Config, fused: str
-) -> dict[str, Any]:
-    """What the heads of a layer read and write with."""
-    w_o = matrix("o").unflatten(0, (config.n_heads, -1))
-    return _projections(raw, matrix, config, fused) | {"w_o": w_o, "b_o": raw("o", "bias")}
-
-
 def _mixer(
     weights: Mapping[str, Tensor], attention: Attention, layer_name: str, config: Config
 ) -> dict[str, Any]:
@@ -430,7 +416,7 @@ def _mixer(
     assert attention.mixer is not None
     parts = {}
     for role, (name, shape) in attention.mixer.parts.items():
-        ending = "" if shape.endswith("=") else ".weight"
+        ending = "" if shape.endswith("without .weight") else ".weight"
         parts[role] = weights[layer_name + name + ending]
     kernel = parts["kernel"][:, 0]
     mixer: Mixer
@@ -543,36 +529,37 @@ def _projections(
 ) -> dict[str, Any]:
     """Queries, keys and values, from one tensor or three. `-> head d_model d_head`, biases `head
     d_head`"""
-    if fused == "by head":
-        return _split_by_head(matrix("qkv"), raw("qkv", "bias"), config)
-    counts = (config.n_heads, config.n_kv_heads, config.n_kv_heads)
-    if fused:  # all heads of q, then of k, then of v
-        widths = [heads * config.d_head for heads in counts]
-        joined_bias = raw("qkv", "bias")
-        wholes = matrix("qkv").split(widths, dim=-1)
-        biases = (None,) * 3 if joined_bias is None else joined_bias.split(widths)
+    if fused:
+        wholes = _split(matrix("qkv"), config, fused)
+        biases = _split(raw("qkv", "bias"), config, fused)
     else:
-        wholes = [matrix(role) for role in "qkv"]
-        biases = [raw(role, "bias") for role in "qkv"]
+        wholes = _heads_apart([matrix(role) for role in "qkv"], config)
+        biases = _heads_apart([raw(role, "bias") for role in "qkv"], config)
     projections: dict[str, Any] = {}
-    for role, whole, bias, heads in zip("qkv", wholes, biases, counts, strict=True):
-        projections[f"w_{role}"] = whole.unflatten(1, (heads, -1)).transpose(0, 1)
-        projections[f"b_{role}"] = None if bias is None else bias.unflatten(0, (heads, -1))
+    for role, whole, bias in zip("qkv", wholes, biases, strict=True):
+        projections[f"w_{role}"] = whole.transpose(0, 1)
+        projections[f"b_{role}"] = bias
     if config.family.gated_heads:
         projections["w_q"], projections["w_head_gate"] = projections["w_q"].chunk(2, dim=-1)
     return projections
 
 
-def _split_by_head(
-    joined: Tensor, joined_bias: Tensor | None, config: Config
-) -> dict[str, Tensor | None]:
-    """The same from one tensor in which the three of each head stand side by side."""
-    weight = joined.unflatten(-1, (config.n_heads, 3, -1))  # d_model head 3 d_head
-    bias = None
-    if joined_bias is not None:
-        bias = joined_bias.unflatten(-1, (config.n_heads, 3, -1))  # head 3 d_head
-    projections: dict[str, Tensor | None] = {}
-    for index, role in enumerate("qkv"):
-        projections[f"w_{role}"] = weight[:, :, index].transpose(0, 1)
-        projections[f"b_{role}"] = None if bias is None else bias[:, index]
-    return projections
+def _split(joined: Tensor | None, config: Config, fused: str) -> Sequence[Any]:
+    """Queries, keys and values of a tensor that holds all three by role or by head; None without
+    one. `... (head d_head), all three together -> ... head d_head`"""
+    if joined is None:
+        return (None, None, None)
+    if fused == "by head":
+        return joined.unflatten(-1, (config.n_heads, 3, -1)).unbind(-2)
+    widths = [heads * config.d_head for heads in (config.n_heads, *[config.n_kv_heads] * 2)]
+    return _heads_apart(joined.split(widths, dim=-1), config)
+
+
+def _heads_apart(qkv: Sequence[Any], config: Config) -> list[Any]:
+    """Queries, keys and values with heads on an axis of their own. `... (head d_head) -> ... head
+    d_head`"""
+    counts = (config.n_heads, config.n_kv_heads, config.n_kv_heads)
+    return [
+        None if part is None else part.unflatten(-1, (heads, -1))
+        for part, heads in zip(qkv, counts, strict=True)
+    ]

@@ -1,7 +1,7 @@
 """From what was found to pages: values for the templates, one HTML file, and the folder that is
 whole or absent.
 
-A report goes one way: study -> findings (`probe.evidence.findings`) -> views -> templates. A view
+A report goes one way: study -> findings (`probe.results.findings`) -> views -> templates. A view
 takes records and gives plain values and charts; the sentences of a section stand in its template.
 
 answer     the one sentence and the one table that answer, for page, terminal and notebook

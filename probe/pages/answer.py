@@ -21,10 +21,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from probe.evidence.columns import LEADERS
-from probe.evidence.controls import TOO_FEW_NOUNS
-from probe.evidence.findings import MOVERS, BesideNouns, CreditedCue, HeadFinding, WordFindings
-from probe.evidence.tables import NOT_ASKED_FOR
+from probe.experiments.run import LEADERS
+from probe.inference.nouns import TOO_FEW_NOUNS
+from probe.results.findings import MOVERS, BesideNouns, CreditedCue, HeadFinding, WordFindings
+from probe.results.frames import NOT_ASKED_FOR
 from probe.stats.numbers import counted, listed, percent
 
 NAMED = 4  # heads that the sentence over all words names

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
-from probe.evidence.findings import Row, WordFindings
+from probe.results.findings import Row, WordFindings
 
 SMALLEST_WEIGHT = 0.005  # of the gap: smaller edges are left out
 # The format's names for the kinds of nodes.

@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
-from probe.evidence.columns import TABLES
-from probe.evidence.controls import FEWEST_NOUNS
-from probe.evidence.findings import MOVERS, Frames, HeadFinding, PairOfSenses, WordFindings
 from probe.pages.heads import head_facts
+from probe.results.columns import TABLES
+from probe.results.findings import MOVERS, Frames, HeadFinding, PairOfSenses, WordFindings
+from probe.stats.limits import FEWEST_NOUNS
 from probe.stats.numbers import decimal, distance_percent, p_value
 from probe.text.sentences import REPEATS
 

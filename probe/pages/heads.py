@@ -12,10 +12,10 @@ import pandas as pd
 
 from probe import charts
 from probe.charts.evidence import HEAD_PARTS, head_part_table
-from probe.evidence.columns import LEADERS
-from probe.evidence.findings import Frames, HeadFinding, WordFindings
+from probe.experiments.run import LEADERS
+from probe.results.findings import Frames, HeadFinding, WordFindings
+from probe.stats.limits import SMALLEST
 from probe.stats.numbers import decimal, measured, p_value, percent
-from probe.stats.verdicts import SMALLEST
 
 TABLE_ROWS = 160  # heads in a word's table: all of a GPT-2 small (144), the first of a larger model
 SWAPPED_PARTS = ("pattern_only", "values_only", "cue_only", "other_only")

@@ -12,9 +12,9 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
-from probe.evidence.findings import Frames, Row, WordFindings
+from probe.results.findings import Frames, Row, WordFindings
+from probe.stats.limits import LEVEL
 from probe.stats.numbers import decimal, measured, p_value, percent
-from probe.stats.verdicts import LEVEL
 
 TABLE_ROWS = 20  # edges of the table on the page
 TOLD_APART = 3  # paths that have a sentence each

@@ -1,15 +1,11 @@
-"""The report of a study: a folder with one page, its tables and graphs, and what made them; what a
-notebook shows of a result; and the one writer of every kind of result.
+"""The page of a study, and what a notebook shows of a result.
 
 Without scripts the answers, the tokens and the tables of the page are still there. A notebook shows
 HTML without scripts, its pictures inside, so that it stays when the notebook is saved, sent and
 opened where nothing runs.
 """
 
-import os
 from collections.abc import Mapping
-from functools import singledispatch
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -20,97 +16,40 @@ from probe.charts import head_maps
 from probe.charts.grid import head_grids
 from probe.charts.palette import SENSES, image
 from probe.display import html_of
-from probe.evidence.columns import LEADERS, dictionary
-from probe.evidence.evaluation import Evaluation
-from probe.evidence.findings import Frames, WordFindings
-from probe.evidence.study import Study
-from probe.evidence.survey_run import Survey
+from probe.experiments.run import LEADERS
 from probe.model.records import Trace
-from probe.pages import checks, heads, output, paths, sentences, words
+from probe.pages import html, sections, words
 from probe.pages.answer import answer
-from probe.pages.attribution_graph import graphs
-from probe.pages.output import REPORT
+from probe.pages.sections import Page
 from probe.pages.survey import notebook_html as survey_html
-from probe.pages.survey import write_survey
-from probe.pages.verdicts import MEANINGS, MEANINGS_WITHOUT_NEXT, with_reasons
-from probe.pages.walk import notebook_html, write_walk
+from probe.pages.verdicts import MEANINGS, MEANINGS_WITHOUT_NEXT
+from probe.pages.walk import notebook_html
+from probe.results.evaluation import Evaluation
+from probe.results.findings import Frames, WordFindings
+from probe.studies.study import Study
+from probe.studies.survey import Survey
 from probe.walkthrough.walk import Walk
-
-
-@singledispatch
-def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """Write a study, a walk, a survey or an evaluation into the folder `out`: its page, its tables
-    and the manifest.
-
-    Returns the path of the page; of an evaluation, which has none, that of the folder. `command` is
-    named as what made it. The same result gives the same bytes; times of day live only in the
-    manifest. Raises InputError when the folder cannot be written, TypeError for any other kind of
-    result.
-
-    Example:
-        >>> walk = probe.walk("tiny-senses", "The old tree by the bank", word="bank")
-        >>> probe.write(walk, "out").name
-        'walk.html'
-    """
-    raise TypeError(
-        f"write: got a {type(result).__name__}, expected what probe.study, walk, survey or "
-        "evaluate returns"
-    )
-
-
-write.register(Walk, write_walk)
-write.register(Evaluation, output.write_evaluation)
-write.register(Survey, write_survey)
-
-
-@write.register
-def write_report(study: Study, out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """The page, tables and graphs of a study, as `write` has them."""
-    output.check_folder(out, REPORT)
-    manifest = output.made_by(study, command)
-    frames = dict(study.frames)
-    frames["verdicts"] = with_reasons(frames["verdicts"], frames["heads"], frames["words"])
-    frames["columns"] = dictionary(frames)
-    findings = study.findings
-    files = {REPORT: render(findings, frames, manifest)} | graphs(findings, study.model_name)
-    return output.write_folder(out, files, frames=frames, made=manifest) / REPORT
 
 
 def render(
     findings: Mapping[str, WordFindings], frames: Frames, manifest: Mapping[str, Any]
 ) -> str:
-    """The page of what was found for each word; of the `manifest` everything but the time is on the
-    page.
+    """The page of what was found for each word.
 
-    Each section is a view over the records, and over the study's frames where a chart or a table
-    has all words on it. The sentences of a section stand in its template.
+    manifest: what made it; everything but the time of day is on the page.
     """
-    values = {
-        "answer": answer(findings),
-        "opening": words.opening(findings),
-        "scope": words.scope(findings),
-        "cards": words.cards(findings),
-        "maps": heads.maps(findings, frames),
-        "leading_heads": heads.leading_heads(findings, frames["verdicts"]),
-        "shares": heads.shares(frames),
-        "every_head": heads.every_head(findings, frames),
-        "together": heads.together(findings, frames),
-        "paths": paths.section(findings, frames),
-        "examples": sentences.examples(findings),
-        "readings": sentences.readings(findings),
-        "showcase": sentences.showcase(findings, frames),
-        "supplied": sentences.supplied(findings, frames),
-        "beside_nouns": checks.beside_nouns(findings),
-        "believe": checks.controls_and_power(findings),
-        "certificate": checks.certificate(frames["certificate"]),
-        "data": checks.data_used(findings, frames["left_out"]),
-        "downloads": checks.downloads(frames),
-        "dictionary": frames["columns"].to_dict("records"),
-    }
+    page = Page(findings, frames, manifest)
+    shown = sections.shown(page)
+    values: dict[str, Any] = {}
+    for section in shown:
+        values |= section.values(page)
     predicts = bool(frames["heads"]["p_next_token"].notna().any())
-    templates = output.environment("report")
+    templates = html.environment("report", "survey")
     return templates.get_template("ambiguity.html.j2").render(
         values,
+        sections=shown,
+        answer=answer(findings),
+        opening=words.opening(findings),
         findings=findings,
         hues=hues(findings),
         marks=charts.MARKS,
@@ -121,7 +60,7 @@ def render(
         predicts=predicts,
         model_name=manifest["model"],
         manifest=manifest,
-        **output.assets(templates, "style.css.j2", "page.js", leaders=LEADERS),
+        **html.assets(templates, "style.css.j2", "page.js", leaders=LEADERS),
     )
 
 
@@ -147,7 +86,7 @@ def _trace(trace: Trace) -> str:
     ).reset_index()
     picture = Markup(image(head_grids(weights, tokens=len(trace.tokens))))
     return (
-        output.environment("notebook")
+        html.environment("notebook")
         .get_template("trace.html.j2")
         .render(
             model_name=trace.model_name,
@@ -181,7 +120,7 @@ def _study(study: Study) -> str:
     word_heads = study.frames["word_heads"]
     picture = Markup(image(head_maps(word_heads))) if len(word_heads) else ""
     return (
-        output.environment("notebook", "report")
+        html.environment("notebook", "report")
         .get_template("study.html.j2")
         .render(
             model_name=study.model_name,

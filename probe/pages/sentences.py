@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
-from probe.evidence.findings import Frames, HeadFinding, Row, WordFindings
 from probe.model.tokens import VISIBLE
 from probe.pages.sources import sources_in_words
+from probe.results.findings import Frames, HeadFinding, Row, WordFindings
 from probe.stats.numbers import decimal, percent
 
 SMALLEST_WRITTEN = 0.005  # of the gap: a smaller contribution rounds to 0 % and is not written

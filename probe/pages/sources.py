@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from probe.charts.writes import is_clear, source_of
+from probe.stats.limits import WORTH_NAMING
 from probe.stats.numbers import decimal, listed, percent
-from probe.stats.verdicts import WORTH_NAMING
 
 SENTENCE = ["word", "sense", "sentence", "sense_a", "sense_b"]
 MOST = 0.8  # of what came from a token: the heads that are named carry at least this much

@@ -6,7 +6,6 @@ never their numbers.
 """
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,63 +17,30 @@ from markupsafe import Markup
 
 from probe import charts
 from probe.charts.palette import image
-from probe.evidence import tables
-from probe.evidence.columns import TABLES, dictionary
-from probe.evidence.survey_findings import (
+from probe.inference.across import CLEAR, WORD_HEADS, WORDS, word_heads
+from probe.pages import checks, html
+from probe.results import frames as tables
+from probe.results.columns import TABLES, dictionary
+from probe.results.survey_findings import (
     OUTLIER,
     HeadAcrossWords,
     SurveyFindings,
     survey_findings,
 )
-from probe.evidence.survey_run import Survey
-from probe.evidence.survey_summary import CLEAR, WORD_HEADS, WORDS, word_heads
-from probe.pages import checks, output
-from probe.pages.output import SURVEY
 from probe.stats import resampling
+from probe.stats.limits import GATE
 from probe.stats.numbers import decimal, distance_percent, measured, p_value, percent
-from probe.stats.verdicts import GATE
+from probe.studies.survey import Survey
 
 MOST_WORDS = 200  # in the picture of words and heads; the tables hold all
 MOST_ROWS = 500  # words in the table on the page
 MOST_NUMBERS = 3  # columns of the file whose values stand beside a word
+CERTIFICATE = "survey_certificate"
 NATURAL_TEXT = "evaluation_without.csv"  # what `probe evaluate --without` writes
 Section = dict[str, Any]
 
 
-def write_surveys(
-    surveys: Sequence[Survey], out: str | os.PathLike[str], *, command: str = ""
-) -> Path:
-    """Write the page of the surveys of one or several models, their tables and the manifest;
-    returns the path of the page.
-
-    The tables of one model lie in `out`, those of several in a folder for each. Raises InputError
-    when the folder cannot be written.
-    """
-    output.check_folder(out, SURVEY)
-    folders = _folders(surveys)
-    frames: dict[str, pd.DataFrame] = {}
-    streams = {}
-    for survey, folder in zip(surveys, folders, strict=True):
-        for name, frame in _frames(survey).items():
-            frames[f"{folder}{name}"] = frame
-        streams[f"{folder}survey_word_heads"] = word_heads(survey.records, survey.depth)
-    made = [output.made_by(survey, command) | {"sentences": survey.source} for survey in surveys]
-    whole = made[0] if len(made) == 1 else _made_together(made)
-    natural_texts = [_natural_text(Path(out) / folder) for folder in folders]
-    if len(surveys) == 1 and natural_texts[0] is not None:
-        # This manifest takes the place of the evaluation's.
-        whole |= {"without": natural_texts[0]["heads"]}
-    page = render(surveys, whole, folders, natural_texts=natural_texts)
-    written = output.write_folder(out, {SURVEY: page}, frames=frames, made=whole, streams=streams)
-    return written / SURVEY
-
-
-def write_survey(survey: Survey, out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """The page and the tables of one survey, as `probe.write` has them."""
-    return write_surveys([survey], out, command=command)
-
-
-def _folders(surveys: Sequence[Survey]) -> list[str]:
+def folders(surveys: Sequence[Survey]) -> list[str]:
     """Where the tables of each model lie, below the page's folder: "" for a single one."""
     if len(surveys) == 1:
         return [""]
@@ -85,10 +51,10 @@ def _folders(surveys: Sequence[Survey]) -> list[str]:
     ]
 
 
-def _frames(survey: Survey) -> dict[str, pd.DataFrame]:
+def tables_of(survey: Survey) -> dict[str, pd.DataFrame]:
     """The tables of one model, with what their columns mean. Columns of the file are its user's."""
     frames = dict(survey.frames)
-    frames["survey_certificate"] = tables.certificate_rows(survey.certificate)
+    frames[CERTIFICATE] = tables.certificate_rows(survey.certificate)
     described = frames | {
         "survey_words": frames["survey_words"][list(WORDS)],
         "survey_word_heads": pd.DataFrame(columns=list(WORD_HEADS)),
@@ -97,7 +63,7 @@ def _frames(survey: Survey) -> dict[str, pd.DataFrame]:
     return frames
 
 
-def _made_together(made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def made_together(made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One manifest of several models: what differs between them stands with each."""
     keys = (
         "model",
@@ -113,7 +79,7 @@ def _made_together(made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: value for key, value in made[0].items() if key not in keys} | {"models": models}
 
 
-def _natural_text(folder: Path) -> Section | None:
+def natural_text(folder: Path) -> Section | None:
     """Accuracy on natural text with heads of a model taken out, where that was measured into the
     folder of its tables: the mean over the words where each was read, beside random sets."""
     path = folder / NATURAL_TEXT
@@ -145,18 +111,31 @@ def render(
     folders: Sequence[str],
     *,
     natural_texts: Sequence[Section | None] | None = None,
+    pages: Sequence[Mapping[str, str]] | None = None,
 ) -> str:
     """The page as one self-contained HTML file; of the manifest everything but the time is on
-    it. `natural_texts`: of each model what `probe evaluate --without` found, where it did."""
+    it.
+
+    natural_texts: of each model what `probe evaluate --without` found, where it did.
+    pages: of each model the pages of single words, by word.
+    """
     found = [survey_findings(survey.model_name, survey.frames) for survey in surveys]
     limit = _limit(found)
     models = [
-        _model(number, findings, survey, folder, limit) | {"natural": natural_text}
-        for number, (findings, survey, folder, natural_text) in enumerate(
-            zip(found, surveys, folders, natural_texts or [None] * len(found), strict=True)
+        _model(number, findings, survey, folder, limit)
+        | {"natural": natural_text, "pages": of_words}
+        for number, (findings, survey, folder, natural_text, of_words) in enumerate(
+            zip(
+                found,
+                surveys,
+                folders,
+                natural_texts or [None] * len(found),
+                pages or [{}] * len(found),
+                strict=True,
+            )
         )
     ]
-    templates = output.environment("survey", "report")
+    templates = html.environment("survey", "report")
     return templates.get_template("survey.html.j2").render(
         models=models,
         made=made,
@@ -169,13 +148,13 @@ def render(
             for findings in found
             for head in findings.heads
         ),
-        dictionary=_frames(surveys[0])["survey_columns"].to_dict("records"),
+        dictionary=tables_of(surveys[0])["survey_columns"].to_dict("records"),
         downloads=[row for model in models for row in model["downloads"]],
         clear=percent(CLEAR),
         gate=decimal(GATE).lstrip("0"),
         outlier=f"{OUTLIER:g}",
         most_words=MOST_WORDS,
-        **output.assets(templates, "survey.css.j2", "page.js"),
+        **html.assets(templates, "survey.css.j2", "page.js"),
     )
 
 
@@ -213,13 +192,12 @@ def _model(
         "words": None,
         "carry": None,
         "distances": None,
-        "kinds": findings.kinds,
         "numbers": frames["survey_numbers"].to_dict("records"),
         "visible": decimal(resampling.smallest_effect(findings.words, tests=1, paired=True)),
         "heads": [_head_row(head) for head in findings.heads],
         "left_out": frames["survey_left_out"].to_dict("records"),
         "certificate": checks.certificate(tables.certificate_rows(survey.certificate)),
-        "downloads": _downloads(_frames(survey), findings, folder),
+        "downloads": _downloads(tables_of(survey), findings, folder),
     }
     shown = _words_shown(findings)
     section["every_word"] = _every_word(findings, survey, number)
@@ -431,7 +409,7 @@ def notebook_html(survey: Survey) -> str:
         map_of_heads = charts.survey_map(findings.frames["survey_heads"], limit=_limit([findings]))
         picture = Markup(image(map_of_heads))
     return (
-        output.environment("notebook", "survey", "report")
+        html.environment("notebook", "survey", "report")
         .get_template("survey.html.j2")
         .render(
             found=findings,

@@ -23,12 +23,12 @@ DIFFERENCES_SHOWN = 4  # of those that the pairs of a word differ in
 REASONS = 5  # why sentences were left out, that are listed one by one
 
 if TYPE_CHECKING:
-    from probe.evidence.cost import SensePairSize, StudyCost
-    from probe.evidence.evaluation import Evaluation
-    from probe.evidence.survey_run import SurveyPlan
-    from probe.evidence.word import Gates
     from probe.model.check import Certificate
     from probe.model.parameters import Count
+    from probe.results.evaluation import Evaluation
+    from probe.studies.cost import SensePairSize, StudyCost
+    from probe.studies.study import Foreseen
+    from probe.studies.survey import SurveyPlan
 
 
 def print_certificate(certificate: "Certificate", *, as_json: bool) -> None:
@@ -99,8 +99,8 @@ def print_evaluation(evaluation: "Evaluation") -> None:
 def words_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
     """Header and rows: every word at its chosen depth, with the baselines. Each fold is read at the
     depth that its own training sentences chose, so the one named is where most were read."""
-    from probe.evidence.columns import METHODS
-    from probe.evidence.tables import depth_label
+    from probe.experiments.accuracy import METHODS
+    from probe.results.frames import depth_label
 
     baselines = [method for method in METHODS if method != "nearest"]
     header = ["word", "senses", "sentences", "tested", "left out", "mostly read"]
@@ -139,7 +139,7 @@ def without_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
 
 def without_words_of(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
     """The same of every word, at the depth chosen in training, which stands last."""
-    from probe.evidence.ablation import CHOSEN
+    from probe.results.ablation import CHOSEN
 
     rows = [
         _without_cells(word, _without(evaluation, word)[-1]) for word in evaluation.words["word"]
@@ -167,8 +167,8 @@ def _without_cells(first: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def without_sentences(evaluation: "Evaluation") -> list[str]:
     """What taking the heads out costs at the depth chosen in training, a sentence for each way."""
-    from probe.evidence.ablation import head_index
     from probe.stats.numbers import counted, listed
+    from probe.studies.heads_given import head_index
 
     names = listed(evaluation.heads_out)
     sentences = []
@@ -286,8 +286,8 @@ def sentences_suffice(cost: "StudyCost") -> list[str]:
 def survey_suffices(plan: "SurveyPlan", workers: int) -> list[str]:
     """What the sentences of a survey are enough for, and minutes; then which words are not
     measured, and what is left out of the others, a line a reason."""
+    from probe.stats.limits import FEWEST_WORDS
     from probe.stats.numbers import counted, listed
-    from probe.stats.verdicts import FEWEST_WORDS
 
     measured = [word for word in plan.words if word.pairs]
     sentences = sum(word.sentences for word in measured)
@@ -333,12 +333,12 @@ def _without_cues(word: str, inferred: Sequence[tuple[str, ...]]) -> str:
     )
 
 
-def likely(gates: "Gates") -> str:
+def likely(gates: "Foreseen") -> str:
     """What a study of two senses is likely to find, from its cheap gates, and what to change where
     that is little."""
-    from probe.evidence.controls import TOO_FEW_NOUNS
+    from probe.inference.nouns import TOO_FEW_NOUNS
+    from probe.stats.limits import GATE, LEVEL
     from probe.stats.numbers import p_value
-    from probe.stats.verdicts import GATE, LEVEL
 
     sense_a, sense_b = gates.senses
     start = f"{gates.word}, {sense_a} / {sense_b}: "
@@ -379,9 +379,9 @@ def likely(gates: "Gates") -> str:
 
 def _pair_suffices(size: "SensePairSize") -> str:
     """How many sentences, pairs and cue words two senses have, and what they are enough for."""
-    from probe.evidence.tables import FEW, FEW_CUES
+    from probe.results.frames import FEW, FEW_CUES
+    from probe.stats.limits import LEVEL
     from probe.stats.numbers import counted
-    from probe.stats.verdicts import LEVEL
 
     missing = []
     if min(size.sentences) < FEW:

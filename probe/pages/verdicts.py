@@ -1,7 +1,7 @@
 """What each verdict means, and why a head has it, in words.
 
-The verdicts themselves and their rules are those of `probe.stats.verdicts`; here are the sentences
-that name the numbers which led to one.
+`probe.inference.verdicts` has the rules; here are the sentences that name the numbers which led to
+a verdict.
 """
 
 import math
@@ -10,8 +10,9 @@ from typing import Any
 
 import pandas as pd
 
+from probe.inference.verdicts import attention_beside
+from probe.stats.limits import FEWEST_WITH_A_GAP, LARGE, LEVEL, SMALLEST
 from probe.stats.numbers import decimal, measured, p_value, percent
-from probe.stats.verdicts import LARGE, LEVEL, SMALLEST, attention_beside
 
 SENSES = ["word", "sense_a", "sense_b"]
 KEYS = [*SENSES, "layer", "head", "verdict"]
@@ -131,6 +132,9 @@ def _not_resolved(row: Mapping[Any, Any]) -> str:
 def _specific(row: Mapping[Any, Any]) -> str:
     """What the head does for nouns of one meaning, and for the word beyond that."""
     if math.isnan(row["specific"]):
+        with_gap = row["nouns_with_gap"]
+        if with_gap < FEWEST_WITH_A_GAP:
+            return f"; nouns with a gap of their own: {with_gap:.0f}, too few to compare with"
         return ""
     more = measured(row["specific"], row["specific_low"], row["specific_high"])
     return (

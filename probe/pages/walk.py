@@ -4,12 +4,11 @@ and the numbers; and as a folder.
 The script of the page fills pictures and tables for the head and token that are followed, at first
 those of the walk's frames, from the arrays of `probe.walkthrough.frames.page_block`. A step that
 the family or the walk does not have is left out, or says so: by the facts of the table of
-architectures, never by a family's name. What keeps the file by itself is in `probe.pages.output`.
+architectures, never by a family's name. What keeps the file by itself is in `probe.pages.html`.
 """
 
 import ast
 import inspect
-import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,10 +22,9 @@ from jinja2 import Environment
 from probe.charts import grid
 from probe.model import attention, forward
 from probe.model.parameters import published
-from probe.pages import checks, output, sentences, walk_sentences
-from probe.pages.output import WALK
+from probe.pages import checks, html, sentences, walk_sentences
 from probe.pages.parameters import parameter_sentences
-from probe.patching import pair, positions
+from probe.patching import positions, variants
 from probe.stats.axes import Axis
 from probe.walkthrough.frames import TABLES
 from probe.walkthrough.numbers import function_name
@@ -40,7 +38,7 @@ FORMULAS = {
     "attention": attention,
     "forward": forward,
     "positions": positions,
-    "pair": pair,
+    "variants": variants,
     "axes": Axis,
 }
 N_HUES = 6  # of tokens: classes of the style sheet
@@ -51,18 +49,10 @@ END = 60
 ACROSS = {"query": "query: the target token that looks", "key": "key: the source token looked at"}
 
 
-def write_walk(walk: "Walk", out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """The page and tables of a walk, as `probe.write` has them."""
-    output.check_folder(out, WALK)
-    manifest = output.made_by(walk, command)
-    files = {WALK: render(walk, manifest)}
-    return output.write_folder(out, files, frames=walk.frames, made=manifest) / WALK
-
-
 def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
     """The page of a walk; `manifest` says what made it (everything but the time is shown)."""
     templates = environment()
-    assets = output.assets(templates, "walk.css.j2", "walk.js")
+    assets = html.assets(templates, "walk.css.j2", "walk.js")
     return templates.get_template("walk.html.j2").render(values(walk), manifest=manifest, **assets)
 
 
@@ -82,7 +72,7 @@ def notebook_html(walk: "Walk") -> str:
 
 def environment(*folders: str | Path) -> Environment:
     """The walk's templates, behind those of these folders, with the filters that they use."""
-    templates = output.environment(*folders, "walk", "report")
+    templates = html.environment(*folders, "walk", "report")
     templates.filters |= {"thin": thin, "shortened": shortened, "formula": _named_formula}
     return templates
 
@@ -119,7 +109,7 @@ def values(walk: "Walk") -> dict[str, Any]:
         "certificate": checks.certificate(frames["certificate"]),
         "replaced": sorted(notes - {""}),
         "downloads": checks.downloads(frames, TABLES),
-        "data": output.as_json(walk.block | {"answer": answer, "because": because}),
+        "data": html.as_json(walk.block | {"answer": answer, "because": because}),
     }
 
 

@@ -12,12 +12,12 @@ import altair as alt
 import pandas as pd
 
 from probe import charts
-from probe.evidence.columns import LEADERS
-from probe.evidence.findings import HeadFinding, PairOfSenses, WordFindings
+from probe.experiments.run import LEADERS
 from probe.pages.answer import CONFOUNDER_WORDS
 from probe.pages.sentences import of_head, read_sentence
+from probe.results.findings import HeadFinding, PairOfSenses, WordFindings
+from probe.stats.limits import LEVEL
 from probe.stats.numbers import decimal, interval, listed, p_value, percent
-from probe.stats.verdicts import LEVEL
 
 MOSTLY = 0.6  # of a head's attention: more than on the cue and all other tokens together
 SINK = 0.3  # of a head's attention: a first token that gets less is not called a sink

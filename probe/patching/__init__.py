@@ -3,8 +3,12 @@ read-out moves. Tensors and token ids in, tensors out; nothing here knows senses
 sentences.
 
 inputs      what callers give, checked before anything runs
-heads       swaps: variants of a run; every head, pairs both ways, sets of heads
-hooked      the same in a model whose owner's hooks stay on: each variant a whole forward
+variants    the loop over blocks: unchanged runs and variants of a run, with heads, mixers or MLPs
+            edited
+heads       swaps of every head, of pairs both ways, of sets of heads; what is read of variants
+mlps        swaps of MLPs and mixers
+tokens      other tokens in the word's place
+hooked      swaps of sets in a model whose owner's hooks stay on: each variant a whole forward
 sets        sets of heads: masks, sizes of a curve, random matches, faithfulness
 pair        two runs cached whole; a run frozen or patched behind a change of its stream at any site
             and position, and text generated behind a patch
@@ -16,7 +20,7 @@ paths       chains of edges from the cue to the word, alone, together and down t
             composition
 cross       heads of cross-attention, source words, direct logit attribution by source
 
-What all of them run on is the fused forward, `probe.model.fused`.
+All of them run on the fused steps of a block, `probe.model.fused`.
 """
 
 import lazy_loader

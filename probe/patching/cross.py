@@ -43,7 +43,7 @@ from probe.model.model import Model
 from probe.model.records import PairTrace
 from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
-from probe.patching.heads import Branch, branches, run_variants
+from probe.patching.variants import Branch, Cross, Edits, Run, Z, branches
 from probe.stats.numbers import counted
 
 __all__ = ["WordChoice", "direct_logits", "swap_heads", "swap_source_words"]
@@ -137,7 +137,7 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
     eye = torch.eye(layers * heads, dtype=torch.bool, device=model.device)
     one_head = eye.unflatten(1, (layers, heads))
     all_heads = one_head.new_ones(1, layers, heads)
-    tree, variant_of = branches(~torch.cat([one_head, all_heads]))
+    tree = branches(torch.cat([one_head, all_heads]))
     margins = []
     moved = []
     with torch.inference_mode():
@@ -152,10 +152,10 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
             swapped = []
             for recipient, donor in zip(runs, reversed(runs), strict=True):
                 logits = _swapped(stacks, recipient, donor, tree, len(target))
-                swapped.append(_margin(logits, words)[variant_of])
+                swapped.append(_margin(logits, words))
             margins.append(margin)
             moved.append(torch.stack(swapped) - margin[:, None])
-    every = torch.stack(moved).cpu().clone()  # choice recipient variant, all heads at once the last
+    every = torch.stack(moved).cpu().clone()  # choice recipient set, all heads at once the last
     return CrossSwaps(
         margin=torch.stack(margins).cpu().clone(),
         moved=every[..., :-1].unflatten(-1, (layers, heads)),
@@ -166,20 +166,24 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
 def _swapped(
     stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[Branch], n: int
 ) -> Tensor:
-    """Logits of every variant at the last of `n` target positions, with z of the donor. `-> variant
-    d_vocab`"""
+    """Logits of every set of heads at the last of `n` target positions, with z of the donor. `->
+    set d_vocab`"""
     decoder = stacks["decoder"]
-    last = run_variants(
+    at = torch.zeros(1, dtype=torch.long, device=decoder.device)
+    run = Run(
         decoder,
-        recipient.entering[None, None],
-        [(k[None], v[None]) for k, v in recipient.own],
-        tree,
-        lambda layer, own: donor.z[layer, None],
-        at=torch.zeros(1, dtype=torch.long, device=decoder.device),
-        tables=fused.position_tables(decoder, n),
-        cross=(stacks["cross"], [(k[None], v[None]) for k, v in recipient.read]),
+        fused.position_tables(decoder, n),
+        depth=len(tree),
+        edits=Edits(Z, tree, lambda layer, own: donor.z[layer, None]),
+        at=at,
+        read=at,
+        cross=Cross(stacks["cross"], [(k[None], v[None]) for k, v in recipient.read]),
     )
-    return forward.unembed(decoder, last[0])
+    before = [(k[None], v[None]) for k, v in recipient.own]
+    for step in run.steps(recipient.entering[None, None], before):
+        last = step
+    resid = last.reading(last.resid_post)[0]  # variant d_model
+    return forward.unembed(decoder, resid[last.branch.variant_of])
 
 
 def swap_source_words(

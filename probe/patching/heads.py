@@ -3,24 +3,24 @@ word's vector moves.
 
 Every one of the layers x heads swaps is performed, none is approximated. A swap at a position can
 only touch `live` trailing positions of a text: one where the mask is causal and the text is cut at
-the word, all of them where the model reads both ways. So a variant of a run is `live` vectors a
-layer, run against the keys and values of the unchanged positions before them, which are computed
-once. Cross-attention's keys and values are constants of the same kind.
+the word, all of them where the model reads both ways. So a swap is a variant of a run
+(`probe.patching.variants`): `live` vectors a layer, run against the keys and values of the
+unchanged positions before them, which are computed once. A reader, such as `moved_along`, is a
+function over the steps of the run.
 
 Sources: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, denoising and
 noising).
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from probe.model import forward, fused
-from probe.model.fused import KeysValues, PositionTables
+from probe.model.fused import PositionTables
 from probe.model.tokens import TargetText, batch_by_length, in_order
-from probe.model.weights import Block, Weights
+from probe.model.weights import Weights
 from probe.patching import hooked
 from probe.patching.inputs import (
     Rows,
@@ -32,6 +32,16 @@ from probe.patching.inputs import (
     require_equal_lengths,
     target_texts,
 )
+from probe.patching.variants import (
+    Branch,
+    Donor,
+    Edits,
+    Step,
+    Z,
+    branches,
+    rows_alike,
+    run_at_word,
+)
 
 # Numbers in the widest tensor of a batch: 16 MB in float32, so that it stays near the processor.
 BATCH_NUMBERS = 2**22
@@ -41,41 +51,10 @@ SETS_AT_ONCE = 256
 HEADS = "Swapping heads"
 PAIRS = "Swapping pairs"
 
-Donor = Callable[[int, Tensor], Tensor]
 # Runs a batch of texts, given with their row numbers.
-BatchRun = Callable[[Texts, list[int], PositionTables], Tensor]
-
-
-class Branch(NamedTuple):
-    """How variants branch in one block: `parent: variant`, the variant of the block before;
-    `swapped: variant head`."""
-
-    parent: Tensor
-    swapped: Tensor
-
-
-def branches(head_sets: Tensor) -> tuple[list[Branch], Tensor]:
-    """How variants branch in each block, and which variant at the end each set is. `set layer head
-    -> a branch a layer, set`. Variant 0 is always the unchanged run; sets that differ only in later
-    blocks are one variant so far.
-    """
-    unchanged = head_sets.new_zeros(1, *head_sets.shape[1:])
-    swapped = torch.cat([unchanged, ~head_sets])
-    variant_of = torch.zeros(len(swapped), dtype=torch.long, device=head_sets.device)
-    tree = []
-    for heads in swapped.unbind(1):
-        # Sorted by parent and heads, so that the variant without any swap comes first.
-        parent_and_heads = torch.cat([variant_of[:, None], heads.long()], dim=1)
-        distinct, variant_of = torch.unique(parent_and_heads, dim=0, return_inverse=True)
-        tree.append(Branch(distinct[:, 0], distinct[:, 1:].bool()))
-    return tree, variant_of[1:]
-
-
-def _tree(weights: Weights, head_sets: Tensor) -> tuple[list[Branch], Tensor]:
-    """`branches` of sets of heads; what is of no head, in a layer without attention, is swapped in
-    none."""
-    of_no_head = ~weights.has_heads[: head_sets.shape[1], None]
-    return branches(head_sets.to(weights.device) | of_no_head)
+BatchRun = Callable[[Texts, list[int], PositionTables], Sequence[Tensor]]
+# `swap_sets` of arguments that were checked.
+SetRunner = Callable[[Weights, Texts, Tensor, Tensor, Tensor], Tensor]
 
 
 def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor) -> Tensor:
@@ -103,7 +82,7 @@ def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
     """
     texts, donor_z, directions = _checked(weights, rows, donor_z, directions)
     head_sets = _all_but_one(weights, donor_z.shape[1])
-    moved = _swap_sets(weights, texts, donor_z, head_sets, directions)
+    moved = runner_of(weights)(weights, texts, donor_z, head_sets, directions)
     return moved.unflatten(1, donor_z.shape[1:3])
 
 
@@ -128,19 +107,20 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
     others = target_texts(weights, b, PAIRS)
     require_equal_lengths(own, others, PAIRS)
     directions = as_directions(weights, directions, PAIRS)
-    tree, variant_of = _tree(weights, _all_but_one(weights, depth))
+    tree = _tree_of(weights, _all_but_one(weights, depth))
+    along = _by_stage(directions).to(weights.device, weights.dtype)
 
-    def swap(texts: Texts, members: list[int], tables: PositionTables) -> Tensor:
-        both = [*texts, *(others[pair] for pair in members)]
-
+    def swap(texts: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
         def donor(layer: int, own: Tensor) -> Tensor:
             return own.roll(len(members), 0)
 
-        moved = _swap_batch(weights, both, tree, donor, directions, tables)
-        by_head = moved[:, variant_of].unflatten(1, (depth, -1))
-        return by_head.unflatten(0, (2, -1)).transpose(0, 1)
+        both = [*texts, *(others[pair] for pair in members)]
+        steps = run_at_word(weights, both, depth, tables, edits=Edits(Z, tree, donor))
+        moved = moved_along(steps, along)[:, :, 0]  # (recipient pair) set direction
+        return [moved.unflatten(0, (2, -1)).transpose(0, 1)]
 
-    return in_batches(own, weights, 2 * len(tree[-1].parent), swap)
+    [moved] = in_batches(own, weights, 2 * len(tree[-1].parent), swap)
+    return moved.unflatten(2, (depth, -1))
 
 
 def swap_sets(
@@ -171,7 +151,7 @@ def swap_sets(
     """
     texts, donor_z, directions = _checked(weights, rows, donor_z, directions)
     head_sets = as_sets(head_sets, donor_z, "Swapping sets of heads")
-    return _swap_sets(weights, texts, donor_z, head_sets, directions)
+    return runner_of(weights)(weights, texts, donor_z, head_sets, directions)
 
 
 def _checked(
@@ -191,30 +171,27 @@ def _checked(
     return texts, donor_z, directions
 
 
+def runner_of(weights: Weights) -> SetRunner:
+    """The function that swaps sets of heads in a model: in variants of a run, or, if hooks of its
+    owner stay on, in a whole forward for each set."""
+    return _swap_sets if weights.hooked is None else hooked.swap_sets
+
+
 def _swap_sets(
     weights: Weights, texts: Texts, donor_z: Tensor, head_sets: Tensor, directions: Tensor
 ) -> Tensor:
-    """`swap_sets` of what was checked."""
-    if weights.hooked is not None:
-        return hooked.swap_sets(weights.hooked, texts, donor_z, head_sets, directions)
-    if not weights.causal and len(head_sets) > SETS_AT_ONCE:
-        parts = [
-            _swap_sets(weights, texts, donor_z, some, directions)
-            for some in head_sets.split(SETS_AT_ONCE)
-        ]
-        return torch.cat(parts, dim=1)
-    tree, variant_of = _tree(weights, head_sets)
-
-    def swap(batch: Texts, members: list[int], tables: PositionTables) -> Tensor:
-        donors = donor_z[members].to(weights.device, weights.dtype)
-
-        def donor(layer: int, own: Tensor) -> Tensor:
-            return donors[:, layer]
-
-        along = directions[members] if directions.ndim >= 3 else directions
-        return _swap_batch(weights, batch, tree, donor, along, tables)[:, variant_of]
-
-    return in_batches(texts, weights, len(tree[-1].parent), swap)
+    """`swap_sets` in variants of a run."""
+    at_once = len(head_sets) if weights.causal else SETS_AT_ONCE
+    parts = []
+    for some in head_sets.split(at_once):
+        tree = _tree_of(weights, some)
+        along = _by_stage(directions)
+        part = moved_by_edits(weights, texts, site=Z, tree=tree, donors=donor_z, directions=along)
+        parts.append(part)
+    moved = torch.cat(parts, dim=1)  # row set stage direction
+    if directions.ndim == 2:
+        return moved[:, :, 0]
+    return moved[..., 0] if directions.ndim == 3 else moved
 
 
 def rerouted(weights: Weights, rows: Rows, donor_z: Tensor) -> Tensor:
@@ -225,23 +202,19 @@ def rerouted(weights: Weights, rows: Rows, donor_z: Tensor) -> Tensor:
     set of chosen experts of the MLP of layer `mlp` is not the recipient's own, which in front of
     the swap it always is.
     """
-    tree, variant_of = _tree(weights, _all_but_one(weights, donor_z.shape[1]))
-
-    def compare(texts: Texts, members: list[int], tables: PositionTables) -> Tensor:
-        donors = donor_z[members].to(weights.device, weights.dtype)
-
-        def donor(layer: int, own: Tensor) -> Tensor:
-            return donors[:, layer]
-
-        chosen = _swap_batch(weights, texts, tree, donor, None, tables)
-        differs = (chosen != chosen[:, :1]).any(-1)  # batch variant mlp
-        return differs[:, variant_of].unflatten(1, donor_z.shape[1:3])
-
     texts = target_texts(weights, rows, HEADS)
-    return in_batches(texts, weights, len(tree[-1].parent), compare)
+    depth = donor_z.shape[1]
+    tree = _tree_of(weights, _all_but_one(weights, depth))
+
+    def compare(batch: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
+        edits = Edits(Z, tree, donor_of(weights, donor_z[members]))
+        return [_rerouted(run_at_word(weights, batch, depth, tables, edits=edits))]
+
+    [differs] = in_batches(texts, weights, len(tree[-1].parent), compare)
+    return differs.unflatten(1, donor_z.shape[1:3])
 
 
-# --- batches --------------------------------------------------------------------------------------
+# --- what is edited -------------------------------------------------------------------------------
 
 
 def _all_but_one(weights: Weights, depth: int) -> Tensor:
@@ -250,172 +223,146 @@ def _all_but_one(weights: Weights, depth: int) -> Tensor:
     return ~torch.eye(count, dtype=torch.bool, device=weights.device).unflatten(1, (depth, -1))
 
 
-def _swap_batch(
+def _tree_of(weights: Weights, head_sets: Tensor) -> list[Branch]:
+    """The variants in which all heads outside a set are swapped, for each set. `set layer head`"""
+    # A layer without heads has nothing to swap.
+    has_heads = weights.has_heads[: head_sets.shape[1], None]
+    return branches(~head_sets.to(weights.device) & has_heads)
+
+
+def donor_of(weights: Weights, donors: Tensor) -> Donor:
+    """The donor that gives each text of a batch a value for each layer. `batch layer ...`"""
+    values = donors.to(weights.device, weights.dtype)
+    return lambda layer, own: values[:, layer]
+
+
+def moved_by_edits(
     weights: Weights,
     texts: Texts,
-    tree: list[Branch],
-    donor: Donor,
-    directions: Tensor | None,
-    tables: PositionTables,
+    *,
+    site: str,
+    tree: Sequence[Branch],
+    donors: Tensor,
+    directions: Tensor,
 ) -> Tensor:
-    """How far every variant's read-out is from the unchanged one's, `-> batch variant direction`;
-    without directions the experts that its MLPs choose, `batch variant layer expert`."""
-    ids = torch.tensor([text.ids for text in texts], device=weights.device)
-    untouched = ids.shape[1] - 1 if weights.causal else 0  # positions that no swap can touch
-    pos = torch.arange(untouched, ids.shape[1], device=weights.device)
-    embedded = forward.sum_embeddings(forward.embedding_parts(weights, ids[:, untouched:], pos))
-    entering = forward.embedding_norm(weights, embedded)
-    before: Iterable[KeysValues | None] = [None] * len(tree)
-    if weights.causal:
-        unchanged = fused.run(weights, [text.ids[:untouched] for text in texts], len(tree), tables)
-        before = ((k, v) for _, k, v in unchanged)
-    return run_variants(
-        weights,
-        entering.unsqueeze(1),
-        before,
-        tree,
-        donor,
-        at=torch.tensor([text.at - untouched for text in texts], device=weights.device),
-        tables=tables,
-        directions=None if directions is None else directions.to(weights.device, weights.dtype),
-        experts=directions is None,
-    )
+    """How far each set of edits moves the stream at the word. `-> row set stage direction`
+
+    site: what is edited, Z, ATTN_OUT or HIDDEN of `probe.patching.variants`
+    tree: the sets of edits, from `branches`
+    donors: the values that are put in, `row layer ...`
+    directions: as for `moved_along`, `row stage direction d_model`, one row if all texts have the
+        same
+    """
+
+    def swap(batch: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
+        edits = Edits(site, tree, donor_of(weights, donors[members]))
+        steps = run_at_word(weights, batch, len(tree), tables, edits=edits)
+        along = directions if len(directions) == 1 else directions[members]
+        return [moved_along(steps, along.to(weights.device, weights.dtype))]
+
+    [moved] = in_batches(texts, weights, len(tree[-1].parent), swap)
+    return moved
 
 
-def in_batches(texts: Texts, weights: Weights, variants: int, run: BatchRun) -> Tensor:
-    """Apply `run` to batches of equally long texts and put the results back in the order of
+# --- what is read ---------------------------------------------------------------------------------
+
+
+def _by_stage(directions: Tensor) -> Tensor:
+    """Directions in the form that `moved_along` takes. `row stage direction d_model`
+
+    Those common to all texts, `direction d_model`, are read after the last block; each text can
+    have its own, `row stage d_model` or `row stage direction d_model`.
+    """
+    if directions.ndim == 2:
+        return directions[None, None]
+    return directions[:, :, None] if directions.ndim == 3 else directions
+
+
+def moved_along(steps: Iterable[Step], directions: Tensor) -> Tensor:
+    """How far each set of edits moves the stream at the word. `-> batch set stage direction`
+
+    directions: `batch stage direction d_model`, a batch of 1 if all texts have the same. With n
+        stages the last n blocks are read. Stages beyond the number of blocks are read after the
+        final norm.
+    """
+    stages = directions.unbind(1)
+    moved: list[Tensor] = []
+    for step in steps:
+        first = max(0, step.run.depth - len(stages))
+        if step.layer >= first:
+            along = stages[step.layer - first]
+            is_end = len(moved) == len(stages) - 1
+            moved.append(_moved_after(step, along, is_end=is_end))
+    if after_norm := stages[step.run.depth :]:
+        final = forward.unembedding_input(step.run.weights, step.reading(step.resid_post))
+        moved += [_moved(final, along)[:, step.branch.variant_of] for along in after_norm]
+    return torch.stack(moved, dim=2)
+
+
+def _moved_after(step: Step, along: Tensor, *, is_end: bool) -> Tensor:
+    """How far each set moves the stream after a block. `batch direction d_model -> batch set
+    direction`
+
+    If nothing later is read and the family adds writes without a norm, the MLP is not written:
+    <change of resid_post, u> = <change of resid_mid, u> + <change of hidden, W_out u>.
+    """
+    if is_end and step.run.weights.config.family.adds_plainly:
+        written = _moved(step.reading(step.hidden), along @ step.block.w_hidden.mT)
+        moved = _moved(step.reading(step.resid_mid), along) + written
+    else:
+        moved = _moved(step.reading(step.resid_post), along)
+    return moved[:, step.branch.variant_of]
+
+
+def _moved(x: Tensor, along: Tensor) -> Tensor:
+    """How far each variant is from the unchanged run along directions. `batch variant d, batch
+    direction d -> batch variant direction`"""
+    return (x - x[:, :1]) @ along.mT
+
+
+def _rerouted(steps: Iterable[Step]) -> Tensor:
+    """Where an MLP chooses other experts at the word than in the unchanged run. `-> batch set
+    mlp`"""
+    differs = []
+    for step in steps:
+        mlp_input = step.reading(step.mlp_input)
+        chosen = fused.chosen_experts(step.run.weights, step.block, mlp_input)
+        is_other = (chosen != chosen[:, :1]).any(-1)  # batch variant
+        differs.append(is_other[:, step.branch.variant_of])
+    return torch.stack(differs, dim=2)
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+def in_batches(
+    texts: Texts, weights: Weights, variants: int, run: BatchRun, *, width: int = 1
+) -> list[Tensor]:
+    """Apply `run` to batches of equally long texts and put each of its results back in the order of
     `texts`, on the CPU.
 
     Batches are small enough for the widest tensor, the MLP's activations, to stay near the
-    processor, and hold rows that begin alike together, because a shared beginning is run once.
+    processor. Rows that begin alike are in one batch, because a shared beginning is run once, and
+    rows that differ only in the last token are not split, because they share keys and values.
+
+    width: how many positions of a variant are run in a causal model
     """
     order = sorted(range(len(texts)), key=lambda row: texts[row].ids)
     lengths = [len(texts[row].ids) for row in order]
     longest = max(lengths, default=1)
-    live = 1 if weights.causal else longest
-    most_rows = max(1, BATCH_NUMBERS // (variants * weights.blocks[0].d_mlp * live))
+    live = width if weights.causal else longest
+    most_rows = BATCH_NUMBERS // (variants * weights.blocks[0].d_mlp * live)
+    alike = rows_alike([texts[row].ids[:-1] for row in order])
+    most_rows = max(1, most_rows if most_rows < alike else most_rows - most_rows % alike)
     batches = [
         [order[index] for index in batch] for batch in batch_by_length(lengths, most_rows=most_rows)
     ]
     with torch.inference_mode():
         tables = fused.position_tables(weights, longest)
-        moved = [run([texts[row] for row in batch], batch, tables) for batch in batches]
-        together = torch.cat(moved)[in_order(batches)].cpu()
-    # Outside inference mode, so that the caller gets an ordinary tensor.
-    return together.clone()
-
-
-# --- variants of a run ----------------------------------------------------------------------------
-
-
-def run_variants(
-    weights: Weights,
-    resid: Tensor,
-    before: Iterable[KeysValues | None],
-    tree: Sequence[Branch],
-    donor: Donor,
-    *,
-    at: Tensor,
-    tables: PositionTables,
-    cross: tuple[Weights, Sequence[KeysValues]] | None = None,
-    directions: Tensor | None = None,
-    experts: bool = False,
-) -> Tensor:
-    """The last vectors of every variant at `at`: how far they are from the unchanged one's along
-    `directions`, or whole without these. `-> batch variant direction`, `batch variant stage` or
-    `batch variant d_model`; with `experts` which ones each routed MLP chooses at `at`, `batch
-    variant layer expert`
-
-    `resid: batch 1 live d_model`, what enters the first block at the live positions · `before`:
-    block by block the keys and values of the positions before them, `batch kv_head pos d_head`,
-    None where there are none · `at: batch`, the live position that is swapped and read ·
-    `donor(layer, z of the unchanged run)`: z of the donors, `batch head d_head` both · `cross`:
-    cross-attention and what it reads; the swapped heads are then its own · `directions: direction
-    d_model` are read behind the last block; `batch stage d_model` and `batch stage direction
-    d_model` are each text's own (see `swap_sets`).
-    """
-    row = torch.arange(len(resid), device=weights.device)
-    last = len(tree) - 1
-    stages = directions.unbind(1) if directions is not None and directions.ndim >= 3 else ()
-    # The last MLP need not be written where only its projection on common directions is asked for.
-    last_unwritten = directions is not None and not stages and weights.config.family.adds_plainly
-    moved_by_stage: list[Tensor] = []
-    chosen_by_layer: list[Tensor] = []
-    parallel = weights.config.family.parallel
-    for layer, (branch, known) in enumerate(zip(tree, before, strict=True)):
-        block = weights.blocks[layer]
-        z = fused.attend_live(weights, block, resid, known, tables)
-        if cross is not None:
-            writing, memory = cross
-            writer = writing.blocks[layer]
-            middle = fused.write(weights, block, resid, z)
-            z = fused.read_memory(writing, writer, middle, memory[layer])
-            entering = middle[:, branch.parent]
-            resid = resid[:, branch.parent]
-        else:
-            writing = weights
-            writer = block
-            if layer == last and resid.shape[2] > 1:
-                # Behind the last swap only the position that is read is wanted.
-                z = z[row, :, at].unsqueeze(2)
-                resid = resid[row, :, at].unsqueeze(2)
-                at = torch.zeros_like(at)
-            resid = resid[:, branch.parent]
-            entering = resid
-        swapped_z = _swap(z, branch, donor, layer, at, row)
-        resid_mid = fused.write(writing, writer, entering, swapped_z)
-        if layer == last and last_unwritten:
-            assert directions is not None
-            return _read_out(weights, block, resid[row, :, at], resid_mid[row, :, at], directions)
-        if experts:
-            # What was chosen before is that of the variants that come of them.
-            chosen_by_layer = [chosen[:, branch.parent] for chosen in chosen_by_layer]
-            mlp_input = (resid if parallel else resid_mid)[row, :, at]
-            chosen_by_layer.append(fused.chosen_experts(weights, block, mlp_input))
-        resid = fused.finish(weights, block, resid, resid_mid)
-        if stages:
-            # What was read before is that of the variants that come of them.
-            moved_by_stage = [moved[:, branch.parent] for moved in moved_by_stage]
-            moved_by_stage.append(_moved(resid[row, :, at], stages[layer]))
-    if experts:
-        return torch.stack(chosen_by_layer, dim=2)
-    final = resid[row, :, at]
-    if stages:
-        if behind := stages[len(tree) :]:
-            read = forward.unembedding_input(weights, final)
-            moved_by_stage += [_moved(read, along) for along in behind]
-        return torch.stack(moved_by_stage, dim=2)
-    return final if directions is None else (final - final[:, :1]) @ directions.T
-
-
-def _moved(resid: Tensor, along: Tensor) -> Tensor:
-    """How far variants are from the unchanged one along a direction, or along several. `batch
-    variant d_model, batch ... d_model -> batch variant ...`"""
-    return torch.einsum("bvd,b...d->bv...", resid - resid[:, :1], along)
-
-
-def _swap(z: Tensor, branch: Branch, donor: Donor, layer: int, at: Tensor, row: Tensor) -> Tensor:
-    """z of the variants of a block, the donor's at `at` where a head is swapped. `batch variant
-    live head d_head`"""
-    if not branch.swapped.any():  # none is, or the layer has no heads
-        return z[:, branch.parent]
-    single_position = z.shape[2] == 1
-    own = z[:, :, 0] if single_position else z[row, :, at]  # batch variant head d_head
-    donor_z = donor(layer, own[:, 0]).unsqueeze(1)
-    swapped = torch.where(branch.swapped[..., None], donor_z, own[:, branch.parent])
-    if single_position:
-        return swapped.unsqueeze(2)
-    z = z[:, branch.parent]
-    z[row, :, at] = swapped
-    return z
-
-
-def _read_out(
-    weights: Weights, block: Block, resid: Tensor, resid_mid: Tensor, directions: Tensor
-) -> Tensor:
-    """How far variants move behind the last MLP, whose activations are projected on the directions
-    unwritten."""
-    hidden = fused.activate(weights, block, resid if weights.config.family.parallel else resid_mid)
-    stream_moved = resid_mid - resid_mid[:, :1]
-    hidden_moved = hidden - hidden[:, :1]
-    return stream_moved @ directions.T + hidden_moved @ (block.w_hidden @ directions.T)
+        results = []
+        for batch in batches:
+            found = run([texts[row] for row in batch], batch, tables)
+            results.append([part.cpu() for part in found])
+        together = [torch.cat(parts)[in_order(batches)] for parts in zip(*results, strict=True)]
+    # Outside inference mode, so that the caller gets ordinary tensors.
+    return [part.clone() for part in together]

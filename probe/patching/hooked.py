@@ -19,6 +19,7 @@ from probe.model.load import SHORT_TEXT, read_weights
 from probe.model.model import Model
 from probe.model.objects import SAME
 from probe.model.tokens import TargetText
+from probe.model.weights import Weights
 
 # Logits that one forward may make: 256 MB in float32.
 MOST_LOGITS = 2**26
@@ -105,14 +106,16 @@ def _at(pos: int) -> hooks.Select:
 
 
 def swap_sets(
-    model: Model,
+    weights: Weights,
     texts: Sequence[TargetText],
     donor_z: Tensor,
     head_sets: Tensor,
     directions: Tensor,
 ) -> Tensor:
-    """`probe.patching.heads.swap_sets` of a model whose hooks stay on; arguments and result as
+    """`probe.patching.heads.swap_sets` in a model whose hooks stay on; arguments and result as
     there. Raises InputError for what is read behind the final norm where a hook stands there."""
+    model = weights.hooked
+    assert model is not None
     layers = donor_z.shape[1]
     stages = directions.shape[1] if directions.ndim >= 3 else layers
     if stages > layers and not ends_as_weights_say(model):
@@ -132,7 +135,7 @@ def swap_sets(
         else:
             behind = ends.resid[:, 1 : 1 + stages]
             if stages > layers:
-                final = forward.unembedding_input(read_weights(model), ends.resid[:, -1:])
+                final = forward.unembedding_input(weights, ends.resid[:, -1:])
                 behind = torch.cat([behind, final.expand(-1, stages - layers, -1)], dim=1)
             change = behind[1:] - behind[:1]  # set stage d_model
             along = directions[row].to(change)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from probe.errors import InputError
 from probe.model import forward, fused
-from probe.model.fused import Beginnings, KeysValues, PositionTables, Writer
+from probe.model.fused import KeysValues, PositionTables, Writer
 from probe.model.weights import Block, Weights
 from probe.patching.inputs import (
     Rows,
@@ -36,6 +36,7 @@ from probe.patching.inputs import (
     require_equal_lengths,
     target_texts,
 )
+from probe.patching.variants import Branch, Edits, Run, Step, Z, embed_live, run_texts
 
 TRACING = "Tracing pairs"  # what is done, as errors name it
 
@@ -149,57 +150,26 @@ class HeadPatch(NamedTuple):
 def cache_pair(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: int) -> PairCache:
     """Both runs of a pair, with all that the first `depth` blocks compute, at every position; or
     those of several pairs of equal length, all first members in front of all second ones."""
-    ids = torch.tensor(rows, dtype=torch.long, device=weights.device)
-    tables = fused.position_tables(weights, ids.shape[1])
-    shared = fused.beginnings(weights, rows)
-    layers, final = _run(weights, forward.embed(weights, ids), tables, [None] * depth, shared)
-    return PairCache(weights, tables, layers, final, at)
-
-
-def _run(
-    weights: Weights,
-    resid: Tensor,
-    tables: PositionTables,
-    before: Sequence[KeysValues | None],
-    shared: Beginnings | None = None,
-    patch: HeadPatch | None = None,
-) -> tuple[tuple[LayerCache, ...], Tensor]:
-    """What as many blocks as `before` has entries compute, and the stream behind them, at the
-    positions behind those whose keys and values are given in `before`. k and v are those of all
-    positions. `row pos d_model`
-
-    `shared`: beginnings that several rows have in common, which are computed once.
-    """
-    start = before[0][0].shape[-2] if before and before[0] is not None else 0
-    if shared is None:
-        shared = fused.unshared(len(resid), resid.shape[1], weights.device)
-    pos = start + shared.positions
-    here = shared.distinct(resid)  # beginning 1 d_model
+    tables = fused.position_tables(weights, len(rows[0]))
     layers = []
-    for number, (block, earlier) in enumerate(zip(weights.blocks, before, strict=False)):
-        q, k, v = map(shared.heads_everywhere, fused.project(weights, block, here, tables, pos))
-        if earlier is not None:
-            k = torch.cat([earlier[0], k], dim=-2)
-            v = torch.cat([earlier[1], v], dim=-2)
-        z = fused.attend(weights, block, q, k, v, tables).transpose(1, 2)
-        if patch is not None and block.mixer is None:
-            own = z[0, patch.at - start]
-            z[0, patch.at - start] = patch_heads(own, patch.z[number], patch.heads[number])
-        resid_pre = shared.everywhere(here)
-        here_mid = fused.write(weights, block, here, shared.distinct(z))
-        mlp_input = here if weights.config.family.parallel else here_mid
-        hidden = fused.activate(weights, block, mlp_input)
-        # Copies, because the MLP's write is added in place.
-        resid_mid = shared.everywhere(here_mid)
-        layers.append(LayerCache(resid_pre, q, k, v, z, resid_mid, shared.everywhere(hidden)))
-        here = fused.write_mlp(weights, block, here_mid, hidden)
-    return tuple(layers), shared.everywhere(here)
+    for step in run_texts(weights, rows, depth, tables):
+        layers.append(_cached(step))
+    return PairCache(weights, tables, tuple(layers), step.everywhere(step.resid_post), at)
 
 
-def patch_heads(z: Tensor, donor_z: Tensor, heads: Tensor) -> Tensor:
-    """z at one position, the donor's in chosen heads. `head d_head, head d_head, head -> head
-    d_head`"""
-    return torch.where(heads[:, None], donor_z.to(z), z)
+def _cached(step: Step) -> LayerCache:
+    """All that a block of whole texts computes."""
+    q, k, v = (part[:, 0] for part in step.projected)  # row head pos d_head
+    return LayerCache(
+        resid_pre=step.everywhere(step.resid_pre),
+        q=q,
+        k=k,
+        v=v,
+        z=step.everywhere(step.z),
+        # A copy, because the MLP's write is added in place.
+        resid_mid=step.everywhere(step.resid_mid).clone(),
+        hidden=step.everywhere(step.hidden),
+    )
 
 
 # --- frozen ---------------------------------------------------------------------------------------
@@ -271,12 +241,12 @@ def run_patched(
     variant direction`, for which the last MLP need not be written where writes are added as they
     are.
 
-    This loop and `probe.patching.heads.run_variants` run the same blocks (`probe.model.fused`) and
-    stay two. There the variants of many texts fork inside the blocks, by the heads whose z is
-    swapped, and the keys and values of the unchanged text are forgotten block by block. Here a
-    variant enters at any site and costs nothing before it, and until the first attention behind it
-    it is one vector, whose neighbours stand in the cache. One loop would carry each of these for
-    the other, and be slower for both.
+    This loop and `probe.patching.variants.Run` run the same blocks (`probe.model.fused`) and stay
+    two. There the variants of many texts fork inside the blocks, by what is edited, and the keys
+    and values of the unchanged text are forgotten block by block. Here a variant enters at any site
+    and costs nothing before it, and until the first attention behind it it is one vector, whose
+    neighbours are in the cache. One loop would carry each of these for the other, and be slower for
+    both.
     """
     last = len(cache.layers) - 1
     unwritten = directions is not None and cache.weights.config.family.adds_plainly
@@ -519,12 +489,33 @@ def run_with_patch(cache: PairCache, patch: HeadPatch) -> PatchedRun:
         )
     start = patch.at if weights.causal else 0
     before = [(layer.k[:1, :, :start], layer.v[:1, :, :start]) for layer in cache.layers]
+    # There is one variant, the patched one.
+    one = torch.zeros(1, dtype=torch.long, device=weights.device)
+    heads = (patch.heads & weights.has_heads.to(patch.heads.device)[:, None]).to(weights.device)
+    z = patch.z.to(weights.device, weights.dtype)
+    edits = Edits(
+        site=Z,
+        tree=[Branch(parent=one, edited=edited[None], variant_of=one) for edited in heads],
+        donor=lambda layer, own: z[layer, None],
+    )
+    at = one + patch.at - start
+    run = Run(weights, cache.tables, len(cache.layers), edits=edits, at=at)
     with torch.inference_mode():
         entering = cache.layers[0].resid_pre[:1, start:]
-        layers, final = _run(weights, entering, cache.tables, before, patch=patch)
-        streams = [*(layer.resid_pre for layer in layers), final]
-        stream = torch.stack([resid[0, patch.at - start] for resid in streams])
-    return PatchedRun([(layer.k, layer.v) for layer in layers], final[0], stream)
+        kv_cache = []
+        streams = [entering]
+        for step, earlier in zip(run.steps(entering[:, None], before), before, strict=True):
+            kv_cache.append(_extended(earlier, step))
+            streams.append(step.resid_post[:, 0])
+        stream = torch.stack([resid[0, at[0]] for resid in streams])
+    return PatchedRun(kv_cache, streams[-1][0], stream)
+
+
+def _extended(earlier: KeysValues, step: Step) -> KeysValues:
+    """Keys and values of the positions before a step and of its own. `row kv_head pos d_head`,
+    twice"""
+    _, k, v = step.projected
+    return torch.cat([earlier[0], k[:, 0]], dim=-2), torch.cat([earlier[1], v[:, 0]], dim=-2)
 
 
 def generate(
@@ -537,22 +528,18 @@ def generate(
     n = kv_cache[0][0].shape[-2]
     count = min(count, weights.config.n_ctx - n)
     tables = fused.position_tables(weights, n + max(0, count))
+    one_token = Run(weights, tables, len(kv_cache))
     for pos in range(n, n + count):
         with torch.inference_mode():
             token = int(forward.unembed(weights, last).argmax())
             if token == end:
                 return
-            entering = _embedding_at(weights, token, pos)
+            ids = torch.tensor([[[token]]], device=weights.device)  # batch variant live
+            entering = embed_live(weights, ids, pos)
             # The token is out before the block runs that only the next one needs.
             yield token
-            layers, final = _run(weights, entering, tables, kv_cache)
-            kv_cache = [(layer.k, layer.v) for layer in layers]
-            last = final[0, -1]
-
-
-def _embedding_at(weights: Weights, token: int, pos: int) -> Tensor:
-    """What one token sends into the first block. `-> 1 1 d_model`"""
-    ids = torch.tensor([[token]], device=weights.device)
-    positions = torch.tensor([pos], device=weights.device)
-    parts = forward.embedding_parts(weights, ids, positions)
-    return forward.embedding_norm(weights, forward.sum_embeddings(parts))
+            extended = []
+            for step, earlier in zip(one_token.steps(entering, kv_cache), kv_cache, strict=True):
+                extended.append(_extended(earlier, step))
+            kv_cache = extended
+            last = step.resid_post[0, 0, 0]

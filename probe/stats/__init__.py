@@ -1,5 +1,4 @@
-"""What a number is worth: axes, resampling and permutation tests, verdicts, how numbers are
-written.
+"""What a number is worth: axes, resampling and permutation tests, how numbers are written.
 
 numbers       per cent and digits as they are printed
 resampling    bootstrap, AUROC, Hedges' g, the one margin for ties; relabelled cue words, sign
@@ -7,5 +6,5 @@ resampling    bootstrap, AUROC, Hedges' g, the one margin for ties; relabelled c
 across_words  words as units: ratios of sums, words bootstrapped, flipped and permuted, as a stream
 axes          sense axes of the residual stream, the read-out depth
 separation    heads' own directions, held-out AUROC of their writes, a word's corrected tests
-verdicts      what a head was shown to be, and the thresholds
+limits        where a result begins to count
 """

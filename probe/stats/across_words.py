@@ -7,13 +7,11 @@ A word here is a unit: a row of numbers and a key. All arrays are `word part`; w
     ratio        E = Σ numerator / Σ denominator; its interval from bootstrapped words
     sign flips   under the null a word's numerator is as likely to point one way as the other;
                  two-sided, and the largest statistic over the whole family is what each has to beat
-    permutation  labels of words (their kinds) dealt out anew, as many of each as there are
 
 The bootstrap gives every word a weight from Poisson(1), drawn by the seed and the word's key, and
 not by its position: the same words in another order, or in batches of another size, are drawn
 alike. Multinomial weights would have to be drawn for all words at once; for a ratio of sums the two
-agree to first order. Signs are drawn in the same way. Labels are dealt out word by word from those
-that are left, which is a uniform permutation; they depend on the order of the words.
+agree to first order. Signs are drawn in the same way.
 
 Sources: Chamandy et al. 2012 (Poisson bootstrap of streams); Westfall & Young 1993 (max-T); Wu 1986
 (flipped residuals); Tusher et al. 2001 (a lower bound of standard errors).
@@ -111,7 +109,7 @@ def interval(values: Array, words: int) -> Interval:
 
 def above_zero(observed: Array, null: Array) -> MaxT:
     """Which statistics are above 0: corrected for the whole family. `..., draw ... -> ...`, sums
-    over words under sign flips, or differences of means with labels dealt out anew.
+    over words under sign flips.
 
     t = statistic / (s + s0), s its root mean square under the null (of flips, the root of the sum
     of squares over words) and s0 the median of s over the family: a head that hardly does anything
@@ -127,12 +125,15 @@ def not_zero(observed: Array, null: Array) -> MaxT:
     return above_zero(np.abs(observed), np.abs(null))
 
 
-def difference_of_ratios(sums: Sums, column: NDArray[np.intp]) -> tuple[Array, Array]:
+def difference_of_ratios(
+    sums: Sums, known: NDArray[np.bool_], column: NDArray[np.intp]
+) -> tuple[Array, Array]:
     """Sums over words whose mean is the difference of two ratios of sums: as they are, and with
     signs flipped. `part, draw part`
 
     The parts are `top` and `other_top`, `bottom` and `other_bottom`, and `one`, which is 1 for
-    every word; `column: part` says which column of the two bottoms belongs to each part. A word
+    every word; `known: part` says which parts of the two tops are compared, and `column` which
+    column of the two bottoms belongs to each of these. A word
     counts as D + (n - E g) / mean g - (m - G c) / mean c, with E = Σn / Σg, G = Σm / Σc and D = E -
     G: linearised, so that a gap that is large in a word is no noise where it is large in both.
     """
@@ -140,13 +141,13 @@ def difference_of_ratios(sums: Sums, column: NDArray[np.intp]) -> tuple[Array, A
     count = total["one"]
     bottom = total["bottom"][column]
     other_bottom = total["other_bottom"][column]
-    effect = total["top"] / bottom
-    general = total["other_top"] / other_bottom
+    effect = total["top"][known] / bottom
+    general = total["other_top"][known] / other_bottom
     difference = effect - general
 
     def linear(of: dict[str, Array]) -> Array:
-        own = (of["top"] - effect * of["bottom"][..., column]) / (bottom / count)
-        other = of["other_top"] - general * of["other_bottom"][..., column]
+        own = (of["top"][..., known] - effect * of["bottom"][..., column]) / (bottom / count)
+        other = of["other_top"][..., known] - general * of["other_bottom"][..., column]
         return np.asarray(difference * of["one"] + own - other / (other_bottom / count))
 
     return linear(total), linear(sums.flipped)
@@ -203,39 +204,6 @@ class Spread:
     def error(self) -> Array:
         """The standard error of the mean over words."""
         return np.asarray(self.deviation / np.sqrt(max(self.count, 1)))
-
-
-# --- kinds of words -------------------------------------------------------------------------------
-
-
-class KindSums:
-    """Sums over words of each kind: `total: kind part`, and `dealt: draw kind part` with the kinds
-    dealt out anew, as many of each as there are words of it."""
-
-    def __init__(self, counts: Sequence[int], *, seed: int, draws: int = DRAWS) -> None:
-        self.counts = np.asarray(counts)
-        self.total: Array = np.zeros(())  # nothing added yet
-        self.dealt: Array = np.zeros(())
-        self._left = np.tile(self.counts.astype(float), (draws, 1))
-        self._rng = np.random.default_rng(seed)
-
-    def add(self, kinds: Sequence[int], values: Array) -> None:
-        """Add words of these kinds, by number. `word part`"""
-        observed = np.equal.outer(np.arange(len(self.counts)), kinds).astype(float)  # kind word
-        self.total = self.total + observed @ values
-        dealt = np.stack([self._deal() for _ in kinds], axis=-1)  # draw kind word
-        self.dealt = self.dealt + dealt @ values
-
-    def _deal(self) -> Array:
-        """A kind for the next word in every draw, by how many of each are left. `draw kind`, 0 or
-        1"""
-        left = self._left.cumsum(1)
-        ticket = self._rng.random(len(left)) * left[:, -1]
-        chosen = (ticket[:, None] >= left).sum(1)
-        dealt = np.zeros_like(self._left)
-        dealt[np.arange(len(dealt)), chosen] = 1.0
-        self._left -= dealt
-        return dealt
 
 
 class Correlation(NamedTuple):

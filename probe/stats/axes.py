@@ -9,7 +9,7 @@ error); Loureiro et al. 2021 (nearest sense centroid).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -91,6 +91,10 @@ class HeldOutAxes:
         upto = resid.shape[1]
         centred = resid.double() - self.midpoint[self.cell[list(rows)], :upto]
         return (centred * self.directions(rows)[:, :upto]).sum(-1).numpy()
+
+    def in_units(self) -> "HeldOutAxes":
+        """The same axes, along which is measured in units of the residual stream."""
+        return replace(self, gap=torch.ones_like(self.gap))
 
     def at(self, row: int, stage: int) -> Axis:
         """The axis along which this row is read at a stage."""

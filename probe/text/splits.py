@@ -55,9 +55,9 @@ class Least(NamedTuple):
 
 
 # One sentence fewer and a single odd one is a third of a mean; four groups leave three to fit on.
-STUDY = Least(per_sense=4, units=4, pairs=4)
+STUDY_LEAST = Least(per_sense=4, units=4, pairs=4)
 # Where words are the sample: with two sentences a sense the axis is the difference of the others.
-SURVEY = Least(per_sense=1, units=2, pairs=1)
+SURVEY_LEAST = Least(per_sense=1, units=2, pairs=1)
 
 
 def cue_words(sentences: Sequence[Sentence]) -> list[Hashable]:
@@ -157,7 +157,7 @@ def cross_fit(
     *,
     seed: int,
     positions: Sequence[int] | None = None,
-    least: Least = STUDY,
+    least: Least = STUDY_LEAST,
 ) -> CrossFit:
     """Hold out every sentence of two senses once, its cue words and its frame together with it.
 

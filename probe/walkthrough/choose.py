@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from probe.errors import InputError
-from probe.evidence.material import prepare_counted, sentences_of
-from probe.evidence.word import StudyOptions, WordResult, read_word
+from probe.experiments.material import prepare_counted, sentences_of
+from probe.experiments.observe import Observation, observe
 from probe.model import attention, decomposition
 from probe.model.load import read_weights
 from probe.model.model import Model
@@ -40,6 +40,7 @@ from probe.walkthrough.scene import AttentionView, WordInText
 # Fraction of a head's attention: one that gives more to the first token and to special tokens
 # shows little else.
 MAX_RESTING = 0.5
+LEXICON_SEED = 0  # of how the lexicon's sentences are held out, as in a study
 # Fraction of a vector's length below which two are the same, and of the way between two vectors
 # below which a swap moved nothing: the order of a sum's terms in float32 makes as much.
 SAME_VECTOR = 1e-5
@@ -228,7 +229,7 @@ def lexicon_entry(text: str) -> str | None:
     return found[0][-1] if found else None
 
 
-def lexicon_states(model: Model, entry: str) -> WordResult | None:
+def lexicon_states(model: Model, entry: str) -> Observation | None:
     """What a study reads of a word of the lexicon: the states of its sentences, and the depth at
     which the word is read; None where the model can be asked about too few of them.
     """
@@ -237,7 +238,7 @@ def lexicon_states(model: Model, entry: str) -> WordResult | None:
     if len(set(material.labels)) < 2:
         return None
     try:
-        return read_word(model, material, seed=StudyOptions.seed)
+        return observe(model, material, seed=LEXICON_SEED, next_token=False)
     except InputError:
         # Too few to be held out.
         return None
@@ -245,7 +246,7 @@ def lexicon_states(model: Model, entry: str) -> WordResult | None:
 
 def lexicon_axis(
     model: Model,
-    known: WordResult,
+    known: Observation,
     view: AttentionView,
     word: WordInText,
     second: Tensor | None = None,

@@ -2,7 +2,7 @@
 follows the rest.
 
 `attention` holds the tokens that are drawn, all of a short text; every other table holds all
-tokens. Numbers are rounded as in every table of probe (`probe.evidence.columns`); the page's are
+tokens. Numbers are rounded as in every table of probe (`probe.results.columns`); the page's are
 float32 as measured. Behind this module there is no torch.
 """
 
@@ -17,14 +17,15 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probe.evidence.columns import by_head, dictionary, read_descriptions, rounded
-from probe.evidence.tables import certificate_rows
 from probe.model import forward
 from probe.model.check import Certificate
 from probe.model.model import Model
 from probe.model.parameters import Count
 from probe.model.records import as_array
 from probe.model.tokens import Tokens, visible_token
+from probe.results.columns import dictionary, read_descriptions
+from probe.results.frames import certificate_rows
+from probe.tidy import by_head, rounded
 from probe.walkthrough import numbers
 from probe.walkthrough.numbers import AXES, Measured, Quantities
 from probe.walkthrough.scene import STREAM_NUMBERS, AttentionView, CausalTrace, Scene
@@ -83,8 +84,7 @@ def frames(
             [asdict(part) | {"total": part.total} for part in parameters.parts]
         ),
         "certificate": certificate_rows(certificate).assign(
-            where=[row.where for row in certificate.rows],
-            note=[row.note for row in certificate.rows],
+            where=[row.where for row in certificate.rows]
         ),
     }
     tables = {name: rounded(frame) for name, frame in by_name.items() if frame is not None}

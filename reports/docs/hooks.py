@@ -19,8 +19,8 @@ import typer.main
 from typer.testing import CliRunner
 
 import probe.cli
-from probe.evidence.columns import COLUMNS, TABLES
 from probe.model.architectures import FAMILIES, GGUF_KNOWN, WRAPPERS
+from probe.results.columns import COLUMNS, TABLES
 
 READS = {
     "decoder": "left to right",

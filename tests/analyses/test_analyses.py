@@ -31,10 +31,8 @@ SCRIPTS = sorted((ROOT / "analyses").glob("*.py"))
 # Tests of their own run them: GPT-2 small is wanted, times differ.
 APART = ("ioi", "speed")
 KEPT = [script for script in SCRIPTS if script.stem not in APART]
-LONG, SLOW = (
-    "which_heads_resolve",
-    "which_source_words_choose_rive",
-)  # none runs the one, the campaign the other
+# Three that take a second or less together; the campaign runs all, each in a process of its own.
+SHORT = ("plain_self_attention", "what_the_mask_hides", "why_divide_by_sqrt_d")
 PERMUTATIONS = {
     "adjectives_to_nouns": 2000,
     "ambiguity_in_general": 2000,
@@ -85,13 +83,7 @@ def require_files_as_kept(script, folder):
 
 @pytest.mark.real_model
 @pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param(s, marks=pytest.mark.campaign if s.stem == SLOW else ())
-        for s in KEPT
-        if s.stem != LONG
-    ],
-    ids=lambda script: script.stem,
+    "script", [s for s in KEPT if s.stem in SHORT], ids=lambda script: script.stem
 )
 def test_it_runs_and_gives_the_table_that_is_kept(script, folder, load_once, monkeypatch):
     monkeypatch.setattr(probe, "load", load_once)

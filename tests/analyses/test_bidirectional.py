@@ -332,7 +332,7 @@ def test_padding_changes_no_loss() -> None:
     assert torch.equal(*losses)
 
 
-@pytest.mark.training
+@pytest.mark.campaign
 def test_two_steps_of_training_make_a_folder_that_loads(tmp_path: Path) -> None:
     require_two_steps_make(FOLDER, train, AutoModelForMaskedLM, tmp_path / "made", results())
 

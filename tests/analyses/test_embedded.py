@@ -244,7 +244,7 @@ def test_the_vocabulary_keeps_its_size_and_its_promises() -> None:
     assert tokenizer.decode(tokenizer("zyx Ω").input_ids) == "zyx Ω"
 
 
-@pytest.mark.training
+@pytest.mark.campaign
 def test_two_steps_of_training_make_a_folder_that_loads(tmp_path: Path) -> None:
     require_two_steps_make(FOLDER, train, AutoModelForCausalLM, tmp_path / "made", results())
 

@@ -13,7 +13,7 @@ from training.withheld import allowed, echoes, held_out, held_out_cues, lexicon_
 
 from probe.text import lexicon
 
-pytestmark = pytest.mark.training
+pytestmark = pytest.mark.campaign
 
 SAMPLE = 20_000
 PEOPLE = {"king", "queen", "prince"}

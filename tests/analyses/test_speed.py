@@ -12,12 +12,12 @@ import pytest
 import timing
 import torch
 
-from probe.evidence.patch import patch
 from probe.model.load import read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states
 from probe.patching import heads as swaps
 from probe.patching.edges import edges
+from probe.studies.patch import patch
 
 SCRIPT = Path(__file__).parents[2] / "analyses" / "speed.py"
 

@@ -374,6 +374,6 @@ def test_every_frame_has_both_slots_in_both_languages() -> None:
             assert all({"C", "W"} <= set(re.findall(r":(\w)\}", text)) for text in plan)
 
 
-@pytest.mark.training
+@pytest.mark.campaign
 def test_two_steps_of_training_make_a_folder_that_loads(tmp_path: Path) -> None:
     require_two_steps_make(FOLDER, train, AutoModelForSeq2SeqLM, tmp_path / "made", results())

@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 import torch
 from campaign.any_processor import REPORTED, ROOT, verdicts
-from families import HYBRIDS, MADE, PAIRED, make_family
+from families import HYBRIDS, KINDS, PAIRED, make_family
 
 import probe
 
@@ -37,7 +37,7 @@ CUDA = "cuda"
 def measured() -> Iterator[dict[str, object]]:
     """What was found of each model, the families first."""
     with TemporaryDirectory() as folder:
-        for kind in (*MADE, *HYBRIDS):
+        for kind in (*KINDS, *HYBRIDS):
             place = make_family(Path(folder) / kind, kind)
             model = probe.load(place, device=CUDA)
             texts = [TEXT, TARGET] if kind in PAIRED else [TEXT]

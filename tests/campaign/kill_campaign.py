@@ -72,7 +72,7 @@ def make_words(path: Path, *, every: int = 1) -> Path:
 
 def files_of(out: Path) -> dict[str, bytes]:
     """The files of the words of a survey."""
-    return {path.name: path.read_bytes() for path in sorted(out.glob("words-*/*"))}
+    return {path.name: path.read_bytes() for path in sorted(out.glob("words/*"))}
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Forked:
     def __init__(self, arguments: Sequence[str], folder: Path):
         server = multiprocessing.get_context("forkserver")
         server.set_forkserver_preload(
-            ["probe.cli", "probe.evidence.survey_run", "probe.pages.survey", "transformer_lens"]
+            ["probe.cli", "probe.studies.survey", "probe.pages.survey", "transformer_lens"]
         )
         self._said = [folder / f"{name}-{time.monotonic_ns()}" for name in ("out", "err")]
         self._process = server.Process(
@@ -179,7 +179,7 @@ def make_stage(folder: Path, *, seed: int = 0, forked: bool = False, every: int 
 
 def finished(out: Path) -> int:
     """How many words and sets have their file."""
-    return sum(1 for _ in out.glob("words-*/0*"))
+    return sum(1 for _ in out.glob("words/[!.]*"))
 
 
 def wait_for(process: subprocess.Popen[str] | Forked, out: Path, files: int) -> bool:
@@ -258,7 +258,7 @@ def truncated(stage: Stage, out: Path, outcome: Outcome) -> None:
         kill_group(process, signal.SIGKILL)
         outcome.kills += 1
     outcome.end(process)
-    made = sorted(out.glob("words-*/0*"))
+    made = sorted(out.glob("words/[!.]*"))
     for victim in stage.rng.sample(made, min(3, len(made))):
         victim.write_bytes(victim.read_bytes()[: stage.rng.randrange(victim.stat().st_size)])
         outcome.kills += 1

@@ -133,14 +133,14 @@ FAULTS = (
     Fault(
         "model/weights.py",
         "queries and keys swapped",
-        'for index, role in enumerate("qkv")',
-        'for index, role in enumerate("kqv")',
+        'in zip("qkv", wholes, biases',
+        'in zip("kqv", wholes, biases',
     ),
     Fault(
-        "model/model.py",
+        "model/config.py",
         "an epsilon ten times as large",
-        "return float(epsilon)",
-        "return 10 * float(epsilon)",
+        "return number_from(settings.get(name), name, settings.where, below=1)",
+        "return 10 * number_from(settings.get(name), name, settings.where, below=1)",
     ),
     # observation
     Fault(
@@ -164,10 +164,16 @@ FAULTS = (
     # the engine
     Fault("model/fused.py", "a bias left away", "resid.add_(writer.bias)", "resid.add_(0)"),
     Fault(
-        "model/fused.py",
+        "patching/variants.py",
         "the word's rotary position one short",
-        "arange(size, size +",
-        "arange(size - 1, size - 1 +",
+        "arange(start, end",
+        "arange(start - 1, end - 1",
+    ),
+    Fault(
+        "patching/variants.py",
+        "variants of another parent",
+        "else x[:, self.branch.parent]",
+        "else x[:, self.branch.parent - 1]",
     ),
     Fault(
         "model/fused.py",
@@ -201,19 +207,21 @@ FAULTS = (
         "variants[:, :, index - 1] =",
     ),
     # effects
-    Fault("evidence/effects.py", "noising of the wrong sign", "into_b, -into_a", "into_b, into_a"),
-    Fault("evidence/design.py", "the donor most unlike", "best = max(others", "best = min(others"),
+    Fault("experiments/swaps.py", "noising of the wrong sign", "-self.into_a", "self.into_a"),
     Fault(
-        "evidence/effects.py",
+        "experiments/design.py", "the donor most unlike", "best = max(others", "best = min(others"
+    ),
+    Fault(
+        "experiments/swaps.py",
         "same-sense swaps of the wrong sign",
-        "(same_b - same_a)",
-        "(same_b + same_a)",
+        "(self.same_b - self.same_a)",
+        "(self.same_b + self.same_a)",
     ),
     Fault(
-        "evidence/effects.py", "a stage too late", "np.asarray(stages) - 1)", "np.asarray(stages))"
+        "experiments/swaps.py", "a stage too late", "np.asarray(stages) - 1)", "np.asarray(stages))"
     ),
     Fault(
-        "evidence/curves.py",
+        "experiments/sets.py",
         "the ends of an interval flipped",
         "(1 - high_without, 1 - low_without)",
         "(1 - low_without, 1 - high_without)",
@@ -225,13 +233,13 @@ FAULTS = (
         "mask[layer, -head] = True",
     ),
     Fault(
-        "evidence/head_parts.py",
+        "experiments/head_parts.py",
         "pattern and values swapped",
         '["pattern_only"] = _mix(donor.pattern, own.v)\n        parts["values_only"]',
         '["values_only"] = _mix(donor.pattern, own.v)\n        parts["pattern_only"]',
     ),
     Fault(
-        "evidence/head_parts.py",
+        "experiments/head_parts.py",
         "the own cue stays",
         "z - taken_out + put_in",
         "z + put_in",
@@ -312,41 +320,53 @@ FAULTS = (
         '"opposes": flips["swap"]}',
     ),
     Fault(
-        "stats/verdicts.py",
+        "inference/verdicts.py",
         "whoever opposes resolves",
         'row["net"] <= -SMALLEST',
         'row["net"] >= SMALLEST',
     ),
     # tables and surveys
     Fault(
-        "evidence/tables.py",
+        "inference/within.py",
         "p of the swap in the column of separation",
         '{"p_auroc": separation.p, "q_auroc"',
         '{"p_auroc": swap.p, "q_auroc"',
     ),
     Fault(
-        "evidence/tables.py",
+        "inference/within.py",
         "near and far swapped",
-        '"net_near": _net_where(pair, lambda distance: distance == 1),\n        "net_far"',
-        '"net_far": _net_where(pair, lambda distance: distance == 1),\n        "net_near"',
+        'arrays["net_near"] = net_where(pair, lambda distance: distance == 1)',
+        'arrays["net_near"] = net_where(pair, lambda distance: distance > 1)',
     ),
     Fault(
-        "evidence/evaluation.py",
+        "experiments/accuracy.py",
         "tested on what it learned",
         "train = list(holdout.train)\n        test = list(holdout.test)\n        depth",
         "train = list(holdout.test)\n        test = list(holdout.test)\n        depth",
     ),
     Fault(
-        "evidence/design.py",
+        "experiments/design.py",
         "a same-sense donor that the axis was fitted on",
         "if other not in fitted.get(row, ())]",
         "if other != row]",
     ),
     Fault(
-        "evidence/survey.py",
+        "experiments/nouns.py",
         "heads of nouns measured along the axes of the word",
-        "own = replace(each, axes=_raw_axes(resid, each.split, each.senses), pairs=mine)",
-        "own = replace(each, pairs=mine)",
+        "own_axes = raw_axes(resid, part, word.axes.senses)",
+        "own_axes = word.axes.in_units()",
+    ),
+    Fault(
+        "experiments/nouns.py",
+        "a noun in a pair that its axis was fitted on",
+        "if pairs.a[number] in tested and pairs.b[number] in tested",
+        "if pairs.a[number] in rows",
+    ),
+    Fault(
+        "inference/nouns.py",
+        "a noun measured in the gap of the word",
+        "noun[swaps] / record.gap[nouns][:, at]",
+        "noun[swaps] / pair.raw_gap.mean(0)[at]",
     ),
 )
 

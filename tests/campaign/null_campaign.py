@@ -10,8 +10,8 @@
                        are dealt out among
                        its cue words: nested, crossed and unpaired
 
-A run is a study of one word, as far as its verdicts: the gate, and only where it passes the swaps
-and the untrained control. With one thread (OMP_NUM_THREADS=1) it takes half a second; `--keep` goes
+A run is a study of one word, as far as its verdicts: the gates, and only where there is a gap the
+swaps. With one thread (OMP_NUM_THREADS=1) it takes half a second; `--keep` goes
 on with the table that is there. `claimed`: the gate passed and nothing without meaning tells the
 senses apart as well (what the page calls a gap of meaning). Every run is a row of
 `null_campaign.csv`. Of 200 runs of a kind at most 2 % may have a gate p below .01, and at most 1 %
@@ -33,22 +33,22 @@ from handmade import (
     FUNCTION,
     PLAIN,
     SENSES,
-    corpus_of,
     make_crossed,
     make_handmade,
     make_sentences,
     without,
 )
+from measured import studied
 from scipy.stats import binom, binomtest
 
 import probe
-from probe.evidence.material import prepare
-from probe.evidence.tables import evidence, p_in_untrained
-from probe.evidence.word import StudyOptions, measure_controls, study_word
+from probe.experiments.material import prepare
+from probe.inference.verdicts import ORDER
 from probe.model.load import untrained
 from probe.model.model import Model
 from probe.provenance import write_atomically
-from probe.stats.verdicts import GATE, ORDER
+from probe.results.frames import heads
+from probe.stats.limits import GATE
 from probe.text import lexicon
 from probe.text.sentences import Sentence
 
@@ -58,6 +58,7 @@ MOST = {"claimed": 0.02, "resolver": 0.01}  # of the runs of a kind
 SPREAD = 0.2  # of the random weights: at the usual .02 every head looks at everything alike
 PERMUTATIONS = 63  # max-T p in steps of 1 / 64: the level .05 is held, and a run is cheap
 TRAINED = "tiny-senses"
+VERDICTS = ("separation", "nouns", "backups")  # what a verdict rests on
 Sentences = Sequence[Sentence]
 
 
@@ -213,29 +214,30 @@ def study_of(kind: str, run: int) -> dict[str, object]:
     """One study with nothing to find, as a row of the record."""
     rng = np.random.default_rng([run, *map(ord, kind)])
     sentences, model = KINDS[kind].sentences(rng), KINDS[kind].model(run)
-    options = StudyOptions(run, permutations=PERMUTATIONS)
-    result = study_word(model, prepare(model, corpus_of(sentences), sentences[0].word), options)
-    [pair] = result.pairs
+    material = prepare(model, sentences[0].word, sentences)
+    evidence = studied(
+        model,
+        material,
+        seed=run,
+        permutations=PERMUTATIONS,
+        experiments=VERDICTS,
+        random_model=untrained(model, seed=run + 2**20),
+    )
+    [pair] = evidence.record.pairs
     row = {"kind": kind, "run": run, "word": sentences[0].word, "sentences": len(pair.split.rows)}
     row |= {
         "cue_words": len(set(pair.split.units)),
-        "gap_p": round(pair.gate_p, 6),
-        "gate": int(pair.gate_p < GATE),
-    }
-    row |= {
-        "nuisance_p": round(pair.nuisance_p, 6),
+        "gap_p": round(pair.gates.gap, 6),
+        "gate": int(pair.gates.gap < GATE),
+        "nuisance_p": round(pair.gates.nuisance, 6),
         "untrained_p": None,
         "claimed": 0,
     } | dict.fromkeys(ORDER, 0)
-    if pair.effects is None:
-        return row | {"none": pair.separation.auroc.size}
-    control = measure_controls(model, untrained(model, seed=run + 2**20), result, options)
-    heads = evidence([result], p_in_untrained([control]))
-    row |= {
-        "untrained_p": round(control.untrained_p[pair.senses], 6),
-        "claimed": int(not heads["confounded"].any()),
-    }
-    return row | heads["verdict"].value_counts().to_dict()
+    frame = heads([evidence])
+    if pair.effects is not None:
+        row["untrained_p"] = round(pair.gates.untrained, 6)
+        row["claimed"] = int(not frame["confounded"].any())
+    return row | frame["verdict"].value_counts().to_dict()
 
 
 # --- what was found -------------------------------------------------------------------------------

@@ -24,29 +24,25 @@ from unittest.mock import patch
 
 import pandas as pd
 import torch
-from handmade import corpus_of
+from measured import options_of, studied
 
 import probe
 from probe.errors import InputError
-from probe.evidence import controls
-from probe.evidence.controls import candidates
-from probe.evidence.material import WORDS, prepare, sentences_of
-from probe.evidence.tables import evidence, p_in_untrained
-from probe.evidence.word import (
-    StudyOptions,
-    gaps_of_nouns,
-    measure_controls,
-    observe_word,
-    study_word,
-)
+from probe.experiments import nouns
+from probe.experiments.candidates import candidates
+from probe.experiments.material import WORDS, prepare, sentences_of
+from probe.experiments.measure import measure_gates
+from probe.experiments.observe import split_senses
+from probe.inference.nouns import noun_evidence
 from probe.model.find import PACKAGED
-from probe.model.load import read_weights, untrained
+from probe.model.load import untrained
 from probe.model.model import Model
 from probe.model.tokens import TargetText
 from probe.model.weights import Weights
 from probe.patching.tokens import ReplacedStates, replace_tokens
 from probe.provenance import write_atomically
-from probe.stats.verdicts import GATE, LEVEL
+from probe.results.frames import heads
+from probe.stats.limits import LEVEL
 from probe.text import lexicon
 from probe.text.sentences import Sentence
 
@@ -56,6 +52,7 @@ EMBEDDED = ("tiny-senses", "tiny-senses-bidirectional")
 NOUNS = 30
 MOST = 0.05  # of the studies of nouns in one model
 PERMUTATIONS = 199
+VERDICTS = ("separation", "nouns", "backups")  # what a verdict rests on
 NO_HEADS = {"resolver": 0, "context": 0, "confounded": 0}
 
 
@@ -81,27 +78,27 @@ def in_its_place(sentences: Sequence[Sentence], noun: str) -> list[Sentence]:
 
 def nouns_for(model: Model, word: str, most: int) -> list[str]:
     """The first nouns that ship and can take a word's place in this model."""
-    material = prepare(model, sentences_of(word, None, model), word)
+    material = prepare(model, word, sentences_of(word, None, model).sentences)
     return list(candidates(model, material, None).nouns)[:most]
 
 
 def studies_of(
-    model: Model, random_model: Model, word: str, noun: str
+    model: Model,
+    random_model: Model,
+    word: str,
+    noun: str,
+    replaced: Callable[..., ReplacedStates],
 ) -> Iterator[dict[str, object]]:
     """A row for every pair of senses of a word with a noun in its place; the word's own where that
-    is the noun."""
+    is the noun. `replaced`: takes the place of `replace_tokens` where nothing is swapped."""
     sentences = sentences_of(word, None, model).sentences
-    material = prepare(model, corpus_of(in_its_place(sentences, noun)), noun)
-    options = StudyOptions(permutations=PERMUTATIONS)
-    among = candidates(model, material, None)
-    # The gates draw nothing of these permutations, which are of heads.
-    observed = observe_word(model, material, replace(options, permutations=1))
-    with_gap = [pair for pair in observed.pairs if pair.gate_p < GATE]
-    gaps = gaps_of_nouns(read_weights(model), observed, with_gap, among, options)
-    by_senses = {pair.senses: compared for pair, compared in zip(with_gap, gaps, strict=True)}
+    material = prepare(model, noun, in_its_place(sentences, noun))
+    splits = split_senses(material, seed=0, causal=model.config.causal)
+    options = options_of(permutations=PERMUTATIONS)
+    with patch.object(nouns, "replace_tokens", replaced):
+        record = measure_gates(model, material, splits, options, random_model=random_model)
     rows = {}
-    for pair in observed.pairs:
-        compared = by_senses.get(pair.senses)
+    for pair, compared in zip(record.pairs, noun_evidence(record), strict=True):
         rows[pair.senses] = {
             "model": model.name,
             "word": word,
@@ -109,16 +106,20 @@ def studies_of(
             "sense_a": pair.senses[0],
             "sense_b": pair.senses[1],
             "sentences": len(pair.split.rows),
-            "gap_p": pair.gate_p,
-            "nouns": len(compared.nouns) if compared else 0,
-            "general_share": compared.general_share if compared else float("nan"),
-            "ambiguity_p": compared.p if compared else float("nan"),
+            "gap_p": pair.gates.gap,
+            "nouns": len(compared.gate.chosen) if compared else 0,
+            "general_share": compared.general_share(record.depth) if compared else float("nan"),
+            "ambiguity_p": compared.gate.p if compared else float("nan"),
         } | NO_HEADS
     if any(row["ambiguity_p"] <= LEVEL for row in rows.values()):
-        result = study_word(model, material, options)
-        control = measure_controls(model, random_model, result, options)
-        heads = evidence([result], p_in_untrained([control]))
-        for senses, of_pair in heads.groupby(["sense_a", "sense_b"]):
+        evidence = studied(
+            model,
+            material,
+            permutations=PERMUTATIONS,
+            experiments=VERDICTS,
+            random_model=random_model,
+        )
+        for senses, of_pair in heads([evidence]).groupby(["sense_a", "sense_b"]):
             counts = of_pair["verdict"].value_counts().to_dict()
             rows[senses] |= {name: counts.get(name, 0) for name in NO_HEADS}
     yield from rows.values()
@@ -126,7 +127,8 @@ def studies_of(
 
 def remembering() -> Callable[..., ReplacedStates]:
     """`replace_tokens` of one model, which computes a text with a noun once: all nouns of a word
-    are compared with nearly the same others in the same sentences."""
+    are compared with nearly the same others in the same sentences. Of the parts that swaps need it
+    gives nothing."""
     known: dict[tuple[object, ...], torch.Tensor] = {}
 
     def replaced(
@@ -149,7 +151,8 @@ def remembering() -> Callable[..., ReplacedStates]:
         numbers = sorted({number for _, number in missing})
         if missing:
             chosen = [variants[number] for number in numbers]
-            resid = replace_tokens(weights, [texts[row] for row in rows], chosen, parts=parts).resid
+            some = [texts[row] for row in rows]
+            resid = replace_tokens(weights, some, chosen, parts=("resid",)).resid
             for index, row in enumerate(rows):
                 for variant, states in zip(chosen, resid[index], strict=True):
                     known[around[row], tuple(variant)] = states.clone()
@@ -221,8 +224,7 @@ def main() -> int:
                 if (model.name, word, noun) in done:
                     continue
                 try:
-                    with patch.object(controls, "replace_tokens", remembered):
-                        rows += studies_of(model, random_model, word, noun)
+                    rows += studies_of(model, random_model, word, noun, remembered)
                 except InputError as error:
                     print(f"{model.name}, {noun} for {word}: {error}", flush=True)
                     continue

@@ -6,7 +6,8 @@ import pytest
 
 from probe import charts
 from probe.charts.ablation import BAG, INTACT
-from probe.evidence.ablation import COLUMNS, KINDS
+from probe.experiments.ablation import KINDS
+from probe.results.ablation import COLUMNS
 
 DEPTHS = 3
 

@@ -110,10 +110,10 @@ def test_the_first_sight_is_an_answer_and_asks_its_own_server_only(opened, addre
         }
         for section in ("outcome", "movers", "trace")
     }
-    assert {"axes.coordinate", "pair.patch_heads", "forward.unembed", "attention.softmax"} <= named[
+    assert {"axes.coordinate", "variants.patch", "forward.unembed", "attention.softmax"} <= named[
         "outcome"
     ]
-    assert {"axes.effect", "attention.write_by_source", "pair.patch_heads"} <= named["movers"]
+    assert {"axes.effect", "attention.write_by_source", "variants.patch"} <= named["movers"]
     assert {
         "positions.donated_stream",
         "positions.donated_attention",

@@ -23,9 +23,9 @@ import pytest
 from example_study import make_study
 
 import probe
+from probe.display import html_of
 from probe.errors import InputError
 from probe.explorer.session import Explorer, messages
-from probe.pages.report import html_of
 
 anywidget = pytest.importorskip(
     "anywidget", reason="anywidget is not installed: probe-heads[explore]"
@@ -247,8 +247,7 @@ def kernel(tmp_path_factory):
     started.close()
 
 
-@pytest.mark.real_model
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_saved_notebook_holds_the_page_and_the_picture(kernel):
     assert (
         kernel.state["page"].startswith("<!doctype html>")
@@ -269,7 +268,7 @@ INKED = """all => all.map(image => {
 })"""
 
 
-@pytest.mark.real_model
+@pytest.mark.campaign
 class TestInChromium:
     def test_what_is_saved_needs_neither_scripts_nor_a_network(self, kernel, open_page, tmp_path):
         policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"

@@ -9,7 +9,7 @@ from torch.nn import functional
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from probe.model import attention, forward
-from probe.model.model import config_from
+from probe.model.config import config_from
 
 HEADS, POS, D_HEAD, D_MODEL = 3, 7, 5, 11
 EXACT = {"rtol": 0, "atol": 1e-12}

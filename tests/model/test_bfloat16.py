@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import REPRESENTATIVES, SINGLE, family_model, make_family, telling_families
+from families import REPRESENTATIVES, SINGLE, each_family, family_model, make_family
 from test_check import WRONG, first_failure
 
 import probe
-from probe.evidence import logits
+from probe.experiments import logits
 from probe.model import attention as formulas
 from probe.model import check
 from probe.model.check import FROM_SCORES, ROUNDING, STEPS, THROUGH_ALL, certify
@@ -43,7 +43,7 @@ def test_bfloat16_has_the_precision_that_the_tolerance_is_made_of() -> None:
     assert torch.finfo(BF16).eps / 2 == ROUNDING == 2**-8
 
 
-@pytest.mark.parametrize("kind", telling_families())
+@pytest.mark.parametrize("kind", each_family())
 def test_the_certificate_holds_in_bfloat16(kind: str) -> None:
     model = family_model(kind, BF16)
     assert {tensor.dtype for tensor in (*model.weights.values(), *model.bridge.parameters())} == {
@@ -96,7 +96,7 @@ def test_swaps_in_bfloat16_are_those_in_float64(kind: str, tmp_path: Path) -> No
     assert 1e-6 < error < check.rounded_through(2)
 
 
-@pytest.mark.parametrize("kind", telling_families())
+@pytest.mark.parametrize("kind", each_family())
 def test_the_terms_of_a_logit_sum_to_it_within_the_roundings_of_all_blocks(kind: str) -> None:
     model = family_model(kind, BF16)
     target = {"target": "The apple bank soon"} if kind not in SINGLE else {}
@@ -109,7 +109,7 @@ def test_the_terms_of_a_logit_sum_to_it_within_the_roundings_of_all_blocks(kind:
     assert 0 < error < check.rounded_through(blocks) / 4
 
 
-@pytest.mark.parametrize("kind", telling_families(*SINGLE))
+@pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_a_batch_reads_what_a_single_text_does_in_bfloat16(kind: str) -> None:
     model = family_model(kind, BF16)
     texts = [tokenize(model, text) for text in (TEXT, f"Then {TEXT}")]
@@ -150,7 +150,7 @@ def test_a_bridge_and_a_model_of_hugging_face_in_bfloat16_share_their_weights(
     )
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_study_in_bfloat16_finds_what_one_in_float32_finds(tmp_path: Path) -> None:
     every = probe.lexicon.expand("bank").sentences
     frames = list(dict.fromkeys(sentence.frame for sentence in every))[:3]

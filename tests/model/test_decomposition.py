@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from families import LAYERS, REPRESENTATIVES, SINGLE, family_model, telling_families
+from families import LAYERS, REPRESENTATIVES, SINGLE, each_family, family_model
 from handmade import tokens_of
 from hooked_runs import BOUND, ROUNDED
 
@@ -37,8 +37,7 @@ def bound(kind, dtype, exact=BOUND):
 
 
 EACH = [
-    pytest.param(*kind.values, torch.float64, marks=kind.marks)
-    for kind in telling_families(*SINGLE)
+    pytest.param(*kind.values, torch.float64, marks=kind.marks) for kind in each_family(*SINGLE)
 ]
 EACH += [(kind, torch.float32) for kind in REPRESENTATIVES if kind in SINGLE]
 WORD = 17
@@ -146,7 +145,7 @@ def test_shares_list_every_component_once_and_sum_to_one(kind, dtype):
             )
 
 
-@pytest.mark.parametrize("kind", telling_families(*PLAIN))
+@pytest.mark.parametrize("kind", each_family(*PLAIN))
 def test_a_share_is_the_difference_of_mean_writes_over_the_gap(kind):
     model = family_model(kind, torch.float64)
     states = states_of(model, positions=(4, 6, 9))
@@ -206,7 +205,7 @@ def test_a_write_passes_every_norm_behind_it_with_its_scale_held(kind):
                 torch.testing.assert_close(found[row, layer, head], expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", WRITTEN)
+@pytest.mark.parametrize("kind", ["gemma2", "olmo2"])
 def test_a_write_passes_its_own_norm_and_no_other(kind):
     """RMSNorm by hand, its scale held: each head's part of what is added to the stream."""
     model = family_model(kind, torch.float64)
@@ -226,7 +225,7 @@ def test_a_write_passes_its_own_norm_and_no_other(kind):
         torch.testing.assert_close(after, states.resid[:, layer + 1], rtol=0, atol=ROUNDED)
 
 
-@pytest.mark.parametrize("kind", telling_families(*SINGLE))
+@pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_every_row_and_layer_is_read_along_its_own_direction_at_its_own_depth(kind):
     model = family_model(kind, torch.float64)
     states, weights, rows, depths = states_of(model), read_weights(model), [7, 0, 3], [1, 2]
@@ -245,7 +244,7 @@ def test_every_row_and_layer_is_read_along_its_own_direction_at_its_own_depth(ki
                 torch.testing.assert_close(found[place, layer, head], expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", telling_families(*SINGLE))
+@pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_shares_along_directions_of_every_row_are_of_the_same_whole(kind):
     model = family_model(kind, torch.float64)
     states, rows = states_of(model), [*A, *B]
@@ -270,7 +269,7 @@ def test_shares_along_directions_of_every_row_are_of_the_same_whole(kind):
 # --- one text -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", telling_families(*SINGLE))
+@pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_shares_and_contributions_add_up(kind):
     model = family_model(kind, torch.float64)
     a, b = (0, 1, 2), (3, 4, 5)
@@ -319,7 +318,7 @@ def test_the_stream_enters_the_first_block_and_leaves_the_last(shown):
     assert torch.equal(stream[1], shown.resid_post[0, 2])
 
 
-@pytest.mark.parametrize("kind", telling_families(*SINGLE))
+@pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_at_the_last_depth_the_lens_is_what_the_model_predicts(kind):
     shown = trace(family_model(kind, torch.float64), "The river near the old bank")
     for at in (0, -1):
@@ -364,22 +363,6 @@ def test_tokens_that_cannot_be_near_a_vector_are_told(model, options, said):
         decomposition.nearest_tokens(model, vector, **options)
     assert str(error.value).startswith("Looking for the tokens near a vector: ")
     assert said in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda model: decomposition.logit_lens(model, -1),
-        lambda model: decomposition.residual_stream(model, -1),
-        lambda model: decomposition.logit_direction(model, -1, [5]),
-    ],
-)
-def test_a_model_in_the_place_of_a_trace_is_one_sentence(model, read):
-    said = (
-        r"^Reading .*: got a Model, expected a trace of a text; give probe\.trace\(model, text\)\.$"
-    )
-    with pytest.raises(InputError, match=said):
-        read(model)
 
 
 def test_a_trace_can_be_kept_in_a_file(model):

@@ -4,27 +4,29 @@ one stack."""
 import numpy as np
 import pytest
 import torch
-from families import SINGLE, family_model, telling_families
+from families import SINGLE, each_family, family_model
 from hooked_runs import BOUND, ROUNDED
 
-from probe.evidence import head_parts
+from probe.experiments import head_parts
 from probe.model import forward, fused
 from probe.model.architectures import FAMILIES
 from probe.model.attention import repeat_kv
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 from probe.model.weights import read_stacks
-from probe.patching import edges, paths, positions
+from probe.patching import edges, paths, positions, variants
 from probe.patching import heads as swaps
 
+# Slopes, rotation of neighbours, sinks and experts, windows on both sides.
+OTHER_RULES = ("bloom", "gptj", "gpt_oss", "modernbert")
 CAUSAL = [kind for kind in SINGLE if FAMILIES[kind].kind == "decoder"]
 
 
 def typed(*kinds):
-    """Telling families in both types."""
+    """Families in both types."""
     return [
         pytest.param((*kind.values, dtype), marks=kind.marks)
-        for kind in telling_families(*kinds)
+        for kind in each_family(*kinds, also=OTHER_RULES)
         for dtype in BOUND
     ]
 
@@ -92,7 +94,8 @@ def test_queries_keys_and_values_are_those_of_the_plain_forward(weights, length)
     ]  # rows that begin alike, and two that are the same
     ids[3] = ids[2]
     depth, heads, _, d_head = weights.shape
-    found = list(fused.run(weights, ids.tolist(), depth, fused.position_tables(weights, length)))
+    tables = fused.position_tables(weights, length)
+    found = list(variants.project_texts(weights, ids.tolist(), depth, tables))
     assert len(found) == depth
     if not length:
         groups = weights.config.n_kv_heads
@@ -108,24 +111,25 @@ def test_queries_keys_and_values_are_those_of_the_plain_forward(weights, length)
 
 def test_the_last_position_against_the_unchanged_ones_is_the_plain_forward(causal):
     ids = drawn_ids(causal, 3, 6)
-    variants = drawn_ids(causal, 3, 4, seed=1)  # other last tokens, and the true one
-    variants[:, 0] = ids[:, -1]
+    last = drawn_ids(causal, 3, 4, seed=1)  # other last tokens, and the true one
+    last[:, 0] = ids[:, -1]
     places = fused.position_tables(causal, 6)
-    before = fused.run(causal, ids[:, :-1].tolist(), len(causal.blocks), places)
-    whole = [torch.cat([ids[:, :-1], variants[:, [number]]], dim=1) for number in range(4)]
+    before = variants.project_texts(causal, ids[:, :-1].tolist(), len(causal.blocks), places)
+    whole = [torch.cat([ids[:, :-1], last[:, [number]]], dim=1) for number in range(4)]
     plain = [list(forward.run(causal, rows, torch.float64)) for rows in whole]
     for layer, (block, (_, k, v)) in enumerate(zip(causal.blocks, before, strict=True)):
         resid = torch.stack([steps[layer]["resid_pre"][:, -1:] for steps in plain], dim=1).to(
             causal.dtype
         )
-        z = fused.attend_live(causal, block, resid, (k, v), places)  # batch variant 1 head d_head
+        projected = fused.project(causal, block, resid, places, torch.full((1, 1, 1), 5))
+        z = fused.attend_among(causal, block, projected, (k, v), places)
         exact = torch.stack([steps[layer]["z"][:, :, -1] for steps in plain], dim=1)
         assert_near(z[:, :, 0], exact, causal.config.family)
 
 
 @pytest.mark.parametrize("dtype", BOUND)
 @pytest.mark.parametrize(
-    "kind", telling_families(*CAUSAL, "t5")
+    "kind", each_family(*CAUSAL, "t5")
 )  # T5's decoder biases scores by distance
 def test_several_last_positions_against_the_unchanged_ones_are_the_whole_text(kind, dtype):
     model = family_model(kind, dtype)
@@ -137,7 +141,8 @@ def test_several_last_positions_against_the_unchanged_ones_are_the_whole_text(ki
     resid[:, :, :3] = resid[:, :1, :3]  # variants differ behind position 2 only
     block, places = weights.blocks[1], fused.position_tables(weights, 6)
     _, k, v = fused.project(weights, block, resid[:, 0, :3], places, torch.arange(3)[None])
-    found = fused.attend_live(weights, block, resid[:, :, 3:], (k, v), places)
+    live = fused.project(weights, block, resid[:, :, 3:], places, torch.arange(3, 6)[None, None])
+    found = fused.attend_among(weights, block, live, (k, v), places)
     exact, bias = block.to(torch.float64, "cpu"), forward.position_bias(weights, 6)
     whole = forward.attend(weights, exact, resid.double(), bias=bias)["z"].transpose(2, 3)
     assert_near(found, whole[:, :, 3:], weights.config.family)
@@ -148,7 +153,7 @@ def test_the_pattern_at_a_position_is_that_of_the_plain_forward(weights):
     places, row = fused.position_tables(weights, 6), torch.arange(3)
     plain = forward.run(weights, ids, torch.float64)
     for block, (q, k, _), step in zip(
-        weights.blocks, fused.run(weights, ids.tolist(), 2, places), plain, strict=True
+        weights.blocks, variants.project_texts(weights, ids.tolist(), 2, places), plain, strict=True
     ):
         found = fused.pattern_at(weights, block, q[row, :, at], k, at, places)
         assert_near(found, step["pattern"][row, :, at], weights.config.family)
@@ -179,7 +184,7 @@ def test_every_tensor_is_made_where_the_weights_are(weights):
         assert torch.equal(found, run()) and found.device.type == "cpu"
 
 
-@pytest.mark.parametrize("kind", telling_families(*SINGLE))
+@pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_tensors_of_traces_edges_and_paths_are_made_where_the_weights_are(kind):
     causal = read_weights(family_model(kind, torch.float64))
     a, b = ([TargetText((5, 9, cue, 7, 8), 4)] for cue in (30, 31))

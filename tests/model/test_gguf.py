@@ -18,7 +18,7 @@ import pytest
 import torch
 import transformers
 import typer.main
-from families import YARN, each_family, make_family
+from families import each_family, make_family
 from gguf import GGMLQuantizationType as Kind
 from gguf_files import Change, write_gguf
 from safetensors.torch import load_file, save_file
@@ -29,6 +29,7 @@ from probe import cli
 from probe.cli import app
 from probe.model import gguf as ours
 from probe.model.architectures import FAMILIES
+from probe.model.architectures.blocks import TINY_YARN
 from probe.model.check import certify
 from probe.model.find import find_packaged
 from probe.model.gguf import open_gguf, read_gguf_config, read_raw_config, read_tensors
@@ -38,6 +39,9 @@ from probe.model.model import Model
 TEXTS = ["The mole dug under the river bank.", "A red apple fell."]
 KINDS = tuple(kind for kind, family in FAMILIES.items() if family.gguf)
 # transformers has a reader of its own for these, by which ours is held.
+# Files with what none of a representative has: slopes, fused weights, windows, experts, mixers,
+# scales, norms of heads.
+OTHER_KEYS = ("bloom", "falcon", "phi3", "olmo3", "qwen3_moe", "lfm2", "granite", "gemma3_text")
 READ_TWICE = ("gpt2", "t5", "llama", "qwen2", "qwen3")
 COMPUTED_TWICE = ("starcoder2", "bloom", "falcon", "nemotron", "qwen3_moe", "lfm2")
 HEADS = ("cls.", "vocab_")  # of encoders, which no file has
@@ -125,7 +129,7 @@ def logits(model) -> torch.Tensor:
 # What is taken
 
 
-@pytest.mark.parametrize("kind", each_family(*KINDS))
+@pytest.mark.parametrize("kind", each_family(*KINDS, also=OTHER_KEYS))
 def test_a_file_gives_what_the_folder_gives_that_it_was_made_from(pair_of, kind) -> None:
     pair = pair_of(kind)
     original, made = pair.original, pair.made
@@ -149,7 +153,7 @@ def test_a_file_gives_what_the_folder_gives_that_it_was_made_from(pair_of, kind)
         assert dict(made.tokenizer(text, **asked)) == dict(original.tokenizer(text, **asked))
 
 
-@pytest.mark.parametrize("kind", each_family(*KINDS))
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "t5"])
 def test_a_key_without_a_formula_is_refused_in_every_family(pair_of, tmp_path, kind) -> None:
     family = FAMILIES[kind]
     key = f"{family.gguf.architecture}.attention.clamp_kqv"
@@ -275,7 +279,7 @@ def test_a_file_of_modernbert_may_say_which_layers_are_global(pair_of, tmp_path)
 
 
 def test_an_arcee_whose_positions_are_stretched_is_read_as_its_folder(tmp_path) -> None:
-    folder = make_family(tmp_path / "arcee", "arcee", rope_parameters=YARN)
+    folder = make_family(tmp_path / "arcee", "arcee", rope_parameters=TINY_YARN)
     file = write_gguf(folder, tmp_path / "model.gguf", Kind.F32)
     made, original = probe.load(file), probe.load(folder)
     assert made.config.positions.rope_scaling.kind == "yarn"
@@ -302,15 +306,15 @@ def test_what_a_family_is_not_certified_with_is_refused(
 
 
 def test_a_list_that_leaves_a_layer_out_is_refused(pair_of, tmp_path) -> None:
-    for kind, key, entries, said in (
-        ("olmo3", "olmo2__attention__sliding_window_pattern", [True], "are local"),
-        ("lfm2", "lfm2__attention__head_count_kv", [0, 2], "have attention"),
+    for kind, key, entries in (
+        ("olmo3", "olmo2__attention__sliding_window_pattern", [True]),
+        ("lfm2", "lfm2__attention__head_count_kv", [0, 2]),
     ):
         file = tmp_path / f"{kind}.gguf"
         write_gguf(pair_of(kind).folder, file, Kind.F32, change=keys(**{key: entries}))
         layers = pair_of(kind).original.config.n_layers
-        problem = f"layer_types does not say which of its {layers} layers {said}"
-        assert refusal(file) == f"Cannot load {file}: {problem}; correct its config."
+        problem = f"`num_hidden_layers` ({layers}) must be equal to the number of `layer_types` ("
+        assert problem in refusal(file)
 
 
 def test_two_keys_that_say_different_numbers_are_refused(pair_of, tmp_path) -> None:
@@ -328,9 +332,9 @@ STORED = (Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.
 @pytest.mark.parametrize(
     ("kind", "stored"),
     [  # two of each family, and of each type at least two families
-        pytest.param(*family.values, STORED[(2 * number + turn) % len(STORED)], marks=marks)
-        for number, family in enumerate(each_family(*READ_TWICE))
-        for turn, marks in ((0, family.marks), (3, pytest.mark.slow))
+        (kind, STORED[(2 * number + turn) % len(STORED)])
+        for number, kind in enumerate(READ_TWICE)
+        for turn in (0, 3)
     ],
 )
 def test_quantised_weights_are_the_dequantised_ones_and_both_readers_agree(
@@ -367,7 +371,7 @@ def readers_agree(made: Model, file: Path) -> bool:
     return all(torch.equal(read[name], made.weights[name]) for name in shared)
 
 
-@pytest.mark.parametrize("kind", each_family(*COMPUTED_TWICE))
+@pytest.mark.parametrize("kind", COMPUTED_TWICE)
 def test_transformers_computes_the_same_of_a_file(pair_of, kind) -> None:
     pair = pair_of(kind)
     theirs = read_by_transformers(pair.made, pair.file)
@@ -591,14 +595,15 @@ WRONG = [  # what is changed, what is said of it, and the next step
     (of(NORM, np.full(32, np.nan, np.float32)), "output_norm.weight contains NaN", DAMAGED),
     (
         keys(llama__block_count=10**9),
-        "its metadata promise 1000000000 layers and it holds 21 tensors",
-        COPY,
+        "num_hidden_layers is 1000000000 in its config",
+        "correct its config.",
     ),
     (
-        keys(llama__block_count=None),
-        "num_hidden_layers is None in its config",
-        "give a whole number of at least 1.",
+        keys(llama__block_count=10**4),
+        "its metadata promise 10000 layers and it holds 21 tensors",
+        COPY,
     ),
+    (keys(llama__block_count=None), "llama.block_count is not in its metadata", CONVERT),
     (
         keys(llama__block_count="two"),
         "llama.block_count is 'two' in its metadata, which is no number",
@@ -607,8 +612,8 @@ WRONG = [  # what is changed, what is said of it, and the next step
     (TWO_COUNTS, "llama.attention.head_count_kv is no single number or word", CONVERT),
     (  # a llama with experts is a Mixtral
         keys(llama__expert_count=8),
-        "num_experts_per_tok is None in its config",
-        "give a whole number of at least 1.",
+        "llama.expert_used_count is not in its metadata",
+        CONVERT,
     ),
     (
         keys(llama__expert_count=10**9, llama__expert_used_count=2),

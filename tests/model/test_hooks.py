@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from families import LAYERS, PAIRED, REPRESENTATIVES, SINGLE, family_model, telling_families
+from families import LAYERS, PAIRED, REPRESENTATIVES, SINGLE, each_family, family_model
 from torch import Tensor
 
 from probe.errors import ModelError
@@ -25,7 +25,7 @@ TEXTS = (
 )
 STACKS = [
     pytest.param(*family.values, number, marks=family.marks)
-    for family in telling_families()
+    for family in each_family()
     for number in range(len(FAMILIES[family.values[0]].attentions))
 ]
 CAUSAL = [stack for stack in STACKS if FAMILIES[stack.values[0]].attentions[stack.values[1]].causal]
@@ -48,7 +48,7 @@ def test_threads_that_read_one_model_read_what_one_thread_reads() -> None:
 
 
 TYPED = [
-    *(pytest.param(*kind.values, torch.float64, marks=kind.marks) for kind in telling_families()),
+    *(pytest.param(*kind.values, torch.float64, marks=kind.marks) for kind in each_family()),
     *((kind, torch.float32) for kind in REPRESENTATIVES),
 ]
 
@@ -85,7 +85,7 @@ def test_the_mask_of_a_batch_comes_from_lengths_and_not_from_ids() -> None:
     assert (alone - without).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("kind", telling_families(*SINGLE))
+@pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_without_logits_the_same_hooks_see_the_same_tensors(kind: str) -> None:
     model = family_model(kind, torch.float64)
     ids, last, seen = tokenize(model, TEXTS[0]).ids, {}, {}
@@ -109,7 +109,7 @@ def carried(model: Model) -> list[tuple[str, int]]:
     return [(name, len(point.fwd_hooks)) for name, point in model.bridge.hook_dict.items()]
 
 
-@pytest.mark.parametrize("kind", telling_families())
+@pytest.mark.parametrize("kind", each_family())
 def test_no_hook_is_left_behind(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = family_model(kind, torch.float64)
     ids = tokenize(model, TEXTS[0]).ids

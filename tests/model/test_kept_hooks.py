@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
 import probe
-from probe.evidence import word
+from probe.experiments import sets
 from probe.explorer.session import Explorer
 from probe.model import decomposition
 from probe.model.tokens import tokenize
@@ -442,7 +442,7 @@ def studies() -> tuple[Any, Any]:
     corpus = [sentence for sentence in every if sentence.frame in frames]
     asked: dict[str, Any] = {"sentences": corpus, "permutations": 99, "max_pairs": 4}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(word, "CURVE_PAIRS", 2)
+        patched.setattr(sets, "CURVE_PAIRS", 2)
         without = probe.study(source, controls=(), **asked)
         source.transformer.h[1].register_forward_hook(lambda module, args, output: output.clone())
         kept_on = probe.study(probe.load(source, hooks="keep"), **asked)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import EACH_HYBRID, family_model, telling_families
+from families import EACH_HYBRID, each_family, family_model
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from transformers import GPT2LMHeadModel
@@ -51,7 +51,7 @@ def tensors_of(record: AttentionTrace) -> Iterator[tuple[str, Tensor]]:
             yield field.name, value
 
 
-@pytest.mark.parametrize("kind", [*telling_families(), *EACH_HYBRID])
+@pytest.mark.parametrize("kind", [*each_family(), *EACH_HYBRID])
 def test_after_a_round_trip_every_number_and_every_write_is_there(kind: str) -> None:
     found = traced(kind)
     layer = family_model(kind).config.mixers.index(False) if family_model(kind).config.mixers else 0

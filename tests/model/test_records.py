@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from families import HEADS, LAYERS, PAIRED, family_model, telling_families
+from families import HEADS, LAYERS, PAIRED, each_family, family_model
 from handmade import random_model
 
 from probe.errors import InputError, UnsupportedModel
@@ -201,7 +201,7 @@ def own_cache(model, *texts):
     return cache
 
 
-@pytest.mark.parametrize("kind", telling_families())
+@pytest.mark.parametrize("kind", each_family())
 def test_a_cache_holds_what_transformer_lens_caches_under_the_same_names(kind: str) -> None:
     model = family_model(kind)
     texts = (TEXT, TARGET) if kind in PAIRED else (TEXT,)

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import transformers
-from families import MADE, family_tokenizer, make_family
+from families import family_tokenizer, make_family, model_class
 from test_load import refusal
 from transformers import AutoTokenizer
 from vocabularies import MARKS, ROBERTA, T5, pieces, tekken, with_files, word_list
@@ -66,7 +65,7 @@ def test_a_tokenizer_in_its_older_files_is_taken_and_cuts_as_transformers_does(
     for word in ("mole", "muddy", "bank"):
         spans = [found.spans[pos] for pos in found.positions_of(word)]
         assert "".join(TEXT[start:end] for start, end in spans).strip() == word
-    source = getattr(transformers, MADE[kind][1]).from_pretrained(folder)
+    source = model_class(kind).from_pretrained(folder)
     assert probe.tokenize(probe.load(source), TEXT) == found
 
 

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from families import DELTA_RULE, EXPERTS, GROUPED, HIDDEN, NAMED, family_tokenizer, perturb
+from families import family_tokenizer, perturb
 from safetensors.torch import load_file, save_file
 from test_load import edit_config, refusal
 
 import probe
-from probe.model.architectures import WRAPPERS
+from probe.model.architectures import FAMILIES, WRAPPERS
+from probe.model.architectures.blocks import TINY_GROUPED, TINY_TOKENS
 from probe.model.objects import numbers
 
-TEXT = HIDDEN | GROUPED | NAMED
+TEXT = TINY_GROUPED | TINY_TOKENS
 LLAMA = TEXT | {"model_type": "llama", "head_dim": 6}
 QWEN2 = TEXT | {"model_type": "qwen2"}
 MISTRAL = TEXT | {"model_type": "mistral", "head_dim": 6, "sliding_window": None}
@@ -51,8 +52,10 @@ def image_of(kind: str) -> dict[str, Any]:
     return IMAGE | {"model_type": kind}
 
 
-HYBRID = TEXT | DELTA_RULE | {"rope_parameters": PARTS | {"partial_rotary_factor": 1.0}}
-ROUTED = HYBRID | EXPERTS | {"shared_expert_intermediate_size": 12}
+HYBRID, ROUTED = (
+    TEXT | dict(FAMILIES[kind].tiny) | {"rope_parameters": PARTS | {"partial_rotary_factor": 1.0}}
+    for kind in ("qwen3_5_text", "qwen3_5_moe_text")
+)
 # The name in front of Config and of ForConditionalGeneration, and the config.
 MADE: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3", looking(GEMMA, IMAGE) | {"mm_tokens_per_image": 4}),
@@ -122,7 +125,7 @@ def test_the_text_part_is_certified_and_computes_what_the_whole_model_does(
 def test_what_a_published_config_leaves_out_is_what_its_class_takes(tmp_path: Path) -> None:
     """The text part of Gemma 3 4B names neither its heads nor the length of a text."""
     text = {"hidden_size": 32, "intermediate_size": 36, "model_type": "gemma3_text"}
-    text |= {"num_hidden_layers": 2, "sliding_window": 1024, "head_dim": 6} | NAMED
+    text |= {"num_hidden_layers": 2, "sliding_window": 1024, "head_dim": 6} | TINY_TOKENS
     text |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "vocab_size": 400}
     folder = saved(whole_model("gemma3", text_config=text), tmp_path / "gemma3")
     edit_config(folder, text_config=text)
@@ -196,7 +199,7 @@ REFUSED = [
     (
         {"text_config": {"hidden_size": "x"}},
         probe.ModelError,
-        "transformers refuses its config.json (Validation error for field 'hidden_size'",
+        "transformers refuses its config (TypeError: Field 'hidden_size'",
     ),
 ]
 

@@ -171,7 +171,7 @@ def test_the_words_of_ones_own_need_a_sense_and_a_text(run, tmp_path, monkeypatc
         "sense;text\n"
         + "".join(f"animal;A bat flew {n}.\nclub;He swung the bat {n}.\n" for n in range(8))
     )
-    monkeypatch.setattr(importlib.import_module("probe.evidence.study"), "study", told)
+    monkeypatch.setattr(importlib.import_module("probe.studies.study"), "study", told)
     asked = run("report", "bat", "--sentences", tmp_path / "mine.csv")
     assert_one_sentence(asked, "['bat'] [('bat', 'animal', 2), ('bat', 'club', 13)]")
     for words in ((), ("bat", "mole")):

@@ -32,7 +32,7 @@ import probe.cli
 from probe.errors import ModelError
 from probe.model.architectures import FAMILIES, WRAPPERS
 from probe.model.find import find_packaged
-from probe.stats import verdicts
+from probe.stats import limits
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "reports" / "docs"
@@ -42,6 +42,7 @@ FENCE = re.compile(r"^```(?:\{ \.)?(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re
 # Commands with these need a network, or a file of the reader's own, or are a server that runs until
 # it is ended.
 ELSEWHERE = ("gpt2", "EleutherAI/pythia-160m", "path/to", "probe explore")
+SHORT = ("architectures",)  # pages that take a second or less
 READY = "Type to start searching"  # what the site's search says when it can be asked
 KNOWN = ("probe", "make", "pip", "python3 -m venv", "source")
 
@@ -102,7 +103,7 @@ def run(command: str, monkeypatch, *, planned: bool) -> None:
         and "--dry-run" not in arguments
     ):
         arguments.append("--dry-run")
-        monkeypatch.setattr("probe.evidence.study.measure_gates", lambda *_: [])
+        monkeypatch.setattr("probe.studies.study.foresee", lambda *_: [])
     monkeypatch.setattr(sys, "argv", arguments)
     with pytest.raises(SystemExit) as stop:
         probe.cli.main()
@@ -145,7 +146,7 @@ def follow(
     monkeypatch.chdir(folder)
     monkeypatch.setattr(probe, "study", studied_once(probe.study))
     names: dict[str, object] = {}
-    known = set(FAMILIES)
+    rows = dict(FAMILIES)
     for saved in (block for other in PAGES for block in blocks(other) if block.says("title")):
         Path(saved.says("title")).write_text(saved.text, encoding="utf-8")
     for block, behind in pairwise([*blocks(page), Block("", "", "")]):
@@ -157,8 +158,9 @@ def follow(
         for command in block.commands:
             if command.startswith("probe ") and runs_here(command) and wanted(command):
                 run(command, monkeypatch, planned=planned)
-    for added in set(FAMILIES) - known:
-        del FAMILIES[added]  # a row that the page added
+    FAMILIES.update(rows)  # the page makes a row of the table once more
+    for added in set(FAMILIES) - set(rows):
+        del FAMILIES[added]
 
 
 def test_what_a_block_prints_is_shown_to_one_in_the_last_decimal():
@@ -175,9 +177,20 @@ def test_what_the_lesson_computes_it_also_shows():
 
 
 @pytest.mark.real_model
-@pytest.mark.slow
+@pytest.mark.parametrize("page", pages(lambda page: [page.stem in SHORT]))
+def test_a_short_page_can_be_followed(page, tmp_path, monkeypatch):
+    follow(page, tmp_path, monkeypatch, lambda command: "smollm2" not in command)
+
+
+@pytest.mark.campaign
 @pytest.mark.parametrize(
-    "page", pages(lambda page: (b for b in blocks(page) if b.language in ("python", "console")))
+    "page",
+    pages(
+        lambda page: (
+            page.stem not in SHORT and block.language in ("python", "console")
+            for block in blocks(page)
+        )
+    ),
 )
 def test_a_page_can_be_followed(page, tmp_path, monkeypatch):
     follow(page, tmp_path, monkeypatch, lambda command: "smollm2" not in command)
@@ -391,13 +404,13 @@ def test_a_page_that_is_behind_is_noticed_and_the_site_has_it_once():
 
 
 def test_a_constant_of_a_page_is_that_of_the_code():
-    name = "probe.stats.verdicts.SMALLEST"
+    name = "probe.stats.limits.SMALLEST"
     behind = f"at least <!-- {name}% -->7<!-- . --> % or <!-- {name} -->1<!-- . -->"
-    percent = 100 * verdicts.SMALLEST
+    percent = 100 * limits.SMALLEST
     expected = f"at least <!-- {name}% -->{percent:g}<!-- . --> % or <!-- {name} -->.02<!-- . -->"
     assert hooks.as_text(behind) == hooks.filled(behind) == expected
     with pytest.raises(AttributeError, match="NO_SUCH"):
-        hooks.as_text("<!-- probe.stats.verdicts.NO_SUCH -->7<!-- . -->")
+        hooks.as_text("<!-- probe.inference.verdicts.NO_SUCH -->7<!-- . -->")
 
 
 def test_commands_are_shown_as_they_are_typed():
@@ -440,7 +453,7 @@ def site(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_the_site_is_whole_and_needs_no_network(site):
     for page in site.glob("*.html"):
         text = page.read_text(encoding="utf-8")
@@ -456,7 +469,7 @@ def test_the_site_is_whole_and_needs_no_network(site):
             ), (page.name, link)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_the_site_defines_every_column_and_every_public_name(site):
     tables = (site / "tables.html").read_text(encoding="utf-8")
     assert [name for name in hooks.COLUMNS if f'<code id="{name}">' not in tables] == []
@@ -464,7 +477,7 @@ def test_the_site_defines_every_column_and_every_public_name(site):
     assert [name for name in probe.__all__ if f"probe.{name}" not in names] == []
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_the_search_of_the_site_works_opened_as_a_file(site, open_page):
     opened = open_page(site / "index.html", ready=False)
     asked = opened.page.locator("input.md-search__input")

@@ -64,7 +64,7 @@ def test_an_old_name_stands_nowhere(pattern: str, example: str) -> None:
 def test_the_search_reads_code_tests_chapters_templates_and_analyses() -> None:
     names = {str(path.relative_to(ROOT)) for path in TEXTS}
     assert {
-        "probe/evidence/columns.toml",
+        "probe/results/columns.toml",
         "probe/pages/templates/report/ambiguity.html.j2",
         "tests/conftest.py",
         "analyses/investigation.ipynb",

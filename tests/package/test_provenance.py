@@ -26,7 +26,13 @@ def test_a_manifest_names_everything_that_made_a_result(model: Model) -> None:
         words=["mole"],
     )
     assert made["model"] == model.name
-    assert made["origin"] == {"kind": "folder", "location": model.name, "revision": None}
+    assert made["origin"] == {
+        "kind": "folder",
+        "location": model.name,
+        "revision": None,
+        "file": "",
+        "hooks": [],
+    }
     assert made["weights_sha256"] == model.origin.sha256
     assert (made["seed"], made["command"], made["data_sha256"]) == (
         3,

@@ -137,7 +137,7 @@ def test_no_address_of_an_index_is_written_down() -> None:
         )
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_the_wheel_and_the_source_archive_hold_probe_whole_and_nothing_else(tmp_path: Path) -> None:
     pytest.importorskip("build", reason="build is not installed")
     source = tmp_path / "source"

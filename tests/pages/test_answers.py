@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from test_sentences import N, evidence, frames_of, head
 
-from probe.evidence.findings import head_finding, rank_groups, smallest_set
+from probe.inference.verdicts import ORDER
+from probe.results.findings import head_finding, rank_groups, smallest_set
 from probe.stats.numbers import interval, listed, measured, ordinal, p_value, percent, scientific
-from probe.stats.verdicts import ORDER
 
 TWO = (("L0H1", (1, 1, 1)), ("L0H2", (2, 2, 2)))
 

@@ -4,9 +4,9 @@ import pandas as pd
 import pytest
 from example_study import make_study
 
-from probe.evidence.columns import COLUMNS, TABLES, about, dictionary
-from probe.evidence.findings import findings
 from probe.pages.checks import data_used, downloads, unpaired
+from probe.results.columns import COLUMNS, TABLES, about, dictionary
+from probe.results.findings import findings
 from probe.text.sentences import REPEATS
 
 FRAMES = make_study().frames

@@ -8,12 +8,12 @@ import pytest
 from example_study import READ_AT, make_study
 
 from probe import charts
-from probe.evidence.findings import findings, heads_by_rank
 from probe.pages.heads import every_head, head_facts, leading_heads, together
-from probe.pages.output import with_interval
+from probe.pages.html import with_interval
 from probe.pages.sentences import of_head
 from probe.pages.verdicts import with_reasons
 from probe.pages.words import apart_at, cards, looks, sink
+from probe.results.findings import findings, heads_by_rank
 from probe.stats.numbers import measured, percent
 
 FRAMES = make_study().frames

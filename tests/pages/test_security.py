@@ -41,8 +41,7 @@ def run_blocked(folder, *arguments):
     )
 
 
-@pytest.mark.real_model
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_first_start_needs_no_network(tmp_path):
     """In a home of its own, where nothing was ever fetched; that no other test asks another machine
     is held by conftest.py."""
@@ -63,7 +62,7 @@ def test_another_machine_cannot_be_asked():
     assert TRIED.pop() == ("192.0.2.1", 80)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_the_block_is_real(tmp_path):
     done = run_blocked(tmp_path, "check", "--model", "somebody/some-gpt2")
     assert done.returncode not in (0, None) and done.stderr.strip()

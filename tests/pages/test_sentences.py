@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 from example_study import make_study
 
-from probe.evidence.material import LATE as CUE_COMES_LATE
-from probe.evidence.tables import NOT_ASKED_FOR
+from probe.experiments.material import LATE as CUE_COMES_LATE
+from probe.inference.verdicts import ORDER
 from probe.pages import answer as answer_module
-from probe.stats.verdicts import ORDER
+from probe.results.frames import NOT_ASKED_FOR
 from probe.text.splits import DRAWN
 
 FRAMES = make_study().frames

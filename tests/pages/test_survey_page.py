@@ -15,9 +15,10 @@ from page_text import check_charts, one_line, pasted
 import probe
 from probe.display import html_of
 from probe.errors import InputError
-from probe.evidence.survey_findings import survey_findings
-from probe.pages.output import environment
-from probe.pages.survey import lines, write_surveys
+from probe.pages.html import environment
+from probe.pages.survey import lines
+from probe.pages.write import write_surveys
+from probe.results.survey_findings import survey_findings
 
 HOSTILE = '<img src=x onerror="window.canary = 1">'
 NARROW = "\u202f"
@@ -116,7 +117,7 @@ def test_words_without_a_gap_rank_nothing_and_the_page_says_what_to_do(tmp_path)
     text = page_of(nothing, tmp_path)
     assert "was not shown to change with its meaning: no head is ranked" in one_line(text)
     assert "Nothing was shown about any head." in text and "probe survey --sentences FILE" in text
-    for section in ('id="words"', 'id="every-head"', 'id="kinds"'):
+    for section in ('id="words"', 'id="every-head"', 'id="numbers"'):
         assert section not in text
     assert "resolve" not in text.partition("<main>")[0]
 
@@ -128,10 +129,8 @@ def test_few_words_are_called_a_first_look(tmp_path):
     )
 
 
-def test_kinds_and_numbers_of_the_file_are_told(survey, survey_page):
+def test_numbers_of_the_file_are_told(survey, survey_page):
     text = one_line(survey_page.read_text(encoding="utf-8"))
-    assert "homonym (12 words) and polyseme (12): no difference in the gap was shown" in text
-    assert "No head was shown to do more for one of the two" in text
     assert "The words' gaps against relatedness: Spearman's ρ =" in text
 
 

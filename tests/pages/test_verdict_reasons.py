@@ -7,19 +7,21 @@ from example_study import make_study
 from example_verdicts import AGAINST, NEAR_ONLY, SILENT, STANDS_IN
 from example_verdicts import RESOLVES as MOVES_THE_WORD
 
-from probe.evidence.tables import NOT_ASKED_FOR
+from probe.inference.verdicts import ORDER, verdict
 from probe.pages.verdicts import MEANINGS, because, with_reasons
-from probe.stats.verdicts import ORDER, verdict
+from probe.results.frames import NOT_ASKED_FOR
 
 N = "\u202f"
 
 
 # The word goes further than all 48 nouns, and the head does two thirds of its effect for it alone.
 RESOLVES = MOVES_THE_WORD | {"ambiguity_p": 0.0204, "nouns": 48, "not_compared": ""}
+RESOLVES["nouns_with_gap"] = 48.0
 RESOLVES |= {"general": 0.11, "specific": 0.2, "specific_low": 0.15, "specific_high": 0.25}
 RESOLVES |= {"p_specific": 0.01}
 AS_FAR = {"ambiguity_p": 4 / 49}
 NOT_ASKED = {"ambiguity_p": math.nan, "nouns": 0, "not_compared": NOT_ASKED_FOR}
+NOT_ASKED["nouns_with_gap"] = math.nan
 NO_MORE = {"specific": 0.02, "specific_low": -0.05, "specific_high": 0.09, "p_specific": 0.6}
 
 
@@ -44,6 +46,7 @@ MORE = f"; for such nouns it does 11{N}%, and 20{N}% [15, 25] of the gap more fo
 NOT_MORE = f"; for such nouns it does 11{N}%, and 2{N}% [−5, 9] of the gap more for this word (max-T p = .6)"
 ONE_AS_FAR = "the word changes further than 47 of 48 nouns of one meaning in its place (p = .041)"
 THREE_AS_FAR = "3 of 48 nouns of one meaning change as far in its place (p = .082)"
+NO_GAP = "; nouns with a gap of their own: 1, too few to compare with"
 UNCOMPARED = f"the word was not compared with nouns of one meaning ({NOT_ASKED_FOR})"
 NOT_RESOLVED = "; that an ambiguity is resolved was not shown: "
 
@@ -54,6 +57,7 @@ NOT_RESOLVED = "; that an ambiguity is resolved was not shown: "
         ({}, f"{MOVES}{SAID}; {FURTHER}{MORE}"),
         (SILENT, f"{MOVES}; {FURTHER}{MORE}"),
         ({"specific": math.nan}, f"{MOVES}{SAID}; {FURTHER}"),
+        ({"specific": math.nan, "nouns_with_gap": 1.0}, f"{MOVES}{SAID}; {FURTHER}{NO_GAP}"),
         ({"ambiguity_p": 2 / 49}, f"{MOVES}{SAID}; {ONE_AS_FAR}{MORE}"),
         (AS_FAR, f"{MOVES}{SAID}{NOT_RESOLVED}{THREE_AS_FAR}{MORE}"),
         (NOT_ASKED | {"specific": math.nan}, f"{MOVES}{SAID}{NOT_RESOLVED}{UNCOMPARED}"),

@@ -20,11 +20,11 @@ from handmade import (
     resolver,
     resolver_encoder,
 )
+from measured import studied
 from seeds import mostly_campaign
 
 import probe
-from probe.evidence.material import prepare
-from probe.evidence.word import StudyOptions, study_word
+from probe.experiments.material import prepare
 from probe.model.load import untrained
 
 pytestmark = pytest.mark.slow
@@ -86,9 +86,8 @@ def test_an_untrained_encoder_is_not_ranked(seeds):
     passed = []
     for seed in seeds:
         model = untrained(resolver_encoder(0)[0], seed=seed)
-        [pair] = study_word(
-            model, prepare(model, corpus_of(SENTENCES), WORD), StudyOptions(seed, 8, 19)
-        ).pairs
+        material = prepare(model, WORD, SENTENCES)
+        [pair] = studied(model, material, seed=seed, pairs=8, permutations=19).record.pairs
         passed.append(pair.effects is not None)
-        assert passed[-1] == (pair.gate_p < 0.01)
+        assert passed[-1] == (pair.gates.gap < 0.01)
     assert sum(passed) <= 1

@@ -4,7 +4,7 @@ reads whom."""
 import numpy as np
 import pytest
 import torch
-from families import SINGLE, family_model, telling_families
+from families import SINGLE, each_family, family_model
 from handmade import HEADS
 from planted import path_model
 
@@ -30,7 +30,7 @@ def norm(matrix):
     return float(torch.linalg.matrix_norm(matrix))
 
 
-@pytest.mark.parametrize("kind", telling_families(*SINGLE))
+@pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_scores_are_those_of_the_whole_products(kind):
     weights = read_weights(family_model(kind))
     early, late = (block.to(torch.float64, "cpu") for block in weights.blocks)

@@ -3,7 +3,7 @@ family."""
 
 import pytest
 import torch
-from hooked_runs import EACH, KINDS, bound, drawn_pair, every_direction, made, put, read_all
+from hooked_runs import EACH, bound, drawn_pair, every_direction, made, put, read_all
 
 from probe.model import forward, hooks
 from probe.model.load import read_weights
@@ -27,7 +27,7 @@ def whole(kind):
     return model, pair, own, nothing._replace(heads=heads), nothing
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH)
 def test_several_heads_changed_equal_a_whole_hooked_forward_and_none_the_unchanged_run(kind):
     model, pair, own, change, nothing = whole(kind)
     at, start = own.at, own.at if own.weights.causal else 0

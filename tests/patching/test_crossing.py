@@ -15,7 +15,7 @@ from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
 from probe.patching.cross import CrossSwaps, directions, first_token, toward
 
-EACH = each_family(*PAIRED)
+EACH = each_family(*PAIRED, also=("bart", "mbart"))
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-10}
 CASES = [
     *(pytest.param(*kind.values, torch.float64, marks=kind.marks) for kind in EACH),

@@ -3,11 +3,9 @@ hooked forwards."""
 
 import pytest
 import torch
-from families import each_family
 from hooked_runs import (
     BOUND,
     EACH,
-    KINDS,
     ROUNDED,
     TARGETS,
     bound,
@@ -21,7 +19,7 @@ from hooked_runs import (
 )
 
 from probe.errors import InputError
-from probe.evidence import effects
+from probe.experiments import swaps as effects
 from probe.model import forward
 from probe.model.load import read_weights
 from probe.model.tokens import TargetText
@@ -60,7 +58,7 @@ def places(donors):
 
 
 @pytest.mark.parametrize("dtype", BOUND)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH)
 def test_every_swap_equals_a_whole_forward(kind, dtype):
     model, weights, texts, donors = setting(kind, dtype)
     moved = patching.swap_heads(weights, texts, donors, every_direction(model))
@@ -74,7 +72,7 @@ def test_every_swap_equals_a_whole_forward(kind, dtype):
         assert plain.abs().amax(-1).min() > 0.01
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH)
 def test_every_set_equals_a_whole_forward_with_many_heads_replaced(kind):
     model, weights, texts, donors = setting(kind)
     kept = some_sets(*donors.shape[1:3])
@@ -149,7 +147,7 @@ def test_batches_are_their_rows_in_the_order_given(kind, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("kind", each_family("gpt2", "gemma2", "bert"))
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "bert"])
 def test_effects_are_linear_in_the_direction(kind):
     model, weights, texts, donors = setting(kind)
     every = every_direction(model)
@@ -161,7 +159,7 @@ def test_effects_are_linear_in_the_direction(kind):
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH)
 def test_a_swap_at_the_last_block_before_the_read_out_is_its_write_and_what_the_mlp_makes_of_it(
     kind,
 ):
@@ -185,7 +183,7 @@ def test_a_swap_at_the_last_block_before_the_read_out_is_its_write_and_what_the_
             torch.testing.assert_close(moved[number, 0, head], after(changed) - unchanged, **close)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH)
 def test_swapping_everything_is_the_donors_run_where_nothing_else_is_read(kind):
     """Same word, same position, every head of every layer from the donor: what can differ?"""
     model, weights, [recipient, *_], _ = setting(kind)

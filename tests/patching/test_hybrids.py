@@ -28,7 +28,7 @@ from probe.model.load import read_weights
 from probe.model.tokens import TargetText
 from probe.model.trace import target_states
 from probe.patching import heads as patching
-from probe.patching import mlps, pair, positions, tokens
+from probe.patching import mlps, pair, positions, tokens, variants
 
 
 @pytest.fixture(params=EACH_HYBRID)
@@ -196,12 +196,15 @@ def test_the_fused_forward_is_the_plain_one(model):
     tables, pos = fused.position_tables(weights, 7), torch.arange(7)[None]
     for block, step in zip(weights.blocks, forward.run(weights, ids, torch.float64), strict=True):
         q, k, v = fused.project(weights, block, step["resid_pre"], tables, pos)
-        z = fused.attend(weights, block, q, k, v, tables).transpose(1, 2)
+        projected = [part[:, None] for part in (q, k, v)]  # row variant head pos d_head
+        z = fused.attend_among(weights, block, projected, None, tables)[:, 0]
         resid_mid = fused.write(weights, block, step["resid_pre"], z)
         scale = step["resid_mid"].abs().max()
         assert (resid_mid - step["resid_mid"]).abs().max() <= bound(model) * scale
     empty = list(
-        fused.run(weights, [[], []], model.config.n_layers, fused.position_tables(weights, 1))
+        variants.project_texts(
+            weights, [[], []], model.config.n_layers, fused.position_tables(weights, 1)
+        )
     )
     assert all(part.shape[2] == 0 for parts in empty for part in parts)
 

@@ -139,7 +139,6 @@ def test_pairs_are_held_to_the_same(model, weights, texts, direction):
             probe.swap_pairs(weights, texts, texts, own, depth=2)
 
 
-@pytest.mark.parametrize("trace", [probe.trace_positions, probe.edges])
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -154,7 +153,7 @@ def test_pairs_are_held_to_the_same(model, weights, texts, direction):
         ({"positions": [0.5]}, "0 the word and -1 the token before it; give a list, as in [-1, 0]."),
     ],
 )  # fmt: skip
-def test_what_cannot_be_traced_is_one_sentence(weights, direction, trace, change, said):
+def test_what_cannot_be_traced_is_one_sentence(weights, direction, change, said):
     given = {
         "weights": weights,
         "a": [(1, 2, 3)],
@@ -163,8 +162,13 @@ def test_what_cannot_be_traced_is_one_sentence(weights, direction, trace, change
         "depth": 2,
     }
     with pytest.raises(InputError) as error:
-        trace(**given | change)
+        probe.trace_positions(**given | change)
     assert said in str(error.value)
+
+
+def test_edges_are_held_to_the_same(weights, direction):
+    with pytest.raises(InputError, match=r"^Tracing pairs in text 0: got 'The muddy bank', expect"):
+        probe.edges(weights, [A], [B], direction, depth=2)
 
 
 @pytest.mark.parametrize(

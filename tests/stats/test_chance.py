@@ -22,9 +22,9 @@ from handmade import HEADS, LAYERS, SENSES, WORD, make_crossed, without_interval
 from scipy.stats import kstest
 from seeds import likely, mostly_campaign
 
+from probe.inference.verdicts import ORDER
 from probe.stats import resampling
 from probe.stats.separation import measure_separation
-from probe.stats.verdicts import ORDER
 from probe.text.sentences import Sentence
 from probe.text.splits import cross_fit
 
@@ -189,6 +189,7 @@ def test_intervals_of_crossed_cue_words_cover(crossed_cues):
 # --- 8: whole studies -----------------------------------------------------------------------------
 
 
+@pytest.mark.campaign
 def test_studies_with_nothing_to_find_claim_no_more_than_chance():
     """A run of each kind whose gate is exact, another than those of the campaign: one gate in a
     hundred passes."""

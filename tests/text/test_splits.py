@@ -42,7 +42,7 @@ def assert_held_out(sentences, split, *, names):
             split.units[place] for place in holdout.test
         }
         senses = Counter(used[place].sense for place in holdout.train)
-        assert set(senses) == set(SENSES) and min(senses.values()) >= splits.STUDY.per_sense
+        assert set(senses) == set(SENSES) and min(senses.values()) >= splits.STUDY_LEAST.per_sense
     given = {row for row, sentence in enumerate(sentences) if sentence.sense in SENSES}
     assert given == set(split.rows) | set(split.left_out) and not set(split.rows) & set(
         split.left_out
@@ -274,7 +274,7 @@ def test_too_few_sentences_are_said_in_one_sentence():
     assert str(error.value) == (
         f"Holding out the sentences of 'lock': got {len(few) - 2} sentences of 'door' and 2 "
         "sentences of 'canal' in 2 groups that share no cue word or pair, expected "
-        f"{2 * splits.STUDY.per_sense} or more of each sense in {splits.STUDY.units} or more such "
+        f"{2 * splits.STUDY_LEAST.per_sense} or more of each sense in {splits.STUDY_LEAST.units} or more such "
         "groups, for what is held out shares none with what is learned from; add sentences with "
         "other cue words, or correct a sense that is misspelt."
     )

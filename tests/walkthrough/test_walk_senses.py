@@ -12,8 +12,8 @@ from test_walk import unpacked
 from test_walk_families import MADE
 
 import probe
-from probe.evidence.material import prepare, sentences_of
-from probe.evidence.word import StudyOptions, observe_word
+from probe.experiments.material import prepare, sentences_of
+from probe.experiments.observe import observe
 from probe.model.tokens import TargetText
 from probe.pages.walk import render
 from probe.pages.walk_sentences import answer, because, caution, travels
@@ -89,8 +89,8 @@ def test_the_word_is_read_where_a_study_reads_it(tiny):
     elsewhere = replace(tiny, origin=replace(tiny.origin, kind="hub"))
     for model, n_sentences in ((tiny, 864), (elsewhere, 152)):
         known = choose.lexicon_states(model, "bank")
-        material = prepare(model, sentences_of("bank", None, model), "bank")
-        studied = observe_word(model, material, StudyOptions(permutations=1))
+        material = prepare(model, "bank", sentences_of("bank", None, model).sentences)
+        studied = observe(model, material, seed=0)
         assert known.depth == studied.depth
         assert len(known.material) == len(studied.material) == n_sentences
 

@@ -1,86 +1,97 @@
-"""What a row of the table of architectures says, as records; what the rows of several families
-share.
+"""The records that a row of the table of architectures is made of.
 
-Words of the shapes, in the order in which the file holds the axes: d d_model, e d_head, h heads x
-d_head, g key-value heads x d_head, hgg queries, keys and values together, m d_mlp, 2m gate and up
-together, x experts, s the width of a shared expert, v d_vocab, p rows of the position table, t
-token types, b relative-position buckets, n heads, 2h queries and gates of heads that have both, 3d
-three times d_model, w the width of a convolution; of a gated delta rule or a state space l its
-heads, 2l twice as many, u d_value, lu heads x d_value, c queries, keys and values together, cg
-these and the gate, cgl these and a step a head; "+" adds a bias as long as the output, "=" says
-that the name is whole (no ".weight" behind it).
+A tensor of a row is a pair: its raw name, as in "self_attn.q_proj", and its shape, as in
+"heads*d_head d_model with bias". The axes are in the order of the file, apart by a space. An axis
+is a sum of products of these words and of whole numbers:
+
+d_model         width of the residual stream
+d_head          width of a head
+d_mlp           width of the MLP, or of one expert
+d_shared        width of the expert that every token is given to
+d_vocab         token embeddings
+heads           query heads
+kv_heads        heads of keys and values
+experts         experts of a routed MLP
+positions       rows of the position table
+token_types     rows of the table of token types
+buckets         buckets of relative positions
+kernel          positions that a convolution sees
+mixer_heads     heads of a gated delta rule or a state space
+d_value         width of the values of one of them
+channels        queries, keys and values of all of them together
+
+The file holds the tensor as NAME.weight, and `with bias` a second one, NAME.bias, as long as the
+output. `without .weight` says that the tensor is called NAME itself.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal
 
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
+# By role, such as "q" or "norm_mlp": raw name and shape.
+Parts = Mapping[str, tuple[str, str]]
+
+# A layer without attention has none of these quantities, and none of these weights.
+QUANTITIES_OF_HEADS = ("q", "k", "v", "z", "pattern", "scores")
+OF_HEADS = ("q", "k", "v", "qkv", "o", "norm_q", "norm_k", "sinks")
+
+_HEAD = re.compile("(ForCausalLM|ForMaskedLM|LMHeadModel)$")
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """A hook in a block that holds something else than its name says (`raw`, empty where there is
-    none), and what the trace has instead."""
+    """A hook that holds something else than its name says."""
 
+    # The hook within the block; empty where TransformerLens has none.
     raw: str
+    # What a trace holds in its place, as a phrase of a sentence.
     instead: str
 
 
 @dataclass(frozen=True)
 class Mixer:
-    """What stands in the place of attention in some layers of a hybrid: a short convolution, a
-    gated delta rule or a state space (`probe.model.recurrence`).
+    """What some layers of a hybrid have in place of attention (`probe.model.recurrence`)."""
 
-    `formula` is its name, `written` the hook of what it writes, `parts` the raw name and shape of
-    each of its weights: `in`, `kernel` and `out`; of a gated delta rule also `gate`, `beta`,
-    `decay`, `decay_bias`, `log_rate` and `norm`, where `in_gate` and `beta_decay` hold two of them
-    key head by key head; of a state space, whose `in` holds gate, channels and steps, also
-    `step_bias`, `log_rate`, `skip` and `norm`. The config's list `kinds` says what each layer is,
-    `kind` being this one; where there is no such list `attention_layers` is that of the numbers of
-    the others, or every so many-th layer is one of these, by the key `attention_every` and what an
-    absent one means. `sizes` are the config's keys of `MixerSizes`.
-    """
-
+    # "short convolution", "gated delta rule" or "state space".
     formula: str
+    # The hook of what it writes, within the block.
     written: str
-    parts: Mapping[str, tuple[str, str]]
-    kinds: str
+    # All have `in`, `kernel` and `out`.
+    # A gated delta rule also has `gate`, `beta`, `decay`, `decay_bias`, `log_rate` and `norm`.
+    # Of these `in_gate` holds `in` and `gate`, `beta_decay` the two of its name, by key head.
+    # A state space has `step_bias`, `log_rate`, `skip` and `norm`; its `in` holds gate, channels
+    # and steps.
+    parts: Parts
+    # What the config's `layer_types` call a layer with this mixer.
     kind: str
+    # The fields of `MixerSizes`, each with its setting.
     sizes: Mapping[str, str]
-    attention_layers: str = ""
-    attention_every: tuple[str, int] = ("", 0)
-
-
-# What a layer without attention has not: the quantities of heads, and their weights.
-QUANTITIES_OF_HEADS = ("q", "k", "v", "z", "pattern", "scores")
-OF_HEADS = ("q", "k", "v", "qkv", "o", "norm_q", "norm_k", "sinks")
 
 
 @dataclass(frozen=True)
 class Attention:
-    """One attention per layer: its `name` in an encoder-decoder, its hooks, its weights and its
-    mask.
+    """One attention in every layer of a stack, with the MLP behind it."""
 
-    `hooks` maps quantities of a Trace to hooks within the block; `unreliable_hooks` maps quantities
-    to hooks that hold something else. `layers` is the beginning of the raw names of a layer,
-    `parts` the raw name and shape of each weight behind it, `not_in_first` those that the first
-    layer does not have. `fused` says how a single tensor holds queries, keys and values: all
-    queries, then all keys, then all values, or the three of each head together; one of "gate_up"
-    holds the gate, then the other. In the layers of a hybrid that have no attention, `mixer` stands
-    in its place.
-    """
-
+    # Which one in an encoder-decoder; empty in a model with a single stack.
     name: Literal["", "encoder", "decoder", "cross"]
+    # By quantity of a Trace, such as "q" or "resid_mid": the hook within the block.
     hooks: Mapping[str, str]
+    # How the raw names of a layer begin; "{}" stands for its number.
     layers: str
-    parts: Mapping[str, tuple[str, str]]
+    # The weights of a layer.
+    parts: Parts
+    # Whether a position reads only itself and what comes before it.
     causal: bool = False
+    # By quantity: hooks that hold something else than their name says.
     unreliable_hooks: Mapping[str, Replacement] = field(default_factory=dict)
+    # How one tensor `qkv` holds queries, keys and values: all queries, then all keys, then all
+    # values ("by role"), or the three of each head side by side ("by head").
     fused: Literal["", "by role", "by head"] = ""
+    # Roles that the first layer does not have.
     not_in_first: tuple[str, ...] = ()
+    # What some layers have in place of attention.
     mixer: Mixer | None = None
 
     def hook_in(self, quantity: str, *, has_heads: bool) -> str:
@@ -94,220 +105,234 @@ class Attention:
 
     @property
     def blocks(self) -> str:
-        """The list of blocks in the bridge that it stands in."""
+        """The attribute of the bridge that lists the blocks of this stack."""
         return {"": "blocks", "encoder": "encoder_blocks"}.get(self.name, "decoder_blocks")
 
 
 @dataclass(frozen=True)
 class Keys:
-    """The config keys of a family: sizes in our words; epsilon, activation and tie with what an
-    absent key means there.
+    """Where transformers' config object has the settings of a family, and which are certified.
 
-    A key of `must` may be absent; one that is there must be one of its values. The two keys of a
-    pair in `equal` must agree. `wide`: d_mlp is 4 d_model where its key is absent. `first` is the
-    first row of the position table that a token uses and `reserved` how many rows the table has
-    beyond the context; a key in place of a number is counted from behind that token's row.
-    `meant` are activations that a config calls otherwise than the family computes them.
-    `context` is, for positions that have no end, the key of a usual length and that length.
-    `kv_heads` is the key of how many heads hold keys and values; 0 stands for as many as query, and
-    a number without a key is the family's own.
-
-    `rotated` names the list that says which layers have rotary positions; where there is no such
-    list all have but every so many-th, by the key beside it. `biases` are the keys that say whether
-    queries, keys, values and outputs have biases: what an absent one means, and of which of the
-    four ("qkvo").
-
-    `window` is how far local layers look back, or, where it is `halved`, how much they see on both
-    sides; `window_used` is the key that says whether there is one at all. `kinds` names the list of
-    what each layer is; where there is no such list every `global_every`-th layer is global, the
-    first of so many where `global_first` and else the last, none where it is 0. Without a list only
-    layers from `local_from` on and below `local_below` are local.
-
-    `query_scalar` is what stands under the root in place of d_head; the caps bound scores and
-    logits. With each goes what an absent key means. `scores_by_layer` is the key that says whether
-    scores are also divided by the number of their layer, counted from 1.
-
-    `scales` are the keys of constants, 1 where absent: that which multiplies token embeddings
-    (`embed`), all that attention and MLPs add to the stream (`write`), the products of queries and
-    keys in place of one over a root (`scores`), and that which divides the logits (`logits`).
-    `rotated_by` is the key and the word that say of a model whether its positions are rotated.
-
-    A key of `other_names`, where it is there, stands for the one beside it. `mlp_rounded` are the
-    keys that say whether d_mlp is two thirds of what the config states, times which factor, rounded
-    up to a multiple of which number, with what absent ones mean.
+    The names are attributes of that object, which resolves older and general names, absent keys and
+    what follows from others. An empty name says that the family has no such setting.
     """
 
-    sizes: Mapping[str, str]
-    epsilon: tuple[str, float]
-    activation: tuple[str, str] = ("hidden_act", "gelu")
-    meant: Mapping[str, str] = field(default_factory=dict)
-    tied: bool = True
+    # The epsilon of norms; the number itself where no setting says it.
+    epsilon: str | float
+    # The activation of the MLP; the activation itself where no setting says it.
+    activation: str = "hidden_act"
+    # Sizes, by field of `Config`, that are not under their general names (`config.SIZES`).
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    # How many heads hold keys and values in every model of the family; 0 where a setting says it.
+    kv_heads: int = 0
+    # The usual length of a text in tokens, where positions have no end; 0 where they have one.
+    n_ctx: int = 0
+    # Settings with the values that are certified; the first one is that of an absent setting.
     must: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    # Pairs of settings that must be equal.
     equal: tuple[tuple[str, str], ...] = ()
-    wide: bool = False
-    first: int | tuple[str, int] = 0
+    # The row of the position table for the first token; or a setting, which is the row before.
+    first: int | str = 0
+    # Rows of the position table beyond those for tokens.
     reserved: int = 0
-    context: tuple[str, int] = ("", 0)
-    kv_heads: tuple[str, int] = ("num_key_value_heads", 0)
-    rotary_share: float = 1.0
+    # How many dimensions of a head are rotated; empty where it is a share of all.
     rotary_dims: str = ""
-    rotary_base: float = 10000.0
-    local_base: tuple[str, float | None] = ("", None)
-    rotated: tuple[str, tuple[str, int]] = ("", ("", 0))
-    biases: Mapping[str, tuple[bool, str]] = field(default_factory=dict)
-    window: tuple[str, int | None] = ("", None)
-    window_used: str = ""
-    local_from: tuple[str, int] = ("", 0)
-    local_below: tuple[str, int] = ("", 0)
-    halved: bool = False
-    kinds: str = ""
-    global_every: tuple[str, int] = ("", 0)
-    global_first: bool = False
-    query_scalar: tuple[str, float | None] = ("", None)
-    scores_by_layer: str = ""
-    attn_logit_softcapping: tuple[str, float | None] = ("", None)
-    final_logit_softcapping: tuple[str, float | None] = ("", None)
-    scales: Mapping[str, str] = field(default_factory=dict)
+    # The list that says of every layer whether it is rotated; empty where all are.
+    rotated: str = ""
+    # A setting and its value in a model whose positions are rotated at all.
     rotated_by: tuple[str, str] = ("", "")
-    start: tuple[str, ...] = ("decoder_start_token_id",)
-    other_names: Mapping[str, str] = field(default_factory=dict)
-    mlp_rounded: tuple[tuple[str, bool], tuple[str, float], tuple[str, int]] | None = None
+    # Settings that give biases, each with the letters of those it gives them to: some of "qkvo".
+    biases: Mapping[str, str] = field(default_factory=dict)
+    # How far local layers see: tokens up to their own, or on either side of it.
+    window: str = ""
+    # The list that says which layers are local; empty where all are, if there is a window.
+    kinds: str = ""
+    # What scores are divided by the root of, in place of d_head.
+    query_scalar: str = ""
+    # Whether scores are also divided by the number of their layer, counted from 1.
+    scores_by_layer: str = ""
+    # Bounds of scores and logits; the names are those of `Config`, too.
+    caps: tuple[str, ...] = ()
+    # Constants: "embed" multiplies token embeddings, "write" all that is written to the stream,
+    # "scores" products of queries and keys in place of one over a root; "logits" divides logits.
+    scales: Mapping[str, str] = field(default_factory=dict)
+    # The first token of a target, where `decoder_start_token_id` does not say it.
+    start: str = "decoder_start_token_id"
 
 
 @dataclass(frozen=True)
 class Routed:
-    """A routed MLP, one whose router gives every token to a few of its experts.
+    """A mixture of experts: a router gives each token to a few of many MLPs.
 
-    `experts` are the config keys of which one says how many there are, `chosen` that of how many a
-    token is given to. A token's shares come from a softmax over all experts (`of_all`), where
-    `normed` (the key that says so, and what an absent one means) divided by the sum of those of the
-    chosen; or over the chosen ones. `shared` is the key of the width of an expert that every token
-    is given to, by a gate of its own; `clamp` those of the sharpness and the limit of a clamped
-    gate, with what absent ones mean.
-
-    In the parts of a layer `router` and `shared_router` are the gates; `expert_gate`, `expert_up`
-    and `expert_out`, "{}" standing for the number of the expert, or `experts_gate_up` and
-    `experts_out`, all experts in one tensor input x output, gate and up coordinate by coordinate;
-    `shared_gate`, `shared_up` and `shared_out`. Where Hugging Face's class holds otherwise what
-    files hold expert by expert, `stacked` has the roles that stand below each other in each of its
-    tensors; `renamed` are parts that it calls otherwise.
+    Its weights are parts of a layer: `router` and `shared_router` are the gates. The experts are
+    `expert_gate`, `expert_up` and `expert_out`, with "{}" for the number of the expert; or all in
+    one tensor, input x output, `experts_gate_up` (gate and up coordinate by coordinate) and
+    `experts_out`. `shared_gate`, `shared_up` and `shared_out` are the expert for every token.
     """
 
-    experts: tuple[str, ...]
-    chosen: str = "num_experts_per_tok"
+    # Whether the shares of a token are a softmax over all experts, or over the chosen ones.
     of_all: bool = True
-    normed: tuple[str, bool] = ("", True)
+    # The setting that says whether the shares of the chosen experts are divided by their sum;
+    # empty where they always are.
+    normed: str = ""
+    # The setting of the width of the expert for every token; empty where there is none.
     shared: str = ""
-    clamp: tuple[tuple[str, float], tuple[str, float]] = (("", 0.0), ("", 0.0))
+    # The settings of the sharpness and the limit of a clamped gate; none where it is not clamped.
+    clamp: tuple[()] | tuple[str, str] = ()
+    # Tensors in which Hugging Face's class stacks what files hold expert by expert, each with the
+    # roles that it holds below each other.
     stacked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Parts that Hugging Face's class calls otherwise than files do: its name, and that of files.
     renamed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class GgufKeys:
-    """What a GGUF file of a family holds otherwise than a checkpoint; `architecture` is its name
-    there.
+    """What a GGUF file of a family holds otherwise than a checkpoint.
 
-    Where several rows have one, a file is of the row `told_by` a tensor that it has, or a key that
-    says something there, and without it of the other. `numbers` maps metadata keys, without the
-    architecture in front, to the config's, beside those of GGUF_SIZES: to one, or to several apart
-    by spaces, points leading into objects. A key of `layers` may hold a list of all layers: which
-    key of the config lists them, and what that calls those where the entry is true or above 0, and
-    the others. A key of `must` may be absent, and one that is there must be one of its values;
-    those of `unread` change no formula, or follow from others; any other is refused. `settings` are
-    what no key tells, and `by_tensor` what it tells that a tensor is there.
-
-    The rows of an `interleaved` role, which positions rotate two by two, stand pair beside pair
-    instead of half behind half. Always, queries, keys and values of a single tensor are held by
+    A metadata key is named without the architecture in front, as "attention.head_count_kv". One
+    that no field names is refused. Always, queries, keys and values of a single tensor are held by
     role, matrices output x input, experts in one tensor, and `offset` norms as 1 + their weight.
-    `query_scalar` is how many layers the one size has whose scores are divided by the root of
-    d_model / n_heads, which no key tells; the others' are by that of the head.
     """
 
+    # The architecture by GGUF's name. Several rows may share one.
     architecture: str
+    # The config keys that hold the number of a metadata key, beside `GGUF_SIZES`: one, or several
+    # apart by spaces; points lead into objects.
     numbers: Mapping[str, str]
+    # Of rows that share an architecture, a file is of this one if it has this tensor, or says
+    # something under this metadata key. Empty: it is of this one if it is of no other.
     told_by: str = ""
+    # Metadata keys that may hold a list of all layers: the config key of the list of kinds, and
+    # what that calls a layer whose entry is true or above 0, and any other.
     layers: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
+    # Metadata keys that may be absent, with the values that are certified.
     must: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    # Metadata keys that change no formula, or follow from others.
     unread: tuple[str, ...] = ()
+    # Config keys that no metadata key tells, with their values.
     settings: Mapping[str, Any] = field(default_factory=dict)
+    # By tensor: the config keys that it tells by being there.
     by_tensor: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # Roles whose rows, which positions rotate two by two, are held pair beside pair, not half
+    # behind half.
     interleaved: tuple[str, ...] = ()
+    # How many layers the one size has whose scores are divided by the root of d_model / heads,
+    # which no metadata key tells; those of the other sizes are by that of d_head. 0: none.
     query_scalar: int = 0
-
-
-_HEAD = re.compile("(ForCausalLM|ForMaskedLM|LMHeadModel)$")
 
 
 @dataclass(frozen=True)
 class Family:
-    """What is common to every model of one architecture; `base` names the class without a
-    language-model head where it is not the others' name with "Model" at its end.
+    """A row of the table: all that the models of one architecture have in common.
 
-    A norm may stand in front of what attention and the MLP read (`norm_first`, pre-norm), behind
-    the sum of the stream and what they write (`norm_after_sum`, post-norm), or behind what they
-    write, before it is added (`norm_after_write`, with `norm_first` a sandwich norm); the gain of
-    an `offset` norm is 1 + its weight. `interleaved` rotary positions rotate coordinates 2 i and
-    2 i + 1 together, the others i and i + dims/2. `in_float32` says what the architecture's own
-    code computes in float32 whatever the model's type: the variance of its norms, its norms up to
-    the gain or with it, the queries and keys that it rotates or the whole rotation, its scores, its
-    softmax, the shares of its router. `plain_rounds` says that Hugging Face's model and the hooked
-    one, run in float64, round to float32 at different steps. Of `gated_heads` z is gated: sigmoid(x
-    W_gate) * (A V); "q" then holds queries and gates head by head. `transposed` families hold the
-    matrices of their layers input x output, the others output x input. `routed` says how an MLP of
-    experts is held and which of them a token is given to.
-
-    `embed` to `head_bias` are the raw names of the weights of no layer; names with "{}" have one
-    tensor per stack. `transform` is the product, the norm and the activation (the config's where
-    empty) in front of the unembedding; its product and every LayerNorm of no layer have a bias
-    where the family is `biased`. `optional` weights, with their shapes, are read where they
-    are there; `ignored` ones are read by no formula, "*" in them standing for any text. `gguf` says
-    how a GGUF file holds the family, None where it does not. `adapter` is the class whose adapter
-    TransformerLens has for models of the same modules, where it has none for the family's own; "by
-    the row" where it has none of that kind either.
+    What a row does not say is as in the first field values below. The weights of layers are in
+    `attentions`; those of no layer follow here as raw names, in which "{}" stands for the name of a
+    stack where each stack has its own.
     """
 
+    # What sentences and tables call it, as "GPT-2".
     name: str
     kind: Kind
+    # The classes of transformers with a language-model head; the first one is made by tests.
     architectures: tuple[str, ...]
+    # What the config says, and which settings are certified.
     keys: Keys
+    # The class without a language-model head, where its name is not that of the others with
+    # "Model" at the end.
     base: str = ""
+    # What the class with a head puts in front of every name of a weight without one.
     prefix: str = ""
+    # Whether the matrices of layers are input x output; all others are output x input.
     transposed: bool = False
+
+    # --- norms ---
     norm: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
+    # Whether a norm is in front of what attention and the MLP read: x = norm(E) (pre-norm).
     norm_first: bool = True
+    # Whether a norm is behind the sum of the stream and what is written: norm(E + MLP(E)).
     norm_after_sum: bool = False
+    # Whether a norm is behind what is written, before it is added: E + norm(MLP(E)).
     norm_after_write: bool = False
+    # Whether a norm multiplies by 1 + its weight.
     offset: bool = False
-    gated: bool = False
-    routed: Routed | None = None
+
+    # --- positions ---
     positions: Literal["learned", "sinusoidal", "rotary", "relative bias", "alibi"] = "learned"
+    # Whether rotary positions rotate coordinates 2 i and 2 i + 1 together, not i and i + dims/2.
     interleaved: bool = False
+
+    # --- attention and MLP ---
+    # Whether the size of a head is free, and not d_model / heads.
+    free_heads: bool = False
+    # Whether scores are divided by a root, as that of d_head.
     scaled: bool = True
+    # Whether z is gated: sigmoid(x W_gate) * (A V). "q" then holds queries and gates head by head.
     gated_heads: bool = False
-    scaled_embedding: bool = False
+    # Whether attention and MLP both read the stream that enters the block.
+    parallel: bool = False
+    # Whether the MLP is gated: (activation(x W_gate) * (x W_up)) W_out.
+    gated: bool = False
+    # The mixture of experts that is the MLP; None where it is a single one.
+    routed: Routed | None = None
+
+    # --- what its code rounds ---
+    # What the code of transformers computes in float32 whatever the type of the model:
+    #   "variance"  the variance in a norm
+    #   "norm"      the norm up to the gain
+    #   "gain"      the gain of a norm
+    #   "rotated"   the queries and keys that are rotated
+    #   "rotation"  the whole rotation
+    #   "scores"    the scores
+    #   "softmax"   the softmax
+    #   "router"    the shares of experts
     in_float32: tuple[
         Literal["variance", "norm", "gain", "rotated", "rotation", "scores", "softmax", "router"],
         ...,
     ] = ()
+    # Whether Hugging Face's model and the hooked one, in float64, round to float32 at different
+    # steps.
     plain_rounds: bool = False
-    parallel: bool = False
-    special_tokens: bool = True
-    free_heads: bool = False
+
+    # --- embeddings and unembedding ---
+    # The stacks; two and a cross-attention in an encoder-decoder.
     attentions: tuple[Attention, ...] = ()
-    optional: Mapping[str, str] = field(default_factory=dict)
+    # Whether the tokenizer puts special tokens of its own, such as [CLS]; else one BOS is put.
+    special_tokens: bool = True
+    # The token embedding.
     embed: str = ""
+    # Whether token embeddings are multiplied by the root of d_model.
+    scaled_embedding: bool = False
+    # The table of learned positions or of relative biases; empty where there is none.
     position_table: str = ""
+    # The table of token types; empty where there is none.
     type_table: str = ""
+    # The norm between the embeddings and the first block; empty where there is none.
     embedding_norm: str = ""
+    # The norm behind the last block; empty where there is none.
     final_norm: str = ""
+    # The unembedding; in the file only where it is not tied to the embedding.
     unembed: str = "lm_head"
-    unembed_scaled: bool = False
+    # Whether the product of `transform`, and every LayerNorm of no layer, have a bias.
     biased: bool = True
+    # In front of the unembedding: a product, a norm and an activation; the config's activation
+    # where that is empty.
     transform: tuple[str, str, str] = ("", "", "")
+    # The bias of the unembedding, whole name; empty where there is none.
     head_bias: str = ""
+    # Weights that are read where they are there, with their shapes.
+    optional: Mapping[str, str] = field(default_factory=dict)
+    # Weights that no formula reads; "*" stands for any text.
     ignored: tuple[str, ...] = ()
+
+    # The settings of a tiny random model of the family, from which tests build one.
+    tiny: Mapping[str, Any] = field(default_factory=dict)
+
+    # --- other programs ---
+    # How a GGUF file holds the family; None where none does.
     gguf: GgufKeys | None = None
+    # The class whose adapter of TransformerLens serves this family, where it has none for the
+    # family's own; "by the row" where the adapter is made from this row.
     adapter: str = ""
 
     @property
@@ -333,7 +358,7 @@ class Family:
     @property
     def _norm_shape(self) -> str:
         """That of a norm of no layer."""
-        return "d +" if self.norm == "LayerNorm" and self.biased else "d"
+        return "d_model with bias" if self.norm == "LayerNorm" and self.biased else "d_model"
 
     @property
     def outside(self) -> dict[str, str]:
@@ -341,10 +366,16 @@ class Family:
         head."""
         norm = self._norm_shape
         shapes = {
-            self.embed: "v d",
-            self.position_table: "b n" if self.positions == "relative bias" else "p d",
+            self.embed: "d_vocab d_model",
+            self.position_table: "buckets heads"
+            if self.positions == "relative bias"
+            else "positions d_model",
         }
-        shapes |= {self.type_table: "t d", self.embedding_norm: norm, self.final_norm: norm}
+        shapes |= {
+            self.type_table: "token_types d_model",
+            self.embedding_norm: norm,
+            self.final_norm: norm,
+        }
         stacks = [attention.name for attention in self.attentions if attention.name != "cross"]
         return {
             name.format(stack): shape for stack in stacks for name, shape in shapes.items() if name
@@ -353,131 +384,16 @@ class Family:
     @property
     def head(self) -> dict[str, str]:
         """The same of a language-model head, the unembedding apart."""
-        product = "d d +" if self.biased else "d d"
+        product = "d_model d_model with bias" if self.biased else "d_model d_model"
         norm = self._norm_shape
-        shapes = {self.transform[0]: product, self.transform[1]: norm, self.head_bias: "v ="}
+        shapes = {
+            self.transform[0]: product,
+            self.transform[1]: norm,
+            self.head_bias: "d_vocab without .weight",
+        }
         return {name: shape for name, shape in shapes.items() if name}
-
-
-# What stands in front of the names of a text part: in files, or in the class.
-TEXT = (
-    "model.language_model.",
-    "language_model.model.",
-    "language_model.",
-    "model.text_model.",
-    "model.",
-)
-# What stands beside it, with "model." in front or without.
-BESIDE = (
-    "visual.",
-    "vision_tower.",
-    "vision_model.",
-    "audio_tower.",
-    "multi_modal_projector.",
-    "connector.",
-    "image_newline",
-)
-
-
-@dataclass(frozen=True)
-class Wrapper:
-    """A model of images or sound of which the text part is read, as the row of its `model_type`
-    says: the class, and that `model_type` where the text part has one without a row, whose formulas
-    are the same where all tokens are words."""
-
-    architecture: str
-    text: str = ""
-
-    def raw_name(self, name: str) -> str:
-        """The raw name of a weight of the text part, without what stands in front; empty for what
-        stands beside it."""
-        if name.removeprefix("model.").startswith(BESIDE):
-            return ""
-        front = next((prefix for prefix in TEXT if name.startswith(prefix)), "")
-        return name.removeprefix(front)
-
-
-def pre_norm_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
-    """Hooks of a block that norms what attention reads: E → x = norm(E) → E + attention."""
-    return {
-        **{
-            name: f"hook_{name}"
-            for name in ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
-        },
-        **{name: f"{attn}.hook_{name}" for name in ("q", "k", "v", "pattern", "z")},
-        "x": f"{norm}.hook_out",
-        "scores": f"{attn}.hook_attn_scores",
-    }
-
-
-def post_norm_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
-    """Hooks of a block that norms the sum: x = E → norm(E + attention); the scores are
-    recomputed."""
-    other = {
-        "x": f"{attn}.q.hook_in",
-        "attn_out": f"{attn}.o.hook_out",
-        "resid_mid": f"{norm}.hook_out",
-    }
-    return without(pre_norm_hooks(attn), "scores") | other
 
 
 def without(table: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """A table without some of its rows."""
     return {name: row for name, row in table.items() if name not in names}
-
-
-def recomputed(attn: str = "attn") -> dict[str, Replacement]:
-    """Scores whose hook holds something else."""
-    return {"scores": Replacement(f"{attn}.hook_attn_scores", "scores recomputed from q.k")}
-
-
-def post_norm_replacements(attn: str = "attn") -> dict[str, Replacement]:
-    """Replacements in a block that norms the sum."""
-    return recomputed(attn) | {
-        "resid_mid": Replacement("hook_resid_mid", "read behind the norm of the sum")
-    }
-
-
-def causal(
-    parts: Mapping[str, tuple[str, str]],
-    unreliable_hooks: Mapping[str, Replacement] = MappingProxyType({}),
-    *,
-    fused: Literal["", "by role", "by head"] = "",
-    read: Mapping[str, str] = MappingProxyType({}),
-    layers: str = "layers.{}.",
-) -> tuple[Attention]:
-    """The single stack of a decoder that norms what attention reads; `read` are hooks other than
-    the usual ones."""
-    hooks = without(pre_norm_hooks(), *unreliable_hooks) | dict(read)
-    replaced = dict(unreliable_hooks)  # a trace holds it, and can be pickled
-    return (
-        Attention("", hooks, layers, parts, causal=True, unreliable_hooks=replaced, fused=fused),
-    )
-
-
-# Keys that several families share: sizes in config.json; sizes in a GGUF file, of all, and what
-# must be plain there.
-HIDDEN = {
-    "n_layers": "num_hidden_layers",
-    "n_heads": "num_attention_heads",
-    "d_model": "hidden_size",
-    "d_mlp": "intermediate_size",
-    "d_vocab": "vocab_size",
-    "n_ctx": "max_position_embeddings",
-}
-GGUF_SIZES = {
-    "block_count": "n_layers",
-    "embedding_length": "d_model",
-    "feed_forward_length": "d_mlp",
-    "context_length": "n_ctx",
-    "attention.head_count": "n_heads",
-    "vocab_size": "d_vocab",
-}
-GGUF_PLAIN = {
-    "rope.scaling.type": ("none",),
-    "rope.scaling.factor": (0.0, 1.0),
-    "expert_count": (0,),
-    "expert_used_count": (0,),
-    "attention.causal": (True,),
-    "attention.sliding_window": (0,),
-}

@@ -1,0 +1,120 @@
+"""Controls: held-out AUROC of every head where there is nothing to find.
+
+    labels permuted   the senses reassigned to cue words, many times: the band of chance, below one
+                      half where held-out folds of a balanced set lean away from the fitted ones
+    later token       the token after the word, if every text has one: a head that carries the topic
+                      separates it
+    untrained model   random weights of the same shape: what the architecture and the sentences do
+                      by themselves
+
+Source: Hewitt & Liang 2019.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from probe.experiments.columns import (
+    KEYS,
+    Column,
+    Columns,
+    Table,
+    as_elsewhere,
+    key_of,
+)
+from probe.experiments.plan import Size, Work
+from probe.experiments.record import WordRecord
+from probe.experiments.run import Run
+from probe.model import decomposition
+from probe.model.load import read_weights
+from probe.model.model import Model
+from probe.model.records import TargetStates
+from probe.model.trace import target_states
+from probe.stats.resampling import Array
+from probe.stats.separation import measure_separation
+
+MEASURED = "as measured"
+PERMUTED = "labels permuted"
+LATER = "later token"
+UNTRAINED = "untrained model"
+BAND = (0.05, 0.5, 0.95)  # quantiles of the permutations
+
+
+@dataclass(frozen=True, eq=False)
+class Controls:
+    """Held-out AUROC of every head under each condition, for one pair of senses.
+
+    senses: the clearest pair.
+    auroc: by condition. `layer head` each
+    band: of the permutations, at BAND. `quantile layer head`
+    """
+
+    senses: tuple[str, str]
+    auroc: Mapping[str, Array]
+    band: Array
+
+
+RECORDS = (Controls,)
+
+
+def _separation_controls(record: WordRecord) -> Iterator[Columns]:
+    controls: Controls | None = record.measured.get("controls")
+    if controls is None:
+        return
+    [pair] = [pair for pair in record.pairs if pair.senses == controls.senses]
+    for condition, auroc in controls.auroc.items():
+        absent = np.full_like(auroc, np.nan)
+        low, _, high = controls.band if condition == PERMUTED else (absent, absent, absent)
+        about = {"condition": condition, "untrained_p": pair.gates.untrained}
+        yield key_of(record, pair) | about | {"auroc": auroc, "low": low, "high": high}
+
+
+BAND_OF = "of the permutations gave this head"
+TABLES = {
+    "separation_controls": Table(
+        "separation under permuted labels, at a later token, in an untrained model",
+        {
+            **as_elsewhere(*KEYS),
+            "condition": Column(
+                "as measured, or a control: labels permuted, later token, untrained model"
+            ),
+            **as_elsewhere("untrained_p", "layer", "head", "auroc"),
+            "low": Column(f"a twentieth {BAND_OF} less; of labels permuted only", "0 to 1"),
+            "high": Column(f"a twentieth {BAND_OF} more; of labels permuted only", "0 to 1"),
+        },
+        _separation_controls,
+    )
+}
+
+
+def work(size: Size) -> Work:
+    """Every sentence once more, read at the token after the word."""
+    return Work(forwards=size.sentences)
+
+
+def measure(run: Run) -> Controls | None:
+    """The controls of the clearest two senses; None without their separation or an untrained
+    model."""
+    separations = run.earlier.get("separation")
+    if separations is None or run.random_model is None or run.untrained is None:
+        return None
+    pair = run.prepared[run.clearest].sense
+    rows = list(pair.split.rows)
+
+    def auroc(reader: Model, states: TargetStates, chosen: Sequence[int]) -> Array:
+        writes = decomposition.write_coordinates(states.z[list(chosen)], read_weights(reader))
+        measured = measure_separation(writes, pair.split, permutations=1, seed=run.options.seed)
+        return measured.auroc
+
+    separation = separations[run.clearest]
+    null = separation.null[1:]
+    by_condition = {MEASURED: separation.auroc, PERMUTED: null.mean(0)}
+    material = run.seen.material
+    tokens = [material.tokens[row] for row in rows]
+    next_positions = [material.targets[row] + 1 for row in rows]
+    if all(after < len(text) for after, text in zip(next_positions, tokens, strict=True)):
+        later = target_states(run.model, tokens, next_positions)
+        by_condition[LATER] = auroc(run.model, later, range(len(rows)))
+    by_condition[UNTRAINED] = auroc(run.random_model, run.untrained, rows)
+    return Controls(pair.senses, by_condition, np.quantile(null, BAND, axis=0))

@@ -1,0 +1,603 @@
+"""Unambiguous nouns in the word's place: how far their vectors change with the same contexts, and
+what heads and MLPs do for them.
+
+A head that brings context to a noun may do so for any noun. So nouns with one meaning take the
+word's place in the same sentences, with the same cues and frames. Everything before the word is
+shared, so a noun costs one more variant of a position.
+
+    g²(x)   mean over holdouts of <D_test, D_train>, D the difference of the sense means of the
+            vectors at the word: 0 in expectation where there is none (a plain distance never is)
+    axis    <D_noun, u_word> / gap_word: how much of the word's own axis any noun takes on
+    net     what a swap moves along the noun's own held-out axis, minus a same-sense donor
+
+Every pair of sentences is shared out to a few nouns, so that all nouns together take few swaps and
+each of them meets as many cue words as possible. All numbers are in units of the residual stream.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probe.experiments.candidates import (
+    Candidates,
+    candidates,
+    pairs_inside,
+    rows_for,
+    with_tokens,
+)
+from probe.experiments.design import Pairs, spread
+from probe.experiments.options import NounPlan
+from probe.experiments.plan import DONORS_PER_PAIR, Size, Work
+from probe.experiments.prepare import Prepared
+from probe.experiments.run import Run
+from probe.experiments.swaps import gaps, run_swaps
+from probe.model.tokens import TargetText
+from probe.model.weights import Weights
+from probe.patching.heads import swap_sets
+from probe.patching.inputs import Rows
+from probe.patching.mlps import swap_mlps
+from probe.patching.sets import HeadIndex, mask_of
+from probe.patching.tokens import replace_tokens
+from probe.provenance import hash_of
+from probe.stats import axes
+from probe.stats.axes import HeldOutAxes, squared_gap
+from probe.stats.limits import GATE, SMALLEST
+from probe.stats.resampling import Array
+from probe.text.splits import CrossFit, restrict
+
+STATES_BYTES = 2**28  # of the states with nouns in the word's place that are held at once
+
+
+@dataclass(frozen=True, eq=False)
+class WordInPlace:
+    """The word that nouns are compared with, for one pair of senses.
+
+    word, texts: what it is, and its sentences by row.
+    resid: the stream at the word. `row depth d_model`
+    split, axes, pairs: how sentences are held out, along what they are read, which are swapped.
+    heads: that are compared.
+    at: the depth at which the heads of a layer and its MLP are read. `layer`
+    until: the depth up to which a swap of a head in a layer is run. `layer`
+    """
+
+    word: str
+    texts: Sequence[TargetText]
+    resid: Tensor
+    split: CrossFit
+    axes: HeldOutAxes
+    pairs: Pairs
+    heads: Sequence[HeadIndex]
+    at: Sequence[int]
+    until: Sequence[int]
+
+
+@dataclass(frozen=True, eq=False)
+class NounRecord:
+    """What nouns did in a word's place, for one pair of senses. A swap is one noun in one pair.
+
+    nouns: in the order in which they were chosen.
+    sentences: in how many each of them stood.
+    squared_gap, word_squared_gap: g² of the noun, and of the word in the same sentences.
+        `noun depth`
+    shared_axis: how much of the word's axis the noun takes on. `noun depth`
+    gap: mean distance of the noun's two senses, over all pairs it can stand in. `noun depth`
+    pair_of, noun_of: the number of the pair and of the noun of each swap. `swap`
+    pair_gap: the distance of the two sentences of each swap. `swap depth`
+    heads: that were swapped.
+    net: of these heads, where each is read. `swap head`
+    by_depth: the same at every depth, mean over swaps; NaN where it was not read. `head depth`
+    mlps, word_mlps: net of every MLP where it is read, with the noun, and for the word.
+        `swap layer`, `pair layer`; None where MLPs were not swapped.
+    comparable: sentences in which the word is a noun in its dictionary form.
+    sentences_left_out: the others.
+    left_out: the reason of every noun that was named and not used.
+    """
+
+    nouns: tuple[str, ...]
+    sentences: tuple[int, ...]
+    squared_gap: Array
+    word_squared_gap: Array
+    shared_axis: Array
+    gap: Array
+    pair_of: NDArray[np.intp]
+    noun_of: NDArray[np.intp]
+    pair_gap: Array
+    heads: tuple[HeadIndex, ...]
+    net: Array
+    by_depth: Array
+    mlps: Array | None
+    word_mlps: Array | None
+    comparable: int
+    sentences_left_out: int
+    left_out: Mapping[str, str]
+
+    @property
+    def shares(self) -> Array:
+        """g²(noun) / g²(word) in the same sentences; NaN where the word has no gap.
+        `noun depth`"""
+        return np.divide(
+            self.squared_gap,
+            self.word_squared_gap,
+            out=np.full_like(self.squared_gap, np.nan),
+            where=self.word_squared_gap > 0,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedNoun:
+    """One noun in the word's place, for one pair of senses.
+
+    ids: its tokens.
+    axes: its own, in units of the residual stream (`gap` is 1).
+    gap: mean distance of its two senses, over the pairs in which it can stand. `depth`
+    pairs: the numbers of the pairs in which it is swapped.
+    """
+
+    noun: str
+    ids: tuple[int, ...]
+    axes: HeldOutAxes
+    gap: Array
+    pairs: tuple[int, ...]
+
+    def texts(self, texts: Sequence[TargetText]) -> list[TargetText]:
+        """Texts with the noun's tokens in the word's place."""
+        return [with_tokens(text, self.ids) for text in texts]
+
+
+@dataclass(frozen=True, eq=False)
+class _NounRun:
+    """What a run with a noun in the word's place gave.
+
+    rows: the sentences of the noun's pairs, their members and same-sense donors.
+    z, hidden: of these rows. `row layer head d_head`, `row layer d_mlp`
+    pair_gap: of the noun's pairs. `pair depth`
+    """
+
+    placed: PlacedNoun
+    sentences: int
+    squared_gap: Array
+    word_squared_gap: Array
+    shared_axis: Array
+    pair_gap: Array
+    rows: tuple[int, ...]
+    z: Tensor
+    hidden: Tensor
+
+
+RECORDS = (NounRecord,)
+
+
+def measure(run: Run) -> tuple[NounRecord | None, ...] | None:
+    """Nouns in the word's place, for every two senses that were swapped; None where nouns were not
+    asked for. The nouns that stood in pairs are left in `run.placed`."""
+    if run.options.nouns == () or all(pair.moved is None for pair in run.pairs):
+        return None
+    among = candidates(run.model, run.seen.material, run.options.nouns)
+    heads = _compared_heads(run)
+    records: list[NounRecord | None] = [None] * len(run.pairs)
+    for number, (prepared, pair) in enumerate(run.each()):
+        if pair.moved is not None:
+            word = _word_in_place(run, prepared, heads)
+            records[number], run.placed[number] = put_in_place(
+                run.weights, word, among, run.options.noun_plan, seed=run.options.seed
+            )
+    return tuple(records)
+
+
+def work(size: Size) -> Work:
+    """Every noun in the sentences of the pairs and of some further ones; heads and MLPs with the
+    nouns that each pair is shared out to, and MLPs for the word."""
+    plan = size.options.noun_plan
+    nouns = min(size.nouns, plan.most)
+    if not nouns:
+        return Work()
+    per_pair = min(plan.per_pair, nouns)
+    mlps = size.layers if plan.with_mlps else 0
+    forwards = 0
+    swaps = 0
+    for pairs in size.pairs:
+        sentences = min(size.sentences, DONORS_PER_PAIR * pairs + 2 * plan.more_pairs)
+        forwards += 2 * sentences
+        swaps += (nouns + 1) * sentences
+        parts = per_pair * (size.heads_in_all + mlps) + mlps
+        swaps += DONORS_PER_PAIR * pairs * parts
+    return Work(forwards, swaps)
+
+
+def measure_gaps(run: Run) -> tuple[NounRecord | None, ...] | None:
+    """The gaps of nouns in the word's place for every two senses with a gap, without any swap."""
+    if run.options.nouns == ():
+        return None
+    among = candidates(run.model, run.seen.material, run.options.nouns)
+    plan = replace(run.options.noun_plan, per_pair=0)
+    records: list[NounRecord | None] = []
+    for each in run.prepared:
+        if each.gates.gap >= GATE:
+            records.append(None)
+            continue
+        word = _word_in_place(run, each, [])
+        records.append(put_in_place(run.weights, word, among, plan, seed=run.options.seed)[0])
+    return tuple(records)
+
+
+def _word_in_place(run: Run, prepared: Prepared, heads: Sequence[HeadIndex]) -> WordInPlace:
+    layers = len(run.weights.blocks)
+    at = prepared.reading.at
+    return WordInPlace(
+        word=run.seen.material.word,
+        texts=run.seen.texts,
+        resid=run.seen.states.resid,
+        split=prepared.sense.split,
+        axes=prepared.sense.axes,
+        pairs=prepared.pairs,
+        heads=heads,
+        at=at,
+        until=[layers] * layers if run.options.one_of_many else at,
+    )
+
+
+def _compared_heads(run: Run) -> list[HeadIndex]:
+    """All heads, or those that move the word by at least SMALLEST of its gap for any two senses:
+    any other head has nothing to explain. None where no two senses have a gap."""
+    if not run.swapped:
+        return []
+    size = np.max([np.abs(each.effects.word.net.mean(0)) for each in run.swapped], axis=0)
+    chosen = size >= (0 if run.options.every_head else SMALLEST)
+    chosen &= run.weights.has_heads.cpu().numpy()[:, None]
+    layers, heads = np.nonzero(chosen)
+    return list(zip(layers.tolist(), heads.tolist(), strict=True))
+
+
+def put_in_place(
+    weights: Weights, word: WordInPlace, among: Candidates, plan: NounPlan, *, seed: int
+) -> tuple[NounRecord, tuple[PlacedNoun, ...]]:
+    """Put nouns in the word's place: their gaps, and what heads do for them.
+
+    Returns the record, and the nouns that stood in pairs, for further swaps.
+    """
+    rows = _chosen_rows(word, among, plan, seed)
+    rows_of, left_out = _nouns_that_fit(among, word, rows, plan, seed)
+    usable = {noun: _usable_pairs(word, rows) for noun, rows in rows_of.items()}
+    shared_out = share_out(word.pairs.units, usable, plan.per_pair)
+    runs: list[_NounRun] = []
+    for nouns in _in_parts(weights, list(rows_of), word, among, plan):
+        runs += _run(weights, word, among, nouns, rows_of, usable, shared_out, plan)
+    depths = word.resid.shape[1]
+    record = NounRecord(
+        nouns=tuple(run.placed.noun for run in runs),
+        sentences=tuple(run.sentences for run in runs),
+        squared_gap=_stacked([run.squared_gap for run in runs], depths),
+        word_squared_gap=_stacked([run.word_squared_gap for run in runs], depths),
+        shared_axis=_stacked([run.shared_axis for run in runs], depths),
+        gap=_stacked([run.placed.gap for run in runs], depths),
+        pair_of=np.array([pair for run in runs for pair in run.placed.pairs], dtype=np.intp),
+        noun_of=np.repeat(np.arange(len(runs)), [len(run.placed.pairs) for run in runs]),
+        pair_gap=_stacked([gap for run in runs for gap in run.pair_gap], depths),
+        heads=tuple(word.heads),
+        **_swapped(weights, word, among, runs, plan),
+        comparable=sum(row in among.article for row in word.split.rows),
+        sentences_left_out=sum(row in among.reasons for row in word.split.rows),
+        left_out=among.left_out | left_out if among.by_name else {},
+    )
+    return record, tuple(run.placed for run in runs if run.placed.pairs)
+
+
+def share_out(
+    units: Sequence[int], usable: Mapping[str, Sequence[int]], per_pair: int
+) -> dict[str, tuple[int, ...]]:
+    """The pairs in which each noun is swapped: every pair goes to `per_pair` of the nouns that can
+    stand in it, those with the fewest pairs so far.
+
+    units: the pair of cue words of each pair; pairs of one unit follow each other, so that they go
+        to different nouns.
+    usable: the pairs in which each noun can stand.
+
+    Example:
+        >>> from probe.experiments.nouns import share_out
+        >>> share_out([0, 0, 1], {"fence": [0, 1, 2], "window": [0, 1, 2]}, per_pair=1)
+        {'fence': (0, 2), 'window': (1,)}
+    """
+    taken: dict[str, list[int]] = {noun: [] for noun in usable}
+    can_stand = {noun: set(pairs) for noun, pairs in usable.items()}
+    pairs = set().union(*can_stand.values())
+    for pair in sorted(pairs, key=lambda pair: (units[pair], pair)):
+        fitting = [noun for noun in taken if pair in can_stand[noun]]
+        for noun in sorted(fitting, key=lambda noun: len(taken[noun]))[:per_pair]:
+            taken[noun].append(pair)
+    return {noun: tuple(pairs) for noun, pairs in taken.items()}
+
+
+def _chosen_rows(word: WordInPlace, among: Candidates, plan: NounPlan, seed: int) -> list[int]:
+    """The sentences in which nouns are run: those of the swapped pairs, and of `plan.more_pairs`
+    further ones, as many of each pair of cue words as can be. More would make the nouns' axes
+    surer, and cost a run for every noun."""
+    split = word.split
+    inside = set(among.rows)
+    pairs = [pair for pair in split.pairs if all(split.rows[place] in inside for place in pair)]
+    rng = np.random.default_rng(seed)
+    drawn = spread([split.units[first] for first, _ in pairs], plan.more_pairs, rng)
+    further = {split.rows[place] for number in drawn for place in pairs[number]}
+    return sorted((further | set(_rows_of_pairs(word.pairs))) & inside)
+
+
+def _nouns_that_fit(
+    among: Candidates, word: WordInPlace, rows: Sequence[int], plan: NounPlan, seed: int
+) -> tuple[dict[str, list[int]], dict[str, str]]:
+    """Of some rows those in which each noun can stand, and the reasons of the other nouns.
+
+    At most `plan.most` nouns, those that can stand in the most sentences; which of equal ones is
+    decided by a hash: how far a noun changes must not decide whether it is taken.
+    """
+    chosen = set(rows)
+    rows_of = {}
+    left_out = {}
+    for noun in among.nouns:
+        fitting = [row for row in rows_for(among, noun) if row in chosen]
+        if len(fitting) < plan.fewest_sentences or not _part(word.split, fitting).holdouts:
+            left_out[noun] = (
+                f"it can stand in {len(fitting)} of the {len(rows)} sentences that are compared, "
+                f"and {plan.fewest_sentences} are needed"
+            )
+        else:
+            rows_of[noun] = fitting
+    first = sorted(rows_of, key=lambda noun: (-len(rows_of[noun]), hash_of(seed, word.word, noun)))
+    left_out |= dict.fromkeys(first[plan.most :], f"{plan.most} others were compared")
+    return {noun: rows_of[noun] for noun in first[: plan.most]}, left_out
+
+
+def _part(split: CrossFit, rows: Sequence[int]) -> CrossFit:
+    """What is left of a split within some sentences."""
+    inside = set(rows)
+    return restrict(split, [number for number, row in enumerate(split.rows) if row in inside])
+
+
+def _usable_pairs(word: WordInPlace, rows: Sequence[int]) -> list[int]:
+    """The numbers of the pairs that are within some rows, and whose members are held out there."""
+    part = _part(word.split, rows)
+    tested = {part.rows[position] for position in part.tested}
+    pairs = word.pairs
+    return [
+        number
+        for number in pairs_inside(pairs, set(rows))
+        if pairs.a[number] in tested and pairs.b[number] in tested
+    ]
+
+
+# --- runs with a noun in the word's place ---------------------------------------------------------
+
+
+def _in_parts(
+    weights: Weights,
+    nouns: Sequence[str],
+    word: WordInPlace,
+    among: Candidates,
+    plan: NounPlan,
+) -> Iterator[list[str]]:
+    """The nouns, as many at once as their states fit into STATES_BYTES."""
+    layers, heads, d_model, d_head = weights.shape
+    numbers = d_model + heads * d_head + (weights.blocks[0].d_mlp if plan.with_mlps else 0)
+    of_noun = len(among.article) * layers * numbers * weights.dtype.itemsize
+    size = max(1, STATES_BYTES // max(1, of_noun))
+    for start in range(0, len(nouns), size):
+        yield list(nouns[start : start + size])
+
+
+def _run(
+    weights: Weights,
+    word: WordInPlace,
+    among: Candidates,
+    nouns: Sequence[str],
+    rows_of: Mapping[str, Sequence[int]],
+    usable: Mapping[str, Sequence[int]],
+    shared_out: Mapping[str, tuple[int, ...]],
+    plan: NounPlan,
+) -> Iterator[_NounRun]:
+    """Run every sentence in which a noun can stand with each of some nouns."""
+    rows = sorted(set().union(*(rows_of[noun] for noun in nouns)))
+    number_of = {row: number for number, row in enumerate(rows)}
+    parts = ("resid", "z", "hidden") if plan.with_mlps else ("resid", "z")
+    states = replace_tokens(
+        weights,
+        [word.texts[row] for row in rows],
+        [among.nouns[noun] for noun in nouns],
+        parts=parts,
+    )
+    for number, noun in enumerate(nouns):
+        part = _part(word.split, rows_of[noun])
+        resid = at_rows(states.resid[:, number], rows, len(word.texts))
+        own_axes = raw_axes(resid, part, word.axes.senses)
+        own_rows = list(part.rows)
+        pairs = shared_out[noun]
+        needed = _rows_of_pairs(word.pairs.take(pairs))
+        z_rows = [number_of[row] for row in needed]
+        yield _NounRun(
+            placed=PlacedNoun(
+                noun=noun,
+                ids=among.nouns[noun],
+                axes=own_axes,
+                gap=_mean_gap(own_axes, resid, word.pairs.take(usable[noun])),
+                pairs=pairs,
+            ),
+            sentences=len(own_rows),
+            squared_gap=squared_gap(resid[own_rows], part),
+            word_squared_gap=squared_gap(word.resid[own_rows], part),
+            shared_axis=_along_axis(resid[own_rows], part, word.axes),
+            pair_gap=gaps(own_axes, resid, word.pairs.take(pairs)),
+            rows=needed,
+            z=states.z[z_rows, number].clone(),
+            hidden=states.hidden[z_rows, number].clone(),
+        )
+
+
+def raw_axes(resid: Tensor, split: CrossFit, senses: tuple[str, str]) -> HeldOutAxes:
+    """Held-out axes along which is measured in units of the residual stream."""
+    return axes.hold_out(resid, split, senses).in_units()
+
+
+def at_rows(part: Tensor, rows: Sequence[int], number: int) -> Tensor:
+    """The states of some rows at the rows' own numbers, of `number`; those of the others are 0 and
+    never read."""
+    whole = part.new_zeros(number, *part.shape[1:])
+    whole[list(rows)] = part
+    return whole
+
+
+def _rows_of_pairs(pairs: Pairs) -> tuple[int, ...]:
+    """The rows that swaps in these pairs read: members and same-sense donors."""
+    return tuple(sorted({*pairs.a, *pairs.b, *pairs.same_a, *pairs.same_b}))
+
+
+def _mean_gap(own_axes: HeldOutAxes, resid: Tensor, pairs: Pairs) -> Array:
+    """Mean distance of the two senses of the noun; NaN without pairs. `-> depth`"""
+    if not len(pairs):
+        return np.full(resid.shape[1], np.nan)
+    return np.asarray(gaps(own_axes, resid, pairs).mean(0))
+
+
+def _along_axis(resid: Tensor, split: CrossFit, held_out: HeldOutAxes) -> Array:
+    """How far the two senses of a noun are apart along the word's own held-out axes, in the word's
+    gaps. `row depth d_model -> depth`"""
+    along = held_out.coordinates(resid, list(split.rows))
+    of_a = np.asarray(split.is_a)
+    tested = split.cells >= 0
+    return np.asarray(along[tested & of_a].mean(0) - along[tested & ~of_a].mean(0))
+
+
+def _stacked(rows: Sequence[Array], depths: int) -> Array:
+    """`n depth`, also where n is 0."""
+    return np.array(rows) if len(rows) else np.empty((0, depths))
+
+
+# --- swaps ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _AllSwaps:
+    """The swaps of all nouns as those of one word: every noun's sentences are rows of their own."""
+
+    texts: list[TargetText]
+    z: Tensor
+    hidden: Tensor
+    axes: HeldOutAxes
+    pairs: Pairs
+
+
+def _swapped(
+    weights: Weights,
+    word: WordInPlace,
+    among: Candidates,
+    runs: Sequence[_NounRun],
+    plan: NounPlan,
+) -> dict[str, Any]:
+    """The fields of a record that swaps give."""
+    layers = len(weights.blocks)
+    swaps = sum(len(run.placed.pairs) for run in runs)
+    net = np.full((swaps, len(word.heads)), np.nan)
+    by_depth = np.full((len(word.heads), layers + 1), np.nan)
+    fields: dict[str, Any] = {"net": net, "by_depth": by_depth}
+    fields |= {"mlps": None, "word_mlps": None}
+    if not swaps:
+        return fields
+    together = _together(word, [run for run in runs if run.placed.pairs])
+    for depth in sorted({word.until[layer] for layer, _ in word.heads}):
+        # Heads whose runs end at the same depth are swapped together.
+        chosen = [n for n, (layer, _) in enumerate(word.heads) if word.until[layer] == depth]
+        heads = [word.heads[n] for n in chosen]
+        swap = partial(_swap_some, weights, heads)
+        upto = _until(together.axes, depth)
+        moved = run_swaps(swap, together.texts, together.z[:, :depth], upto, together.pairs).net
+        read = [word.at[layer] - 1 for layer, _ in heads]
+        net[:, chosen] = moved[:, np.arange(len(heads)), read]
+        by_depth[chosen, 0] = 0.0  # which no head has written to
+        by_depth[chosen, 1 : depth + 1] = moved.mean(0)
+    if plan.with_mlps:
+        swap_every_mlp = partial(swap_mlps, weights)
+        of_nouns = run_swaps(
+            swap_every_mlp, together.texts, together.hidden, together.axes, together.pairs
+        ).net
+        fields["mlps"] = _where_read(of_nouns, word.at)
+        fields["word_mlps"] = _word_mlps(weights, word, among)
+    return fields
+
+
+def _together(word: WordInPlace, runs: Sequence[_NounRun]) -> _AllSwaps:
+    """All nouns in one: row r of noun n has a number of its own, and the axes of n."""
+    texts: list[TargetText] = []
+    cells: list[int] = []
+    columns: dict[str, list[int]] = {name: [] for name in ("a", "b", "same_a", "same_b")}
+    chosen: list[int] = []
+    first_cell = 0
+    for run in runs:
+        number_of = {row: len(texts) + number for number, row in enumerate(run.rows)}
+        texts += [with_tokens(word.texts[row], run.placed.ids) for row in run.rows]
+        # A row that is only fitted on is never a recipient, so its axis is never read.
+        cells += [first_cell + max(0, int(run.placed.axes.cell[row])) for row in run.rows]
+        first_cell += len(run.placed.axes.u)
+        pairs = word.pairs.take(run.placed.pairs)
+        for name, rows in columns.items():
+            rows += [number_of[row] for row in getattr(pairs, name)]
+        chosen += run.placed.pairs
+    of_axes = [run.placed.axes for run in runs]
+    held_out = HeldOutAxes(
+        word.axes.senses,
+        torch.cat([each.u for each in of_axes]),
+        torch.cat([each.midpoint for each in of_axes]),
+        torch.cat([each.gap for each in of_axes]),
+        np.array(cells),
+    )
+    pairs = replace(
+        word.pairs.take(chosen),
+        a=tuple(columns["a"]),
+        b=tuple(columns["b"]),
+        same_a=tuple(columns["same_a"]),
+        same_b=tuple(columns["same_b"]),
+    )
+    z = torch.cat([run.z for run in runs])
+    hidden = torch.cat([run.hidden for run in runs])
+    return _AllSwaps(texts, z, hidden, held_out, pairs)
+
+
+def _until(held_out: HeldOutAxes, depth: int) -> HeldOutAxes:
+    """The axes of the stages up to a depth."""
+    return replace(
+        held_out,
+        u=held_out.u[:, : depth + 1],
+        midpoint=held_out.midpoint[:, : depth + 1],
+        gap=held_out.gap[:, : depth + 1],
+    )
+
+
+def _swap_some(
+    weights: Weights, heads: Sequence[HeadIndex], rows: Rows, donor_z: Tensor, directions: Tensor
+) -> Tensor:
+    """`swap_heads` of some heads alone. `-> row head stage`"""
+    alone = np.stack([mask_of([head], (donor_z.shape[1], donor_z.shape[2])) for head in heads])
+    return swap_sets(weights, rows, donor_z, torch.from_numpy(~alone), directions)
+
+
+def _word_mlps(weights: Weights, word: WordInPlace, among: Candidates) -> Array:
+    """Net of every MLP for the word; NaN in the pairs in which no noun can stand.
+    `-> pair layer`"""
+    usable = pairs_inside(word.pairs, set(among.rows))
+    pairs = word.pairs.take(usable)
+    rows = _rows_of_pairs(pairs)
+    texts = [word.texts[row] for row in rows]
+    hidden = replace_tokens(weights, texts, [among.ids], parts=("hidden",)).hidden[:, 0]
+    donors = at_rows(hidden, rows, len(word.texts))
+    upto = _until(word.axes.in_units(), len(weights.blocks))
+    moved = run_swaps(partial(swap_mlps, weights), word.texts, donors, upto, pairs).net
+    net = np.full((len(word.pairs), len(weights.blocks)), np.nan)
+    net[usable] = _where_read(moved, word.at)
+    return net
+
+
+def _where_read(moved: Array, at: Sequence[int]) -> Array:
+    """The effect of each MLP at the depth at which it is read. `pair layer stage -> pair layer`"""
+    layers = np.arange(len(at))
+    return np.asarray(moved[:, layers, np.asarray(at) - 1])

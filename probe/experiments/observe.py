@@ -1,0 +1,214 @@
+"""A word as the model reads it, before anything is changed: its states, its sense axes, and the
+depth at which it is read.
+
+Axes are fitted at every depth on the sentences that share neither cue word nor frame with those
+they are applied to. The read-out layer L* of a word is the first depth that separates its senses as
+well as any (`probe.stats.axes.choose_depth`). It is chosen from held-out separations, never from an
+effect.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from probe.errors import InputError
+from probe.experiments import swaps
+from probe.experiments.material import Material, SensePairSplits, continuations
+from probe.model import forward
+from probe.model.load import read_weights
+from probe.model.model import Model
+from probe.model.records import TargetStates
+from probe.model.tokens import TargetText
+from probe.model.trace import target_states
+from probe.stats import axes, resampling
+from probe.stats.axes import Axis, DepthSeparation, HeldOutAxes
+from probe.stats.limits import LEVEL
+from probe.text.splits import DRAWN, CrossFit, cross_fit
+
+
+@dataclass(frozen=True, eq=False)
+class SenseAxes:
+    """Two senses of a word: how their sentences are held out, and the axes between them.
+
+    senses: the two, in the order of their first sentences.
+    split: which sentences are fitted on and which are tested.
+    nuisance_p: p that something without meaning tells the senses apart (`nuisances`).
+    axes: by holdout, at every stage.
+    separation: held out, at every depth.
+    """
+
+    senses: tuple[str, str]
+    split: CrossFit
+    nuisance_p: float
+    axes: HeldOutAxes
+    separation: DepthSeparation
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """The unchanged runs of a word's sentences, row by row as in `material`.
+
+    states: what the model computes at the word.
+    stages: the vectors that axes are fitted on.
+    pairs: every two senses.
+    depth: L*, where the word is read.
+    """
+
+    material: Material
+    states: TargetStates
+    stages: "Stages"
+    pairs: tuple[SenseAxes, ...]
+    depth: int
+    causal: bool
+
+    @cached_property
+    def texts(self) -> list[TargetText]:
+        """The token ids of every sentence and the position of its word, without what comes after
+        the word where the model cannot see it."""
+        if not self.causal:
+            return list(self.material.texts)
+        return [TargetText(ids[: at + 1], at) for ids, at in self.material.texts]
+
+    @property
+    def resid(self) -> torch.Tensor:
+        """The stream at the read-out layer. `row d_model`"""
+        return self.states.resid[:, self.depth]
+
+    def axis_for_others(self, pair: SenseAxes) -> Axis:
+        """The axis at the read-out layer for sentences that are not among these: fitted on all."""
+        rows = pair.split.rows
+        of_a = [row for row, is_a in zip(rows, pair.split.is_a, strict=True) if is_a]
+        of_b = [row for row, is_a in zip(rows, pair.split.is_a, strict=True) if not is_a]
+        return axes.fit_axis(self.resid[of_a], self.resid[of_b], pair.senses, self.depth)
+
+
+@dataclass(frozen=True, eq=False)
+class Stages:
+    """The vectors that sense axes are fitted on: the stream at every depth, and after the final
+    norm, where the next token is read.
+
+    vectors: `row stage d_model`. Stage d is depth d.
+    root: the metric of the next token's logits, `d_model d_model`; None for a model that predicts
+        no tokens.
+    toward: by pair of senses, the mean logits of the first sense's continuations minus those of the
+        second's, `d_model`; empty where the lexicon has none.
+    """
+
+    vectors: torch.Tensor
+    root: torch.Tensor | None = None
+    toward: Mapping[tuple[str, str], torch.Tensor] = field(default_factory=dict)
+
+
+def observe(
+    model: Model,
+    material: Material,
+    splits: SensePairSplits | None = None,
+    *,
+    seed: int,
+    next_token: bool = True,
+) -> Observation:
+    """Run every sentence of a word once, and fit its sense axes.
+
+    splits: how the sentences of every two senses are held out, where that is known already.
+    next_token: whether axes are also fitted on what the model predicts after the word.
+    Raises InputError where the sentences of two senses cannot be held out.
+    """
+    causal = model.config.causal
+    if splits is None:
+        splits = split_senses(material, seed=seed, causal=causal)
+    states = read_states(model, material)
+    stages = _stages(model, material, states) if next_token else Stages(states.resid)
+    pairs = tuple(
+        _sense_axes(material, states, stages, senses, split, seed, causal=causal)
+        for senses, split in splits.items()
+    )
+    depth = axes.choose_depth([pair.separation for pair in pairs])
+    return Observation(material, states, stages, pairs, depth, causal)
+
+
+def read_states(model: Model, material: Material) -> TargetStates:
+    """What the model computes at the word of every sentence, without queries, keys and values,
+    which nothing here reads and which take 0.1 GB for GPT-2 small."""
+    states = target_states(model, material.tokens, material.targets)
+    unread = states.z[..., :0]
+    return replace(states, q=unread, k=unread, v=unread)
+
+
+def _stages(model: Model, material: Material, states: TargetStates) -> Stages:
+    weights = read_weights(model)
+    if not swaps.predicts(weights):
+        return Stages(states.resid)
+    unembedding = forward.unembedding(weights, weights.dtype)
+    root = axes.next_token_root(unembedding)
+    token_ids = continuations(model, material.word, material.labels)
+    if token_ids is None:
+        return Stages(swaps.stages_of(weights, states, 1), root)
+    logits = {sense: unembedding[ids].double().mean(0).cpu() for sense, ids in token_ids.items()}
+    toward = {(a, b): logits[a] - logits[b] for a, b in axes.sense_pairs(material.labels)}
+    return Stages(swaps.stages_of(weights, states, 2), root, toward)
+
+
+def _sense_axes(
+    material: Material,
+    states: TargetStates,
+    stages: Stages,
+    senses: tuple[str, str],
+    split: CrossFit,
+    seed: int,
+    *,
+    causal: bool,
+) -> SenseAxes:
+    held_out = axes.hold_out(stages.vectors, split, senses, stages.root, stages.toward.get(senses))
+    return SenseAxes(
+        senses=senses,
+        split=split,
+        nuisance_p=_nuisance_p(material, split, seed, causal=causal),
+        axes=held_out,
+        separation=axes.separation_by_holdout(held_out, states.resid, split),
+    )
+
+
+def split_senses(material: Material, *, seed: int, causal: bool) -> SensePairSplits:
+    """How the sentences of every two senses of a word are held out.
+
+    Where something without meaning tells two senses apart (`nuisances`) and sentences are not
+    paired, only sentences are used that have one of the other sense with the word at the same
+    position, if they are at least half.
+    """
+    return {
+        senses: _split(material, senses, seed, causal=causal)
+        for senses in axes.sense_pairs(material.labels)
+    }
+
+
+def _split(material: Material, senses: tuple[str, str], seed: int, *, causal: bool) -> CrossFit:
+    split = cross_fit(material.sentences, senses, seed=seed)
+    if split.pair_design != DRAWN or _nuisance_p(material, split, seed, causal=causal) >= LEVEL:
+        return split
+    try:
+        alike = cross_fit(material.sentences, senses, seed=seed, positions=material.targets)
+    except InputError:
+        return split
+    half = min(material.labels.count(sense) for sense in senses)
+    return split if len(alike.rows) < half else alike
+
+
+def _nuisance_p(material: Material, split: CrossFit, seed: int, *, causal: bool) -> float:
+    """p that the senses differ in one of the nuisances."""
+    values = np.array([nuisances(material, row, causal=causal) for row in split.rows], dtype=float)
+    return resampling.difference_p(values, split.is_a, split.exchanged, seed=seed)
+
+
+def nuisances(material: Material, row: int, *, causal: bool) -> list[float]:
+    """Numbers of a sentence that have no meaning and must not tell two senses apart: the position
+    of the word and, for a model that sees what comes after it, the length of the text."""
+    position = material.targets[row]
+    return [position] if causal else [position, len(material.tokens[row])]
+
+
+def clearest(p: Sequence[float], t: Sequence[float]) -> int:
+    """The number of the pair of senses whose gap is surest, from p and the largest t of each."""
+    return min(range(len(p)), key=lambda number: (p[number], -t[number]))

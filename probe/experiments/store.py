@@ -1,0 +1,101 @@
+"""Records as files: whole or absent, the same bytes for the same record."""
+
+import io
+import json
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probe.errors import InputError
+from probe.experiments.design import Pairs, Readings
+from probe.experiments.prepare import Gates
+from probe.experiments.record import SensePair, WordRecord
+from probe.experiments.sets import CarriedSets
+from probe.experiments.swaps import Effects, PairEffects
+from probe.experiments.table import EXPERIMENTS
+from probe.provenance import write_atomically
+from probe.stats.axes import SenseAtDepth
+from probe.stats.resampling import Array
+from probe.text.sentences import LeftOut, Sentence
+from probe.text.splits import CrossFit, Holdout
+
+# What reading a file that was cut or changed raises, beside ValueError.
+DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError)
+CORE = (WordRecord, SensePair, Sentence, LeftOut, CrossFit, Holdout, Pairs, Readings, Gates)
+CORE_NUMBERS = (Effects, PairEffects, SenseAtDepth, CarriedSets)
+OF_EXPERIMENTS = [record for each in EXPERIMENTS.values() for record in each.records]
+RECORDS = {each.__name__: each for each in (*CORE, *CORE_NUMBERS, *OF_EXPERIMENTS)}
+
+
+def write_record(path: Path, record: object) -> Path:
+    """Writes a record as a file that is whole or absent; the same record gives the same bytes."""
+    arrays: dict[str, Any] = {}
+    described = json.dumps(_described(record, arrays), sort_keys=True).encode()
+    content = io.BytesIO()
+    np.savez_compressed(content, described=np.frombuffer(described, np.uint8), **arrays)
+    return write_atomically(path, content.getvalue())
+
+
+def read_record(path: Path) -> Any:
+    """The record of a file. Raises InputError where it is not whole."""
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as opened:
+            arrays = {name: opened[name] for name in opened.files}
+        return _made(json.loads(arrays.pop("described").tobytes()), arrays)
+    except (OSError, ValueError, KeyError, TypeError, EOFError, *DAMAGED) as error:
+        raise InputError(
+            f"Reading {path}: it is missing or damaged ({type(error).__name__}), expected the "
+            "record of a word; run the same command again, which makes it anew."
+        ) from error
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a finished record is in a file."""
+    try:
+        read_record(path)
+    except InputError:
+        return False
+    return True
+
+
+def _described(value: Any, arrays: dict[str, Array]) -> Any:
+    """A value as JSON, in which its arrays are named and added to `arrays`."""
+    if isinstance(value, np.ndarray):
+        name = f"array{len(arrays)}"
+        arrays[name] = value
+        return {"array": name}
+    if is_dataclass(value):
+        of_fields = {
+            each.name: _described(getattr(value, each.name), arrays) for each in fields(value)
+        }
+        return {"record": type(value).__name__, "fields": of_fields}
+    if isinstance(value, Mapping):
+        return {"items": [[key, _described(value[key], arrays)] for key in value]}
+    if isinstance(value, tuple | list):
+        return [_described(each, arrays) for each in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _made(described: Any, arrays: Mapping[str, Array]) -> Any:
+    """The value that `_described` describes; a list is a tuple."""
+    if isinstance(described, list):
+        return tuple(_made(each, arrays) for each in described)
+    if not isinstance(described, dict):
+        return described
+    if "array" in described:
+        return arrays[described["array"]]
+    if "items" in described:
+        return {_key(key): _made(each, arrays) for key, each in described["items"]}
+    of_fields = {name: _made(each, arrays) for name, each in described["fields"].items()}
+    return RECORDS[described["record"]](**of_fields)
+
+
+def _key(key: Any) -> Any:
+    """A key of a mapping, which JSON makes a list of where it is a tuple."""
+    return tuple(key) if isinstance(key, list) else key

@@ -1,0 +1,70 @@
+"""What a GGUF file calls things, as far as several families share it."""
+
+from dataclasses import replace
+
+from probe.model.architectures.family import GgufKeys, without
+
+# By metadata key: the field of `Config`.
+GGUF_SIZES = {
+    "block_count": "n_layers",
+    "embedding_length": "d_model",
+    "feed_forward_length": "d_mlp",
+    "context_length": "n_ctx",
+    "attention.head_count": "n_heads",
+    "vocab_size": "d_vocab",
+}
+# What must be plain in every family that has no formula for it.
+GGUF_PLAIN = {
+    "rope.scaling.type": ("none",),
+    "rope.scaling.factor": (0.0, 1.0),
+    "expert_count": (0,),
+    "expert_used_count": (0,),
+    "attention.causal": (True,),
+    "attention.sliding_window": (0,),
+}
+GGUF_ROUTED = without(GGUF_PLAIN, "expert_count", "expert_used_count")
+GGUF_STRETCHED = without(GGUF_PLAIN, "rope.scaling.factor") | {"rope.scaling.type": ("yarn",)}
+# Read with the sizes of heads, not as numbers of their own.
+GGUF_HEAD_SIZES = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+GGUF_ROTARY = {
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "rope.freq_base": "rope_theta",
+}
+GGUF_LAYER_NORM = {
+    "attention.head_count_kv": "num_key_value_heads",
+    "rope.freq_base": "rope_theta",
+}
+# How many experts there are, and how many a token is given to.
+GGUF_EXPERTS = ("expert_count", "expert_used_count")
+GGUF_WINDOW = GGUF_ROTARY | {"attention.sliding_window": "sliding_window"}
+_YARN = {
+    "rope.scaling.type": "rope_type",
+    "rope.scaling.factor": "factor",
+    "rope.scaling.original_context_length": "original_max_position_embeddings",
+    "rope.scaling.attn_factor": "attention_factor",  # of older files, and of newer ones
+    "rope.scaling.yarn_attn_factor": "attention_factor",
+    "rope.scaling.yarn_beta_fast": "beta_fast",
+    "rope.scaling.yarn_beta_slow": "beta_slow",
+}
+
+
+def gguf_yarn(place: str) -> dict[str, str]:
+    """The metadata keys of YaRN, for a config that holds its numbers at `place`."""
+    return {name: f"{place}.{key}" for name, key in _YARN.items()}
+
+
+def gguf_experts(count: str) -> dict[str, str]:
+    """The metadata keys of a mixture of experts, whose config counts them under `count`."""
+    return dict(zip(GGUF_EXPERTS, (count, "num_experts_per_tok"), strict=True))
+
+
+# Llama's kin, held as checkpoints hold them; a row says its own `architecture`.
+KIN_GGUF = GgufKeys("", GGUF_ROTARY, must=GGUF_PLAIN, unread=GGUF_HEAD_SIZES)
+# The same of those that may have a window.
+WINDOW_GGUF = replace(
+    KIN_GGUF,
+    numbers=GGUF_WINDOW,
+    must=without(GGUF_PLAIN, "attention.sliding_window"),
+    unread=(*GGUF_HEAD_SIZES, "rope.scaling.original_context_length"),
+)

@@ -1,0 +1,130 @@
+"""T5 and mT5: encoder-decoders with RMSNorm and relative position biases."""
+
+from dataclasses import replace
+
+from probe.model.architectures.blocks import (
+    MLP_QUANTITIES,
+    pre_norm_hooks,
+    recomputed,
+)
+from probe.model.architectures.family import (
+    Attention,
+    Family,
+    GgufKeys,
+    Keys,
+    without,
+)
+
+T5S: dict[str, Family] = {}
+
+
+def _t5_parts(number: int, attn: str) -> dict[str, tuple[str, str]]:
+    heads = {part: (f"layer.{number}.{attn}.{part}", "heads*d_head d_model") for part in "qkv"}
+    return heads | {
+        "o": (f"layer.{number}.{attn}.o", "d_model heads*d_head"),
+        "norm": (f"layer.{number}.layer_norm", "d_model"),
+    }
+
+
+def _t5_mlp(number: int) -> dict[str, tuple[str, str]]:
+    dense = f"layer.{number}.DenseReluDense"
+    return {
+        # a checkpoint holds either these two or "in"
+        "gate": (f"{dense}.wi_0", "d_mlp d_model"),
+        "up": (f"{dense}.wi_1", "d_mlp d_model"),
+        "in": (f"{dense}.wi", "d_mlp d_model"),
+        "out": (f"{dense}.wo", "d_model d_mlp"),
+        "norm_mlp": (f"layer.{number}.layer_norm", "d_model"),
+    }
+
+
+T5S["t5"] = Family(
+    name="T5",
+    kind="encoder-decoder",
+    architectures=("T5ForConditionalGeneration",),
+    keys=Keys(
+        epsilon="layer_norm_epsilon",
+        activation="dense_act_fn",
+        sizes={
+            "d_mlp": "d_ff",
+            "n_ctx": "n_positions",
+            "n_decoder_layers": "num_decoder_layers",
+        },
+        n_ctx=512,
+        equal=(("num_layers", "num_decoder_layers"),),
+        start="pad_token_id",
+    ),
+    norm="RMSNorm",
+    positions="relative bias",
+    scaled=False,
+    in_float32=("variance",),
+    attentions=(
+        Attention(
+            "encoder",
+            pre_norm_hooks(),
+            "encoder.block.{}.",
+            _t5_parts(0, "SelfAttention") | _t5_mlp(1),
+        ),
+        Attention(
+            "decoder",
+            without(pre_norm_hooks("self_attn"), "scores"),
+            "decoder.block.{}.",
+            _t5_parts(0, "SelfAttention") | _t5_mlp(2),
+            causal=True,
+            unreliable_hooks=recomputed("self_attn"),
+        ),
+        Attention(
+            "cross",
+            without(pre_norm_hooks("cross_attn", "ln2"), *MLP_QUANTITIES)
+            | {
+                "resid_pre": "hook_resid_mid",
+                "attn_out": "hook_cross_attn_out",
+                "resid_mid": "hook_resid_mid2",
+                "memory": "cross_attn.k.hook_in",
+            },
+            "decoder.block.{}.",
+            _t5_parts(1, "EncDecAttention"),
+        ),
+    ),
+    embed="shared",
+    position_table="{}.block.0.layer.0.SelfAttention.relative_attention_bias",
+    final_norm="{}.final_layer_norm",
+    free_heads=True,
+    ignored=(
+        "encoder.embed_tokens.weight",
+        "decoder.embed_tokens.weight",
+        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+    ),
+    # No key of a file holds how far its buckets of positions reach: 128 tokens, as in every T5 that
+    # is published.
+    gguf=GgufKeys(
+        "t5",
+        numbers={
+            "decoder_block_count": "num_decoder_layers",
+            "context_length": "n_positions",
+            "attention.key_length": "d_kv",
+            "attention.relative_buckets_count": "relative_attention_num_buckets",
+            "attention.layer_norm_epsilon": "layer_norm_epsilon",
+            "decoder_start_token_id": "decoder_start_token_id",
+        },
+        unread=("attention.value_length", "attention.layer_norm_rms_epsilon"),
+        by_tensor={"enc.blk.0.ffn_gate.weight": {"feed_forward_proj": "gated-gelu"}},
+    ),
+    tiny={
+        "vocab_size": 400,
+        "num_layers": 2,
+        "num_heads": 4,
+        "d_model": 28,
+        "d_kv": 5,
+        "d_ff": 36,
+        "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 12,
+    },
+)
+
+T5S["mt5"] = replace(
+    T5S["t5"],
+    name="mT5",
+    architectures=("MT5ForConditionalGeneration",),
+    gguf=None,
+)

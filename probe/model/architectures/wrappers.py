@@ -1,0 +1,65 @@
+"""Models of images or sound and text, of which the text part is read by the row of its
+`model_type`."""
+
+from dataclasses import dataclass
+
+# What the names of a text part begin with, in files or in the class.
+TEXT = (
+    "model.language_model.",
+    "language_model.model.",
+    "language_model.",
+    "model.text_model.",
+    "model.",
+)
+# What the names of all other parts begin with, after "model." where that is there.
+BESIDE = (
+    "visual.",
+    "vision_tower.",
+    "vision_model.",
+    "audio_tower.",
+    "multi_modal_projector.",
+    "connector.",
+    "image_newline",
+)
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """One such model."""
+
+    # Its class of transformers.
+    architecture: str
+    # The `model_type` of the row that the text part is read by, where its own has no row: the
+    # formulas are the same where all tokens are words.
+    text: str = ""
+
+    def raw_name(self, name: str) -> str:
+        """The raw name of a weight of the text part without what it begins with; empty for a weight
+        of another part."""
+        if name.removeprefix("model.").startswith(BESIDE):
+            return ""
+        front = next((prefix for prefix in TEXT if name.startswith(prefix)), "")
+        return name.removeprefix(front)
+
+
+# By `model_type`.
+WRAPPERS: dict[str, Wrapper] = {
+    "gemma3": Wrapper("Gemma3ForConditionalGeneration"),
+    "mistral3": Wrapper("Mistral3ForConditionalGeneration"),
+    "llava": Wrapper("LlavaForConditionalGeneration"),
+    "llava_next": Wrapper("LlavaNextForConditionalGeneration"),
+    "llava_onevision": Wrapper("LlavaOnevisionForConditionalGeneration"),
+    "internvl": Wrapper("InternVLForConditionalGeneration"),
+    "idefics3": Wrapper("Idefics3ForConditionalGeneration"),
+    "smolvlm": Wrapper("SmolVLMForConditionalGeneration"),
+    "qwen2_vl": Wrapper("Qwen2VLForConditionalGeneration", "qwen2"),
+    "qwen2_5_vl": Wrapper("Qwen2_5_VLForConditionalGeneration", "qwen2"),
+    "qwen3_vl": Wrapper("Qwen3VLForConditionalGeneration", "qwen3"),
+    "qwen3_5": Wrapper("Qwen3_5ForConditionalGeneration"),
+    "qwen3_5_moe": Wrapper("Qwen3_5MoeForConditionalGeneration"),
+    "qwen2_audio": Wrapper("Qwen2AudioForConditionalGeneration"),
+    "audioflamingo3": Wrapper("AudioFlamingo3ForConditionalGeneration"),
+    "musicflamingo": Wrapper("MusicFlamingoForConditionalGeneration"),
+    "glmasr": Wrapper("GlmAsrForConditionalGeneration"),
+    "voxtral": Wrapper("VoxtralForConditionalGeneration"),
+}

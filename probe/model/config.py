@@ -1,0 +1,620 @@
+"""A config in Hugging Face's keys -> `Config`, by the row of the model's family.
+
+transformers' own config class reads the keys. It knows their older names, what an absent one means
+and what follows from others, such as which layers are local or how positions are scaled. What is
+left here is what it does not do: it refuses settings that are not certified and sizes that are
+absurd, and it calls things as `probe` does. A folder, a GGUF file and a model in memory are held to
+the same rules.
+"""
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from probe.errors import UnsupportedModel
+from probe.model.architectures import FAMILIES, WRAPPERS
+from probe.model.architectures.family import Family, Keys
+from probe.model.bridge import in_short, quiet
+from probe.model.model import (
+    LISTED,
+    Config,
+    MixerSizes,
+    Positions,
+    RopeScaling,
+    read_json,
+    refuse,
+    unsupported,
+)
+
+FIRST = "gpt2"  # The first checkpoints of GPT-2 state no model_type.
+AUTO_MAP = "auto_map"  # names classes in files that come with a model
+# A config may promise at most so many layers: lists of all layers are made from it before a tensor
+# is looked at.
+MOST_LAYERS = 10_000
+# The general names of sizes, which every config class of transformers knows, by field of `Config`.
+SIZES = {
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "d_model": "hidden_size",
+    "d_mlp": "intermediate_size",
+    "d_vocab": "vocab_size",
+    "n_ctx": "max_position_embeddings",
+}
+# What lists of kinds call a layer with a window, and one without.
+LOCAL = {"sliding_attention": True, "local": True, "full_attention": False, "global": False}
+ATTENDS = "full_attention"  # what the list of a hybrid calls a layer with attention
+# By the name in a config: the formula in `probe.model.attention`.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_new",
+    "gelu_bloom": "gelu_bloom",
+    "relu": "relu",
+    "relu2": "relu_squared",
+    "silu": "silu",
+    "swish": "silu",
+}
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+# What a router does that is certified, by the settings of those that do something else.
+ROUTERS: dict[str, tuple[Any, ...]] = {
+    "scoring_func": ("softmax",),
+    "topk_method": ("greedy", None),
+    "n_group": (1, None),
+    "routed_scaling_factor": (1.0, None),
+}
+CORRECT = "correct its config"
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """What a config says, and what transformers makes of it."""
+
+    # transformers' config object.
+    resolved: Any
+    # The keys of the file.
+    stated: Mapping[str, Any]
+    # The file or object, for sentences.
+    where: object
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A setting as transformers resolves it; as the file states it where transformers has no
+        such setting."""
+        return getattr(self.resolved, name, self.stated.get(name, default))
+
+    def own_name(self, name: str) -> str:
+        """What the config class calls a setting that has a general name, too."""
+        return str(self.resolved.attribute_map.get(name, name))
+
+    def size(self, name: str, default: Any = None, *, less: int = 0) -> int:
+        """A whole number of at least 1, after `less` was taken away. Raises ModelError for anything
+        else."""
+        value = self.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value <= less:
+            step = f"give a whole number of at least {1 + less}"
+            raise refuse(self.where, f"{self.own_name(name)} is {value!r} in its config", step)
+        return value - less
+
+    def number(self, name: str, *, below: float = math.inf) -> float:
+        """A number above 0, as `number_from`; 0 where the name is empty or the value null."""
+        value = self.get(name) if name else None
+        return 0.0 if value is None else number_from(value, name, self.where, below=below)
+
+
+def number_from(value: Any, name: str, where: object, *, below: float = math.inf) -> float:
+    """A number above 0 and below the bound. Raises ModelError, with the setting's name, for
+    anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < below:
+        limits = "above 0" if below == math.inf else f"between 0 and {below:g}"
+        raise refuse(where, f"{name} is {value!r} in its config", f"give a number {limits}")
+    return float(value)
+
+
+def read_config(folder: Path, *, prepend_bos: bool) -> Config:
+    """The config of a folder. Raises ModelError for what is missing or absurd, UnsupportedModel for
+    other models."""
+    raw = read_json(folder / "config.json")
+    architectures = raw.get("architectures")
+    if isinstance(architectures, list) and len(architectures) == 1:
+        architecture = str(architectures[0])
+        return config_from(raw, where=folder, architecture=architecture, prepend_bos=prepend_bos)
+    kind = raw.get("model_type", FIRST)
+    rows = {name: family.architectures[0] for name, family in FAMILIES.items()}
+    rows |= {name: wrapper.architecture for name, wrapper in WRAPPERS.items()}
+    if not isinstance(kind, str) or kind not in rows:
+        raise _unknown(folder, f"its model_type is {kind!r}", raw)
+    problem = f"config.json does not name one architecture (got {architectures!r})"
+    step = f'add "architectures": ["{rows[kind]}"] to config.json if that is what the model is'
+    raise refuse(folder, problem, step)
+
+
+def resolve(raw: Mapping[str, Any], where: object) -> Any:
+    """transformers' config object of a config in Hugging Face's keys. Raises ModelError where
+    transformers refuses it; no code that comes with a model runs."""
+    from transformers import CONFIG_MAPPING
+
+    stated = copy.deepcopy(dict(raw))  # because transformers writes into it
+    kind = stated.pop("model_type", FIRST)
+    for key, value in stated.items():
+        counts = key.endswith(("layer", "layers")) or key == "attention_types"
+        if counts and _largest(value) > MOST_LAYERS:
+            raise refuse(where, f"{key} is {value!r} in its config", CORRECT)
+    try:
+        with quiet():
+            return CONFIG_MAPPING[kind](**stated)
+    except Exception as error:  # broad, because its validation raises direct children of Exception
+        cause = error.__cause__ or error
+        said = f"{type(cause).__name__}: {in_short(cause)}"
+        step = "correct it or take the original file"
+        raise refuse(where, f"transformers refuses its config ({said})", step) from error
+
+
+def rotates_a_share(kind: str) -> bool:
+    """Whether a setting says which share of each head is rotated; else all of it is."""
+    rope = resolve({"model_type": kind}, kind).rope_parameters
+    return "partial_rotary_factor" in (rope or {})
+
+
+def _largest(value: object) -> int:
+    """The largest whole number in a value or in lists of values; 0 where there is none."""
+    if isinstance(value, list):
+        return max(map(_largest, value), default=0)
+    return value if isinstance(value, int) else 0
+
+
+def config_from(
+    raw: Mapping[str, Any],
+    *,
+    where: object,
+    architecture: str,
+    prepend_bos: bool,
+    resolved: Any = None,
+    tied: bool | None = None,
+) -> Config:
+    """The config of a model of the class `architecture`, whose file says `raw`.
+
+    resolved  transformers' config object, where there is one already
+    tied      whether the unembedding is the token embedding, where the tensors tell
+
+    Raises UnsupportedModel for a family, class or setting beyond the table, ModelError for absurd
+    sizes.
+    """
+    kind = str(raw.get("model_type", FIRST))
+    _require_known(raw, kind, architecture, where)
+    if raw.get("quantization_config"):
+        problem = "it is quantized (quantization_config)"
+        raise unsupported(where, problem, "load a plain float checkpoint")
+    resolved = resolve(raw, where) if resolved is None else resolved
+    if kind in WRAPPERS:
+        text = resolved.get_text_config()
+        row = WRAPPERS[kind].text or text.model_type
+        if row not in FAMILIES:
+            raise _unknown(where, f"the model_type of its text part is {row!r}", raw)
+        config = config_from(
+            text.to_dict() | {"model_type": row},
+            where=where,
+            architecture=FAMILIES[row].architectures[0],
+            prepend_bos=prepend_bos,
+            resolved=text,
+            tied=getattr(
+                resolved, "tie_word_embeddings", getattr(text, "tie_word_embeddings", True)
+            ),
+        )
+        return replace(config, wrapper=kind)
+    family = FAMILIES[kind]
+    if tied is None:  # T5's class calls every model tied, whatever its file says
+        stated = (resolved.tie_word_embeddings, raw.get("tie_word_embeddings"))
+        tied = all(said is not False for said in stated)
+    settings = Settings(resolved, raw, where)
+    _refuse_uncertified(settings, family)
+    return Config(
+        architecture=kind,
+        causal=family.kind == "decoder",
+        prepend_bos=prepend_bos and not family.special_tokens,
+        special_tokens=family.special_tokens,
+        has_head=architecture not in family.headless,
+        tied=tied,
+        **_sizes_and_switches(settings, family),
+    )
+
+
+def _sizes_and_switches(settings: Settings, family: Family) -> dict[str, Any]:
+    """The fields of `Config` that follow from settings and row alone."""
+    keys = family.keys
+    sizes = _sizes(settings, family)
+    positions = _positions(settings, family, sizes)
+    if positions.rope_scaling is not None and positions.rope_scaling.factors:
+        # In a longer text even the first token would have other frequencies.
+        sizes["n_ctx"] = min(sizes["n_ctx"], int(positions.rope_scaling.length))
+    return {
+        **sizes,
+        "positions": positions,
+        "epsilon": _epsilon(settings, keys),
+        "activation": _activation(settings, keys),
+        "gated": bool(settings.get("is_gated_act", family.gated)),
+        "biased": "".join(roles for name, roles in keys.biases.items() if settings.get(name)),
+        "scores_by_layer": bool(keys.scores_by_layer and settings.get(keys.scores_by_layer)),
+        "n_token_types": settings.size("type_vocab_size") if family.type_table else 0,
+        **{name: settings.number(name) for name in keys.caps},
+        **_start_token(settings, family),
+        **_scales(settings, family, sizes["d_model"]),
+        **_windows(settings, keys, sizes["n_layers"]),
+        **_routing(settings, family),
+        **_mixing(settings, family, sizes["n_layers"]),
+    }
+
+
+# --- which models ---------------------------------------------------------------------------------
+
+
+def row_of(raw: Mapping[str, Any]) -> str:
+    """The `model_type` whose row a config is read by: its own, or that of its text part."""
+    kind = str(raw.get("model_type", FIRST))
+    wrapper = WRAPPERS.get(kind)
+    if wrapper is None:
+        return kind
+    return wrapper.text or str((raw.get("text_config") or {}).get("model_type"))
+
+
+def _require_known(raw: Mapping[str, Any], kind: str, architecture: str, where: object) -> None:
+    """Raises UnsupportedModel for a class that no row is about."""
+    family = FAMILIES.get(kind)
+    if family is None:
+        wrapper = WRAPPERS.get(kind)
+        if wrapper is None or wrapper.architecture != architecture:
+            raise _unknown(where, f"its architecture is {architecture} (model_type {kind!r})", raw)
+    elif architecture not in (*family.architectures, *family.headless):
+        listed = " or ".join(dict.fromkeys(family.architectures))
+        problem = f"it is a {architecture}, and of model_type {kind!r} {listed} is certified"
+        raise unsupported(where, problem + _own_code(raw), "give one of that class")
+
+
+def _unknown(where: object, problem: str, raw: Mapping[str, Any]) -> UnsupportedModel:
+    known = f"which is none of the {len(FAMILIES)} families whose numbers are certified"
+    return unsupported(where, f"{problem}, {known}{_own_code(raw)}", LISTED)
+
+
+def _own_code(raw: Mapping[str, Any]) -> str:
+    """Why the code that comes with a model does not help; empty where there is none."""
+    said = f", and code that comes with a model ({AUTO_MAP}) is never run"
+    return said if raw.get(AUTO_MAP) else ""
+
+
+def _refuse_uncertified(settings: Settings, family: Family) -> None:
+    """Raises UnsupportedModel for a setting with which the formulas would be another model's."""
+    step = f"load a standard {family.name}"
+    where = settings.where
+    for name, certified in family.keys.must.items():
+        value = settings.get(name, certified[0])
+        if value not in certified:
+            covered = f"the from-scratch check covers {family.name} with {certified[0]!r} only"
+            raise unsupported(where, f"{name} is {value!r} in its config, and {covered}", step)
+    for name, other in family.keys.equal:
+        if settings.get(name) != settings.get(other):
+            differ = f"{name} is {settings.get(name)!r} and {other} {settings.get(other)!r}"
+            certified_where = f"{family.name} is certified where the two are equal"
+            raise unsupported(where, f"{differ} in its config, and {certified_where}", step)
+    if getattr(settings.resolved, "is_heterogeneous", False):
+        problem = "some of its layers have settings of their own (per_layer_config)"
+        raise unsupported(where, problem, step)
+
+
+# --- sizes and switches ---------------------------------------------------------------------------
+
+
+def _sizes(settings: Settings, family: Family) -> dict[str, int]:
+    """The sizes by field of `Config`. Raises ModelError where heads do not fit."""
+    keys = family.keys
+    names = SIZES | dict(keys.sizes)
+    heads = settings.own_name(names["n_heads"])
+    if not {names["n_heads"], heads} & settings.stated.keys():
+        # No tensor tells it, so that the usual number of the class would go unnoticed.
+        raise refuse(settings.where, f"{heads} is not in its config", "add how many heads it has")
+    n_heads = settings.size(names["n_heads"])
+    d_model = settings.size(names["d_model"])
+    is_wide = settings.get(names["d_mlp"]) is None  # as GPT-2's code takes it
+    # Rows of the position table in front of the first token's are no part of a text.
+    taken = 0 if keys.n_ctx or keys.reserved else _first_row(settings, keys)
+    sizes = {
+        "n_layers": settings.size(names["n_layers"]),
+        "n_heads": n_heads,
+        "n_kv_heads": keys.kv_heads or settings.size("num_key_value_heads", n_heads),
+        "d_model": d_model,
+        "d_head": _head_size(settings, n_heads, d_model, free=family.free_heads),
+        "d_mlp": 4 * d_model if is_wide else _mlp_width(settings, names["d_mlp"]),
+        "d_vocab": settings.size(names["d_vocab"]),
+        "n_ctx": settings.size(names["n_ctx"], keys.n_ctx, less=taken),
+    }
+    if family.kind == "encoder-decoder":
+        sizes["n_decoder_layers"] = settings.size(names["n_decoder_layers"])
+    if n_heads % sizes["n_kv_heads"]:
+        shared = f"num_key_value_heads = {sizes['n_kv_heads']}"
+        raise refuse(settings.where, f"{n_heads} heads cannot share {shared} evenly", CORRECT)
+    return sizes
+
+
+def _head_size(settings: Settings, n_heads: int, d_model: int, *, free: bool) -> int:
+    if settings.get("head_dim") is None and d_model % n_heads:
+        width = f"{settings.own_name(SIZES['d_model'])} is {d_model}"
+        heads = f"{settings.own_name(SIZES['n_heads'])} = {n_heads} heads"
+        problem = f"{width} and does not divide evenly among {heads}"
+        raise refuse(settings.where, problem, CORRECT)
+    d_head = d_model // n_heads if settings.get("head_dim") is None else settings.size("head_dim")
+    if n_heads * d_head != d_model and not free:
+        problem = f"it has {n_heads} heads of {d_head} dimensions and d_model {d_model}"
+        raise refuse(settings.where, f"{problem}, which is not their product", CORRECT)
+    return d_head
+
+
+def _mlp_width(settings: Settings, name: str) -> int:
+    """d_mlp; LFM2's config states a width that its code makes smaller and round."""
+    stated = settings.size(name)
+    if not settings.get("block_auto_adjust_ff_dim"):
+        return stated
+    width = int(2 * stated / 3)
+    factor = settings.number("block_ffn_dim_multiplier")
+    if not factor:  # null
+        return width
+    multiple = settings.size("block_multiple_of")
+    return multiple * math.ceil(int(factor * width) / multiple)
+
+
+def _epsilon(settings: Settings, keys: Keys) -> float:
+    """What a norm adds to the variance."""
+    name = keys.epsilon
+    if isinstance(name, float):
+        return name
+    return number_from(settings.get(name), name, settings.where, below=1)
+
+
+def _activation(settings: Settings, keys: Keys) -> str:
+    """The name of its formula in `probe.model.attention`."""
+    name = keys.activation
+    stated = name if name in ACTIVATIONS else str(settings.get(name))
+    if stated not in ACTIVATIONS:
+        problem = f"{name} is {stated!r} in its config; known are {', '.join(ACTIVATIONS)}"
+        raise unsupported(settings.where, problem, "load a standard model")
+    return ACTIVATIONS[stated]
+
+
+def _start_token(settings: Settings, family: Family) -> dict[str, int]:
+    """The token in front of every target of an encoder-decoder."""
+    if family.kind != "encoder-decoder":
+        return {}
+    name = "decoder_start_token_id"
+    token = settings.get(name)
+    token = settings.get(family.keys.start) if token is None else token
+    if not isinstance(token, int):
+        problem = f"{name} is {token!r} in its config"
+        raise refuse(settings.where, problem, "give the token that starts a target")
+    return {"start_token": token}
+
+
+def _scales(settings: Settings, family: Family, d_model: int) -> dict[str, float]:
+    """What embeddings, writes, scores and logits are multiplied by."""
+    scales = {
+        what: number_from(settings.get(name), name, settings.where)
+        for what, name in family.keys.scales.items()
+    }
+    is_scaled = settings.get("scale_embedding") or family.scaled_embedding
+    scalar = settings.number(family.keys.query_scalar)
+    unembed = 1 / scales.get("logits", 1.0)
+    if settings.get("scale_decoder_outputs"):  # T5's
+        unembed = float(d_model**-0.5)
+    return {
+        "embed_scale": scales.get("embed", d_model**0.5 if is_scaled else 1.0),
+        "write_scale": scales.get("write", 1.0),
+        "unembed_scale": unembed,
+        "query_scalar": scales["scores"] ** -2 if "scores" in scales else scalar,
+    }
+
+
+def _windows(settings: Settings, keys: Keys, n_layers: int) -> dict[str, Any]:
+    """The window of local layers, and which layers are local."""
+    if not keys.window:
+        return {}
+    if keys.kinds:
+        local = _kinds(settings, keys.kinds, LOCAL)
+    else:
+        local = (settings.get(keys.window) is not None,) * n_layers
+    return {"window": settings.size(keys.window), "local": local} if any(local) else {}
+
+
+def _kinds(settings: Settings, name: str, called: Mapping[str, bool]) -> tuple[bool, ...]:
+    """What a list says of every layer. Raises UnsupportedModel where it calls one something
+    else."""
+    kinds = settings.get(name, ())
+    other = next((kind for kind in kinds if kind not in called), None)
+    if other is not None:
+        problem = f"a layer is {other!r} in its config ({name})"
+        step = f"load a model whose layers are {' or '.join(map(repr, called))}"
+        raise unsupported(settings.where, problem, step)
+    return tuple(called[kind] for kind in kinds)
+
+
+# --- positions ------------------------------------------------------------------------------------
+
+
+def _first_row(settings: Settings, keys: Keys) -> int:
+    """The row of the position table for the first token."""
+    return keys.first if isinstance(keys.first, int) else settings.size(keys.first, less=-1)
+
+
+def _positions(settings: Settings, family: Family, sizes: Mapping[str, int]) -> Positions:
+    if family.positions == "relative bias":
+        return Positions(
+            "relative bias",
+            buckets=settings.size("relative_attention_num_buckets"),
+            furthest=settings.size("relative_attention_max_distance"),
+        )
+    if family.positions == "rotary":
+        return _rotary(settings, family.keys, sizes)
+    if family.positions == "alibi":
+        return Positions("alibi")
+    first = _first_row(settings, family.keys)
+    rows = sizes["n_ctx"] + (family.keys.reserved or first)
+    return Positions(family.positions, rows=rows, first=first)
+
+
+def _rotary(settings: Settings, keys: Keys, sizes: Mapping[str, int]) -> Positions:
+    """Rotary positions, from the object in which transformers collects their settings: one for all
+    layers, or one each for local layers and the others."""
+    stated = settings.get("rope_parameters") or {"rope_theta": settings.resolved.default_theta}
+    whole = stated.get("full_attention") or stated
+    local = stated.get("sliding_attention")
+    kind = local.get("rope_type", "default") if local else "default"
+    if kind != "default":
+        problem = f"rope_type is {kind!r} for its local layers"
+        step = "load a model whose local layers have plain rotary positions"
+        only = "and only 'default' is certified there"
+        raise unsupported(settings.where, f"{problem}, {only}", step)
+    dims = _rotary_dims(settings, whole, keys, sizes["d_head"])
+    base, local_base = (
+        number_from(rope["rope_theta"], "rope_theta", settings.where) if rope else 0.0
+        for rope in (whole, local)
+    )
+    return Positions(
+        "rotary",
+        dims=dims,
+        base=base,
+        local_base=local_base,
+        rope_scaling=_rope_scaling(settings, whole, stated.get("truncate", True), dims),
+        unrotated=_unrotated(settings, keys, sizes["n_layers"]),
+    )
+
+
+def _rotary_dims(settings: Settings, rope: Mapping[str, Any], keys: Keys, d_head: int) -> int:
+    """How many coordinates of a head are rotated: a number of them, or a share of all."""
+    name = keys.rotary_dims or "partial_rotary_factor"
+    if keys.rotary_dims:
+        dims = settings.size(name)
+    else:
+        dims = int(d_head * number_from(rope.get(name, 1.0), name, settings.where))
+    if dims % 2 or not 0 < dims <= d_head:
+        problem = f"{name} leaves {dims} of {d_head} dimensions of a head to its rotary positions"
+        raise refuse(settings.where, problem, "correct its config, so that they go in pairs")
+    return dims
+
+
+def _rope_scaling(
+    settings: Settings, rope: Mapping[str, Any], whole: object, dims: int
+) -> RopeScaling | None:
+    """How the frequencies are scaled; `whole` says whether YaRN rounds to whole pairs. Raises
+    UnsupportedModel for a scaling that no formula covers, ModelError for one whose numbers are not
+    there."""
+    kind = rope.get("rope_type", "default")
+    where = settings.where
+
+    def number(key: str, usual: object = None) -> float:
+        value = usual if rope.get(key) is None else rope[key]
+        return number_from(value, f"{key} of its rotary positions", where)
+
+    if kind in ("default", "dynamic"):
+        # Dynamic scaling begins after max_position_embeddings, which is as long as a text may be.
+        return None
+    if kind == "linear":
+        return RopeScaling("linear", number("factor"))
+    if kind not in ("llama3", "yarn", "longrope"):
+        problem = f"rope_type of its rotary positions is {kind!r}, and no formula for it"
+        raise unsupported(where, f"{problem} is certified", "load a model with another one")
+    length = number("original_max_position_embeddings")
+    if kind == "llama3":
+        low = number("low_freq_factor")
+        high = number("high_freq_factor")
+        return RopeScaling("llama3", number("factor"), low, high, length)
+    factor = number("factor", settings.size(SIZES["n_ctx"]) / length)
+    if kind == "yarn":
+        fast = number("beta_fast", 32)
+        slow = number("beta_slow", 1)
+        stretch = number("attention_factor", _yarn_stretch(rope, factor))
+        return RopeScaling("yarn", factor, slow, fast, length, whole is True, (), stretch)
+    factors = rope["short_factor"]
+    if len(factors) != dims // 2:
+        problem = f"short_factor of its rotary positions is not a list of {dims // 2} numbers"
+        raise refuse(where, problem, CORRECT)
+    usual = math.sqrt(1 + math.log(factor) / math.log(length)) if factor > 1 else 1.0
+    stretch = number("attention_factor", usual)
+    return RopeScaling("longrope", length=length, factors=tuple(factors), stretch=stretch)
+
+
+def _yarn_stretch(rope: Mapping[str, Any], factor: float) -> float:
+    """How much longer YaRN makes queries and keys where the config does not say."""
+
+    def longer(scale: float) -> float:
+        return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
+
+    scale, of_all = rope.get("mscale"), rope.get("mscale_all_dim")
+    return longer(scale) / longer(of_all) if scale and of_all else longer(1)
+
+
+def _unrotated(settings: Settings, keys: Keys, n_layers: int) -> tuple[bool, ...]:
+    """The layers without rotary positions; empty where all have them."""
+    name, certified = keys.rotated_by
+    if name and settings.get(name) != certified:
+        return (True,) * n_layers
+    if not keys.rotated:
+        return ()
+    rotated = settings.get(keys.rotated)
+    if len(rotated) < n_layers:
+        problem = f"{keys.rotated} does not say which of its {n_layers} layers are rotated"
+        raise refuse(settings.where, problem, CORRECT)
+    return tuple(not is_rotated for is_rotated in rotated[:n_layers])
+
+
+# --- mixtures of experts, and hybrids -------------------------------------------------------------
+
+
+def _routing(settings: Settings, family: Family) -> dict[str, Any]:
+    """The numbers of a routed MLP. Raises UnsupportedModel where a config has experts and its
+    family none, or a router that no formula covers."""
+    routed = family.routed
+    where = settings.where
+    if routed is None:
+        name = next((name for name in EXPERTS if settings.get(name)), "")
+        if name:
+            problem = f"{name} is {settings.get(name)!r} in its config, and {family.name} is"
+            step = f"load a standard {family.name}"
+            raise unsupported(where, f"{problem} certified without a router and experts only", step)
+        return {}
+    for name, certified in ROUTERS.items():
+        value = settings.get(name, certified[0])
+        if value not in certified:
+            problem = f"{name} of its router is {value!r} in its config"
+            only = f"and only {certified[0]!r} is certified"
+            raise unsupported(where, f"{problem}, {only}", "load another model")
+    experts = settings.size("num_experts")
+    chosen = settings.size("num_experts_per_tok")
+    if chosen > experts:
+        counted = settings.own_name("num_experts")
+        problem = f"num_experts_per_tok is {chosen} and {counted} {experts} in its config"
+        raise refuse(where, problem, CORRECT)
+    sharpness, limit = routed.clamp or ("", "")
+    return {
+        "n_experts": experts,
+        "n_chosen": chosen,
+        "d_shared": settings.size(routed.shared) if routed.shared else 0,
+        "normed_shares": settings.get(routed.normed) if routed.normed else True,
+        "swiglu_sharpness": settings.number(sharpness),
+        "swiglu_limit": settings.number(limit),
+    }
+
+
+def _mixing(settings: Settings, family: Family, n_layers: int) -> dict[str, Any]:
+    """Which layers of a hybrid have no attention, and the sizes of what they have. Raises
+    UnsupportedModel where none has attention."""
+    mixer = family.attentions[0].mixer
+    if mixer is None:
+        return {}
+    mixers = _kinds(settings, "layer_types", {ATTENDS: False, mixer.kind: True})
+    if all(mixers):
+        problem = f"none of its {n_layers} layers has attention"
+        step = "load a model with at least one layer of heads"
+        raise unsupported(settings.where, problem, step)
+    sizes = MixerSizes(**{ours: settings.size(name) for ours, name in mixer.sizes.items()})
+    if sizes.key_heads and sizes.heads % sizes.key_heads:
+        name = mixer.sizes["key_heads"]
+        problem = f"{sizes.heads} heads cannot share {name} = {sizes.key_heads} evenly"
+        raise refuse(settings.where, problem, CORRECT)
+    return {"mixers": mixers, "mixer_sizes": sizes}

@@ -1,0 +1,103 @@
+"""The hooks of a model's owner on a bridge around the same tensors (`hooks="keep"`)."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from probe.model.bridge import in_short
+from probe.model.model import Config, refuse
+from probe.model.objects import Held, allowed_difference, difference_of, numbers
+from probe.model.owner_hooks import KEPT, WHOLE, Hook
+
+
+def attach_hooks(held: Held, bridge: Any, config: Config, ids: list[int]) -> None:
+    """The hooks of an object on the same parts of a bridge around its tensors, for good.
+
+    Raises ModelError where the bridge has no such part or does not call it, where the hooks fail on
+    the text `ids`, where the bridge then computes other logits than the object, and where two texts
+    together give others than each alone: swaps are run many at a time.
+    """
+    KEPT[bridge] = [hook.function for hook in held.hooks]
+    parts: dict[str, nn.Module] = {}
+    for hook in held.hooks:
+        module = _part_of(bridge if held.bridge is not None else bridge.original_model, hook)
+        if module is None:
+            raise _not_called(held, hook.part)
+        parts[hook.part] = module
+        if hook.on_point:
+            module.add_hook(hook.function, is_permanent=True)
+        elif hook.before:
+            module.register_forward_pre_hook(hook.function, with_kwargs=hook.with_kwargs)
+        else:
+            module.register_forward_hook(hook.function, with_kwargs=hook.with_kwargs)
+    other = [*ids[:-1], (ids[-1] + 1) % config.d_vocab]
+    own = bridge.original_model
+    try:
+        with _watching(parts) as called:
+            alone = torch.cat([numbers(own, config, [row]) for row in (ids, other)])
+        together = numbers(own, config, [ids, other])
+        expected = torch.cat([numbers(held.original, config, [row]) for row in (ids, other)])
+    except Exception as error:  # broad, because a hook may raise anything
+        named = ", ".join(hooked_parts(held))
+        problem = f"its hooks ({named}) fail on a short text ({in_short(error)})"
+        raise refuse(held.said, problem, "let them work for texts of any length") from error
+    for part in parts:
+        if part not in called:
+            raise _not_called(held, part)
+    for found, against, compared in (
+        (alone, expected, "a copy with the same hooks computes something else than it does"),
+        (together, alone, "with its hooks two texts together give something else than each alone"),
+    ):
+        error_of = difference_of(found, against)
+        if not error_of <= allowed_difference(held.original, own):
+            step = "let every hook be a function of what it is given, row by row"
+            raise refuse(held.said, f"{compared} (off by {error_of:.0e} of the scale)", step)
+
+
+def _part_of(root: Any, hook: Hook) -> Any:
+    """The part of a bridge, or of the model in it, that a hook belongs on; None where it has no
+    such part."""
+    from transformer_lens.model_bridge.generalized_components import BlockBridge
+
+    if hook.on_point:
+        return root.hook_dict.get(hook.part)
+    module = root
+    for name in () if hook.part == WHOLE else hook.part.split("."):
+        while name not in module._modules and "_original_component" in module._modules:
+            module = module._modules["_original_component"]
+        module = module._modules.get(name)
+        if module is None:
+            return None
+    if isinstance(module, BlockBridge) and not hook.before:
+        # What leaves a block is changed inside of the bridge's, whose hook point then holds it.
+        return module.original_component
+    return module
+
+
+@contextmanager
+def _watching(parts: Mapping[str, nn.Module]) -> Iterator[set[str]]:
+    """The names of those parts that are called."""
+    called: set[str] = set()
+
+    def watch(part: str) -> Callable[..., None]:
+        return lambda *_: called.add(part)
+
+    handles = [module.register_forward_hook(watch(part)) for part, module in parts.items()]
+    try:
+        yield called
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _not_called(held: Held, part: str) -> Exception:
+    problem = f"TransformerLens, through which it is read, does not run {part}, where a hook stands"
+    return refuse(held.said, problem, "put the hook on a block, its attention or its MLP")
+
+
+def hooked_parts(held: Held) -> tuple[str, ...]:
+    """The names of the parts of an object that carry hooks."""
+    return tuple(dict.fromkeys(hook.part for hook in held.hooks))

@@ -1,0 +1,230 @@
+"""The folder of a result: its page, every frame as CSV and Parquet, and the manifest.
+
+Everything is made in memory first and written file by file under temporary names, so a reader never
+sees half a file, and what cannot be made leaves nothing behind. Times of day live only in the
+manifest.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from html import unescape
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import pandas as pd
+import pyarrow
+import pyarrow.parquet
+
+from probe.errors import InputError
+from probe.provenance import (
+    manifest,
+    sha256_of_bytes,
+    sha256_of_file,
+    write_atomically,
+    write_parts_atomically,
+)
+from probe.results.columns import TABLES
+from probe.walkthrough.frames import TABLES as TABLES_OF_WALK
+
+if TYPE_CHECKING:
+    from probe.studies.study import Study
+    from probe.studies.survey import Survey
+    from probe.walkthrough.walk import Walk
+REPORT = "ambiguity.html"
+WALK = "walk.html"
+SURVEY = "survey.html"
+EVALUATION = "evaluation_words.csv"
+PAGES = (REPORT, WALK, SURVEY)
+MANIFEST = "manifest.json"
+# What may lie in one folder: the page of a survey shows the evaluation beside it.
+TOGETHER = {SURVEY, EVALUATION}
+GENERATOR = '<meta name="generator" content="probe">'  # stands in every page
+_CODE = re.compile("<code>(probe .*?)</code>")
+
+
+def write_folder(
+    out: str | os.PathLike[str],
+    pages: Mapping[str, str],
+    *,
+    frames: Mapping[str, pd.DataFrame],
+    made: dict[str, Any],
+    streams: Mapping[str, Iterable[pd.DataFrame]] | None = None,
+) -> Path:
+    """Write the pages, by file name, the tables and the manifest `made` (the files' hashes are
+    added).
+
+    `streams`: tables that are never held as a whole, part by part, as Parquet alone. What the
+    manifest there says of the page that is replaced, and is not made again, is removed: it would
+    stand beside a page that it is not of. Returns the folder. Raises InputError when it cannot be
+    written.
+    """
+    check_folder(out)
+    before = manifest_of(Path(out)).get("files", {})
+    files = {name: page.encode() for name, page in pages.items()} | tables(frames)
+    hashes = {name: sha256_of_bytes(content) for name, content in files.items()}
+    # The longest first: a page that is there finds its tables beside it.
+    for name, parts in (streams or {}).items():
+        path = write_parts_atomically(Path(out) / f"{name}.parquet", partial(_write_parts, parts))
+        hashes[f"{name}.parquet"] = sha256_of_file(path)
+    for name, content in files.items():
+        write_atomically(Path(out) / name, content)
+    listed = made | {"files": dict(sorted(hashes.items()))}
+    write_atomically(Path(out) / MANIFEST, json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
+    if not before.keys().isdisjoint(pages):
+        for name in before.keys() - hashes.keys():
+            path = Path(out) / name
+            # What its user has changed since is theirs.
+            if path.is_file() and sha256_of_file(path) == before[name]:
+                path.unlink()
+    return Path(out)
+
+
+def _write_parts(parts: Iterable[pd.DataFrame], opened: BinaryIO) -> None:
+    """The parts, of which there are some, one after the other as groups of rows of one Parquet
+    file."""
+    writer = None
+    for part in parts:
+        table = pyarrow.Table.from_pandas(part, preserve_index=False)
+        writer = writer or pyarrow.parquet.ParquetWriter(opened, table.schema)
+        writer.write_table(table)
+    if writer is not None:
+        writer.close()
+
+
+def to_be_replaced(out: str | os.PathLike[str], file: str, command: str) -> str:
+    """What `command` replaces by writing this file of a result into `out`, in a sentence; empty
+    where the file is not there, or the same command made it."""
+    path = Path(out) / file
+    if not path.is_file():
+        return ""
+    made = manifest_of(Path(out))
+    before = made.get("command", "") if file in made.get("files", {}) else ""
+    # A page says itself what made it.
+    shown = _CODE.findall(path.read_text("utf-8", "replace"))
+    if command in (before, *map(unescape, shown)):
+        return ""
+    earlier = f"the one of `{before}`" if before else "an earlier one"
+    return f"{path} replaces {earlier}; another place keeps both."
+
+
+def made_by(result: "Study | Survey | Walk", command: str) -> dict[str, Any]:
+    """The manifest of a study, a survey or a walk."""
+    return manifest(
+        result.model_name,
+        result.origin,
+        seed=result.options.get("seed"),
+        command=command,
+        data_sha256=result.data_sha256,
+        dtype=result.certificate.dtype,
+        options=result.options,
+        certified=list(result.certificate.texts),
+    )
+
+
+def tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:
+    """Every frame as CSV and as Parquet, by file name."""
+    files = {}
+    for name, frame in frames.items():
+        files[f"{name}.csv"] = frame.to_csv(index=False, lineterminator="\n").encode()
+        files[f"{name}.parquet"] = frame.to_parquet(index=False)
+    return files
+
+
+def check_folder(
+    out: str | os.PathLike[str],
+    page: str = "",
+    *,
+    inputs: Sequence[Path] = (),
+    option: str = "--out",
+) -> None:
+    """Raises InputError when a result could not be written into `out`, or would destroy what its
+    user wants to keep; leaves nothing behind, so ask it early.
+
+    `page`: the file that the result is known by, which no result of another kind shares a folder
+    with. `inputs`: files that it is made from. `option`: of the command line, that names `out`.
+    """
+    if not isinstance(out, str | os.PathLike) or not str(out):
+        raise InputError(
+            f"Writing a result: got {out!r} as the folder, expected its name or its path; give one "
+            'such as "out".'
+        )
+    folder = Path(out)
+    existing = next(
+        (part for part in (folder, *folder.absolute().parents) if part.exists()), Path("/")
+    )
+    expected = "a folder that can be written"
+    reason = None
+    if not existing.is_dir():
+        reason = f"{existing} is a file"
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        reason = f"{existing} may not be written"
+    elif taken := [name for name in (*PAGES, MANIFEST) if page and (folder / name).is_dir()]:
+        reason = f"{taken[0]} in it is a folder"
+    elif reason := page and _would_be_lost(folder, page, inputs):
+        expected = "a folder for this result alone"
+    else:
+        reason = _trial(folder, existing)
+    if reason:
+        raise InputError(
+            f"Writing into {folder}: {reason}, expected {expected}; choose another (on the command "
+            f"line {option})."
+        )
+
+
+def _would_be_lost(folder: Path, page: str, inputs: Sequence[Path]) -> str:
+    """What in `folder` a result with this page would destroy: another kind of result, a file that
+    it is made from, a file that probe did not make. Empty where there is none.
+
+    What is there and was made by the same kind of command may be replaced.
+    """
+    for other in (*PAGES, EVALUATION):
+        if other != page and {other, page} != TOGETHER and (folder / other).is_file():
+            return f"{other} of another result is in it, and files of both have the same names"
+    names = _names_of(page)
+    here = folder.resolve()
+    for file in inputs:
+        if file.name in names and file.resolve().parent == here:
+            return f"{file.name} is read from it, and a table of that name is written there"
+    known = manifest_of(folder).get("files", {})
+    if page in PAGES and (folder / page).is_file():
+        own = page in known or GENERATOR in (folder / page).read_text("utf-8", "replace")
+        return "" if own else f"{page} in it was not made by probe"
+    strange = [name for name in names if name not in known and (folder / name).is_file()]
+    return f"{strange[0]} in it was not made by probe" if strange else ""
+
+
+def _names_of(page: str) -> list[str]:
+    """Names of the tables of a report or a walk, which other people's files may have, too."""
+    tables = {REPORT: TABLES, WALK: TABLES_OF_WALK}.get(page, {})
+    return [f"{name}.{ending}" for name in tables for ending in ("csv", "parquet")]
+
+
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """The manifest in a folder, which is of what was written last; empty where there is none that
+    can be read as one of ours."""
+    with suppress(OSError, ValueError):
+        made = json.loads((folder / MANIFEST).read_bytes())
+        if isinstance(made, dict) and isinstance(made.get("files"), dict):
+            return made
+    return {}
+
+
+def _trial(folder: Path, existing: Path) -> str | None:
+    """Why no file can be made in `folder` (None: it can), found out by making one; what was made is
+    removed again."""
+    made = [part for part in (folder, *folder.parents) if not part.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return None
+    except OSError:
+        return f"{existing} may not be written"
+    finally:
+        for part in made:
+            with suppress(OSError):
+                part.rmdir()

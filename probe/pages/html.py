@@ -1,0 +1,183 @@
+"""A page as one self-contained HTML file: no network, no eval, every text escaped, the same bytes
+from the same values (with one set of versions of Vega and of the templates' engine).
+
+The Vega bundle stands in the file once and draws every chart from its specification. The content
+security policy names the hashes of the scripts and of the style sheet, so a text that got past the
+escaping would still run nothing.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import vl_convert
+from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
+from jinja2.bccache import Bucket
+from markupsafe import Markup
+
+from probe.charts import palette, themed
+from probe.experiments.run import LEADERS
+from probe.inference.verdicts import ORDER
+from probe.pages.sentences import BAR, TINTS
+from probe.stats.limits import SMALLEST
+from probe.stats.numbers import (
+    counted,
+    decimal,
+    distance_percent,
+    grouped,
+    interval,
+    listed,
+    measured,
+    ordinal,
+    p_value,
+    percent,
+    scientific,
+)
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+class _Compiled(BytecodeCache):
+    """What templates were compiled to, while the process lives: every page has an environment of
+    its own, which counts its charts, and would compile them again."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if bucket.key in self.kept:
+            bucket.bytecode_from_string(self.kept[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self.kept[bucket.key] = bucket.bytecode_to_string()
+
+
+_COMPILED = _Compiled()
+
+
+def environment(*folders: str | Path) -> Environment:
+    """The templates of these folders of `TEMPLATES`, earlier ones first.
+
+    They have the numbers as text for filters; `chart` places a chart.
+    """
+    made = Environment(
+        loader=FileSystemLoader([TEMPLATES / folder for folder in folders]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        bytecode_cache=_COMPILED,
+    )
+    made.filters |= {function.__name__: function for function in FILTERS}
+    made.filters["listed"] = lambda items: listed(list(items))
+    made.tests["measured"] = pd.notna
+    made.globals |= {"LEADERS": LEADERS, "SMALLEST": SMALLEST, "VERDICTS": ORDER}
+    made.globals["chart"] = partial(_placed, count(1))
+    return made
+
+
+def with_interval(record: object, name: str) -> str:
+    """A share of the gap in per cent with the interval that stands beside it: 41 % [35, 47]."""
+    low = getattr(record, f"{name}_low")
+    high = getattr(record, f"{name}_high")
+    return measured(getattr(record, name), low, high)
+
+
+def _placed(numbers: "count[int]", chart: Any) -> Markup:
+    """A chart of one page: a box to draw in, and the specification as JSON."""
+    # Altair would hold every chart of every page against its schema, slowly; the tests do it.
+    spec = themed(chart.to_dict(validate=False))
+    number = next(numbers)
+    box = '<div class="chart" id="chart-{0}" role="img" aria-label="{1}"></div>'
+    data = '<script type="application/json" data-for="chart-{0}">{2}</script>'
+    return Markup(box + data).format(number, spec["description"], as_json(spec))
+
+
+def as_json(value: Any) -> Markup:
+    """JSON that can stand inside a script element: no markup can leave it."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return Markup(
+        text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    )
+
+
+def together(tokens: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Tokens that no line may break between: punctuation goes with what stands before it."""
+    groups: list[list[Mapping[str, Any]]] = []
+    for token in tokens:
+        follows = not token["lead"] and not any(map(str.isalnum, token["text"]))
+        if follows and groups and len(groups[-1]) < 4:
+            groups[-1].append(token)
+        else:
+            groups.append([token])
+    return groups
+
+
+FILTERS = (
+    counted,
+    decimal,
+    distance_percent,
+    grouped,
+    interval,
+    ordinal,
+    p_value,
+    percent,
+    scientific,
+    together,
+    with_interval,
+)
+
+
+def assets(
+    templates: Environment,
+    sheet: str,
+    script: str,
+    *,
+    leaders: int = 0,
+    tints: int = TINTS,
+    bar: int = BAR,
+) -> dict[str, Markup | str]:
+    """By the names that every template has for them: style, script, vega, and the policy, which
+    allows just these.
+
+    The style sheet has the colours of the charts, `tints` of a token, bars of up to `bar` pixels,
+    and tabs for as many `leaders`.
+    """
+    looks: dict[str, object] = {
+        name: getattr(palette, name)
+        for name in ("INK", "MUTED", "LINE", "WITH", "AGAINST", "SENSES", "FONT")
+    }
+    looks |= {"tint": " ".join(rgb(palette.WITH)), "against": " ".join(rgb(palette.AGAINST))}
+    looks |= {"tints": tints, "bar": bar, "leaders": leaders}
+    style = Markup(templates.get_template(sheet).render(looks))
+    code = Markup(templates.get_template(script).render())
+    sources = (
+        f"default-src 'none'; script-src {_hash(vega())} {_hash(code)}; style-src {_hash(style)}"
+    )
+    policy = f"{sources}; base-uri 'none'; form-action 'none'"
+    return {"style": style, "script": code, "vega": vega(), "policy": policy}
+
+
+def rgb(colour: str) -> list[str]:
+    """Red, green and blue of #rrggbb, each from 0 to 255."""
+    return [str(part) for part in bytes.fromhex(colour.removeprefix("#"))]
+
+
+@cache
+def vega() -> Markup:
+    """Everything that draws a chart, as one script."""
+    return Markup(
+        vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
+            "</script", "<\\/script"
+        )
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,165 @@
+"""The one writer of every kind of result: a folder with its page, its tables and what made them."""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import singledispatch
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from probe.charts import palette
+from probe.charts.ablation import accuracy_without
+from probe.inference.across import WORDS, word_heads
+from probe.pages import report as report_page
+from probe.pages import survey as survey_page
+from probe.pages import walk as walk_page
+from probe.pages.attribution_graph import graphs
+from probe.pages.folder import (
+    EVALUATION,
+    REPORT,
+    SURVEY,
+    WALK,
+    check_folder,
+    made_by,
+    write_folder,
+)
+from probe.pages.verdicts import with_reasons
+from probe.results.columns import dictionary
+from probe.results.evaluation import Evaluation
+from probe.studies.study import Study
+from probe.studies.survey import Survey
+from probe.studies.words import file_name
+from probe.walkthrough.walk import Walk
+
+PAGES = "pages"  # the folder of the pages of single words, beside that of a survey
+
+
+@singledispatch
+def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Path:
+    """Write a study, a walk, a survey or an evaluation into the folder `out`: its page, its tables
+    and the manifest.
+
+    Returns the path of the page; of an evaluation, which has none, that of the folder. `command` is
+    named as what made it. The same result gives the same bytes; times of day live only in the
+    manifest. Raises InputError when the folder cannot be written, TypeError for any other kind of
+    result.
+
+    Example:
+        >>> walk = probe.walk("tiny-senses", "The old tree by the bank", word="bank")
+        >>> probe.write(walk, "out").name
+        'walk.html'
+    """
+    raise TypeError(
+        f"write: got a {type(result).__name__}, expected what probe.study, walk, survey or "
+        "evaluate returns"
+    )
+
+
+@write.register
+def write_report(study: Study, out: str | os.PathLike[str], *, command: str = "") -> Path:
+    """The page, tables and graphs of a study, as `write` has them."""
+    check_folder(out, REPORT)
+    manifest = made_by(study, command) | {"frames": list(study.frames)}
+    frames = dict(study.frames)
+    frames["verdicts"] = with_reasons(frames["verdicts"], frames["heads"], frames["words"])
+    frames["columns"] = dictionary(without_further_columns(frames))
+    findings = study.findings
+    files = {REPORT: report_page.render(findings, frames, manifest)}
+    files |= graphs(findings, study.model_name)
+    return write_folder(out, files, frames=frames, made=manifest) / REPORT
+
+
+def without_further_columns(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The frames without the columns that a user's file adds, which only the user can describe."""
+    if "survey_words" not in frames:
+        return dict(frames)
+    return {**frames, "survey_words": frames["survey_words"][list(WORDS)]}
+
+
+@write.register
+def write_walk(walk: Walk, out: str | os.PathLike[str], *, command: str = "") -> Path:
+    """The page and tables of a walk, as `write` has them."""
+    check_folder(out, WALK)
+    manifest = made_by(walk, command)
+    files = {WALK: walk_page.render(walk, manifest)}
+    return write_folder(out, files, frames=walk.frames, made=manifest) / WALK
+
+
+@write.register
+def write_evaluation(
+    evaluation: Evaluation, out: str | os.PathLike[str], *, command: str = ""
+) -> Path:
+    """The tables of an evaluation (`evaluation_words.csv`, ...) and what their columns say, as
+    `write` has them; with heads taken out, a picture of `evaluation_without.csv`."""
+    check_folder(out, EVALUATION)
+    frames = {f"evaluation_{name}": frame for name, frame in evaluation.frames.items()}
+    frames["evaluation_columns"] = dictionary(frames, name="evaluation_columns")
+    files = {}
+    if evaluation.without is not None:
+        files["evaluation_without.svg"] = palette.svg(
+            accuracy_without(evaluation.without, evaluation.heads_out, bag=evaluation.bag_accuracy)
+        )
+    made = evaluation.manifest | {"command": command, "said": evaluation.said}
+    return write_folder(out, files, frames=frames, made=made)
+
+
+@write.register
+def write_survey(survey: Survey, out: str | os.PathLike[str], *, command: str = "") -> Path:
+    """The page and the tables of one survey, as `write` has them."""
+    return write_surveys([survey], out, command=command)
+
+
+def write_surveys(
+    surveys: Sequence[Survey], out: str | os.PathLike[str], *, command: str = ""
+) -> Path:
+    """Write the page of the surveys of one or several models, their tables and the manifest;
+    returns the path of the page.
+
+    The tables of one model lie in `out`, those of several in a folder for each. Raises InputError
+    when the folder cannot be written.
+    """
+    check_folder(out, SURVEY)
+    folders = survey_page.folders(surveys)
+    frames: dict[str, pd.DataFrame] = {}
+    streams = {}
+    for survey, folder in zip(surveys, folders, strict=True):
+        for name, frame in survey_page.tables_of(survey).items():
+            frames[f"{folder}{name}"] = frame
+        streams[f"{folder}survey_word_heads"] = word_heads(survey.records, survey.depth)
+    made = [_made_by(survey, command) for survey in surveys]
+    whole = made[0] if len(made) == 1 else survey_page.made_together(made)
+    natural_texts = [survey_page.natural_text(Path(out) / folder) for folder in folders]
+    if len(surveys) == 1 and natural_texts[0] is not None:
+        # This manifest takes the place of the evaluation's.
+        whole |= {"without": natural_texts[0]["heads"]}
+    pages = [
+        _write_pages(survey, Path(out) / folder, command)
+        for survey, folder in zip(surveys, folders, strict=True)
+    ]
+    page = survey_page.render(surveys, whole, folders, natural_texts=natural_texts, pages=pages)
+    written = write_folder(out, {SURVEY: page}, frames=frames, made=whole, streams=streams)
+    return written / SURVEY
+
+
+def _made_by(survey: Survey, command: str) -> dict[str, Any]:
+    """The manifest of one survey."""
+    return made_by(survey, command) | {
+        "sentences": survey.source,
+        "frames": list(survey.frames),
+        "said": survey.said,
+        "records": [file.name for file in survey.files],
+    }
+
+
+def _write_pages(survey: Survey, folder: Path, command: str) -> dict[str, str]:
+    """Write the pages of the words that were measured in full. By word the link to its page."""
+    links: dict[str, str] = {}
+    for study in survey.studies():
+        [word] = study.findings
+        name = file_name(word)
+        if f"{PAGES}/{name}/{REPORT}" in links.values():
+            name += f"-{len(links)}"
+        links[word] = f"{PAGES}/{name}/{REPORT}"
+        write_report(study, folder / PAGES / name, command=command)
+    return links

@@ -1,0 +1,55 @@
+"""The frame of what taking heads out costs in accuracy."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from probe.experiments.ablation import KINDS
+from probe.inference.ablation import Accuracies, mean
+from probe.results.frames import depth_label
+from probe.stats import resampling
+
+CHOSEN = "depth chosen in training"
+COLUMNS = (
+    *("word", "kind", "depth", "label", "tested", "accuracy", "accuracy_without"),
+    *("fall", "fall_low", "fall_high", "random_sets", "random_fall", "random_least"),
+    *("random_most", "beyond_random", "beyond_random_low", "beyond_random_high"),
+    *("macro_f1", "macro_f1_without", "macro_f1_fall", "macro_f1_fall_low", "macro_f1_fall_high"),
+    "random_macro_f1",
+)
+
+
+def rows(word: str | None, accuracies: Accuracies) -> list[Mapping[str, object]]:
+    """A row per kind and depth; `word` is None for the mean over words."""
+    fall = accuracies.fall
+    f1_fall = accuracies.intact_f1 - accuracies.f1[:, 0]
+    estimate = np.stack([fall[:, 0], fall[:, 0] - fall[:, 1:].mean(1), f1_fall])  # 3 kind depth
+    low, high = resampling.interval(
+        accuracies.draws.swapaxes(0, 1), estimate, units=accuracies.units
+    )
+    last = len(accuracies.intact) - 1
+    made: list[Mapping[str, object]] = []
+    for number, kind in enumerate(KINDS):
+        for depth, intact in enumerate(accuracies.intact):
+            here = (number, depth)
+            random = fall[number, 1:, depth]
+            f1 = accuracies.f1[number, :, depth]
+            values = (
+                *(word, kind, None if depth == last else depth),
+                *(CHOSEN if depth == last else depth_label(depth), accuracies.tested),
+                *(intact, intact - estimate[0][here]),
+                *(estimate[0][here], low[0][here], high[0][here]),
+                *(len(random), random.mean(), random.min(), random.max()),
+                *(estimate[1][here], low[1][here], high[1][here]),
+                *(accuracies.intact_f1[depth], f1[0]),
+                *(estimate[2][here], low[2][here], high[2][here], f1[1:].mean()),
+            )
+            made.append(dict(zip(COLUMNS, values, strict=True)))
+    return made
+
+
+def frame(by_word: Sequence[Mapping[str, object]], total: Accuracies) -> pd.DataFrame:
+    """The rows of all words, and behind them those of their mean."""
+    made = pd.DataFrame([*by_word, *rows(None, mean(total))], columns=list(COLUMNS))
+    return made.astype({"depth": "Int64"})

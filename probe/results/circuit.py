@@ -1,0 +1,160 @@
+"""The frames `positions`, `edges` and `paths`: from the cue to the word."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from probe.experiments.circuit import (
+    EDGE_FIELDS,
+    Circuit,
+    EdgeKey,
+    EdgeSwaps,
+    PathShares,
+    Positions,
+)
+from probe.experiments.columns import KEYS, key_of
+from probe.inference.circuit import EdgeEvidence, edge_evidence
+from probe.inference.nouns import PARTS, joined_parts
+from probe.inference.verdicts import comparisons
+from probe.inference.within import WordEvidence
+from probe.patching.paths import DIGITS, LEAST
+from probe.tidy import rounded, stacked, with_key
+
+PART_OF_RUN = ("component", "layer", "head", "pos", "behind")
+POSITION_COLUMNS = (*KEYS, *PART_OF_RUN, "denoise", "noise", "effect", "same_sense", "pairs")
+EDGE_COLUMNS = (
+    *KEYS,
+    *EDGE_FIELDS,
+    "fraction",
+    "direct",
+    "total",
+    "low",
+    "high",
+    "same_sense",
+    "p",
+    "q",
+    "pairs",
+    "composition",
+    *PARTS,
+    "comparison",
+)
+PATH_COLUMNS = (
+    *KEYS,
+    "path",
+    "step",
+    *EDGE_FIELDS,
+    "share",
+    "p",
+    "together",
+    "size",
+    "kept",
+    "random",
+    "random_high",
+    "pairs",
+)
+COLUMNS = {"positions": POSITION_COLUMNS, "edges": EDGE_COLUMNS, "paths": PATH_COLUMNS}
+WHOLE = ("layer", "head", "behind", "path", "step", "size", "pairs")  # columns of whole numbers
+ENDS = tuple(name for name in EDGE_FIELDS if name.endswith(("layer", "head")))
+
+
+def frames(evidence: Sequence[WordEvidence], *, seed: int) -> dict[str, pd.DataFrame]:
+    """`positions`, `edges` and `paths` of every word; empty where a model reads both ways, no pairs
+    are aligned, or hooks stay on, and of a hybrid `positions` alone."""
+    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in COLUMNS}
+    for word in evidence:
+        circuit = word.record.measured.get("circuit")
+        if circuit is None:
+            continue
+        for name, frame in _of_word(word, circuit, seed).items():
+            parts[name].append(frame)
+    return {
+        name: rounded(whole(stacked(parts[name], columns)[list(columns)]))
+        for name, columns in COLUMNS.items()
+    }
+
+
+def whole(frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns of whole numbers, no layer and no head as missing."""
+    frame = frame.astype({column: "Int64" for column in (*WHOLE, *ENDS) if column in frame})
+    ends = {column: frame[column].mask(frame[column] < 0) for column in ENDS if column in frame}
+    return frame.assign(**ends)
+
+
+def _of_word(word: WordEvidence, circuit: Circuit, seed: int) -> dict[str, pd.DataFrame]:
+    [of_pair] = [pair for pair in word.pairs if pair.record.senses == circuit.senses]
+    key = key_of(word.record, of_pair.record)
+    tables = {"positions": _positions(circuit.positions)}
+    nouns = None if of_pair.nouns is None else of_pair.nouns.record
+    depth = word.record.depth
+    evidence = edge_evidence(circuit, of_pair.record, nouns, depth=depth, seed=seed)
+    if circuit.edges is not None and circuit.paths is not None and evidence is not None:
+        tables["edges"] = _edges(circuit.edges, evidence)
+        tables["paths"] = _paths(circuit.paths, circuit.edges.keys, evidence)
+    return {name: with_key(frame, key) for name, frame in tables.items()}
+
+
+def _positions(positions: Positions) -> pd.DataFrame:
+    """Ratios of sums over the pairs that have the position."""
+    frame = pd.DataFrame(vars(positions))
+    measured = ["denoise", "noise", "gap", "same_sense", "same_gap"]
+    grouped = frame.groupby([*PART_OF_RUN], sort=False, dropna=False)
+    sums = grouped[measured].sum(min_count=1).join(grouped.size().rename("pairs"))
+    denoise = sums["denoise"] / sums["gap"]
+    noise = sums["noise"] / sums["gap"]
+    shares = sums.assign(
+        denoise=denoise,
+        noise=noise,
+        same_sense=sums["same_sense"] / sums["same_gap"],
+        effect=(denoise + noise) / 2,
+    )
+    return shares.reset_index().drop(columns=["gap", "same_gap"])
+
+
+def _edges(edges: EdgeSwaps, evidence: EdgeEvidence) -> pd.DataFrame:
+    """One row an edge, the largest total first."""
+    columns: dict[str, Any] = {
+        name: getattr(evidence, name)
+        for name in ("fraction", "direct", "total", "low", "high", "same_sense", "p", "q")
+    }
+    columns["pairs"] = (~np.isnan(edges.total)).sum(1)
+    columns["composition"] = edges.composition
+    frame = pd.DataFrame(list(edges.keys), columns=list(EDGE_FIELDS)).assign(**columns)
+    of_nouns = dict.fromkeys(PARTS, np.nan) | {"comparison": ""}
+    frame = frame.assign(**of_nouns)
+    if evidence.nouns is not None:
+        first = slice(0, len(evidence.nouns.net) - 1)  # by label, whose end is included
+        parts = pd.DataFrame(dict(joined_parts([evidence.nouns])))
+        parts["net"] = evidence.nouns.net
+        for name in PARTS:
+            frame.loc[first, name] = parts[name]
+        frame.loc[first, "comparison"] = comparisons(parts)
+    return frame
+
+
+def _paths(paths: PathShares, keys: Sequence[EdgeKey], evidence: EdgeEvidence) -> pd.DataFrame:
+    """One row a step of every path, best path first; shares are of the gap of all pairs that paths
+    are measured on."""
+    share = dict(zip(paths.paths, paths.share.tolist(), strict=True))
+    pairs = dict(zip(paths.paths, paths.pairs, strict=True))
+    large = [path for path in share if abs(share[path]) >= LEAST]
+    leading = sorted(large, key=lambda path: (-round(abs(share[path]), DIGITS), str(path)))
+    of_all = {
+        "together": paths.together,
+        "size": None if paths.circuit is None else len(paths.circuit),
+        "kept": paths.kept,
+        "random": float(paths.random.mean()),
+        "random_high": float(paths.random.max()),
+    }
+    rows = []
+    for number, path in enumerate(leading):
+        of_path = {
+            "share": share[path],
+            "p": evidence.p_of(keys, path),  # of its least sure step
+            "pairs": pairs[path],
+        }
+        for turn, step in enumerate(path):
+            fields = dict(zip(EDGE_FIELDS, step, strict=True))
+            rows.append({"path": number, "step": turn, **fields, **of_path, **of_all})
+    return pd.DataFrame(rows, columns=[name for name in PATH_COLUMNS if name not in KEYS])

@@ -1,0 +1,384 @@
+"""A survey from sentences to tables: every word is measured by one task and kept as one file
+(`probe.studies.words`), and the tables are made from the files.
+
+The sentences of all words are held in memory, their records one at a time.
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import thread_time
+from typing import Any
+
+import pandas as pd
+import torch
+
+from probe.display import Displayed
+from probe.errors import InputError, require_at_least
+from probe.experiments.candidates import as_nouns
+from probe.experiments.material import sentences_of
+from probe.experiments.measure import count_left_out
+from probe.experiments.options import Options
+from probe.experiments.record import WordRecord
+from probe.experiments.sets import CarriedSets
+from probe.experiments.store import read_record, write_record
+from probe.inference.across import Summary, sets_frames, summarise
+from probe.model.architectures import require_single
+from probe.model.check import DEFAULT_TEXTS, Certificate, certify
+from probe.model.load import ModelSource, load
+from probe.model.model import Model, require_heads
+from probe.model.tokens import tokenize
+from probe.progress import Progress, silent
+from probe.provenance import Origin
+from probe.studies.study import IN_FULL, Study, StudyOptions, conclude, measure_in_full
+from probe.studies.survey_word import SURVEY, WordPlan, measure_sets, measure_word, plan_word
+from probe.studies.words import (
+    Job,
+    check_out,
+    job_of,
+    kept,
+    model_of,
+    remove_unfinished,
+    sets_file,
+    word_file,
+)
+from probe.studies.workers import Run, Workers, in_one_thread, running
+from probe.text import lexicon
+from probe.text.sentences import Corpus, Sentence, as_corpus, join
+
+WITH_COMMA = re.compile(r"[-+]?\d+,\d+")  # a number as much of the world writes it
+CERTIFIED_WORDS = 3  # a sentence of each of the first ones stands in the certificate
+NO_ENGLISH = (
+    "The nouns of one meaning that ship are English, and most of the sentences are not, so no noun "
+    "was put in the words' place; name nouns of their language to compare with any."
+)
+NO_NOUN = (
+    "None of the nouns could take the place of any word: a noun has as many tokens as the word, "
+    "whose sentences have it as a noun in its dictionary form."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Survey(Displayed):
+    """What a model does with many words: `frames` by name (`probe.results.columns` describes every
+    column), and what made them.
+
+    `depth`: where words are read · `source`: the name of the sentences · `said`: what a reader has
+    to know of how this was measured, as sentences · `files`: the records of the words.
+    """
+
+    model_name: str
+    origin: Origin
+    options: dict[str, object]
+    certificate: Certificate
+    source: str
+    data_sha256: str
+    depth: int
+    frames: dict[str, pd.DataFrame]
+    said: tuple[str, ...]
+    files: tuple[Path, ...]
+    kept: object = None  # holds a folder that goes with the survey
+
+    def records(self) -> Iterator[WordRecord]:
+        """The record of every word, one in memory at a time."""
+        return map(read_record, self.files)
+
+    def studies(self) -> Iterator[Study]:
+        """The study of every word that was measured in full, one in memory at a time."""
+        decided = StudyOptions(**self.options)  # type: ignore[arg-type]
+        for record in self.records():
+            if "separation" not in record.measured:
+                continue
+            frames = conclude(
+                [record], self.certificate, {}, permutations=decided.permutations, seed=decided.seed
+            )
+            yield Study(
+                model_name=self.model_name,
+                origin=self.origin,
+                options={"words": [record.word]} | asdict(decided) | {"sentences": self.source},
+                certificate=self.certificate,
+                frames=frames,
+                data_sha256=self.data_sha256,
+            )
+
+    def to_json(self) -> str:
+        """The frames as lists of rows, with the model, what made them and what has to be said."""
+        frames = {
+            name: json.loads(frame.to_json(orient="records")) for name, frame in self.frames.items()
+        }
+        made = {"model": self.model_name, "options": self.options, "said": self.said}
+        return json.dumps(made | frames)
+
+    def __repr__(self) -> str:
+        return f"<Survey of {self.source} in {self.model_name}: {len(self.frames)} tables>"
+
+
+def survey(
+    model: ModelSource,
+    sentences: Any = None,
+    *,
+    out: str | Path | None = None,
+    controls: Sequence[str] | str | None = None,
+    seed: int = 0,
+    workers: Workers | None = None,
+    pages: bool = False,
+    progress: Progress | None = None,
+) -> Survey:
+    """Which heads move the senses of words in general: effects over many words, each of them one
+    unit, with what one-meaning nouns in their places take as well.
+
+    `sentences`: what `read_sentences` gives or takes, or several files; two sentences a sense are
+    enough for a word; by default the words that ship · `out`: a folder in which finished words are
+    kept, so that a survey can go on where it was stopped · `controls`: one-meaning nouns, those
+    that ship for None, none for () · `workers`: this process, or those of Dask ·
+    `pages`: measure every word that has sentences enough as a study does, for a page of its own.
+    Raises InputError where fewer than two words can be measured, UnsupportedModel for an
+    encoder-decoder and CrossCheckError when the certificate fails.
+
+    Example:
+        >>> words = [probe.lexicon.expand(word) for word in ("bank", "bark", "bat")]
+        >>> sentences = [row for corpus in words for row in corpus.sentences[:96]]
+        >>> survey = probe.survey("tiny-senses", sentences, controls=())
+        >>> len(survey.frames["survey_words"])
+        3
+    """
+    report = progress or silent
+    workers = workers or Workers()
+    _require_options(out, workers, seed)
+    name = workers.model or (model if isinstance(model, str) else None)
+    model, corpus = _model_and_corpus(model, sentences)
+    by_word = corpus.by_word()
+    said = []
+    nouns = _nouns(corpus, controls)
+    if controls is None and nouns == ():
+        said.append(NO_ENGLISH)
+    report("certificate", 0.02)
+    certificate = certify(model, _readable(model, by_word) or DEFAULT_TEXTS).require()
+    if name is None and workers.scheduler is not None:
+        raise InputError(_no_name(model, workers))
+    options = replace(IN_FULL if pages else SURVEY, nouns=nouns, seed=seed)
+    job = job_of(model, options, name or "")
+    temporary = TemporaryDirectory() if out is None else None
+    folder = Path(temporary.name if temporary else out or "")
+    files = {word_file(folder, job, rows): rows for rows in by_word.values()}
+    records = partial(map, read_record, files)
+    with running(workers) as run:
+        _measure_words(run, job, files, lambda share: report("words", 0.05 + 0.8 * share))
+        report("summary", 0.85)
+        summary = summarise(records, seed=seed)
+        measured = _measure_sets(run, job, files, summary)
+    remove_unfinished(files)
+    frames = summary.frames | sets_frames(measured, seed=seed)
+    frames["survey_left_out"] = _left_out(corpus, records())
+    if nouns != () and not frames["survey_words"]["nouns"].any():
+        said.append(NO_NOUN)
+    return Survey(
+        model_name=model.name,
+        origin=model.origin,
+        options={"seed": seed, "controls": None if nouns is None else list(nouns)},
+        certificate=certificate,
+        source=corpus.source,
+        data_sha256=corpus.sha256,
+        depth=summary.depth,
+        frames=frames,
+        said=tuple(said),
+        files=tuple(files),
+        kept=temporary,
+    )
+
+
+def _no_name(model: Model, workers: Workers) -> str:
+    return (
+        f"Surveying {model.name} with the workers of {workers.scheduler}: the model was given as "
+        "an object, expected a name or a folder that every worker can load; give that as the "
+        "model, or as the model of the workers."
+    )
+
+
+def _require_options(out: object, workers: object, seed: object) -> None:
+    """Raises InputError for a folder, workers or a seed that are none."""
+    require_at_least(0, seed, "seed", doing="Surveying words", usual=0)
+    check_out(out, "Surveying words")
+    if not isinstance(workers, Workers):
+        raise InputError(
+            f"Surveying words: got workers = {workers!r}, expected Workers of "
+            'probe.studies.workers; give Workers("dask", number=2), say, or leave it away to '
+            "measure in this process."
+        )
+
+
+@dataclass(frozen=True)
+class SurveyPlan:
+    """What a survey would measure: its words, how many sentences were left out while they were read
+    (`unread`, by reason), and about how long it takes in one thread (`seconds` of
+    processor time; NaN where no word can be measured)."""
+
+    model_name: str
+    words: tuple[WordPlan, ...]
+    unread: Mapping[str, int]
+    seconds: float
+
+    def to_json(self) -> str:
+        """All of it; `seconds` is null where no word can be measured."""
+        plan = asdict(self) | {"model": self.model_name}
+        del plan["model_name"]
+        if math.isnan(self.seconds):
+            plan["seconds"] = None
+        return json.dumps(plan)
+
+
+def plan_survey(
+    model: ModelSource,
+    sentences: Any = None,
+    *,
+    controls: Sequence[str] | str | None = None,
+    seed: int = 0,
+    pages: bool = False,
+) -> SurveyPlan:
+    """What `survey` would measure of these sentences; one word in the middle by its number of
+    pairs is measured for the time.
+
+    Example:
+        >>> from probe.studies.survey import plan_survey
+        >>> plan = plan_survey("tiny-senses", probe.lexicon.expand("bank"), controls=())
+        >>> [(word.word, word.pairs) for word in plan.words]
+        [('bank', 8)]
+    """
+    model, corpus = _model_and_corpus(model, sentences)
+    by_word = corpus.by_word()
+    plans = [plan_word(model, rows, seed=seed) for rows in by_word.values()]
+    measured = sorted((plan for plan in plans if plan.pairs), key=lambda plan: plan.pairs)
+    seconds = math.nan
+    if measured:
+        middle = by_word[measured[len(measured) // 2].word]
+        options = replace(IN_FULL if pages else SURVEY, nouns=_nouns(corpus, controls), seed=seed)
+        seconds = len(measured) * _seconds(model, middle, options)
+    unread = Counter(item.reason for item in corpus.left_out)
+    return SurveyPlan(model.name, tuple(plans), dict(unread), seconds)
+
+
+def _seconds(model: Model, sentences: Sequence[Sentence], options: Options) -> float:
+    """Processor time that one word takes: its record, and sets of heads halfway up in it."""
+    layers = max(1, model.config.n_layers // 2)
+    order = [(layer, 0) for layer in range(layers)]
+    threads = torch.get_num_threads()
+    started = thread_time()
+    try:
+        in_one_thread(_measure, model, sentences, options)
+        in_one_thread(
+            partial(measure_sets, depth=layers, seed=options.seed), model, sentences, order
+        )
+    finally:
+        torch.set_num_threads(threads)
+    return thread_time() - started
+
+
+def _model_and_corpus(model: ModelSource, sentences: Any) -> tuple[Model, Corpus]:
+    """The model, which can be surveyed, and the sentences given, or those that ship and suit it."""
+    model = load(model)
+    require_single(model.config.architecture, "a survey")
+    require_heads(model.config, "a survey", "study its words one by one, with report or study")
+    if sentences is not None:
+        return model, as_corpus(sentences)
+    words = lexicon.words() if model.origin.kind == "embedded" else lexicon.natural_words()
+    return model, join([sentences_of(word, None, model) for word in words])
+
+
+def _nouns(corpus: Corpus, controls: Sequence[str] | str | None) -> tuple[str, ...] | None:
+    """The nouns of one meaning that may take the words' place, as in `survey`: those that ship
+    (None) only where the sentences are English."""
+    nouns = as_nouns(controls)
+    if nouns is None and not lexicon.is_english([row.text for row in corpus.sentences]):
+        return ()
+    return nouns
+
+
+def _readable(model: Model, by_word: Mapping[str, Sequence[Sentence]]) -> list[str]:
+    """A text of each of the first words that the model can read; others are counted later."""
+    texts: list[str] = []
+    for rows in by_word.values():
+        for row in rows:
+            with suppress(InputError):
+                tokenize(model, row.text)
+                texts.append(row.text)
+                break
+        if len(texts) == CERTIFIED_WORDS:
+            break
+    return texts
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+def _word_task(job: Job, file: Path, sentences: Sequence[Sentence]) -> tuple[Path, WordRecord]:
+    return file, _measure(model_of(job), sentences, job.options)
+
+
+def _measure(model: Model, sentences: Sequence[Sentence], options: Options) -> WordRecord:
+    """The record of a word; one with too few sentences for a page is measured without one."""
+    if options.experiments == SURVEY.experiments:
+        return measure_word(model, sentences, options)
+    try:
+        return measure_in_full(model, sentences, options)
+    except InputError:
+        fewer = replace(SURVEY, nouns=options.nouns, seed=options.seed)
+        return measure_word(model, sentences, fewer)
+
+
+def _sets_task(
+    job: Job, file: Path, sentences: Sequence[Sentence], order: Any, depth: int
+) -> tuple[Path, CarriedSets]:
+    return file, measure_sets(model_of(job), sentences, order, depth=depth, seed=job.options.seed)
+
+
+def _measure_words(
+    run: Run,
+    job: Job,
+    files: Mapping[Path, Sequence[Sentence]],
+    report: Callable[[float], None],
+) -> None:
+    """Makes the records that are not there, or not whole."""
+    missing = {file: rows for file, rows in files.items() if kept(file) is None}
+    done = len(files) - len(missing)
+    for file, record in run(_word_task, [(job, *item) for item in missing.items()]):
+        write_record(file, record)
+        done += 1
+        report(done / len(files))
+
+
+def _measure_sets(
+    run: Run,
+    job: Job,
+    files: Mapping[Path, Sequence[Sentence]],
+    summary: Summary,
+) -> list[CarriedSets]:
+    """What the leading heads of all other words do for every word with a clear gap."""
+    sets = []
+    tasks = []
+    for word, rows in files.items():
+        order = summary.left_out_orders.get(rows[0].word)
+        if order is None:
+            continue
+        sets.append(sets_file(word, summary.depth, order))
+        if kept(sets[-1]) is None:
+            tasks.append((job, sets[-1], rows, order, summary.depth))
+    for file, record in run(_sets_task, tasks):
+        write_record(file, record)
+    return [read_record(file) for file in sets]
+
+
+def _left_out(corpus: Corpus, measured: Iterator[WordRecord]) -> pd.DataFrame:
+    """How many sentences or pairs of each word were not used, by reason; those of a file that are
+    left out while it is read have no word."""
+    unread = Counter(item.reason for item in corpus.left_out)
+    rows: list[tuple[str | None, str, int]] = [(None, *item) for item in unread.items()]
+    for record in measured:
+        rows += [(record.word, *item) for item in count_left_out(record).items()]
+    return pd.DataFrame(rows, columns=["word", "reason", "count"])

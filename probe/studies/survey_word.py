@@ -1,0 +1,186 @@
+"""One word of a survey: which of its sentences are used, and its record.
+
+Words are the sample, so little is measured of each: few pairs of sentences, with two sentences of
+each of two senses enough, and nothing is refused. What cannot be used is counted with its reason.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from probe.errors import InputError
+from probe.experiments.design import make_pairs
+from probe.experiments.material import LATE, Material, prepare_counted, unused
+from probe.experiments.measure import NOT_SWAPPED, measure, unmeasured
+from probe.experiments.observe import observe
+from probe.experiments.options import NounPlan, Options
+from probe.experiments.prepare import tested_pairs
+from probe.experiments.record import WordRecord
+from probe.experiments.sets import CarriedSets, carry_over
+from probe.model.load import read_weights
+from probe.model.model import Model
+from probe.patching.sets import HeadIndex
+from probe.provenance import digest_of
+from probe.stats import axes
+from probe.text.sentences import LeftOut, Sentence
+from probe.text.splits import ONE_SENSE, SURVEY_LEAST, CrossFit, cross_fit
+
+MOST_SENTENCES = 512  # of a sense: more would make a mean surer, but no other word of it
+# Pairs of sentences of a word in which heads are swapped: words are the sample, not sentences.
+MOST_PAIRS = 8
+SURVEY = Options(
+    seed=0,
+    pairs=MOST_PAIRS,
+    permutations=0,
+    gate=False,
+    one_of_many=True,
+    next_token=False,
+    unfitted_donors=True,
+    nouns=None,
+    noun_plan=NounPlan(
+        most=3, per_pair=1, more_pairs=MOST_SENTENCES, fewest_sentences=0, with_mlps=False
+    ),
+    every_head=True,
+    experiments=frozenset(("nouns",)),
+)
+# Reasons why a sentence is not used.
+SAMPLED = f"more than {MOST_SENTENCES} sentences of its sense: of them a uniform sample is used"
+ALONE = "its sense has one sentence, and two are needed"
+# Why a word is not measured; or that its cues come after it, or that it has one sense.
+NOT_APART = "no two of its senses have two sentences each with cue words that can be kept apart"
+
+Splits = dict[tuple[str, str], CrossFit]
+
+
+def measure_word(
+    model: Model, sentences: Sequence[Sentence], options: Options = SURVEY
+) -> WordRecord:
+    """The record of one word from all of its sentences.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from probe.studies.survey_word import SURVEY, measure_word
+        >>> sentences = probe.lexicon.expand("bank").sentences[:96]
+        >>> options = replace(SURVEY, nouns=())
+        >>> record = measure_word(probe.load("tiny-senses"), sentences, options)
+        >>> len(record.pairs[0].pairs)
+        8
+    """
+    material, splits, left_out = choose_sentences(model, sentences, options.seed)
+    if not splits:
+        reason = why_unmeasured(material)
+        record = unmeasured(model, material, sentences, reason)
+    else:
+        options = replace(options, pairs=pairs_of_each(options.pairs, splits))
+        record = measure(model, material, splits, options)
+    return replace(record, not_used=dict(Counter(record.not_used) + left_out))
+
+
+@dataclass(frozen=True)
+class WordPlan:
+    """What a survey would use of one word's sentences.
+
+    sentences: in how many it reads the word. pairs: of them, in which it swaps heads.
+    left_out: by reason. reason: why nothing can be measured, "" where it can.
+    """
+
+    word: str
+    sentences: int
+    pairs: int
+    left_out: Mapping[str, int]
+    reason: str
+
+
+def plan_word(model: Model, sentences: Sequence[Sentence], *, seed: int = 0) -> WordPlan:
+    """What `measure_word` would use of the sentences of a word; nothing is run."""
+    material, splits, left_out = choose_sentences(model, sentences, seed)
+    reason = "" if splits else why_unmeasured(material)
+    left_out += Counter(item.reason for item in unused(material, list(splits.values())))
+    if reason:
+        left_out[reason] += len(material)
+    most = pairs_of_each(MOST_PAIRS, splits)
+    tested = [len(tested_pairs(split)) for split in splits.values()]
+    pairs = sum(min(most, number) for number in tested)
+    left_out[NOT_SWAPPED] = sum(tested) - pairs
+    return WordPlan(
+        word=sentences[0].word,
+        sentences=len({row for split in splits.values() for row in split.rows}),
+        pairs=pairs,
+        left_out={name: left_out[name] for name in sorted(left_out) if left_out[name]},
+        reason=reason,
+    )
+
+
+def measure_sets(
+    model: Model,
+    sentences: Sequence[Sentence],
+    order: Sequence[HeadIndex],
+    *,
+    depth: int,
+    seed: int = 0,
+) -> CarriedSets:
+    """What the first heads of an order that other words gave do for a word."""
+    material, splits, _ = choose_sentences(model, sentences, seed)
+    seen = observe(model, material, splits, seed=seed, next_token=False)
+    pairs = [
+        make_pairs(
+            material.sentences,
+            material.distances,
+            sense.split,
+            most=pairs_of_each(MOST_PAIRS, splits),
+            seed=seed,
+            unfitted_donors=True,
+        )
+        for sense in seen.pairs
+    ]
+    return carry_over(read_weights(model), seen, pairs, order, depth=depth, seed=seed)
+
+
+def choose_sentences(
+    model: Model, sentences: Sequence[Sentence], seed: int
+) -> tuple[Material, Splits, Counter[str]]:
+    """The sentences of a word that are used, how they are held out, and how many were not sampled.
+    Pairs of senses that cannot be held out are not there."""
+    sampled = _sample(sentences)
+    material = prepare_counted(model, sentences[0].word, sampled)
+    count = Counter(material.labels)
+    rows = [row for row, sense in enumerate(material.labels) if count[sense] > 1]
+    alone = [row for row, sense in enumerate(material.labels) if count[sense] == 1]
+    material = material.keep(rows, [LeftOut(material.sentences[row].text, ALONE) for row in alone])
+    splits = {}
+    for senses in axes.sense_pairs(material.labels):
+        try:
+            split = cross_fit(material.sentences, senses, seed=seed, least=SURVEY_LEAST)
+        except InputError:
+            continue
+        if tested_pairs(split):
+            splits[senses] = split
+    return material, splits, Counter({SAMPLED: len(sentences) - len(sampled)})
+
+
+def _sample(sentences: Sequence[Sentence]) -> list[Sentence]:
+    """At most MOST_SENTENCES of each sense in their order: those whose pair, or text, hashes
+    lowest, so that both members of a pair are taken or neither."""
+    by_sense: dict[str, list[int]] = {}
+    for row, sentence in enumerate(sentences):
+        by_sense.setdefault(sentence.sense, []).append(row)
+    taken: list[int] = []
+    for rows in by_sense.values():
+        rows = sorted(rows, key=lambda row: digest_of(sentences[row].pair or sentences[row].text))
+        taken += rows[:MOST_SENTENCES]
+    return [sentences[row] for row in sorted(taken)]
+
+
+def pairs_of_each(most: int, splits: Splits) -> int:
+    """In how many pairs of sentences heads are swapped, of each pair of senses."""
+    return max(1, most // max(1, len(splits)))
+
+
+def why_unmeasured(material: Material) -> str:
+    """Why nothing can be measured on these sentences of a word."""
+    reasons = [item.reason for item in material.left_out]
+    if len(set(material.labels)) > 1:
+        return NOT_APART
+    if LATE in reasons:
+        return LATE
+    return NOT_APART if ALONE in reasons else ONE_SENSE

@@ -1,0 +1,203 @@
+"""Direct logit attribution: its terms sum to the hooked logits in every family, and are what the
+formulas say."""
+
+import pandas as pd
+import pytest
+import torch
+from families import (
+    FAMILIES,
+    PAIRED,
+    SINGLE,
+    each_family,
+    family_model,
+    make_family,
+)
+from handmade import random_model
+from hooked_runs import bound
+
+import probe
+from probe.errors import CrossCheckError, InputError, UnsupportedModel
+from probe.experiments import logits
+from probe.model import decomposition
+from probe.model.load import load
+from probe.patching.cross import first_token
+
+TEXT = "The mole dug under the river bank after the flood"
+PAIR = (17, 30)
+
+
+def hooked(whole, at, tokens):
+    """The logit of a trace that its terms have to sum to, and all logits at its position."""
+    pos = whole.tokens.positions_of(at)[-1] if isinstance(at, str) else at
+    found = whole.logits[pos].double()
+    return float(found[tokens[0]] - (found[tokens[1]] if len(tokens) == 2 else 0)), found
+
+
+@pytest.mark.parametrize("kind", each_family(*SINGLE))
+def test_the_terms_sum_to_the_hooked_logits(kind):
+    model = family_model(kind, torch.float64)
+    whole = probe.trace(model, TEXT)
+    for at in ("bank", -1, 0):
+        for tokens in (PAIR, PAIR[:1]):
+            wanted, every = hooked(whole, at, tokens)
+            terms = probe.decompose(
+                model, TEXT, at=at, tokens=tokens if len(tokens) == 2 else tokens[0]
+            )
+            # 1e-10 as it stands; what is rounded to float32 on the way, beside the largest logit
+            scale = float(every.abs().max()) if FAMILIES[kind].in_float32 else 1.0
+            assert abs(float(terms["logit"].sum()) - wanted) <= bound(model) * scale
+            assert terms["logit"].abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", each_family(*PAIRED))
+def test_the_terms_of_an_encoder_decoder_sum_to_the_hooked_logits(kind):
+    model = family_model(kind, torch.float64)
+    target = "The apple bank soon"
+    pair = probe.trace(model, TEXT, target)
+    for at in ("bank", 0):
+        pos = pair.target.positions_of(at)[-1] if isinstance(at, str) else at
+        every = pair.logits[pos].double()
+        for tokens, wanted in ((PAIR, every[PAIR[0]] - every[PAIR[1]]), (PAIR[0], every[PAIR[0]])):
+            terms = probe.decompose(model, TEXT, target=target, at=at, tokens=tokens)
+            scale = float(every.abs().max()) if FAMILIES[kind].in_float32 else 1.0
+            assert abs(float(terms["logit"].sum() - wanted)) <= bound(model) * scale
+    of_heads = terms.dropna(subset="head").groupby(["stack", "layer", "head"])
+    shape = (model.config.n_decoder_layers, model.config.n_heads)
+    assert len(of_heads) == 2 * shape[0] * shape[1]
+    assert (of_heads.size()["cross"] == len(pair.source)).all()
+    assert (of_heads.size()["decoder"] == pos + 1).all()
+    by_cross = of_heads["logit"].sum()["cross"]
+    assert by_cross.abs().max() > 1e-3
+
+
+def test_what_crosses_is_what_direct_logits_says():
+    model = family_model("t5", torch.float64)
+    pair = probe.trace(model, TEXT, "The apple bank")
+    words = ("river", "flood")
+    ids = tuple(first_token(model, pair.target.text, word) for word in words)
+    adds = probe.cross.direct_logits(model, pair, words[0], against=words[1])
+    terms = probe.decompose(model, TEXT, target="The apple bank", at=-1, tokens=ids)
+    crossing = terms[(terms["stack"] == "cross") & terms["head"].notna()]
+    found = torch.tensor(crossing["logit"].to_numpy()).view(adds[:, :, -1].shape)
+    torch.testing.assert_close(found, adds[:, :, -1], rtol=0, atol=1e-9)
+
+
+def test_bounds_of_families_that_round_nothing_are_those_of_float64():
+    exact = {kind for kind in SINGLE if not FAMILIES[kind].in_float32}
+    assert {"gpt2", "gpt_neox", "bert", "roberta"} <= exact
+    assert {bound(family_model(kind, torch.float64)) for kind in ("gpt2", "bert")} == {1e-10}
+
+
+def test_a_term_is_the_write_along_the_direction_worked_out_by_hand():
+    """GPT-2: (W_U[a] - W_U[b]) ln_f.weight, centred, over the frozen scale; float64."""
+    model = random_model(torch.float64)
+    weights = probe.read_weights(model)
+    whole = probe.trace(model, TEXT)
+    at = whole.tokens.positions_of("bank")[-1]
+    table = weights.raw["wte.weight"]
+    gained = (table[PAIR[0]] - table[PAIR[1]]) * weights.raw["ln_f.weight"]
+    scale = (whole.resid_post[-1, at].var(unbiased=False) + model.config.epsilon).sqrt()
+    direction = (gained - gained.mean()) / scale
+    found = decomposition.logit_direction(whole, "bank", PAIR)
+    torch.testing.assert_close(found.direction, direction, rtol=0, atol=1e-12)
+    terms = probe.decompose(model, TEXT, at="bank", tokens=PAIR)
+    for layer, head in ((0, 3), (2, 1)):
+        rows = terms[(terms["layer"] == layer) & (terms["head"] == head)]
+        assert rows["pos"].tolist() == [*range(at + 1)]
+        assert rows["token"].tolist() == list(whole.tokens.labels[: at + 1])
+        by_source = whole.delta_e_by_source(layer, head, at)[: at + 1] @ direction
+        assert rows["logit"].tolist() == pytest.approx(by_source.tolist(), abs=1e-12)
+    by_name = terms[terms["head"].isna()].set_index("component")["logit"]
+    assert by_name["MLP 1"] == pytest.approx(float(whole.mlp_out[1, at] @ direction), abs=1e-12)
+    bias = float((table[PAIR[0]] - table[PAIR[1]]) @ weights.raw["ln_f.bias"])
+    assert by_name["final norm bias"] == pytest.approx(bias, abs=1e-12)
+    embedding = float(table[whole.tokens.ids[at]] @ direction)
+    assert by_name["token embedding"] == pytest.approx(embedding, abs=1e-12)
+    assert list(terms.columns) == ["component", "layer", "head", "pos", "token", "logit"]
+
+
+def test_what_stands_behind_the_stream_is_named():
+    named = {}
+    for kind in ("gpt2", "bert", "llama"):
+        terms = probe.decompose(family_model(kind), TEXT, at="bank", tokens=PAIR)
+        named[kind] = terms.loc[terms["layer"].isna(), "component"].tolist()
+    assert named["gpt2"] == ["token embedding", "position embedding", "final norm bias"]
+    assert named["llama"] == ["token embedding"]
+    assert named["bert"][-3:] == ["unembedding bias", "norm bias of the head", "bias of the head"]
+
+
+def test_a_cap_and_an_activation_of_0_are_passed():
+    """Gemma's cap is held as capped / uncapped, logit by logit."""
+    model = family_model("gemma2", torch.float64)
+    whole = probe.trace(model, TEXT)
+    limit = model.config.final_logit_softcapping
+    uncapped = limit * torch.atanh(whole.logits[-1] / limit)
+    for token in PAIR:
+        held = decomposition.logit_direction(whole, -1, [token])
+        made = float(whole.resid_post[-1, -1] @ held.direction) + sum(held.constants.values())
+        assert made == pytest.approx(float(whole.logits[-1, token]), abs=1e-5)
+        assert abs(made - float(uncapped[token])) > 1e-4
+
+
+def test_words_are_taken_as_tokens_and_one_is_its_own_logit():
+    model = random_model()
+    ids = tuple(model.tokenizer(word)["input_ids"][0] for word in (" bank", " river"))
+    by_name = probe.decompose(model, TEXT, at="bank", tokens=(" bank", " river"))
+    pd.testing.assert_frame_equal(by_name, probe.decompose(model, TEXT, at="bank", tokens=ids))
+    alone = [probe.decompose(model, TEXT, at="bank", tokens=one)["logit"] for one in ids]
+    difference = (alone[0] - alone[1]).tolist()
+    assert by_name["logit"].tolist() == pytest.approx(difference, abs=1e-9)
+
+
+@pytest.mark.parametrize("tokens", [[], [-1], [10**6], [" bank"], [5, 7, 9]])
+def test_what_are_no_ids_of_tokens_is_said(tokens):
+    trace = probe.trace(random_model(), TEXT)
+    with pytest.raises(InputError) as caught:
+        probe.decomposition.logit_direction(trace, "bank", tokens)
+    start = f"Following logits back: got the tokens {tokens!r}, expected one id or two, from 0 to "
+    assert str(caught.value).startswith(start)
+
+
+def test_what_cannot_be_decomposed_is_said(tmp_path, monkeypatch):
+    model = random_model()
+    with pytest.raises(InputError) as caught:
+        probe.decompose(model, TEXT, at="bank", tokens=(1, 2, 3))
+    assert str(caught.value) == (
+        "Decomposing a logit of 3 tokens: expected one token, or two for the difference of their "
+        'logits; give (" water", " loan"), say.'
+    )
+    with pytest.raises(InputError) as caught:
+        probe.decompose(model, TEXT, at="bank", tokens=(5, 5))
+    assert str(caught.value) == (
+        "Decomposing the difference of the logits of (5, 5): the two tokens are the same, and the "
+        "difference of a logit from itself is always 0; give two different tokens."
+    )
+    with pytest.raises(InputError, match=r"^Looking for None in 'The mole .*expected one word, or"):
+        probe.decompose(model, TEXT, at=None, tokens=PAIR)
+    with pytest.raises(InputError, match=r"^Looking for token 99 of 'The mole"):
+        probe.decompose(model, TEXT, at=99, tokens=PAIR)
+    headless = load(make_family(tmp_path / "bert", "bert", architecture="BertModel"))
+    with pytest.raises(UnsupportedModel, match="^Reading the logits of .*no language-model head"):
+        probe.decompose(headless, TEXT, at="bank", tokens=PAIR)
+    translator = family_model("t5")
+    with pytest.raises(InputError) as missing:
+        probe.decompose(translator, TEXT, at="bank", tokens=PAIR)
+    assert str(missing.value) == (
+        f"Decomposing a logit of {translator.name}: it is an encoder-decoder and writes a target; "
+        "give target=, the text so far, and a position or word of that as at=."
+    )
+    with pytest.raises(InputError, match="it has no decoder for a target; give one text only"):
+        probe.decompose(model, TEXT, at="bank", tokens=PAIR, target=TEXT)
+    whole = logits.logit_direction
+
+    def shifted(*given):
+        made = whole(*given)
+        return decomposition.LogitDirection(made.direction, {**made.constants, "lost": 1.0})
+
+    monkeypatch.setattr(logits, "logit_direction", shifted)
+    with pytest.raises(CrossCheckError) as missed:
+        probe.decompose(model, TEXT, at="bank", tokens=PAIR)
+    pos = probe.trace(model, TEXT).tokens.positions_of("bank")[-1]
+    said = str(missed.value)
+    assert said.startswith(f"Adding up a logit of {model.name} at position {pos}: the terms miss")
+    assert said.endswith("run `probe check` to see which quantity disagrees.")

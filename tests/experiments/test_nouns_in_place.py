@@ -1,0 +1,531 @@
+"""One-meaning nouns in the word's place: a general and a specific head are told apart, the gap has
+no bias, and the states are those of a run of the changed text alone."""
+
+from dataclasses import replace
+
+import handmade
+import numpy as np
+import pytest
+import torch
+from families import family_model
+from handmade import (
+    NOUNS,
+    TO_BOS,
+    WORD,
+    Head,
+    corpus_of,
+    make_handmade,
+    make_handmade_encoder,
+    make_sentences,
+    resolver,
+    tokens_of,
+)
+from measured import options_of
+from measured import studied as evidence_of
+from planted import EVEN, Circuit, model_of, planted_model
+from seeds import likely, mostly_campaign
+
+import probe
+from probe.errors import InputError
+from probe.experiments.candidates import (
+    NO_NOUN,
+    OTHER_TOKENS,
+    PAST,
+    candidates,
+    require_usable,
+)
+from probe.experiments.material import prepare
+from probe.experiments.nouns import WordInPlace, at_rows, put_in_place
+from probe.experiments.observe import observe
+from probe.experiments.prepare import prepare_pairs
+from probe.experiments.swaps import gaps
+from probe.model.load import read_weights
+from probe.model.tokens import TargetText
+from probe.model.trace import target_states
+from probe.patching.heads import swap_heads
+from probe.patching.mlps import swap_mlps
+from probe.patching.tokens import replace_tokens
+from probe.provenance import hash_of
+from probe.results.columns import about
+from probe.stats.axes import hold_out, squared_gap
+from probe.stats.limits import FEWEST_WITH_A_GAP
+from probe.studies.study import REPORT
+from probe.text import lexicon
+from probe.text.sentences import as_corpus
+from probe.text.splits import cross_fit, restrict
+
+SENTENCES = make_sentences(cues=12, frames=6, distances=(1, 2))
+PAIRS = 36  # of sentences, in which heads are swapped
+SPECIFIC, GENERAL = (1, 1), (1, 2)
+
+
+def to_any(layer: int, head: int, size: float) -> Head:
+    """A head that gives the sense of the cue to whatever stands behind it, the word or any noun."""
+    return Head(
+        layer, head, (({"anchor": 2.0}, {"is_cue": 6.0}), TO_BOS), ((EVEN, {"resolved": size}),)
+    )
+
+
+HEADS = {
+    "specific": (resolver(*SPECIFIC, takes=EVEN),),
+    "general": (to_any(*GENERAL, 3.0),),
+    "both": (resolver(*SPECIFIC, takes=EVEN, size=1.5), to_any(*GENERAL, 1.5)),
+}
+
+
+def beside_nouns(model, sentences=SENTENCES):
+    """The evidence of a word and of nouns in its place, and the mean share of the nouns where the
+    word is read."""
+    evidence = evidence_of(
+        model,
+        prepare(model, WORD, sentences),
+        pairs=PAIRS,
+        permutations=199,
+        experiments=("separation", "nouns"),
+    )
+    [pair] = evidence.pairs
+    return pair, pair.nouns.general_share(evidence.record.depth)
+
+
+def compared_with_nouns(kind: str, seed: int):
+    return beside_nouns(model_of(Circuit(HEADS[kind], ("",) * len(HEADS[kind])), seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", mostly_campaign(range(20)))
+@pytest.mark.parametrize("kind", HEADS)
+def test_what_is_done_for_any_noun_is_told_from_what_is_done_for_the_word_alone(kind, seed):
+    pair, general_share = compared_with_nouns(kind, seed)
+    nouns = pair.nouns
+    net = pair.record.effects.net.mean(0)
+    share = {"specific": 0.0, "general": 1.0, "both": 0.25}[kind]  # squared: half the gap
+    assert general_share == pytest.approx(share, abs=0.1)
+    if kind != "general":
+        assert nouns.gate.p <= 0.05
+    if kind == "specific":
+        # No noun has a tenth of the word's gap, so there is no ratio; the head moves no noun.
+        assert nouns.with_gap < FEWEST_WITH_A_GAP and nouns.heads is None
+        moved = nouns.record.net[:, nouns.record.heads.index(SPECIFIC)]
+        word_gap = pair.record.raw_gap.mean(0)[pair.record.reading.at[SPECIFIC[0]]]
+        assert net[SPECIFIC] == pytest.approx(1, abs=0.05)
+        assert moved.mean() / word_gap == pytest.approx(0, abs=0.05)
+    if kind == "general":
+        assert nouns.heads.specific[GENERAL] == pytest.approx(0, abs=0.05)
+        assert nouns.heads.general[GENERAL] == pytest.approx(1, abs=0.05)
+    if kind == "both":
+        assert nouns.heads.specific[SPECIFIC] == pytest.approx(net[SPECIFIC], abs=0.05)
+        assert nouns.heads.p[SPECIFIC] < 0.05
+        assert nouns.heads.general[GENERAL] == pytest.approx(1, abs=0.1)
+        assert nouns.heads.specific[GENERAL] == pytest.approx(net[GENERAL] - 1, abs=0.1)
+
+
+def test_a_noun_is_read_along_axes_of_its_own():
+    """Fitted on runs of the whole texts with the noun in the word's place."""
+    model = model_of(Circuit(HEADS["general"], ("",)), 0)
+    material = prepare(model, WORD, SENTENCES)
+    seen = observe(model, material, seed=0)
+    [pair] = prepare_pairs(seen, None, options_of(pairs=PAIRS))
+    word = WordInPlace(
+        word=WORD,
+        texts=seen.texts,
+        resid=seen.states.resid,
+        split=pair.sense.split,
+        axes=pair.sense.axes,
+        pairs=pair.pairs,
+        heads=(GENERAL,),
+        at=pair.reading.at,
+        until=pair.reading.at,
+    )
+    among = candidates(model, material, NOUNS[:2])
+    plan = replace(REPORT.noun_plan, per_pair=1)
+    record, placed = put_in_place(read_weights(model), word, among, plan, seed=0)
+    assert {each.noun for each in placed} == set(record.nouns) == set(NOUNS[:2])
+    for number, each in enumerate(placed):
+        rows = [row for row in range(len(material)) if each.axes.cell[row] >= 0]
+        texts = [each.texts(seen.texts)[row] for row in rows]
+        states = target_states(
+            model, [tokens_of(text.ids) for text in texts], [text.at for text in texts]
+        )
+        resid = at_rows(states.resid, rows, len(material))
+        part = restrict(word.split, [n for n, row in enumerate(word.split.rows) if row in rows])
+        own = hold_out(resid, part, word.axes.senses)
+        torch.testing.assert_close(each.axes.u, own.u, atol=1e-4, rtol=0)
+        assert (each.axes.gap == 1).all()
+        swapped = record.noun_of == number
+        of_pairs = pair.pairs.take(record.pair_of[swapped].tolist())
+        expected = gaps(own.in_units(), resid, of_pairs)
+        np.testing.assert_allclose(record.pair_gap[swapped], expected, atol=1e-3)
+
+
+@pytest.mark.campaign
+def test_the_gate_passes_by_chance_alone_where_the_head_serves_any_noun():
+    """The word is then one of 25 nouns, and the furthest of them once in 25 times."""
+    passed = [compared_with_nouns("general", seed)[0].nouns.gate.p <= 0.05 for seed in range(40)]
+    _, most = likely(1 / 25, len(passed))
+    assert sum(passed) <= most
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gptj", "gemma2", "bert"])
+def test_states_with_other_tokens_are_those_of_the_changed_text_alone(family):
+    model = family_model(family, torch.float64)
+    weights = read_weights(model)
+    texts = [TargetText(tuple(range(5, 5 + size)), at) for size, at in ((7, 6), (9, 5), (7, 4))]
+    replacements = [(41,), (42,), (43,)]
+    states = replace_tokens(weights, texts, replacements)
+    for row, text in enumerate(texts):
+        for variant, ids in enumerate(replacements):
+            changed = TargetText((*text.ids[: text.at], *ids, *text.ids[text.at + 1 :]), text.at)
+            [alone] = replace_tokens(weights, [changed], [ids]).resid
+            torch.testing.assert_close(states.resid[row, variant], alone[0], atol=1e-10, rtol=1e-10)
+    own = replace_tokens(weights, texts[:1], [texts[0].ids[texts[0].at :][:1]])
+    direction = torch.eye(own.resid.shape[-1], dtype=torch.float64)
+    stages = direction[:1].expand(len(weights.blocks), -1)[None]
+    # Swapping in its own activations changes nothing; another text's changes something.
+    assert swap_mlps(weights, texts[:1], own.hidden[:, 0], stages).abs().max() < 1e-12
+    assert swap_heads(weights, texts[:1], own.z[:, 0], stages).abs().max() < 1e-12
+    other = states.hidden[:1, 0]
+    assert swap_mlps(weights, texts[:1], other, stages)[:, :, -1].abs().max() > 1e-6
+
+
+def test_an_mlp_is_swapped_as_if_its_write_were_replaced():
+    """In a family that adds writes plainly, behind its own block the stream moves by the difference
+    of the two writes."""
+    weights = read_weights(family_model("gpt2", torch.float64))
+    texts = [TargetText(tuple(range(5, 12)), 6)]
+    states = replace_tokens(weights, texts, [(11,), (42,)])
+    direction = torch.randn(
+        states.resid.shape[-1], dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    stages = direction.expand(1, len(weights.blocks), -1)
+    moved = swap_mlps(weights, texts, states.hidden[:, 1], stages)
+    for layer, block in enumerate(weights.blocks):
+        change = (states.hidden[0, 1, layer] - states.hidden[0, 0, layer]) @ block.w_hidden
+        assert float(moved[0, layer, layer]) == pytest.approx(float(change @ direction), abs=1e-10)
+        assert (moved[0, layer, :layer] == 0).all()
+
+
+def test_the_squared_gap_is_0_in_the_mean_where_nothing_differs_and_the_squared_gap_where_it_does():
+    rng = np.random.default_rng(0)
+    split = cross_fit(SENTENCES, ("door", "canal"), seed=0)
+    of_a = torch.tensor(split.is_a, dtype=torch.float64)[:, None, None]
+    values = []
+    for _ in range(200):
+        noise = torch.from_numpy(rng.normal(size=(len(split.rows), 1, 8)))
+        values.append([squared_gap(noise, split)[0], squared_gap(noise + of_a * 0.5, split)[0]])
+    nothing, there = np.mean(values, axis=0)
+    error = np.std(values, axis=0) / np.sqrt(len(values))
+    assert abs(nothing) < 4 * error[0] and abs(there - 8 * 0.25) < 4 * error[1]
+
+
+def test_a_part_of_a_split_keeps_what_is_held_out_with_what():
+    split = cross_fit(SENTENCES, ("door", "canal"), seed=0)
+    kept = [n for n in range(len(split.rows)) if n % 4 < 2]
+    some = restrict(split, kept)
+    assert some.rows == tuple(split.rows[n] for n in kept)
+    together = some.cells[:, None] == some.cells
+    assert (together == (split.cells[kept][:, None] == split.cells[kept])).all()
+    assert {(some.rows[a], some.rows[b]) for a, b in some.pairs} <= {
+        (split.rows[a], split.rows[b]) for a, b in split.pairs
+    }
+    for holdout in some.holdouts:
+        tested = {some.units[n] for n in holdout.test}
+        assert not tested & {some.units[n] for n in holdout.train}
+
+
+def test_the_nouns_that_ship_have_both_articles_and_an_article_each():
+    nouns = lexicon.one_meaning_nouns()
+    assert len(nouns) == len(set(nouns)) >= 60
+    articles = [lexicon.article_of(noun) for noun in nouns]
+    assert min(articles.count("a"), articles.count("an")) >= 30
+    assert lexicon.article_of("window") == "a" and lexicon.article_of("eraser") == "an"
+
+
+@pytest.mark.parametrize(
+    ("form", "is_past"),
+    [("charged", True), ("drafted", True), ("seed", False), ("speed", False), ("shed", False)],
+)
+def test_a_past_form_is_taken_for_no_noun(form, is_past):
+    assert bool(PAST.fullmatch(form)) == is_past
+
+
+def test_sentences_and_nouns_that_cannot_be_compared_are_left_out_with_the_reason():
+    model = model_of(Circuit(HEADS["specific"], ("",)), 0)
+    material = prepare(model, WORD, SENTENCES)
+    among = candidates(model, material, (*NOUNS[:2], WORD, "door1", "no such noun"))
+    assert tuple(among.nouns) == NOUNS[:2]
+    assert among.left_out == {
+        WORD: "it is the word itself",
+        "door1": "it stands in the word's sentences already",
+        "no such noun": "the model's vocabulary does not hold it",
+    }
+    assert len(among.rows) + len(among.reasons) == len(material)
+    assert set(among.reasons.values()) <= {NO_NOUN}
+    assert among.ids == tuple(model.tokenizer(WORD)["input_ids"])
+    asked = [replace(row, word=WORD.capitalize()) for row in SENTENCES]  # "Bank", of "bank"
+    of_asked = prepare(model, WORD.capitalize(), asked)
+    assert candidates(model, of_asked, NOUNS[:2]).rows == among.rows
+
+
+def test_a_noun_of_several_meanings_is_not_compared_with():
+    model = probe.load("tiny-senses")
+    material = prepare(model, "bank", lexicon.expand("bank").sentences)
+    among = candidates(model, material, ("mole", "fence"))
+    assert tuple(among.nouns) == ("fence",)
+    assert among.left_out == {"mole": "it has several meanings itself"}
+
+
+QUICK = {"permutations": 99, "max_pairs": 16}
+
+
+def studied(kind="specific", sentences=SENTENCES, **options):
+    model = model_of(Circuit(HEADS[kind], ("",) * len(HEADS[kind])), 0)
+    return probe.study(model, sentences=corpus_of(sentences), **QUICK | options)
+
+
+def at_specific(study):
+    return study.heads.set_index(["layer", "head"]).loc[SPECIFIC]
+
+
+@pytest.fixture(scope="module")
+def with_nouns_that_ship():
+    return studied()
+
+
+def test_nouns_that_none_can_take_the_words_place_are_refused_before_the_work():
+    model = model_of(Circuit(HEADS["specific"], ("",)), 0)
+    nouns = ["two words", WORD, "wug", "door1"]
+    with pytest.raises(InputError) as refused:
+        probe.study(
+            model,
+            sentences=corpus_of(SENTENCES),
+            controls=nouns,
+            planned=lambda cost: pytest.fail("it had begun"),
+        )
+    assert str(refused.value) == (
+        "Comparing with the one-meaning nouns two words, lock, wug, door1: none can take the place "
+        "of 'lock': two words (the model's vocabulary does not hold it), lock (it is the word "
+        "itself), wug (the model's vocabulary does not hold it), door1 (it stands in the word's "
+        "sentences already); give nouns that are as many tokens as the word, or leave them away "
+        "for those that ship."
+    )
+
+
+def test_a_noun_of_more_tokens_than_the_word_is_told_with_both_numbers():
+    model = model_of(Circuit(HEADS["specific"], ("",)), 0)
+    material = prepare(model, WORD, SENTENCES)
+    among = candidates(model, material, (f"{NOUNS[0]} {NOUNS[1]}",))
+    assert list(among.left_out.values()) == ["it is 2 tokens where the word is 1"]
+    # A word that is a noun in none of its sentences says nothing of the nouns.
+    verbs = tuple(replace(row, text=row.text.upper()) for row in material.sentences)
+    require_usable(model, [replace(material, sentences=verbs)], [WORD])
+
+
+@pytest.mark.slow
+def test_few_nouns_of_ones_own_are_measured_without_a_gate_and_the_others_are_listed():
+    """One head does as much for the word as another does for any noun: nouns have half of the gap,
+    and the first head has no part in it."""
+    study = studied("both", controls=[*NOUNS[:3], WORD, "wug"])
+    row = study.words.iloc[0]
+    assert row["nouns"] == 3 and np.isnan(row["ambiguity_p"])
+    assert row["general_share"] == pytest.approx(0.25, abs=0.1)
+    assert row["not_compared"] == "nouns that can take its place: 3, and 19 are needed"
+    # Those that can stand in the most sentences come first, equal ones in the order of a hash.
+    stands_in = study.controls.groupby("noun")["sentences"].first()
+    order = sorted(NOUNS[:3], key=lambda noun: (-stands_in[noun], hash_of(0, WORD, noun)))
+    assert list(dict.fromkeys(study.controls["noun"])) == [WORD, *order]
+    listed = study.left_out[study.left_out["word"] == WORD]
+    assert listed[["where", "reason"]].to_numpy().tolist() == [
+        [WORD, "it is the word itself"],
+        ["wug", "the model's vocabulary does not hold it"],
+    ]
+    head = at_specific(study)
+    assert head["verdict"] == "context" and head["p_specific"] < 0.05
+
+
+@pytest.mark.slow
+def test_nouns_that_ship_are_not_listed_as_left_out(with_nouns_that_ship):
+    study = with_nouns_that_ship
+    assert study.left_out.empty and study.words["not_compared"].item() == ""
+    assert study.words["sentences_not_compared"].item() == 0
+    assert at_specific(study)["verdict"] == "resolver"
+    for column in study.words:
+        assert about("words", column)["meaning"]
+
+
+def as_verbs(rows):
+    """The same sentences with "to" before the word."""
+    return [
+        replace(
+            row,
+            text=row.text[: row.start] + "to " + row.text[row.start :],
+            start=row.start + 3,
+            end=row.end + 3,
+        )
+        for row in rows
+    ]
+
+
+@pytest.mark.slow
+def test_sentences_in_which_the_word_is_no_noun_are_studied_and_not_compared(with_nouns_that_ship):
+    """Nothing is lost: the same heads move the word; no verdict is better than context."""
+    study = studied(sentences=as_verbs(SENTENCES))
+    row = study.words.iloc[0]
+    assert row["ranked"] and row["nouns"] == 0 and np.isnan(row["ambiguity_p"])
+    assert row["sentences_not_compared"] == len(SENTENCES)
+    assert row["not_compared"] == (
+        "it is a noun in its dictionary form in 0 of the paired sentences, and 24 are needed"
+    )
+    assert study.controls.empty and study.mlps.empty
+    head = at_specific(study)
+    before = at_specific(with_nouns_that_ship)
+    assert head["verdict"] == "context" and np.isnan(head["specific"])
+    assert head["net"] == pytest.approx(before["net"], abs=0.02)
+    assert set(study.heads["verdict"]) <= {"context", "none", "separates"}
+
+
+@pytest.mark.slow
+def test_without_nouns_nothing_is_compared_and_the_table_says_so():
+    study = studied(controls=())
+    assert study.words["not_compared"].item() == "no nouns were asked for"
+    assert study.words["nouns"].item() == 0 and study.controls.empty
+    assert at_specific(study)["verdict"] == "context"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "verdict"),
+    mostly_campaign([("function_word", "resolver"), ("any_function_word", "confounded")]),
+)
+def test_what_an_untrained_model_tells_apart_is_no_nuisance_where_the_word_alone_takes_it_on(
+    kind, verdict
+):
+    """The function word goes with the sense, so a model of random weights tells the senses apart as
+    well. Where every noun takes it on, the gate fails; where the word alone does, it passes, and no
+    noun has a gap of its own that the head could be compared in."""
+    model, circuit = planted_model(kind, 0)
+    sentences = []
+    for row in make_sentences(cues=12, distances=(2, 3)):
+        front = f"{handmade.FUNCTION[row.sense]} "
+        spans = {
+            name: getattr(row, name) + len(front)
+            for name in ("start", "end", "cue_start", "cue_end")
+        }
+        sentences.append(replace(row, text=front + row.text, **spans))
+    study = probe.study(model, sentences=corpus_of(sentences), permutations=199)
+    row = study.words.iloc[0]
+    head = study.heads.set_index(["layer", "head"]).loc[circuit.places[0]]
+    assert row["untrained_p"] < 0.01 and row["nouns"] >= 19
+    assert (row["ambiguity_p"] <= 0.05) == (kind == "function_word")
+    assert head["verdict"] == verdict
+    with_gap = study.verdicts["nouns_with_gap"].unique()
+    if kind == "function_word":
+        assert with_gap < FEWEST_WITH_A_GAP and np.isnan(head["specific"])
+    else:
+        assert with_gap == row["nouns"] and head["specific"] == pytest.approx(0, abs=0.05)
+
+
+@pytest.mark.slow
+def test_an_encoder_tells_what_is_done_for_any_noun_from_what_is_done_for_the_word(tmp_path):
+    """Other nouns change what every position reads there, so texts are run whole."""
+    sides = [
+        replace(row, frame=f"{row.frame} {after}", pair=f"{row.pair} {after}")
+        for after in (False, True)
+        for row in make_sentences(cues=12, frames=4, distances=(1, 2), cue_after=after, seed=after)
+    ]
+    model = probe.load(make_handmade_encoder(tmp_path / "both", HEADS["both"]))
+    pair, general_share = beside_nouns(model, sides)
+    nouns = pair.nouns
+    assert nouns.gate.p <= 0.05 and general_share == pytest.approx(0.25, abs=0.1)
+    assert nouns.heads.general[GENERAL] == pytest.approx(1, abs=0.1)
+    assert nouns.heads.general[SPECIFIC] == pytest.approx(0, abs=0.05)
+    assert nouns.heads.specific[SPECIFIC] > 0.3 and nouns.heads.p[SPECIFIC] < 0.05
+
+
+@pytest.mark.slow
+def test_a_model_of_one_layer_is_compared_likewise(tmp_path, monkeypatch):
+    monkeypatch.setattr(handmade, "LAYERS", 1)
+    heads = [resolver(0, 1, takes=EVEN, size=1.5), to_any(0, 2, 1.5)]  # half of the gap each
+    pair, _ = beside_nouns(probe.load(make_handmade(tmp_path / "one", heads)))
+    assert pair.nouns.record.gap.shape == (len(NOUNS), 2) and pair.nouns.gate.p <= 0.05
+    assert pair.nouns.heads.specific.shape == (1, handmade.HEADS)
+    assert pair.nouns.heads.specific[0, 1] == pytest.approx(0.5, abs=0.05)
+    assert pair.nouns.mlps.net.shape == (1,)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
+def test_a_word_of_two_tokens_is_replaced_by_two(family):
+    weights = read_weights(family_model(family, torch.float64))
+    texts = [TargetText(tuple(range(5, 5 + size)), at) for size, at in ((7, 6), (9, 5))]
+    replacements = [(41, 51), (42, 52)]
+    states = replace_tokens(weights, texts, replacements)
+    for row, text in enumerate(texts):
+        for variant, ids in enumerate(replacements):
+            changed = TargetText(
+                (*text.ids[: text.at - 1], *ids, *text.ids[text.at + 1 :]), text.at
+            )
+            [alone] = replace_tokens(weights, [changed], [ids[1:]]).resid
+            torch.testing.assert_close(states.resid[row, variant], alone[0], atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
+def test_a_word_that_stands_first_has_nothing_before_it(family):
+    """As in a model without a begin token."""
+    weights = read_weights(family_model(family, torch.float64))
+    texts = [TargetText((5, 6, 7), 0), TargetText((6, 5, 8, 9), 1)]
+    states = replace_tokens(weights, texts, [(41,), (42,)])
+    [alone] = replace_tokens(weights, [TargetText((41, 6, 7), 0)], [(41,)]).resid
+    torch.testing.assert_close(states.resid[0, 0], alone[0], atol=1e-10, rtol=1e-10)
+    direction = torch.ones(1, len(weights.blocks), states.resid.shape[-1], dtype=torch.float64)
+    own = replace_tokens(weights, texts[:1], [(5,)])
+    assert swap_mlps(weights, texts[:1], own.hidden[:, 0], direction).abs().max() < 1e-11
+
+
+def test_a_text_that_begins_with_the_word_in_other_tokens_is_not_compared():
+    """In a byte-level tokenizer the space before a word belongs to its token."""
+    model = family_model("gpt2")
+    rows = [
+        {"sense": "river", "text": "bank of the river"},
+        {"sense": "river", "text": "the tree at the river bank"},
+        {"sense": "money", "text": "a loan at the bank"},
+    ]
+    material = prepare(model, "bank", as_corpus(rows, "bank").sentences)
+    assert [len(positions) for positions in material.words] == [2, 1, 1]
+    among = candidates(model, material, ("garden", "wug", "tree"))
+    assert among.reasons == {0: OTHER_TOKENS} and among.rows == (1, 2)
+    assert among.ids == tuple(model.tokenizer(" bank", add_special_tokens=False)["input_ids"])
+    garden = tuple(model.tokenizer(" garden", add_special_tokens=False)["input_ids"])
+    assert len(garden) == 1 and among.nouns == {"garden": garden}
+    tokens = len(model.tokenizer(" wug", add_special_tokens=False)["input_ids"])
+    assert tokens > 1
+    assert among.left_out == {
+        "wug": f"it is {tokens} tokens where the word is 1",
+        "tree": "it stands in the word's sentences already",
+    }
+
+
+@pytest.mark.slow
+def test_edges_are_not_compared_with_nouns_that_have_no_gap(with_nouns_that_ship):
+    """Of a model that changes the word alone."""
+    edges = with_nouns_that_ship.edges
+    assert len(edges) > 0 and edges["general"].isna().all() and (edges["comparison"] == "").all()
+    assert with_nouns_that_ship.mlps.empty
+
+
+@pytest.mark.campaign
+def test_an_edge_into_a_head_for_any_noun_is_told_from_one_into_a_head_for_the_word():
+    """Both heads move half of the gap; into the general one goes all of a noun's own gap."""
+    model = model_of(Circuit(HEADS["both"], ("",) * len(HEADS["both"])), 0)
+    study = probe.study(
+        model, WORD, sentences=corpus_of(SENTENCES), permutations=199, max_pairs=PAIRS
+    )
+    edges = study.edges[study.edges["channel"] == "value"].set_index(
+        ["receiver_layer", "receiver_head"]
+    )
+    specific = edges.loc[SPECIFIC].iloc[0]
+    general = edges.loc[GENERAL].iloc[0]
+    assert specific["total"] == pytest.approx(0.5, abs=0.02)
+    assert specific["specific"] == pytest.approx(0.5, abs=0.02)
+    assert specific["comparison"] == "more"
+    assert general["total"] == pytest.approx(0.5, abs=0.02)
+    assert general["general"] == pytest.approx(1, abs=0.02)
+    assert general["comparison"] == "less"

@@ -1,0 +1,86 @@
+"""Records as files: every class that is measured comes back as it was, in the same bytes."""
+
+from dataclasses import fields, is_dataclass
+from functools import cache
+
+import pytest
+from handmade import WORD, make_sentences
+from measured import assert_same, options_of
+from planted import planted_model
+
+import probe
+from probe.experiments.material import prepare
+from probe.experiments.measure import measure
+from probe.experiments.observe import split_senses
+from probe.experiments.store import RECORDS, read_record, write_record
+from probe.experiments.table import EXPERIMENTS
+from probe.model.load import load, untrained
+from probe.studies.survey_word import measure_sets
+
+pytestmark = pytest.mark.slow
+
+PAIRS = 12
+LATE = make_sentences(frames=1, distances=(1,), cues=2, cue_after=True)[0]  # is left out
+SENTENCES = [*make_sentences(cues=12), LATE]
+
+
+def measured(model, material):
+    """Everything that is measured of a word."""
+    splits = split_senses(material, seed=0, causal=True)
+    options = options_of(pairs=PAIRS, experiments=EXPERIMENTS)
+    return measure(model, material, splits, options, random_model=untrained(model, seed=0))
+
+
+@cache
+def records():
+    """A word of the lexicon, which the lesson has sentences with; a planted word, of which a head
+    makes up for another; and sets of heads of other words."""
+    tiny = load("tiny-senses")
+    planted, _ = planted_model("backup", 0)
+    return (
+        measured(tiny, prepare(tiny, "bank", probe.lexicon.expand("bank").sentences)),
+        measured(planted, prepare(planted, WORD, SENTENCES)),
+        measure_sets(planted, SENTENCES, [(0, 0), (1, 0)], depth=2),
+    )
+
+
+def classes_in(value):
+    """The classes of all records within one."""
+    if is_dataclass(value):
+        inside = [getattr(value, field.name) for field in fields(value)]
+        return {type(value)}.union(*map(classes_in, inside))
+    if isinstance(value, dict):
+        return set().union(*map(classes_in, value.values()))
+    if isinstance(value, tuple | list):
+        return set().union(*map(classes_in, value))
+    return set()
+
+
+def test_every_class_that_a_record_may_hold_is_in_one_of_these():
+    assert set().union(*map(classes_in, records())) == set(RECORDS.values())
+
+
+def test_every_experiment_gives_something():
+    assert set(records()[0].measured) == set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_record_comes_back_as_it_was(tmp_path, number):
+    record = records()[number]
+    assert_same(read_record(write_record(tmp_path / "record", record)), record)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_same_record_gives_the_same_bytes(tmp_path, number):
+    record = records()[number]
+    first = write_record(tmp_path / "first", record)
+    again = write_record(tmp_path / "again", read_record(first))
+    assert again.read_bytes() == first.read_bytes()
+
+
+def test_the_same_measurement_gives_the_same_bytes(tmp_path):
+    planted, _ = planted_model("backup", 0)
+    material = prepare(planted, WORD, SENTENCES)
+    first = write_record(tmp_path / "first", records()[1])
+    again = write_record(tmp_path / "again", measured(planted, material))
+    assert again.read_bytes() == first.read_bytes()

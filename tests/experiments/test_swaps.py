@@ -1,0 +1,420 @@
+"""Pairs and donors, and the effects of swaps as fractions of the sense gap: against whole forwards
+and by hand."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from families import family_model
+from handmade import ODD, SENSES, make_sentences, random_model, tokens_of, without
+from hooked_runs import put, read_all, swapped
+
+from probe.experiments import design, swaps
+from probe.experiments.design import Pairs
+from probe.experiments.swaps import Effects
+from probe.model import forward
+from probe.model.decomposition import components
+from probe.model.load import read_weights
+from probe.model.tokens import TargetText
+from probe.model.trace import target_states
+from probe.patching import heads as patching
+from probe.stats.axes import HeldOutAxes
+from probe.text.splits import ALIGNED, DRAWN, SURVEY_LEAST, cross_fit
+
+GRID = make_sentences(frames=3, distances=(1, 2))
+LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
+
+
+def make_pairs(sentences=GRID, *, most=1000, seed=0, **which):
+    split = cross_fit(sentences, SENSES, seed=seed)
+    return design.make_pairs(
+        sentences, [row.distance for row in sentences], split, most=most, seed=seed, **which
+    )
+
+
+# --- which sentence gives to which ----------------------------------------------------------------
+
+
+def test_aligned_pairs_differ_in_the_cue_only_and_same_sense_donors_are_of_the_same_frame():
+    pairs = make_pairs()
+    assert len(pairs) == len(GRID) / 2 and pairs.design == ALIGNED
+    for a, b, distance in zip(pairs.a, pairs.b, pairs.distances, strict=True):
+        one, other = GRID[a], GRID[b]
+        assert (one.sense, other.sense) == SENSES
+        assert (one.pair, one.frame, one.distance) == (other.pair, other.frame, distance)
+        assert one.text.replace(one.cue_word, other.cue_word) == other.text
+    for row, donor in zip((*pairs.a, *pairs.b), (*pairs.same_a, *pairs.same_b), strict=True):
+        mine, its = GRID[row], GRID[donor]
+        assert (mine.sense, mine.frame, mine.distance) == (its.sense, its.frame, its.distance)
+        assert row != donor and mine.cue_word != its.cue_word
+
+
+def test_a_same_sense_donor_is_the_closest_there_is():
+    """First of the same distance, then of the same frame; where neither is known, any other
+    sentence."""
+    alone = [replace(sentence, distance=number // 2 + 1) for number, sentence in enumerate(GRID)]
+    frames = [
+        replace(row, frame=f"frame {at // 40}", distance=at % 40 // 2 + 1)
+        for at, row in enumerate(GRID)
+    ]
+    bare, place = without(alone, "frame"), ("frame", "distance")
+    for sentences, alike, differ in (
+        (alone, *place),
+        (frames, *place[::-1]),
+        (bare, "sense", "text"),
+    ):
+        pairs = make_pairs(sentences)
+        for row, donor in zip((*pairs.a, *pairs.b), (*pairs.same_a, *pairs.same_b), strict=True):
+            one, other = sentences[row], sentences[donor]
+            assert row != donor and one.sense == other.sense
+            assert getattr(one, alike) == getattr(other, alike) and getattr(one, differ) != getattr(
+                other, differ
+            )
+    assert any(
+        GRID[row].frame != GRID[donor].frame
+        for row, donor in zip(pairs.a, pairs.same_a, strict=True)
+    )
+
+
+def test_a_same_sense_donor_is_none_that_the_axis_was_fitted_on():
+    """With two sentences a sense that is the sentence itself."""
+    two_each = make_sentences(frames=1, distances=(1,), cues=2)
+    for sentences in (two_each, make_sentences(frames=4, distances=(1, 2), cues=6)):
+        split = cross_fit(sentences, SENSES, seed=0, least=SURVEY_LEAST)
+        pairs = design.make_pairs(
+            sentences, [1] * len(sentences), split, most=8, seed=0, unfitted_donors=True
+        )
+        train = {
+            split.rows[test]: {split.rows[row] for row in holdout.train}
+            for holdout in split.holdouts
+            for test in holdout.test
+        }
+        donors = [
+            *zip(pairs.a, pairs.same_a, strict=True),
+            *zip(pairs.b, pairs.same_b, strict=True),
+        ]
+        assert all(donor not in train[row] for row, donor in donors)
+        assert {row == donor for row, donor in donors} == {sentences is two_each}
+
+
+def test_only_what_is_held_out_is_paired_or_only_what_is_learned_from():
+    given = [replace(row, split="train" if row.frame == "frame 1" else "test") for row in GRID]
+    for learned in (False, True):
+        pairs = make_pairs(given, learned=learned)
+        rows = [
+            row for row, sentence in enumerate(GRID) if (sentence.frame == "frame 1") == learned
+        ]
+        assert {*pairs.a, *pairs.b} == set(rows)
+    assert len(make_pairs(learned=True)) == 0  # in folds everything is held out
+
+
+def test_at_most_so_many_pairs_drawn_with_the_seed_as_many_of_each_cue_word_as_can_be():
+    pairs = make_pairs(most=25)
+    assert len(set(pairs.a)) == len(pairs) == 25
+    counts = [pairs.units.count(unit) for unit in set(pairs.units)]
+    assert len(counts) == 10 and set(counts) == {2, 3}
+    assert pairs == make_pairs(most=25)
+    assert pairs.a != make_pairs(most=25, seed=1).a
+    some = pairs.take([3, 1])
+    assert (some.a, some.units, some.design) == (
+        (pairs.a[3], pairs.a[1]),
+        (pairs.units[3], pairs.units[1]),
+        ALIGNED,
+    )
+
+
+def test_without_pairs_donors_are_drawn_across_senses():
+    pairs = make_pairs(without(GRID, "pair"), most=20)
+    assert pairs.design == DRAWN
+    assert len(pairs) == 20
+    assert {GRID[row].sense for row in pairs.a} == {"door"} and {
+        GRID[row].sense for row in pairs.b
+    } == {"canal"}
+    assert len({*pairs.a}) == len({*pairs.b}) == 20
+
+
+def test_draws_are_over_frames_and_cues_or_over_the_pairs_themselves():
+    known = make_pairs()
+    assert set(known.frames) == {"frame 0", "frame 1", "frame 2"}
+    assert len(set(known.units)) == 10
+    unknown = make_pairs(without(GRID, "frame", "cue_start", "cue_end"))
+    assert len(set(unknown.frames)) == len(set(unknown.units)) == len(unknown)
+    assert (
+        unknown.bootstrap().sum(1) == len(unknown)
+    ).all()  # drawn once, not as frames and again as cues
+    first = known.bootstrap()[
+        :, [at for at, name in enumerate(known.frames) if name == known.frames[0]]
+    ]
+    assert (first == 0).all(1).any() and known.bootstrap().shape[1] == len(
+        known
+    )  # whole frames come and go
+
+
+# --- what a swap amounts to -----------------------------------------------------------------------
+
+A, B, SAME_A, SAME_B = (0, 1, 2), (3, 4, 5), (1, 2, 0), (4, 5, 3)
+PAIRS = Pairs(A, B, SAME_A, SAME_B, ("f", "f", "g"), (0, 1, 2), (1, 2, None), ALIGNED, 0)
+LENGTHS = (5, 7, 5, 5, 7, 5)
+STAGES = LAYERS + 2  # depths 0 to 3, and behind the final norm
+PARTS = ("gap", "denoise", "noise", "same_sense")
+
+
+@pytest.fixture(scope="module")
+def setting():
+    """Six random sentences on a random model, and axes of three holdouts fitted on others."""
+    model = random_model(torch.float64)
+    generator = torch.Generator().manual_seed(3)
+    ids = [
+        torch.randint(model.config.d_vocab, (length,), generator=generator).tolist()
+        for length in LENGTHS
+    ]
+    states = target_states(model, [tokens_of(row) for row in ids], [len(row) - 1 for row in ids])
+    u, midpoint = torch.randn(2, 3, STAGES, ODD["n_embd"], generator=generator, dtype=torch.float64)
+    gap = torch.rand(3, STAGES, generator=generator, dtype=torch.float64) + 0.5
+    u = u / u.norm(dim=-1, keepdim=True)
+    return model, ids, states, HeldOutAxes(SENSES, u, midpoint, gap, np.array([0, 1, 2, 2, 0, 1]))
+
+
+def measured(setting, depth, pairs=PAIRS, first=1):
+    model, ids, states, axes = setting
+    reading = design.readings(LAYERS, depth, first, predicts=True)
+    return swaps.measure(read_weights(model), ids, states, axes, pairs, reading)[0]
+
+
+def coordinates(setting, recipient, donor):
+    """M at every stage of whole forwards, unchanged and with each head's z the donor's. `row
+    stage`"""
+    model, ids, states, axes = setting
+    text = TargetText(tuple(ids[recipient]), len(ids[recipient]) - 1)
+    given = [{head: states.z[donor][head]} for head in np.ndindex(LAYERS, HEADS)]
+    stream, _ = swapped(model, text, [{}, *given])
+    stages = [
+        states.resid[recipient, :1],
+        *stream,
+        forward.final_norm(read_weights(model), stream[-1]),
+    ]
+    along = [axes.at(recipient, stage).coordinate(resid) for stage, resid in enumerate(stages)]
+    return torch.stack([part.expand(1 + len(given)) for part in along], dim=-1).numpy()
+
+
+def moved(setting, recipient, donor):
+    """How far every head's swap moves M. `layer head stage`"""
+    base, *rows = coordinates(setting, recipient, donor)
+    return (np.array(rows) - base).reshape(LAYERS, HEADS, STAGES)
+
+
+def test_every_layer_is_read_where_the_readings_say():
+    reading = design.readings(5, 3, 2, predicts=True)
+    assert (reading.at, reading.direct, reading.next_token) == ((3, 3, 3, 5, 5), (2, 2, 3, 4, 5), 6)
+    assert design.readings(2, 2, 1, predicts=False).next_token is None
+    assert not swaps.predicts(read_weights(family_model("bert"))) and swaps.predicts(
+        read_weights(random_model())
+    )
+
+
+@pytest.mark.parametrize(
+    "depth", [2, 1]
+)  # before and at the last layers, each read where the readings say
+def test_effects_equal_whole_forwards_at_every_stage(setting, depth):
+    effect = measured(setting, depth)
+    base = [coordinates(setting, row, row)[0] for row in range(len(LENGTHS))]
+    gap = np.array([base[a] - base[b] for a, b in zip(A, B, strict=True)])  # pair stage
+    net = np.zeros((LAYERS, HEADS, STAGES))
+    at = [depth if layer < depth else LAYERS for layer in range(LAYERS)]
+    for pair, (a, b) in enumerate(zip(A, B, strict=True)):
+        denoise, noise = moved(setting, b, a), -moved(setting, a, b)
+        same = (moved(setting, b, SAME_B[pair]) - moved(setting, a, SAME_A[pair])) / 2
+        net += (denoise + noise) / 2 - same
+        for found, stages in ((effect.word, at), (effect.next_token, [LAYERS + 1] * LAYERS)):
+            np.testing.assert_allclose(found.gap[pair], gap[pair, stages], atol=1e-10)
+            for name, values in zip(PARTS[1:], (denoise, noise, same), strict=True):
+                expected = values[range(LAYERS), :, stages]
+                np.testing.assert_allclose(getattr(found, name)[pair], expected, atol=1e-10)
+    np.testing.assert_allclose(effect.profile, (net / gap.sum(0))[..., 1 : 1 + LAYERS], atol=1e-9)
+    assert all((effect.profile[layer, :, :layer] == 0).all() for layer in range(LAYERS))
+    assert (np.abs(net[..., -1]) > 1e-6).all()
+
+
+def test_raw_numbers_are_fractions_times_the_gap_of_each_recipients_own_axis(setting):
+    """Fractions are those of whole forwards; raw ones are in units of the residual stream."""
+    model, ids, states, axes = setting
+    run = partial(patching.swap_heads, read_weights(model))
+    raw = swaps.run_swaps(run, ids, states.z, axes, PAIRS)
+    in_gaps = raw.in_gaps(axes, PAIRS)
+    into_b = zip(B, A, strict=True)
+    into_a = zip(A, B, strict=True)
+    same_a = zip(A, SAME_A, strict=True)
+    same_b = zip(B, SAME_B, strict=True)
+    for number, of_part in enumerate((into_b, into_a, same_a, same_b)):
+        for pair, (recipient, donor) in enumerate(of_part):
+            fraction = moved(setting, recipient, donor)[..., 1:]  # no swap is read before a block
+            gap = axes.gap[axes.cell[recipient], 1:].numpy()
+            np.testing.assert_allclose(in_gaps[number][pair], fraction, atol=1e-10)
+            np.testing.assert_allclose(raw[number][pair], fraction * gap, atol=1e-10)
+    assert not np.allclose(raw.net, in_gaps.net)
+
+
+def test_what_a_record_keeps_in_units_of_the_residual_stream_is_the_mean_over_pairs(setting):
+    model, ids, states, axes = setting
+    run = partial(patching.swap_heads, read_weights(model))
+    raw = swaps.run_swaps(run, ids, states.z, axes, PAIRS)
+    both_ways = (raw.into_b - raw.into_a) / 2 - (raw.same_b - raw.same_a) / 2
+    reading = design.readings(LAYERS, 2, 1, predicts=True)
+    weights = read_weights(model)
+    _, kept = swaps.measure(weights, ids, states, axes, PAIRS, reading)  # layer head depth
+    np.testing.assert_allclose(kept[..., 1:], both_ways[..., :LAYERS].mean(0), atol=1e-10)
+    assert (kept[..., 0] == 0).all()
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_the_direct_effect_is_the_difference_of_the_writes_where_it_is_read(setting, first):
+    effect = measured(setting, 2, first=first)
+    model, _, states, axes = setting
+    for layer in range(LAYERS):
+        stage = max(layer + 1, first)
+        by_place = {
+            (part.layer, part.head): part.vectors
+            for part in components(read_weights(model), states, stage)
+        }
+        ends = [[axes.at(row, stage) for row in rows] for rows in (A, B)]
+        at = [[states.resid[row, stage] for row in rows] for rows in (A, B)]
+        gap = [
+            one.coordinate(x) - other.coordinate(y)
+            for one, other, x, y in zip(*ends, *at, strict=True)
+        ]
+        np.testing.assert_allclose(effect.direct_gap[:, layer], gap, atol=1e-12)
+        for head in range(HEADS):
+            writes = by_place[layer, head]
+            in_pairs = zip(*ends, A, B, strict=True)
+            expected = [
+                one.effect(writes[a]) - other.effect(writes[b]) for one, other, a, b in in_pairs
+            ]
+            np.testing.assert_allclose(effect.direct[:, layer, head], expected, atol=1e-12)
+            assert effect.written[layer, head] == pytest.approx(
+                float(sum(expected) / sum(gap)), abs=1e-12
+            )
+
+
+def test_how_often_a_swap_changed_the_route_is_counted_over_pairs_both_ways_and_mlps_behind():
+    model = family_model("mixtral", torch.float64)
+    weights = read_weights(model)
+    ids = [[5 + 11 * row, 7, 9 + row, 8] for row in range(6)]
+    z = target_states(model, [tokens_of(row) for row in ids], [3] * 6).z * 3
+    changed = [
+        patching.rerouted(weights, [ids[recipient]], z[[donor]])[0]
+        for pair in zip(A, B, strict=True)
+        for recipient, donor in (pair, pair[::-1])
+    ]
+    of_mlp = torch.stack(changed).double().mean(0)  # layer head mlp
+    # the heads of layer 0 have both MLPs behind them, those of layer 1 one
+    expected = [of_mlp[0].mean(-1), of_mlp[1, :, 1]]
+    found = swaps._share_rerouted(weights, ids, z, PAIRS)
+    np.testing.assert_allclose(found, torch.stack(expected), atol=1e-12)
+    assert 0 < found.mean() < 1
+    assert swaps._share_rerouted(read_weights(random_model()), ids, z, PAIRS) is None
+
+
+@pytest.mark.parametrize("kind", ["lfm2", "qwen3_5_text"])
+def test_mixers_of_a_hybrid_are_read_like_the_heads_of_their_layer_and_are_none(kind):
+    model = family_model(kind, torch.float64)
+    weights, layers = read_weights(model), model.config.n_layers
+    ids = [[5 + 11 * row, 7, 9 + row, 8] for row in range(6)]
+    states = target_states(model, [tokens_of(row) for row in ids], [3] * 6)
+    generator = torch.Generator().manual_seed(3)
+    shape = (3, layers + 2, model.config.d_model)
+    u, midpoint = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
+    gap = torch.ones(3, layers + 2, dtype=torch.float64)
+    axes = HeldOutAxes(SENSES, u, midpoint, gap, np.array([0, 1, 2, 2, 0, 1]))
+    reading = design.readings(layers, 2, 1, predicts=True)
+    found, _ = swaps.measure(weights, ids, states, axes, PAIRS, reading)
+    assert found.has_heads.tolist() == [False, True, False] and found.mixers.swap.shape == (2, 1)
+    for name in PARTS[1:]:
+        assert (getattr(found.word, name)[:, [0, 2]] == 0).all()
+        assert (getattr(found.word, name)[:, 1] != 0).all()
+
+    def moved(recipient, donor, layer, stage):
+        """How far M moves in a whole hooked forward when what the mixer writes is the donor's."""
+        edit = (layer, "attn_out", put(3, states.attn_out[donor, layer]))
+        run = read_all(model, ids[recipient], ["resid_post"], [edit])["resid_post"]
+        axis = axes.at(recipient, stage)
+        base = states.resid[recipient, stage]
+        return float(axis.coordinate(run[stage - 1, 3]) - axis.coordinate(base))
+
+    for number, (layer, stage) in enumerate(((0, 2), (2, 3))):
+        for pair, (a, b) in enumerate(zip(A, B, strict=True)):
+            denoise, noise = moved(b, a, layer, stage), -moved(a, b, layer, stage)
+            same = (moved(b, SAME_B[pair], layer, stage) - moved(a, SAME_A[pair], layer, stage)) / 2
+            one = (found.mixers.denoise, found.mixers.noise, found.mixers.same_sense)
+            for array, expected in zip(one, (denoise, noise, same), strict=True):
+                assert array[pair, number, 0] == pytest.approx(expected, abs=1e-5)
+
+
+def by_hand():
+    """Two pairs, one layer, two heads."""
+    shape = (2, 1, 2)
+    return Effects(
+        gap=np.array([[1.0], [3.0]]),
+        denoise=np.array([1.0, 0, 2, 1]).reshape(shape),
+        noise=np.array([0.5, 0, 0.5, -1]).reshape(shape),
+        same_sense=np.array([0.2, 0, 0, 0.4]).reshape(shape),
+    )
+
+
+def test_ratios_are_of_sums():
+    effect = by_hand()
+    np.testing.assert_allclose(
+        effect.ratio("denoise"), [[3 / 4, 1 / 4]]
+    )  # a mean of ratios would be .833 and .167
+    np.testing.assert_allclose(effect.ratio("noise"), [[1 / 4, -1 / 4]])
+    np.testing.assert_allclose(effect.swap, [[1 / 2, 0]])
+    np.testing.assert_allclose(
+        effect.net, [[[0.55 / 2, 0]], [[1.25 / 2, -0.4 / 2]]]
+    )  # of the mean gap, 2
+
+
+def test_a_draw_of_everything_once_is_the_effect_itself():
+    effect, direct = by_hand(), np.array([4.0, 0, 0, 2]).reshape(2, 1, 2)
+    whole = swaps.PairEffects(
+        word=effect,
+        next_token=None,
+        continuation=None,
+        direct=direct,
+        direct_gap=effect.gap,
+        profile=np.zeros((1, 2, 1)),
+        has_heads=np.array([True]),
+    )
+    weights = np.array([[1.0, 1], [2, 0], [0, 1]])
+    swap, net, written = whole.draws(weights).values()
+    np.testing.assert_allclose(swap[0], effect.swap)
+    np.testing.assert_allclose(net[0], effect.swap - effect.ratio("same_sense"))
+    np.testing.assert_allclose(net[0], effect.net.mean(0))
+    np.testing.assert_allclose(swap[1], [[0.75, 0]])  # the first pair alone: (1 + .5) / 2 over 1
+    np.testing.assert_allclose(net[2], [[2.5 / 2 / 3, -0.4 / 3]])
+    np.testing.assert_allclose(written, [[[1, 1 / 2]], [[4, 0]], [[0, 2 / 3]]])
+    np.testing.assert_allclose(whole.written, written[0])
+
+
+def test_a_cue_word_counts_alike_in_every_group():
+    groups = [
+        Pairs(
+            *[tuple(range(len(cues)))] * 4, ("f",) * len(cues), cues, (1,) * len(cues), ALIGNED, 3
+        )
+        for cues in (("x", "y", "z"), ("y", "x"))
+    ]
+    weights = design.bootstrap(groups)
+    assert weights.shape == (2000, 5)
+    np.testing.assert_array_equal(weights[:, :2], weights[:, [4, 3]])
+    assert (weights[:, 0] != weights[:, 1]).any()
+    np.testing.assert_array_equal(groups[0].bootstrap(), design.bootstrap(groups[:1]))
+
+
+def test_rank_intervals_by_hand():
+    draws = np.tile(np.array([3.0, 1, 2]), (1000, 1)).reshape(1000, 1, 3)
+    draws[:100, 0] = [1.0, 3, 2]  # a tenth of the draws has the first two the other way round
+    low, high = swaps.rank_intervals(draws)
+    assert (low.tolist(), high.tolist()) == ([[1, 1, 2]], [[3, 3, 2]])
+    draws[10:100, 0] = [3.0, 1, 2]  # a hundredth has not
+    low, high = swaps.rank_intervals(draws)
+    assert (low.tolist(), high.tolist()) == ([[1, 3, 2]], [[1, 3, 2]])

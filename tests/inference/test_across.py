@@ -1,0 +1,314 @@
+"""What a survey says of a model, from records of words with planted effects.
+
+24 of the experiments: head A moves half of the words, head B the others, head C all · 25: words
+without a gap mixed in (signs flipped within words: tests/stats/test_across_words.py).
+"""
+
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_words import HEADS, LAYERS, effects_of, made_word, unmeasured
+
+from probe.errors import InputError
+from probe.experiments.sets import CarriedSets
+from probe.inference import across
+from probe.inference.across import summarise
+from probe.results.columns import about
+
+DRAWS = 499
+A, B, C, BEHIND = "L0H1", "L1H2", "L1H3", "L2H0"
+
+
+def of(words, **options):
+    return summarise(lambda: iter(words), seed=0, **{"draws": DRAWS} | options)
+
+
+def heads_by_name(summary):
+    heads = summary.frames["survey_heads"]
+    names = [f"L{row.layer}H{row.head}" for row in heads.itertuples()]
+    return heads.assign(name=names).set_index("name")
+
+
+def words_of_two_kinds(count=24, *, noise=0.0, **more):
+    """Head A moves every second word, B the others, C all; each word has two gaps of its own."""
+    made = []
+    for number in range(count):
+        odd = number % 2
+        effects = effects_of(**{A: 1.0 - odd, B: float(odd), C: 0.5, BEHIND: 0.2})
+        kind = ("homonym", "polyseme")[odd]
+        gap = 0.8 + 0.4 * (number / count)
+        made.append(made_word(number, effects, gap=gap, kind=kind, noise=noise, **more))
+    return made
+
+
+# --- 24: who moves which words --------------------------------------------------------------------
+
+
+def test_heads_that_move_half_of_the_words_differ_between_words_and_one_that_moves_all_does_not():
+    heads = heads_by_name(of(words_of_two_kinds()))
+    assert heads.loc[[A, B], "between_words"].min() > 0.5
+    assert heads.loc[C, "between_words"] == 0
+    assert heads.loc[[A, B, C], "words_positive"].tolist() == [12, 12, 24]
+    assert (heads["words_clear"] == 24).all()
+    assert heads.loc[C, "effect"] == 0.5
+    assert heads.loc[[A, B], "effect"].tolist() == pytest.approx([0.5, 0.5], abs=0.05)
+
+
+def test_one_word_left_out_the_others_find_the_head_that_moves_all():
+    """A and B move half of the words each, C moves all a little more than they do in the mean."""
+    words = words_of_two_kinds()
+    for word in words:
+        word.net[1, 3] *= 1.3  # C: .65 of every word, A and B .5 of all
+    orders = of(words).left_out_orders
+    assert set(orders) == {word.word for word in words}
+    assert all(order[0] == (1, 3) for order in orders.values())
+    # The word itself has no say: without it the head of its kind comes behind that of the other.
+    assert orders["word000"][1] == (1, 2) and orders["word001"][1] == (0, 1)
+    assert all(layer < 2 for order in orders.values() for layer, _ in order)
+    assert all(len(set(order)) == across.LEADING for order in orders.values())
+
+
+# --- 25: words without a gap ----------------------------------------------------------------------
+
+
+def test_words_without_a_gap_do_not_change_the_effect_and_are_counted():
+    words = words_of_two_kinds(40, noise=0.02)
+    rng = np.random.default_rng(1)
+    gapless = [
+        made_word(100 + number, effects_of(), gap=0.03 * rng.normal(), noise=0.02)
+        for number in range(30)
+    ]
+    before = heads_by_name(of(words))
+    summary = of([*words, *gapless])
+    after = heads_by_name(summary)
+    assert (after["effect"] - before["effect"]).abs().max() < 0.02
+    inside = (after["effect"] > before["effect_low"]) & (after["effect"] < before["effect_high"])
+    assert inside.loc[[A, B, C]].all()
+    assert (after.loc[[A, B, C], "p"] < 0.01).all() and after.loc["L0H0", "p"] > 0.05
+    assert (after["words_clear"] == 40).all()
+    [model] = summary.frames["survey_model"].to_dict("records")
+    below = sum(word.gap[-1] <= 0 for word in gapless)
+    assert model["words"] == 70 and model["words_without_gap"] == below > 5
+    assert model["words_clear"] == 40
+    assert not set(summary.left_out_orders) & {word.word for word in gapless}
+
+
+def test_words_that_have_no_gap_at_all_are_not_ranked():
+    rng = np.random.default_rng(2)
+    words = [
+        made_word(number, effects_of(**{C: 5.0}), gap=rng.normal(), noise=0.1)
+        for number in range(30)
+    ]
+    summary = of(words)
+    heads = summary.frames["survey_heads"]
+    [model] = summary.frames["survey_model"].to_dict("records")
+    assert model["gap_p"] > 0.01 and not model["ranked"]
+    assert heads["effect"].isna().all() and heads["rank"].isna().all()
+    assert summary.left_out_orders == {}
+    assert len(heads) == LAYERS * HEADS
+
+
+# --- general and specific -------------------------------------------------------------------------
+
+
+def words_beside_nouns(count=30, *, noise=0.03):
+    """C does the same for any noun, A for ambiguous words only, B less for them."""
+    effects = effects_of(**{A: 0.3, B: 0.1, C: 0.4})
+    general = effects_of(**{B: 0.3, C: 0.4})
+    return [made_word(n, effects, general=general, noise=noise) for n in range(count)]
+
+
+def test_what_is_done_for_any_noun_is_told_from_what_is_done_for_words():
+    summary = of(words_beside_nouns())
+    heads = heads_by_name(summary)
+    assert heads.loc[[A, B, C], "comparison"].tolist() == ["more", "less", "same"]
+    assert heads.loc[[A, B, C], "general"].tolist() == pytest.approx([0, 0.3, 0.4], abs=0.04)
+    assert heads.loc[[A, B, C], "specific"].tolist() == pytest.approx([0.3, -0.2, 0], abs=0.04)
+    one = heads.loc[A]
+    assert one["specific_low"] < one["specific"] < one["specific_high"]
+    assert one["p_specific"] < 0.05 < heads.loc[C, "p_specific"]
+    [model] = summary.frames["survey_model"].to_dict("records")
+    assert model["words_compared"] == 30
+    assert model["general_share"] == 0.25  # gaps of a half, squared
+    assert model["ambiguity_p"] == 1 / (1 + DRAWS)
+
+
+def test_only_words_with_nouns_are_compared():
+    words = words_beside_nouns(20)
+    alone = [made_word(50 + n, effects_of(**{A: 1.0}), noise=0.03) for n in range(20)]
+    summary = of([*words, *alone])
+    heads = heads_by_name(summary)
+    assert heads.loc[A, "effect"] == pytest.approx(0.65, abs=0.03)
+    assert heads.loc[A, "specific"] == pytest.approx(0.3, abs=0.04)  # of the 20 that were compared
+    table = summary.frames["survey_words"].set_index("word")
+    assert table.loc["word050", "nouns"] == "" and np.isnan(table.loc["word050", "general_gap"])
+    assert table.loc["word000", ["nouns", "general_gap"]].tolist() == ["fence", 0.5]
+
+
+def test_without_nouns_nothing_is_compared():
+    heads = of(words_of_two_kinds()).frames["survey_heads"]
+    for name in ("general", "specific", "specific_low", "specific_high", "p_specific"):
+        assert heads[name].isna().all()
+    assert (heads["comparison"] == "").all()
+
+
+# --- where it is read, and what the tables hold ----------------------------------------------------
+
+
+def test_heads_behind_the_read_out_are_read_at_the_last_depth():
+    words = words_of_two_kinds()
+    for word in words:
+        word.net[2, 0, -1] = 0.7 * word.gap[-1]
+        word.net[2, 0, 2] = 9.0  # no such thing: layer 2 writes behind depth 2
+        word.net[1, 3, -1] = 9.0
+    summary = of(words)
+    heads = heads_by_name(summary)
+    assert summary.depth == 2
+    assert heads.loc[BEHIND, "effect"] == pytest.approx(0.7)
+    assert heads.loc[[BEHIND, C], "read_depth"].tolist() == [3, 2]
+    assert heads.loc[C, "effect"] == 0.5
+
+
+@pytest.mark.parametrize("order", ["turned round", "twice"])
+def test_neither_the_order_of_the_words_nor_a_second_run_changes_the_tables(order):
+    words = words_beside_nouns(40, noise=0.1)
+    again = words[::-1] if order == "turned round" else words
+    one, other = of(words), of(again)
+    for name, frame in one.frames.items():
+        pd.testing.assert_frame_equal(frame, other.frames[name], check_exact=order == "twice")
+    assert one.left_out_orders == other.left_out_orders
+
+
+class Alive:
+    """How many of the objects it was shown are alive, and how many were at most."""
+
+    def __init__(self):
+        self.now, self.most = 0, 0
+
+    def count(self, each):
+        self.now += 1
+        self.most = max(self.most, self.now)
+        weakref.finalize(each, self._gone)
+        return each
+
+    def _gone(self):
+        self.now -= 1
+
+
+def test_memory_does_not_hold_the_words(monkeypatch):
+    """A record is let go when its numbers are taken; of numbers no more than two batches are alive,
+    one read and one added up."""
+    of_records, of_numbers = Alive(), Alive()
+    numbers_of = across.numbers_of
+    monkeypatch.setattr(across, "numbers_of", lambda word: of_numbers.count(numbers_of(word)))
+
+    def records():
+        for number in range(6 * across.BATCH):
+            yield of_records.count(
+                made_word(number, effects_of(**{C: 0.5}), general=effects_of(), noise=0.01)
+            )
+
+    summarise(records, seed=0, draws=49)
+    list(across.word_heads(records, 2))
+    assert 1 <= of_records.most <= 3
+    assert across.BATCH <= of_numbers.most <= 2 * across.BATCH + 2
+
+
+def test_the_table_of_words_has_a_line_for_every_word_and_the_columns_of_its_file():
+    words = [
+        replace(word, columns={"relatedness": str(3 - word.gap[-1]), "source": "made"})
+        for word in words_of_two_kinds(12)
+    ]
+    summary = of([*words[:5], unmeasured(99), *words[5:]])
+    table = summary.frames["survey_words"]
+    assert table["word"].tolist() == sorted(table["word"]) and len(table) == 13
+    last = table.iloc[-1]
+    assert (last["reason"], last["left_out"], last["pairs"]) == (
+        "all cues stand behind the word",
+        4,
+        0,
+    )
+    assert np.isnan(last["gap"]) and not last["clear"]
+    assert table["relatedness"].dtype.kind == "f"
+    [number] = summary.frames["survey_numbers"].to_dict("records")
+    assert number["column"] == "relatedness" and number["words"] == 12
+    assert number["rho"] == -1
+    [model] = summary.frames["survey_model"].to_dict("records")
+    assert (model["words"], model["words_left_out"]) == (12, 1)
+
+
+def test_every_head_for_every_word_gives_the_effect_over_words():
+    words = [*words_beside_nouns(40), unmeasured(99)]
+    summary = of(words)
+    parts = list(across.word_heads(lambda: iter(words), summary.depth))
+    assert len(parts) == 3
+    rows = pd.concat(parts)
+    assert list(rows.columns) == list(across.WORD_HEADS)
+    assert len(rows) == 40 * LAYERS * HEADS
+    sums = rows.groupby(["layer", "head"])[["net", "gap"]].sum()
+    heads = summary.frames["survey_heads"].set_index(["layer", "head"])
+    np.testing.assert_allclose(sums["net"] / sums["gap"], heads["effect"], atol=1e-5)
+    first = rows.iloc[1]
+    assert first["effect"] == pytest.approx(first["net"] / first["gap"], rel=1e-5)
+
+
+def test_every_column_is_defined():
+    words = [
+        replace(word, columns={"relatedness": word.gap[-1]}) for word in words_beside_nouns(12)
+    ]
+    summary = of(words)
+    frames = summary.frames | across.sets_frames([measured_sets("word000")], seed=0)
+    frames["survey_word_heads"] = next(across.word_heads(lambda: iter(words), 2))
+    for name, frame in frames.items():
+        for column in frame.columns.difference(["relatedness"]):
+            assert about(name, str(column))["meaning"], f"{name}.{column}"
+
+
+@pytest.mark.parametrize(("words", "found"), [([], "0 of its 0"), ([1], "1 of its 2")])
+def test_a_survey_of_fewer_than_two_words_is_refused(words, found):
+    records = [made_word(number, effects_of()) for number in words]
+    records += [unmeasured(9)] * len(words)
+    because = " (all cues stand behind the word)" if words else ""
+    with pytest.raises(InputError) as raised:
+        of(records)
+    assert str(raised.value) == (
+        f"Summing up the survey: {found} words were measured{because}, expected at least 2, "
+        "because words are its sample; add words with two sentences of each of two senses, or "
+        "study a single word with `probe report`."
+    )
+
+
+# --- sets of heads on the word left out -----------------------------------------------------------
+
+
+def measured_sets(word, whole=2.0):
+    random = whole * np.linspace(0, 0.2, 21)[None] * np.array([[1.0], [2.0]])
+    return CarriedSets(
+        word, (1, 2), whole, whole * np.array([0.4, 0.7]), whole * np.array([0.5, 0.8]), random
+    )
+
+
+def test_what_sets_keep_of_a_word_left_out():
+    measured = [measured_sets(f"word{n}", whole) for n, whole in enumerate((2.0, 1.0, 3.0))]
+    frames = across.sets_frames(measured, seed=0, draws=DRAWS)
+    sets = frames["survey_sets"]
+    assert list(sets.columns) == list(across.SETS) and len(sets) == 6
+    assert sets[["own", "others", "random_mean"]].to_numpy()[:2] == pytest.approx(
+        np.array([[0.5, 0.4, 0.1], [0.8, 0.7, 0.2]])
+    )
+    assert sets["random_low"].iloc[0] == pytest.approx(0.005)
+    over = frames["survey_carry_over"]
+    assert over["others"].tolist() == pytest.approx([0.4, 0.7])
+    assert over["words"].tolist() == [3, 3]
+    assert over["others_low"].tolist() == pytest.approx([0.4, 0.7])  # every word alike
+
+
+def test_what_sets_keep_over_words_is_a_ratio_of_sums():
+    first = replace(measured_sets("a", 1.0), left_out=np.array([0.9, 0.9]))
+    second = replace(measured_sets("b", 9.0), left_out=np.array([0.9, 0.9]))
+    over = across.sets_frames([first, second], seed=0)["survey_carry_over"]
+    assert over["others"].tolist() == pytest.approx([0.18, 0.18])
+    assert across.sets_frames([], seed=0)["survey_carry_over"].empty

@@ -1,0 +1,47 @@
+"""The table of heads against what was measured, on planted circuits that tell its columns apart."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from handmade import WORD, corpus_of, make_sentences
+from measured import studied
+from planted import planted_model
+
+from probe.experiments.material import prepare
+from probe.results.frames import heads
+
+
+@cache
+def table_of(kind, distances=(1, 2)):
+    """The only pair of senses of a small study, the rows of its table by head, and where the first
+    head is planted."""
+    model, circuit = planted_model(kind, 0)
+    sentences = corpus_of(make_sentences(frames=5, distances=distances, cues=12))
+    evidence = studied(model, prepare(model, WORD, sentences.sentences), pairs=60)
+    return evidence.pairs[0], heads([evidence]).set_index(["layer", "head"]), circuit.places[0]
+
+
+def test_every_effect_stands_in_its_own_column():
+    """Either of two heads is enough: giving the sense restores all of it, taking it away loses
+    nothing."""
+    pair, frame, place = table_of("either")
+    word = pair.record.effects
+    gap = word.gap.sum(0)[:, None]
+    for name in ("denoise", "noise", "same_sense"):
+        np.testing.assert_allclose(
+            frame[name], (getattr(word, name).sum(0) / gap).ravel(), atol=1e-12
+        )
+    assert abs(frame.loc[place, "denoise"] - frame.loc[place, "noise"]) > 0.3
+    np.testing.assert_allclose(frame["net"], word.net.mean(0).ravel(), atol=1e-9)
+    np.testing.assert_allclose(frame["direct"], pair.record.swaps.written.ravel(), atol=1e-12)
+    for name in ("p_auroc", "p_swap", "p_opposes"):
+        test = getattr(pair.tests, {"p_auroc": "separation", "p_swap": "swap"}.get(name, "opposes"))
+        np.testing.assert_allclose(frame[name], test.p.ravel(), atol=0)
+
+
+def test_near_is_next_to_the_word_and_far_is_beyond():
+    pair, frame, place = table_of("one_back", (1, 1, 1, 2))
+    assert set(pair.record.pairs.distances) == {1, 2}
+    assert frame.loc[place, "net_near"] == pytest.approx(1, abs=0.05)
+    assert frame.loc[place, "net_far"] == pytest.approx(0, abs=0.05)

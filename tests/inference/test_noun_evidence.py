@@ -1,0 +1,113 @@
+"""What follows from unambiguous nouns: one gate for a word, and parts in the nouns' own gaps."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from probe.experiments.design import Pairs
+from probe.experiments.nouns import NounRecord
+from probe.inference.nouns import ambiguity_gate, compare_with_nouns
+from probe.text.splits import ALIGNED
+
+NOUNS = tuple(f"noun{number}" for number in range(19))
+DEPTH = 1  # where the word is read, of two depths
+LITTLE = [0.1] * 18
+
+
+def record_of(squared_gaps, *, nouns=NOUNS, comparable=24, gap=None):
+    """What nouns with these squared gaps did in the place of a word whose squared gap is 1."""
+    squared = np.tile(np.array(squared_gaps)[:, None], (1, 2))
+    blank = np.zeros_like(squared)
+    return NounRecord(
+        nouns=nouns,
+        sentences=(24,) * len(nouns),
+        squared_gap=squared,
+        word_squared_gap=blank + 1.0,
+        shared_axis=blank,
+        gap=blank + 1.0 if gap is None else np.tile(np.array(gap)[:, None], (1, 2)),
+        pair_of=np.arange(0),
+        noun_of=np.arange(0),
+        pair_gap=np.empty((0, 2)),
+        heads=(),
+        net=np.empty((0, 0)),
+        by_depth=np.empty((0, 2)),
+        mlps=None,
+        word_mlps=None,
+        comparable=comparable,
+        sentences_left_out=0,
+        left_out={},
+    )
+
+
+# --- the ambiguity gate ---------------------------------------------------------------------------
+
+
+def test_a_word_of_three_senses_has_one_gate():
+    """A noun that changes further in one pair of senses of three, and hardly in the others, does
+    not change further than the word."""
+    further = record_of([2.0, *LITTLE])
+    hardly = record_of([0.1, *LITTLE])
+    assert [each.p for each in ambiguity_gate([further], DEPTH)] == [2 / 20]
+    together = ambiguity_gate([further, hardly, hardly], DEPTH)
+    assert [each.p for each in together] == [1 / 20] * 3
+    # A pair that cannot be asked keeps its reason, and has no part in the gate.
+    asked, not_asked = ambiguity_gate([hardly, record_of([2.0, *LITTLE], comparable=12)], DEPTH)
+    assert asked.p == 1 / 20
+    assert np.isnan(not_asked.p) and not_asked.reason == (
+        "it is a noun in its dictionary form in 12 of the paired sentences, and 24 are needed"
+    )
+    # Nouns that one pair does not have do not count.
+    others = record_of([*LITTLE, 0.1], nouns=(*NOUNS[1:], "another noun"))
+    for each in ambiguity_gate([hardly, others], DEPTH):
+        assert np.isnan(each.p)
+        assert each.reason == (
+            "nouns that can take its place: 18 for all its senses, and 19 are needed"
+        )
+
+
+# --- parts of the network -------------------------------------------------------------------------
+
+WORD_GAP = 2.0
+GAPS = (2.0, 1.0, 0.4, 0.1)  # of four nouns: the last one's is less than a tenth of the word's
+ROWS = tuple(range(8))
+# Eight pairs of sentences, each with a cue word of its own; noun n stands in pairs n and n + 4.
+PAIRS = Pairs(ROWS, ROWS, ROWS, ROWS, tuple("fghijklm"), ROWS, (1,) * 8, ALIGNED, 0)
+NOUN_OF = np.array([0, 1, 2, 3] * 2)
+
+
+def compared(gaps, word, noun, noun_of=NOUN_OF):
+    """One part that does `word` of the word's gap in every pair, and `noun` in raw units for the
+    noun of each."""
+    record = record_of([0.1] * len(gaps), nouns=NOUNS[: len(gaps)], gap=gaps)
+    pair = SimpleNamespace(raw_gap=np.full((len(ROWS), 2), WORD_GAP), pairs=PAIRS)
+    return compare_with_nouns(
+        pair,
+        record,
+        word=np.full((len(ROWS), 1), word),
+        noun=np.asarray(noun)[noun_of][:, None],
+        at=np.array([DEPTH]),
+        pair_of=np.arange(len(ROWS)),
+        noun_of=noun_of,
+    )
+
+
+def test_a_part_is_measured_in_each_nouns_own_gap():
+    """Half of every noun's gap, however large that is, is half for nouns in general."""
+    found = compared(GAPS[:3], 0.8, np.array(GAPS[:3]) / 2, noun_of=np.array([0, 1, 2, 0] * 2))
+    assert (found.net[0], found.general[0]) == (pytest.approx(0.8), pytest.approx(0.5))
+    assert found.specific[0] == pytest.approx(0.3) and found.swaps == 8 and found.units == 8
+    assert found.drawn == pytest.approx(0.3)  # every pair alike: nothing to be unsure of
+
+
+def test_a_noun_without_a_gap_has_no_part_in_a_comparison():
+    """What is moved there would be any number in a gap that is hardly there."""
+    found = compared(GAPS, 0.8, [*np.array(GAPS[:3]) / 2, 9.0])
+    assert found.general[0] == pytest.approx(0.5)
+    assert found.swaps == 6 and found.units == 6  # without the two pairs of the last noun
+    tenth = compared((*GAPS[:3], WORD_GAP / 10), 0.8, [*np.array(GAPS[:3]) / 2, WORD_GAP / 20])
+    assert tenth.swaps == 8  # a tenth is enough
+
+
+def test_fewer_than_three_nouns_with_a_gap_are_no_comparison():
+    assert compared((*GAPS[:2], 0.1, 0.1), 0.8, [1.0, 0.5, 0.05, 0.05]) is None

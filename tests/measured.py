@@ -1,0 +1,75 @@
+"""A word of a test, measured as for a report: one call with as few experiments as the test needs."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from probe.experiments.material import Material
+from probe.experiments.measure import measure
+from probe.experiments.observe import split_senses
+from probe.experiments.options import Options
+from probe.inference.within import WordEvidence, within
+from probe.model.model import Model
+from probe.studies.study import REPORT
+
+SEPARATION = ("separation",)  # which every verdict rests on
+
+
+def options_of(
+    *,
+    seed: int = 0,
+    pairs: int = 24,
+    permutations: int = 99,
+    nouns: Sequence[str] | None = None,
+    experiments: Collection[str] = SEPARATION,
+) -> Options:
+    """The options of a report with these experiments."""
+    return replace(
+        REPORT,
+        seed=seed,
+        pairs=pairs,
+        permutations=permutations,
+        nouns=None if nouns is None else tuple(nouns),
+        experiments=frozenset(experiments),
+    )
+
+
+def studied(
+    model: Model,
+    material: Material,
+    *,
+    seed: int = 0,
+    pairs: int = 24,
+    permutations: int = 99,
+    nouns: Sequence[str] | None = None,
+    experiments: Collection[str] = SEPARATION,
+    random_model: Model | None = None,
+) -> WordEvidence:
+    """What follows for a word: its record and the tests over its cue words."""
+    options = options_of(
+        seed=seed, pairs=pairs, permutations=permutations, nouns=nouns, experiments=experiments
+    )
+    splits = split_senses(material, seed=seed, causal=model.config.causal)
+    record = measure(model, material, splits, options, random_model=random_model)
+    return within(record, permutations=permutations, seed=seed)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Fails unless two records hold the same to the last digit; a list is a tuple."""
+    if is_dataclass(one):
+        assert type(one) is type(other)
+        for field in fields(one):
+            assert_same(getattr(one, field.name), getattr(other, field.name))
+    elif isinstance(one, Mapping):
+        assert list(one) == list(other)
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, tuple | list):
+        assert len(one) == len(other)
+        for each, its in zip(one, other, strict=True):
+            assert_same(each, its)
+    else:
+        assert np.asarray(one).dtype == np.asarray(other).dtype
+        np.testing.assert_array_equal(one, other)

@@ -1,0 +1,161 @@
+"""The contract of every family: one test for each row of the table.
+
+It is all that most rows need, because what they say is used by code that the representatives test
+(`families.REPRESENTATIVES`). A rule that only some families have is tested where the rule is.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+from families import (
+    EXACT,
+    PAIRED,
+    ROUNDED,
+    VOCABULARY,
+    assert_near,
+    family_model,
+    head_sizes,
+    make_family,
+    model_class,
+    near,
+)
+from hooked_runs import bound, every_direction, random_rows, random_z, swapped
+from safetensors.torch import load_file
+
+from probe.model import forward, recurrence
+from probe.model.architectures import FAMILIES
+from probe.model.check import DEFAULT_TEXTS, RECURRENT, certify
+from probe.model.decomposition import closing_error
+from probe.model.load import read_weights
+from probe.model.model import Model
+from probe.model.parameters import count_tensors
+from probe.model.records import Trace
+from probe.model.trace import trace
+from probe.model.weights import read_stacks
+from probe.patching.heads import swap_heads
+
+TEXT = "The mole dug a tunnel under the muddy bank"
+TARGET = "A muddy apple"
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_family_keeps_its_contract(kind: str, tmp_path: Path) -> None:
+    folder = make_family(tmp_path / kind, kind)
+    model = family_model(kind, torch.float64)  # of the same numbers
+    require_loaded(model, folder)
+    require_certified(model)
+    require_certified(family_model(kind))
+    require_logits_of_hugging_face(model, folder)
+    seen = [*traces(model)]
+    for one in seen:
+        require_heads_that_sum(one)
+    if kind not in PAIRED:
+        assert closing_error(seen[0], model.config.n_layers, at=4) <= bound(model)
+        require_swap_of_a_head(model)
+
+
+def require_loaded(model: Model, folder: Path) -> None:
+    """The raw tensors are those of the file, the sizes those of transformers' config."""
+    family = model.config.family
+    stored = {family.raw_name(n): t for n, t in load_file(folder / "model.safetensors").items()}
+    unread = stored.keys() - model.weights.keys()
+    assert all("embed_positions" in name for name in unread)  # sines, which formulas give
+    for name, tensor in model.weights.items():
+        assert torch.equal(tensor, stored[name].double()), name
+        assert not tensor.requires_grad
+    assert not any(parameter.requires_grad for parameter in model.bridge.parameters())
+    config = model.config
+    assert (config.n_kv_heads, config.d_model, config.d_head) == head_sizes(model)
+    assert config.d_vocab == VOCABULARY and config.has_head
+    assert config.causal == (family.kind == "decoder")
+    assert bool(config.n_decoder_layers) == (family.kind == "encoder-decoder")
+    plain = model_class(config.architecture)
+    with torch.device("meta"):
+        parameters = plain(model.bridge.original_model.config).parameters()
+    assert count_tensors(model).total == sum(part.numel() for part in parameters)
+
+
+def require_certified(model: Model) -> None:
+    """Also for a text that is nearly as long as a text may be."""
+    long = "The" + " bank" * (36 if model.config.n_ctx == 40 else 80)
+    certificate = certify(model, [*DEFAULT_TEXTS, long]).require()
+    assert all(row.scale > 0.05 for row in certificate.rows)
+    assert certificate.worst.error > 0  # the two sides are two computations
+
+
+def require_logits_of_hugging_face(model: Model, folder: Path) -> None:
+    """Of the hooked model and of the forward from scratch, against a model that transformers reads
+    from the folder by itself."""
+    family = model.config.family
+    how = {"experts_implementation": "eager"} if family.routed else {}
+    plain = model_class(model.config.architecture).from_pretrained(
+        folder, dtype=torch.float64, attn_implementation="eager", **how
+    )
+    if model.config.n_decoder_layers:
+        pair = trace(model, TEXT, TARGET)
+        inputs = {
+            "input_ids": torch.tensor([pair.source.ids]),
+            "decoder_input_ids": torch.tensor([pair.target.ids]),
+        }
+        stacks = read_stacks(model.weights, model.config)
+        memory = forward.encode(stacks, pair.source.ids)
+        scratch = forward.decode(stacks, pair.target.ids, memory).logits
+        hooked = pair.logits
+    else:
+        seen = trace(model, TEXT)
+        ids = torch.tensor(seen.tokens.ids)
+        inputs = {"input_ids": ids[None]}
+        weights = read_weights(model)
+        *_, last = forward.run(weights, ids, torch.float64)
+        scratch = forward.unembed(weights, last["resid_post"])
+        hooked = seen.logits
+    with torch.no_grad():
+        expected = plain.eval()(**inputs).logits[0]
+    close = closeness(model)
+    assert_near(hooked, expected, close)
+    assert_near(scratch, expected if scratch.dim() == 2 else expected[-1], close)
+
+
+def closeness(model: Model) -> dict[str, float]:
+    """How near two computations of the logits are, where the family's own code rounds."""
+    stacks = read_stacks(model.weights, model.config).values()
+    mixers = [block.mixer for stack in stacks for block in stack.blocks if block.mixer]
+    if any(map(recurrence.is_in_float32, mixers)):
+        return {"rtol": 0, "atol": RECURRENT}
+    if model.config.family.plain_rounds:
+        return ROUNDED
+    return near(model.config.architecture)
+
+
+def traces(model: Model) -> list[Trace]:
+    if not model.config.n_decoder_layers:
+        return [trace(model, TEXT)]
+    pair = trace(model, TEXT, TARGET)
+    return [pair.encoder, pair.decoder, pair.cross]
+
+
+def require_heads_that_sum(seen: Trace) -> None:
+    """ΔE of all heads and b_O is what attention writes, and ΔE by source is ΔE."""
+    for layer, block in enumerate(seen.stack.blocks):
+        if block.mixer is not None:
+            continue
+        at = len(seen.tokens) - 1
+        heads = range(seen.stack.config.n_heads)
+        writes = torch.stack([seen.delta_e(layer, head, at) for head in heads])
+        whole = writes.sum(0) if block.b_o is None else writes.sum(0) + block.b_o
+        assert_near(whole, seen.attn_out[layer, at], EXACT)
+        by_source = seen.delta_e_by_source(layer, 1, at)
+        assert_near(by_source.sum(0), writes[1], EXACT)
+
+
+def require_swap_of_a_head(model: Model) -> None:
+    """The fused forward of a swap against a whole forward of the hooked model, in the first layer
+    with heads, at a word that other tokens follow."""
+    layer = next(n for n in range(model.config.n_layers) if model.config.has_heads(n))
+    text, *_ = random_rows(model)
+    donor = random_z(model, model.config.n_layers)[:1]
+    moved = swap_heads(read_weights(model), [text], donor, every_direction(model))
+    base, swap = swapped(model, text, [{}, {(layer, 2): donor[0, layer, 2]}])[0][-1]
+    assert (moved[0, layer, 2] - (swap - base)).abs().max() <= bound(model) * base.abs().max()
+    assert (swap - base).abs().max() > 0.01

@@ -1,0 +1,52 @@
+"""The record of the campaign says of every part when it ran last and whether it passed, or that it
+has not run since the record began."""
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pandas as pd
+from campaign.record import COLUMNS, SCRIPTS, counted, write
+from conftest import CAMPAIGN
+
+ROOT = Path(__file__).parents[2]
+RECORD = ROOT / "reports" / "campaign.csv"
+NEXT = "run python tests/campaign/record.py --list, or --only, with PYTHONPATH=tests"
+
+
+def test_every_part_of_the_campaign_is_on_record_and_none_has_failed():
+    """Of files of tests: those that this run has collected."""
+    rows = pd.read_csv(RECORD)
+    assert tuple(rows.columns) == COLUMNS
+    files = {name.partition("::")[0] for name in CAMPAIGN}
+    assert sorted({*SCRIPTS, *files} - {*rows["part"]}) == [], NEXT
+    assert [part for part in rows["part"] if not (ROOT / part).exists()] == []
+    run = rows.dropna(subset="date")
+    assert not run.isna().any(axis=None) and len(run)
+    unwell = run["passed"] + run["skipped"] < run["tests"]
+    assert [*run["part"][unwell | (run["tests"] == 0)]] == [], NEXT
+
+
+def test_tests_are_counted_by_file_and_what_fails_or_is_skipped_has_not_passed():
+    report = ET.fromstring(
+        '<testsuite><testcase file="b.py"/><testcase file="a.py"><failure/></testcase>'
+        '<testcase file="a.py"><skipped/></testcase><testcase file="a.py"/></testsuite>'
+    )
+    assert counted(report.iter("testcase")) == [
+        {"part": "a.py", "tests": 3, "passed": 1, "skipped": 1},
+        {"part": "b.py", "tests": 1, "passed": 1, "skipped": 0},
+    ]
+
+
+def test_a_part_that_runs_again_replaces_its_row_and_a_whole_campaign_all(tmp_path):
+    def row(part, date):
+        return dict(zip(COLUMNS, (part, date, "abc", 1, 1, 0), strict=True))
+
+    def dates():
+        return dict(pd.read_csv(tmp_path / "campaign.csv")[["part", "date"]].to_numpy())
+
+    record = tmp_path / "campaign.csv"
+    write(record, [row("a.py", "2026-01-01"), row("b.py", "2026-01-01")], whole=False)
+    write(record, [row("b.py", "2026-02-02")], whole=False)
+    assert dates() == {"a.py": "2026-01-01", "b.py": "2026-02-02"}
+    write(record, [row("b.py", "2026-03-03")], whole=True)
+    assert dates() == {"b.py": "2026-03-03"}

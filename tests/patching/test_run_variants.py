@@ -1,0 +1,222 @@
+"""The loop over blocks: which variants there are, edits at every site against whole hooked forwards,
+texts that share what is before the word, and what a run does not compute."""
+
+from collections import Counter
+
+import pytest
+import torch
+from hooked_runs import EACH, bound, made, put, random_rows, read_all, swapped
+
+from probe.model import fused
+from probe.model.load import read_weights
+from probe.model.tokens import TargetText
+from probe.patching import heads, tokens, variants
+from probe.patching.variants import ATTN_OUT, HIDDEN, Edits, Run, Z
+
+
+def test_sets_that_differ_in_later_blocks_only_are_one_variant_until_then():
+    """Two blocks of two units. In front of the first block there is the unchanged run alone; in it
+    a and b are one variant, and c is still the unchanged run."""
+    a, b, c = [[1, 0], [0, 0]], [[1, 0], [0, 1]], [[0, 0], [1, 0]]
+    first, second = variants.branches(torch.tensor([a, b, c], dtype=torch.bool))
+    assert first.parent.tolist() == [0, 0]
+    assert first.edited.tolist() == [[False, False], [True, False]]
+    assert first.variant_of.tolist() == [1, 1, 0]
+    # The unchanged run, c, and the two that come of the first block's second variant.
+    assert second.parent.tolist() == [0, 0, 1, 1]
+    assert second.edited.tolist() == [[False, False], [True, False], [False, False], [False, True]]
+    assert second.variant_of.tolist() == [2, 3, 1]
+
+
+# --- edits ----------------------------------------------------------------------------------------
+
+START, AT, READ = 2, 1, 3  # of eight tokens: where the live ones begin, and two of these
+
+
+def drawn(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def hooked_edits(weights, site, layer, donor, at):
+    """The same edit of a block as hooks make it."""
+    if site == Z:
+        return [(layer, "z", put(at, donor))]
+    if site == ATTN_OUT:
+        return [(layer, "attn_out", put(at, donor))]
+    block = weights.blocks[layer]
+    written = donor @ block.w_hidden
+    return [(layer, "mlp_out", put(at, written if block.b_out is None else written + block.b_out))]
+
+
+@pytest.mark.parametrize("site", [Z, ATTN_OUT, HIDDEN])
+@pytest.mark.parametrize("kind", EACH)
+def test_an_edit_at_one_position_is_read_at_another_as_in_a_whole_forward(kind, site):
+    """Of every block alone and of all of them, in two texts at once."""
+    model = made(kind)
+    weights = read_weights(model)
+    depth, n_heads, d_model, d_head = weights.shape
+    ids = torch.randint(5, 300, (2, 8), generator=torch.Generator().manual_seed(0))
+    start = START if weights.causal else 0
+    donors = {
+        Z: drawn(2, depth, n_heads, d_head),
+        ATTN_OUT: drawn(2, depth, d_model),
+        HIDDEN: drawn(2, depth, weights.blocks[0].d_mlp),
+    }[site]
+    units = n_heads if site == Z else 1
+    edited = torch.cat([torch.eye(depth), torch.ones(1, depth)]).bool()  # set layer
+    tree = variants.branches(edited[..., None].expand(-1, -1, units))
+    tables = fused.position_tables(weights, 8)
+    before = None
+    if weights.causal:
+        projected = variants.project_texts(weights, ids[:, :start].tolist(), depth, tables)
+        before = [(k, v) for _, k, v in projected]
+    run = Run(
+        weights,
+        tables,
+        depth,
+        edits=Edits(site, tree, lambda layer, own: donors[:, layer]),
+        at=torch.tensor([AT, AT]),
+        read=torch.tensor([READ, READ - 1]),
+    )
+    entering = variants.embed_live(weights, ids[:, None, start:], start)
+    for step in run.steps(entering, before):
+        found = step.reading(step.resid_post)[:, step.branch.variant_of]
+        for row, text in enumerate(ids.tolist()):
+            for number, layers in enumerate(edited):
+                edits = []
+                for layer in layers.nonzero()[:, 0].tolist():
+                    edits += hooked_edits(weights, site, layer, donors[row, layer], start + AT)
+                plain = read_all(model, text, ["resid_post"], edits)["resid_post"][step.layer]
+                expected = plain[start + READ - row]
+                error = (found[row, number] - expected).abs().max()
+                assert error <= 10 * bound(model) * expected.abs().max()
+
+
+def test_a_quantity_that_was_written_over_is_computed_anew():
+    weights = read_weights(made("gpt2"))
+    for step in variants.run_texts(
+        weights, [[5, 6, 7], [5, 6, 8]], 2, fused.position_tables(weights, 3)
+    ):
+        resid_mid = step.resid_mid.clone()
+        assert not torch.equal(step.resid_post, resid_mid)
+        torch.testing.assert_close(step.resid_mid, resid_mid)
+
+
+# --- texts that share what is before the word -----------------------------------------------------
+
+NOUNS = (7, 90, 201)
+
+
+def counted_rows(monkeypatch):
+    """How many texts each run before the word has."""
+    project_texts = variants.project_texts
+    counts = []
+
+    def counting(weights, rows, *rest):
+        counts.append(len(rows))
+        return project_texts(weights, rows, *rest)
+
+    monkeypatch.setattr(variants, "project_texts", counting)
+    return counts
+
+
+@pytest.mark.parametrize(("at_once", "sentences_run"), [(5, [1, 1, 1, 1]), (7, [1, 2, 1])])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "gpt_oss", "lfm2", "gpt_neox"])
+def test_nouns_in_one_sentence_share_what_is_before_them_and_have_donors_of_their_own(
+    kind, at_once, sentences_run, monkeypatch
+):
+    """Two of the four sentences are equally long. A batch never parts the three nouns of one."""
+    model = made(kind)
+    weights = read_weights(model)
+    sentences = [text for text in random_rows(model) if text.at > 0]
+    texts = [
+        TargetText((*text.ids[: text.at], noun), text.at) for text in sentences for noun in NOUNS
+    ]
+    depth, n_heads, d_model, d_head = weights.shape
+    donors = drawn(len(texts), depth, n_heads, d_head)
+    directions = drawn(len(texts), depth, d_model, seed=1)
+    swaps_and_base = 1 + int(weights.has_heads.sum()) * n_heads
+    numbers = at_once * swaps_and_base * weights.blocks[0].d_mlp
+    monkeypatch.setattr(heads, "BATCH_NUMBERS", numbers)
+    counts = counted_rows(monkeypatch)
+    # In another order than theirs: what belongs together is found.
+    order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(2)).tolist()
+    moved = heads.swap_heads(weights, [texts[n] for n in order], donors[order], directions[order])
+    assert counts == sentences_run
+    with_heads = weights.has_heads.nonzero()[:, 0].tolist()
+    for found, number in zip(moved, order, strict=True):
+        swaps = [{}]
+        for layer in with_heads:
+            swaps += [{(layer, head): donors[number, layer, head]} for head in range(n_heads)]
+        base, *rows = swapped(model, texts[number], swaps)[0].transpose(0, 1)
+        change = torch.stack(rows) - base  # swap stage d_model
+        expected = (change * directions[number]).sum(-1)
+        error = (found[with_heads].flatten(0, 1) - expected).abs().max()
+        assert error <= 10 * bound(model) * expected.abs().max()
+
+
+def test_sentences_with_unequally_many_nouns_are_run_all_the_same(monkeypatch):
+    model = made("gpt2")
+    weights = read_weights(model)
+    ids = [(5, 6, 7, 8), (5, 6, 7, 9), (5, 6, 4, 9)]
+    donors = drawn(3, 2, *weights.shape[1:2], weights.shape[3])
+    directions = drawn(2, weights.shape[2], seed=1)
+    counts = counted_rows(monkeypatch)
+    together = heads.swap_heads(weights, ids, donors, directions)
+    assert counts == [3]
+    for number, row in enumerate(ids):
+        alone = heads.swap_heads(weights, [row], donors[[number]], directions)
+        torch.testing.assert_close(together[[number]], alone, rtol=0, atol=1e-12)
+
+
+# --- what is not computed -------------------------------------------------------------------------
+
+
+def counting(monkeypatch, *names):
+    """How often each of some steps of the fused forward is run."""
+    counts = Counter()
+    for name in names:
+        step = getattr(fused, name)
+
+        def counted(*given, name=name, step=step):
+            counts[name] += 1
+            return step(*given)
+
+        monkeypatch.setattr(fused, name, counted)
+    return counts
+
+
+STEPS = ("project", "attend_among", "activate", "write_mlp")
+
+
+def test_a_run_stops_at_what_is_read_of_its_last_block(monkeypatch):
+    """Queries, keys and values; the stream at the word along a direction; the stream itself."""
+    weights = read_weights(made("gpt2"))
+    counts = counting(monkeypatch, *STEPS)
+    list(variants.project_texts(weights, [[5, 6, 7]], 2, fused.position_tables(weights, 3)))
+    assert [counts[name] for name in STEPS] == [2, 1, 1, 1]
+    counts.clear()
+    z = drawn(1, 2, *weights.shape[1:2], weights.shape[3])
+    heads.swap_heads(weights, [[5, 6, 7]], z, drawn(1, weights.shape[2]))
+    before = [2, 1, 1, 1]
+    assert [counts[name] for name in STEPS] == [before[n] + (2, 2, 2, 1)[n] for n in range(4)]
+    counts.clear()
+    tokens.replace_tokens(weights, [TargetText((5, 6, 7), 2)], [[8]])
+    assert [counts[name] for name in STEPS] == [before[n] + 2 for n in range(4)]
+
+
+def test_behind_the_last_attention_an_encoder_is_run_at_the_word_alone(monkeypatch):
+    weights = read_weights(made("bert"))
+    sizes = []
+    activate = fused.activate
+
+    def noting(weights, block, resid):
+        sizes.append(resid.shape[2])
+        return activate(weights, block, resid)
+
+    monkeypatch.setattr(fused, "activate", noting)
+    z = drawn(1, 2, *weights.shape[1:2], weights.shape[3])
+    text = TargetText((5, 6, 7, 8), 2)
+    heads.swap_heads(weights, [text], z, drawn(1, weights.shape[2]))
+    assert sizes == [4, 1]

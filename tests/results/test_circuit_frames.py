@@ -1,0 +1,469 @@
+"""From the cue to the word in a study: planted ways in its frames, in the maps and in the sentences
+of the page."""
+
+import json
+import math
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import page_text
+import pytest
+from example_study import make_study
+from handmade import WORD, make_sentences, without
+from measured import options_of, studied
+from page_text import macro
+from planted import planted_model
+from seeds import mostly_campaign
+
+from probe import charts
+from probe.charts.circuit import COMPONENTS
+from probe.experiments import circuit
+from probe.experiments.material import prepare
+from probe.experiments.observe import observe
+from probe.experiments.prepare import prepare_pairs
+from probe.model.load import read_weights
+from probe.pages import paths as view
+from probe.pages.attribution_graph import graphs
+from probe.patching.edges import edges_of
+from probe.results import frames as tables
+from probe.results.circuit import COLUMNS
+from probe.results.circuit import frames as circuit_frames
+from probe.results.columns import HEADS, about
+from probe.results.findings import findings
+
+pytestmark = pytest.mark.slow
+
+PAIRS = 36  # of sentences, in which heads are swapped
+SENTENCES = make_sentences(cues=12, distances=(2, 3))
+
+
+path_in_words = macro("path_sentences.html.j2", "path_in_words")
+position = macro("path_sentences.html.j2", "position")
+why_not = macro("path_sentences.html.j2", "why_not")
+
+
+def section(frames):
+    """The values of the page's section for a study of one word."""
+    return view.section(findings(frames), frames)
+
+
+def paths_told(frames):
+    """The sentences about the paths of the word."""
+    [item] = section(frames)["words"]
+    return page_text.items("path_sentences.html.j2", "paths_of", item["paths"], WORD)
+
+
+@cache
+def made(kind, seed=0):
+    return traced(kind, seed, SENTENCES)
+
+
+def traced(kind, seed, sentences):
+    """The evidence of a word in a planted model, and the frames that a page about it needs."""
+    model, _ = planted_model(kind, seed)
+    evidence = studied(
+        model,
+        prepare(model, WORD, sentences),
+        pairs=PAIRS,
+        permutations=199,
+        experiments=("separation", "nouns", "head_parts", "backups", "sets", "circuit"),
+    )
+    shown = tables.heads([evidence])
+    records = [evidence.record]
+    nothing = {name: frame.iloc[:0] for name, frame in make_study().frames.items()}
+    about = {
+        "words": tables.words([evidence]),
+        "heads": shown[list(HEADS)],
+        "word_heads": tables.word_heads([evidence], shown),
+    }
+    about |= {"depth": tables.depth_profile(records), "sentences": tables.sentences(records)}
+    about |= tables.of_experiments(records)
+    return evidence, nothing | about | circuit_frames([evidence], seed=0)
+
+
+def runs_of(kind):
+    """How the pairs of the word of `made` are run."""
+    model, _ = planted_model(kind, 0)
+    seen = observe(model, prepare(model, WORD, SENTENCES), seed=0)
+    [pair] = prepare_pairs(seen, None, options_of(pairs=PAIRS))
+    return circuit.PairRuns(read_weights(model), seen, pair, ())
+
+
+def with_circuit(evidence, found):
+    """The evidence of a word with another circuit, None for none."""
+    measured = {name: of for name, of in evidence.record.measured.items() if name != "circuit"}
+    if found is not None:
+        measured["circuit"] = found
+    return replace(evidence, record=replace(evidence.record, measured=measured))
+
+
+def names(kind, seed=0):
+    return [f"L{layer}H{head}" for layer, head in planted_model(kind, seed)[1].places]
+
+
+@pytest.mark.parametrize("seed", mostly_campaign(range(3)))
+def test_a_way_of_two_steps_is_found_with_its_heads_and_nothing_else(seed):
+    _, frames = made("two_step", seed)
+    mover, reader = planted_model("two_step", seed)[1].places
+    first = frames["paths"].query("path == 0")
+    assert first[["receiver_layer", "receiver_head"]].to_numpy().tolist() == [[*mover], [*reader]]
+    assert first["receiver_pos"].tolist() == ["cue + 1", "word"] and first[
+        "sender_pos"
+    ].tolist() == ["cue", "cue + 1"]
+    assert first["sender_head"].isna().tolist() == [True, False] and set(first["channel"]) == {
+        "value"
+    }
+    heads = set(
+        map(tuple, frames["paths"][["receiver_layer", "receiver_head"]].to_numpy().tolist())
+    )
+    assert heads == {mover, reader} and (first["p"] < 0.05).all()
+    assert (
+        first["together"].iloc[0] == pytest.approx(1, abs=0.02)
+        and first["random_high"].iloc[0] < 0.02
+    )
+    edges = frames["edges"]
+    planted = edges["receiver_layer"].isin([mover[0], reader[0]]) & edges["receiver_head"].isin(
+        [mover[1], reader[1]]
+    )
+    assert edges.loc[~planted, "total"].abs().max() < 0.02
+    last = edges[(edges["receiver_pos"] == "word") & planted]
+    assert last["total"].sum() == pytest.approx(1, abs=0.03) and last[
+        "direct"
+    ].sum() == pytest.approx(1, abs=0.03)
+
+
+def test_the_page_names_both_heads_of_a_way_of_two_steps():
+    _, frames = made("two_step")
+    mover, reader = names("two_step")
+    told = paths_told(frames)[0]
+    assert told.startswith(
+        f"{mover} brings the meaning from the cue to the token behind it, {reader} from there to "
+    )
+    assert told.endswith("% of the gap goes over this path.")
+    # No chain: only the end is named.
+    [told] = paths_told(frames | {"paths": frames["paths"].iloc[:0]})
+    assert told.startswith(
+        f"Only the end of the path was found, {reader} at “{WORD}”: over no chain of edges"
+    )
+
+
+def test_a_way_of_one_step_names_one_head():
+    _, frames = made("small_decoy")
+    resolver, _ = names("small_decoy")
+    told, chance = paths_told(frames)
+    assert (
+        told == f"{resolver} brings the meaning from the cue to “{WORD}”: 100\u202f% of the gap "
+        "goes over this path."
+    )
+    assert (
+        chance == "The best of random sets of as many edges into the same layers carries 0\u202f%."
+    )
+    assert "by way of one attention head in " in page_text.sentence(frames, WORD)
+    assert "one after the other" not in page_text.sentence(frames, WORD)
+
+
+def test_the_stream_leaves_the_cue_and_enters_the_word():
+    _, frames = made("two_step")
+    (mover, _), (reader, _) = planted_model("two_step", 0)[1].places
+    cells = frames["positions"].set_index(["component", "layer", "pos"])["effect"]
+    assert cells["resid_pre", 0, "cue"] == pytest.approx(1, abs=0.01)
+    assert cells["attn_out", mover, "cue + 1"] > 0.6 and cells["attn_out", reader, "word"] > 0.95
+    assert cells["attn_out", mover, "word"] == pytest.approx(0, abs=0.02)
+    heads = frames["positions"].query("component == 'head' and pos == 'word'")
+    assert heads.groupby("layer")["effect"].max()[reader] == pytest.approx(1, abs=0.02)
+
+
+def test_the_maps_hold_every_cell_from_the_cue_to_the_word_on_one_scale():
+    evidence, frames = made("two_step")
+    maps = charts.position_maps(frames["positions"], WORD)
+    assert [title for title, _ in maps] == ["residual stream", "attention", "MLP"]
+    for (_, chart), name in zip(maps, COMPONENTS, strict=True):
+        spec = chart.to_dict()
+        [rows] = spec["datasets"].values()
+        mine = frames["positions"].query("component == @name")
+        assert len(rows) == len(mine) == evidence.record.depth * 4
+        effects = mine.set_index(["layer", "pos"])["effect"].to_dict()
+        assert {(row["layer"], row["pos"]): row["effect"] for row in rows} == effects
+        assert spec["encoding"]["x"]["sort"] == ["cue", "cue + 1", "cue + 2", "word"]
+        assert spec["encoding"]["color"]["scale"]["domain"][-1] == charts.position_limit(
+            frames["positions"]
+        )
+    for effect, limit in (
+        (0.98, 1.0),
+        (1.0003, 1.0),
+        (-1.02, 1.1),
+        (0.001, 0.1),
+    ):  # the next ten per cent
+        assert charts.position_limit(frames["positions"].assign(effect=effect)) == limit
+
+
+def test_every_column_is_described_and_in_its_order():
+    _, frames = made("two_step")
+    for name, columns in COLUMNS.items():
+        assert tuple(frames[name]) == columns and len(frames[name])
+        assert all(about(name, column)["meaning"] for column in columns)
+    assert (
+        len(frames["edges"]) >= circuit.LEAST_ROWS
+        and frames["edges"]["p"].dropna().between(0, 1).all()
+    )
+    assert (frames["edges"]["low"] <= frames["edges"]["total"] + 1e-6).all()
+
+
+def test_ways_are_measured_on_other_pairs_than_they_are_found_on():
+    runs = runs_of("two_step")
+    groups = circuit.layouts(runs.weights, runs, 0)
+    assert sum(len(group.traced) for group in groups) == circuit.PAIRS
+    for group in groups:
+        assert not set(group.traced) & set(group.held_out) and 0 < len(group.held_out) <= len(
+            group.traced
+        )
+        assert group.name(0) == "word" and group.name(group.layout.cue) == "cue"
+    units = [unit for group in groups for unit in runs.units(group.traced)]
+    assert len(set(units)) == circuit.PAIRS
+
+
+def test_an_edge_that_carries_what_must_fit_and_nothing_of_the_sense_does_not_pass():
+    """It moves the word with a donor of the other sense, and as far with one of the same."""
+    _, frames = traced("matched", 1, make_sentences(cues=18, distances=(2, 3)))
+    teller, reader = planted_model("matched", 1)[1].places
+    edges = (
+        frames["edges"].dropna(subset="p").set_index(["receiver_layer", "receiver_head", "channel"])
+    )
+    for fits in (
+        edges.loc[(*teller, "value")],
+        edges.loc[(*reader, "query")],
+        edges.loc[(*reader, "key")],
+    ):
+        assert (
+            fits["total"] > 0.2 and fits["low"] > 0.05
+        )  # so that without the same-sense donor it would be one
+        assert fits["same_sense"] == pytest.approx(fits["total"], abs=0.05) and fits["p"] > 0.5
+    brings = edges.loc[(*reader, "value")]
+    assert (
+        brings["total"] == pytest.approx(1, abs=0.02)
+        and brings["p"] < 0.05
+        and abs(brings["same_sense"]) < 0.02
+    )
+    cells = (
+        frames["positions"].query("component == 'attn_out' and pos == 'word'").set_index("layer")
+    )
+    other, same = (cells.loc[teller[0], name] for name in ("effect", "same_sense"))
+    assert other == pytest.approx(same, abs=0.05) and other > 0.2
+
+
+def test_without_donors_of_the_same_layout_nothing_is_tested(monkeypatch):
+    evidence, with_donors = made("two_step")
+    monkeypatch.setattr(circuit.PairRuns, "donors", {})
+    runs = runs_of("two_step")
+    found = circuit.measure_circuit(runs.weights, runs.seen, runs.pair, (), (), seed=0)
+    frames = circuit_frames([with_circuit(evidence, found)], seed=0)
+    untested = (frames["edges"][["p", "q", "same_sense"]], frames["positions"]["same_sense"])
+    assert (
+        all(part.isna().to_numpy().all() for part in untested) and (frames["paths"]["p"] == 1).all()
+    )
+    for name in ("total", "low", "high"):
+        assert frames["edges"][name].tolist() == with_donors["edges"][name].tolist()
+
+
+def test_donors_are_of_the_same_sense_and_layout():
+    read = runs_of("two_step")
+    assert set(read.donors) == {*read.pair.pairs.a, *read.pair.pairs.b}
+    for row, donor in read.donors.items():
+        mine, theirs = (read.seen.texts[number] for number in (row, donor))
+        assert (len(mine.ids), mine.at) == (len(theirs.ids), theirs.at) and mine.ids != theirs.ids
+        mine, theirs = (read.seen.material.sentences[number] for number in (row, donor))
+        assert (mine.sense, mine.frame) == (
+            theirs.sense,
+            theirs.frame,
+        ) and mine.cue_word != theirs.cue_word
+
+
+def test_edges_are_counted_before_they_are_made():
+    weights = read_weights(planted_model("two_step", 0)[0])
+    for depth in (1, 2, 3):
+        every = edges_of(weights, depth, range(-3, 1), range(-3, 1), mlps=True)
+        assert circuit.count_edges(depth, weights.shape[1], 4) == len(every)
+
+
+def test_sentences_that_are_not_aligned_are_not_followed_and_the_page_says_so():
+    _, frames = traced("decoy", 0, without(make_sentences(cues=12), "pair", "frame"))
+    for name, columns in COLUMNS.items():
+        assert frames[name].empty and tuple(frames[name]) == columns
+    [item] = section(frames)["words"]
+    reason = (
+        "The sentences are not aligned in pairs, so no position of one stands for a position of "
+        "the other."
+    )
+    assert why_not(item["missing"]) == reason
+    assert (item["charts"], item["edges"], item["circuit"]) == ([], [], None)
+    assert "by way of " in page_text.sentence(frames, WORD)
+
+
+def test_a_model_that_reads_both_ways_is_not_followed_and_the_page_says_so():
+    evidence, frames = made("two_step")
+    runs = runs_of("two_step")
+    seen = replace(runs.seen, causal=False)
+    assert circuit.measure_circuit(runs.weights, seen, runs.pair, (), (), seed=0) is None
+    empty = circuit_frames([with_circuit(evidence, None)], seed=0)
+    assert all(frame.empty and tuple(frame) == COLUMNS[name] for name, frame in empty.items())
+    [item] = section(frames | empty | {"words": frames["words"].assign(causal=False)})["words"]
+    why = (
+        "This model reads both ways, so what is brought to a word has no one direction along the "
+        "tokens."
+    )
+    assert why_not(item["missing"]) == why
+    [item] = section(frames | empty)["words"]
+    assert why_not(item["missing"]).startswith(
+        "No two sentences of a pair have the same number of tokens up to the word"
+    )
+
+
+def test_places_have_names():
+    named = {"cue": "the cue", "word": f"“{WORD}”", "cue + 1": "the token behind the cue"}
+    named |= {
+        "cue + 2": "the second token behind the cue",
+        "cue - 1": "the next to last token of the cue",
+    }
+    assert {name: position(name, WORD) for name in named} == named
+
+
+STEP = {
+    "sender_pos": "cue",
+    "receiver_pos": "word",
+    "receiver_layer": 1,
+    "receiver_head": 2,
+    "channel": "value",
+}
+STEP |= {"share": 0.5, "p": 0.2}
+MLP_AT_WORD = {"channel": "input", "sender_pos": "word", "receiver_head": np.nan}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, "L1H2 brings the meaning from the cue to “lock”"),
+        ({"channel": "key"}, "The cue sets whether L1H2, from “lock”, looks there"),
+        ({"channel": "query", "sender_pos": "word"}, "“lock” sets what L1H2 looks for from “lock”"),
+        ({"channel": "value", "sender_pos": "word"}, "L1H2 rewrites the vector of “lock”"),
+        (MLP_AT_WORD, "The MLP of layer 1 rewrites the vector of “lock”"),
+    ],
+)
+def test_every_kind_of_step_is_a_sentence(changed, said):
+    told = path_in_words(view.one_path([STEP | changed | {"p": 0.01}]), WORD)
+    assert told == f"{said}: 50\u202f% of the gap goes over this path."
+    unsure = path_in_words(view.one_path([STEP | changed]), WORD)
+    claim = said.replace("The", "the", 1) if said.startswith("The") else said
+    assert unsure == (
+        f"Not confirmed for every step (p = .2): that {claim}, which would be 50\u202f% of the gap."
+    )
+
+
+def test_the_attribution_graph_holds_the_chain_and_ends_in_the_sense_axis():
+    _, frames = made("two_step")
+    files = graphs(findings(frames), "planted")
+    assert [*files] == ["graph_0.json"]
+    read = json.loads(files["graph_0.json"])
+    assert read["metadata"]["prompt_tokens"] == ["cue", "cue + 1", "cue + 2", "word"]
+    assert (read["metadata"]["slug"], read["metadata"]["scan"]) == ("graph_0", "planted")
+    nodes = {node["node_id"]: node for node in read["nodes"]}
+    assert len(nodes) == len(read["nodes"])
+    links = {
+        (nodes[link["source"]]["clerp"], nodes[link["target"]]["clerp"]): link["weight"]
+        for link in read["links"]
+    }
+    assert len(links) == len(read["links"])
+    mover, reader = names("two_step")
+    chain = [
+        "cue",
+        f"{mover} at cue + 1",
+        f"{reader} at word",
+        f'Output "{WORD}: door or canal" (p=1.000)',
+    ]
+    edges = frames["edges"].iloc[:2]
+    total = dict(
+        zip(
+            zip(edges["receiver_layer"], edges["receiver_head"], strict=True),
+            edges["total"],
+            strict=True,
+        )
+    )
+    places = planted_model("two_step", 0)[1].places
+    assert [links[step] for step in pairwise(chain[:3])] == pytest.approx(
+        [total[place] for place in places]
+    )
+    assert links[chain[2], chain[3]] == pytest.approx(1, abs=0.03)
+    [target] = [node for node in read["nodes"] if node["is_target_logit"]]
+    assert target["feature_type"] == "logit" and target["ctx_idx"] == 3
+    layers = {node["feature_type"]: node["layer"] for node in read["nodes"]}
+    assert layers["embedding"] == "E" and int(layers["cross layer transcoder"]) < int(
+        layers["logit"]
+    )
+
+
+KINDS = {
+    "metadata": {
+        "slug": str,
+        "scan": str,
+        "prompt_tokens": list,
+        "prompt": str,
+        "schema_version": int,
+        "info": dict,
+    },
+    "qParams": {
+        "pinnedIds": list,
+        "supernodes": list,
+        "linkType": str,
+        "clickedId": str,
+        "sg_pos": str,
+    },
+    "nodes": {name: str for name in ("node_id", "layer", "feature_type", "jsNodeId", "clerp")}
+    | {"feature": int, "ctx_idx": int, "token_prob": float, "is_target_logit": bool},
+    "links": {"source": str, "target": str, "weight": float},
+}
+
+
+def test_the_attribution_graph_has_what_its_viewers_read():
+    _, frames = made("two_step")
+    read = json.loads(graphs(findings(frames), "planted")["graph_0.json"])
+    assert read.keys() == KINDS.keys()
+    for part, kinds in KINDS.items():
+        for record in read[part] if isinstance(read[part], list) else [read[part]]:
+            assert {name: type(record[name]) for name in kinds} == kinds
+            assert None not in record.values()  # the schema takes null for none of what is written
+    heads, tokens = frames["heads"]["head"].max() + 1, read["metadata"]["prompt_tokens"]
+    for node in read["nodes"]:
+        layer, number, place = node["node_id"].split("_")
+        assert (layer, int(place)) == (node["layer"], node["ctx_idx"]) and int(place) < len(tokens)
+        if node["feature_type"] == "embedding":
+            assert layer == "E" and node["feature"] == node["ctx_idx"]
+        else:  # schema 1: the pair is read back from the number
+            diagonal = math.isqrt(8 * node["feature"] + 1) - 1 >> 1
+            second = node["feature"] - diagonal * (diagonal + 1) // 2
+            assert (diagonal - second, second) == (int(layer), int(number)) and second <= heads
+        if node["feature_type"] == "logit":
+            assert float(node["clerp"].split("(p=")[1].split(")")[0]) == node["token_prob"] == 1
+            assert (
+                node["clerp"].split('"')[1]
+                == read["metadata"]["info"]["description"]
+                == f"{WORD}: door or canal"
+            )
+    known = {node["node_id"] for node in read["nodes"]}
+    assert all({link["source"], link["target"]} <= known for link in read["links"])
+
+
+def test_beside_the_edges_stands_how_well_the_weights_of_two_heads_fit():
+    _, frames = made("two_step")
+    mover, reader = planted_model("two_step", 0)[1].places
+    edges = frames["edges"].set_index(
+        ["sender_layer", "sender_head", "receiver_layer", "receiver_head", "channel"]
+    )
+    planted = edges.loc[(*mover, *reader, "value"), "composition"]
+    between = edges[edges["composition"].notna()].reset_index()
+    assert (planted > 0.1).all() and between[["sender_head", "receiver_head"]].notna().all(
+        axis=None
+    )
+    assert edges.xs("input", level="channel")["composition"].isna().all()
+    (shown,) = section(frames)["words"]
+    assert len({edge["composition"] for edge in shown["edges"]} - {""}) > 1

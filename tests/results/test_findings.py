@@ -1,0 +1,145 @@
+"""The record of what was found for a word: what it holds of a made-up study, and what it never
+claims."""
+
+from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+
+import pandas as pd
+import pytest
+from example_study import SENSES, make_study
+
+from probe.experiments.run import LEADERS
+from probe.results.findings import (
+    _mlps_more,
+    best_random,
+    findings,
+    leading_path,
+    rank_groups,
+    rows_by_word,
+)
+
+STUDY = make_study()
+FRAMES = STUDY.frames
+BANK, MOLE, APPLE = STUDY.findings.values()
+
+
+def test_a_study_builds_the_records_of_its_words_once_and_they_are_frozen():
+    assert list(STUDY.findings) == list(SENSES)
+    assert [word.index for word in (BANK, MOLE, APPLE)] == [0, 1, 2]
+    assert STUDY.findings is STUDY.findings
+    with pytest.raises(FrozenInstanceError):
+        BANK.word = "mole"  # type: ignore[misc]
+
+
+def test_each_word_has_its_own_rows_of_every_frame_and_none_is_lost():
+    by_word = rows_by_word(FRAMES)
+    for name, frame in FRAMES.items():
+        if "word" in frame:
+            assert sum(len(rows[name]) for rows in by_word.values()) == frame["word"].notna().sum()
+
+
+def test_only_heads_with_the_verdict_resolver_are_resolvers():
+    for word in (BANK, MOLE, APPLE):
+        assert {head.verdict for head in word.resolvers} <= {"resolver"}
+        rows = FRAMES["word_heads"].query("word == @word.word and verdict == 'resolver'")
+        assert len(word.resolvers) == len(rows)
+    assert [head.name for head in BANK.resolvers] == ["L0H2"]
+    assert [head.name for head in MOLE.resolvers] == ["L0H1", "L0H2"]
+    ranks = [head.rank for head in MOLE.heads]
+    assert ranks == sorted(ranks) and MOLE.leaders == MOLE.heads[:LEADERS]
+
+
+def test_a_word_without_a_gap_is_not_ranked_and_names_no_head():
+    assert not APPLE.ranked and BANK.ranked
+    assert (APPLE.heads, APPLE.leaders, APPLE.resolvers, APPLE.heads_read) == ((), (), (), ())
+    assert (APPLE.smallest_set, APPLE.leading_path, APPLE.tests, APPLE.others) == (None,) * 4
+    assert APPLE.confounders == () and not APPLE.all_confounded
+
+
+def test_what_tells_the_senses_apart_without_meaning_is_named_for_ranked_pairs_alone():
+    words = FRAMES["words"].assign(untrained_p=0.009, nuisance_p=0.049, ambiguity_p=0.3)
+    confounded = findings(FRAMES | {"words": words})
+    assert confounded["bank"].confounders == ("untrained", "nuisance")
+    assert confounded["bank"].all_confounded and not confounded["apple"].confounders
+    words = FRAMES["words"].assign(untrained_p=0.01, nuisance_p=0.05)
+    assert findings(FRAMES | {"words": words})["bank"].confounders == ()
+
+
+def test_the_smallest_set_stands_beside_the_random_sets_of_its_size_or_the_next():
+    row = FRAMES["curves"].query("word == 'bank' and size == smallest").iloc[0]
+    assert len(BANK.smallest_set.names) == row["size"] == 2
+    assert BANK.smallest_set.faithfulness == row["faithfulness"]
+    assert (BANK.random_sets.size, BANK.random_sets.number) == (3, 11)
+    sets = FRAMES["random_sets"].query("word == 'bank'")
+    assert BANK.random_sets.best == sets.query("size == 3")["faithfulness"].max()
+    assert best_random(sets, 10) is None
+
+
+STEP = {"path": 0, "step": 0, "share": 0.5, "together": 0.9, "p": 0.049}
+STEPS = [
+    STEP | {"receiver_layer": 0, "receiver_head": 2},
+    STEP | {"receiver_layer": 1, "receiver_head": 0, "step": 1},
+]
+
+
+@pytest.mark.parametrize(
+    ("changed", "names"),
+    [
+        ({}, ("L0H2", "L1H0")),
+        ({"share": 0.49}, None),
+        ({"p": 0.05}, None),
+        ({"path": 1}, None),
+    ],
+)
+def test_a_path_leads_where_half_of_the_gap_goes_over_it_and_every_edge_passed(changed, names):
+    path = leading_path(pd.DataFrame([step | changed for step in STEPS]))
+    assert (path and path.names) == names
+
+
+def test_nearly_all_goes_over_a_path_only_where_no_other_head_has_one():
+    alone = leading_path(pd.DataFrame(STEPS))
+    other = STEP | {"path": 1, "receiver_layer": 1, "receiver_head": 3}
+    beside = leading_path(pd.DataFrame([*STEPS, other]))
+    weak = leading_path(pd.DataFrame([step | {"together": 0.89} for step in STEPS]))
+    assert (alone.nearly_all, beside.nearly_all, weak.nearly_all) == (True, False, False)
+
+
+def test_ranks_that_overlap_make_a_group():
+    ranks = ((1, 1, 2), (2, 2, 3), (4, 4, 4))
+    heads = [
+        replace(head, rank=rank, rank_low=low, rank_high=high)
+        for head, (rank, low, high) in zip(BANK.heads, ranks, strict=False)
+    ]
+    assert rank_groups(heads) == (tuple(head.name for head in heads[:2]), (heads[2].name,))
+
+
+def test_the_record_holds_no_sentences():
+    """Names and numbers: a text of the record stands in the frames or names a thing."""
+    texts = [text for word in (BANK, MOLE, APPLE) for text in texts_of(word)]
+    frames = {value for frame in FRAMES.values() for column in frame for value in frame[column]}
+    assert [text for text in texts if text not in frames and len(text.split()) > 2] == []
+
+
+def texts_of(value):
+    """Every text in a record, its frames aside."""
+    if isinstance(value, str):
+        yield value
+    elif is_dataclass(value):
+        for part in fields(value):
+            if part.name != "rows":
+                yield from texts_of(getattr(value, part.name))
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from texts_of(item)
+    elif isinstance(value, dict):
+        yield from texts_of((*value, *value.values()))
+
+
+def test_an_mlp_does_more_by_the_rule_of_its_table():
+    """One whose test passes where its interval does not is undecided on the page as in the table."""
+    row = {"word": "bank", "net": 0.3, "specific": 0.2, "specific_low": 0.05, "specific_high": 0.4}
+    row |= {"p_specific": 0.01, "general": 0.1, "sense_a": "river", "sense_b": "money"}
+    unsure = {"layer": 1, "specific_low": -0.05}
+    rows = pd.DataFrame([row | {"layer": 0}, row | unsure, row | {"layer": 2, "p_specific": 0.2}])
+    assert _mlps_more(rows) == (0,)
+    three = [row | {"layer": 0, "sense_b": sense, "p_specific": 0.02} for sense in "abc"]
+    assert _mlps_more(pd.DataFrame(three)) == ()  # .02, three times

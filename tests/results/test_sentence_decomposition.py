@@ -1,0 +1,429 @@
+"""The decomposition of a sentence: its terms add up to the hooked vector, its sources to heads; its sentence and its
+picture."""
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from checkpoints import change_tensors
+from handmade import ODD, corpus_of, make_random, make_sentences, random_model, resolver_model
+from safetensors.torch import load_file
+from seeds import mostly_campaign
+
+import probe
+from probe import charts
+from probe.charts import writes
+from probe.errors import CrossCheckError, InputError
+from probe.experiments import readings
+from probe.model import decomposition
+from probe.model.load import load, read_weights
+from probe.model.tokens import tokenize
+from probe.model.trace import target_states, trace
+from probe.pages import sources
+from probe.results.columns import COLUMNS
+from probe.stats import axes
+
+pytestmark = pytest.mark.slow
+
+LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
+TEXT = "The mole dug a tunnel under the river bank after the flood."
+TEXTS = (
+    "The spy was a mole",
+    "A red apple fell from the old tree",
+    "The bank",
+    "She photographed the muddy bank, and he",
+)
+ALLOWED = {torch.float32: 1e-4, torch.float64: 1e-10}
+A, B = [0, 1], [2, 3]
+
+
+def referred(model, depth, texts=TEXTS):
+    """The axis between texts 0, 1 and 2, 3 at their ends, and what every component writes halfway
+    between them."""
+    tokens = [tokenize(model, text) for text in texts]
+    states = target_states(model, tokens, [len(cut) - 1 for cut in tokens])
+    axis = axes.fit_axis(states.resid[A, depth], states.resid[B, depth], ("a", "b"), depth)
+    return axis, decomposition.average(read_weights(model), states, A, B, depth=depth)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sources_add_up_to_the_write_of_their_head(dtype):
+    shown = trace(random_model(dtype), TEXT)
+    heads = [
+        term
+        for term in decomposition.components_by_source(shown, LAYERS, at=7)
+        if term.head is not None
+    ]
+    assert [(term.layer, term.head) for term in heads] == [
+        (la, he) for la in range(LAYERS) for he in range(HEADS)
+    ]
+    for term in heads:
+        assert term.vectors.shape == (8, ODD["n_embd"])
+        wanted = shown.delta_e(term.layer, term.head, 7).double()
+        torch.testing.assert_close(
+            term.vectors.sum(0), wanted, rtol=0, atol=ALLOWED[dtype] * wanted.abs().max().item()
+        )
+        assert term.attention.sum().item() == pytest.approx(1, abs=1e-5)
+
+
+def test_entries_name_every_term_once_with_its_length():
+    shown = trace(random_model(), TEXT)
+    entries = decomposition.decompose_resid(shown, 2, at=3)
+    named = [(entry.component, entry.pos) for entry in entries]
+    wanted = [("token embedding", None), ("position embedding", None)]
+    for layer in range(2):
+        wanted += [(f"L{layer}H{head}", pos) for head in range(HEADS) for pos in range(4)]
+        wanted += [(f"attention bias {layer}", None), (f"MLP {layer}", None)]
+    assert named == wanted
+    lengths = torch.cat(
+        [term.vectors for term in decomposition.components_by_source(shown, 2, at=3)]
+    ).norm(dim=-1)
+    assert [entry.norm for entry in entries] == pytest.approx(lengths.tolist())
+    assert {entry.token for entry in entries if entry.pos == 2} == {shown.tokens.labels[2]}
+    assert all(entry.contribution is None for entry in entries)
+
+
+def test_what_is_the_same_in_every_sentence_contributes_exactly_nothing():
+    model = random_model()
+    axis, average = referred(model, 2, [f"{text} bank" for text in TEXTS])
+    shown = trace(model, "The muddy old bank")
+    assert shown.tokens.ids[-1] == tokenize(model, f"{TEXTS[0]} bank").ids[-1]
+    entries = decomposition.decompose_resid(
+        shown, 2, at=len(shown.tokens) - 1, axis=axis, average=average
+    )
+    of = {entry.component: entry.contribution for entry in entries if entry.head is None}
+    assert of["token embedding"] == of["attention bias 0"] == of["attention bias 1"] == 0.0
+    assert of["position embedding"] != 0.0 and of["MLP 1"] != 0.0
+
+
+def test_a_constant_moved_from_the_output_bias_into_the_values_changes_no_source(tmp_path):
+    """b_V + c with b_O - c W_O is the same function; another rule to share out the reference would
+    see a difference."""
+    folders = [make_random(tmp_path / name) for name in ("one", "other")]
+    tensors = load_file(folders[1] / "model.safetensors")
+    moved = {}
+    constant = torch.linspace(-1, 1, ODD["n_embd"])
+    for layer in range(LAYERS):
+        name = f"transformer.h.{layer}.attn"
+        bias = tensors[f"{name}.c_attn.bias"].clone()
+        bias[2 * ODD["n_embd"] :] += constant
+        moved[f"{name}.c_attn.bias"] = bias
+        moved[f"{name}.c_proj.bias"] = (
+            tensors[f"{name}.c_proj.bias"] - constant @ tensors[f"{name}.c_proj.weight"]
+        )
+    change_tensors(folders[1], moved)
+    found = []
+    for folder in folders:
+        model = load(folder, dtype=torch.float64)
+        axis, average = referred(model, LAYERS)
+        found.append(
+            decomposition.decompose_resid(
+                trace(model, TEXT), LAYERS, at=9, axis=axis, average=average
+            )
+        )
+    one, other = ([entry.contribution for entry in entries] for entries in found)
+    assert one == pytest.approx(other, abs=1e-5)
+    assert max(map(abs, one)) > 0.05
+    lengths = [[entry.norm for entry in entries] for entries in found]
+    assert lengths[0] != pytest.approx(lengths[1], abs=1e-2)
+
+
+def test_a_ledger_that_does_not_close_is_refused():
+    shown = trace(random_model(), TEXT)
+    wrong = dataclasses.replace(shown, mlp_out=shown.mlp_out * 1.01)
+    with pytest.raises(CrossCheckError) as caught:
+        decomposition.decompose_resid(wrong, 2, at=3)
+    error = decomposition.closing_error(wrong, 2, at=3)
+    assert error > 1e-4
+    assert str(caught.value) == (
+        "Adding up the residual stream of odd after 2 blocks at position 3: the terms miss it by "
+        f"{error:.1e} of its "
+        "size, expected at most 1e-04; run `probe check` to see which quantity disagrees."
+    )
+    lost = dataclasses.replace(shown, mlp_out=shown.mlp_out * torch.nan)
+    with pytest.raises(CrossCheckError, match="miss it by nan of its size"):
+        decomposition.decompose_resid(lost, 2, at=3)
+
+
+@pytest.mark.parametrize(("depth", "at"), [(LAYERS + 1, 0), (-1, 0), (1, 99), (1, -1)])
+def test_a_depth_or_position_that_is_not_there_is_refused(depth, at):
+    shown = trace(random_model(), TEXT)
+    n = len(shown.tokens)
+    with pytest.raises(InputError) as caught:
+        decomposition.decompose_resid(shown, depth, at=at)
+    assert str(caught.value) == (
+        f"Decomposing the residual stream after {depth} blocks at position {at}: odd has {LAYERS} "
+        f"blocks and the text {n} tokens; "
+        f"give a depth from 0 to {LAYERS} and a position from 0 to {n - 1}."
+    )
+
+
+@pytest.fixture(scope="module", params=mostly_campaign([1, 2]))
+def planted(request):
+    model, head = resolver_model(request.param)
+    return probe.study(model, sentences=corpus_of(make_sentences()), permutations=199), head
+
+
+@pytest.mark.parametrize(("distances", "apart"), [([1, 1, 1, 1], 1), ([1, 1, 2, 2], 2)])
+def test_two_sentences_of_a_sense_are_shown_of_different_distances_where_there_are_any(
+    distances, apart
+):
+    seen = SimpleNamespace(material=SimpleNamespace(labels=["river"] * 4, distances=distances))
+    split = SimpleNamespace(rows=range(4), is_a=[True] * 4, tested=range(4))
+    sense = SimpleNamespace(senses=("river", "money"), split=split)
+    gates = SimpleNamespace(gap=0.01, largest_t=1.0)
+    for seed in range(5):
+        pair = SimpleNamespace(sense=sense, gates=gates, pairs=SimpleNamespace(seed=seed))
+        shown = readings._example_rows(seen, [pair])
+        assert len(set(shown)) == 2 and len({distances[row] for row in shown}) == apart
+
+
+def test_the_frame_is_of_the_sentences_of_readings_and_adds_up(planted):
+    study, _ = planted
+    frame = study.decomposition
+    assert set(frame) <= set(COLUMNS)
+    assert sorted(frame["sentence"].unique()) == sorted(study.readings["sentence"].unique())
+    sums = frame.groupby(["word", "sentence"]).agg(
+        parts=("contribution", "sum"), total=("total", "first")
+    )
+    assert len(sums) == 4
+    assert np.allclose(sums["parts"], sums["total"], atol=1e-4)
+    assert sums["total"].abs().min() > 0.3
+    assert frame["closing"].between(0, 1e-4).all()
+    for _, rows in frame.groupby("sentence"):
+        depth = int(study.words["depth"].item())
+        assert rows["layer"].max() == depth - 1
+        heads = rows[rows["head"].notna()]
+        assert len(heads) == depth * 4 * heads["pos"].nunique()
+        assert heads.loc[heads["role"] == "word", "pos"].unique().tolist() == [heads["pos"].max()]
+
+
+def test_the_planted_head_supplies_the_sense_from_the_cue(planted):
+    """A frame unlike those fitted on moves single sentences a little; between its two senses that
+    cancels."""
+    study, (layer, head) = planted
+    found = sources.by_source(study.decomposition)
+    cues = found[found["role"] == "cue"]
+    assert len(cues) == 4
+    mean = cues.groupby("sense")[["contribution", "total"]].mean()
+    between = mean.loc["door"] - mean.loc["canal"]
+    assert between["contribution"] / between["total"] == pytest.approx(1, abs=0.02)
+    assert set(cues["through"]) == {f"L{layer}H{head}"}
+    for (_, number), said in sources.sources_in_words(study.decomposition).items():
+        mine = study.decomposition[study.decomposition["sentence"] == number]
+        cue = mine.loc[mine["role"] == "cue", "token"].iloc[0].split("·")[1]
+        assert said.startswith(f"“{cue}” directly supplies ")
+        assert f"through L{layer}H{head}; MLPs " in said
+
+
+def frame_of(parts, *, total=None, sense="river", pair=("river", "money"), sentence=7):
+    """A decomposition from {(component, token): contribution}; roles by token: river is the cue, bank the
+    word."""
+    rows = []
+    for (component, token), value in parts.items():
+        piece = token.split("·")[1] if token else None
+        place = component[1:].split("H") if token else (None, None)
+        rows.append(
+            {
+                "word": "bank",
+                "sense": sense,
+                "sentence": sentence,
+                "sense_a": pair[0],
+                "sense_b": pair[1],
+            }
+            | {"component": component, "layer": place[0], "head": place[1]}
+            | {"pos": int(token.split("·")[0]) if token else None, "token": token}
+            | {"role": {"river": "cue", "bank": "word"}.get(piece, "context") if token else None}
+            | {
+                "norm": 1.0,
+                "contribution": value,
+                "total": sum(parts.values()) if total is None else total,
+            }
+            | {"closing": 3e-7}
+        )
+    return pd.DataFrame(rows).astype(dict.fromkeys(("layer", "head", "pos"), "Int64"))
+
+
+PARTS = {
+    ("token embedding", None): 0.0,
+    ("position embedding", None): 0.01,
+    ("L0H2", "1·river"): 0.20,
+    ("L1H0", "1·river"): 0.08,
+    ("L0H1", "1·river"): 0.025,
+    ("L0H2", "2·the"): -0.06,
+    ("L1H0", "2·the"): 0.0,
+    ("L0H1", "3·the"): 0.01,
+    ("L1H0", "4·bank"): 0.055,
+    ("attention bias 0", None): 0.0,
+    ("MLP 0", None): 0.1,
+    ("MLP 1", None): 0.08,
+}
+
+
+def test_sources_are_gathered_over_heads_and_their_shares_sum_to_1():
+    found = sources.by_source(frame_of(PARTS)).set_index("source")
+    assert found.index.tolist() == [
+        *(
+            "token embedding",
+            "position embedding",
+            "1·river",
+            "2·the",
+            "3·the",
+            "4·bank",
+            "attention biases",
+            "MLPs",
+        )
+    ]
+    assert found.loc["1·river", "contribution"] == pytest.approx(0.305)
+    assert found["share"].to_dict() == pytest.approx(
+        {
+            "token embedding": 0,
+            "position embedding": 0.02,
+            "1·river": 0.61,
+            "2·the": -0.12,
+            "3·the": 0.02,
+        }
+        | {"4·bank": 0.11, "attention biases": 0, "MLPs": 0.36}
+    )
+    through = {"1·river": "L0H2 and L1H0", "2·the": "L0H2", "3·the": "L0H1", "4·bank": "L1H0"}
+    assert found["through"].to_dict() == dict.fromkeys(found.index, "") | through
+
+
+LITTLE = PARTS | {("L0H2", "1·river"): -0.1, ("L1H0", "4·bank"): 0.355}
+MLPS = {key: value / 10 if key[1] else value for key, value in PARTS.items()} | {
+    ("MLP 0", None): 0.379
+}
+WHOSE = "of the sense of “bank” here"
+REST = "“the” (2) −12\u202f%, {}MLPs 36\u202f%, everything else 4\u202f%."
+MEANT = "“river” directly supplies 61\u202f% {} ({}), through L0H2 and L1H0; " + REST.format(
+    "“bank” itself 11\u202f%, "
+)
+
+
+@pytest.mark.parametrize(
+    ("parts", "sense", "said"),
+    [
+        (PARTS, "river", MEANT.format(WHOSE, "river")),
+        ({key: -value for key, value in PARTS.items()}, "money", MEANT.format(WHOSE, "money")),
+        # The cue is named also where it supplies little.
+        (LITTLE, "river", f"“bank” itself directly supplies 71\u202f% {WHOSE} (river), through L1H0; “river” 1\u202f%, "
+         + REST.format("")),
+        (MLPS, "river", (f"No token directly supplies as much as 10\u202f% {WHOSE} (river); “river” 6\u202f%, "
+         "MLPs 92\u202f%, everything else 2\u202f%.")),
+    ],
+    ids=["the cue", "the other sense", "the word", "no token"],
+)  # fmt: skip
+def test_the_sentence_names_the_token_its_heads_the_mlps_and_the_rest(parts, sense, said):
+    assert sources.sources_in_words(frame_of(parts, sense=sense)) == {("bank", 7): said}
+
+
+@pytest.mark.parametrize(("total", "stands"), [(0.1, None), (0.09, "0.09"), (-0.5, "−0.50")])
+def test_nothing_is_a_share_of_a_sense_that_the_word_does_not_have(total, stands):
+    (said,) = sources.sources_in_words(frame_of(PARTS, total=total, sense="river")).values()
+    assert ("%" in said) == (stands is None)
+    assert stands is None or said == (
+        f"Here “bank” stands at {stands}, from −0.50 for money to 0.50 for river: not clearly "
+        "river, so no part "
+        "of it is called a share of that sense."
+    )
+
+
+def test_more_heads_than_can_be_named_are_said_to_be_more():
+    rows = frame_of({(f"L0H{head}", "1·river"): 0.1 - head / 1000 for head in range(8)})
+    assert sources.carriers(rows) == ["L0H0", "L0H1", "L0H2", "other heads"]
+    assert sources.carriers(rows.head(3)) == ["L0H0", "L0H1", "L0H2"]
+    against = frame_of({("L0H0", "1·river"): 0.3, ("L0H1", "1·river"): -0.5})
+    assert sources.carriers(against) == ["L0H1"]
+    assert sources.carriers(frame_of({("L0H0", "1·river"): 0.0})) == []
+    assert sources.sources_in_words(rows.iloc[:0]) == {}
+
+
+def test_the_bars_keep_every_contribution_and_end_with_the_sum():
+    bars = charts.decomposition_table(frame_of(PARTS), "bank", sentence=7)
+    order = bars["bar"].unique().tolist()
+    assert [*order[:4], *order[-1:]] == ["1·river", "2·the", "3·the", "4·bank", writes.SUM]
+    assert order[4:-1] == ["token embedding", "position embedding", "MLPs", "attention biases"]
+    parts = bars[bars["bar"] != writes.SUM]
+    assert parts["toward"].sum() == pytest.approx(0.5)
+    assert bars.loc[bars["bar"] == writes.SUM, ["toward", "share"]].to_numpy().tolist() == [
+        [0.5, 1.0]
+    ]
+    river = bars[bars["bar"] == "1·river"].set_index("writer")["toward"].to_dict()
+    assert river == pytest.approx({"L0H2": 0.2, "L1H0": 0.08, "L0H1": 0.025})
+    assert set(bars.loc[bars["bar"] == "MLPs", "writer"]) == {"no head"}
+    many = {
+        ("L0H0", f"{pos}·the"): 0.001 * (pos + 1) for pos in range(40)
+    }  # of a long one the small are gathered
+    bars = charts.decomposition_table(frame_of(PARTS | many), "bank", sentence=7)
+    shown = [name for name in bars["bar"].unique() if "·" in name]
+    assert len(shown) == writes.MOST_TOKENS and "39·the" in shown and "0·the" not in shown
+    assert bars.loc[bars["bar"] != writes.SUM, "toward"].sum() == pytest.approx(
+        0.5 + sum(many.values())
+    )
+
+
+def picture(frame, number=7):
+    """The picture as a specification, and its layers by what they encode."""
+    words = sources.sources_in_words(frame)["bank", number]
+    drawn = charts.decomposition_bars(frame, "bank", sentence=number, summary=words)
+    spec = drawn.to_dict()
+    plain = {"x", "y", "order", "tooltip"}
+    return spec, {
+        next(iter(set(layer["encoding"]) - plain), "rule"): layer for layer in spec["layer"]
+    }
+
+
+@pytest.mark.parametrize(("sense", "sign", "away"), [("river", 1, "money"), ("money", -1, "river")])
+def test_the_picture_says_what_it_shows(sense, sign, away):
+    frame = frame_of({key: sign * value for key, value in PARTS.items()}, sense=sense)
+    spec, layers = picture(frame)
+    encoding = layers["color"]["encoding"]
+    assert (
+        " ".join(encoding["x"]["title"])
+        == f"contribution toward {sense}, away from {away} (fraction of the gap)"
+    )
+    assert encoding["y"]["title"] == "source"
+    assert (
+        encoding["y"]["sort"]
+        == charts.decomposition_table(frame, "bank", sentence=7)["bar"].unique().tolist()
+    )
+    low, high = encoding["x"]["scale"]["domain"]
+    assert low <= -0.06 and high >= 0.5
+    colours = dict(
+        zip(encoding["color"]["scale"]["domain"], encoding["color"]["scale"]["range"], strict=True)
+    )
+    assert list(colours) == ["L0H2", "L1H0", "L0H1", "other heads", "no head", writes.SUM]
+    assert len(set(colours.values())) == 6
+    rows = spec["datasets"][layers["text"]["data"]["name"]]
+    assert {row["bar"]: row["text"] for row in rows}["1·river"] == "61\u202f%"
+    assert {row["bar"]: row["edge"] for row in rows}["2·the"] == 0
+    assert spec["description"].startswith(
+        "Where the sense comes from, by source token: “river” directly supplies 61"
+    )
+    assert spec["description"].endswith("within 3 × 10⁻⁷ of its size.")
+
+
+def test_where_the_sense_is_not_clear_the_picture_gives_no_shares():
+    spec, layers = picture(frame_of({key: value / 10 for key, value in PARTS.items()}))
+    assert "%" not in json.dumps(spec["datasets"])
+    rows = spec["datasets"][layers["text"]["data"]["name"]]
+    assert {row["bar"]: row["text"] for row in rows}["1·river"] == "0.03"
+
+
+def test_all_sentences_are_drawn_on_one_axis():
+    frame = pd.concat(
+        [frame_of(PARTS), frame_of({key: 2 * value for key, value in PARTS.items()}, sentence=8)]
+    )
+    layers = [picture(frame, number)[1] for number in (7, 8)]
+    one, other = (each["color"]["encoding"]["x"]["scale"]["domain"] for each in layers)
+    assert one == other and one[1] >= 1.0
+
+
+def test_the_picture_can_be_saved(tmp_path):
+    made = charts.decomposition_bars(frame_of(PARTS), "bank", sentence=7)
+    assert "the largest contribution is that of 1·river, 0.30." in made.to_dict()["description"]
+    assert charts.save(made, tmp_path / "decomposition.png").stat().st_size > 2000

@@ -1,0 +1,545 @@
+"""Heads taken out at the word: which ones, what a sentence is then taken for, known answers, and
+the command."""
+
+import json
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from handmade import (
+    HEADS,
+    LAYERS,
+    TO_BOS,
+    TO_CUE,
+    Head,
+    corpus_of,
+    make_handmade,
+    make_sentences,
+    random_model,
+    resolver,
+    resolver_encoder,
+    resolver_model,
+    without,
+)
+from hooked_runs import swapped
+from seeds import mostly_campaign
+from sklearn.metrics import f1_score
+
+import probe
+from probe.errors import InputError
+from probe.experiments import ablation, accuracy
+from probe.experiments.ablation import KINDS, RANDOM_SETS
+from probe.experiments.material import Material
+from probe.inference.ablation import compare
+from probe.model.load import read_weights
+from probe.model.trace import target_states
+from probe.results.ablation import CHOSEN, COLUMNS, rows
+from probe.results.columns import dictionary
+from probe.stats.numbers import counted
+from probe.studies.evaluation import OTHER_WORD
+from probe.studies.heads_given import heads_out
+from probe.text.sentences import Sentence
+from probe.text.splits import Holdout
+
+HERE = {"model": "this model", "shape": (LAYERS, HEADS), "seed": 0}
+ROWS = make_sentences(frames=6, distances=(1, 2))
+NATURAL = tuple(replace(row, frame=None) for row in without(ROWS, "cue_start", "cue_end", "pair"))
+
+
+def beside(place):
+    """The head and one of every other layer: 27 sets of other heads, more than are drawn."""
+    layer, head = place
+    others = [(other, (head + 1) % HEADS) for other in range(LAYERS) if other != layer]
+    return [place, *others]
+
+
+def means(found, kind="mean"):
+    """The rows of the mean over the words, by depth; the last is the one chosen in training."""
+    rows = found.without[found.without["word"].isna() & (found.without["kind"] == kind)]
+    return rows.reset_index(drop=True)
+
+
+# --- known answers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [resolver_model, resolver_encoder])
+@pytest.mark.parametrize("seed", mostly_campaign(range(6)))
+def test_without_the_one_that_resolves_accuracy_falls_to_the_bag_of_words_and_random_sets_do_not(
+    make, seed
+):
+    model, place = make(seed)
+    found = probe.evaluate(model, corpus_of(ROWS), without=beside(place), seed=seed)
+    assert set(found.without["random_sets"]) == {RANDOM_SETS}
+    bag = found.words["bag_accuracy"].item()
+    for kind in KINDS:
+        rows = means(found, kind)
+        behind = rows.index > place[0]
+        assert (rows["accuracy"][behind] == 1).all() and rows["label"].iloc[-1] == CHOSEN
+        assert (rows["accuracy_without"][behind] < bag + 0.1).all() and bag < 0.75
+        assert (rows["beyond_random_low"][behind] > 0.1).all()
+        assert (rows["random_most"][behind] < 0.02).all()
+
+
+def test_without_a_head_that_only_looks_at_the_cue_accuracy_stays():
+    model, (planted, looker) = looking_model()
+    sentence = ROWS[0]
+    trace = probe.trace(model, sentence.text)
+    at, cue = (trace.tokens.positions_of(word)[-1] for word in (sentence.word, sentence.cue))
+    assert trace.pattern[looker[0], looker[1], at, cue] > 0.5
+    kept = probe.evaluate(model, corpus_of(ROWS), without=[looker])
+    assert (means(kept)["fall"].abs() < 0.03).all() and (means(kept)["accuracy"].iloc[-1] == 1)
+    assert (means(kept, "swap")["fall"][looker[0] + 1 :] < 0.03).all()
+    # The three other heads of its layer stand beside it, and that they are all there are is said.
+    assert set(kept.without["random_sets"]) == {HEADS - 1}
+    # Among the random sets there is one with the head that resolves, which is in the same layer.
+    assert means(kept)["random_most"].iloc[-1] > 0.4 > means(kept)["random_fall"].iloc[-1]
+    fallen = probe.evaluate(model, corpus_of(ROWS), without=[planted])
+    assert means(fallen)["fall"].iloc[-1] > 0.4
+
+
+@cache
+def looking_model():
+    planted, looker = (1, 0), (1, 2)
+    looks = Head(*looker, (TO_CUE, TO_BOS), (({"is_cue": 1.0}, {"decoy": 3.0}),))
+    with TemporaryDirectory() as folder:
+        path = make_handmade(Path(folder) / "looking", [resolver(*planted), looks])
+        return probe.load(path), (planted, looker)
+
+
+def test_before_the_first_layer_with_a_head_out_nothing_changes_at_all():
+    model, _ = resolver_model(0)
+    found = probe.evaluate(model, corpus_of(ROWS), without=[(2, 0)])
+    for kind in KINDS:
+        rows = means(found, kind)
+        early = rows[["fall", "fall_low", "fall_high", "random_least", "random_most"]][:3]
+        assert (early == 0).all(axis=None)
+        assert rows["accuracy"][:4].tolist() == found.depths["accuracy"].tolist()
+
+
+# --- what is computed -----------------------------------------------------------------------------
+
+RIVER = "the river {}|a muddy {} by the water|she saw the {} of the old river|the flood over the {}"
+MONEY = (
+    "the {} raised the interest|a loan of the {}|every {} in the town|he sold the stock at the {}"
+)
+
+
+def natural(word="bank"):
+    """Sentences without any marks, half of them to learn from."""
+    rows = []
+    for sense, texts in (("a", RIVER), ("b", MONEY)):
+        for number, text in enumerate(texts.split("|")):
+            start = text.index("{")
+            span = {"start": start, "end": start + len(word)}
+            part = "train" if number % 2 else "test"
+            rows.append(Sentence(word, sense, text.format(word), split=part, **span))
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["random weights", "encoder"])
+def test_every_prediction_is_that_of_a_whole_hooked_run_with_the_heads_replaced(kind):
+    if kind == "encoder":
+        model, place = resolver_encoder(1)
+        rows = make_sentences(frames=3, distances=(1, 2), cues=4)
+        out = heads_out(beside(place), None, **HERE)
+    else:
+        model, rows = random_model(), natural()
+        out = heads_out([(0, 1), (2, 3)], None, **HERE)
+    (task,) = accuracy.prepare_tasks(model, corpus_of(rows), seed=0)
+    ((_, states),) = accuracy.read_tasks(model, [task], out.layers)
+    labels = accuracy.numbered(task.material.sentences)
+    holdouts = task.plan.holdouts
+    found = ablation.predict_without(
+        read_weights(model), task.material, states, labels, holdouts, out, seed=3
+    )
+    assert found.shape == (2, len(out.masks), len(labels), model.config.n_layers + 1)
+    z = target_states(model, task.material.tokens, task.material.targets).z
+    rng = np.random.default_rng(3)
+    donors = [ablation.learn(states, labels, holdout, rng).donors for holdout in holdouts]
+    changed = 0
+    for holdout, donor_of in zip(holdouts, donors, strict=True):
+        train = list(holdout.train)
+        assert set(donor_of) == set(holdout.test) and set(donor_of.values()) <= set(train)
+        resid = states.resid.double().numpy()
+        centroids = np.stack([resid[train][labels[train] == sense].mean(0) for sense in (0, 1)])
+        for row in holdout.test[:2]:
+            for number, donor in enumerate((z[train].mean(0), z[donor_of[row]])):
+                swaps = [
+                    {(layer, head): donor[layer, head] for layer, head in np.argwhere(mask)}
+                    for mask in out.masks
+                ]
+                behind, _ = swapped(model, task.material.texts[row], swaps)
+                vectors = behind.double().numpy()  # layer set d_model
+                cosine = [
+                    (vectors * means[1:, None]).sum(-1)
+                    / np.linalg.norm(vectors, axis=-1)
+                    / np.linalg.norm(means[1:, None], axis=-1)
+                    for means in centroids
+                ]
+                expected = np.argmax(cosine, axis=0).T  # set layer
+                clear = np.abs(cosine[0] - cosine[1]).T > 1e-6
+                assert clear.mean() > 0.9
+                assert (found[number, :, row, 1:] == expected)[clear].all()
+                changed += (expected != expected[0]).sum()
+    assert changed > 0  # sets differ in what they do, so that they cannot be taken for each other
+
+
+def test_every_training_sentence_is_the_donor_of_a_tested_one_as_often_as_every_other():
+    states = ablation.WordStates(torch.ones(7, 2, 3), torch.ones(7, 1, 1, 2))
+    holdout = Holdout((0, 1, 2, 3), (4, 5, 6))
+    drawn = [
+        ablation.learn(states, np.arange(7) % 2, holdout, np.random.default_rng(seed)).donors
+        for seed in range(400)
+    ]
+    for row in holdout.test:
+        counts = np.bincount([donors[row] for donors in drawn], minlength=4)
+        assert len(counts) == 4 and (np.abs(counts - 100) < 35).all()
+
+
+def test_the_interval_is_that_of_paired_differences_over_sentences():
+    sentences, sets, depths = 400, 4, 3
+    rng = np.random.default_rng(0)
+    gold = rng.integers(0, 2, sentences)
+    intact = np.where(rng.random((depths, sentences)) < 0.8, gold, 1 - gold)
+    lost = rng.random((2, sets, sentences, depths)) < np.array([0.3, *[0.1] * 3])[:, None, None]
+    wrong = np.where(lost, 1 - gold[:, None], intact.T)
+    row = Sentence("bank", "a", "bank", 0, 4)
+    material = Material("bank", (row,) * sentences, (), (), (), ())
+    chosen = rng.integers(0, depths, sentences)
+    made = compare(material, gold, intact, wrong, chosen, seed=0)
+    right = (intact == gold).T.astype(float)
+    difference = right - (wrong[0] == gold[:, None])  # set sentence depth
+    beyond = difference[0] - difference[1:].mean(0)
+    shown = pd.DataFrame(rows("bank", made)).query("kind == 'mean'")
+    assert shown["accuracy"].iloc[-1] == right[np.arange(sentences), chosen].mean()
+    for name, per_sentence in (("fall", difference[0]), ("beyond_random", beyond)):
+        error = per_sentence.std(0) / np.sqrt(sentences)
+        here = shown.iloc[:depths]
+        assert np.allclose(here[name], per_sentence.mean(0))
+        assert np.allclose(here[f"{name}_low"], here[name] - 1.96 * error, atol=0.2 * error.min())
+        assert np.allclose(here[f"{name}_high"], here[name] + 1.96 * error, atol=0.2 * error.min())
+    scores = [f1_score(gold, wrong[0, 0, :, depth], average="macro") for depth in range(depths)]
+    assert np.allclose(shown["macro_f1_without"].iloc[:depths], scores)
+    assert np.isclose(
+        shown["macro_f1"].iloc[-1],
+        f1_score(gold, intact[chosen, np.arange(sentences)], average="macro"),
+    )
+    rows_drawn = rng.integers(0, sentences, (400, sentences))
+    falls = [
+        f1_score(gold[row], intact[1][row], average="macro")
+        - f1_score(gold[row], wrong[0, 0, row, 1], average="macro")
+        for row in rows_drawn
+    ]
+    assert np.isclose(shown["macro_f1_fall"].iloc[1], shown["macro_f1"].iloc[1] - scores[1])
+    assert np.allclose(
+        shown[["macro_f1_fall_low", "macro_f1_fall_high"]].iloc[1],
+        np.quantile(falls, [0.025, 0.975]),
+        atol=0.25 * np.std(falls),
+    )
+    assert np.allclose(shown["random_most"].iloc[:depths], difference[1:].mean(1).max(0))
+    assert np.allclose(shown["random_least"].iloc[:depths], difference[1:].mean(1).min(0))
+
+
+def test_cue_words_and_frames_are_drawn_as_a_whole_where_the_file_has_them():
+    model, place = resolver_model(0)
+    marked, bare = (
+        means(probe.evaluate(model, corpus_of(rows), without=[place])) for rows in (ROWS, NATURAL)
+    )
+    width = [rows["fall_high"].iloc[-1] - rows["fall_low"].iloc[-1] for rows in (marked, bare)]
+    assert width[0] > 1.5 * width[1] > 0
+
+
+def test_the_mean_is_over_the_words_each_once_and_words_do_not_depend_on_each_other():
+    model = random_model()
+    bank, mole = natural(), natural("mole")[:6]
+    both = probe.evaluate(model, corpus_of([*bank, *mole]), without="L0H1,L2H3")
+    alone = probe.evaluate(model, corpus_of([*bank, *mole]), "mole", without="L0H1,L2H3")
+    rows = both.without.set_index(["kind", "label"])
+    by_word = dict(list(rows.groupby("word")))
+    mean = rows[rows["word"].isna()]
+    for column in ("accuracy", "accuracy_without", "fall", "random_fall", "beyond_random"):
+        expected = (by_word["bank"][column] + by_word["mole"][column]) / 2
+        assert np.allclose(mean[column], expected, atol=1e-5)
+    assert set(mean["tested"]) == {7} and set(by_word["mole"]["tested"]) == {3}
+    assert by_word["mole"].equals(
+        alone.without[alone.without["word"] == "mole"].set_index(["kind", "label"])
+    )
+    assert both.words["word"].tolist() == ["bank", "mole"] and alone.words["word"].item() == "mole"
+    assert alone.left_out["reason"].tolist() == [OTHER_WORD] * len(bank)
+
+
+# --- which heads ----------------------------------------------------------------------------------
+
+SURVEY = pd.DataFrame(
+    {"layer": [0, 1, 1, 2], "head": [1, 0, 2, 3], "effect": [0.1, 0.4, -0.9, 0.2], "p": 0.01}
+)
+# Two rows a head, as the table of a report that has several words or pairs of senses.
+REPORT = pd.DataFrame(
+    {
+        "word": [*["bank"] * 3, *["mole"] * 3],
+        "layer": [0, 1, 2] * 2,
+        "head": [3, 2, 1] * 2,
+        "swap": [0.5, 0.3, None, 0.1, 0.4, None],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "top", "expected"),
+    [
+        ("L1H2", None, [(1, 2)]),
+        (" l1h2 , L0H0,L1H2", None, [(1, 2), (0, 0)]),
+        (["L1H2", (0, 0)], None, [(1, 2), (0, 0)]),
+        (SURVEY, 2, [(1, 0), (2, 3)]),
+        (SURVEY[["layer", "head"]][:2], None, [(0, 1), (1, 0)]),
+        (REPORT, 2, [(1, 2), (0, 3)]),
+        (SURVEY.assign(effect=0.0), 3, [(0, 1), (1, 0), (1, 2)]),
+    ],
+)
+def test_heads_are_named_or_taken_from_a_table_by_their_effect(tmp_path, given, top, expected):
+    forms = [given]
+    if isinstance(given, pd.DataFrame):
+        given.to_csv(tmp_path / "heads.csv", index=False)
+        given.to_parquet(tmp_path / "heads.parquet")
+        forms += [str(tmp_path / "heads.csv"), tmp_path / "heads.parquet"]
+    for form in forms:
+        out = heads_out(form, top, **HERE)
+        assert list(out.heads) == expected
+        assert np.argwhere(out.masks[0]).tolist() == sorted(map(list, expected))
+        assert out.layers == sorted({layer for layer, _ in expected})
+        assert not (out.masks[1:] & out.masks[0]).any()
+        assert (out.masks.sum(2) == out.masks[0].sum(1)).all()
+    assert out.names[0] == f"L{expected[0][0]}H{expected[0][1]}"
+
+
+LIST = (
+    "expected names such as L4H1,L4H2, or a CSV or Parquet file with the columns layer and head; "
+    "correct the list."
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "top", "said"),
+    [
+        ("L4X", None, f"Taking out heads: 'L4X' names none, {LIST}"),
+        ("L1H0,,L1H1", None, f"Taking out heads: '' names none, {LIST}"),
+        ([], None, f"Taking out heads: '' names none, {LIST}"),
+        ((1, 2), None, f"Taking out heads: 1 names none, {LIST}"),
+        (7, None, f"Taking out heads: 7 names none, {LIST}"),
+        (
+            "L1H0,L9H1",
+            None,
+            (
+                "Taking out L9H1: this model has no such head, expected layers 0 to 2 and heads 0 to "
+                "3; name heads of this model."
+            ),
+        ),
+        (
+            "L1H0,L2H1",
+            3,
+            (
+                "Taking out the first 3 heads: got the list L1H0,L2H1, expected a file whose heads "
+                "have an effect; leave top out or give such a file."
+            ),
+        ),
+        (
+            "L1H0,L1H1,L1H2",
+            None,
+            (
+                "Drawing random sets beside the heads taken out: layer 1 has 4 heads, of which 3 are "
+                "taken out and 1 left, expected at least as many left as taken out; take out fewer "
+                "heads of this layer."
+            ),
+        ),
+        (
+            "heads.csv",
+            None,
+            (
+                "Reading heads from heads.csv: there is no such file; give the path of a CSV or "
+                "Parquet file with the columns layer and head, or a list such as L4H1,L4H2."
+            ),
+        ),
+        (
+            b"",
+            None,
+            (
+                "Reading heads from heads.csv: it cannot be read as a table (No columns to parse from "
+                "file); write it again or give another."
+            ),
+        ),
+        (
+            b"layer,effect\n1,.2\n",
+            1,
+            (
+                "Reading heads from heads.csv: the column head is missing, got layer, effect, expected "
+                "layer and head; add it or give a list such as L4H1,L4H2."
+            ),
+        ),
+        (
+            b"layer,head\n1,H2\n",
+            None,
+            (
+                "Reading heads from heads.csv: got 1 and H2 for layer and head, expected whole "
+                "numbers from 0; correct the file."
+            ),
+        ),
+        (
+            b"layer,head\n1,\n",
+            None,
+            (
+                "Reading heads from heads.csv: got no row with both for layer and head, expected whole "
+                "numbers from 0; correct the file."
+            ),
+        ),
+        (
+            b"layer,head,rank\n1,2,1\n",
+            1,
+            (
+                "Reading heads from heads.csv: none of the columns layer, head, rank says how large "
+                "the effect of a head is, expected effect, net or swap; add it or leave top out."
+            ),
+        ),
+        (
+            b"layer,head,effect\n1,2,.1\n1,3,\n",
+            2,
+            (
+                "Reading heads from heads.csv: got top = 2, expected 1 to 1, the number of heads with "
+                "an effect; take as many as there are."
+            ),
+        ),
+    ],
+)
+def test_what_cannot_be_taken_out_is_refused_in_one_sentence(
+    tmp_path, monkeypatch, given, top, said
+):
+    monkeypatch.chdir(tmp_path)
+    if isinstance(given, bytes):
+        Path("heads.csv").write_bytes(given)
+        given = "heads.csv"
+    with pytest.raises(InputError) as refusal:
+        heads_out(given, top, **HERE)
+    assert str(refusal.value) == said
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(run, monkeypatch, tmp_path, checkpoint):
+    """Runs `probe evaluate ARGS` with the small random model in an empty folder; exit code, output,
+    errors."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"sense": row.sense, "text": row.text, "split": row.split} for row in natural()]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return partial(run, "evaluate", "--model", checkpoint)
+
+
+def test_the_command_prints_and_writes_what_python_gives(run, tmp_path, model):
+    options = ("bank", "--sentences", "rows.jsonl", "--without", "L0H1,L1H2", "--seed", 4)
+    code, out, err = run(*options, "--out", "one")
+    assert (code, err) == (0, "")
+    corpus = probe.read_sentences("rows.jsonl", word="bank")
+    found = probe.evaluate(model, corpus, without="L0H1,L1H2", seed=4)
+    last = means(found, "swap").iloc[-1]
+    sentence = next(line for line in out.splitlines() if "a random sentence's instead" in line)
+    assert sentence.startswith("Without L0H1 and L1H2 at the word")
+    assert f"is {100 * last['accuracy_without']:.1f} %, with them" in sentence
+    assert f"(macro-F1 {100 * last['macro_f1_without']:.1f} % and" in sentence
+    at_most = "and no set lowers it"
+    if last["random_most"] > 0:
+        at_most = f"and falls by {100 * last['random_most']:.1f} at most"
+    falls = "falls" if last["random_fall"] >= 0 else "rises"
+    points = f"{100 * abs(last['random_fall']):.1f}"
+    assert sentence.endswith(f" (9 sets) accuracy {falls} by {points} on average, {at_most}.")
+    assert "before these heads" not in out
+    table = next(line for line in out.splitlines() if line.startswith("after layer 1"))
+    assert f"{100 * means(found)['accuracy_without'][2]:.1f}" in table
+
+    assert run(*options, "--out", "two")[0] == 0
+    one, two = (tmp_path / name for name in ("one", "two"))
+    files = {path.name for path in one.iterdir()}
+    assert {f"evaluation_without.{end}" for end in ("csv", "parquet", "svg")} <= files
+    for name in files - {"manifest.json"}:
+        assert (one / name).read_bytes() == (two / name).read_bytes()
+    assert (one / "evaluation_without.svg").read_text().startswith("<svg")
+    written = pd.read_csv(one / "evaluation_without.csv")
+    assert list(written) == list(COLUMNS) and len(written) == 2 * 2 * (3 + 1)
+    assert dictionary({"evaluation_without": written})["meaning"].str.len().min() > 5
+    manifest = json.loads((one / "manifest.json").read_text())
+    assert manifest["without"] == ["L0H1", "L1H2"] and "--without L0H1,L1H2" in manifest["command"]
+    assert manifest["command"].startswith("probe evaluate bank --sentences rows.jsonl")
+
+
+def test_every_word_has_a_line_and_a_depth_before_the_heads_is_said(run, tmp_path, model):
+    rows = [vars(row) for row in (*natural(), *natural("mole"))]
+    (tmp_path / "two.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    _, out, _ = run("--sentences", "two.jsonl", "--without", "L1H0")
+    found = probe.evaluate(model, probe.read_sentences("two.jsonl"), without="L1H0")
+    chosen = found.without[found.without["label"] == CHOSEN].set_index(["word", "kind"])
+    table = out[out.index("\ndepth chosen in training") :].splitlines()
+    for word in ("bank", "mole"):
+        line = next(line for line in table if line.startswith(word))
+        shown = [f"{100 * chosen.at[(word, kind), 'accuracy_without']:.1f}" for kind in KINDS]
+        assert [line.split()[2], line.split()[9]] == shown
+    early = (found.words["depth"] <= 1).sum()
+    said = f"For {counted(int(early), 'word')} of 2 the depth chosen in training lies before"
+    assert early > 0 and said in out
+    _, out, _ = run("bank", "--sentences", "two.jsonl", "--without", "L0H0")
+    assert "lies before" not in out
+
+
+def test_as_json_and_in_a_notebook_the_rows_are_there(run, model):
+    code, out, _ = run("bank", "--sentences", "rows.jsonl", "--without", "L0H1", "--json")
+    found = json.loads(out, parse_constant=pytest.fail)
+    assert code == 0 and found["heads_out"] == ["L0H1"]
+    assert [row["word"] for row in found["without"]] == ["bank"] * 8 + [None] * 8
+    corpus = corpus_of(natural())
+    shown = probe.evaluate(model, corpus, without="L0H1")._repr_html_()
+    assert shown.count("<table") == 2 and shown.count("<img") == 1 and "accuracy_without" in shown
+    assert probe.evaluate(model, corpus)._repr_html_().count("<table") == 1
+
+
+def test_heads_of_a_survey_are_taken_from_its_file(run, tmp_path):
+    SURVEY[:3].to_csv(tmp_path / "survey_heads.csv", index=False)
+    file = tmp_path / "survey_heads.csv"
+    common = ("bank", "--sentences", "rows.jsonl", "--without", file, "--top", 1)
+    code, out, _ = run(*common, "--out", "out")
+    assert code == 0 and "Without L1H0 at the word" in out
+    manifest = (tmp_path / "out" / "manifest.json").read_text()
+    assert "--without survey_heads.csv --top 1" in manifest and str(tmp_path) not in manifest
+
+
+def test_a_file_without_a_column_word_is_evaluated_as_a_report_takes_it(run):
+    code, out, _ = run("bank", "--sentences", "rows.jsonl")
+    assert code == 0 and "bank" in out
+    assert run("--sentences", "rows.jsonl") == (
+        2,
+        "",
+        (
+            "probe: Reading rows.jsonl, line 1: word is missing, expected a column that names it, or "
+            "one word named for all rows (8 of 8 rows are bad); correct the file and read it again.\n"
+        ),
+    )
+
+
+def test_a_word_that_the_file_does_not_have_is_refused(run, tmp_path):
+    rows = [{name: getattr(row, name) for name in ("word", "sense", "text")} for row in natural()]
+    (tmp_path / "named.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    code, _, err = run("banck", "--sentences", "named.jsonl")
+    assert code == 2 and err == (
+        "probe: Looking for sentences with 'banck': there are none (did you mean 'bank'?); known "
+        "words are bank; give one of these.\n"
+    )
+
+
+def test_top_without_a_file_is_refused(run):
+    code, _, err = run("bank", "--sentences", "rows.jsonl", "--top", "2")
+    assert code == 2 and err == (
+        "probe: Taking out the first 2 heads: got no file to take them from, expected one with the "
+        "columns layer, head and effect; give it as without.\n"
+    )

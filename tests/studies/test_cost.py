@@ -1,0 +1,400 @@
+"""The plan of a study: its counts by hand, its memory against what was held, and the sentence that
+refuses."""
+
+import math
+from dataclasses import replace
+from mmap import PAGESIZE, mmap
+
+import pandas as pd
+import pytest
+from measured import options_of, studied
+
+from probe.errors import InputError
+from probe.experiments import observe
+from probe.experiments.material import prepare
+from probe.experiments.observe import split_senses
+from probe.inference.nouns import TOO_FEW_NOUNS
+from probe.model import hooks
+from probe.model.load import load, untrained
+from probe.pages.terminal import cost_sentence, likely, sentences_suffice
+from probe.patching import edges, heads, positions, tokens, variants
+from probe.stats import axes
+from probe.studies import cost
+from probe.studies.cost import StudyCost, parse_memory
+from probe.studies.study import Foreseen, foresee, study
+from probe.text.lexicon import expand
+from probe.text.sentences import as_corpus
+from probe.text.splits import cross_fit
+
+pytestmark = pytest.mark.real_model
+
+
+class Planned(Exception):
+    """Stops a study before its work."""
+
+
+def plan(model, words, **options):
+    """The cost that a study computes before its work."""
+
+    def stop(cost):
+        raise Planned(cost)
+
+    with pytest.raises(Planned) as stopped:
+        study(model, words, planned=stop, **options)
+    return stopped.value.args[0]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load("tiny-senses")
+
+
+@pytest.fixture(scope="module")
+def of_bank(model):
+    return plan(model, "bank")
+
+
+def test_more_words_and_more_sentences_cost_more(model, of_bank):
+    one, two = of_bank, plan(model, ["bank", "mole"])
+    assert two.words == ("bank", "mole")
+    assert one.forwards < two.forwards and one.swaps < two.swaps and one.extra < two.extra
+
+
+def test_nouns_that_cannot_be_compared_with_are_said_beforehand(model, of_bank):
+    named = plan(model, ["bank"], controls=["fence", "washing machine", "bank"])
+    assert sentences_suffice(named)[1:] == [
+        "washing machine is not put in the place of bank: it is 4 tokens where the word is 1.",
+        "bank is not put in the place of bank: it is the word itself.",
+    ]
+    assert of_bank.unusable_nouns == ()
+
+
+def test_what_will_be_left_out_is_said_beforehand(model):
+    late = [{"sense": sense, "text": f"The bank {sense}"} for sense in ("river", "money")]
+    given = [{"sense": row.sense, "text": row.text} for row in expand("bank").sentences]
+    lines = sentences_suffice(plan(model, ["bank"], sentences=[*given, *late]))
+    assert lines[-1].startswith(
+        "bank: 2 sentences left out: identical to a sentence of another sense up to the word"
+    )
+
+
+CUES = ("river", "lake", "sea", "shore"), ("loan", "cash", "debt", "credit")
+FRAMES = ("The {} and the bank", "Near the {} was a bank", "A {} by the old bank")
+
+
+def unmarked(*, paired: bool) -> list[dict[str, str]]:
+    """Sentences of bank that mark no cue; aligned pairs differ in it."""
+    rows = []
+    for number, frame in enumerate(FRAMES):
+        for place, cues in enumerate(zip(*CUES, strict=True)):
+            for sense, cue in zip(("river", "money"), cues, strict=True):
+                row = {"sense": sense, "text": frame.format(cue)}
+                rows.append(row | ({"pair": f"{number}-{place}"} if paired else {}))
+    return rows
+
+
+def test_sentences_without_pairs_are_not_called_pairs(model):
+    given = unmarked(paired=False)
+    *rest, twice = sentences_suffice(plan(model, ["bank"], sentences=[*given, given[0]]))
+    assert twice == "1 row repeats another; each sentence is read once."
+    first, cues, pairs = sentences_suffice(plan(model, ["bank"], sentences=given))
+    assert rest == [first, cues, pairs]
+    assert first == (
+        "bank, river / money: 12 and 12 sentences without pairs, so 12 pairs are drawn at random; "
+        "exploratory; for a firmer answer give 50 sentences per sense."
+    )
+    assert cues == (
+        "bank: no cue is marked and there is no pair that differs in just a few words, so every "
+        "sentence, or pair of them, counts as a cue word of its own; mark cues with cue_start and "
+        "cue_end."
+    )
+    assert pairs == (
+        "bank: 24 sentences differ from one of another sense in a single word, and no pair says "
+        "so; name such sentences in a column pair, or one may be learned from while the other is "
+        "tested."
+    )
+
+
+def test_the_cues_that_pairs_differ_in_are_shown(model):
+    first, cues = sentences_suffice(plan(model, ["bank"], sentences=unmarked(paired=True)))
+    assert first.startswith("bank, river / money: 12 and 12 sentences in 12 pairs with ")
+    assert cues == (
+        "bank: no cue is marked, so what the sentences of a pair differ in is taken for their "
+        "cues: river / loan, lake / cash, sea / debt, shore / credit; mark others with cue_start "
+        "and cue_end."
+    )
+
+
+def test_some_sentences_without_a_cue_are_counted(model):
+    rows = unmarked(paired=True)
+    for row in rows[4:]:
+        cue = next(cue for cues in CUES for cue in cues if cue in row["text"])
+        start = row["text"].index(cue)
+        row |= {"cue_start": start, "cue_end": start + len(cue)}
+    first, *_ = sentences_suffice(plan(model, ["bank"], sentences=rows))
+    assert first.startswith(
+        "bank, river / money: 12 and 12 sentences in 12 pairs with 6 pairs of cue words (4 "
+        "sentences without a cue: each, or its pair, counts as a cue word of its own); exploratory"
+    )
+
+
+START = "bank, river / money: the senses are apart at the word (p < .001)"
+TELLS = "even random weights tell them apart (p = .002)"
+ALIKE = "nouns of one meaning change as far in its place (p = .4)"
+ALONE = "let the two sentences of a pair differ in the cue alone"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"gap_p": 0.3},
+            (
+                "bank, river / money: this model was not shown to tell the senses apart at the word "
+                "(p = .3), so no head will be swapped; give more different cue words before the word, "
+                "or take another model."
+            ),
+        ),
+        (
+            {"ambiguity_p": 0.02},
+            (
+                f"{START}, and the word changes further than nouns of one meaning in its place "
+                "(p = .02), so resolvers can be found."
+            ),
+        ),
+        (
+            {"ambiguity_p": 0.4},
+            (
+                f"{START}, but {ALIKE}, so heads are *context* at best; give sentences whose cue says "
+                "more about this word than about other nouns."
+            ),
+        ),
+        (
+            {"ambiguity_p": 0.4, "untrained_p": 0.002},
+            (
+                f"{START}, but {TELLS}, {ALIKE}, so heads are *confounded* at best; give sentences "
+                f"whose cue says more about this word than about other nouns; {ALONE}."
+            ),
+        ),
+        (
+            {"not_compared": "12 sentences, and 24 are needed", "nuisance_p": 0.03},
+            (
+                f"{START}, but the word's position or the text's length tells them apart (p = .03), it "
+                "cannot be compared with nouns of one meaning (12 sentences, and 24 are needed), so "
+                f"heads are *confounded* at best; give more pairs of sentences in which “bank” is a noun in just this form; {ALONE}."
+            ),
+        ),
+        (
+            {"not_compared": f"{TOO_FEW_NOUNS}: 3, and 19 are needed"},
+            (
+                f"{START}, but it cannot be compared with nouns of one meaning ({TOO_FEW_NOUNS}: 3, and "
+                "19 are needed), so heads are *context* at best; give more nouns with --controls; "
+                "without it those that ship are taken."
+            ),
+        ),
+        (
+            {},
+            (
+                f"{START}, but it is not compared with nouns of one meaning, so heads are *context* at "
+                "best; leave --controls away."
+            ),
+        ),
+    ],
+)
+def test_what_is_likely_to_come_out_is_said_with_what_to_change(given, said):
+    usual = {"gap_p": 0.0002, "untrained_p": 0.5, "nuisance_p": 1.0}
+    assert likely(Foreseen("bank", ("river", "money"), **(usual | given))) == said
+
+
+def test_the_dry_run_has_the_gates_of_the_study(model):
+    """The same p as of the study itself, with and without nouns."""
+    bank = prepare(model, "bank", as_corpus(unmarked(paired=True), "bank").sentences)
+    random_model = untrained(model, seed=0)
+    splits = split_senses(bank, seed=0, causal=True)
+    (gates,) = foresee(model, random_model, bank, splits, options_of())
+    of_study = studied(model, bank, experiments=("separation", "nouns"), random_model=random_model)
+    (pair,) = of_study.pairs
+    assert gates.senses == pair.record.senses and gates.word == "bank"
+    assert (gates.gap_p, gates.nuisance_p, gates.untrained_p) == (
+        pair.record.gates.gap,
+        pair.record.gates.nuisance,
+        pair.record.gates.untrained,
+    )
+    without = options_of(nouns=())
+    (alone,) = foresee(model, random_model, bank, splits, without)
+    assert alone.gap_p == gates.gap_p and math.isnan(alone.ambiguity_p)
+    assert alone.not_compared == ""
+
+
+def test_the_dry_run_has_the_ambiguity_gate_of_the_study(model):
+    """Of a word whose gap is there: nouns stand in the same sentences, and nothing is swapped."""
+    bank = prepare(model, "bank", expand("bank").sentences)
+    splits = split_senses(bank, seed=0, causal=True)
+    options = options_of(pairs=8, experiments=("separation", "nouns"))
+    (gates,) = foresee(model, untrained(model, seed=0), bank, splits, options)
+    (pair,) = studied(model, bank, pairs=8, experiments=("separation", "nouns")).pairs
+    assert gates.ambiguity_p == pair.nouns.gate.p and gates.not_compared == ""
+
+
+def test_the_dry_run_says_what_is_likely_and_writes_nothing(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("probe.experiments.measure.swaps.measure", pytest.fail)
+    file = tmp_path / "rows.csv"
+    pd.DataFrame(unmarked(paired=True)).to_csv(file, index=False)
+    out = tmp_path / "out"
+    code, said, err = run(
+        "report", "bank", "--sentences", file, "--out", out, "--dry-run", "--beside", ""
+    )
+    assert code == 0, err
+    lines = said.splitlines()
+    assert "in 12 pairs" in lines[0] and "taken for their cues: river / loan" in lines[1]
+    assert lines[-1].startswith("bank, river / money: ") and lines[-1].endswith(".")
+    assert "at the word (p " in lines[-1]
+    assert not list(out.glob("*"))
+
+
+def test_the_plan_is_not_exceeded(model, monkeypatch):
+    """A study that reads behind the last block leaves no head out; runs of traces and paths count,
+    too, and so do those of other nouns in the word's place."""
+    counted = {"swaps": 0, "forwards": 0}
+    run_at_word = variants.run_at_word
+    read = hooks.read_at
+    run_patched = edges.run_patched
+
+    def counting_variants(weights, texts, depth, tables, *, edits=None, tokens=None):
+        if edits is not None:
+            counted["swaps"] += len(texts) * (len(edits.tree[-1].parent) - 1)
+        else:
+            counted["swaps"] += len(texts) * len(tokens)
+            counted["forwards"] += len(texts)  # up to the word, once for all nouns
+        return run_at_word(weights, texts, depth, tables, edits=edits, tokens=tokens)
+
+    def counting_read(model, rows, at):
+        counted["forwards"] += len(rows)
+        return read(model, rows, at)
+
+    def counting_run_patched(cache, pos, starts, *rest):
+        counted["swaps"] += sum(vectors.shape[0] * vectors.shape[1] for vectors in starts.values())
+        return run_patched(cache, pos, starts, *rest)
+
+    planned = plan(model, "bank", max_pairs=16)
+    for module in (edges, positions):
+        monkeypatch.setattr(module, "run_patched", counting_run_patched)
+    for module in (heads, tokens):
+        monkeypatch.setattr(module, "run_at_word", counting_variants)
+    monkeypatch.setattr(hooks, "read_at", counting_read)
+    monkeypatch.setattr(axes, "choose_depth", lambda separations: len(separations[0].g) - 1)
+    study(model, "bank", permutations=99, max_pairs=16)
+    assert planned.swaps / 4 < counted["swaps"] <= planned.swaps
+    assert planned.forwards / 3 < counted["forwards"] <= planned.forwards
+
+
+def test_the_comparison_with_other_nouns_is_part_of_the_plan(model, of_bank):
+    """Nouns are run in the sentences of the 24 swapped pairs, two members and two donors of the
+    same sense each, and of 24 further pairs: 144, up to the word for all nouns and once more for
+    the word itself. In each of them stand 38 nouns and the word. Every pair goes to six nouns, with
+    four donors, 16 heads and 4 MLPs; and the 4 MLPs are swapped for the word."""
+    sentences = 4 * 24 + 2 * 24
+    without = plan(model, "bank", controls=())
+    assert of_bank.swaps - without.swaps == sentences * 39 + 4 * 24 * (6 * (16 + 4) + 4)
+    assert of_bank.forwards - without.forwards == 2 * sentences
+    few = plan(model, "bank", controls=["ladder", "umbrella"])
+    assert few.swaps - without.swaps == sentences * 3 + 4 * 24 * (2 * (16 + 4) + 4)
+
+
+def test_a_second_model_is_part_of_the_plan(model, of_bank):
+    """No sentence of the lesson on bank has a late cue; one on apple has, so its sentences are read
+    once more."""
+    second = load("tiny-senses-bidirectional")
+    assert plan(model, "bank", second=second).forwards == of_bank.forwards
+    with_apple = plan(model, "apple", second=second).forwards - plan(model, "apple").forwards
+    assert with_apple == len(expand("apple", both_sides=True).sentences)
+
+
+def test_the_plan_is_said_in_one_sentence():
+    planned = StudyCost(("bank", "mole"), 1234, 56789, 1_500_000_000, 1_250_000_000)
+    sentence = (
+        "bank, mole: at most 1,234 forward passes and 56,789 swaps, {}about 2.8 GB of memory."
+    )
+    assert cost_sentence(planned) == sentence.format("")
+    timed = replace(planned, seconds=200.0)
+    assert cost_sentence(timed) == sentence.format("about 3 min on this machine, ")
+
+
+def test_more_than_is_free_or_allowed_is_refused(monkeypatch):
+    planned = StudyCost(("bank",), 1, 1, 500_000_000, 1_250_000_000)
+    for limit, free, needs, there in (
+        (None, 1_000_000_000, "1.2 GB", "1.0 GB are free; close other programs"),
+        (1_700_000_000, 10**12, "1.8 GB", "--max-memory allows 1.7 GB; allow more"),
+    ):
+        monkeypatch.setattr(cost, "available", lambda free=free: free)
+        with pytest.raises(InputError) as refused:
+            planned.require(limit)
+        assert str(refused.value) == (
+            f"Planning the study of bank: it would take about {needs} of memory and {there}, or "
+            "take fewer words, "
+            "fewer sentences or a smaller model."
+        )
+    assert planned.require() is planned is planned.require(1_750_000_000)
+    monkeypatch.setattr(cost, "available", lambda: 1_250_000_000)
+    assert planned.require() is planned
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("4GB", 4e9),
+        ("500 MB", 5e8),
+        ("1.5g", 1.5e9),
+        ("2GiB", 2e9),
+        (" 3 kb ", 3000),
+    ],
+)
+def test_an_amount_of_memory_is_read(text, amount):
+    assert parse_memory(text) == amount
+
+
+@pytest.mark.parametrize("text", ["", "much", "-4GB", "4 apples", "0GB", "4GB5", "4"])
+def test_another_text_is_no_amount(text):
+    with pytest.raises(InputError) as refused:
+        parse_memory(text)
+    assert str(refused.value) == (
+        f"Reading --max-memory: got {text!r}, expected an amount of memory with its unit; give one "
+        "such as 4GB or 500MB."
+    )
+
+
+def test_the_command_says_the_plan_and_refuses_before_the_work(run, tmp_path):
+    code, out, err = run("report", "bank", "--max-memory", "1MB", "--out", tmp_path / "out")
+    assert (code, out) == (2, "")
+    planned, refused = err.splitlines()
+    assert planned.startswith("bank: at most ") and planned.endswith(" GB of memory.")
+    assert "and --max-memory allows 1 MB; allow more" in refused
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_memory_of_the_process_and_of_the_machine_is_measured():
+    assert 10**8 < cost.resident() < 10**11
+    assert 10**7 < cost.available() < 10**14
+    assert max(_grown() for _ in range(3)) > 0.9 * 2**28
+
+
+def _grown():
+    """By how much 256 MiB from the system let the resident memory grow; an allocator could take
+    them from what it kept of freed memory. The system may take other pages back meanwhile."""
+    held = cost.resident()
+    with mmap(-1, 2**28) as block:
+        block[::PAGESIZE] = bytes(2**28 // PAGESIZE)  # a page is there once it is written
+        return cost.resident() - held
+
+
+def test_sentences_are_held_out_once_on_the_way_of_a_study(model, monkeypatch):
+    splits = []
+
+    def counting_cross_fit(sentences, senses, **options):
+        splits.append((senses, tuple(options)))
+        return cross_fit(sentences, senses, **options)
+
+    monkeypatch.setattr(observe, "cross_fit", counting_cross_fit)
+    rows = [{"sense": row.sense, "text": row.text} for row in expand("bank").sentences[::4]]
+    study(model, "bank", sentences=rows, permutations=99, max_pairs=4)
+    assert splits == [(("river", "money"), ("seed",))]

@@ -1,0 +1,694 @@
+"""An evaluation: what is held out, answers by hand, what is read of a corpus, known answers, and
+the command."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from checkpoints import make_checkpoint
+from handmade import LAYERS, corpus_of, make_sentences, resolver_model, without
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from seeds import mostly_campaign
+from sklearn.metrics import accuracy_score, f1_score
+
+import probe
+from probe.experiments import accuracy, material
+from probe.experiments.accuracy import METHODS
+from probe.experiments.centroids import macro_f1, nearest_mean, predict
+from probe.model.tokens import tokenize
+from probe.results.columns import COLUMNS
+from probe.text import splits
+from probe.text.sentences import Sentence
+from probe.text.splits import NO_PART, NOT_LEARNED, ONE_SENSE, TOO_FEW, Holdout
+
+DATA = Path(__file__).parents[2] / "../shared/data"
+needs_data = pytest.mark.skipif(
+    not DATA.is_dir(), reason="CoarseWSD-20 and the homonyms are not beside the repository"
+)
+
+
+def row(text, sense, word="bank", **more):
+    """A sentence whose word is at its first mention; `cue` marks another word of it."""
+    start = text.index(word)
+    cue = more.pop("cue", None)
+    if cue:
+        more |= {"cue_start": text.index(cue), "cue_end": text.index(cue) + len(cue)}
+    return Sentence(word=word, sense=sense, text=text, start=start, end=start + len(word), **more)
+
+
+def numbered(senses, parts=None, **more):
+    """A sentence of each sense, in the parts given."""
+    return [
+        row(f"{n} bank", sense, split=part, **more)
+        for n, (sense, part) in enumerate(zip(senses, parts or [None] * len(senses), strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("senses", "parts", "used", "left_out"),
+    [
+        (
+            "abacabb",
+            ["train", "train", "test", "test", None, "dev", "test"],
+            (0, 1, 2, 6),
+            "...LPP.",
+        ),
+        ("aab", ["train", "test", "test"], (), "OOL"),
+        ("aaabbbc", None, (0, 1, 2, 3, 4, 5), "......F"),
+        ("aaaab", None, (), "OOOOF"),
+        (
+            "abababab",
+            ["train"] * 8,
+            tuple(range(8)),
+            "........",
+        ),  # without a test part it is no split
+    ],
+)
+def test_what_cannot_be_learned_and_tested_is_left_out_with_the_reason(
+    senses, parts, used, left_out
+):
+    plan = splits.plan(numbered(senses, parts), seed=0)
+    reasons = {"L": NOT_LEARNED, "P": NO_PART, "O": ONE_SENSE, "F": TOO_FEW}
+    told = dict(enumerate(left_out))
+    assert plan.left_out == {
+        place: reasons[letter] for place, letter in told.items() if letter != "."
+    }
+    assert not plan.holdouts if not used else plan.rows == used
+    if parts and used:
+        assert (
+            plan.holdouts == (Holdout((0, 1), (2, 3)),) if None in parts else len(plan.holdouts) > 1
+        )
+
+
+def test_cues_and_frames_are_kept_apart_where_that_is_possible():
+    cues = [
+        ("a", "river"),
+        ("a", "shore"),
+        ("b", "loan"),
+        ("b", "cash"),
+        ("c", "plane"),
+        ("c", "plane"),
+    ]
+    plan = splits.plan(
+        [row(f"{n} {cue} bank", sense, cue=cue) for n, (sense, cue) in enumerate(cues)], seed=0
+    )
+    assert plan.left_out == {4: TOO_FEW, 5: TOO_FEW}  # one cue word only
+    assert "cue word" in plan.design and "sentence" not in plan.design
+    shared = numbered("ab" * 4, frame="the only one")
+    assert splits.plan(shared, seed=0) == splits.plan(without(shared, "frame"), seed=0)
+    text = "bank by bank"
+    twice = [row(text, "a"), Sentence("bank", "a", text, 8, 12), *numbered("ab" * 3)]
+    assert all(
+        len({0, 1} & set(holdout.test)) != 1 for holdout in splits.plan(twice, seed=0).holdouts
+    )
+    rows = make_sentences()
+    plan = splits.plan(rows, seed=0)
+    assert plan.left_out == {} and len(plan.holdouts) == 25
+    assert all(len(holdout.train) > len(rows) / 2 for holdout in plan.holdouts)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pairs_that_share_nothing_are_held_out_whole_so_that_no_sense_is_more_frequent(seed):
+    """Crossed with their cue words, what is learned had more of the sense that is tested."""
+    pairs = [
+        row(f"{number} {cue} bank", sense, cue=cue, pair=str(number))
+        for number in range(26)
+        for sense, cue in (("a", f"left{number}"), ("b", f"right{number}"))
+    ]
+    plan = splits.plan(pairs, seed=seed)
+    assert len(plan.rows) == 52 and len(plan.holdouts) == 5
+    for holdout in plan.holdouts:
+        for part in (holdout.train, holdout.test):
+            senses = [pairs[plan.rows[position]].sense for position in part]
+            assert senses.count("a") == senses.count("b") > 0
+
+
+def test_pairs_that_are_not_marked_are_said():
+    alike = [
+        row(f"{n} {cue}{n} bank", s) for n in range(6) for s, cue in (("a", "mud"), ("b", "tax"))
+    ]
+    assert splits.unmarked_pairs(alike) == 12
+    assert splits.unmarked_pairs([*alike, *numbered("ab")]) == 14  # "0 bank" and "1 bank", too
+    assert splits.unmarked_pairs([replace(one, pair=one.text[0]) for one in alike]) == 0
+    assert splits.unmarked_pairs([replace(one, frame=one.text[0]) for one in alike]) == 0
+    numbered_alone = [replace(one, pair=str(n)) for n, one in enumerate(alike)]
+    assert splits.unmarked_pairs(numbered_alone) == 12  # a number of one's own is no pair
+    assert splits.unmarked_pairs([row(f"{n} mud bank", "a") for n in range(3)]) == 0
+    given = [{"word": "bank", "sense": one.sense, "text": one.text} for one in alike]
+    (said,) = probe.evaluate("tiny-senses", given).said
+    assert said.startswith(
+        "12 of 12 sentences with 'bank' differ from one of another sense in a single word, and no "
+        "pair says so:"
+    )
+    marked = [one | {"pair": one["text"][0]} for one in given]
+    assert probe.evaluate("tiny-senses", marked).said == ()
+
+
+def test_sentences_without_frames_and_cues_are_dealt_out_sense_by_sense_with_the_seed():
+    rows = numbered("a" * 10 + "b" * 5)
+    plans = [splits.plan(rows, seed=seed) for seed in range(4)]
+    for plan in plans:
+        tested = [Counter(rows[place].sense for place in holdout.test) for holdout in plan.holdouts]
+        assert tested == [{"a": 2, "b": 1}] * 5
+        assert all(len(holdout.train) == 12 for holdout in plan.holdouts)
+    assert plans[1] == splits.plan(rows, seed=1) != plans[2]
+
+
+@given(
+    st.lists(st.tuples(*(st.integers(0, most) for most in (2, 5, 5))), min_size=4, max_size=40),
+    st.integers(0, 3),
+)
+@settings(deadline=None, max_examples=40)
+def test_no_frame_and_no_cue_is_learned_and_tested_and_every_sense_is_learned(drawn, seed):
+    rows = [
+        row(f"{n} cue{cue} bank", f"sense{sense}", frame=f"frame{frame}", cue=f"cue{cue}")
+        for n, (sense, frame, cue) in enumerate(drawn)
+    ]
+    assume(len({sentence.frame for sentence in rows}) > 1 and len({cue for _, _, cue in drawn}) > 1)
+    plan = splits.plan(rows, seed=seed)
+    assert sorted([*plan.rows, *plan.left_out]) == list(range(len(rows)))
+    tested = [place for holdout in plan.holdouts for place in holdout.test]
+    assert sorted(tested) == list(range(len(plan.rows)))
+    for holdout in plan.holdouts:
+        train, test = (
+            [drawn[plan.rows[place]] for place in side] for side in (holdout.train, holdout.test)
+        )
+        assert {sense for sense, _, _ in train} == {drawn[used][0] for used in plan.rows}
+        for kept_apart in (1, 2):
+            assert {one[kept_apart] for one in train}.isdisjoint(one[kept_apart] for one in test)
+
+
+@pytest.mark.parametrize("train, test", [((), (1,)), ((0,), ()), ((0, 1), (1,))])
+def test_a_holdout_refuses_to_learn_what_it_tests(train, test):
+    with pytest.raises(ValueError, match="holdout: "):
+        Holdout(train, test)
+
+
+def resid_of(*by_depth):
+    """`sentence depth d_model` from one list of vectors per depth."""
+    return torch.tensor(by_depth, dtype=torch.float32).transpose(0, 1)
+
+
+HALF = [np.cos(np.radians(50)), np.sin(np.radians(50))]
+
+
+@pytest.mark.parametrize(
+    ("by_depth", "labels", "said"),
+    [
+        # Means (2, 0) and (0, 1). (1, .9) is nearer to (0, 1), 1.005 against 1.345; its angles are
+        # 42 and 48 degrees.
+        pytest.param([[[1, 0], [3, 0], [0, 1], [0, 1], [1, 0.9]]], [0, 0, 1, 1, 1], [[0]], id="cosine, not distance"),
+        # The mean of (10, 0) and (0, 1) points to 6 degrees, that of their directions to 45; the
+        # other sense to 76.
+        pytest.param([[[10, 0], [0, 1], [1, 4], [1, 4], HALF]], [0, 0, 1, 1, 0], [[1]], id="vectors as they are"),
+        pytest.param([[[1, 0], [0, 1], [1, 0.1]], [[0, 1], [1, 0], [1, 0.1]]], [4, 7, 4], [[4], [7]], id="each depth"),
+        pytest.param([[[0.1, 0.1]] * 6], [0, 0, 1, 1, 1, 0], [[1]], id="a tie: the most frequent in training"),
+        pytest.param([[[0.1, 0.1]] * 6], [0, 0, 1, 1, 0, 1], [[0]], id="a tie: the most frequent in training"),
+        pytest.param([[[0, 0], [0, 1], [0, 0]]], [0, 1, 1], [[0]], id="the vector zero is no error"),
+    ],
+)  # fmt: skip
+def test_the_nearest_centroid_is_nearest_by_cosine(by_depth, labels, said):
+    last = len(labels) - 1
+    assert (
+        predict(
+            resid_of(*by_depth), np.array(labels), Holdout(tuple(range(last)), (last,))
+        ).tolist()
+        == said
+    )
+
+
+@pytest.mark.parametrize(
+    ("numbers", "labels", "said"),
+    [
+        pytest.param([5, 7, 15, 17, 12], [0, 0, 1, 1, 0], [1], id="nearer to 16 than to 6"),
+        pytest.param([5, 7, 15, 17, 10], [0, 0, 1, 1, 1], [0], id="nearer to 6 than to 16"),
+        pytest.param([6, 6, 6, 16, 11], [3, 3, 3, 8, 8], [3], id="a tie: the most frequent"),
+        pytest.param([6, 16, 16, 16, 11], [3, 8, 8, 8, 3], [8], id="a tie: the most frequent"),
+    ],
+)
+def test_the_nearest_mean_of_plain_numbers_is_nearest_by_distance(numbers, labels, said):
+    last = len(labels) - 1
+    holdout = Holdout(tuple(range(last)), (last,))
+    assert nearest_mean(np.array(numbers, float), np.array(labels), holdout).tolist() == said
+
+
+def test_where_the_word_stands_and_how_long_the_text_is_are_baselines_of_their_own(model):
+    """In one sense the word stands early, in the other late, in texts that are equally long."""
+    early = [row(f"a bank of the {letter} river", "early") for letter in "bcdfghjkmnpqrstvwz"]
+    late = [row(f"the {letter} river of a bank", "late") for letter in "bcdfghjkmnpqrstvwz"]
+    lengths = [len(tokenize(model, sentence.text)) for sentence in (*early, *late)]
+    (usual, _), *_ = Counter(lengths).most_common()
+    alike = [one for one, length in zip((*early, *late), lengths, strict=True) if length == usual]
+    found = probe.evaluate(model, corpus_of(alike), seed=0).words.iloc[0]
+    assert found["length_accuracy"] == found["frequent_accuracy"]
+    assert found["position_accuracy"] == found["position_macro_f1"] == 1
+
+
+def test_cosines_that_differ_in_rounding_only_are_a_tie():
+    # At each of 64 depths one centroid is three times the other: the same direction, but not the
+    # same rounding.
+    drawn = torch.randint(-9, 10, (64, 2, 5), generator=torch.Generator().manual_seed(0)).float()
+    resid = torch.stack([3 * drawn[:, 0], drawn[:, 0], drawn[:, 0], drawn[:, 1]])
+    assert (predict(resid, np.array([0, 1, 1, 0]), Holdout((0, 1, 2), (3,))) == 1).all()
+
+
+def test_the_angle_is_that_of_different_senses_minus_that_of_the_same_sense(monkeypatch):
+    def gap(labels, *degrees):
+        turned = [
+            [[3 * np.cos(np.radians(angle)), 3 * np.sin(np.radians(angle))] for angle in at]
+            for at in degrees
+        ]
+        return accuracy.angle_gap(resid_of(*turned), np.array(labels))
+
+    # Same sense: 10, 30, mean 20. Different: 60, 90, 50, 80, mean 70. The other way round same: 60,
+    # 80, other 45.
+    at = ((0, 10, 60, 90), (30, 30, 30, 30))
+    assert np.allclose(gap([0, 0, 1, 1], *at), [50, 0], atol=1e-4)
+    assert np.allclose(gap([0, 1, 0, 1], *at), [45 - 70, 0], atol=1e-4)
+    assert np.isnan(
+        [gap([0, 0, 0], (0, 10, 60)), gap([0, 1, 2], (0, 10, 60))]
+    ).all()  # no pair of either kind
+    resid, labels = (
+        torch.randn(7, 2, 5, generator=torch.Generator().manual_seed(0)),
+        np.array([0, 1, 1, 0, 2, 0, 1]),
+    )
+    whole = accuracy.angle_gap(resid, labels)
+    for block in (1, 3):
+        monkeypatch.setattr(accuracy, "ROWS_PER_BLOCK", block)
+        assert np.allclose(accuracy.angle_gap(resid, labels), whole, rtol=1e-12)
+
+
+def test_macro_f1_by_hand_and_scikit_learns_at_every_depth():
+    # Sense 0: 2 hits, 3 in gold, 2 said: 4/5. Sense 1: 1 hit, 1 in gold, 2 said: 2/3.
+    assert np.isclose(macro_f1(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])), (4 / 5 + 2 / 3) / 2)
+    # A sense that is said and never tested costs its sentence and is no sense of its own: 4/5 and
+    # 1.
+    assert np.isclose(macro_f1(np.array([0, 0, 0, 1]), np.array([0, 0, 2, 1])), 0.9)
+    rng = np.random.default_rng(0)
+    gold, said = rng.integers(0, 4, 60), rng.integers(0, 5, (3, 60))
+    f1 = [f1_score(gold, depth, labels=range(4), average="macro") for depth in said]
+    assert np.allclose(macro_f1(gold, said), f1)
+
+
+def test_bags_hold_the_other_words_and_never_the_word():
+    sentence = row("The old bank, a Bank by the bank's River", "river")
+    assert accuracy.whole_bag(sentence) == ("the", "old", "a", "by", "the", "s", "river")
+    assert accuracy.left_bag(sentence) == ("the", "old")
+    assert accuracy.whole_bag(Sentence("bank", "river", "both banks flooded", 5, 10)) == (
+        "both",
+        "flooded",
+    )
+
+
+AFTER = (
+    "the bank of the river b",
+    "the bank gave a loan a",
+    "the bank of a river b",
+    "the bank has one loan a",
+)
+AFTER += ("the bank near his river b", "the bank wants that loan back a")
+BEFORE = (
+    "river bank b",
+    "loan bank a",
+    "river bank b",
+    "loan bank a",
+    "river bank b",
+    "a loan bank a",
+)
+
+
+@pytest.mark.parametrize(
+    ("bag", "given", "said"),
+    [
+        (accuracy.whole_bag, AFTER, [0, 1, 0]),
+        (
+            accuracy.left_bag,
+            AFTER,
+            [1, 1, 1],
+        ),  # only the right tells; b is more frequent in training
+        (accuracy.whole_bag, BEFORE, [0, 1, 0]),
+        (accuracy.left_bag, BEFORE, [0, 1, 0]),
+        # Without a known word the most frequent sense in training is said.
+        (
+            accuracy.left_bag,
+            ("loan bank a", "river bank b", "shore bank b", "bank a", "wholly new bank a"),
+            [1, 1],
+        ),
+        (accuracy.left_bag, ("bank a", "bank on b", "bank in b", "new bank a"), [1]),
+    ],
+)
+def test_a_bag_knows_what_its_words_tell(bag, given, said):
+    sentences = [row(*text.rsplit(" ", 1)) for text in given]
+    holdout = Holdout(tuple(range(3)), tuple(range(3, len(given))))
+    labels = accuracy.numbered(sentences)
+    assert (
+        accuracy.predict_by_bag([bag(sentence) for sentence in sentences], labels, holdout).tolist()
+        == said
+    )
+
+
+def told_apart(depths, *, told_at):
+    """`sentence depth d_model` of eight sentences, a and b in turn, that differ by sense at some
+    depths only."""
+    sign = torch.tensor([1.0, -1.0] * 4)
+    noise = torch.randn(
+        8, depths, 3, generator=torch.Generator().manual_seed(0)
+    ) * 0.01 + torch.tensor([1.0, 0, 0])
+    for depth in told_at:
+        noise[:, depth, 1] += sign
+    return noise
+
+
+EIGHT = numbered("ab" * 4)
+
+
+def test_the_depth_is_the_first_after_a_block_at_which_the_training_sentences_are_told_apart(model):
+    for told_at, expected in (([2], 2), ([0, 2], 2), ([1, 2], 1), ([0, 3], 3)):
+        assert accuracy.choose_depth(EIGHT, told_apart(4, told_at=told_at), seed=0) == expected
+    assert (
+        accuracy.choose_depth(EIGHT[:2], told_apart(4, told_at=[1])[:2], seed=0) == 3
+    )  # too few: the last one
+    rows = [
+        replace(sentence, split="train" if n < 8 else "test")
+        for n, sentence in enumerate([*EIGHT, *EIGHT])
+    ]
+    (task,) = accuracy.prepare_tasks(model, corpus_of(rows), seed=0)
+    trained, tested = told_apart(4, told_at=[1]), told_apart(4, told_at=[2])
+    tested[:, 1] = tested[
+        0, 1
+    ]  # at the depth that training prefers the tested sentences are all alike
+    found = accuracy.answer(task, torch.cat([trained, tested]), seed=0)
+    assert found.depth == 1
+    assert (
+        (found.gold == found.predicted["nearest"]).mean()
+        == 0.5
+        == (found.gold == found.by_depth[1]).mean()
+    )
+    assert accuracy.choose_depth(EIGHT, tested, seed=0) == 2
+
+
+RIVER = (
+    "the river bank|a muddy bank by the water|she saw the bank of the old river|the flood rose "
+    "over the bank"
+)
+MONEY = (
+    "the bank raised the interest|a loan of the bank|every bank in the town|he sold the stock at "
+    "the bank"
+)
+ROWS = [
+    row(text, sense) for sense, texts in (("a", RIVER), ("b", MONEY)) for text in texts.split("|")
+]
+MOLES = [
+    row(f"{text} mole", sense, word="mole")
+    for text, sense in zip(("a", "the", "one", "no"), "xxyy", strict=True)
+]
+
+
+def test_what_cannot_be_used_is_left_out_with_the_reason(model):
+    long = row("the bank " + "river " * 60, "a")
+    first = row("bank of the river", "a")
+    alone = [row(f"the {n} seal", "one", word="seal") for n in range(3)]
+    found = accuracy.prepare_tasks(model, corpus_of([long, *ROWS, first, *alone]), seed=0)
+    counts = [
+        (task.material.word, len(task.material), len(task.material.left_out)) for task in found
+    ]
+    assert counts == [("bank", 8, 2), ("seal", 0, 3)]
+    reasons = {item.where: item.reason for item in found[0].material.left_out}
+    assert reasons[long.text] == "it has more tokens than the context window of 48"
+    assert reasons[first.text] == material.NOTHING_BEFORE
+    assert {item.reason for item in found[1].material.left_out} == {ONE_SENSE}
+
+
+def test_what_is_read_is_the_residual_stream_at_the_word_in_the_order_given(model, monkeypatch):
+    monkeypatch.setattr(accuracy, "CHUNK", 3)
+    monkeypatch.setattr(accuracy, "SENTENCES_PER_LOAD", 5)
+    zebras = [row(f"{n} zebra ran", "ab"[n % 2], word="zebra") for n in range(4)]
+    assert len(tokenize(model, "zebra")) > 2  # more than BOS and one token
+    found = list(
+        accuracy.read_tasks(
+            model, accuracy.prepare_tasks(model, corpus_of([*ROWS, *MOLES, *zebras]), seed=0)
+        )
+    )
+    assert [task.material.word for task, _ in found] == ["bank", "mole", "zebra"]
+    for task, (resid, _) in found:
+        for sentence, states in zip(task.material.sentences, resid, strict=True):
+            whole = probe.trace(model, sentence.text)
+            # The last token of the word is the last one that starts before its end.
+            target = max(
+                pos for pos, (start, _) in enumerate(whole.tokens.spans) if start < sentence.end
+            )
+            expected = torch.cat([whole.resid_pre[:1, target], whole.resid_post[:, target]])
+            assert torch.allclose(states, expected, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def two_words(model):
+    given = [
+        replace(sentence, split="test" if n % 4 == 3 else "train")
+        for n, sentence in enumerate(ROWS)
+    ]
+    return probe.evaluate(model, corpus_of([*given, *MOLES]), seed=0)
+
+
+def test_the_scores_are_those_of_an_independent_computation(model, two_words):
+    vectors = []
+    for sentence in ROWS:
+        cut = tokenize(model, sentence.text[: sentence.end])
+        hidden = model.bridge.original_model(
+            torch.tensor([cut.ids]), output_hidden_states=True
+        ).hidden_states
+        vectors.append(
+            [layer[0, -1].detach().numpy() for layer in hidden[:-1]]
+        )  # the last one is after the final norm
+    vectors, sense, test = (
+        np.array(vectors),
+        np.array([s.sense for s in ROWS]),
+        np.arange(8) % 4 == 3,
+    )
+    for depth in range(2):
+        means = [vectors[(sense == name) & ~test, depth].mean(0) for name in "ab"]
+        cosine = [
+            [v @ m / np.linalg.norm(v) / np.linalg.norm(m) for m in means]
+            for v in vectors[test, depth]
+        ]
+        said = np.array(list("ab"))[np.argmax(cosine, axis=1)]
+        found = two_words.depths.query("word == 'bank' and depth == @depth").iloc[0]
+        assert np.isclose(found["accuracy"], accuracy_score(sense[test], said))
+        assert np.isclose(
+            found["macro_f1"], f1_score(sense[test], said, average="macro"), atol=1e-5
+        )
+
+
+def test_the_frames_count_every_sentence_and_the_mean_is_over_the_words(two_words):
+    mean, words, depths = two_words.mean, two_words.words.set_index("word"), two_words.depths
+    counts = words[["senses", "sentences", "tested", "left_out"]]
+    assert counts.loc["bank"].tolist() == [2, 8, 2, 0] and counts.loc["mole"].tolist() == [
+        2,
+        4,
+        4,
+        0,
+    ]
+    assert words.loc["bank", "frequent_accuracy"] == 0.5 and words.loc["bank", "depth"] in (1, 2)
+    assert len(depths) == 2 * 3 and two_words.left_out.empty
+    assert set().union(*two_words.frames.values()) <= set(COLUMNS)
+    for score in ("accuracy", "macro_f1", "angle"):
+        for depth, part in depths.groupby("depth"):
+            assert np.isclose(
+                mean.query("depth == @depth")[score].item(), part[score].mean(), atol=1e-5
+            )
+    without_depth = mean[mean["depth"].isna()].set_index("method")
+    assert list(without_depth.index) == list(METHODS.values())
+    assert np.isclose(
+        without_depth.loc["bag of words", "macro_f1"], words["bag_macro_f1"].mean(), atol=1e-5
+    )
+    assert np.isclose(
+        without_depth.loc["nearest sense centroid", "accuracy"], words["accuracy"].mean(), atol=1e-5
+    )
+    assert (mean["words"] == 2).all()
+
+
+@pytest.mark.parametrize("seed", mostly_campaign(range(3)))
+def test_the_senses_are_told_apart_after_the_layer_of_the_one_head_that_resolves(seed):
+    model, (layer, _) = resolver_model(seed)
+    found = probe.evaluate(model, corpus_of(make_sentences(frames=6, distances=(1, 2))), seed=seed)
+    by_depth = found.depths["accuracy"]
+    assert len(by_depth) == LAYERS + 1
+    assert (by_depth[layer + 1 :] == 1).all() and (by_depth[: layer + 1] < 0.75).all()
+    assert found.words["depth"].item() == layer + 1 and found.words["accuracy"].item() == 1
+    # The cues of the folds tested were never seen, so bags know nothing.
+    assert found.words[["bag_accuracy", "left_accuracy"]].max(axis=None) < 0.75
+
+
+def test_nothing_is_known_at_the_word_when_the_cue_comes_after_it():
+    # The sentences of a pair are the same up to the word, and so is their answer: one of the two is
+    # right.
+    rows = without(
+        make_sentences(frames=6, distances=(1, 2), cue_after=True), "cue_start", "cue_end", "pair"
+    )
+    found = probe.evaluate(resolver_model(0)[0], corpus_of(rows), seed=0)
+    assert (found.depths["accuracy"] == 0.5).all()
+    words = found.words.iloc[0]
+    assert words["left_accuracy"] == words["frequent_accuracy"] == words["accuracy"] == 0.5
+    assert words["bag_accuracy"] == 1 and words["left_out"] == 0
+
+
+@pytest.fixture
+def run(run, monkeypatch, tmp_path, checkpoint):
+    """Runs `probe evaluate ARGS` with the small random model in an empty folder; exit code, output,
+    errors."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text(
+        "\n".join(json.dumps(vars(sentence)) for sentence in (*ROWS, *MOLES))
+    )
+    return partial(run, "evaluate", "--model", checkpoint)
+
+
+def test_the_command_prints_every_word_in_percent_and_the_mean_by_depth(run, tmp_path, model):
+    given = tmp_path / "rows.jsonl"
+    given.write_text(
+        given.read_text() + "\n" + json.dumps(vars(row("the only seal", "one", word="seal")))
+    )
+    code, out, err = run("--sentences", given)
+    assert code == 0 and err == ""
+    lines = [line.split() for line in out.splitlines()]
+    assert ["bank", "2", "8", "8", "0"] in [line[:5] for line in lines]
+    assert ["mole", "2", "4", "4", "0"] in [line[:5] for line in lines]
+    assert all(
+        label in out
+        for label in ("token + position", "after layer 0", "after layer 1", *METHODS.values())
+    )
+    assert "mean over 2 words" in out and f"1 left out: {ONE_SENSE}" in out
+    found = probe.evaluate(model, probe.read_sentences(given)).words.iloc[0]
+    line = next(line for line in out.splitlines() if line.startswith("bank"))
+    assert f"{100 * found['accuracy']:.1f}" in line and f"{100 * found['macro_f1']:.1f}" in line
+    assert f"{100 * found['bag_accuracy']:.1f} / {100 * found['bag_macro_f1']:.1f}" in line
+
+
+def test_what_the_reader_left_out_is_counted_too_and_rare_reasons_together(run, tmp_path):
+    given = tmp_path / "rows.jsonl"
+    given.write_text("\n".join([given.read_text()] * 2))  # twelve repetitions, each of another line
+    _, out, _ = run("--sentences", given, "--out", "out")
+    assert out.count("1 left out: repeats the sentence, span and sense of line ") == 5
+    assert "7 left out for 7 other reasons" in out
+    assert len(pd.read_csv(tmp_path / "out" / "evaluation_left_out.csv")) == 12
+
+
+def test_as_json_it_has_the_same_rows_and_no_invalid_number(run):
+    code, out, _ = run("--sentences", "rows.jsonl", "--json", "--seed", 3)
+    found = json.loads(out, parse_constant=pytest.fail)
+    assert code == 0 and found["seed"] == 3
+    assert [word["word"] for word in found["words"]] == ["bank", "mole"]
+    assert len(found["depths"]) == 6 and len(found["mean"]) == 3 + 6 and found["left_out"] == []
+    assert found["mean"][-1]["angle"] is None
+
+
+def test_what_is_written_is_whole_described_and_the_same_every_time(run, tmp_path):
+    for folder in ("one", "two"):
+        assert run("--sentences", "rows.jsonl", "--out", tmp_path / folder)[0] == 0
+    frames = ("words", "depths", "mean", "left_out", "columns")
+    names = {f"evaluation_{frame}.{ending}" for frame in frames for ending in ("csv", "parquet")}
+    assert {file.name for file in (tmp_path / "one").iterdir()} == names | {"manifest.json"}
+    assert all(
+        (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+        for name in names
+    )
+    made = json.loads((tmp_path / "one" / "manifest.json").read_text())
+    assert set(made["files"]) == names and made["sentences"] == "rows.jsonl"
+    assert made["command"].split()[:4] == ["probe", "evaluate", "--sentences", "rows.jsonl"]
+    assert str(tmp_path) not in (tmp_path / "one" / "manifest.json").read_text()
+    assert list(pd.read_parquet(tmp_path / "one" / "evaluation_words.parquet")["word"]) == [
+        "bank",
+        "mole",
+    ]
+    said = pd.read_csv(tmp_path / "one" / "evaluation_columns.csv").set_index(["table", "column"])
+    assert (
+        said.at[("evaluation_depths", "accuracy"), "unit"] == "0 to 1"
+        and said["meaning"].notna().all()
+    )
+    for name in frames[:-1]:
+        assert [*said.loc[f"evaluation_{name}"].index] == [
+            *pd.read_csv(tmp_path / "one" / f"evaluation_{name}.csv")
+        ]
+
+
+def test_what_cannot_be_evaluated_is_refused_in_one_sentence(run, tmp_path):
+    def refused(*arguments):
+        code, out, err = run(*arguments)
+        assert code == 2 and out == ""
+        assert err.startswith("probe: ") and err.count("\n") == 1 and err.rstrip().endswith("."), (
+            err
+        )
+        return err
+
+    (tmp_path / "one.jsonl").write_text(
+        "\n".join(json.dumps(vars(sentence)) for sentence in ROWS[:4])
+    )
+    assert refused("--sentences", "one.jsonl", "--out", "out") == (
+        "probe: Evaluating the sentences of one.jsonl: none of 4 can be tested (4 left out: "
+        f"{ONE_SENSE}), "
+        "expected a word with two senses and at least two sentences of each; give more sentences.\n"
+    )
+    assert not (tmp_path / "out").exists()
+    assert "nowhere.jsonl: there is no such file" in refused("--sentences", "nowhere.jsonl")
+    assert "--sentences" in refused() and "seed" in refused(
+        "--sentences", "rows.jsonl", "--seed", "-1"
+    )
+    said = refused("--sentences", "rows.jsonl", "--out", tmp_path / "rows.jsonl" / "out")
+    assert "is a file" in said and "--out" in said
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    return probe.load(make_checkpoint(tmp_path_factory.mktemp("models") / "wide", n_positions=300))
+
+
+@needs_data
+def test_a_word_of_coarsewsd_is_tested_on_its_own_test_part(wide):
+    folder = DATA / "coarsewsd20" / "crane"
+    corpus = probe.read_sentences(folder)
+    found = probe.evaluate(wide, corpus)
+    words = found.words.iloc[0]
+    lines = [
+        len((folder / f"{part}.data.txt").read_text().rstrip("\n").split("\n"))
+        for part in ("train", "test")
+    ]
+    assert words["sentences"] + len(found.left_out) == sum(lines)
+    fits = [
+        len(wide.tokenizer(sentence.text)["input_ids"]) < 300  # one for BOS
+        and sentence.text[: sentence.start].strip() != ""
+        for sentence in corpus.sentences
+    ]
+    assert words["sentences"] == sum(fits) and 0 < words["left_out"] == fits.count(False)
+    tested = [
+        fit
+        for fit, sentence in zip(fits, corpus.sentences, strict=True)
+        if sentence.split == "test"
+    ]
+    assert words["tested"] == sum(tested)
+    assert words["bag_accuracy"] > words["left_accuracy"] > words["frequent_accuracy"]
+
+
+@needs_data
+def test_every_word_of_coarsewsd_and_of_the_homonyms_can_be_tested(wide):
+    folder = probe.read_sentences(DATA / "coarsewsd20")
+    assert {sentence.word for sentence in folder.sentences} == {
+        "apple",
+        "bank",
+        "crane",
+        "mole",
+        "seal",
+    }
+    homonyms = accuracy.prepare_tasks(
+        wide, probe.read_sentences(DATA / "homonyms" / "dev.jsonl"), seed=0
+    )
+    assert len(homonyms) == 50 and all(len(task.plan.holdouts) == 5 for task in homonyms)
+    assert sum(len(task.material) for task in homonyms) == 992
+    first = [item for task in homonyms for item in task.material.left_out]
+    assert [item.reason for item in first] == [material.NOTHING_BEFORE] * 4

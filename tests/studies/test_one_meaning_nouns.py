@@ -1,0 +1,87 @@
+"""The campaign that studies nouns of one meaning as if they were ambiguous: its sentences, its
+bounds, and the table that is kept."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from campaign.one_meaning_nouns import MOST, NO_HEADS, TABLE, in_its_place, summary, wrong
+
+from probe.stats.limits import LEVEL
+from probe.text.sentences import Sentence
+
+KEPT = Path(__file__).parents[2] / "reports" / TABLE
+
+
+def sentence(text, cue, word="bank"):
+    start = text.index(word)
+    cue_start = text.index(cue)
+    spans = {"start": start, "end": start + len(word), "cue_start": cue_start}
+    return Sentence(word="bank", sense="river", text=text, **spans, cue_end=cue_start + len(cue))
+
+
+def test_a_noun_stands_in_the_words_place_where_its_article_agrees():
+    rows = [
+        sentence("The river had a bank of clay.", "river"),
+        sentence("The muddy bank lay by the river.", "river"),
+        sentence("Two banks of the river.", "river"),
+    ]
+    rows[2] = sentence("Two Bank of the river.", "river", "Bank")
+    with_a = in_its_place(rows, "ladder")
+    assert [row.text for row in with_a] == [
+        "The river had a ladder of clay.",
+        "The muddy ladder lay by the river.",
+    ]
+    with_an = in_its_place(rows, "umbrella")
+    assert [row.text for row in with_an] == ["The muddy umbrella lay by the river."]
+    for row in (*with_a, *with_an):
+        assert row.text[row.start : row.end] == row.word
+        assert row.cue_word == "river" and row.sense == "river"
+
+
+def made(resolvers, *, p_of_the_word=0.02, noun_p=0.3, nouns=20):
+    """A table of so many nouns for one word, `resolvers` of which have a head that resolves."""
+    row = {"model": "m", "word": "bank", "sense_a": "river", "sense_b": "money"} | NO_HEADS
+    rows = [row | {"noun": "bank", "ambiguity_p": p_of_the_word, "resolver": 3}]
+    for number in range(nouns):
+        found = {"ambiguity_p": 0.02, "resolver": 1} if number < resolvers else {}
+        rows.append(row | {"noun": f"noun{number}", "ambiguity_p": noun_p} | found)
+    return pd.DataFrame(rows)
+
+
+def test_studies_are_counted_once_for_all_pairs_of_senses():
+    frame = made(1)
+    twice = pd.concat([frame, frame.assign(sense_b="row", ambiguity_p=1.0, resolver=0)])
+    assert summary(twice).reset_index().to_dict("records") == [
+        {
+            "model": "m",
+            "word": "bank",
+            "studies": 20,
+            "gate": 1,
+            "resolver": 1,
+            "p_of_the_word": 1.0,
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("frame", "problems"),
+    [
+        (made(0), []),
+        (made(1), []),  # one in twenty
+        (made(2), ["m: a resolver in 2 of 20 studies"]),
+        (made(0, p_of_the_word=0.06), ["m: bank does not pass the gate, p = 0.06"]),
+        (made(0, p_of_the_word=float("nan")), ["m: bank does not pass the gate, p = nan"]),
+    ],
+)
+def test_too_many_resolvers_and_a_word_that_does_not_pass_are_said(frame, problems):
+    assert wrong(frame) == problems
+
+
+@pytest.mark.skipif(not KEPT.exists(), reason="not made yet: run make campaign")
+def test_the_kept_table_is_within_its_bounds():
+    rows = pd.read_csv(KEPT)
+    assert wrong(rows) == []
+    by_model = summary(rows).groupby(level="model")[["studies", "resolver"]].sum()
+    assert (by_model["resolver"] <= MOST * by_model["studies"]).all()
+    assert (rows.loc[rows["ambiguity_p"] > LEVEL, "resolver"] == 0).all()

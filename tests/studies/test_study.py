@@ -1,0 +1,362 @@
+"""The study from end to end: what its frames promise, on the embedded models and on one that was
+never trained."""
+
+import dataclasses
+import html
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+from example_study import make_study
+from measured import options_of
+
+import probe
+from probe.errors import InputError, UnsupportedModel
+from probe.experiments.material import choose_words, prepare, spelled
+from probe.experiments.observe import observe
+from probe.experiments.prepare import prepare_pairs
+from probe.experiments.readings import read_second
+from probe.model import load
+from probe.model.tokens import is_one_token
+from probe.results.columns import COLUMNS
+from probe.results.second_model import second_model
+from probe.text import lexicon
+from probe.text.sentences import Corpus
+
+pytestmark = pytest.mark.real_model
+
+# The contract of the heads table.
+CONTRACT = """
+    word sense_a sense_b layer head auroc auroc_low auroc_high hedges_g direct denoise noise swap
+    swap_low swap_high same_sense self_repair p_auroc q_auroc p_swap q_swap attention_cue
+    attention_previous verdict rank rank_low rank_high net net_low net_high next_token p_next_token
+    continuation p_continuation read_depth rerouted general specific specific_low specific_high p_specific
+    comparison
+"""
+PAIR = ["word", "sense_a", "sense_b"]
+QUICK = {"permutations": 99, "max_pairs": 8}
+BOTH_WAYS = "tiny-senses-bidirectional"
+APPLE = "Apple unveiled a new smartphone model at their latest product launch event"
+
+
+@cache
+def model(name="tiny-senses"):
+    return probe.load(name)
+
+
+@cache
+def given(word):
+    """Its sentences of two or three senses in three of the nine frames."""
+    sentences = [
+        sentence for sentence in probe.lexicon.expand(word).sentences if sentence.sense != "spy"
+    ]
+    frames = list(dict.fromkeys(sentence.frame for sentence in sentences))[:3]
+    return [sentence for sentence in sentences if sentence.frame in frames]
+
+
+@pytest.fixture(scope="module")
+def study():
+    return probe.study(
+        model(), sentences=[*given("bank"), *given("mole")], permutations=199, max_pairs=12
+    )
+
+
+@cache
+def quick(seed):
+    """A study of bank with few permutations and pairs."""
+    return probe.study(model(), sentences=given("bank"), seed=seed, **QUICK)
+
+
+@pytest.fixture(scope="module")
+def both():
+    """A study whose late cue is read in a second model."""
+    return probe.study(model(), "apple", second=model(BOTH_WAYS), **QUICK)
+
+
+def corpus_of(word, **changes):
+    """A third of its sentences, changed."""
+    given = probe.lexicon.expand(word)
+    rows = tuple(
+        dataclasses.replace(sentence, **changes)
+        for sentence in given.sentences[: len(given.sentences) // 3]
+    )
+    return Corpus(rows, (), "own.jsonl", given.sha256)
+
+
+def test_the_heads_table_keeps_the_contracts_names_and_order(study):
+    assert list(study.heads) == CONTRACT.split() and set(study.heads) <= set(COLUMNS)
+    assert len(study.heads) == (1 + 3) * 16
+
+
+def test_the_made_up_study_of_other_tests_has_the_columns_of_a_real_one(both):
+    made = make_study().frames
+    assert {name: list(frame) for name, frame in made.items()} == {
+        name: list(both.frames[name]) for name in made
+    }
+    assert set(made) == set(both.frames)
+
+
+def test_every_pair_of_senses_is_there_and_has_a_gap_and_the_smallest_p_of_the_permutations_made(
+    study,
+):
+    assert len(study.words) == 1 + 3
+    assert study.words["ranked"].all() and (study.words["gap_low"] > 0).all()
+    assert study.words["smallest_p"].tolist() == pytest.approx([1 / 200] * 4, abs=1e-4)
+    assert quick(1).words["smallest_p"].item() == pytest.approx(1 / 100)
+
+
+def test_shares_sum_to_1_and_the_senses_start_as_one_and_the_same_vector(study):
+    assert np.allclose(study.shares.groupby(PAIR)["share"].sum(), 1, atol=1e-4)
+    assert (study.shares.query("component == 'token embedding'")["share"] == 0).all()
+    token = study.depth.query("depth == -1")
+    assert (token[["coordinate", "low", "high"]] == 0).all(axis=None)
+    assert (token["auroc"] == 0.5).all()
+
+
+def test_the_coordinate_at_the_read_out_is_half_a_gap_on_either_side(study):
+    at = study.depth.merge(study.words[[*PAIR, "depth"]]).set_index("sense")
+    for _, of_pair in at.groupby(PAIR):
+        (a,), (b,) = of_pair["sense_a"].unique(), of_pair["sense_b"].unique()
+        assert of_pair.loc[a, "coordinate"] > 0.2 and of_pair.loc[b, "coordinate"] < -0.2
+
+
+def test_effects_add_up_and_stand_where_their_head_is_read(study):
+    heads = study.heads
+    assert np.allclose(heads["swap"], (heads["denoise"] + heads["noise"]) / 2, atol=1e-5)
+    assert np.allclose(heads["self_repair"], heads["swap"] - heads["direct"], atol=1e-5)
+    assert (
+        heads["attention_cue"].between(0, 1).all()
+        and heads["attention_previous"].between(0, 1).all()
+    )
+    assert (study.by_depth["layer"] < study.by_depth["depth"]).all()
+    read = heads.merge(study.by_depth, on=[*PAIR, "layer", "head"], suffixes=("", "_there"))
+    read = read.query("depth == read_depth")
+    assert len(read) == len(heads) and np.allclose(read["net"], read["net_there"], atol=1e-5)
+
+
+def test_every_head_has_a_rank_and_is_read_behind_itself(study):
+    for (word, *_), of_pair in study.heads.groupby(PAIR):
+        depth = study.words.query("word == @word")["depth"].iloc[0]
+        assert sorted(of_pair["rank"]) == list(range(1, 17))
+        assert (of_pair["read_depth"] == np.where(of_pair["layer"] < depth, depth, 4)).all()
+    leaders = study.word_heads.query("rank == 1")
+    assert (leaders["rank_low"] == 1).all() and (leaders["net_low"] > 0).all()
+    heads = study.word_heads
+    assert (heads["direct_low"] <= heads["direct_high"]).all()
+    assert heads["direct"].between(heads["direct_low"], heads["direct_high"]).mean() > 0.9
+
+
+def test_the_leading_heads_restore_the_sense_and_beat_every_random_set(study):
+    for word in ("bank", "mole"):
+        curve = study.curves[study.curves["word"] == word].set_index("size")
+        smallest = int(curve["smallest"].iloc[0])
+        assert smallest <= 4
+        joined = ", ".join(curve["added"].dropna()).split(", ")
+        assert len(joined) == len(set(joined)) == curve.index.max()
+        assert curve.loc[smallest, "faithfulness"] >= 0.9 > curve.loc[smallest - 1, "faithfulness"]
+        random = study.random_sets[
+            (study.random_sets["word"] == word) & (study.random_sets["size"] == smallest)
+        ]
+        assert (
+            len(random) > 20
+            and random["faithfulness"].max() < curve.loc[smallest, "faithfulness_low"]
+        )
+        for name in ("faithfulness", "necessity"):
+            assert (curve[f"{name}_low"] <= curve[f"{name}_high"]).all()
+
+
+def test_used_and_left_out_add_up_to_what_was_given(study):
+    for word in ("bank", "mole"):
+        rows = study.sentences.query("word == @word")
+        used = (rows["part"] != "neither").sum()
+        assert used + (study.left_out["word"] == word).sum() == len(given(word))
+
+
+def test_attention_and_contribution_of_a_reading_are_those_of_the_trace(study):
+    row, keys = study.readings.iloc[0], ["sentence", "word", "layer", "head"]
+    one = study.readings.groupby(keys).get_group(tuple(row[keys]))
+    trace = probe.trace(model(), row["text"])
+    target = one.loc[one["role"] == "word", "pos"].max()
+    assert np.allclose(
+        one["attention"], trace.pattern[row["layer"], row["head"], target], atol=1e-5
+    )
+    assert (
+        one.loc[one["pos"] > target, ["attention", "contribution"]].abs().to_numpy().max(initial=0)
+        == 0
+    )
+
+
+def test_later_words_change_nothing_at_the_word_and_a_cue_that_comes_first_is_read_right(study):
+    late = study.showcase["cue_after"].astype(bool)
+    assert len(study.showcase) >= 5 and (study.showcase["difference"] <= 1e-5).all()
+    assert study.showcase.loc[late, "reads_as"].isna().all()
+    assert (study.showcase.loc[~late, "reads_as"] == study.showcase.loc[~late, "sense"]).all()
+
+
+def test_one_seed_gives_one_study_and_another_seed_another_with_the_same_read_out(study):
+    again = quick.__wrapped__(1)  # made anew
+    for name, frame in quick(1).frames.items():
+        pd.testing.assert_frame_equal(frame, again.frames[name])
+    assert not again.heads.equals(quick(2).heads)
+    for other in (again, quick(2)):
+        assert (
+            set(other.words["depth"]) == set(study.words["depth"]) and other.words["ranked"].all()
+        )
+
+
+@pytest.mark.campaign
+def test_an_untrained_model_has_no_gap_and_nothing_is_ranked():
+    study = probe.study(load.untrained(model(), seed=0), "seal", **QUICK)
+    assert not study.words["ranked"].any()
+    assert study.heads[["swap", "direct", "rank"]].isna().all(axis=None)
+    assert study.word_heads.empty and study.readings.empty
+
+
+def test_sentences_without_frames_pairs_or_cues_are_studied_with_drawn_donors():
+    bare = corpus_of("bank", frame=None, pair=None, cue_start=None, cue_end=None, distance=None)
+    study = probe.study(model(), sentences=bare, permutations=199)
+    assert study.words["pair_design"].item() == "donors drawn at random"
+    assert study.words["split_design"].item() == "5 folds by sentence"
+    assert study.heads["attention_cue"].isna().all()
+    assert study.words["ranked"].item()
+
+
+@pytest.mark.campaign
+def test_sentences_of_ones_own_may_be_a_path_or_a_table(tmp_path):
+    rows = [
+        {"sense": sentence.sense, "text": sentence.text}
+        for sentence in probe.lexicon.expand("bank").sentences[::5]
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "mine.csv", sep=";", index=False)
+    few = QUICK | {"max_pairs": 4}
+    first, other = [
+        probe.study(model(), "bank", sentences=corpus, **few)
+        for corpus in (tmp_path / "mine.csv", rows)
+    ]
+    assert first.options["sentences"] == "mine.csv" and len(first.sentences) == len(rows)
+    for name in ("words", "heads"):
+        pd.testing.assert_frame_equal(first.frames[name], other.frames[name])
+
+
+def test_a_study_shows_itself_and_names_its_frames(study):
+    assert repr(study) == f"<Study of bank, mole in tiny-senses: {len(study.frames)} tables>"
+    assert {"words", "heads", "depth", "frames", "options"} <= set(dir(study))
+    assert study.beside.empty and "beside" not in study.options
+    shown = study._repr_html_()
+    assert "bank" in shown and "tiny-senses" in shown
+    with pytest.raises(
+        AttributeError, match="a study has no 'nothing'; its frames are words, heads"
+    ):
+        _ = study.nothing
+
+
+def test_a_word_in_other_letters_is_the_known_one_and_the_same_spelling_comes_first():
+    known = ("bank", "Apple", "apple")
+    assert [spelled(word, known, own=True) for word in ("BANK", "apple", "Apple")] == [
+        *known[:1],
+        "apple",
+        "Apple",
+    ]
+    assert choose_words(["BANK", "bank", "Mole"], None) == ("bank", "mole")
+    with pytest.raises(
+        InputError, match=r"'APPLE': there are none \(did you mean 'Apple' or 'apple'\?\)"
+    ):
+        spelled("APPLE", known, own=True)
+    with pytest.raises(InputError, match=r"'moles': there are none \(did you mean 'mole'\?\)"):
+        choose_words("moles", None)
+
+
+def test_what_cannot_be_studied_is_refused_before_the_work():
+    def refused(word, *, error=InputError, **options):
+        with pytest.raises(error) as caught:
+            probe.study(model(), word, planned=lambda plan: pytest.fail("it had begun"), **options)
+        return str(caught.value)
+
+    unknown = "Looking for sentences with 'wug': there are none; known words are apple, bank, bark,"
+    assert refused("wug").startswith(unknown)
+    own = "give one of these, or your own sentences (sentences=, on the command line --sentences)."
+    assert refused("wug").endswith(own)
+    few = (
+        "Studying words: got permutations = 5, expected a whole number from 99 on, so that a p of "
+        ".01 can be reached; leave it away"
+    )
+    assert refused("bank", permutations=5).startswith(few)
+    assert refused("bank", permutations="x").startswith(few.replace("= 5", "= 'x'"))
+    for given, default in ({"seed": -1}, 0), ({"max_pairs": 0}, 24), ({"max_pairs": "x"}, 24):
+        ((name, number),) = given.items()
+        least = int(name == "max_pairs")
+        assert refused("bank", **given) == (
+            f"Studying words: got {name} = {number!r}, expected a whole number from {least} on; "
+            f"leave it away for {default}."
+        )
+    for words in ([], (), 5, [None]):
+        assert refused(words) == (
+            f"Choosing words: got {words!r}, expected a word or a list of some; give ['bank'], say, "
+            "or leave it away for bank, mole, apple."
+        )
+    assert refused("seal", second=model()) == (
+        "Reading the sentences whose cue comes after the word beside the study: tiny-senses reads "
+        "left to right only, "
+        "expected a model that reads both ways; give tiny-senses-bidirectional or another BERT or "
+        "RoBERTa."
+    )
+    two_stacks = refused("apple", second=model("tiny-translator"), error=UnsupportedModel)
+    assert (
+        "a word is read in one stack of blocks, and it has an encoder and a decoder" in two_stacks
+    )
+
+
+def of_apple(frame):
+    [row] = frame[frame["text"] == APPLE].to_dict("records")
+    return row
+
+
+def test_left_to_right_nothing_at_the_word_changes_and_both_ways_it_is_a_company_by_later_words(
+    both,
+):
+    row = of_apple(both.showcase)
+    assert pd.isna(row["reads_as"]) and row["difference"] <= 1e-5
+    row = of_apple(both.beside)
+    assert (
+        row["model"] == BOTH_WAYS and row["shown"] and row["reads_as"] == row["sense"] == "company"
+    )
+    toward = 1 if row["sense_a"] == "company" else -1
+    assert toward * row["coordinate"] > 0.2 and row["difference"] > 0.2
+    assert row["source"] == row["cue"] == "smartphone" and row["share"] > 0.1
+    assert toward * row["cue_alone"] > 0.2 > toward * row["nothing"]
+    assert row["through"].startswith("L")
+
+
+def test_what_a_word_costs_and_what_it_does_alone_are_differences_of_hidden_texts():
+    second = model(BOTH_WAYS)
+    every = lexicon.expand("apple", both_sides=True)
+    sentences = lexicon.keep_one_token_cues(every, lambda piece: is_one_token(second, piece))
+    seen = observe(second, prepare(second, "apple", sentences.sentences), seed=0)
+    readings = read_second(second, seen, prepare_pairs(seen, None, options_of()))
+    row = of_apple(second_model(second.name, readings))
+    axis = seen.axis_for_others(seen.pairs[0])
+    tokens, mask = probe.tokenize(second, APPLE), second.tokenizer.mask_token_id
+    others = set(range(2, len(tokens) - 1))  # between stand [CLS], the word, and at the end [SEP]
+    cue = tokens.pieces.index(" smartphone")
+
+    def coordinate(hidden):
+        ids = tuple(mask if pos in hidden else token for pos, token in enumerate(tokens.ids))
+        states = probe.target_states(second, [dataclasses.replace(tokens, ids=ids)], [1])
+        return axis.coordinate(states.resid[:, seen.depth]).item()
+
+    whole = coordinate(())
+    lost = {tokens.pieces[pos].strip(): (whole - coordinate({pos})) / whole for pos in others}
+    assert row["source"] == max(lost, key=lost.__getitem__)
+    expected = {"coordinate": whole, "share": lost[row["source"]], "cue_share": lost["smartphone"]}
+    expected |= {"cue_alone": coordinate(others - {cue}), "nothing": coordinate(others)}
+    assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_page_shows_both(both, tmp_path):
+    page = probe.write(both, tmp_path).read_text(encoding="utf-8")
+    told = html.unescape(page[page.index('<dl class="beside">') :].partition("</dl>")[0])
+    assert "tiny-senses, left to right" in told and f"{BOTH_WAYS}, both ways" in told
+    assert "no head's write at the word changes" in told
+    assert "Of single words “smartphone” counts most. Coordinate with it hidden: " in told
+    assert "; with “smartphone” as the only other word: " in told

@@ -1,0 +1,326 @@
+"""A survey from sentences to tables: the same bytes whoever measures and however often it was
+stopped, and every word and sentence counted."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from seeds import mostly_campaign
+
+import probe
+from probe.errors import InputError
+from probe.experiments.measure import NOT_SWAPPED
+from probe.stats import limits
+from probe.studies import survey as survey_run
+from probe.studies import words, workers
+from probe.studies.survey import NO_ENGLISH, NO_NOUN
+from probe.studies.survey_word import SURVEY
+from probe.studies.workers import DASK, Workers
+from probe.text.sentences import Corpus, join
+
+WORDS = probe.lexicon.words()
+
+
+def some_of(word, pairs=3):
+    """A few pairs of a word, the cue beside it, in a frame of their own."""
+    rows = [row for row in probe.lexicon.expand(word).sentences if row.distance == 1]
+    frames = list(dict.fromkeys(row.frame for row in rows))
+    return [
+        row
+        for number, frame in enumerate(frames[:pairs])
+        for row in rows
+        if row.frame == frame and row.pair.endswith(f"/{number}")
+    ]
+
+
+SENTENCES = [row for word in WORDS for row in some_of(word)]
+
+
+def files_of(survey):
+    return contents(survey.files[0].parent)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, tmp_path_factory):
+    return probe.survey(tiny, SENTENCES, out=tmp_path_factory.mktemp("survey"))
+
+
+def test_every_word_has_a_record_and_every_word_with_a_clear_gap_its_sets(whole):
+    assert [record.word for record in whole.records()] == list(WORDS)
+    words = whole.frames["survey_words"]
+    assert list(words["word"]) == list(WORDS) and set(words["pairs"]) == {3, 6}
+    assert set(whole.frames["survey_sets"]["word"]) == set(words["word"][words["clear"]])
+    assert len(files_of(whole)) == len(WORDS) + words["clear"].sum() > len(WORDS)
+    [unused] = whole.frames["survey_left_out"].values.tolist()
+    assert unused == ["mole", NOT_SWAPPED, 12] and whole.said == ()  # six pairs of four senses
+    assert all(
+        re.fullmatch(r"words/\w+-[0-9a-f]{16}\.word", "/".join(file.parts[-2:]))
+        for file in whole.files
+    )
+    assert len(whole.frames["survey_heads"]) == 16 and whole.depth == words["depth"].iloc[0]
+
+
+@pytest.mark.parametrize("number", mostly_campaign([2, 1]))
+def test_the_workers_of_dask_write_the_same_bytes(whole, tiny, tmp_path, number):
+    pytest.importorskip("distributed")
+    again = probe.survey(tiny, SENTENCES, out=tmp_path, workers=Workers(DASK, number=number))
+    assert files_of(again) == files_of(whole)
+
+
+@pytest.mark.parametrize("who", [Workers(), Workers(DASK, number=2)])
+def test_torch_computes_in_one_thread_while_words_are_measured_and_as_before_behind(who):
+    pytest.importorskip("distributed")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with workers.running(who) as run:
+            assert set(run(torch.get_num_threads, [()] * 6)) == {1}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_what_is_missing_or_cut_is_made_anew_and_nothing_else(whole, tiny, tmp_path, monkeypatch):
+    expected = files_of(whole)
+    folder = tmp_path / "words"
+    folder.mkdir()
+    names = [file.name for file in whole.files]
+    for name, content in expected.items():
+        (folder / name).write_bytes(content)
+    (folder / f".{names[0]}.0123.part").write_bytes(b"half")
+    (folder / names[1]).unlink()
+    (folder / names[2]).write_bytes(expected[names[2]][:-100])
+    cut = next(name for name in expected if name.endswith(".sets"))
+    (folder / cut).write_bytes(b"")
+    measured = []
+    for name in ("measure_word", "measure_sets"):
+        function = getattr(survey_run, name)
+
+        def counted(model, sentences, *rest, function=function, **named):
+            measured.append((function.__name__, sentences[0].word))
+            return function(model, sentences, *rest, **named)
+
+        monkeypatch.setattr(survey_run, name, counted)
+    again = probe.survey(tiny, SENTENCES, out=tmp_path)
+    assert files_of(again) == expected
+    assert measured == [
+        ("measure_word", WORDS[1]),
+        ("measure_word", WORDS[2]),
+        ("measure_sets", cut.split("-")[0]),
+    ]
+
+
+def test_other_options_and_other_sentences_are_kept_apart(whole, tiny, tmp_path):
+    for sentences, options in ((SENTENCES[:-6], {}), (SENTENCES, {"seed": 1})):
+        other = probe.survey(tiny, sentences, out=tmp_path, controls=(), **options)
+        assert not set(files_of(other)) & set(files_of(whole))
+
+
+def test_a_stop_in_the_middle_keeps_what_is_finished(whole, tiny, tmp_path):
+    class Stop(Exception):
+        pass
+
+    def stop(stage, share):
+        if stage == "words" and share > 0.3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        probe.survey(tiny, SENTENCES, out=tmp_path, progress=stop)
+    half = contents(tmp_path / "words")
+    assert 0 < len(half) < len(WORDS) and half.items() <= files_of(whole).items()
+    assert files_of(probe.survey(tiny, SENTENCES, out=tmp_path)) == files_of(whole)
+
+
+def test_words_that_cannot_be_measured_are_counted_and_every_sentence_with_them(tiny):
+    one_sense = [row for row in some_of(WORDS[0]) if row.sense == some_of(WORDS[0])[0].sense]
+    late = [
+        replace(row, cue_start=row.start, cue_end=row.end, start=row.cue_start, end=row.cue_end)
+        for row in some_of(WORDS[1])
+    ]
+    late = [replace(row, word=row.text[row.start : row.end]) for row in late[:1]]
+    long = replace(SENTENCES[-1], word="pages", text=SENTENCES[-1].text + " pages" * 400)
+    given = [long, *one_sense, *late, *SENTENCES[12:]]
+    survey = probe.survey(tiny, given, controls=())
+    words = survey.frames["survey_words"].set_index("word")
+    assert len(words) == len({row.word for row in given})
+    assert words.loc[WORDS[0], "reason"] == "no second sense of the word is left to tell it from"
+    assert words.loc[late[0].word, "reason"].startswith("the cue comes after the word")
+    left_out = survey.frames["survey_left_out"]
+    sentences = left_out["count"][left_out["reason"] != NOT_SWAPPED]
+    assert words["sentences"].sum() + sentences.sum() == len(given)
+
+
+def test_sentences_of_another_language_get_no_english_nouns(tiny):
+    shifted = []
+    for row in SENTENCES:
+        text = f"Quer durch {row.cue} {row.word}"
+        spans = {"start": text.rindex(row.word), "end": len(text), "cue_start": 11}
+        spans["cue_end"] = 11 + len(row.cue)
+        shifted.append(replace(row, text=text, **spans))
+    survey = probe.survey(tiny, shifted)
+    assert survey.said == (NO_ENGLISH,) and survey.options["controls"] == []
+    assert not any("nouns" in record.measured for record in survey.records())
+    named = probe.survey(tiny, shifted, controls=["piano"])
+    measured = [each for record in named.records() for each in record.of_pairs("nouns")]
+    assert named.said == () and {noun for each in measured for noun in each.nouns} == {"piano"}
+    long = probe.survey(tiny, SENTENCES, controls=["notaword"])
+    assert long.said == (NO_NOUN,)
+
+
+def test_what_ships_is_surveyed_by_default(tiny, monkeypatch):
+    _, corpus = survey_run._model_and_corpus(tiny, None)
+    assert {row.word for row in corpus.sentences} == set(WORDS)
+    outside = replace(tiny, origin=replace(tiny.origin, kind="folder"))
+    _, natural = survey_run._model_and_corpus(outside, None)
+    assert {row.word for row in natural.sentences} == set(probe.lexicon.natural_words())
+    assert (
+        natural.source == "sentences in natural English composed for probe"
+        and len(natural.sha256) == 64
+    )
+
+
+def test_corpora_are_joined():
+    parts = [probe.lexicon.expand(word) for word in WORDS[:2]]
+    joined = join(parts)
+    assert joined.sentences == parts[0].sentences + parts[1].sentences
+    assert joined.source == parts[0].source and join(parts[:1]).sha256 == parts[0].sha256
+    assert joined.sha256 not in (part.sha256 for part in parts) and isinstance(joined, Corpus)
+
+
+def test_who_cannot_measure_is_refused_in_a_sentence(tiny, tmp_path, monkeypatch):
+    def refused(message, **options):
+        with pytest.raises(InputError) as error:
+            probe.survey(tiny, SENTENCES, out=tmp_path, **options)
+        assert str(error.value) == message
+
+    refused(
+        "Choosing who measures: got the engine 'ray', expected one of local, dask; give one of "
+        "these.",
+        workers=Workers("ray"),
+    )
+    refused(
+        f"Surveying {tiny.name} with the workers of tcp://127.0.0.1:1: the model was given as an "
+        "object, expected a name or a folder that every worker can load; give that as the model, "
+        "or as the model of the workers.",
+        workers=Workers(DASK, scheduler="tcp://127.0.0.1:1"),
+    )
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(workers, "PATIENCE", "200ms")
+    with pytest.raises(InputError) as error:
+        probe.survey(
+            tiny,
+            SENTENCES,
+            workers=Workers(DASK, scheduler="tcp://127.0.0.1:1", model="tiny-senses"),
+        )
+    assert str(error.value).startswith(
+        "Reaching Dask at tcp://127.0.0.1:1: no scheduler answers ("
+    ) and str(error.value).endswith(
+        "start one with `dask scheduler`, or leave --scheduler away to use this machine."
+    )
+
+
+def test_too_few_words_are_refused_with_the_reason(tiny):
+    with pytest.raises(InputError, match="words are its sample"):
+        probe.survey(tiny, some_of(WORDS[0]))
+
+
+def test_a_dry_run_says_which_words_can_be_measured_and_writes_nothing(run, tmp_path, monkeypatch):
+    few = {
+        "bat": ["animal;The furry bat slept", "club;The wooden bat broke"],
+        "mole": ["spy;The agent was a mole"],
+    }
+    lines = [f"{word};{row}" for word, rows in few.items() for row in rows]
+    for row in [row for row in SENTENCES if row.word in WORDS[:2]]:
+        lines.append(f"{row.word};{row.sense};{row.text}")
+    file = tmp_path / "words.csv"
+    file.write_text("\n".join(["word;sense;text", *lines, lines[-1]]), encoding="utf-8")
+    given = ["--sentences", file, "--out", tmp_path / "out", "--controls", "none"]
+    code, out, err = run("survey", *given, "--dry-run")
+    lines = out.splitlines()
+    assert (code, err) == (0, "") and not (tmp_path / "out").exists()
+    survey = probe.survey("tiny-senses", file, controls=())
+    words = survey.frames["survey_words"].query("pairs > 0")
+    assert list(words["word"]) == list(WORDS[:2])
+    assert lines[0] == (
+        "2 of 4 words can be measured; with fewer than 7 no test of the gap between meanings can pass, "
+        "however clear it is: give more words with two sentences of each of two senses."
+    )
+    monkeypatch.setattr(limits, "FEWEST_WORDS", 2)
+    assert run("survey", *given, "--dry-run")[1].splitlines()[0] == (
+        f"2 of 4 words can be measured, on {words['sentences'].sum()} sentences; heads are swapped "
+        f"in {words['pairs'].sum()} pairs of them, about 1 min on this machine with 1 worker."
+    )
+    assert lines[1] == (
+        "not measured: bat and mole: no two of its senses have two sentences each with cue words "
+        "that can be kept apart."
+    )
+    left_out = survey.frames["survey_left_out"].query("word not in ('bat', 'mole')")
+    counts = left_out.groupby("reason")["count"].sum()
+    assert set(lines[2:]) == {f"{count} left out: {reason}." for reason, count in counts.items()}
+
+    planned = json.loads(run("survey", *given, "--dry-run", "--json")[1])
+    assert planned["model"] == "tiny-senses" and planned["seconds"] > 0
+    assert {row["word"]: row["pairs"] for row in planned["words"] if row["pairs"]} == dict(
+        zip(words["word"], words["pairs"], strict=True)
+    )
+
+    code, out, _ = run("survey", *given[:1], tmp_path / "one.csv", "--dry-run")
+    assert code == 2
+    (tmp_path / "one.csv").write_text(
+        "word;sense;text\nbat;animal;The furry bat slept\n", encoding="utf-8"
+    )
+    code, out, _ = run("survey", *given[:1], tmp_path / "one.csv", "--dry-run")
+    assert (code, out.splitlines()) == (
+        0,
+        [
+            (
+                "0 of 1 word can be measured; with fewer than 2 no test of the gap between meanings can "
+                "pass, however clear it is: give more words with two sentences of each of two senses."
+            ),
+            "not measured: bat: no two of its senses have two sentences each with cue words that can be kept apart.",
+        ],
+    )
+
+
+def test_the_command_surveys_files_with_several_models_and_says_what_it_found(run, tmp_path):
+    file = tmp_path / "words.jsonl"
+    lines = [json.dumps(named(row)) for row in SENTENCES if row.word in WORDS[:3]]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    given = ["--sentences", file, "--out", tmp_path / "out", "--controls", "none"]
+    models = ["--model", "tiny-senses", "--model", "tiny-senses-bidirectional"]
+    code, out, _ = run("survey", *given, *models, "--json")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and [one["model"] for one in found] == [*models[1::2]]
+    for one in found:
+        assert [row["word"] for row in one["survey_words"]] == list(WORDS[:3])
+        assert one["options"] == {"seed": 0, "controls": []}
+    page = (tmp_path / "out" / "survey.html").read_text(encoding="utf-8")
+    assert "tiny-senses-bidirectional" in page
+    assert len(list((tmp_path / "out" / "words").glob("*.word"))) == 6
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
+    assert "probe survey --sentences words.jsonl --model tiny-senses --model" in str(manifest)
+
+    file.write_text("\n".join(lines[:1]), encoding="utf-8")
+    code, out, err = run("survey", *given)
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert "0 of its 1 words were measured (no two of its senses have two sentences" in err
+
+
+def named(row):
+    """A sentence as a row of a file."""
+    return {name: value for name, value in vars(row).items() if name not in ("where", "more")}
+
+
+def test_workers_cut_texts_as_the_model_of_the_survey_does():
+    model = probe.load("tiny-senses", prepend_bos=False, split_special_tokens=False)
+    job = words.job_of(model, SURVEY, "tiny-senses")
+    words._loaded.clear()  # as in another process
+    loaded = words.model_of(job)
+    assert loaded is not model and loaded.config == model.config
+    assert words._which(job) != words._which(replace(job, tokens=(True, True)))

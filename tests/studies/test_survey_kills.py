@@ -1,0 +1,63 @@
+"""What kills a survey and loses nothing: real processes, in the campaign."""
+
+import csv
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from kill_campaign import COLUMNS, FULL, GONE, KINDS, can_mount, make_stage, run_kind
+
+from probe.studies.workers import DASK, Workers, running
+
+pytest.importorskip("distributed", reason="the extra probe-heads[cluster] is not installed")
+FAULTS = {  # how the run ends first, and what it says
+    "driver_killed": (-9, ""),
+    "disk_full": (2, FULL),
+    "truncated": (-9, ""),
+    "interrupted": (130, "probe: interrupted; finished "),
+    "driver_killed_with_dask": (-9, ""),
+    "worker_killed": (0, ""),  # the run ends well by itself
+    "scheduler_killed": (2, GONE),
+}
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory):
+    return make_stage(tmp_path_factory.mktemp("stage"), seed=1, forked=True, every=3)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("kind", FAULTS)
+def test_nothing_is_lost(stage, kind):
+    if kind == "disk_full" and not can_mount():
+        pytest.skip("no small file system can be mounted here")
+    outcome, (code, said) = run_kind(stage, kind), FAULTS[kind]
+    assert (outcome.lost, outcome.different, outcome.left_over) == (0, 0, 0), outcome
+    assert outcome.kills > 0 and outcome.codes == [code, 0] and said in outcome.said, outcome
+
+
+def test_without_dask_it_is_said_what_to_install(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    code, _, err = run("survey", "--out", tmp_path / "out", "--engine", "dask")
+    sentence = (
+        "probe: Choosing who measures: got the engine 'dask', and Dask is not installed; install "
+        "it with pip install dask distributed, or use --engine local, which needs nothing."
+    )
+    assert (code, err.splitlines()[-1]) == (2, sentence)
+
+
+def test_every_port_of_workers_here_is_on_this_machine_alone():
+    with running(Workers(DASK, number=2)):
+        opened = psutil.Process().net_connections("inet")
+        listening = [each.laddr.ip for each in opened if each.status == psutil.CONN_LISTEN]
+        assert set(listening) <= {"127.0.0.1"}
+
+
+def test_a_campaign_of_thirty_kills_is_on_record():
+    record = Path(__file__).parents[2] / "reports" / "kill_campaign.csv"
+    rows = list(csv.DictReader(record.read_text(encoding="utf-8").splitlines()))
+    assert tuple(rows[0]) == COLUMNS and {row["kind"] for row in rows} == {*KINDS, "all"}
+    assert int(rows[-1]["kills"]) >= 30
+    for row in rows:
+        assert [row[name] for name in ("words_lost", "files_different", "left_over")] == ["0"] * 3

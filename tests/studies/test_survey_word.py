@@ -1,0 +1,321 @@
+"""What one word adds to a survey, held to plain code, to hand-built models and to identities."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import change_tensors
+from handmade import (
+    CUES,
+    NOUNS,
+    SENSES,
+    TO_BOS,
+    TO_CUE,
+    WORD,
+    Head,
+    make_handmade,
+    make_sentences,
+    resolver,
+    resolver_encoder,
+    resolver_model,
+    write_vector,
+)
+from measured import assert_same
+from plain_survey import plain_word
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+import probe
+from probe.errors import InputError
+from probe.experiments.material import LATE
+from probe.experiments.measure import NOT_SWAPPED, count_left_out
+from probe.experiments.sets import CARRIED_RANDOM, CARRIED_SIZES
+from probe.experiments.store import read_record, write_record
+from probe.inference.across import numbers_of
+from probe.studies import survey_word
+from probe.studies.survey_word import (
+    ALONE,
+    MOST_PAIRS,
+    NOT_APART,
+    SAMPLED,
+    SURVEY,
+    measure_sets,
+    measure_word,
+)
+from probe.text.splits import ONE_SENSE
+
+WITHOUT_NOUNS = replace(SURVEY, nouns=())
+FOUR = make_sentences(frames=1, distances=(1,), cues=2)  # two sentences a sense, as in RAW-C
+MANY = make_sentences(frames=4, distances=(1, 2), cues=6)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A model with one resolver and one head that reads a step behind it, here and in Hugging
+    Face's code."""
+    folder = make_handmade(tmp_path_factory.mktemp("models") / "two", [resolver(0, 1)], seed=3)
+    return probe.load(folder), AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+def pairs_of(model, sentences, noun=None):
+    """The token ids up to the word, or a noun in its place, sense A and B of every pair."""
+    by_pair = {}
+    for sentence in sentences:
+        text = sentence.text[: sentence.start] + (noun or WORD)
+        ids = probe.tokenize(model, text).ids
+        by_pair.setdefault(sentence.pair, {})[sentence.sense] = ids
+    return [tuple(pair[sense] for sense in SENSES) for pair in by_pair.values()]
+
+
+def test_a_word_with_two_sentences_a_sense_is_what_plain_code_gives(built):
+    model, plain = built
+    record = measure_word(model, FOUR, WITHOUT_NOUNS)
+    found = numbers_of(record)
+    layers, heads, depths = found.net.shape
+    every = [(layer, head) for layer in range(layers) for head in range(heads)]
+    gap, net, _ = plain_word(plain, pairs_of(model, FOUR), model.config.d_head, every)
+    scale = np.abs(gap).max()
+    np.testing.assert_allclose(found.gap, gap.mean(0), atol=1e-5 * scale)
+    for layer, head in every:
+        mean = net[layer, head].mean(0)
+        np.testing.assert_allclose(found.net[layer, head], mean, atol=1e-5 * scale)
+    assert np.abs(found.net[0, 1]).max() > 0.5 * scale  # the planted head moves the word
+    assert (found.net[1, :, :2] == 0).all()
+    assert len(record.pairs[0].pairs) == 2 and len(record.sentences) == 4
+    assert depths == layers + 1 and set(found.separation[1:]) == {1.0}
+
+
+def test_nouns_in_the_words_place_are_what_plain_code_gives(built):
+    model, plain = built
+    record = measure_word(model, FOUR)
+    [nouns] = record.of_pairs("nouns")
+    # One of the three nouns that are chosen goes to each of the two pairs.
+    assert len(nouns.nouns) == 3 and set(nouns.nouns) <= set(NOUNS)
+    assert len(set(nouns.noun_of)) == len(nouns.pair_of) == 2 and not count_left_out(record)
+    place = (0, 1)
+    names = list(dict.fromkeys(row.pair for row in FOUR))
+    moved = []
+    for swap, (number, noun) in enumerate(zip(nouns.pair_of, nouns.noun_of, strict=True)):
+        with_noun = pairs_of(model, FOUR, nouns.nouns[noun])
+        gap, net, _ = plain_word(plain, with_noun, model.config.d_head, [place])
+        pair = names.index(record.sentences[record.pairs[0].pairs.a[number]].pair)
+        # Along the axis of the noun itself in the other pair.
+        np.testing.assert_allclose(nouns.pair_gap[swap], gap[pair], atol=1e-5)
+        moved.append(net[place][pair])
+        in_swap = nouns.net[swap, nouns.heads.index(place)]
+        assert in_swap == pytest.approx(moved[-1][-1], abs=1e-5)
+    of_nouns = numbers_of(record).noun_net[place]
+    np.testing.assert_allclose(of_nouns, np.mean(moved, axis=0), atol=1e-5)
+
+
+def test_the_resolver_moves_the_gap_and_no_other_head_does():
+    for make in (resolver_model, resolver_encoder):
+        model, place = make(4)
+        record = measure_word(model, MANY, WITHOUT_NOUNS)
+        found = numbers_of(record)
+        share = found.net[..., -1] / found.gap[-1]
+        assert share[place] == pytest.approx(1, abs=0.05)
+        share[place] = 0
+        [pair] = record.pairs
+        assert np.abs(share).max() < 0.05 and len(pair.pairs) == MOST_PAIRS
+        assert count_left_out(record) == {NOT_SWAPPED: len(MANY) // 2 - MOST_PAIRS}
+        assert pair.split.design == "5 folds by cue word and frame"
+
+
+def test_no_number_leans_where_the_senses_are_shuffled():
+    """Without a sense, gap and net are 0 on average: nothing is subtracted that an axis was fitted
+    on."""
+    model, _ = resolver_model(4)
+    rng = np.random.default_rng(0)
+    gap, net = [], []
+    for seed in range(40):
+        cues = rng.permutation([CUES[sense][n] for sense in SENSES for n in range(6)])[:4]
+        rows = []
+        for number, cue in enumerate(cues):
+            sense, pair = SENSES[number % 2], f"pair {number // 2}"
+            text = f"they saw the {cue} {WORD} again"
+            start, cue_start = text.index(f" {WORD} ") + 1, text.index(cue)
+            row = {"word": WORD, "sense": sense, "text": text, "pair": pair, "start": start}
+            row |= {"end": start + len(WORD), "cue_start": cue_start}
+            rows.append(row | {"cue_end": cue_start + len(cue)})
+        sentences = probe.read_sentences(rows).sentences
+        found = numbers_of(measure_word(model, sentences, replace(WITHOUT_NOUNS, seed=seed)))
+        gap.append(found.gap[-1])
+        net.append(found.net[..., -1])
+    for drawn in (np.array(gap), np.array(net)[:, 0, 0], np.array(net).sum((1, 2))):
+        assert abs(drawn.mean()) < 3 * drawn.std() / np.sqrt(len(drawn)) + 1e-9
+
+
+def test_what_cannot_be_used_is_counted_with_its_reason():
+    model, _ = resolver_model(4)
+
+    def reason_of(sentences):
+        record = measure_word(model, sentences)
+        assert record.pairs == () and not record.measured
+        return record.reason, count_left_out(record)
+
+    late = make_sentences(frames=1, distances=(1,), cues=2, cue_after=True)
+    assert reason_of(late) == (LATE, {LATE: 4})
+    one = [sentence for sentence in FOUR if sentence.sense == SENSES[0]]
+    assert reason_of(one) == (ONE_SENSE, {ONE_SENSE: 2})
+    assert reason_of(FOUR[:3]) == (NOT_APART, {ALONE: 1, NOT_APART: 2})
+    same_cue = [
+        replace(row, pair=f"{row.pair} {number}") for number, row in enumerate(2 * FOUR[:2])
+    ]
+    assert reason_of(same_cue) == (NOT_APART, {NOT_APART: 4})
+    record = measure_word(model, [*MANY, late[0]])
+    assert count_left_out(record) == {LATE: 1, NOT_SWAPPED: len(MANY) // 2 - MOST_PAIRS}
+
+
+def test_sampled_by_hash_with_both_members_of_a_pair(monkeypatch):
+    monkeypatch.setattr(survey_word, "MOST_SENTENCES", 10)
+    model, _ = resolver_model(4)
+    taken = survey_word._sample(MANY)
+    assert len(taken) == 20 and len({row.pair for row in taken}) == 10
+    assert taken == survey_word._sample(taken) and set(taken) < set(MANY)
+    assert set(survey_word._sample(MANY[::-1])) == set(taken)
+    record = measure_word(model, MANY, WITHOUT_NOUNS)
+    assert len(record.sentences) == 20 and count_left_out(record)[SAMPLED] == len(MANY) - 20
+
+
+def test_more_senses_stand_in_one_mean():
+    """Three senses: every two of them are measured as if there were no other, and their pairs are
+    pooled."""
+    model, _ = resolver_model(4)
+    third = [
+        replace(row, sense="third", pair=f"{row.pair} third", cue_start=row.cue_start)
+        for row in make_sentences(frames=4, distances=(1,), cues=6, seed=1)
+        if row.sense == SENSES[0]
+    ]
+    record = measure_word(model, [*MANY, *third], WITHOUT_NOUNS)
+    assert [len(pair.pairs) for pair in record.pairs] == [MOST_PAIRS // 3] * 3
+    gaps = np.concatenate([pair.raw_gap[:, : record.layers + 1] for pair in record.pairs])
+    np.testing.assert_allclose(numbers_of(record).gap, gaps.mean(0), atol=1e-12)
+
+
+def test_columns_of_the_file_that_are_the_same_for_the_word_are_kept():
+    rows = [
+        {"word": WORD, "sense": row.sense, "text": row.text, "kind": "homonym", "number": number}
+        | {"relatedness": "1.5", "start": row.start, "end": row.end}
+        for number, row in enumerate(FOUR)
+    ]
+    sentences = probe.read_sentences(rows).sentences
+    assert sentences[1].more == (("kind", "homonym"), ("number", 1), ("relatedness", 1.5))
+    assert probe.read_sentences(list(sentences)).sentences[1].more == sentences[1].more
+    record = measure_word(resolver_model(4)[0], sentences, WITHOUT_NOUNS)
+    assert (record.kind, record.columns) == ("homonym", {"relatedness": 1.5})
+    assert dict(probe.lexicon.expand_natural("bank").sentences[0].more) == {"kind": "homonym"}
+
+
+def test_a_record_is_a_file_that_is_whole_or_refused(tmp_path):
+    record = measure_word(resolver_model(4)[0], FOUR)
+    first = write_record(tmp_path / "000001.word", record)
+    second = write_record(tmp_path / "000000.word", replace(record, word="other"))
+    assert write_record(tmp_path / "again", record).read_bytes() == first.read_bytes()
+    read = [read_record(second), read_record(first)]
+    assert [each.word for each in read] == ["other", WORD]
+    assert_same(read[1], record)
+    content = second.read_bytes()
+    for damaged in (content[:-1], content[: len(content) // 2], b""):
+        second.write_bytes(damaged)
+        with pytest.raises(InputError) as error:
+            read_record(second)
+        assert str(error.value).endswith(
+            "expected the record of a word; run the same command again, which makes it anew."
+        )
+
+
+def test_a_changed_bit_is_noticed_or_changes_nothing(tmp_path):
+    """It may be in a date, which zip files have and records do not."""
+    record = measure_word(resolver_model(4)[0], FOUR)
+    file = write_record(tmp_path / "000000.word", record)
+    content = file.read_bytes()
+    noticed = 0
+    places = range(0, len(content), 101)
+    for place in places:
+        changed = bytearray(content)
+        changed[place] ^= 1
+        file.write_bytes(bytes(changed))
+        try:
+            read = read_record(file)
+        except InputError:
+            noticed += 1
+        else:
+            assert_same(read, record)
+    assert noticed > len(places) / 2
+
+
+def test_sets_the_planted_head_alone_does_what_all_do():
+    model, place = resolver_model(4)
+    layers, heads = model.config.n_layers, model.config.n_heads
+    others = [(layer, head) for layer in range(layers) for head in range(heads)]
+    others.remove(place)
+    sets = measure_sets(model, MANY, [place, *others], depth=layers)
+    assert sets.sizes == CARRIED_SIZES and sets.random.shape == (4, CARRIED_RANDOM)
+    np.testing.assert_allclose(sets.left_out / sets.whole, 1, atol=0.05)
+    np.testing.assert_allclose(sets.own / sets.whole, 1, atol=0.05)
+    assert (sets.random[0] / sets.whole < 0.05).all()  # another head of the same layer
+    last = measure_sets(model, FOUR, [*others, place], depth=layers)
+    np.testing.assert_allclose(last.left_out / last.whole, 0, atol=0.1)
+    np.testing.assert_allclose(last.own / last.whole, 1, atol=0.1)
+
+
+# --- heads for some of the words ------------------------------------------------------------------
+
+A, B, C = (0, 1), (1, 0), (1, 3)
+
+
+@pytest.fixture(scope="module")
+def two_kinds_of_words(tmp_path_factory):
+    """A model in which head A moves every second one of sixteen words, head B the others and head C
+    all, each by half of what is moved, and the survey of the words."""
+    words = NOUNS[:16]
+    ask_one, ask_other = {"is_target": 8.0}, {"marker": 8.0}
+    find = TO_CUE[1]
+    gives = (({"sense": 1.0}, {"resolved": 3.0}),)
+    heads = [
+        Head(*A, ((ask_one, find), TO_BOS), gives),
+        Head(*B, ((ask_other, find), TO_BOS), gives),
+        Head(*C, ((ask_one | ask_other, find), TO_BOS), gives),
+    ]
+    folder = make_handmade(tmp_path_factory.mktemp("models") / "kinds", heads, seed=4)
+    embedding = load_file(folder / "model.safetensors")["transformer.wte.weight"].clone()
+    ids = probe.load(folder).tokenizer.convert_tokens_to_ids(list(words))
+    for number, row in enumerate(ids):
+        feature = ("is_target", "marker")[number % 2]
+        embedding[row] += torch.tensor(write_vector({feature: 1.0}), dtype=embedding.dtype)
+    change_tensors(folder, {"transformer.wte.weight": embedding})
+    sentences = []
+    for word in words:
+        longer = len(word) - len(WORD)
+        for row in FOUR:
+            text = row.text[: row.start] + word + row.text[row.end :]
+            sentences.append(replace(row, word=word, text=text, end=row.end + longer))
+    return probe.survey(folder, sentences, controls=())
+
+
+def test_heads_for_half_of_the_words_differ_between_words_and_one_for_all_does_not(
+    two_kinds_of_words,
+):
+    depth = two_kinds_of_words.depth
+    for number, record in enumerate(two_kinds_of_words.records()):
+        found = numbers_of(record)
+        of_gap = found.net[..., depth] / found.gap[depth]
+        own, other = ((A, B), (B, A))[number % 2]
+        assert of_gap[own] == pytest.approx(0.5, abs=0.05)
+        assert of_gap[C] == pytest.approx(0.5, abs=0.05)
+        assert of_gap[other] == pytest.approx(0, abs=0.02)
+    heads = two_kinds_of_words.frames["survey_heads"].set_index(["layer", "head"])
+    assert heads.loc[[A, B], "between_words"].between(0.2, 0.3).all()  # 0 and 1/2 of the gap
+    assert heads.loc[C, "between_words"] < 0.03
+    assert heads.loc[C, "effect"] == pytest.approx(0.5, abs=0.03)
+    assert heads.loc[[A, B], "effect"].tolist() == pytest.approx([0.25, 0.25], abs=0.03)
+    others = heads.drop([A, B, C])
+    assert others["effect"].abs().max() < 0.02
+
+
+def test_the_head_for_all_words_is_found_without_each_word(two_kinds_of_words):
+    carried = two_kinds_of_words.frames["survey_carry_over"].set_index("k")
+    assert carried.loc[1, "others"] == pytest.approx(0.5, abs=0.05)
+    assert carried.loc[1, "random_high"] < 0.4 and carried.loc[1, "own"] >= 0.45

@@ -118,10 +118,17 @@ class Norms:
         """What is left of the vectors at the read-out behind the norms passed. `row ... d_model ->
         row ... d_model`"""
         for gain, scale in zip(self.gains[passed], self.scales[:, passed].unbind(1), strict=True):
-            if self.centred:
-                vectors = vectors - vectors.mean(-1, keepdim=True)
-            vectors = vectors / scale.view(-1, *[1] * (vectors.ndim - 1)) * gain
+            of_rows = scale.view(-1, *[1] * (vectors.ndim - 1))
+            vectors = through_norm(vectors, gain, of_rows, centred=self.centred)
         return vectors
+
+
+def through_norm(vectors: Tensor, gain: Tensor, scale: Tensor, *, centred: bool) -> Tensor:
+    """What a norm whose scale is held makes of vectors, without its bias: linear in them. `...
+    d_model`, unchanged"""
+    if centred:
+        vectors = vectors - vectors.mean(-1, keepdim=True)
+    return vectors / scale * gain
 
 
 def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:

@@ -13,7 +13,7 @@ the same variant up to the first block in which they differ.
     variant          the variants of each text in one block
     live             the positions of a text that are run
     row, pos         whole texts and their positions
-    beginning        the different beginnings of whole texts
+    beginning        the different prefixes of whole texts
     unit             what can be edited in one block: heads; or 1, the mixer or the MLP
     set              the sets of edits that a caller asks for
 """
@@ -33,7 +33,7 @@ from probe.model.tokens import TargetText
 from probe.model.weights import Block, Weights
 
 # The sites of a block that can be edited.
-Z = "z"  # what each head reads: `head d_head`
+Z = "z"  # the mean of values that each head weights by attention, before W_O: `head d_head`
 ATTN_OUT = "attn_out"  # what all heads, or the mixer, write: `d_model`
 HIDDEN = "hidden"  # the activations of the MLP: `d_mlp`
 
@@ -128,7 +128,7 @@ def beginnings(weights: Weights, rows: Sequence[Sequence[int]]) -> Beginnings | 
 def _numbered(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
     """Where each different `row[: pos + 1]` first ends in the flattened rows, and the number of the
     one that ends at each position of each row."""
-    # A beginning is the number of the one that is shorter by a token, and that token.
+    # The key of a beginning: the number of the beginning without its last token, and that token.
     number_of: dict[tuple[int, int], int] = {}
     first_end: list[int] = []
     numbers: list[list[int]] = []
@@ -231,8 +231,11 @@ class Step:
 
     @cached_property
     def z(self) -> Tensor:
-        """What each head reads, of cross-attention if the run has it. `batch variant live head
-        d_head`"""
+        """The mean of values that each head weights by attention, before W_O; of cross-attention if
+        the run has it.
+
+        Shape: `batch variant live head d_head`
+        """
         cross = self.run.cross
         if cross is None:
             return self._edited(Z, self._attend())
@@ -242,7 +245,10 @@ class Step:
 
     @cached_property
     def resid_mid(self) -> Tensor:
-        """The stream that the MLP's write is added to. `batch variant live d_model`"""
+        """The stream that the MLP's write is added to. `batch variant live d_model`
+
+        `resid_post` adds that write in place: clone this stream if you keep it beyond that.
+        """
         return self._beside(HIDDEN, self._after_attention)
 
     @property
@@ -341,8 +347,14 @@ class Step:
         return self._cut(x)
 
     def _beside(self, site: str, x: Tensor) -> Tensor:
-        """The stream next to what is edited at this site, for the same variants and positions;
-        unchanged if another site is edited. `batch variant live d_model`"""
+        """The stream for the variants and positions that follow this site. It is unchanged if
+        another site is edited.
+
+        The stream has the variants that enter the block. What is edited at the site has the
+        variants of the block, so the stream is repeated for them before the two are added.
+
+        Shape: `batch variant live d_model`
+        """
         if site != self._site:
             return x
         x = self._cut(x)

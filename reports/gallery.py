@@ -43,8 +43,8 @@ ORDER = (
         "a_long_description",
     ),
 )
-# Analyses of a packaged model, which `make real` runs.
-OF_REAL_MODELS = ("why_it_attends",)
+# Analyses of packaged models, which `make real` runs.
+OF_REAL_MODELS = ("natural_text", "why_it_attends")
 SCALE, WIDEST = 2, 760  # pictures are drawn at twice their size
 
 

@@ -75,7 +75,7 @@ class Material:
         )
 
     @cached_property
-    def beginnings(self) -> tuple[tuple[int, ...], ...]:
+    def prefixes(self) -> tuple[tuple[int, ...], ...]:
         """The token ids of every sentence up to its word: what a causal model has read there."""
         return tuple(ids[: at + 1] for ids, at in self.texts)
 
@@ -250,7 +250,7 @@ def prepare_counted(model: Model, word: str, sentences: Sequence[Sentence]) -> M
     return _as_read_from_left(material) if model.config.causal else material
 
 
-def one_of_each_beginning(material: Material) -> tuple[list[int], dict[int, str]]:
+def one_of_each_prefix(material: Material) -> tuple[list[int], dict[int, str]]:
     """Of all sentences of a sense that are identical up to the word the row of the first, and why
     each of the others is left out.
 
@@ -259,13 +259,11 @@ def one_of_each_beginning(material: Material) -> tuple[list[int], dict[int, str]
     rows = []
     repeated = {}
     seen = set()
-    for row, (sense, beginning) in enumerate(
-        zip(material.labels, material.beginnings, strict=True)
-    ):
-        if (sense, beginning) in seen:
+    for row, (sense, prefix) in enumerate(zip(material.labels, material.prefixes, strict=True)):
+        if (sense, prefix) in seen:
             repeated[row] = REPEATED
         else:
-            seen.add((sense, beginning))
+            seen.add((sense, prefix))
             rows.append(row)
     return rows, repeated
 
@@ -303,24 +301,24 @@ def cue_positions(tokens: Tokens, sentence: Sentence) -> range | None:
 
 def _as_read_from_left(material: Material) -> Material:
     """The sentences that a causal model can be asked about, the reasons of the others added."""
-    beginnings = material.beginnings
+    prefixes = material.prefixes
     senses_of: defaultdict[tuple[int, ...] | str, set[str]] = defaultdict(set)
-    for sentence, beginning in zip(material.sentences, beginnings, strict=True):
-        senses_of[beginning].add(sentence.sense)
+    for sentence, prefix in zip(material.sentences, prefixes, strict=True):
+        senses_of[prefix].add(sentence.sense)
         senses_of[sentence.text].add(sentence.sense)
     rows = []
     left_out = []
-    for row, (sentence, beginning) in enumerate(zip(material.sentences, beginnings, strict=True)):
+    for row, (sentence, prefix) in enumerate(zip(material.sentences, prefixes, strict=True)):
         if sentence.cue_after:
             left_out.append(LeftOut(sentence.text, LATE))
         elif len(senses_of[sentence.text]) > 1:
             left_out.append(LeftOut(sentence.text, TWO_LABELS))
-        elif len(senses_of[beginning]) > 1:
+        elif len(senses_of[prefix]) > 1:
             left_out.append(LeftOut(sentence.text, SAME))
         else:
             rows.append(row)
     material = material.keep(rows, left_out)
-    rows, repeated = one_of_each_beginning(material)
+    rows, repeated = one_of_each_prefix(material)
     return material.keep(
         rows, [LeftOut(material.sentences[row].text, reason) for row, reason in repeated.items()]
     )

@@ -23,7 +23,7 @@ from probe.stats.resampling import Array
 from probe.stats.separation import Separation, Tests, corrected_tests
 
 RANKS = ("rank", "rank_low", "rank_high")
-CAUSAL = (
+SWAP_COLUMNS = (
     "direct",
     "direct_low",
     "direct_high",
@@ -160,7 +160,7 @@ def head_arrays(evidence: PairEvidence) -> dict[str, Array]:
         name: getattr(evidence.separation, name)
         for name in ("auroc", "auroc_low", "auroc_high", "hedges_g")
     }
-    arrays |= causal([pair])
+    arrays |= effects_of_swaps([pair])
     arrays |= tested(evidence)
     arrays |= {f"attention_{name}": to_token for name, to_token in pair.attention.items()}
     arrays["net_near"] = net_where(pair, lambda distance: distance == 1)
@@ -178,12 +178,12 @@ def missing(pair: SensePair) -> Array:
     return np.full(pair.attention["itself"].shape, np.nan)
 
 
-def causal(pairs: Sequence[SensePair]) -> dict[str, Array]:
+def effects_of_swaps(pairs: Sequence[SensePair]) -> dict[str, Array]:
     """Swap effects and ranks, means over these pairs of senses with intervals; all missing where
     there is no gap."""
     swapped = [(pair.swaps, pair.pairs) for pair in pairs if pair.swaps is not None]
     if not swapped:
-        return dict.fromkeys(CAUSAL, missing(pairs[0]))
+        return dict.fromkeys(SWAP_COLUMNS, missing(pairs[0]))
 
     def mean(values: Iterable[Array]) -> Array:
         return np.asarray(np.mean(list(values), axis=0))
@@ -209,7 +209,7 @@ def causal(pairs: Sequence[SensePair]) -> dict[str, Array]:
     for name, numbers in zip(RANKS, (ranks, *ends), strict=True):
         columns[name] = np.full(net.shape, np.nan)
         columns[name][has_heads] = numbers
-    return {name: columns[name] for name in CAUSAL}
+    return {name: columns[name] for name in SWAP_COLUMNS}
 
 
 def tested(evidence: PairEvidence) -> dict[str, Array]:

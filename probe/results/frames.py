@@ -28,12 +28,12 @@ from probe.inference.verdicts import (
     verdicts,
 )
 from probe.inference.within import (
-    CAUSAL,
     RAW,
+    SWAP_COLUMNS,
     PairEvidence,
     WordEvidence,
     beside_nouns,
-    causal,
+    effects_of_swaps,
     head_arrays,
     in_units,
     net_where,
@@ -296,7 +296,7 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
             continue
         pairs = [found.record for found in passed]
         arrays = {"auroc": np.mean([found.separation.auroc for found in passed], axis=0)}
-        arrays |= causal(pairs)
+        arrays |= effects_of_swaps(pairs)
         arrays |= beside_nouns(passed) | in_units(passed)
         for name in ATTENTION:
             to_token = [pair.attention[name.removeprefix("attention_")] for pair in pairs]
@@ -311,7 +311,7 @@ def word_heads(evidence: Sequence[WordEvidence], all_heads: pd.DataFrame) -> pd.
             more = (frame["verdict"] == "mover") & (frame["comparison"] == "more")
             frame.loc[more, "verdict"] = "resolver"
         parts.append(with_key(frame, {"word": word.record.word}))
-    columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, *PARTS, "comparison"]
+    columns = ["word", "layer", "head", "auroc", *SWAP_COLUMNS, *ATTENTION, *PARTS, "comparison"]
     columns += ["verdict", "resolves", "of", *RAW]
     return stacked(parts, columns)[columns].astype(RANKS)
 

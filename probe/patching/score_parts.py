@@ -21,8 +21,8 @@ Side = Literal["query", "key"]
 
 
 class Donor(NamedTuple):
-    """Whose parts replace those of a query or a key: those at some positions of a text, one after
-    the other."""
+    """Some positions of a text. Their parts replace the parts of a query or a key, one position
+    after the other."""
 
     trace: Trace
     positions: list[int]
@@ -127,8 +127,8 @@ def _changed(trace: Trace, layer: int, head: int, side: Side, pos: int, variants
 def _lost_with_norms_held(
     trace: Trace, layer: int, head: int, side: Side, pos: int, changes: Tensor
 ) -> Tensor:
-    """What each change takes from a query or a key when the scales of all norms are those of the
-    unchanged stream. `part d_model -> part d_head`"""
+    """How much each change takes from a query or a key when the scales of all norms are held at the
+    unchanged stream's. `part d_model -> part d_head`"""
     config = trace.stack.config
     block = trace.stack.blocks[layer].to(torch.float64, "cpu")
     weight, bias, norm, label = _side(block, side)

@@ -396,3 +396,11 @@ class Family:
 def without(table: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """A table without some of its rows."""
     return {name: row for name, row in table.items() if name not in names}
+
+
+def with_bias(parts: Parts, *roles: str) -> dict[str, tuple[str, str]]:
+    """Parts of a block in which the weights of some roles have a bias, too."""
+    return {
+        role: (name, f"{shape} with bias" if role in roles else shape)
+        for role, (name, shape) in parts.items()
+    }

@@ -19,6 +19,7 @@ from probe.model.architectures.family import (
     Family,
     GgufKeys,
     Keys,
+    with_bias,
     without,
 )
 from probe.model.architectures.gguf_keys import (
@@ -297,12 +298,7 @@ LLAMAS["jais2"] = replace(
     architectures=("Jais2ForCausalLM",),
     keys=Keys(epsilon="layer_norm_eps", must={"mlp_bias": (True,)}, biases=ATTENTION_BIAS),
     offset=False,
-    attentions=causal(
-        {
-            role: (name, f"{shape} with bias" if role in ("in", "out") else shape)
-            for role, (name, shape) in LLAMAS["nemotron"].attentions[0].parts.items()
-        }
-    ),
+    attentions=causal(with_bias(LLAMAS["nemotron"].attentions[0].parts, "in", "out")),
     gguf=GgufKeys(
         "jais2",
         numbers=GGUF_LAYER_NORM | {"attention.layer_norm_epsilon": "layer_norm_eps"},

@@ -1,10 +1,11 @@
-"""What a number is worth: axes, resampling and permutation tests, how numbers are written.
+"""Statistics on arrays: axes, resampling and permutation tests, and numbers as text.
 
-numbers       per cent and digits as they are printed
-resampling    bootstrap, AUROC, Hedges' g, the one margin for ties; relabelled cue words, sign
-              flips, max-T, the gate
-across_words  words as units: ratios of sums, words bootstrapped, flipped and permuted, as a stream
-axes          sense axes of the residual stream, the read-out depth
-separation    heads' own directions, held-out AUROC of their writes, a word's corrected tests
-limits        where a result begins to count
+numbers       percentages and digits as they are printed
+resampling    bootstrap, AUROC, Hedges' g, the margin for ties; permutation tests, sign flips, max-T
+              and the gap test
+across_words  inference with words as units: ratios of sums, bootstrapped and sign-flipped, in a
+              stream
+axes          sense axes of the residual stream and the read-out layer
+separation    a direction for each head, the held-out AUROC of its writes, a word's corrected tests
+limits        thresholds from which a result counts
 """

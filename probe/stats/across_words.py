@@ -1,20 +1,21 @@
-"""Inference across words: sums over words as they are, in bootstrap draws and under sign flips, in
-memory that does not grow with the number of words.
+"""Inference across words: sums over words, bootstrapped and with flipped signs, in a stream.
 
-A word here is a unit: a row of numbers and a key. All arrays are `word part`; what the parts are
-(heads, gaps) is the caller's to know. Words come in batches, once, and are forgotten.
+The unit is a word: a key and a row of numbers. All arrays are `word part`; the caller defines the
+parts (heads, gaps). Words are added in batches and are not stored, so the memory does not grow with
+the number of words.
 
-    ratio        E = Σ numerator / Σ denominator; its interval from bootstrapped words
-    sign flips   under the null a word's numerator is as likely to point one way as the other;
-                 two-sided, and the largest statistic over the whole family is what each has to beat
+    ratio        E = Σ numerator / Σ denominator, with an interval from bootstrapped words
+    sign flips   Under the null, a word's numerator is equally likely to be positive or negative.
+                 The test is two-sided, and each statistic has to exceed the largest of the whole
+                 family.
 
-The bootstrap gives every word a weight from Poisson(1), drawn by the seed and the word's key, and
-not by its position: the same words in another order, or in batches of another size, are drawn
-alike. Multinomial weights would have to be drawn for all words at once; for a ratio of sums the two
-agree to first order. Signs are drawn in the same way.
+The bootstrap draws each word's weight from Poisson(1). The seed and the word's key determine the
+draw, and the word's position does not, so the order of the words and the size of the batches make
+no difference. Multinomial weights would have to be drawn for all words at once. For a ratio of sums
+the two agree to first order. Signs are drawn in the same way.
 
 Sources: Chamandy et al. 2012 (Poisson bootstrap of streams); Westfall & Young 1993 (max-T); Wu 1986
-(flipped residuals); Tusher et al. 2001 (a lower bound of standard errors).
+    (flipped residuals); Tusher et al. 2001 (a lower bound of standard errors).
 """
 
 from collections.abc import Sequence
@@ -28,13 +29,15 @@ from scipy.stats import bootstrap, rankdata
 from probe.stats import resampling
 from probe.stats.resampling import DRAWS, Array, MaxT
 
-BATCH = 1_000_000  # numbers of a bootstrap that are held at once
-SMALLEST_SPREAD = 1e-300  # so that a family in which nothing varies is divided by something
+BATCH = 1_000_000  # numbers of a bootstrap that are held in memory at once
+SMALLEST_SPREAD = 1e-300  # avoids a division by zero in a family in which nothing varies
 
 
 class Interval(NamedTuple):
-    """An estimate with its 95 % interval over words, and the bootstrap draws behind it. `...`,
-    `draws: draw ...`"""
+    """An estimate over words, its 95 % interval and its bootstrap draws.
+
+    `value, low, high: ...`, `draws: draw ...`.
+    """
 
     value: Array
     low: Array
@@ -43,11 +46,14 @@ class Interval(NamedTuple):
 
 
 class Sums:
-    """Sums over words of named parts: `total[name]: part`, `bootstrapped(name): 1 + draw part`, and
-    `flipped[name]: draw part`, with the signs of words flipped.
+    """Sums over words of named parts, as they are, bootstrapped and with flipped signs.
 
-    All parts of a word have one weight and one sign in a draw, so that what is made of several
-    parts is paired by word.
+    `total[name]: part`
+    `bootstrapped(name): 1 + draw part`
+    `flipped[name]: draw part`
+
+    Within a draw, all parts of a word share one weight and one sign, so quantities computed from
+    several parts are paired by word.
     """
 
     def __init__(self, *, seed: int, draws: int = DRAWS) -> None:
@@ -57,10 +63,14 @@ class Sums:
         self._drawn: dict[str, Array] = {}
         self._seed = seed
         self._draws = draws
-        self._weight = np.zeros(draws)  # of all words together
+        self._weight = np.zeros(draws)  # the sum of the weights of all words, by draw
 
     def add(self, keys: Sequence[int], **parts: Array) -> None:
-        """Add words: a key for each, and `word part` (or `word`) of every name, finite."""
+        """Adds words.
+
+        `keys`: the key of each word.
+        `parts: word part` or `word`, finite, by name.
+        """
         weights = np.empty((self._draws, len(keys)))
         signs = np.empty((self._draws, len(keys)))
         for column, key in enumerate(keys):
@@ -79,17 +89,23 @@ class Sums:
                 sums[name] = sums.get(name, 0.0) + added
 
     def bootstrapped(self, name: str) -> Array:
-        """The sums as they are (first), and of bootstrapped words; those of all words in a draw
-        that has none. `1 + draw part`"""
+        """The sums as they are, then the sums of each bootstrap draw. `1 + draw part`
+
+        A draw without any word takes the sums as they are.
+        """
         total = self.total[name]
         drawn = np.where(self._weight[:, None] == 0, total, self._drawn[name])
         return np.vstack([total, drawn])
 
 
 def ratio(numerators: Array, denominators: Array, words: int) -> Interval:
-    """Ratio of sums with its 95 % interval over `words` words. `1 + draw part` each, the sums as
-    they are first; NaN where the denominator is not above 0, and a draw in which it is not says
-    nothing."""
+    """The ratio of two sums with its 95 % interval over `words` words.
+
+    `numerators, denominators: 1 + draw part`, the observed sums first.
+
+    NaN if the observed denominator is not above 0. A draw in which it is not above 0 counts as the
+    observed ratio.
+    """
     shared = np.broadcast_shapes(numerators.shape, denominators.shape)
     bottom = np.broadcast_to(denominators, shared)
     ratios = np.divide(numerators, bottom, out=np.full(shared, np.nan), where=bottom > 0)
@@ -97,23 +113,29 @@ def ratio(numerators: Array, denominators: Array, words: int) -> Interval:
 
 
 def interval(values: Array, words: int) -> Interval:
-    """An estimate, first, and its bootstrap draws with the 95 % interval, widened for few words.
-    `1 + draw part`"""
+    """An estimate with its bootstrap draws and 95 % interval, widened for few words.
+
+    `values: 1 + draw part`, the estimate first.
+    """
     estimate = values[0]
     drawn = values[1:]
-    # A draw without a gap says nothing of a ratio over it: it counts as the data.
+    # A ratio over a gap is undefined in a draw without a gap. Such a draw takes the estimate.
     drawn = np.where(np.isnan(drawn), estimate, drawn)
     low, high = resampling.interval(drawn, estimate, units=words)
     return Interval(estimate, low, high, drawn)
 
 
 def above_zero(observed: Array, null: Array) -> MaxT:
-    """Which statistics are above 0: corrected for the whole family. `..., draw ... -> ...`, sums
-    over words under sign flips.
+    """Tests which statistics are above 0, corrected for the whole family.
 
-    t = statistic / (s + s0), s its root mean square under the null (of flips, the root of the sum
-    of squares over words) and s0 the median of s over the family: a head that hardly does anything
-    must not win by having hardly any noise.
+    `observed: ...`, `null: draw ...`: sums over words, as they are and under sign flips. Result:
+        `...`.
+
+    t = statistic / (s + s0)
+
+    s is the statistic's root mean square under the null (under sign flips: the root of the sum of
+    squares over words). s0 is the median of s over the family. It prevents a head with hardly any
+    effect from winning because it has hardly any noise.
     """
     spread = np.sqrt((null**2).mean(0))
     scale = np.maximum(spread + np.median(spread), SMALLEST_SPREAD)
@@ -121,21 +143,32 @@ def above_zero(observed: Array, null: Array) -> MaxT:
 
 
 def not_zero(observed: Array, null: Array) -> MaxT:
-    """Which statistics differ from 0, either way: `above_zero` of absolute values."""
+    """Tests which statistics differ from 0 in either direction: `above_zero` of their absolute
+    values.
+    """
     return above_zero(np.abs(observed), np.abs(null))
 
 
 def difference_of_ratios(
     sums: Sums, known: NDArray[np.bool_], column: NDArray[np.intp]
 ) -> tuple[Array, Array]:
-    """Sums over words whose mean is the difference of two ratios of sums: as they are, and with
-    signs flipped. `part, draw part`
+    """Sums over words whose mean is the difference of two ratios of sums: observed, and with
+    flipped signs.
 
-    The parts are `top` and `other_top`, `bottom` and `other_bottom`, and `one`, which is 1 for
-    every word; `known: part` says which parts of the two tops are compared, and `column` which
-    column of the two bottoms belongs to each of these. A word
-    counts as D + (n - E g) / mean g - (m - G c) / mean c, with E = Σn / Σg, G = Σm / Σc and D = E -
-    G: linearised, so that a gap that is large in a word is no noise where it is large in both.
+    `part, draw part`
+
+    `sums`: has the parts `top` and `other_top` (numerators), `bottom` and `other_bottom`
+        (denominators), and `one`, which is 1 for every word.
+    `known: part`: True for the parts of the two numerators that are compared.
+    `column`: the column of the two denominators for each compared part.
+
+    A word contributes
+
+        D + (n - E g) / mean g - (m - G c) / mean c
+        E = Σn / Σg,  G = Σm / Σc,  D = E - G
+
+    This is the difference, linearised. A gap that is large in a word therefore adds no noise if it
+    is large in both ratios.
     """
     total = sums.total
     count = total["one"]
@@ -146,47 +179,48 @@ def difference_of_ratios(
     difference = effect - general
 
     def linear(of: dict[str, Array]) -> Array:
-        own = (of["top"][..., known] - effect * of["bottom"][..., column]) / (bottom / count)
-        other = of["other_top"][..., known] - general * of["other_bottom"][..., column]
-        return np.asarray(difference * of["one"] + own - other / (other_bottom / count))
+        first = (of["top"][..., known] - effect * of["bottom"][..., column]) / (bottom / count)
+        second = of["other_top"][..., known] - general * of["other_bottom"][..., column]
+        return np.asarray(difference * of["one"] + first - second / (other_bottom / count))
 
     return linear(total), linear(sums.flipped)
 
 
-# --- one word beside another ----------------------------------------------------------------------
+# --- differences between words
+# ---------------------------------------------------------------------
 
 
 @dataclass
 class Spread:
-    """How numbers differ between words: mean, standard deviation and in how many words they are
-    positive, `part` each.
+    """How numbers vary between words: mean, standard deviation and number of words with a
+    positive value. `part` each
 
-    Means and sums of squares around them are updated batch by batch (Chan, Golub & LeVeque 1983),
-    as offsets from the first word, so that what is the same in every word has a standard deviation
-    of exactly 0.
+    Means, and sums of squares around them, are updated batch by batch (Chan, Golub & LeVeque 1983).
+    They are offsets from the first word, so the standard deviation is exactly 0 if all words have
+    the same value.
     """
 
     count: int = 0
     first: Array | float = 0.0
-    offset: Array | float = 0.0  # of the mean from the first word
-    squares: Array | float = 0.0  # around the mean
+    offset: Array | float = 0.0  # of the mean, from the first word
+    squares: Array | float = 0.0  # sum of squares around the mean
     positive: Array | float = 0.0
 
     def add(self, values: Array) -> None:
-        """Add words. `word part`"""
+        """Adds words. `word part`"""
         if not len(values):
             return
         if not self.count:
             self.first = values[0]
-        both = self.count + len(values)
+        total = self.count + len(values)
         offsets = values - self.first
         offset = offsets.mean(0)
-        apart = offset - self.offset
+        shift = offset - self.offset
         within = ((offsets - offset) ** 2).sum(0)
-        self.squares = self.squares + within + apart**2 * (self.count * len(values) / both)
-        self.offset = self.offset + apart * (len(values) / both)
+        self.squares = self.squares + within + shift**2 * (self.count * len(values) / total)
+        self.offset = self.offset + shift * (len(values) / total)
         self.positive = self.positive + (values > 0).sum(0)
-        self.count = both
+        self.count = total
 
     @property
     def mean(self) -> Array:
@@ -195,7 +229,7 @@ class Spread:
 
     @property
     def deviation(self) -> Array:
-        """The standard deviation between words; NaN for fewer than two."""
+        """The standard deviation between words; NaN for fewer than two words."""
         if self.count < 2:
             return np.full(np.shape(self.offset), np.nan)
         return np.asarray(np.sqrt(self.squares / (self.count - 1)))
@@ -207,7 +241,7 @@ class Spread:
 
 
 class Correlation(NamedTuple):
-    """Spearman's correlation with its 95 % bootstrap interval over `words` words."""
+    """Spearman's correlation over `words` words, with its 95 % bootstrap interval."""
 
     rho: float
     low: float
@@ -216,14 +250,16 @@ class Correlation(NamedTuple):
 
 
 def rank_correlation(x: Array, y: Array, *, seed: int, draws: int = DRAWS) -> Correlation:
-    """Spearman's correlation of two numbers over words, which are bootstrapped together; words in
-    which either is missing are left out. NaN where one of the two takes fewer than three values."""
-    known = np.isfinite(x) & np.isfinite(y)
-    x = x[known]
-    y = y[known]
+    """Spearman's correlation of two numbers over words, with a bootstrap interval over words.
+
+    Words with a missing number are left out. NaN if either number takes fewer than three values.
+    """
+    complete = np.isfinite(x) & np.isfinite(y)
+    x = x[complete]
+    y = y[complete]
     if min(len(np.unique(x)), len(np.unique(y))) < 3:
         return Correlation(np.nan, np.nan, np.nan, len(x))
-    drawn = bootstrap(
+    result = bootstrap(
         (x, y),
         _spearman,
         paired=True,
@@ -233,12 +269,14 @@ def rank_correlation(x: Array, y: Array, *, seed: int, draws: int = DRAWS) -> Co
         method="percentile",
         rng=np.random.default_rng(seed),
     )
-    ends = drawn.confidence_interval
+    ends = result.confidence_interval
     return Correlation(float(_spearman(x, y)), float(ends.low), float(ends.high), len(x))
 
 
 def _spearman(x: Array, y: Array, axis: int = -1) -> Array:
-    """Pearson's correlation of mean ranks; 0 where a draw has one value only, and so no order."""
+    """Pearson's correlation of mean ranks; 0 if a draw has a single value and therefore no
+    order.
+    """
     ranks_x = rankdata(x, axis=axis)
     ranks_y = rankdata(y, axis=axis)
     ranks_x -= ranks_x.mean(axis, keepdims=True)

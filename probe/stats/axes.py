@@ -1,11 +1,11 @@
-"""Observation: does what is in the residual stream differ by sense?
+"""Sense axes: how far the residual stream separates two senses, and at which depth.
 
-Axes, read-out depth and scaling are fitted on one part of the sentences and scored on another
-(METHODS of the report: in-sample separation of noise looks near perfect). Depth 0 is the residual
-stream entering the first block, depth d the one leaving block d - 1.
+Axes, the read-out layer and the scale are fitted on some of the sentences and scored on others,
+because in-sample separation of noise looks nearly perfect. Depth 0 is the residual stream that
+enters the first block; depth d is the residual stream after block d - 1.
 
 Sources: Hewitt & Liang 2019 (held-out probing); Hastie, Tibshirani & Friedman 2009 (one standard
-error); Loureiro et al. 2021 (nearest sense centroid).
+    error); Loureiro et al. 2021 (nearest sense centroid).
 """
 
 from collections.abc import Sequence
@@ -21,15 +21,18 @@ from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.text.splits import CrossFit
 
-PROFILE_QUANTILES = (0.1, 0.9)  # of the sentences of one sense
+PROFILE_QUANTILES = (0.1, 0.9)  # over the sentences of one sense
 
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """The sense axis of a word for one pair of senses at one depth.
+    """The sense axis of a word for two senses at one depth.
 
-    M(x) = <x - midpoint, u> / gap: about +1/2 for sense_a and -1/2 for sense_b. `u: d_model`, unit
-    length; `gap` in units of the residual stream.
+    M(x) = <x - midpoint, u> / gap is about +1/2 for sense_a and -1/2 for sense_b.
+
+    `u: d_model`: unit length.
+    `midpoint: d_model`: halfway between the two sense means.
+    `gap`: the distance of the two means, in units of the residual stream.
     """
 
     sense_a: str
@@ -40,8 +43,7 @@ class Axis:
     gap: float
 
     def coordinate(self, resid: Tensor) -> Tensor:
-        """M, the calibrated sense coordinate, in fractions of the sense gap.
-        `... d_model -> ...`"""
+        """M, the sense coordinate, as a fraction of the gap. `... d_model -> ...`"""
         return (resid - self.midpoint).to(self.u.dtype) @ self.u / self.gap
 
     def effect(self, change: Tensor) -> Tensor:
@@ -50,9 +52,11 @@ class Axis:
 
 
 def fit_axis(resid_a: Tensor, resid_b: Tensor, senses: tuple[str, str], depth: int) -> Axis:
-    """The sense axis through two means: u = (mean_a - mean_b) / gap with gap = |mean_a - mean_b|.
+    """The sense axis through two sense means, in float64.
 
-    `n d_model, m d_model`, in float64.
+    u = (mean_a - mean_b) / gap, with gap = |mean_a - mean_b|
+
+    `resid_a: n d_model`, `resid_b: m d_model`. Two equal means give u = 0 and gap = 1.
     """
     mean_a = resid_a.double().mean(0)
     mean_b = resid_b.double().mean(0)
@@ -63,14 +67,16 @@ def fit_axis(resid_a: Tensor, resid_b: Tensor, senses: tuple[str, str], depth: i
 
 @dataclass(frozen=True, eq=False)
 class HeldOutAxes:
-    """The sense axes of two senses at every stage, for every holdout one that was fitted without
-    it.
+    """The sense axes of two senses at every stage, one for each holdout, fitted without it.
 
-    `u midpoint: cell stage d_model`, `gap: cell stage` · `cell: row`, the holdout in which a row is
-    tested, -1 where it is only fitted on. A stage is a depth; behind the last depth stands, for a
-    model that predicts tokens, the stream behind the final norm, read along what the senses change
-    in the logits (`next_token_root`), and where words are known that continue one sense only, once
-    more along their mean logits.
+    `u, midpoint: cell stage d_model`
+    `gap: cell stage`
+    `cell: row`: the holdout that tests a row; -1 for a row that is used for fitting only.
+
+    A stage is a depth. A model that predicts tokens has one stage more: the stream after the final
+    norm, read along the direction in which the senses change the logits (`next_token_root`). If the
+    lexicon has continuations for the two senses, a further stage reads it along the difference of
+    their mean logits.
     """
 
     senses: tuple[str, str]
@@ -80,24 +86,28 @@ class HeldOutAxes:
     cell: NDArray[np.intp]
 
     def directions(self, rows: Sequence[int]) -> Tensor:
-        """u / gap of each row at every stage: the change of M is a change's product with it. `->
-        row stage d_model`"""
-        here = self.cell[list(rows)]
-        return self.u[here] / self.gap[here][..., None]
+        """u / gap of each row at every stage. its product with a change is the change of M.
+
+        `-> row stage d_model`
+        """
+        cells = self.cell[list(rows)]
+        return self.u[cells] / self.gap[cells][..., None]
 
     def coordinates(self, resid: Tensor, rows: Sequence[int]) -> Array:
-        """M of the rows at every stage, or at as many of the first as are given. `row stage d_model
-        -> row stage`"""
+        """M of the rows at the stages of `resid`, which may be only the first few.
+
+        `row stage d_model -> row stage`
+        """
         upto = resid.shape[1]
         centred = resid.double() - self.midpoint[self.cell[list(rows)], :upto]
         return (centred * self.directions(rows)[:, :upto]).sum(-1).numpy()
 
     def in_units(self) -> "HeldOutAxes":
-        """The same axes, along which is measured in units of the residual stream."""
+        """The same axes with a gap of 1, so that M is in units of the residual stream."""
         return replace(self, gap=torch.ones_like(self.gap))
 
     def at(self, row: int, stage: int) -> Axis:
-        """The axis along which this row is read at a stage."""
+        """The axis that reads this row at a stage."""
         cell = self.cell[row]
         return Axis(
             *self.senses,
@@ -115,19 +125,26 @@ def hold_out(
     root: Tensor | None = None,
     toward: Tensor | None = None,
 ) -> HeldOutAxes:
-    """Axes of every stage for each holdout, fitted on what it learns from. `row stage d_model`,
-    rows by their numbers in the split.
+    """Axes of every stage for each holdout, fitted on the holdout's training sentences, in
+    float64.
 
-    u = Δ / |Δ| and gap = |Δ| with Δ the difference of means, in float64. Behind the last depth,
-    with a metric R Rᵀ: u = R Rᵀ Δ / |R Rᵀ Δ| and gap = <Δ, u>, so that M is 1 apart in what the
-    metric measures; and behind that, with a direction `toward: d_model` that is known beforehand, u
-    = toward / |toward|.
+    `resid: row stage d_model`, rows numbered as in the split.
+    `root: d_model d_model`: a square root R of a metric, for the stage after the final norm.
+    `toward: d_model`: a direction that is fixed beforehand, for a last stage.
+
+    With Δ the difference of the two sense means:
+
+        depths            u = Δ / |Δ|,                 gap = |Δ|
+        with R            u = R Rᵀ Δ / |R Rᵀ Δ|,       gap = <Δ, u>
+        with `toward`     u = toward / |toward|,       gap = <Δ, u>
+
+    The two means then differ by 1 in M at every stage.
     """
     rows = np.asarray(split.rows)
     is_a = np.asarray(split.is_a)
     cell = np.full(len(resid), -1)
     cell[rows] = split.cells
-    # Means around one vector, so that those of identical vectors are exactly the same.
+    # Offsets from one vector, so that the means of identical vectors are exactly equal.
     origin = resid[0].double()
     means_a = []
     means_b = []
@@ -140,8 +157,8 @@ def hold_out(
     difference = mean_a - mean_b
     along = difference.clone()
     if root is not None:
-        behind = -1 if toward is None else -2
-        along[:, behind] = difference[:, behind] @ root @ root.T
+        after_norm = -1 if toward is None else -2
+        along[:, after_norm] = difference[:, after_norm] @ root @ root.T
     if toward is not None:
         along[:, -1] = toward
     length = along.norm(dim=-1)
@@ -152,14 +169,17 @@ def hold_out(
 
 
 def squared_gap(resid: Tensor, split: CrossFit) -> Array:
-    """The cross-validated squared distance of the two sense means at every stage: the mean over the
-    holdouts of <D_test, D_train>, D a difference of sense means. `row stage d_model`, the split's
-    rows in its order, `-> stage`
+    """The cross-validated squared distance of two sense means at every stage, in squared units
+    of the residual stream.
 
-    In units of the residual stream, squared. 0 in expectation where the means do not differ, and
-    then as often below 0 as above; a plain distance of means is never 0. Holdouts that do not test
-    both senses are left out; NaN where none does. Source: Walther et al. 2016 (crossnobis
-    distance).
+    `resid: row stage d_model`, the split's rows in its order. Result: `stage`.
+
+    It is the mean over holdouts of <D_test, D_train>, with D a difference of sense means. If the
+    means do not differ its expectation is 0, and it is negative half of the time, whereas the
+    distance of two estimated means is always positive. Holdouts that do not test both senses are
+    skipped; NaN if none tests both.
+
+    Source: Walther et al. 2016 (crossnobis distance).
     """
     of_a = np.asarray(split.is_a)
     vectors = (resid - resid[:1]).double()  # identical vectors become exactly 0
@@ -179,11 +199,11 @@ def squared_gap(resid: Tensor, split: CrossFit) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class DepthSeparation:
-    """How far two senses are apart along held-out axes, `depth` each: AUROC; Hedges' g and its
-    standard error.
+    """How far held-out axes separate two senses at each depth: AUROC, Hedges' g and its standard
+    error. `depth` each
 
-    The AUROC is the mean over the holdouts, within each; g is that of the coordinates of all of
-    them, and its error counts cue words (Hedges 1981): sqrt(2 / n + g² / (4 n)).
+    AUROC is computed within each holdout and averaged. g is computed from the coordinates of all
+    holdouts together. Its error counts cue words (Hedges 1981): sqrt(2 / n + g² / (4 n)).
     """
 
     auroc: Array
@@ -192,10 +212,11 @@ class DepthSeparation:
 
 
 def separation_by_holdout(axes: HeldOutAxes, resid: Tensor, split: CrossFit) -> DepthSeparation:
-    """Held-out separation along the axes of every depth. `row depth d_model`, rows by their numbers
-    in the split.
+    """Held-out separation along the axes of every depth.
 
-    One half and 0 where vectors are identical and where no holdout tests both senses.
+    `resid: row depth d_model`, rows numbered as in the split.
+
+    AUROC 0.5 and g 0 if vectors are identical or no holdout tests both senses.
     """
     is_a = np.asarray(split.is_a)
     of_a = []  # coordinates of the tested rows of the first sense, by holdout: row depth
@@ -217,19 +238,18 @@ def separation_by_holdout(axes: HeldOutAxes, resid: Tensor, split: CrossFit) -> 
 
 
 def _chance_separation(depths: int) -> DepthSeparation:
-    """AUROC one half, g 0 and its error 1: what separates nothing."""
+    """The separation at chance: AUROC 0.5, g 0 and its error 1."""
     zero = np.zeros(depths)
     return DepthSeparation(auroc=zero + 0.5, g=zero, error=zero + 1)
 
 
 def choose_depth(separations: Sequence[DepthSeparation]) -> int:
-    """The read-out depth L*, where the meaning has arrived: the first that separates as well as the
-    best.
+    """The read-out layer L*: the first depth that separates the senses as well as the best one.
 
-    As well: its g, mean over the pairs of senses, is within one standard error of the largest
-    (Hastie, Tibshirani & Friedman 2009); of the depths after at least one block. Later depths turn
-    the meaning into the next word. AUROC cannot choose: it is 1 as soon as the first of several
-    heads has written.
+    "As well" means that g, averaged over pairs of senses, is within one standard error of the
+    largest (Hastie, Tibshirani & Friedman 2009). Only depths after at least one block count. Later
+    depths turn the meaning into a prediction of the next token. AUROC cannot choose: it is 1 as
+    soon as the first of several heads has written.
     """
     g = np.mean([separation.g for separation in separations], axis=0)
     error = np.mean([separation.error for separation in separations], axis=0)
@@ -237,22 +257,27 @@ def choose_depth(separations: Sequence[DepthSeparation]) -> int:
 
 
 def first_as_good(separation: Array, error: Array) -> int:
-    """The first depth, after at least one block, whose separation is within one standard error of
-    the best. `depth, depth`"""
-    behind = separation[1:]
-    best = int(behind.argmax())
-    if not np.isfinite(behind[best]):  # perfectly apart
+    """The first depth whose separation is within one standard error of the best, after at least
+    one block.
+
+    `depth, depth`
+    """
+    after_a_block = separation[1:]
+    best = int(after_a_block.argmax())
+    if not np.isfinite(after_a_block[best]):  # the two senses do not overlap at all
         return best + 1
-    least = behind[best] - error[best + 1]
-    return int(np.flatnonzero(behind >= least - resampling.TIE * abs(least))[0]) + 1
+    threshold = after_a_block[best] - error[best + 1]
+    return int(np.flatnonzero(after_a_block >= threshold - resampling.TIE * abs(threshold))[0]) + 1
 
 
 def next_token_root(unembedding: Tensor) -> Tensor:
-    """R with R Rᵀ = W_U C W_Uᵀ, C centring over the vocabulary: xᵀ R Rᵀ y is the product of their
-    centred logits.
+    """R with R Rᵀ = W_U C W_Uᵀ, where C centres over the vocabulary, in float64.
 
-    `d_vocab d_model -> d_model d_model`, in float64. With it the difference of two senses' mean
-    logits is a direction in the stream behind the final norm, and no logits need to be kept.
+    `d_vocab d_model -> d_model d_model`
+
+    xᵀ R Rᵀ y is the inner product of the centred logits of x and y. It expresses the difference of
+    two senses' mean logits as a direction in the stream after the final norm, so no logits have to
+    be stored.
     """
     centred = unembedding - unembedding.mean(0)
     values, vectors = torch.linalg.eigh((centred.T @ centred).double().cpu())
@@ -265,18 +290,22 @@ def sense_pairs(labels: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def nearest_sense(fit: Tensor, labels: Sequence[str], new: Tensor) -> list[str]:
-    """The sense whose mean over the fit sentences is nearest (Euclidean) to each new vector. `n
-    d_model, k d_model`"""
+    """The sense whose mean over the fit sentences is nearest to each new vector (Euclidean
+    distance).
+
+    `fit: n d_model`, `new: k d_model`.
+    """
     senses = list(dict.fromkeys(labels))
     rows = [[row for row, label in enumerate(labels) if label == sense] for sense in senses]
-    means = torch.stack([fit[mine].double().mean(0) for mine in rows])
+    means = torch.stack([fit[rows_of_sense].double().mean(0) for rows_of_sense in rows])
     return [senses[index] for index in torch.cdist(new.double(), means).argmin(-1).tolist()]
 
 
 @dataclass(frozen=True)
 class SenseAtDepth:
-    """Sense coordinate of one sense's sentences at one depth: mean, 10 % and 90 % quantiles; and
-    the depth's AUROC."""
+    """The sense coordinate of one sense's sentences at one depth: mean, and 10 % and 90 %
+    quantiles (`low`, `high`). `auroc` belongs to the depth.
+    """
 
     depth: int
     sense: str
@@ -289,11 +318,15 @@ class SenseAtDepth:
 def profile(
     axes: HeldOutAxes, stages: Tensor, split: CrossFit, depth: int, auroc: Array
 ) -> list[SenseAtDepth]:
-    """Sense coordinates by depth, held out, around each depth's own midpoint.
+    """Held-out sense coordinates by depth, around each depth's midpoint.
 
-    Along the axis of the read-out up to it, where there may be no gap to measure in, and along each
-    depth's own behind it. `stages: row 1 + depth d_model`: the token embedding alone (depth -1),
-    then depths 0, 1, ... · `auroc: depth`. Identical vectors give exactly 0 and exactly 0.5.
+    `stages: row 1 + depth d_model`: the token embedding alone (depth -1), then depths 0, 1, ...
+    `depth`: the read-out layer.
+    `auroc: depth`.
+
+    Depths before the read-out layer may have no gap to measure in, so they are read along the
+    read-out layer's axis; each later depth is read along its own. Identical vectors give exactly 0,
+    and an AUROC of exactly 0.5.
     """
     rows = np.asarray(split.rows)[split.tested]
     is_a = np.asarray(split.is_a)[split.tested]
@@ -303,7 +336,7 @@ def profile(
         # Offsets from one vector: identical vectors give exactly 0.
         origin = stages[:1, stage].double()
         offsets = stages[rows, stage].double() - origin
-        if stage > 0:  # the token embedding alone has no axis, and no midpoint of its own
+        if stage > 0:  # the token embedding alone has neither an axis nor a midpoint
             offsets = offsets - (axes.midpoint[axes.cell[rows], stage - 1] - origin)
         values = (offsets * directions[:, max(stage - 1, depth)]).sum(-1).numpy()
         separation = float(auroc[stage - 1]) if stage > 0 else 0.5

@@ -1,18 +1,24 @@
-"""Where a result begins to count: the limits of tests and the smallest effects."""
+"""Thresholds of the tests, and the smallest effects and samples that count."""
 
-# p of the gap: stricter than LEVEL, because everything after it is a ratio over that gap
+# p of the gap. Stricter than LEVEL, because every later result is a ratio over that gap.
 GATE = 0.01
-FEWEST_WORDS = 7  # of a survey: flipping the signs of fewer gives no p below GATE
-LEVEL = 0.05  # the family-wise error that the corrected tests of a word's heads keep
-# Of the gap: below it a swap is lost among the heads of one layer, however certain it is.
+# Words of a survey. With fewer, sign flips cannot give a p below GATE.
+FEWEST_WORDS = 7
+# The family-wise error rate of the corrected tests of a word's heads.
+LEVEL = 0.05
+# A fraction of the gap. Smaller swaps are lost among the heads of one layer, however certain.
 SMALLEST = 0.02
-LARGE = 0.1  # of the gap: five times what counts, so that an effect this large needs no second sign
-# Of a sentence's sense coordinate: smaller shares of it are summed into "everything else".
+# A fraction of the gap, five times SMALLEST: an effect this large needs no second sign.
+LARGE = 0.1
+# A fraction of a sentence's sense coordinate. Smaller ones are summed into "everything else".
 WORTH_NAMING = 0.1
-FEWEST_NOUNS = 19  # unambiguous ones: with one fewer the ambiguity gate cannot come to LEVEL
-FEWEST_SENTENCES = 24  # that a word is compared with unambiguous nouns in
-FEWEST_WITH_A_GAP = 3  # unambiguous nouns with a gap of their own that a head is compared on
-# Unambiguous nouns that are compared. With up to 38 of them p <= LEVEL says that none changes as
-# far as the word: with one that does it is 2 / 39. Of a sample of unambiguous nouns hardly more
-# than one in 39 passes; with more nouns two could, which is more than 5 % of thirty.
+# Unambiguous nouns. With one fewer, the p of the ambiguity gate cannot reach LEVEL.
+FEWEST_NOUNS = 19
+# Sentences of a word that is compared with unambiguous nouns.
+FEWEST_SENTENCES = 24
+# Unambiguous nouns with a gap of their own, for the comparison of a head.
+FEWEST_WITH_A_GAP = 3
+# Unambiguous nouns. With up to 38, p <= LEVEL means that none of them changes as much as the word:
+# with one that does, p is 2 / 39. About one unambiguous noun in 39 passes this test. With more
+# nouns two could change as much, and more than 5 % of thirty nouns would pass.
 MOST_NOUNS = 38

@@ -1,8 +1,8 @@
-"""Held-out separation of every head's write along its own direction, and the tests of a word:
-corrected over all its heads and pairs of senses.
+"""Held-out separation of each head's write along a direction fitted for that head, and a word's
+corrected tests.
 
-One family of tests per word: separation and swap effect each have to beat the largest value that
-any head reaches in any pair of the word's senses when senses are reassigned to cue words.
+A word has one family for each test. Separation and swap effect each have to exceed the largest
+value of any head in any pair of the word's senses when senses are reassigned to cue words.
 """
 
 import os
@@ -22,21 +22,23 @@ from probe.stats.resampling import Array, Labels, MaxT
 from probe.text.splits import CrossFit
 
 MANY = 100  # sentences per sense: with fewer, a direction of d_head numbers (64, say) fits noise
-# Fewer numbers than the fifty sentences per sense from which a result is not called exploratory.
+# Below the fifty sentences per sense from which a result is no longer called exploratory.
 COMPONENTS = 16
-CHUNK = 64  # relabellings that are worked on together
-# Chunks that are worked on at once; each holds three arrays of draw x head x sentence.
+CHUNK = 64  # relabellings in one batch
+# Batches that run at the same time; each holds three arrays of draw x head x sentence.
 THREADS = min(4, os.cpu_count() or 1)
-# What is added to the variance within senses, so that a direction in which nothing varies does not
-# decide by itself: relative to the largest variance, and to the largest squared difference.
+# Added to the variance within senses, so that a direction in which nothing varies does not decide
+# by itself. Relative to the largest variance, and to the largest squared difference.
 LEAST_VARIANCE = 1e-9
 LEAST_DIFFERENCE = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class Separation:
-    """Held-out separation of two senses by each head's write. `layer head`; `null: 1 + permutations
-    layer head`."""
+    """Held-out separation of two senses by each head's write.
+
+    `layer head`; `null: 1 + permutations layer head`
+    """
 
     auroc: Array
     auroc_low: Array
@@ -47,9 +49,12 @@ class Separation:
 
 @dataclass(frozen=True, eq=False)
 class Tests:
-    """Corrected tests of one pair of senses, `layer head` each: separation, swap, swap the wrong
-    way; next token, None for a model that predicts no tokens, and the logits of continuations, None
-    where the lexicon has none.
+    """Corrected tests of one pair of senses. `layer head` each
+
+    `separation`: the AUROC of the head's write.
+    `swap`, `opposes`: the swap effect toward the donor's sense, and away from it.
+    `next_token`: None for a model that predicts no tokens.
+    `continuation`: the logits of continuations; None if the lexicon has no continuations.
     """
 
     separation: MaxT
@@ -60,8 +65,10 @@ class Tests:
 
 
 class Sums(NamedTuple):
-    """Sums and sums of squares of rows that change their sense in groups, `head group d`, and group
-    sizes."""
+    """Sums, sums of squares and sizes of groups of rows that change their sense together.
+
+    `head group d`; `size: group`
+    """
 
     rows: Array
     squares: Array
@@ -78,10 +85,13 @@ def sums_of(rows: Array, group: NDArray[np.intp]) -> Sums:
 def measure_separation(
     writes: Tensor, split: CrossFit, *, permutations: int, seed: int
 ) -> Separation:
-    """Held-out AUROC and Hedges' g of every head's write along its own direction, and AUROC under
-    every relabelling. `writes: layer head row d_head`. Every sentence is scored once, along a
-    direction fitted on the sentences that its holdout learns from, and compared with those of the
-    other sense in its holdout.
+    """Held-out AUROC and Hedges' g of every head's write, and AUROC under every relabelling.
+
+    `writes: layer head row d_head`.
+
+    Each holdout fits a direction for every head on its training sentences. Each sentence is scored
+    once, along the direction of the holdout that tests it, and compared with the sentences of the
+    other sense in the same holdout.
     """
     shape = writes.shape[:2]
     is_a = np.array(split.is_a)
@@ -91,7 +101,7 @@ def measure_separation(
     weights = resampling.bootstrap_weights(factors, seed=seed)
     exchanged, _ = resampling.as_numbers(list(zip(split.exchanged, split.is_a, strict=True)))
 
-    # A first axis of all labellings, the observed one first, and of all bootstrap draws.
+    # The first axis of one: labellings, the observed one first. Of the other: bootstrap draws.
     under_labels = _Comparisons.none(len(labels), shape.numel())
     in_draws = _Comparisons.none(len(weights), shape.numel())
     scores = np.full((shape.numel(), len(is_a)), np.nan)
@@ -102,13 +112,13 @@ def measure_separation(
         # Rows that change their sense together enter every labelling as one sum.
         first, group = np.unique(exchanged[train], return_index=True, return_inverse=True)[1:]
         sums = sums_of(fit, group)
-        learned = labels[:, train][:, first]
+        training_labels = labels[:, train][:, first]
         of_a = labels[:, test].sum(1)
-        wins = separation_null(sums, learned, new, labels[:, test])
+        wins = separation_null(sums, training_labels, new, labels[:, test])
         under_labels += _Comparisons(wins, of_a * (len(test) - of_a))
 
-        own = own_scores(sums, learned[:1], np.concatenate([fit, new], axis=1))[0]
-        scores[:, test] = _calibrated(own, is_a[train])
+        all_scores = own_scores(sums, training_labels[:1], np.concatenate([fit, new], axis=1))[0]
+        scores[:, test] = _calibrated(all_scores, is_a[train])
         in_draws += _Comparisons(*won_draws(scores[:, test], list(is_a[test]), weights[:, test]))
 
     null = under_labels.auroc()
@@ -127,35 +137,44 @@ def measure_separation(
 @dataclass(frozen=True, eq=False)
 class _Comparisons:
     """Comparisons of a sentence of A with one of B: how many A won, and how many there were.
-    `draw head, draw`"""
+
+    `draw head, draw`
+    """
 
     won: Array
     number: Array
 
     @classmethod
     def none(cls, draws: int, heads: int) -> "_Comparisons":
+        """No comparisons yet."""
         return cls(np.zeros((draws, heads)), np.zeros(draws))
 
     def __add__(self, more: "_Comparisons") -> "_Comparisons":
         return _Comparisons(self.won + more.won, self.number + more.number)
 
     def auroc(self) -> Array:
-        """The share of comparisons that A won, one half where there are none. `draw head`"""
+        """The share of comparisons that A won; one half if there are none. `draw head`"""
         number = self.number[:, None]
         return np.divide(self.won, number, out=np.full_like(self.won, 0.5), where=number > 0)
 
 
 def _reduced_heads(fit: Tensor, new: Tensor, is_a: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """`reduced`, with the layers and heads in one axis.
-    `layer head n d, layer head m d -> head n k, head m k`"""
+    """`reduced`, with layers and heads in one axis.
+
+    `layer head n d, layer head m d -> head n k, head m k`
+    """
     per_sense = int(min(is_a.sum(), (~is_a).sum()))
     fit, new = reduced(fit, new, per_sense=per_sense)
     return fit.flatten(0, 1).numpy(), new.flatten(0, 1).numpy()
 
 
 def _calibrated(scores: Array, is_a: NDArray[np.bool_]) -> Array:
-    """New scores, about +1/2 for A and -1/2 for B, as the fitted ones in front of them say. `head n
-    + m -> head m`"""
+    """New scores on a scale where the fitted scores average +1/2 for A and -1/2 for B.
+
+    `head n + m -> head m`
+
+    The n fitted scores come first.
+    """
     fitted, new = np.split(scores, [len(is_a)], axis=1)
     mean_a = fitted[:, is_a].mean(1, keepdims=True)
     mean_b = fitted[:, ~is_a].mean(1, keepdims=True)
@@ -164,10 +183,12 @@ def _calibrated(scores: Array, is_a: NDArray[np.bool_]) -> Array:
 
 
 def reduced(fit: Tensor, new: Tensor, *, per_sense: int) -> tuple[Tensor, Tensor]:
-    """Writes centred on the fit part; with fewer than MANY sentences per sense, their first
-    principal components, at most COMPONENTS, so that a direction has fewer numbers than sentences.
-    The labels play no part, so one reduction serves every relabelling. `... n d, ... m d -> ... n
-    k, ... m k`
+    """Writes centred on the fit part, and reduced to principal components if there are few
+    sentences. `... n d, ... m d -> ... n k, ... m k`
+
+    With fewer than MANY sentences per sense, at most COMPONENTS components are kept, so that a
+    direction has fewer numbers than sentences. Labels are not used, so one reduction serves every
+    relabelling.
     """
     centre = fit.mean(-2, keepdim=True)
     centred = fit - centre
@@ -181,8 +202,9 @@ def reduced(fit: Tensor, new: Tensor, *, per_sense: int) -> tuple[Tensor, Tensor
 
 
 def own_direction_scores(fit_a: Tensor, fit_b: Tensor, new: Tensor) -> Tensor:
-    """`own_scores` of new writes, reduced, along the directions fitted on two senses. `... n d, ...
-    m d, ... k d`"""
+    """`own_scores` of new writes, reduced, along directions fitted on two senses. `... n d, ...
+    m d, ... k d`
+    """
     fit, new = reduced(
         torch.cat([fit_a, fit_b], dim=-2), new, per_sense=min(fit_a.shape[-2], fit_b.shape[-2])
     )
@@ -194,22 +216,30 @@ def own_direction_scores(fit_a: Tensor, fit_b: Tensor, new: Tensor) -> Tensor:
 
 
 def separation_null(fit: Sums, learned: Labels, new: Array, labels: Labels) -> Array:
-    """How often a sentence of A scores above one of B along every head's own direction, under every
-    labelling. Under the null the standard error of an AUROC is the same for every head, so it is
-    not divided out. `learned: draw group`, the labels of what is fitted on · `new: head m d`,
-    `labels: draw m -> draw head`
+    """How often a sentence of A scores above one of B along every head's direction, under every
+    labelling.
+
+    `-> draw head`
+
+    `learned: draw group`: the labels of the training groups.
+    `new: head m d`: the tested writes.
+    `labels: draw m`: their labels.
+
+    It is not divided by a standard error: under the null an AUROC has the same one for every head.
     """
 
     def chunk(start: int) -> Array:
-        some = slice(start, start + CHUNK)
-        return won(own_scores(fit, learned[some], new), labels[some])
+        rows = slice(start, start + CHUNK)
+        return won(own_scores(fit, learned[rows], new), labels[rows])
 
-    with ThreadPoolExecutor(THREADS) as pool:  # sorting is most of it, and lets other threads run
+    with ThreadPoolExecutor(THREADS) as pool:  # most of the time is sorting, which releases the GIL
         return np.concatenate(list(pool.map(chunk, range(0, len(labels), CHUNK))))
 
 
 def own_scores(fit: Sums, labels: Labels, new: Array) -> Array:
-    """New writes along each head's own direction, mean difference / pooled variance.
+    """New writes along each head's direction: the mean difference divided by the pooled
+    variance.
+
     `draw group, head m d -> draw head m`
     """
     total = fit.rows.sum(1)
@@ -221,49 +251,55 @@ def own_scores(fit: Sums, labels: Labels, new: Array) -> Array:
     square_a = np.einsum("bn,hnd->bhd", of_a, fit.squares, optimize=True)
     mean_a = sum_a / np.maximum(n_a, 1)
     mean_b = (total - sum_a) / np.maximum(n_b, 1)
-    # Sums of squares around the means of the two senses, taken from sums around 0.
+    # Σ (x - mean)² = Σ x² - n mean², for the two senses together.
     around = square_a - n_a * mean_a**2 + total_squares - square_a - n_b * mean_b**2
     within = np.maximum(around, 0) / (fit.size.sum() - 2)
     difference = mean_a - mean_b
-    least = (
+    floor = (
         LEAST_VARIANCE * within.max(-1, keepdims=True)
         + LEAST_DIFFERENCE * (difference**2).max(-1, keepdims=True)
         + np.finfo(float).tiny
     )
-    direction = difference / (within + least)
+    direction = difference / (within + floor)
     return np.asarray(np.einsum("bhd,hmd->bhm", direction, new, optimize=True))
 
 
 def won(scores: Array, labels: Labels) -> Array:
-    """How many comparisons of an A with a B the A wins, ties one half. `draw head m, draw m -> draw
-    head`"""
+    """How many comparisons of an A with a B the A wins. ties count one half.
+
+    `draw head m, draw m -> draw head`
+    """
+    # Mann-Whitney: U = (sum of the ranks of A) - n_A (n_A + 1) / 2
     marked = _with_label(scores, labels)
     marked.view(float).sort(axis=-1)
     sums = (marked & 1).astype(float) @ np.arange(1.0, scores.shape[-1] + 1)  # of the ranks of A
-    tied = (marked[..., 1:] ^ marked[..., :-1] <= 1).any(-1)
-    if tied.any():  # rare, and ten times slower to rank fairly
-        draws, heads = np.nonzero(tied)
+    has_ties = (marked[..., 1:] ^ marked[..., :-1] <= 1).any(-1)
+    if has_ties.any():  # rare, and ten times slower to rank exactly
+        draws, heads = np.nonzero(has_ties)
         sums[draws, heads] = (rankdata(scores[draws, heads], axis=-1) * labels[draws]).sum(-1)
     n_a = labels.sum(1)[:, None]
     return np.asarray(sums - n_a * (n_a + 1) / 2)
 
 
 def _with_label(scores: Array, labels: Labels) -> NDArray[np.uint64]:
-    """Each score's bits with its label as the last one: sorting the scores sorts the labels. `->
-    draw head m`
+    """The bits of each score with its label as the last bit: sorting the scores also sorts the
+    labels.
 
-    Scores that differ in no other bit look tied afterwards, which they then are or not: that is
-    decided by the scores themselves.
+    `-> draw head m`
+
+    Scores that differ in the last bit only look tied. `won` then ranks the scores themselves.
     """
-    bits = (scores + 0.0).view(np.uint64)  # + 0.0: one zero, not two
+    bits = (scores + 0.0).view(np.uint64)  # + 0.0 turns -0.0 into 0.0
     bits &= ~np.uint64(1)
     bits |= labels[:, None]
     return bits
 
 
 def won_draws(scores: Array, is_a: Sequence[bool], weights: Array) -> tuple[Array, Array]:
-    """Comparisons won and their number in every bootstrap draw: an A wins the weight of all B below
-    it, and half of those that tie with it. `head m`, m labels, `draw m -> draw head, draw`
+    """Comparisons won and their number in every bootstrap draw. `-> draw head, draw`
+
+    `scores: head m`, `is_a: m`, `weights: draw m`. An A wins the weight of all B below it, and half
+        the weight of those tied with it.
     """
     of_a = np.asarray(is_a)
     weight_a = weights[:, of_a]
@@ -289,12 +325,13 @@ def corrected_tests(
     seed: int,
     has_heads: NDArray[np.bool_] | None = None,
 ) -> list[Tests]:
-    """Corrected tests of all pairs of senses of one word together, a result per pair.
+    """Corrected tests of all pairs of senses of one word together, a result for each pair.
 
-    `swaps`, `next_token`, `continuation`: net swap effects of each pair of senses on the sense
-    coordinate, on the next token (empty for a model that predicts no tokens) and on the lexicon's
-    continuations (empty without any), `pair layer head` each · `units`: the cue words of each pair
-    · `has_heads: layer`, all by default: nothing is tested in a layer that has none, p there is 1.
+    `swaps`: net swap effects on the sense coordinate, `pair layer head` for each pair of senses.
+    `next_token`: the same on the next token; empty for a model that predicts no tokens.
+    `continuation`: the same on the lexicon's continuations; empty if there are none.
+    `units`: the cue words of each pair of sentences.
+    `has_heads: layer`: layers with heads, all by default. p is 1 in a layer without heads.
     """
     effects = {"swap": swaps, "next_token": next_token, "continuation": continuation}
     flips = {
@@ -302,9 +339,11 @@ def corrected_tests(
         for name, of_pairs in effects.items()
         if of_pairs
     }
-    separation = np.stack([each.null for each in separations], axis=1)  # draw pair layer head
+    separation = np.stack(
+        [pair_result.null for pair_result in separations], axis=1
+    )  # draw pair layer head
     nulls = {"separation": separation, **flips, "opposes": -flips["swap"]}
-    # All pairs of senses are one family of each test; afterwards every pair has its own part.
+    # All pairs of senses form one family for each test. Each pair then takes its part.
     families = {name: _max_t(null, has_heads) for name, null in nulls.items()}
     tests = []
     for pair in range(len(separations)):
@@ -317,22 +356,27 @@ def corrected_tests(
 
 
 def _max_t(null: Array, has_heads: NDArray[np.bool_] | None) -> MaxT:
-    """`resampling.max_t` over the heads that there are. `draw pair layer head`, what was observed
-    first"""
+    """`resampling.max_t` over the heads that exist. `draw pair layer head`, the observed
+    statistics first
+    """
     if has_heads is None or has_heads.all():
         return resampling.max_t(null[0], null[1:])
-    tested = resampling.max_t(null[0][:, has_heads], null[1:][:, :, has_heads])
-    whole = MaxT(*(np.full_like(null[0], empty) for empty in (0.0, 1.0, 1.0)))
-    for of_all, of_tested in zip((whole.t, whole.p, whole.q), (tested.t, tested.p, tested.q)):
+    over_heads = resampling.max_t(null[0][:, has_heads], null[1:][:, :, has_heads])
+    full = MaxT(*(np.full_like(null[0], empty) for empty in (0.0, 1.0, 1.0)))
+    for of_all, of_tested in zip(
+        (full.t, full.p, full.q), (over_heads.t, over_heads.p, over_heads.q)
+    ):
         of_all[:, has_heads] = of_tested
-    return whole
+    return full
 
 
 def _flipped(
     effects: Sequence[Array], units: Sequence[Sequence[Hashable]], permutations: int, seed: int
 ) -> Array:
-    """Studentised mean effects under sign flips of whole units, all pairs of senses. `-> draw pair
-    layer head`"""
+    """Studentised mean effects under sign flips of whole units, for all pairs of senses.
+
+    `-> draw pair layer head`
+    """
     rng = np.random.default_rng(seed)
     nulls = [
         resampling.flip_null(of_pair, units_of_pair, draws=permutations, rng=rng)

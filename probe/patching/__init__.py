@@ -1,24 +1,27 @@
-"""Interventions, each performed exactly: one head's output at the word replaced, and how far the
-read-out moves. Tensors and token ids in, tensors out; nothing here knows senses, folds or
-sentences.
+"""Interventions, each performed exactly: replace part of a run, and measure how far the read-out
+moves.
 
-inputs      what callers give, checked before anything runs
-variants    the loop over blocks: unchanged runs and variants of a run, with heads, mixers or MLPs
-            edited
-heads       swaps of every head, of pairs both ways, of sets of heads; what is read of variants
+Tensors and token ids in, tensors out. These modules know nothing of senses, folds or sentences.
+
+inputs      checks of the arguments, before anything runs
+variants    the loop over blocks: unchanged runs, and variants of a run with edited heads, mixers or
+            MLPs
+heads       swaps of every head, of pairs in both directions, and of sets of heads; their read-outs
 mlps        swaps of MLPs and mixers
-tokens      other tokens in the word's place
-hooked      swaps of sets in a model whose owner's hooks stay on: each variant a whole forward
-sets        sets of heads: masks, sizes of a curve, random matches, faithfulness
-pair        two runs cached whole; a run frozen or patched behind a change of its stream at any site
-            and position, and text generated behind a patch
-positions   causal trace: stream, attention, MLP and every head at every layer and position from the
-            cue to the word
-edges       every edge, from what writes to what reads it: fraction of the receiver's swap, direct
-            and total effect
-paths       chains of edges from the cue to the word, alone, together and down to a circuit;
-            composition
+tokens      other tokens in the word's position
+hooked      swaps of sets of heads in a model whose hooks stay active: a whole forward for each
+            variant
+sets        sets of heads: masks, curve sizes, random matches, faithfulness
+pair        two cached runs; a run that goes on from a changed stream, frozen or patched; text
+            generated from a patched run
+positions   causal trace: stream, attention, MLP and every head, at every layer and at every
+            position from the cue to the word
+edges       every edge from a writer to a reader: fraction of the receiver's swap, direct and total
+            effect
+paths       chains of edges from the cue to the word: each alone, together, and reduced to a
+            circuit; composition
 cross       heads of cross-attention, source words, direct logit attribution by source
+score_parts the parts of a query or a key, each replaced by a donor's
 
 All of them run on the fused steps of a block, `probe.model.fused`.
 """

@@ -1,30 +1,27 @@
-"""Which heads of cross-attention carry a choice of word from one language to the other, and from
-which source words: exact swaps.
+"""Cross-attention: which heads, and which source words, decide between two translations.
 
-Two sources and one beginning of a translation, which goes on with another word after each source. M
-is the logit of the first token of word A less that of word B, at the last target position. A swap
-gives one run a part of the other's, everything else responds, and M is read again; each is
-performed, none approximated.
+Two sources share the beginning of a translation, which continues with a different word after each
+source. M is the logit of the first token of word A minus that of word B, at the last target
+position. A swap gives one run a part of the other's, everything later responds, and M is read
+again. Every swap is performed; none is approximated.
 
 * Heads: z of one head, at the last target position only. Earlier target positions keep what they
-  read, so all heads together need not make up the whole gap: what is missing came in through
-  earlier words of the translation.
-* Source words: what the encoder hands over at some source positions, for all heads and all target
-  positions. All positions together are the other run.
+  have read, so all heads together need not make up the whole gap: the rest came in through earlier
+  words of the translation.
+* Source words: the encoder's output at some source positions, for all heads and all target
+  positions. All positions together give the other run.
 
 Source: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, denoising and
-noising).
+    noising).
 
-What cross-attention adds to a word's logit by itself: ΔE by source token, along the direction that
-reaches the logit.
-
-Nothing downstream responds: what later heads and MLPs make of a write is left out, and every norm
-that the stream still passes keeps the scale that it had in the run (a norm's mean and gain are
-taken along). So read, the logit is a sum over all that was ever written, of which these are some
-terms.
+`direct_logits` is ΔE of cross-attention by source token, along the direction that reaches a word's
+    logit. Here nothing later responds: the effect of a write through later heads and MLPs is
+    ignored, and every later norm keeps the scale that it had in the run (its mean and gain are
+    applied). Under these conditions the logit is a sum over everything that was ever written, and
+    the result holds some of its terms.
 
 Source: Elhage et al. 2021 (direct paths); Wang et al. 2022 (direct logit attribution with the
-norm's scale frozen).
+    norm's scale frozen).
 """
 
 from collections.abc import Sequence
@@ -51,8 +48,9 @@ __all__ = ["WordChoice", "direct_logits", "swap_heads", "swap_source_words"]
 
 @dataclass(frozen=True)
 class WordChoice:
-    """Two source texts, one beginning of a translation of both, and the word that follows it after
-    each."""
+    """Two source texts, the shared beginning of their translations, and the word that follows it
+    after each source.
+    """
 
     source_a: str
     source_b: str
@@ -63,14 +61,15 @@ class WordChoice:
 
 @dataclass(frozen=True, eq=False)
 class CrossSwaps:
-    """The margin of every choice, and how far each swap moves it; recipient 0 reads source A, 1
-    source B.
+    """The margin of every choice, and how far each swap moves it.
 
-    The margin M is the logit of the first token of word A less that of word B, at the last target
-    position. Ratios are NaN where the gap is 0, as of two sources that are one.
+    margin: `choice recipient`, M: the logit of the first token of word A minus that of word B, at
+        the last target position
+    moved: `choice recipient layer head`
+    together: `choice recipient`, for a swap of all heads at once
 
-    `margin: choice recipient` · `moved: choice recipient layer head` · `together: choice
-    recipient`, all heads at once.
+    Recipient 0 reads source A, recipient 1 source B. Ratios are NaN if the gap is 0, e.g. for two
+    identical sources.
     """
 
     margin: Tensor
@@ -84,41 +83,47 @@ class CrossSwaps:
 
     @property
     def toward(self) -> Tensor:
-        """How far each swap moves M toward the donor's, half of the two directions' sum. `-> choice
-        layer head`"""
+        """How far each swap moves M toward the donor's: half the sum over both recipients.
+
+        `-> choice layer head`
+        """
         return (self.moved[:, 1] - self.moved[:, 0]) / 2
 
     @property
     def denoise(self) -> Tensor:
-        """R_dn: source B's run with z of source A's, as a fraction of the gap; a ratio of sums. `->
-        layer head`"""
+        """R_dn: source B's run with z of source A's, as a fraction of the gap (a ratio of sums).
+
+        `-> layer head`
+        """
         return self.moved[:, 1].sum(0) / self.gap.sum()
 
     @property
     def noise(self) -> Tensor:
-        """R_ns: source A's run with z of source B's. `-> layer head`"""
+        """R_ns: source A's run with z of source B's, as a fraction of the gap. `-> layer head`"""
         return -self.moved[:, 0].sum(0) / self.gap.sum()
 
     @property
     def effect(self) -> Tensor:
-        """E, the mean of both. `-> layer head`"""
+        """E, the mean of `denoise` and `noise`. `-> layer head`"""
         return (self.denoise + self.noise) / 2
 
     @property
     def all_heads(self) -> float:
-        """The same E of all heads at once: below 1 by what came in through earlier target
-        positions."""
+        """E of all heads at once; below 1 by the part that came in through earlier target
+        positions.
+        """
         return float((self.together[:, 1] - self.together[:, 0]).sum() / 2 / self.gap.sum())
 
 
 def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
-    """How far the margin between the two words moves when one head of cross-attention has the other
-    run's z.
+    """How far the margin between the two words moves if one head of cross-attention has the
+    other run's z, for every head.
 
-    For every head, at the last target position; the margin is the logit of word A's first token
-    less that of word B's. Raises UnsupportedModel for a model without cross-attention; InputError
-    for an empty or over-long text, and for words that do not follow the target or begin with the
-    same token.
+    The swap is at the last target position. The margin is the logit of word A's first token minus
+    that of word B's.
+
+    Raises UnsupportedModel for a model without cross-attention. Raises InputError for an empty or
+    over-long text, and for words that do not follow the target or that begin with the same token.
 
     Example:
         >>> model = probe.load("tiny-translator")
@@ -155,26 +160,28 @@ def swap_heads(model: ModelSource, choices: Sequence[WordChoice]) -> CrossSwaps:
                 swapped.append(_margin(logits, words))
             margins.append(margin)
             moved.append(torch.stack(swapped) - margin[:, None])
-    every = torch.stack(moved).cpu().clone()  # choice recipient set, all heads at once the last
+    all_moved = torch.stack(moved).cpu().clone()  # choice recipient set, all heads at once the last
     return CrossSwaps(
         margin=torch.stack(margins).cpu().clone(),
-        moved=every[..., :-1].unflatten(-1, (layers, heads)),
-        together=every[..., -1],
+        moved=all_moved[..., :-1].unflatten(-1, (layers, heads)),
+        together=all_moved[..., -1],
     )
 
 
 def _swapped(
     stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[Branch], n: int
 ) -> Tensor:
-    """Logits of every set of heads at the last of `n` target positions, with z of the donor. `->
-    set d_vocab`"""
+    """Logits of every set of heads at the last of `n` target positions, with z of the donor.
+
+    `-> set d_vocab`
+    """
     decoder = stacks["decoder"]
     at = torch.zeros(1, dtype=torch.long, device=decoder.device)
     run = Run(
         decoder,
         fused.position_tables(decoder, n),
         depth=len(tree),
-        edits=Edits(Z, tree, lambda layer, own: donor.z[layer, None]),
+        edits=Edits(Z, tree, lambda layer, recipient: donor.z[layer, None]),
         at=at,
         read=at,
         cross=Cross(stacks["cross"], [(k[None], v[None]) for k, v in recipient.read]),
@@ -189,12 +196,15 @@ def _swapped(
 def swap_source_words(
     model: ModelSource, choices: Sequence[WordChoice], positions: Sequence[Sequence[Sequence[int]]]
 ) -> Tensor:
-    """How far the margin (see `swap_heads`) moves with the other run's encoder output at some
-    source positions.
+    """How far the margin (see `swap_heads`) moves if some source positions have the other run's
+    encoder output.
 
-    `positions`: for every choice as many sets of source positions. `-> choice recipient set`.
-    Raises as `swap_heads`, and InputError where the two sources are not equally long or a position
-    is not in them.
+    `choice recipient set`
+
+    positions: sets of source positions for each choice; every choice has the same number of sets
+
+    Raises what `swap_heads` raises. Raises InputError for sources of different length and for
+    positions outside them.
 
     Example:
         >>> model = probe.load("tiny-translator")
@@ -216,13 +226,13 @@ def swap_source_words(
             words = _first_tokens(model, choice)
             target = target_tokens(model, choice.target).ids
             rows = [tokenize(model, source).ids for source in (choice.source_a, choice.source_b)]
-            taken = _taken(choice, sets, *map(len, rows)).to(model.device)
+            from_donor = _from_donor(choice, sets, *map(len, rows)).to(model.device)
             memory = [forward.encode(stacks, ids) for ids in rows]
             by_recipient = []
-            for own, donor in zip(memory, reversed(memory), strict=True):
-                mixed = torch.where(taken, donor, own)
-                margin = _margin(forward.decode(stacks, target, mixed).logits, words)
-                by_recipient.append(margin[1:] - margin[0])  # the first takes nothing
+            for recipient, donor in zip(memory, reversed(memory), strict=True):
+                patched = torch.where(from_donor, donor, recipient)
+                margin = _margin(forward.decode(stacks, target, patched).logits, words)
+                by_recipient.append(margin[1:] - margin[0])  # the first set is empty
             moved.append(torch.stack(by_recipient))
     return torch.stack(moved).cpu().clone()
 
@@ -237,9 +247,9 @@ def _stacks_of(model: Model) -> Stacks:
 
 
 def _require_choices(choices: Any) -> None:
-    """Raises InputError for no choices, and for what is none."""
-    given = choices if isinstance(choices, Sequence) and not isinstance(choices, str) else ()
-    if not given or not all(isinstance(choice, WordChoice) for choice in given):
+    """Raises InputError for an empty list, and for anything that is not a WordChoice."""
+    items = choices if isinstance(choices, Sequence) and not isinstance(choices, str) else ()
+    if not items or not all(isinstance(choice, WordChoice) for choice in items):
         raise InputError(
             f"Swapping cross-attention: got {choices!r}, expected at least one choice of word; "
             "give a list, as in [probe.cross.WordChoice(source_a, source_b, target, word_a, "
@@ -266,13 +276,18 @@ def _is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
-def _taken(choice: WordChoice, sets: Sequence[Sequence[int]], size: int, other: int) -> Tensor:
-    """Where each set takes the other run's, the first nowhere. `-> 1 + set, key_pos 1`"""
-    if size != other:
+def _from_donor(choice: WordChoice, sets: Sequence[Sequence[int]], size: int, donor: int) -> Tensor:
+    """Where each set takes the other run's encoder output. the first set is empty.
+
+    `-> 1 + set, key_pos 1`
+
+    size, donor: the number of tokens of the two sources
+    """
+    if size != donor:
         raise InputError(
             f"Swapping words of {choice.source_a!r} and {choice.source_b!r}: got {size} and "
-            f"{other} tokens, expected as many in both; give two sentences whose words stand at "
-            "the same places."
+            f"{donor} tokens, expected equal numbers. Give two sentences whose words are at "
+            "the same positions."
         )
     for pos in (pos for positions in sets for pos in positions):
         if whole_number(pos) is None or not 0 <= pos < size:
@@ -280,10 +295,10 @@ def _taken(choice: WordChoice, sets: Sequence[Sequence[int]], size: int, other: 
                 f"Swapping words of {choice.source_a!r}: got position {pos!r}, expected 0 to "
                 f"{size - 1}; choose one of these."
             )
-    taken = torch.zeros(1 + len(sets), size, 1, dtype=torch.bool)
-    for row, positions in zip(taken[1:], sets, strict=True):
+    mask = torch.zeros(1 + len(sets), size, 1, dtype=torch.bool)
+    for row, positions in zip(mask[1:], sets, strict=True):
         row[list(positions)] = True
-    return taken
+    return mask
 
 
 def _margin(logits: Tensor, words: tuple[int, int]) -> Tensor:
@@ -294,40 +309,44 @@ def _first_tokens(model: Model, choice: WordChoice) -> tuple[int, int]:
     return _two_tokens(model, choice.target, choice.word_a, choice.word_b)
 
 
-def _two_tokens(model: Model, target: str, word: str, other: str) -> tuple[int, int]:
-    """The first tokens of two words behind the target. Raises InputError where both are one."""
+def _two_tokens(model: Model, target: str, word: str, other_word: str) -> tuple[int, int]:
+    """The first tokens of two words after the target. Raises InputError if they are equal."""
     first = first_token(model, target, word)
-    second = first_token(model, target, other)
+    second = first_token(model, target, other_word)
     if first == second:
         raise InputError(
-            f"Choosing between {word!r} and {other!r}: both begin with the same token, expected "
-            "two; give words that begin differently, or a target that goes on as far as they agree."
+            f"Choosing between {word!r} and {other_word!r}: both begin with the same token. Give "
+            "words that begin differently, or a target that includes their common beginning."
         )
     return first, second
 
 
 def first_token(model: Model, target: str, word: str) -> int:
-    """The first token of `word` behind `target`. Raises InputError for no word, and where the
-    target's own tokens change with it."""
+    """The first token of `word` after `target`.
+
+    Raises InputError for an empty word, and if the word changes the tokens of the target.
+    """
     if not isinstance(word, str) or not word.strip():
         raise InputError(
-            f"Putting a word behind {target!r}: got {word!r}, expected a word; give one that the "
-            "translation may go on with."
+            f"Putting a word after {target!r}: got {word!r}, expected a word. Give one with which "
+            "the translation can continue."
         )
     before = target_tokens(model, target).ids
-    whole = target_tokens(model, f"{target.rstrip()} {word}").ids
-    if whole[: len(before)] != before or len(whole) == len(before):
+    continued = target_tokens(model, f"{target.rstrip()} {word}").ids
+    if continued[: len(before)] != before or len(continued) == len(before):
         raise InputError(
-            f"Putting {word!r} behind {target!r}: the tokens of the target change, expected it to "
-            "end where a word does; give the target up to the end of a word."
+            f"Putting {word!r} after {target!r}: the tokens of the target change. Give the target "
+            "up to the end of a word."
         )
-    return whole[len(before)]
+    return continued[len(before)]
 
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """What a write is multiplied with to get what it adds to a logit: `decoder cross mlp: layer
-    query_pos d_model`. `entering: query_pos d_model` is the same for what enters the first layer.
+    """The direction of every writer: its product with a write is what the write adds to a logit.
+
+    decoder, cross, mlp: `layer query_pos d_model`
+    entering: `query_pos d_model`, for the stream that enters the first layer
     """
 
     decoder: Tensor
@@ -339,12 +358,12 @@ class Directions:
 def direct_logits(
     model: ModelSource, pair: PairTrace, word: str, *, against: str | None = None
 ) -> Tensor:
-    """What each cross-attention head adds, by source token, to the logit of `word` less that of
+    """What each cross-attention head adds, by source token, to the logit of `word` minus that of
     `against`, at every target position.
 
-    `-> layer head query_pos key_pos`, in logits; both words by their first token behind the target,
-    without `against` less the mean of the vocabulary. Raises InputError for a word that does not
-    follow the target.
+    `layer head query_pos key_pos`, in logits. Each word stands for its first token after the
+    target. Without `against`, the mean over the vocabulary is subtracted. Raises InputError for a
+    word that does not follow the target.
 
     Example:
         >>> model = probe.load("tiny-translator")
@@ -371,8 +390,11 @@ def direct_logits(
 
 
 def toward(model: Model, token: int, other: int | None = None) -> Tensor:
-    """The direction of a token's logit in what leaves the decoder, less the other's or the mean of
-    all. `-> d_model`"""
+    """The direction of a token's logit in the decoder's output, minus that of the other token or
+    the mean over the vocabulary.
+
+    `-> d_model`
+    """
     table = forward.unembedding(
         read_stacks(model.weights, model.config)["decoder"], model.dtype
     ).cpu()
@@ -380,15 +402,17 @@ def toward(model: Model, token: int, other: int | None = None) -> Tensor:
 
 
 def by_source(pair: PairTrace, along: Directions) -> Tensor:
-    """ΔE of every cross-attention head by source token, along its direction. `-> layer head
-    query_pos key_pos`"""
+    """ΔE of every cross-attention head by source token, along its direction.
+
+    `-> layer head query_pos key_pos`
+    """
     w_o = torch.stack([block.w_o for block in pair.cross.stack.blocks]).cpu()
     direction_of_z = torch.einsum("lhdm,ltm->lhtd", w_o, along.cross)
     return pair.cross.pattern * (direction_of_z @ pair.cross.v.transpose(-1, -2))
 
 
 def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
-    """The direction that leaves the decoder, followed back to where every part of it is written."""
+    """A direction in the decoder's output, followed back to every writer."""
     config = model.config
     stacks = {name: stack.on("cpu") for name, stack in read_stacks(model.weights, config).items()}
     back = direction.expand(len(pair.target), -1)
@@ -397,14 +421,22 @@ def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
         back = before_norm(back, pair.decoder.resid_post[-1], final, config)
     by_writer: dict[str, list[Tensor]] = {"mlp": [], "cross": [], "decoder": []}
     for layer in reversed(range(len(pair.cross.z))):
-        own = stacks["decoder"].blocks[layer]
+        decoder_block = stacks["decoder"].blocks[layer]
         across = stacks["cross"].blocks[layer]
-        # Against the way of the stream: the MLP writes last. The stream in front of each writer,
-        # what it writes, and the gain of the norm behind the sum.
+        # Backwards through a layer: the MLP writes last. For each writer: the stream before it, its
+        # write, and the gain of the norm after the sum.
         writers = {
-            "mlp": (pair.cross.resid_mid[layer], pair.decoder.mlp_out[layer], own.norm_mlp),
+            "mlp": (
+                pair.cross.resid_mid[layer],
+                pair.decoder.mlp_out[layer],
+                decoder_block.norm_mlp,
+            ),
             "cross": (pair.cross.resid_pre[layer], pair.cross.attn_out[layer], across.norm),
-            "decoder": (pair.decoder.resid_pre[layer], pair.decoder.attn_out[layer], own.norm),
+            "decoder": (
+                pair.decoder.resid_pre[layer],
+                pair.decoder.attn_out[layer],
+                decoder_block.norm,
+            ),
         }
         for name, (resid, written, gain) in writers.items():
             if config.family.norm_after_sum:

@@ -1,35 +1,37 @@
-"""Every edge from one part of the network to a head or an MLP that reads it: what a receiver makes
-of one sender alone.
+"""Edges: what a head or an MLP changes if one earlier writer alone changes.
 
-An edge leads from what a sender writes at one position to one head at the same or a later position
-(at any where the model reads both ways), into its query, its key or its value, or to an MLP at the
-same position; positions are counted from the word, 0 the word and -1 the token before it (below,
-such a number is an `offset`; `pos` counts from the beginning of the text). Along it the receiver's
-input at the sender's position is
+An edge leads from a sender's write at one position to a receiver. The receiver is a head at the
+same or a later position (at any position if the model reads both ways), reached through its query,
+key or value, or an MLP at the same position. Positions are counted from the word: 0 is the word and
+-1 the token before it. In this file, `offset` is such a number, and `pos` counts from the beginning
+of the text.
 
-    the stream there, with the donor's write of the sender in place of its own, through the
-    receiver's own norm,
+Along an edge, the receiver's input at the sender's position is
 
-the query, key or value there and the receiver's z, or the MLP's output, are computed anew, and
-every other write is the recipient's. Where a family adds writes as they are, that is the stream +
-(donor's write - own write); where a norm stands behind what the heads of a block write together, or
-behind the sum, what passes it is normed with the sender's write changed. Senders: the embeddings
-(token and position together), every head and every MLP before. Three numbers an edge, with z an
-MLP's output, in front of any norm, where the receiver is one:
+    the recipient's stream there with the donor's write of the sender, through the receiver's norm.
 
-    fraction   <z along the edge - own z, z swapped - own z> / |z swapped - own z|²: how much of the
-               receiver's own swap the edge alone brings about; 1 is all of it
-    direct     how far the word's vector moves when every head and MLP behind the receiver writes
-               what it wrote; 0 where the receiver does not stand at the word
-    total      the same with everything behind the receiver live
+The query, key or value there is computed again, and then the receiver's z, or the MLP's output.
+Every other write stays the recipient's. In a family that adds writes as they are, the stream
+changes by (donor's write - recipient's write). In a family with a norm after the writes of a
+block's heads, or after the sum, that norm is applied to the changed writes. Senders are the
+embeddings (token and position together) and every earlier head and MLP.
 
-Up to there this is arithmetic on what two runs computed, exact: no gradient, and no norm, softmax
-or activation made linear. A total is a forward of its own from the receiver on, so it is run for
-edges that could reach a given share of the gap (|fraction| times the effect of the receiver's
-swap), and for a random sample of the others.
+Each edge has three numbers. z is an MLP's output, before any norm, if the receiver is an MLP:
+
+    fraction   <z along the edge - recipient's z, z swapped - recipient's z> / |z swapped -
+               recipient's z|²: which fraction of the receiver's swap the edge alone causes; 1 is
+               all of it
+    direct     how far the word's vector moves if every head and MLP after the receiver keeps its
+               write; 0 unless the receiver is at the word
+    total      how far it moves if everything after the receiver is live
+
+Fractions and direct effects are exact arithmetic on the quantities of two runs: no gradient, and no
+norm, softmax or activation is linearised. A total needs a separate forward from the receiver on. It
+is run for edges that could reach a given share of the gap (|fraction| times the effect of the
+receiver's swap), and for a random sample of the others.
 
 Sources: Goldowsky-Dill et al. 2023 (path patching); Wang et al. 2022 (paths into queries, keys and
-values).
+    values).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -64,18 +66,18 @@ from probe.patching.pair import (
 from probe.patching.positions import HEAD, effects
 from probe.stats.resampling import Array, order
 
-# What carries a change from position to position in a layer without attention is no edge.
-DOING = "Measuring edges"  # as errors name it
+# A mixer carries changes from position to position by other means, which are not edges.
+DOING = "Measuring edges"  # as error messages name it
 INSTEAD = "take trace_positions, which runs all that it has"
-REACH = 0.005  # of the gap: an edge that could not move the word as far is not run
-SAMPLE = 200  # edges that could not, and are run all the same, to see that they do not
+REACH = 0.005  # of the gap: totals of edges that could not move the word this far are not run
+SAMPLE = 200  # edges below REACH whose total is run as a check
 QUERY = "query"
 KEY = "key"
 VALUE = "value"
 INPUT = "input"  # an MLP's
 CHANNELS = (QUERY, KEY, VALUE, INPUT)
-EMBEDDING = -1  # the layer of the embeddings as a sender
-MLP = -1  # the head of what is no head
+EMBEDDING = -1  # the layer of the embeddings, as a sender
+MLP = -1  # the head of an MLP or of the embeddings
 END_FIELDS = (
     "sender_layer",
     "sender_head",
@@ -90,15 +92,19 @@ EdgeArray = NDArray[np.void]  # of EDGE_DTYPE
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Every edge of several pairs of one layout; recipient 0 is `a` with writes of `b`, recipient 1
-    the other way.
+    """Every edge of several pairs with the same layout.
 
-    `edges: edge`, a structured array of EDGE_DTYPE: layers, heads (-1 the MLP of a layer, layer -1
-    the embeddings), positions and one of CHANNELS · `gap: pair direction` · `fraction: pair
-    recipient edge` · `direct total: pair recipient edge direction`, how far the read-out moves;
-    `total` is NaN where it was not run · `sampled: edge`, those whose total was run though they
-    could not reach as much · `swapped: pair recipient layer head pos`, how far it moves along the
-    first direction when a receiver is the donor's, the MLPs behind the heads.
+    edges: `edge`, a structured array of EDGE_DTYPE: layers, heads, positions and one of CHANNELS;
+        head -1 is the MLP of a layer, layer -1 the embeddings
+    gap: `pair direction`
+    fraction: `pair recipient edge`
+    direct, total: `pair recipient edge direction`, how far the read-out moves; `total` is NaN if it
+        was not run
+    sampled: `edge`, True for edges below the reach whose total was run as a check
+    swapped: `pair recipient layer head pos`, how far the read-out moves along the first direction
+        if a receiver is the donor's; MLPs come after the heads
+
+    Recipient 0 is `a` with writes of `b`, recipient 1 is `b` with writes of `a`.
     """
 
     edges: EdgeArray
@@ -110,10 +116,12 @@ class Edges:
     swapped: Tensor
 
     def share(self, name: str, direction: int = 0) -> Array:
-        """`direct` or `total` as a share of the gap, both ways averaged: a ratio of sums. `->
-        edge`
+        """`direct` or `total` as a share of the gap, averaged over both recipients: a ratio of
+        sums.
 
-        Raises InputError for another name, and for a direction that was not asked for.
+        `-> edge`
+
+        Raises InputError for another name, and for a direction that was not measured.
         """
         if name not in ("direct", "total"):
             raise InputError(
@@ -130,8 +138,10 @@ class Edges:
         return np.asarray((denoise - noise) / 2 / self.gap[:, direction].double().sum())
 
     def rows(self, direction: int = 0, *, only_run: bool = True) -> list[dict[str, object]]:
-        """One row an edge, over all pairs and both ways: `fraction` a mean, `direct` and `total`
-        shares of the gap (ratios of sums), and `sampled`; those whose total was run, or all.
+        """One row for each edge, over all pairs and both recipients; by default only the edges
+        whose total was run.
+
+        `fraction` is a mean, `direct` and `total` are shares of the gap (ratios of sums).
         """
         columns: dict[str, NDArray[np.generic]] = {}
         for name in EDGE_DTYPE.names or ():
@@ -140,8 +150,8 @@ class Edges:
         columns["direct"] = self.share("direct", direction)
         columns["total"] = self.share("total", direction)
         columns["sampled"] = self.sampled
-        listed = ~np.isnan(columns["total"]) if only_run else slice(None)
-        rows = zip(*(values[listed].tolist() for values in columns.values()), strict=True)
+        rows_used = ~np.isnan(columns["total"]) if only_run else slice(None)
+        rows = zip(*(values[rows_used].tolist() for values in columns.values()), strict=True)
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
@@ -160,15 +170,18 @@ def edges(
     sample: int = SAMPLE,
     seed: int = 0,
 ) -> Edges:
-    """Every edge into every head and every MLP below the read-out, of pairs whose members are of
-    equal length.
+    """Every edge into every head and every MLP before the read-out, for pairs of equal length.
 
-    `directions`: as in `trace_positions` · `positions`: of senders; those from the first difference
-    to the word by default · `receivers`: of receivers, those of senders by default · `mlps`:
-    whether MLPs are among the receivers · `reach`: the share of the gap along the first direction
-    that an edge must be able to reach for its total to be run · `most`: of how many it is run at
-    most, those that could reach most · `sample`: of how many others it is run, drawn with the seed.
-    Raises InputError as `trace_positions`, UnsupportedModel for a hybrid.
+    directions: as in `trace_positions`
+    positions: of senders; by default from the first difference to the word
+    receivers: positions of receivers; by default the positions of senders
+    mlps: whether MLPs are receivers
+    reach: the share of the gap along the first direction that an edge must be able to reach for its
+        total to be run
+    most: the largest number of totals to run; the edges that could reach most come first
+    sample: the number of other edges whose total is run, drawn with the seed
+
+    Raises InputError in the cases of `trace_positions`, and UnsupportedModel for a hybrid.
 
     Example:
         >>> weights = probe.read_weights("tiny-senses")
@@ -208,12 +221,12 @@ def edges(
         could = as_array(could_reach / gap[:, 0].sum().abs())
         leading = np.isin(np.arange(len(could)), order(could)[:most]) & (could >= reach)
         sampled = np.zeros_like(leading)
-        others = np.random.default_rng(seed).permutation(np.flatnonzero(~leading))
-        sampled[others[:sample]] = True
-        chosen = np.flatnonzero(leading | sampled)
+        remaining = np.random.default_rng(seed).permutation(np.flatnonzero(~leading))
+        sampled[remaining[:sample]] = True
+        to_run = np.flatnonzero(leading | sampled)
         total = torch.full_like(torch.stack(directs), torch.nan)
         for number, reading in enumerate(readings):
-            total[number][:, chosen] = totals(reading.cache, array[chosen], reading.directions)
+            total[number][:, to_run] = totals(reading.cache, array[to_run], reading.directions)
         on_cpu = [
             part.cpu()
             for part in (
@@ -232,8 +245,11 @@ def edges(
 def total_effects(
     weights: Weights, a: Rows, b: Rows, directions: Tensor, edges: EdgeArray, *, depth: int
 ) -> Tensor:
-    """The total effect of given edges, in pairs as for `edges`; raises alike. `-> pair recipient
-    edge direction`"""
+    """The total effect of some edges, for pairs as in `edges`. `-> pair recipient edge
+    direction`
+
+    Raises the errors of `edges`.
+    """
     require_heads(weights.config, "edges", INSTEAD)
     pairs = token_pairs(weights, a, b, depth)
     positions_from_word(pairs, np.union1d(edges["sender_pos"], edges["receiver_pos"]).tolist())
@@ -243,13 +259,13 @@ def total_effects(
         return torch.stack(moved).cpu().clone()
 
 
-# --- which edges there are ------------------------------------------------------------------------
+# --- the list of edges ----------------------------------------------------------------------------
 
 
 def edges_of(
     weights: Weights, depth: int, senders: Sequence[int], receivers: Sequence[int], *, mlps: bool
 ) -> EdgeArray:
-    """Every edge, block after block, a block's heads before its MLP. `-> edge`"""
+    """Every edge, block by block, a block's heads before its MLP. `-> edge`"""
     heads = [*range(weights.shape[1])]
     writers = np.array(_writers(weights, depth), dtype=np.int16).T
     blocks = []
@@ -274,8 +290,10 @@ def edges_of(
 
 
 def _writers(weights: Weights, depth: int) -> list[tuple[int, int]]:
-    """What writes, in order: the embeddings, then heads and MLP of block after block. `(layer,
-    head)`"""
+    """The writers in order: the embeddings, then the heads and the MLP of each block.
+
+    `(layer, head)`
+    """
     writers = [(EMBEDDING, MLP)]
     for layer in range(depth):
         writers += [(layer, head) for head in range(weights.shape[1])]
@@ -284,7 +302,7 @@ def _writers(weights: Weights, depth: int) -> list[tuple[int, int]]:
 
 
 def _writers_before(weights: Weights, site: Site) -> int:
-    """How many writers stand in front of what the part at a site reads."""
+    """The number of writers before the part at a site."""
     heads = weights.shape[1]
     before = 1 + site.layer * (heads + 1)
     if site.part is Part.MLP and not weights.config.family.parallel:
@@ -300,8 +318,10 @@ def _edges_between(
     receiver: int,
     channel: str,
 ) -> EdgeArray:
-    """The edges from some writers at one position to some heads of a layer at another. `-> (head
-    writer)`"""
+    """The edges from some writers at one position to some heads of a layer at another.
+
+    `-> (head writer)`
+    """
     block = np.empty((len(heads), writers.shape[1]), dtype=EDGE_DTYPE)
     block["sender_layer"] = writers[0]
     block["sender_head"] = writers[1]
@@ -314,8 +334,9 @@ def _edges_between(
 
 
 def channels_from(weights: Weights, offset: int, receivers: Sequence[int]) -> list[tuple[str, int]]:
-    """Through which channel a write at `offset` gets into a head at which position: no earlier one
-    in a causal model."""
+    """The channels and positions of heads that a write at `offset` enters; in a causal model, no
+    earlier positions.
+    """
     reading = [receiver for receiver in receivers if receiver >= offset or not weights.causal]
     channels = [(QUERY, offset)] if offset in receivers else []
     for channel in (KEY, VALUE):
@@ -323,14 +344,17 @@ def channels_from(weights: Weights, offset: int, receivers: Sequence[int]) -> li
     return channels
 
 
-# --- what arrives at a receiver -------------------------------------------------------------------
+# --- the input of a receiver ----------------------------------------------------------------------
 
 
 class Arriving(NamedTuple):
-    """The changes of a stream at one position when one sender alone writes what it writes in the
-    other sentence: in front of the heads of a block, and in front of its MLP.
+    """The changes of a stream at one position if one sender alone writes what it writes in the
+    other sentence.
 
-    `recipient sender d_model` each, the senders before the reader in the order of `_writers`.
+    heads: `recipient sender d_model`, before the heads of a block
+    mlp: `recipient sender d_model`, before its MLP
+
+    The senders are those before the reader, in the order of `_writers`.
     """
 
     heads: Tensor
@@ -338,7 +362,7 @@ class Arriving(NamedTuple):
 
 
 def _arriving(cache: PairCache, pos: int) -> Iterator[Arriving]:
-    """What arrives at a position, block by block."""
+    """The changes that arrive at a position, block by block."""
     parallel = cache.weights.config.family.parallel
     entering = _donor_less_own(cache.layers[0].resid_pre[:, pos, None])
     for number, layer in enumerate(cache.layers):
@@ -351,34 +375,39 @@ def _arriving(cache: PairCache, pos: int) -> Iterator[Arriving]:
 
 
 def _arriving_from(cache: PairCache, senders: Sequence[int]) -> Iterator[tuple[Arriving, ...]]:
-    """Block by block what arrives at each of some positions, counted from the word."""
+    """The changes that arrive at each of some positions, counted from the word, block by block."""
     return zip(*(_arriving(cache, cache.at + pos) for pos in senders), strict=True)
 
 
 def _changes_behind(
     cache: PairCache, site: Site, pos: int, entering: Tensor, writes: Tensor
 ) -> Tensor:
-    """The changes of the stream behind a site: those in front of it, and one for each of the writes
-    there."""
+    """The changes of the stream after a site: the changes before it, then one for each write at
+    the site.
+    """
     passed_on = change_behind(cache, site, pos, entering)
     written = change_behind(cache, site, pos, torch.zeros_like(writes), writes)
     return torch.cat([passed_on, written], dim=1)
 
 
-def _donor_less_own(own: Tensor) -> Tensor:
-    """The two members of a pair are each other's donor."""
-    return own.roll(1, 0) - own
+def _donor_less_own(recipient: Tensor) -> Tensor:
+    """The donor's values minus the recipient's; the two members of a pair are each other's
+    donor.
+    """
+    return recipient.roll(1, 0) - recipient
 
 
-# --- what a receiver makes of it ------------------------------------------------------------------
+# --- the output of a receiver ---------------------------------------------------------------------
 
 
 class Inputs(NamedTuple):
-    """The changed inputs of some runs of one head, one row an input: in the run number `variant`
-    the stream at `pos` of the text changes by `change` on its way into one `channel`.
+    """The changed inputs of some runs of one head, a row for each input.
 
-    `variant channel pos: input` · `change: recipient input d_model`. A run may have several inputs;
-    what is in none of them is read as it was.
+    variant, pos, channel: `input`; in the run number `variant`, the stream at `pos` of the text
+        enters `channel` changed
+    change: `recipient input d_model`, the change
+
+    A run may have several inputs. Everything else that the head reads is unchanged.
     """
 
     variant: ArrayLike
@@ -388,11 +417,13 @@ class Inputs(NamedTuple):
 
 
 def moved_mlp(cache: PairCache, layer: int, pos: int, changes: Tensor) -> Tensor:
-    """What a block's MLP writes otherwise with each change of the stream at `pos` alone. `recipient
-    variant d_model`"""
+    """How the output of a block's MLP changes with each change of the stream at `pos` alone.
+
+    `recipient variant d_model`
+    """
     block = cache.weights.blocks[layer]
     stream = cache.stream(cache.mlp_input(layer))[:, pos, None]
-    # As it was comes first, so that nothing but the change is left.
+    # The unchanged stream comes first and is subtracted, so that only the change is left.
     hidden = fused.activate(cache.weights, block, torch.cat([stream, stream + changes], dim=1))
     return (hidden[:, 1:] - hidden[:, :1]) @ block.w_hidden
 
@@ -404,8 +435,11 @@ def _indices(values: ArrayLike, cache: PairCache) -> Tensor:
 def receiver_z(
     cache: PairCache, layer: int, receiver: int, heads: ArrayLike, inputs: Inputs
 ) -> Tensor:
-    """z of one head of a block in each variant, at the position `receiver`, when some of what it
-    reads is changed and all else is read as it was. `-> recipient variant d_head`"""
+    """z of one head of a block in each variant, at the position `receiver`, with some changed
+    inputs.
+
+    `-> recipient variant d_head`
+    """
     weights = cache.weights
     layer_cache = cache.layers[layer]
     block = weights.blocks[layer]
@@ -440,22 +474,23 @@ def receiver_z(
 def _moved_by_every_sender(
     cache: PairCache, layer: int, pos: int, changes: Tensor, channels: Sequence[tuple[str, int]]
 ) -> Iterator[tuple[int, Tensor]]:
-    """How z of every head of a block changes with each change of the stream at `pos` alone, by the
-    channel and the position of the receivers: that position, and `recipient head sender d_head`.
+    """How z of every head of a block changes with each change of the stream at `pos` alone: for
+    each channel and position of receivers, that position and `recipient head sender d_head`.
 
-    `changes: recipient sender d_model`. All senders share a head's keys and values, which
-    `receiver_z` copies for every variant: with thousands of senders a head this form alone is
-    fast enough.
+    changes: `recipient sender d_model`
+
+    All senders share a head's keys and values. `receiver_z` copies them for every variant, which is
+    too slow for thousands of senders for each head.
     """
     weights = cache.weights
     layer_cache = cache.layers[layer]
     heads = weights.shape[1]
     block = weights.blocks[layer]
     stream = layer_cache.resid_pre[:, pos, None]
-    # As it was comes first, so that nothing but the change is left.
+    # The unchanged stream comes first and is subtracted, so that only the change is left.
     resid = torch.cat([stream, stream + changes], dim=1)
-    here = torch.full((1, 1), pos, device=weights.device)
-    q, k, v = fused.project(weights, block, resid, cache.tables, here)
+    position = torch.full((1, 1), pos, device=weights.device)
+    q, k, v = fused.project(weights, block, resid, cache.tables, position)
     k = repeat_kv(k, heads)  # recipient head sender d_head
     v = repeat_kv(v, heads)
     keys = repeat_kv(layer_cache.k, heads)
@@ -470,7 +505,7 @@ def _moved_by_every_sender(
         sinks = None if block.sinks is None else block.sinks[:, None]
         bias = cache.tables.row(block, receiver)
         pattern = fused.pattern(weights, block, matches, bias, sinks)
-        # The rest of what is read does not change with one value, so it drops out.
+        # One changed value changes one term of the sum. The other terms cancel.
         z = pattern[..., pos, None] * v if channel == VALUE else pattern @ values[:, :, readable]
         yield receiver, z[:, :, 1:] - z[:, :, :1]
 
@@ -481,19 +516,23 @@ def _moved_by_every_sender(
 def _measure(
     reading: PairReading, senders: Sequence[int], receivers: Sequence[int], *, mlps: bool
 ) -> tuple[Tensor, Tensor]:
-    """Fraction and direct effect of every edge of a pair, in the order of `edges_of`. `-> recipient
-    edge, recipient edge direction`"""
+    """Fraction and direct effect of every edge of a pair, in the order of `edges_of`.
+
+    `-> recipient edge, recipient edge direction`
+    """
     cache = reading.cache
     fractions = []
     directs = []
     for layer, arriving in enumerate(_arriving_from(cache, senders)):
-        for offset, here in zip(senders, arriving, strict=True):
-            for fraction, direct in _measure_heads(reading, layer, offset, here.heads, receivers):
+        for offset, changes in zip(senders, arriving, strict=True):
+            for fraction, direct in _measure_heads(
+                reading, layer, offset, changes.heads, receivers
+            ):
                 fractions.append(fraction)
                 directs.append(direct)
-        for offset, here in zip(senders, arriving, strict=True):
+        for offset, changes in zip(senders, arriving, strict=True):
             if mlps and offset in receivers:
-                fraction, direct = _measure_mlp(reading, layer, offset, here.mlp)
+                fraction, direct = _measure_mlp(reading, layer, offset, changes.mlp)
                 fractions.append(fraction)
                 directs.append(direct)
     return torch.cat(fractions, dim=1), torch.cat(directs, dim=1)
@@ -503,7 +542,9 @@ def _measure_heads(
     reading: PairReading, layer: int, offset: int, changes: Tensor, receivers: Sequence[int]
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Fraction and direct effect of the edges from one position into the heads of a block, by
-    channel and receiving position. `-> recipient (head sender), recipient (head sender) direction`
+    channel and receiving position.
+
+    `-> recipient (head sender), recipient (head sender) direction`
     """
     cache = reading.cache
     site = Site(layer, Part.ATTENTION)
@@ -524,8 +565,10 @@ def _measure_heads(
 def _measure_mlp(
     reading: PairReading, layer: int, offset: int, changes: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Fraction and direct effect of the edges into the MLP of a block at one position. `->
-    recipient sender, recipient sender direction`"""
+    """Fraction and direct effect of the edges into the MLP of a block at one position.
+
+    `-> recipient sender, recipient sender direction`
+    """
     cache = reading.cache
     w_hidden = cache.weights.blocks[layer].w_hidden
     pos = cache.at + offset
@@ -538,8 +581,10 @@ def _measure_mlp(
 
 
 def _fraction(moved: Tensor, swapped: Tensor) -> Tensor:
-    """<moved, swapped> / |swapped|², 0 where a swap moves nothing. `recipient head sender d,
-    recipient head d -> recipient head sender`"""
+    """<moved, swapped> / |swapped|². 0 if a swap moves nothing.
+
+    `recipient head sender d, recipient head d -> recipient head sender`
+    """
     size = swapped.square().sum(-1, keepdim=True)
     toward = swapped / size.where(size > 0, 1)
     return (moved @ toward[..., None])[..., 0]
@@ -548,14 +593,16 @@ def _fraction(moved: Tensor, swapped: Tensor) -> Tensor:
 def _direct(
     cache: PairCache, site: Site, moved: Tensor, weight: Tensor | None, directions: Tensor
 ) -> Tensor:
-    """How far the word's vector moves with each change of what receivers at the word write, every
-    other write frozen.
+    """How far the word's vector moves with each change of the receivers' writes at the word,
+    with every other write frozen.
 
-    `moved: recipient head sender d_head` with `weight: head d_head d_model`, or `d_model` without
     `-> recipient head sender direction`
+
+    moved: `recipient head sender d_head` with `weight: head d_head d_model`; or `recipient head
+        sender d_model` without a weight
     """
     if cache.weights.config.family.adds_plainly:
-        # Projected at once, so that no write of d_model numbers is made for every edge.
+        # Projected first, so that no write of d_model numbers is computed for every edge.
         return moved @ (directions.T if weight is None else weight @ directions.T)
     written = moved if weight is None else moved @ weight
     change = run_frozen(cache, cache.at, {site: written.flatten(1, 2)}, cache.end)
@@ -563,8 +610,11 @@ def _direct(
 
 
 def _swapped(reading: PairReading, receivers: Sequence[int], *, mlps: bool) -> Tensor:
-    """How far the word's vector moves along the first direction when a receiver is the donor's.
-    `recipient layer head pos`, the MLP behind the heads"""
+    """How far the word's vector moves along the first direction if a receiver is the donor's,
+    MLPs after heads.
+
+    `recipient layer head pos`
+    """
     parts = [HEAD, "mlp_out"] if mlps else [HEAD]
     moved = effects(reading.cache, receivers, reading.directions[:1], parts)
     return torch.cat([moved[part][..., 0] for part in parts], dim=2)
@@ -576,7 +626,10 @@ def _could_reach(
     swaps: Sequence[Tensor],
     receivers: Sequence[int],
 ) -> Tensor:
-    """Σ over pairs of |fraction x effect of the receiver's swap|, mean of both ways. `-> edge`"""
+    """Σ over pairs of |fraction x effect of the receiver's swap|, averaged over both recipients.
+
+    `-> edge`
+    """
     shape = swaps[0].shape[1:]
     index = np.searchsorted(receivers, edges["receiver_pos"])
     head = edges["receiver_head"] % shape[1]  # the MLP is the last
@@ -592,45 +645,51 @@ def _could_reach(
 
 
 def totals(cache: PairCache, edges: EdgeArray, directions: Tensor) -> Tensor:
-    """The total effect of some edges of a pair, all behind the receiver live. `-> recipient edge
-    direction`"""
+    """The total effect of some edges of a pair: everything after the receiver is live.
+
+    `-> recipient edge direction`
+    """
     moved = directions.new_empty(2, len(edges), len(directions))
-    most = BATCH_NUMBERS // cache.final.shape[-1]
-    for first in range(0, len(edges), most):
-        some = slice(first, first + most)
-        streams = _behind_receivers(cache, edges[some])
-        moved[:, some] = _run_on(cache, edges[some], streams, directions)
+    batch_size = BATCH_NUMBERS // cache.final.shape[-1]
+    for first in range(0, len(edges), batch_size):
+        batch = slice(first, first + batch_size)
+        streams = _behind_receivers(cache, edges[batch])
+        moved[:, batch] = _run_on(cache, edges[batch], streams, directions)
     return moved
 
 
 def _run_on(cache: PairCache, edges: EdgeArray, streams: Tensor, directions: Tensor) -> Tensor:
-    """How far the word's vector moves with each stream behind a receiver. `-> recipient edge
-    direction`"""
+    """How far the word's vector moves with each stream after a receiver.
+
+    `-> recipient edge direction`
+    """
     moved = directions.new_empty(2, len(edges), len(directions))
     into_mlp = edges["channel"] == INPUT
     for receiver in np.unique(edges["receiver_pos"]).tolist():
         pos = cache.at + receiver
-        here = np.flatnonzero(edges["receiver_pos"] == receiver)
+        at_receiver = np.flatnonzero(edges["receiver_pos"] == receiver)
         live = cache.n - pos if cache.weights.causal else cache.n
-        most = max(1, BATCH_NUMBERS // (2 * live * cache.weights.blocks[0].d_mlp))
-        for batch in np.split(here, range(most, len(here), most)):
+        batch_size = max(1, BATCH_NUMBERS // (2 * live * cache.weights.blocks[0].d_mlp))
+        for batch in np.split(at_receiver, range(batch_size, len(at_receiver), batch_size)):
             numbers: dict[Site, NDArray[np.intp]] = {}
             for layer in np.unique(edges["receiver_layer"][batch]).tolist():
                 for part in Part:
-                    chosen = (edges["receiver_layer"][batch] == layer) & (
+                    in_part = (edges["receiver_layer"][batch] == layer) & (
                         into_mlp[batch] == (part is Part.MLP)
                     )
-                    if chosen.any():
-                        numbers[Site(layer, part).behind] = batch[chosen]
-            starts = {site: streams[:, which] for site, which in numbers.items()}
+                    if in_part.any():
+                        numbers[Site(layer, part).behind] = batch[in_part]
+            starts = {site: streams[:, indices] for site, indices in numbers.items()}
             for site, changes in run_patched(cache, pos, starts).items():
                 moved[:, numbers[site]] = changes @ directions.T
     return moved
 
 
 def _behind_receivers(cache: PairCache, edges: EdgeArray) -> Tensor:
-    """The stream behind the receiver of each edge, as the edge alone makes it. `-> recipient edge
-    d_model`"""
+    """The stream after the receiver of each edge, changed by this edge alone.
+
+    `-> recipient edge d_model`
+    """
     senders = np.unique(edges["sender_pos"])
     sender_pos = np.searchsorted(senders, edges["sender_pos"])
     writer = _writer_numbers(cache.weights, edges)
@@ -643,18 +702,24 @@ def _behind_receivers(cache: PairCache, edges: EdgeArray) -> Tensor:
         for receiver in np.unique(edges["receiver_pos"][in_layer]).tolist():
             for part in Part:
                 to_part = into_mlp == (part is Part.MLP)
-                some = np.flatnonzero(in_layer & (edges["receiver_pos"] == receiver) & to_part)
-                if len(some):
+                selected = np.flatnonzero(in_layer & (edges["receiver_pos"] == receiver) & to_part)
+                if len(selected):
                     changes = torch.stack(
-                        [arriving[sender_pos[one]][part][:, writer[one]] for one in some], dim=1
+                        [
+                            arriving[sender_pos[number]][part][:, writer[number]]
+                            for number in selected
+                        ],
+                        dim=1,
                     )
-                    behind = _BEHIND[part](cache, layer, cache.at + receiver, edges[some], changes)
-                    streams[:, some] = behind
+                    behind = _BEHIND[part](
+                        cache, layer, cache.at + receiver, edges[selected], changes
+                    )
+                    streams[:, selected] = behind
     return streams
 
 
 def _writer_numbers(weights: Weights, edges: EdgeArray) -> NDArray[np.int64]:
-    """Where the sender of each edge stands in the order of `_writers`."""
+    """The number of each edge's sender in the order of `_writers`."""
     writers_a_layer = weights.shape[1] + 1
     layer = edges["sender_layer"].astype(np.int64)
     number = 1 + layer * writers_a_layer + edges["sender_head"] % writers_a_layer
@@ -665,18 +730,20 @@ def _writer_numbers(weights: Weights, edges: EdgeArray) -> NDArray[np.int64]:
 def _behind_heads(
     cache: PairCache, layer: int, pos: int, edges: EdgeArray, changes: Tensor
 ) -> Tensor:
-    """The stream behind the attention of a block, one head's input changed along each edge.
-    `recipient edge d_model`"""
+    """The stream after the attention of a block, with one head's input changed along each edge.
+
+    `recipient edge d_model`
+    """
     heads = edges["receiver_head"]
     numbers = np.arange(len(edges))
     sender_pos = cache.at + edges["sender_pos"].astype(np.int64)
     inputs = Inputs(numbers, edges["channel"], sender_pos, changes)
     changed = receiver_z(cache, layer, pos, heads, inputs)
-    # What was is computed alike, so that nothing but the change is left of one edge alone.
+    # The unchanged z is computed in the same way and subtracted, so that only the change is left.
     unchanged = inputs._replace(change=torch.zeros_like(changes))
-    own = receiver_z(cache, layer, pos, heads, unchanged)
+    unchanged_z = receiver_z(cache, layer, pos, heads, unchanged)
     z = cache.layers[layer].z[:, pos, None].repeat(1, len(heads), 1, 1)
-    z[:, numbers, heads] += changed - own
+    z[:, numbers, heads] += changed - unchanged_z
     resid = cache.layers[layer].resid_pre[:, pos, None].expand(-1, len(heads), -1)
     return fused.write(cache.weights, cache.weights.blocks[layer], resid, z)
 
@@ -684,7 +751,10 @@ def _behind_heads(
 def _behind_mlp(
     cache: PairCache, layer: int, pos: int, edges: EdgeArray, changes: Tensor
 ) -> Tensor:
-    """The same behind a block's MLP, its input changed along each edge."""
+    """The stream after the MLP of a block, with its input changed along each edge.
+
+    `recipient edge d_model`
+    """
     site = Site(layer, Part.MLP)
     written = moved_mlp(cache, layer, pos, changes)
     behind = change_behind(cache, site, pos, torch.zeros_like(written), written)

@@ -1,15 +1,15 @@
-"""Intervention: give one head's output at the word another sentence's value, and see how far the
-word's vector moves.
+"""Swaps of heads: one head's output at the word takes another sentence's value, and the word's
+vector moves.
 
-Every one of the layers x heads swaps is performed, none is approximated. A swap at a position can
-only touch `live` trailing positions of a text: one where the mask is causal and the text is cut at
-the word, all of them where the model reads both ways. So a swap is a variant of a run
-(`probe.patching.variants`): `live` vectors a layer, run against the keys and values of the
-unchanged positions before them, which are computed once. A reader, such as `moved_along`, is a
-function over the steps of the run.
+Every layers x heads swap is performed; none is approximated. A swap can only change the `live` last
+positions of a text: one position if the mask is causal and the text is cut at the word, and all of
+them if the model reads both ways. So a swap is a variant of a run (`probe.patching.variants`):
+`live` vectors in each layer, run against the keys and values of the unchanged positions before
+them, which are computed once. A reader, such as `moved_along`, is a function of the steps of the
+run.
 
 Sources: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, denoising and
-noising).
+    noising).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,31 +43,35 @@ from probe.patching.variants import (
     run_at_word,
 )
 
-# Numbers in the widest tensor of a batch: 16 MB in float32, so that it stays near the processor.
+# Numbers in the widest tensor of a batch: 16 MB in float32, small enough for the processor's cache.
 BATCH_NUMBERS = 2**22
-# Sets of heads run at once where a variant is a whole text.
+# Sets of heads that are run at once if a variant is a whole text.
 SETS_AT_ONCE = 256
-# What is done, as errors name it.
+# The interventions as error messages name them.
 HEADS = "Swapping heads"
 PAIRS = "Swapping pairs"
 
 # Runs a batch of texts, given with their row numbers.
 BatchRun = Callable[[Texts, list[int], PositionTables], Sequence[Tensor]]
-# `swap_sets` of arguments that were checked.
+# `swap_sets` with arguments that have been checked.
 SetRunner = Callable[[Weights, Texts, Tensor, Tensor, Tensor], Tensor]
 
 
 def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor) -> Tensor:
-    """How far the read-out moves along each direction when one head's z at the target is the
+    """How far the read-out moves along each direction if one head's z at the word is the
     donor's, for every head.
 
-    `rows`: the token ids of each text up to and including the word, or `probe.TargetText(ids, at)`,
-    of which a causal model runs as much; a model that reads both ways needs the latter · `donor_z:
-    row layer head d_head`, whose layer axis says how many blocks stand before the read-out ·
-    `directions: direction d_model` -> `row layer head direction`: the change of <resid, direction>,
-    0 when the donor is the sentence itself. With directions of each row's own, `row stage d_model`,
-    `-> row layer head stage` (see `swap_sets`). Raises InputError for donors with more layers than
-    the model has.
+    `row layer head direction`
+
+    rows: the token ids of each text up to and including the word, or `probe.TargetText(ids, at)`; a
+        model that reads both ways needs the latter
+    donor_z: `row layer head d_head`; the number of layers is the number of blocks before the
+        read-out
+    directions: `direction d_model`; or `row stage d_model`, separate for each row (see
+        `swap_sets`), then the result is `row layer head stage`
+
+    The result is the change of <resid, direction>; it is 0 if the donor is the sentence itself.
+    Raises InputError for donors with more layers than the model has.
 
     Example:
         >>> weights = probe.read_weights("tiny-senses")
@@ -87,9 +91,15 @@ def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
 
 
 def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth: int) -> Tensor:
-    """`swap_heads` of pairs of equal length in both directions, each the other's donor, in the runs
-    that swaps need anyway. `directions: direction d_model`, the same for all pairs `-> pair
-    recipient layer head direction`: recipient 0 is `a` with z of `b`, 1 the other way round.
+    """`swap_heads` of pairs of equal length in both directions, each text the donor of the
+    other.
+
+    `pair recipient layer head direction`
+
+    directions: `direction d_model`, the same for all pairs
+
+    Recipient 0 is `a` with z of `b`, and recipient 1 is `b` with z of `a`. The donors come from the
+    unchanged runs that the swaps need anyway.
 
     Example:
         >>> weights = probe.read_weights("tiny-senses")
@@ -103,38 +113,44 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
         torch.Size([1, 2, 4, 4, 1])
     """
     require_depth(weights, depth, PAIRS)
-    own = target_texts(weights, a, PAIRS)
-    others = target_texts(weights, b, PAIRS)
-    require_equal_lengths(own, others, PAIRS)
+    texts_a = target_texts(weights, a, PAIRS)
+    texts_b = target_texts(weights, b, PAIRS)
+    require_equal_lengths(texts_a, texts_b, PAIRS)
     directions = as_directions(weights, directions, PAIRS)
     tree = _tree_of(weights, _all_but_one(weights, depth))
     along = _by_stage(directions).to(weights.device, weights.dtype)
 
     def swap(texts: Texts, members: list[int], tables: PositionTables) -> list[Tensor]:
-        def donor(layer: int, own: Tensor) -> Tensor:
-            return own.roll(len(members), 0)
+        def donor(layer: int, unchanged: Tensor) -> Tensor:
+            return unchanged.roll(len(members), 0)
 
-        both = [*texts, *(others[pair] for pair in members)]
-        steps = run_at_word(weights, both, depth, tables, edits=Edits(Z, tree, donor))
+        members_a_and_b = [*texts, *(texts_b[pair] for pair in members)]
+        steps = run_at_word(weights, members_a_and_b, depth, tables, edits=Edits(Z, tree, donor))
         moved = moved_along(steps, along)[:, :, 0]  # (recipient pair) set direction
         return [moved.unflatten(0, (2, -1)).transpose(0, 1)]
 
-    [moved] = in_batches(own, weights, 2 * len(tree[-1].parent), swap)
+    [moved] = in_batches(texts_a, weights, 2 * len(tree[-1].parent), swap)
     return moved.unflatten(2, (depth, -1))
 
 
 def swap_sets(
     weights: Weights, rows: Rows, donor_z: Tensor, head_sets: Tensor, directions: Tensor
 ) -> Tensor:
-    """Where the read-out moves when every head outside a set has the donor's z at the target, for
-    many sets of heads.
+    """Where the read-out moves if every head outside a set has the donor's z at the word, for
+    many sets.
 
-    Heads inside a set, and all MLPs, are live: they respond to what changed below them. `rows`,
-    `donor_z` and `directions` as in `swap_heads` · `head_sets: set layer head`, True inside the set
-    -> `row set direction`: <resid - unchanged resid, direction>. Directions of each row's own, `row
-    stage d_model`, are read behind every block and, where there is one more, behind the final norm:
-    `-> row set stage`. With several at each stage, `row stage direction d_model`, `-> row set stage
-    direction`. In a model whose hooks stay on each set is a whole forward of each text.
+    `row set direction`
+
+    rows, donor_z, directions: as in `swap_heads`
+    head_sets: `set layer head`, True in the set
+
+    Heads in a set, and all MLPs, are live: they respond to changes below them. The result is <resid
+    - unchanged resid, direction>.
+
+    Directions that differ between rows, `row stage d_model`, are read after each block; one more
+    stage is read after the final norm: `-> row set stage`. With several directions at each stage,
+    `row stage direction d_model`, the result is `row set stage direction`. In a model whose hooks
+    stay active, each set costs a whole forward of each text.
 
     Example:
         >>> import torch
@@ -157,14 +173,14 @@ def swap_sets(
 def _checked(
     weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
 ) -> tuple[list[TargetText], Tensor, Tensor]:
-    """The texts, donors and directions of swaps, which fit each other. Raises InputError."""
+    """The texts, donors and directions of swaps, checked against each other. Raises InputError."""
     texts = target_texts(weights, rows, HEADS)
     donor_z = as_donors(weights, texts, donor_z, HEADS)
     directions = as_directions(
         weights,
         directions,
         HEADS,
-        own="row stage d_model",
+        row_axes="row stage d_model",
         rows=len(texts),
         stages=donor_z.shape[1],
     )
@@ -172,8 +188,9 @@ def _checked(
 
 
 def runner_of(weights: Weights) -> SetRunner:
-    """The function that swaps sets of heads in a model: in variants of a run, or, if hooks of its
-    owner stay on, in a whole forward for each set."""
+    """The function that swaps sets of heads in a model: in variants of a run, or in a whole
+    forward for each set if the model's hooks stay active.
+    """
     return _swap_sets if weights.hooked is None else hooked.swap_sets
 
 
@@ -183,8 +200,8 @@ def _swap_sets(
     """`swap_sets` in variants of a run."""
     at_once = len(head_sets) if weights.causal else SETS_AT_ONCE
     parts = []
-    for some in head_sets.split(at_once):
-        tree = _tree_of(weights, some)
+    for batch in head_sets.split(at_once):
+        tree = _tree_of(weights, batch)
         along = _by_stage(directions)
         part = moved_by_edits(weights, texts, site=Z, tree=tree, donors=donor_z, directions=along)
         parts.append(part)
@@ -195,12 +212,15 @@ def _swap_sets(
 
 
 def rerouted(weights: Weights, rows: Rows, donor_z: Tensor) -> Tensor:
-    """Where a swap of one head's z at the target changes the experts that a routed MLP chooses
-    there, for every head and every MLP.
+    """Where a swap of one head's z changes the experts that a routed MLP chooses at the word,
+    for every head and MLP.
 
-    `rows` and `donor_z` as in `swap_heads`, of all layers `-> row layer head mlp`: True where the
-    set of chosen experts of the MLP of layer `mlp` is not the recipient's own, which in front of
-    the swap it always is.
+    `row layer head mlp`
+
+    rows, donor_z: as in `swap_heads`, with all layers
+
+    True if the set of chosen experts of the MLP of layer `mlp` differs from the unchanged run's.
+    Before the swap it never does.
     """
     texts = target_texts(weights, rows, HEADS)
     depth = donor_z.shape[1]
@@ -214,11 +234,14 @@ def rerouted(weights: Weights, rows: Rows, donor_z: Tensor) -> Tensor:
     return differs.unflatten(1, donor_z.shape[1:3])
 
 
-# --- what is edited -------------------------------------------------------------------------------
+# --- edits ----------------------------------------------------------------------------------------
 
 
 def _all_but_one(weights: Weights, depth: int) -> Tensor:
-    """A set for every head below the read-out, of all the others. `-> (layer head) layer head`"""
+    """For every head before the read-out, the set of all other heads.
+
+    `-> (layer head) layer head`
+    """
     count = depth * weights.shape[1]
     return ~torch.eye(count, dtype=torch.bool, device=weights.device).unflatten(1, (depth, -1))
 
@@ -231,9 +254,9 @@ def _tree_of(weights: Weights, head_sets: Tensor) -> list[Branch]:
 
 
 def donor_of(weights: Weights, donors: Tensor) -> Donor:
-    """The donor that gives each text of a batch a value for each layer. `batch layer ...`"""
+    """The donor that puts a value for each layer into each text of a batch. `batch layer ...`"""
     values = donors.to(weights.device, weights.dtype)
-    return lambda layer, own: values[:, layer]
+    return lambda layer, recipient: values[:, layer]
 
 
 def moved_by_edits(
@@ -247,7 +270,7 @@ def moved_by_edits(
 ) -> Tensor:
     """How far each set of edits moves the stream at the word. `-> row set stage direction`
 
-    site: what is edited, Z, ATTN_OUT or HIDDEN of `probe.patching.variants`
+    site: what is edited: Z, ATTN_OUT or HIDDEN of `probe.patching.variants`
     tree: the sets of edits, from `branches`
     donors: the values that are put in, `row layer ...`
     directions: as for `moved_along`, `row stage direction d_model`, one row if all texts have the
@@ -264,14 +287,14 @@ def moved_by_edits(
     return moved
 
 
-# --- what is read ---------------------------------------------------------------------------------
+# --- read-outs ------------------------------------------------------------------------------------
 
 
 def _by_stage(directions: Tensor) -> Tensor:
     """Directions in the form that `moved_along` takes. `row stage direction d_model`
 
-    Those common to all texts, `direction d_model`, are read after the last block; each text can
-    have its own, `row stage d_model` or `row stage direction d_model`.
+    Directions common to all texts, `direction d_model`, are read after the last block. Directions
+    can also differ between texts: `row stage d_model` or `row stage direction d_model`.
     """
     if directions.ndim == 2:
         return directions[None, None]
@@ -300,11 +323,14 @@ def moved_along(steps: Iterable[Step], directions: Tensor) -> Tensor:
 
 
 def _moved_after(step: Step, along: Tensor, *, is_end: bool) -> Tensor:
-    """How far each set moves the stream after a block. `batch direction d_model -> batch set
-    direction`
+    """How far each set moves the stream after a block.
 
-    If nothing later is read and the family adds writes without a norm, the MLP is not written:
-    <change of resid_post, u> = <change of resid_mid, u> + <change of hidden, W_out u>.
+    `batch direction d_model -> batch set direction`
+
+    If nothing later is read and the family adds writes without a norm, the MLP's write is not
+    computed:
+
+        <change of resid_post, u> = <change of resid_mid, u> + <change of hidden, W_out u>
     """
     if is_end and step.run.weights.config.family.adds_plainly:
         written = _moved(step.reading(step.hidden), along @ step.block.w_hidden.mT)
@@ -338,14 +364,15 @@ def _rerouted(steps: Iterable[Step]) -> Tensor:
 def in_batches(
     texts: Texts, weights: Weights, variants: int, run: BatchRun, *, width: int = 1
 ) -> list[Tensor]:
-    """Apply `run` to batches of equally long texts and put each of its results back in the order of
-    `texts`, on the CPU.
+    """The results of `run` on batches of equally long texts, in the order of `texts`, on the
+    CPU.
 
-    Batches are small enough for the widest tensor, the MLP's activations, to stay near the
-    processor. Rows that begin alike are in one batch, because a shared beginning is run once, and
-    rows that differ only in the last token are not split, because they share keys and values.
-
+    variants: how many variants each text has
     width: how many positions of a variant are run in a causal model
+
+    A batch is small enough for its widest tensor, the MLP's activations, to stay in the processor's
+    cache. Rows that begin alike are in one batch, because a shared beginning is run once. Rows that
+    differ only in the last token are not split, because they share keys and values.
     """
     order = sorted(range(len(texts)), key=lambda row: texts[row].ids)
     lengths = [len(texts[row].ids) for row in order]
@@ -361,8 +388,8 @@ def in_batches(
         tables = fused.position_tables(weights, longest)
         results = []
         for batch in batches:
-            found = run([texts[row] for row in batch], batch, tables)
-            results.append([part.cpu() for part in found])
+            results_of_batch = run([texts[row] for row in batch], batch, tables)
+            results.append([part.cpu() for part in results_of_batch])
         together = [torch.cat(parts)[in_order(batches)] for parts in zip(*results, strict=True)]
     # Outside inference mode, so that the caller gets ordinary tensors.
     return [part.clone() for part in together]

@@ -1,9 +1,8 @@
-"""Swaps in a model whose owner's hooks stay on (`probe.load(..., hooks="keep")`): every variant of
-a run is a whole forward of the hooked bridge.
+"""Swaps in a model whose hooks stay active (`probe.load(..., hooks="keep")`).
 
-What a hook does is known to nobody but the hook, so nothing is kept from one variant for another,
-as `probe.patching.heads` keeps it: as many forwards as variants. What is swapped is what a hook
-point holds behind the hooks that stand there; everything after it, hooks among it, responds.
+Every variant of a run is a whole forward of the hooked bridge. The library does not know what a
+hook does, so it reuses nothing between variants, unlike `probe.patching.heads`. A swap replaces the
+value after the hooks of its hook point; everything later responds, also the hooks.
 """
 
 from collections.abc import Sequence
@@ -21,13 +20,16 @@ from probe.model.objects import SAME
 from probe.model.tokens import TargetText
 from probe.model.weights import Weights
 
-# Logits that one forward may make: 256 MB in float32.
+# Logits of one forward: 256 MB in float32.
 MOST_LOGITS = 2**26
 
 
 class Ends(NamedTuple):
-    """What some variants of a run hold at one position: `resid: variant depth d_model`, depth 0
-    entering the first block and depth d leaving block d - 1, and `logits: variant d_vocab`."""
+    """The stream and the logits of variants of a run at one position.
+
+    resid: `variant depth d_model`; depth 0 enters the first block, depth d leaves block d - 1
+    logits: `variant d_vocab`
+    """
 
     resid: Tensor
     logits: Tensor
@@ -37,7 +39,8 @@ def read_parts(
     model: Model, ids: Sequence[int], at: int, names: Sequence[str]
 ) -> dict[str, Tensor]:
     """Quantities of every layer at one position of a text, by their names in a Trace. `-> layer
-    ...`"""
+    ...`
+    """
     (attention,) = model.config.family.attentions
     select = _at(at)
     with hooks.recording(model, select, names) as recorded:
@@ -48,15 +51,17 @@ def read_parts(
 def run_swapped(
     model: Model, text: TargetText, name: str, donor: Tensor, swapped: Tensor, *, read: int
 ) -> Ends:
-    """Variants of the run of a text: in each of them the quantity `name` is the donor's at the
-    text's position in some layers, or in some heads of them; read at the position `read`.
+    """Variants of the run of a text: in each, some layers or heads have the donor's value of
+    `name` at the text's position.
 
-    `donor: layer d_model, swapped: variant layer`; of z `layer head d_head` and `variant layer
-    head`.
+    donor: `layer d_model`; for z `layer head d_head`
+    swapped: `variant layer`; for z `variant layer head`
+    read: the position that is read
     """
-    most = max(1, MOST_LOGITS // (model.config.d_vocab * len(text.ids)))
+    batch_size = max(1, MOST_LOGITS // (model.config.d_vocab * len(text.ids)))
     parts = [
-        _run(model, text, name, donor, some.to(model.device), read) for some in swapped.split(most)
+        _run(model, text, name, donor, batch.to(model.device), read)
+        for batch in swapped.split(batch_size)
     ]
     return Ends(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
@@ -66,10 +71,12 @@ def _run(
 ) -> Ends:
     (attention,) = model.config.family.attentions
 
-    def put(layer: int, own: Tensor, hook: object) -> Tensor:
-        patched = own.clone()
-        given = donor[layer].to(own)
-        patched[:, text.at] = torch.where(swapped[:, layer, ..., None], given, own[:, text.at])
+    def put(layer: int, recipient: Tensor, hook: object) -> Tensor:
+        patched = recipient.clone()
+        donor_value = donor[layer].to(recipient)
+        patched[:, text.at] = torch.where(
+            swapped[:, layer, ..., None], donor_value, recipient[:, text.at]
+        )
         return patched
 
     points = [
@@ -78,7 +85,7 @@ def _run(
         if swapped[:, layer].any()
     ]
     rows = [text.ids] * len(swapped)
-    # Only then what is read: where it is the same hook point, it is read behind the swap.
+    # Recorded last: if it reads the same hook point, it reads the value after the swap.
     with (
         hooks.hooked(model, points),
         hooks.recording(model, _at(read), ("resid_pre", "resid_post")) as recorded,
@@ -90,15 +97,18 @@ def _run(
 
 
 def ends_as_weights_say(model: Model) -> bool:
-    """Whether no hook stands behind the last block: on a short text, the logits are those that the
-    final norm and the unembedding make of the last stream."""
+    """Whether the final norm and the unembedding turn the last stream into the model's logits,
+    on a short text.
+
+    If they do not, a hook acts after the last block.
+    """
     ids = model.tokenizer(SHORT_TEXT, add_special_tokens=False)["input_ids"][: model.config.n_ctx]
     (attention,) = model.config.family.attentions
     weights = read_weights(model)
     with hooks.recording(model, lambda name, tensor: tensor[0], ["resid_post"]) as recorded:
         logits = hooks.run(model, [ids])[0]
-        found = forward.unembed(weights, recorded[attention.name]["resid_post"][-1])
-    return bool((found - logits).abs().max() <= SAME[model.dtype] * logits.abs().max())
+        computed = forward.unembed(weights, recorded[attention.name]["resid_post"][-1])
+    return bool((computed - logits).abs().max() <= SAME[model.dtype] * logits.abs().max())
 
 
 def _at(pos: int) -> hooks.Select:
@@ -112,8 +122,11 @@ def swap_sets(
     head_sets: Tensor,
     directions: Tensor,
 ) -> Tensor:
-    """`probe.patching.heads.swap_sets` in a model whose hooks stay on; arguments and result as
-    there. Raises InputError for what is read behind the final norm where a hook stands there."""
+    """`probe.patching.heads.swap_sets` in a model whose hooks stay active, with the same
+    arguments and result.
+
+    Raises InputError if the stream after the final norm is read and a hook acts there.
+    """
     model = weights.hooked
     assert model is not None
     layers = donor_z.shape[1]
@@ -121,10 +134,10 @@ def swap_sets(
     if stages > layers and not ends_as_weights_say(model):
         raise InputError(
             f"Swapping heads of {model.name}: got directions of {stages} stages for {layers} "
-            "layers, expected one for each layer, because a hook stands behind the last; read in "
-            "front of the final norm."
+            "layers, expected one for each layer, because a hook acts after the last layer. Read "
+            "before the final norm."
         )
-    # The unchanged run is a variant in which nothing is swapped.
+    # The first variant swaps nothing: it is the unchanged run.
     swapped = torch.cat([torch.zeros_like(head_sets[:1]), ~head_sets])
     moved = []
     for row, text in enumerate(texts):
@@ -133,11 +146,11 @@ def swap_sets(
             change = ends.resid[1:, layers] - ends.resid[:1, layers]
             moved.append(change @ directions.to(change).T)
         else:
-            behind = ends.resid[:, 1 : 1 + stages]
+            streams = ends.resid[:, 1 : 1 + stages]
             if stages > layers:
                 final = forward.unembedding_input(weights, ends.resid[:, -1:])
-                behind = torch.cat([behind, final.expand(-1, stages - layers, -1)], dim=1)
-            change = behind[1:] - behind[:1]  # set stage d_model
+                streams = torch.cat([streams, final.expand(-1, stages - layers, -1)], dim=1)
+            change = streams[1:] - streams[:1]  # set stage d_model
             along = directions[row].to(change)
             moved.append(torch.einsum("nsd,s...d->ns...", change, along))
     return torch.stack(moved).cpu().clone()

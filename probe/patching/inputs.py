@@ -1,7 +1,7 @@
-"""What callers give to interventions, checked before anything runs: texts, donors, directions, sets
-of heads, depths and counts.
+"""Checks of the arguments of interventions, before anything runs: texts, donors, directions,
+sets of heads, depths and counts.
 
-`doing` names the intervention in the sentence of an error, such as "Swapping heads".
+`doing` names the intervention in an error message, e.g. "Swapping heads".
 """
 
 import math
@@ -21,7 +21,7 @@ Texts = Sequence[TargetText]
 
 
 def require_weights(weights: object, doing: str) -> None:
-    """Raises InputError for what is no weights, a model among them."""
+    """Raises InputError for anything but weights, also for a model."""
     if not isinstance(weights, Weights):
         got = repr(weights)
         got = type(weights).__name__ if "\n" in got else got  # a module draws itself
@@ -29,28 +29,30 @@ def require_weights(weights: object, doing: str) -> None:
 
 
 def target_texts(weights: Weights, rows: Rows, doing: str) -> list[TargetText]:
-    """Each text and where it is read: in a causal model ids alone, and tokens, at the last one, and
-    nothing behind the word is run. A model that reads both ways needs the text behind the word as
-    well, so there a position is given with it.
+    """Each text with the position at which it is read.
 
-    Raises InputError for no texts, for what is neither, for texts without a position where one is
-    needed, for ids that the model has no token for, positions that a text does not have, and texts
-    beyond the context window.
+    In a causal model, token ids or tokens without a position are read at the last token, and no
+    token after the position is run. A model that reads both ways also needs the text after the
+    word, so it needs the position, too.
+
+    Raises InputError for an empty list, for anything that is not a text, for a missing position,
+    for ids that the model has no token for, for positions outside a text, and for texts longer than
+    the context window.
     """
     require_weights(weights, doing)
-    given = _as_list(rows)
-    if not given:
+    items = _as_list(rows)
+    if not items:
         raise InputError(
             f"{doing}: got texts {rows!r}, expected at least one; give a list of the ids of each, "
             "as in [probe.tokenize(model, text).ids]."
         )
-    if whole_number(given[0]) is not None:
+    if whole_number(items[0]) is not None:
         raise InputError(
             f"{doing}: got the ids of one text, expected a list of texts; put it into brackets, as "
             "in [probe.tokenize(model, text).ids]."
         )
     texts = []
-    for number, row in enumerate(given):
+    for number, row in enumerate(items):
         in_text = f"{doing} in text {number}"
         text = row if isinstance(row, TargetText) else _read_at_its_end(weights, row, in_text)
         _require_tokens(weights, text, in_text)
@@ -61,7 +63,9 @@ def target_texts(weights: Weights, rows: Rows, doing: str) -> list[TargetText]:
 
 
 def _as_list(values: Any) -> list[Any]:
-    """What a list, a tuple, a tensor or an array holds; nothing for all else, a text among it."""
+    """The items of a list, tuple, tensor or array; an empty list for anything else, also for a
+    string.
+    """
     values = values.tolist() if hasattr(values, "tolist") else values
     is_list = isinstance(values, Sequence) and not isinstance(values, str | bytes)
     return list(values) if is_list else []
@@ -84,7 +88,7 @@ def _read_at_its_end(weights: Weights, row: Any, doing: str) -> TargetText:
 
 
 def _require_tokens(weights: Weights, text: TargetText, doing: str) -> None:
-    """Raises InputError for ids, a position and a length that the model does not have."""
+    """Raises InputError for ids, a position or a length that the model does not have."""
     config = weights.config
     for token in text.ids:
         if whole_number(token) is None or not 0 <= token < config.d_vocab:
@@ -105,24 +109,28 @@ def _require_tokens(weights: Weights, text: TargetText, doing: str) -> None:
 
 
 def require_equal_lengths(a: Texts, b: Texts, doing: str) -> None:
-    """Raises InputError where texts have no partner, and where the members of a pair are not
-    equally long, up to the word in a causal model."""
+    """Raises InputError for texts without a partner, and for pairs of different length.
+
+    In a causal model, the length up to the word counts.
+    """
     if len(a) != len(b):
         raise InputError(
-            f"{doing}: got {len(a)} texts and {len(b)}, expected as many of both; give each text "
-            "its partner."
+            f"{doing}: got {len(a)} texts and {len(b)}, expected equal numbers. Give each text a "
+            "partner."
         )
-    for number, (one, other) in enumerate(zip(a, b, strict=True)):
-        if len(one.ids) != len(other.ids):
+    for number, (text_a, text_b) in enumerate(zip(a, b, strict=True)):
+        if len(text_a.ids) != len(text_b.ids):
             raise InputError(
-                f"{doing}: pair {number} has {len(one.ids)} and {len(other.ids)} tokens, expected "
-                "as many in both; write its members equally long, leave the pair out, or swap each "
-                "way with swap_heads and the z of the other."
+                f"{doing}: pair {number} has {len(text_a.ids)} and {len(text_b.ids)} tokens, "
+                "expected equal numbers. Write its members equally long, omit the pair, or swap in "
+                "each direction with swap_heads and the z of the other."
             )
 
 
 def require_depth(weights: Weights, depth: int, doing: str) -> None:
-    """Raises InputError for a depth that is not behind one of the model's blocks."""
+    """Raises InputError unless the depth is the number of one of the model's blocks, counted
+    from 1.
+    """
     require_weights(weights, doing)
     layers = len(weights.blocks)
     if whole_number(depth) is None or not 1 <= depth <= layers:
@@ -133,8 +141,9 @@ def require_depth(weights: Weights, depth: int, doing: str) -> None:
 
 
 def _as_tensor(values: Any) -> Tensor:
-    """A tensor as it is, wherever new ones are made; of an array or a list one of its numbers, and
-    an empty one for all else."""
+    """A tensor as it is, on its device; an array or a list as a tensor; an empty tensor for
+    anything else.
+    """
     try:
         return values if isinstance(values, Tensor) else torch.tensor(values)
     except (TypeError, ValueError, RuntimeError):
@@ -142,23 +151,24 @@ def _as_tensor(values: Any) -> Tensor:
 
 
 def as_donors(weights: Weights, rows: Texts, donors: Any, doing: str) -> Tensor:
-    """z of the donors, `row layer head d_head`. Raises InputError for z of other shapes than the
-    model's, of another number of texts, and for numbers that are none."""
+    """z of the donors. `row layer head d_head`
+
+    Raises InputError for another shape, for another number of texts, and for NaN or infinite
+    numbers.
+    """
     donor_z = _as_tensor(donors)
     shape = tuple(donor_z.shape)
     if len(shape) == 4:
         require_depth(weights, shape[1], doing)
-    wanted = (len(rows), *shape[1:2], *weights.shape[1:2], weights.config.d_head)
-    if shape != wanted:
+    expected_shape = (len(rows), *shape[1:2], *weights.shape[1:2], weights.config.d_head)
+    if shape != expected_shape:
         raise InputError(
             f"{doing}: got donors of shape {list(shape)}, expected row layer head d_head, here "
-            f"{list(wanted)}; give target_states(...).z of as many texts of this model."
+            f"{list(expected_shape)}; give target_states(...).z of as many texts of this model."
         )
     of_heads = donor_z[:, weights.has_heads[: shape[1]].to(donor_z.device)]
     if not torch.isfinite(of_heads).all():
-        raise InputError(
-            f"{doing}: the donors hold numbers that are none (NaN or infinite); give z of a run."
-        )
+        raise InputError(f"{doing}: the donors contain NaN or infinite numbers. Give z of a run.")
     return donor_z
 
 
@@ -167,74 +177,83 @@ def as_directions(
     directions: Any,
     doing: str,
     *,
-    own: str = "",
+    row_axes: str = "",
     rows: int = 0,
     stages: int = 0,
 ) -> Tensor:
-    """Directions as a tensor: `direction d_model` for all rows or, where each of so many `rows` may
-    have its own, of the shape `own`: "pair direction d_model", or "row stage d_model" with so many
-    `stages` at least, and perhaps several directions at each.
+    """Directions as a tensor.
 
-    Raises InputError for other shapes, for numbers that are none, and where every direction is 0,
-    along which nothing moves.
+    directions: `direction d_model`, the same for all rows, or of the shape `row_axes`
+    row_axes: the axes of directions that differ between rows: "pair direction d_model" or "row
+        stage d_model"; the latter may also have several directions at each stage, before d_model
+    rows: how many rows there are
+    stages: how many stages there are at least
+
+    Raises InputError for other shapes, for NaN or infinite numbers, and if all directions are 0.
     """
-    given = _as_tensor(directions)
-    axes = {"": (2,), "pair direction d_model": (2, 3), "row stage d_model": (2, 3, 4)}[own]
-    fits = given.ndim in axes and given.shape[-1] == weights.config.d_model
-    if not fits or (given.ndim > 2 and len(given) != rows):
-        each = f", or {own} for {counted(rows, own.split()[0])}" if own else ""
+    tensor = _as_tensor(directions)
+    axes = {"": (2,), "pair direction d_model": (2, 3), "row stage d_model": (2, 3, 4)}[row_axes]
+    fits = tensor.ndim in axes and tensor.shape[-1] == weights.config.d_model
+    if not fits or (tensor.ndim > 2 and len(tensor) != rows):
+        alternative = (
+            f", or {row_axes} for {counted(rows, row_axes.split()[0])}" if row_axes else ""
+        )
         raise InputError(
-            f"{doing}: got directions of shape {list(given.shape)}, expected direction d_model "
-            f"({weights.config.d_model} numbers each){each}; give one direction as "
+            f"{doing}: got directions of shape {list(tensor.shape)}, expected direction d_model "
+            f"({weights.config.d_model} numbers each){alternative}; give one direction as "
             "direction[None]."
         )
-    if given.ndim > 2 and given.shape[1] < stages:
+    if tensor.ndim > 2 and tensor.shape[1] < stages:
         raise InputError(
-            f"{doing}: got directions of {counted(given.shape[1], 'stage')} for each row, expected "
-            f"{stages}, one behind every block, or more, read behind the final norm; give as many, "
-            "or one direction for all as direction[None]."
+            f"{doing}: got directions of {counted(tensor.shape[1], 'stage')} for each row, "
+            f"expected {stages}, one after each block, or more, read after the final norm. Give "
+            "this many, or one direction for all as direction[None]."
         )
-    if not torch.isfinite(given).all() or not given.any():
+    if not torch.isfinite(tensor).all() or not tensor.any():
         raise InputError(
-            f"{doing}: the directions hold numbers that are none (NaN or infinite), or are all 0; "
-            "give a difference of two vectors that are not the same."
+            f"{doing}: the directions contain NaN or infinite numbers, or are all 0. "
+            "Give a difference of two vectors that are not the same."
         )
-    return given
+    return tensor
 
 
 def as_sets(head_sets: Any, donor_z: Tensor, doing: str) -> Tensor:
-    """Sets of heads as a mask, `set layer head`. Raises InputError for what is no mask of the
-    donors' layers and heads."""
-    given = _as_tensor(head_sets)
-    shape = tuple(given.shape) if given.dtype == torch.bool else None
-    wanted = tuple(donor_z.shape[1:3])
-    if shape is None or len(shape) != 3 or shape[1:] != wanted or not shape[0]:
+    """Sets of heads as a mask. `set layer head`
+
+    Raises InputError for anything but a mask over the donors' layers and heads.
+    """
+    mask = _as_tensor(head_sets)
+    shape = tuple(mask.shape) if mask.dtype == torch.bool else None
+    layers, heads = donor_z.shape[1:3]
+    if shape is None or len(shape) != 3 or shape[1:] != (layers, heads) or not shape[0]:
         got = f"a mask of shape {list(shape)}" if shape is not None else type(head_sets).__name__
         raise InputError(
             f"{doing}: got {got}, expected set layer head of True and False, here "
-            f"[sets, {wanted[0]}, {wanted[1]}]; give torch.zeros(1, {wanted[0]}, {wanted[1]}, "
-            "dtype=torch.bool), say."
+            f"[sets, {layers}, {heads}]. Give a mask such as torch.zeros(1, {layers}, {heads}, "
+            "dtype=torch.bool)."
         )
-    return given
+    return mask
 
 
 def as_offsets(positions: Any, name: str, doing: str) -> tuple[int, ...]:
-    """Positions counted from the word, in order, each once. Raises InputError for none, and for
-    what is no whole number."""
-    given = _as_list(positions)
-    if not given or any(whole_number(position) is None for position in given):
+    """Positions counted from the word, sorted, without repetitions.
+
+    Raises InputError for an empty list and for anything that is not a whole number.
+    """
+    items = _as_list(positions)
+    if not items or any(whole_number(position) is None for position in items):
         raise InputError(
             f"{doing}: got {name} {positions!r}, expected whole numbers counted from the word, "
             "0 the word and -1 the token before it; give a list, as in [-1, 0]."
         )
-    return tuple(sorted({int(position) for position in given}))
+    return tuple(sorted({int(position) for position in items}))
 
 
 def require_share(value: Any, name: str, doing: str) -> None:
-    """Raises InputError for an option that is no finite number from 0 on."""
+    """Raises InputError unless an option is a finite number of at least 0."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value < math.inf:
         raise InputError(
-            f"{doing}: got {name} = {value!r}, expected a share of the gap from 0 on; give one, as "
-            "0.01, or leave it out."
+            f"{doing}: got {name} = {value!r}, expected a share of the gap, at least 0. Give one "
+            "such as 0.01, or omit it."
         )

@@ -1,10 +1,10 @@
-"""Swaps of MLPs, and of what stands in the place of attention in a hybrid, at the word: what one of
-them makes there is the donor's, and what is behind responds.
+"""Swaps of MLPs, and of the mixers of a hybrid, at the word: one takes the donor's value, and
+everything later responds.
 
-The counterpart of the swaps of heads, a variant per block. Of an MLP the activations are swapped,
-of a mixer what it writes, so that a family that norms what is written, or the sum behind it, norms
-the swapped write likewise. A swap at the word touches no state that a mixer kept of the positions
-before it.
+These are the counterparts of the swaps of heads, with one variant for each block. An MLP's swap
+replaces its activations, a mixer's swap its write. A family that norms the write, or the sum with
+the write, norms the swapped one in the same way. A swap at the word does not change the state that
+a mixer has built up at earlier positions.
 """
 
 import torch
@@ -17,13 +17,17 @@ from probe.patching.variants import ATTN_OUT, HIDDEN, branches
 
 
 def swap_mlps(weights: Weights, rows: Rows, donor_hidden: Tensor, directions: Tensor) -> Tensor:
-    """How far the word's vector moves along each direction when one MLP's activations at the word
-    are the donor's, for the MLP of every block.
+    """How far the word's vector moves along each direction if one MLP takes the donor's
+    activations, for every MLP.
 
-    `rows`: token ids up to and including the word, or texts with their position · `donor_hidden:
-    row layer d_mlp` · `directions: row stage d_model`, read behind every block and, where there are
-    more stages, behind the final norm -> `row layer stage`: the change of <resid, direction>, 0
-    before the swapped block.
+    `row layer stage`
+
+    rows: token ids up to and including the word, or texts with their position
+    donor_hidden: `row layer d_mlp`
+    directions: `row stage d_model`, read after each block; further stages are read after the final
+        norm
+
+    The result is the change of <resid, direction>; it is 0 before the swapped block.
     """
     texts = target_texts(weights, rows, "Swapping MLPs")
     tree = branches(_one_each(weights))
@@ -35,11 +39,15 @@ def swap_mlps(weights: Weights, rows: Rows, donor_hidden: Tensor, directions: Te
 
 
 def swap_mixers(weights: Weights, rows: Rows, donor_out: Tensor, directions: Tensor) -> Tensor:
-    """The same when what the mixer of one layer without attention writes at the word is the
-    donor's, for every such layer.
+    """How far the word's vector moves along each direction if one mixer writes what the donor's
+    writes, for every mixer.
 
-    `donor_out: row layer d_model`, of all layers -> `row mixer stage`: the layers without attention
-    in their order.
+    `row mixer stage`
+
+    rows, directions: as in `swap_mlps`
+    donor_out: `row layer d_model`, of all layers
+
+    The mixers are the layers without attention, in order.
     """
     texts = target_texts(weights, rows, "Swapping mixers")
     tree = branches(_one_each(weights)[~weights.has_heads])
@@ -51,5 +59,5 @@ def swap_mixers(weights: Weights, rows: Rows, donor_out: Tensor, directions: Ten
 
 
 def _one_each(weights: Weights) -> Tensor:
-    """For each block a set that edits it alone. `-> set layer 1`"""
+    """For each block, a set that edits this block only. `-> set layer 1`"""
     return torch.eye(len(weights.blocks), dtype=torch.bool, device=weights.device)[..., None]

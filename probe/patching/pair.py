@@ -1,19 +1,20 @@
-"""Two runs of a pair cached whole, and what becomes of a run whose residual stream is changed.
+"""Two runs of a pair, cached completely, and how a run continues if its residual stream is
+changed.
 
-A change stands in the residual stream at one position and at one site: in front of the attention of
-a block, or in front of its MLP. The donor's attention output, one head's z, the donor's MLP output:
-each makes such a change. Behind it the run goes on in one of two ways:
+A change is made at one position and one site: before the attention of a block, or before its MLP.
+The donor's attention output, one head's z and the donor's MLP output each cause such a change.
+After it, the run continues in one of two ways:
 
-    run_patched   everything behind the change responds. In a causal model it touches no position
-                  before its own, so only the positions from there to the word are run again,
+    run_patched   Everything after the change responds. In a causal model the change does not reach
+                  earlier positions, so only the positions from there to the word are run again,
                   against the keys and values of the others.
-    run_frozen    every head and every MLP behind it writes what it wrote. Where a family adds
-                  writes as they are, the change stays what it is; where a norm stands behind the
-                  sum or behind what is written, it goes through the norm.
+    run_frozen    Every later head and MLP keeps its write. If the family adds writes as they are,
+                  the change stays the same; if there is a norm after the sum or after a write, the
+                  change passes through the norm.
 
-One of the two may also be run again with chosen heads patched at one position (`run_with_patch`),
-and what the model writes behind it follows token by token (`generate`): every token that is written
-adds its own keys and values.
+One of the two runs can also be run again with some heads patched at one position
+(`run_with_patch`). `generate` then writes the text that follows, token by token; every new token
+adds its keys and values.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,21 +39,22 @@ from probe.patching.inputs import (
 )
 from probe.patching.variants import Branch, Edits, Run, Step, Z, embed_live, run_texts
 
-TRACING = "Tracing pairs"  # what is done, as errors name it
+TRACING = "Tracing pairs"  # the intervention as error messages name it
 
 
 class Part(IntEnum):
-    """What a block is made of, in the order in which the stream passes it."""
+    """The parts of a block, in the order in which the stream passes them."""
 
     ATTENTION = 0
     MLP = 1
 
 
 class Site(NamedTuple):
-    """A place in the residual stream: in front of the attention, or of the MLP, of a layer.
+    """A site in the residual stream: before the attention, or before the MLP, of a layer.
 
-    Sites sort in the order in which a run passes them. The end of a run is the site in front of the
-    attention of the layer behind the last; the embeddings write behind `EMBEDDINGS`.
+    Sites sort in the order in which a run passes them. The end of a run is the site before the
+    attention of the layer after the last. The embeddings write at `EMBEDDINGS`, before the first
+    block.
     """
 
     layer: int
@@ -60,19 +62,23 @@ class Site(NamedTuple):
 
     @property
     def behind(self) -> "Site":
-        """The next site, behind what stands at this one."""
+        """The next site, after the attention or the MLP at this one."""
         if self.part is Part.ATTENTION:
             return Site(self.layer, Part.MLP)
         return Site(self.layer + 1, Part.ATTENTION)
 
 
-EMBEDDINGS = Site(-1, Part.MLP)  # what writes in front of the first block
+EMBEDDINGS = Site(-1, Part.MLP)  # the writer before the first block
 
 
 class LayerCache(NamedTuple):
-    """One block of a run: `resid_pre resid_mid: row pos d_model` · `q: row head pos d_head` and `k
-    v: row kv_head pos d_head`, rotated for their positions · `z: row pos head d_head` · `hidden:
-    row pos d_mlp`, the MLP's activations.
+    """The quantities of one block of a run.
+
+    resid_pre, resid_mid: `row pos d_model`
+    q: `row head pos d_head`, rotated for its position
+    k, v: `row kv_head pos d_head`, k rotated for its position
+    z: `row pos head d_head`
+    hidden: `row pos d_mlp`, the MLP's activations
     """
 
     resid_pre: Tensor
@@ -86,12 +92,15 @@ class LayerCache(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PairCache:
-    """The two runs of a pair, each the other's donor: row 0 is a, row 1 is b; the word stands at
-    `at` in both. `final: row pos d_model`, the stream after the last of `layers`. Of several pairs
-    all rows a stand in front of all rows b.
+    """The two runs of a pair, each the other's donor: row 0 is a, row 1 is b. For several pairs,
+    all rows a come before all rows b.
 
-    With a `donor`, its rows give to these, row by row, and may be longer or shorter: what is given
-    to a position here stands `shift` positions further there.
+    layers: the cached blocks
+    final: `row pos d_model`, the stream after the last of `layers`
+    at: the position of the word, the same in all rows
+    donor: another cache, whose rows are the donors of these, row by row; its texts may be longer or
+        shorter
+    shift: how many positions later the donor's counterpart of a position is
     """
 
     weights: Weights
@@ -104,20 +113,21 @@ class PairCache:
 
     @property
     def n(self) -> int:
-        """How many tokens each of the two has."""
+        """The number of tokens of each row."""
         return self.final.shape[1]
 
     @property
     def end(self) -> Site:
-        """The site behind the last block."""
+        """The site after the last block."""
         return Site(len(self.layers), Part.ATTENTION)
 
     def donated(self, layer: int, name: str, pos: int) -> Tensor:
-        """What a layer of the donor computed at a position, by its name in `LayerCache`. `row 1
-        ...`"""
+        """A quantity of the donor's layer at a position, by its name in `LayerCache`. `row 1
+        ...`
+        """
         if self.donor is None:
-            own = getattr(self.layers[layer], name)[:, pos, None]
-            return own.roll(len(own) // 2, 0)
+            quantity = getattr(self.layers[layer], name)[:, pos, None]
+            return quantity.roll(len(quantity) // 2, 0)
         return getattr(self.donor.layers[layer], name)[:, pos + self.shift, None]
 
     def stream(self, site: Site) -> Tensor:
@@ -128,8 +138,9 @@ class PairCache:
         return layer.resid_pre if site.part is Part.ATTENTION else layer.resid_mid
 
     def mlp_input(self, layer: int) -> Site:
-        """The site whose stream the MLP of a layer reads: in front of the attention where the two
-        stand side by side."""
+        """The site whose stream the MLP of a layer reads: before the attention if the two are
+        parallel.
+        """
         parallel = self.weights.config.family.parallel
         return Site(layer, Part.ATTENTION if parallel else Part.MLP)
 
@@ -139,8 +150,11 @@ class PairCache:
 
 
 class HeadPatch(NamedTuple):
-    """z that chosen heads get at position `at`: `z: layer head d_head`, `heads: layer head`, True
-    where patched."""
+    """z for some heads at the position `at`.
+
+    z: `layer head d_head`
+    heads: `layer head`, True where patched
+    """
 
     at: int
     z: Tensor
@@ -148,8 +162,12 @@ class HeadPatch(NamedTuple):
 
 
 def cache_pair(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: int) -> PairCache:
-    """Both runs of a pair, with all that the first `depth` blocks compute, at every position; or
-    those of several pairs of equal length, all first members in front of all second ones."""
+    """Both runs of a pair, with everything that the first `depth` blocks compute, at every
+    position.
+
+    rows: the two token lists; or the lists of several pairs of equal length, all first members
+        before all second ones
+    """
     tables = fused.position_tables(weights, len(rows[0]))
     layers = []
     for step in run_texts(weights, rows, depth, tables):
@@ -158,7 +176,7 @@ def cache_pair(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: 
 
 
 def _cached(step: Step) -> LayerCache:
-    """All that a block of whole texts computes."""
+    """Everything that a block of whole texts computes."""
     q, k, v = (part[:, 0] for part in step.projected)  # row head pos d_head
     return LayerCache(
         resid_pre=step.everywhere(step.resid_pre),
@@ -166,7 +184,7 @@ def _cached(step: Step) -> LayerCache:
         k=k,
         v=v,
         z=step.everywhere(step.z),
-        # A copy, because the MLP's write is added in place.
+        # Cloned, because the MLP's write is added to it in place.
         resid_mid=step.everywhere(step.resid_mid).clone(),
         hidden=step.everywhere(step.hidden),
     )
@@ -176,13 +194,15 @@ def _cached(step: Step) -> LayerCache:
 
 
 def run_frozen(cache: PairCache, pos: int, writes: Mapping[Site, Tensor], until: Site) -> Tensor:
-    """How the stream at the site `until` changes at a position when some attentions and MLPs before
-    it write otherwise there and every other one writes what it wrote.
+    """How the stream at the site `until` changes at a position if some earlier attentions and
+    MLPs change their writes there and all others keep theirs.
 
-    `writes: recipient variant d_model`, the change of what is written in front of any norm, by the
-    site of the writer `-> recipient variant d_model`
+    `-> recipient variant d_model`
+
+    writes: `recipient variant d_model`, the change of the write before any norm, by the site of the
+        writer
     """
-    # Where no norm stands behind the sum, what writes as it did passes a change on unchanged.
+    # Without a norm after the sum, a writer that keeps its write passes the change on as it is.
     norm_after_sum = cache.weights.config.family.norm_after_sum
     sites: Iterable[Site] = _sites_between(min(writes), until) if norm_after_sum else writes
     change = torch.zeros_like(next(iter(writes.values())))
@@ -201,26 +221,28 @@ def _sites_between(first: Site, until: Site) -> Iterator[Site]:
 def change_behind(
     cache: PairCache, site: Site, pos: int, entering: Tensor, written: Tensor | float = 0.0
 ) -> Tensor:
-    """How the stream behind a site changes at a position, from the change of the stream at the site
-    and the change of what the attention or the MLP there writes. `recipient variant d_model`
+    """The change of the stream after a site at a position. `recipient variant d_model`
+
+    entering: the change of the stream at the site
+    written: the change of the write of the attention or the MLP there
     """
     weights = cache.weights
     family = weights.config.family
     if family.adds_plainly or site == EMBEDDINGS:
         return entering + written
     writer, x = _writer_at(weights.blocks[site.layer], cache.layers[site.layer], site.part)
-    own = writer.written(x[:, pos, None])
+    write = writer.written(x[:, pos, None])
     if family.norm_after_sum:
         resid = cache.stream(site)[:, pos, None]
-        changed = fused.add(weights.config, writer, resid + entering, own + written)
-        return changed - fused.add(weights.config, writer, resid, own)
-    nothing = torch.zeros_like(own)
-    changed = fused.add(weights.config, writer, nothing, own + written)
-    return entering + changed - fused.add(weights.config, writer, nothing, own)
+        changed = fused.add(weights.config, writer, resid + entering, write + written)
+        return changed - fused.add(weights.config, writer, resid, write)
+    zero = torch.zeros_like(write)
+    changed = fused.add(weights.config, writer, zero, write + written)
+    return entering + changed - fused.add(weights.config, writer, zero, write)
 
 
 def _writer_at(block: Block, layer: LayerCache, part: Part) -> tuple[Writer, Tensor]:
-    """What the attention or the MLP of a block writes with, and from what. `row pos input`"""
+    """The writer of the attention or the MLP of a block, and its input. `row pos input`"""
     if part is Part.ATTENTION:
         return fused.attention_of(block), layer.z.flatten(-2)
     return fused.mlp_of(block), layer.hidden
@@ -235,23 +257,25 @@ def run_patched(
     starts: Mapping[Site, Tensor],
     directions: Tensor | None = None,
 ) -> dict[Site, Tensor]:
-    """How the word's vector after the last block changes with every change at position `pos`.
-    `starts: row variant d_model` by the site at which it stands in the stream `-> row variant
-    d_model` by the same sites; along `directions`, `direction d_model` or each row's own, `-> row
-    variant direction`, for which the last MLP need not be written where writes are added as they
-    are.
+    """How the word's vector after the last block changes with every change at position `pos`, by
+    the sites of `starts`.
 
-    This loop and `probe.patching.variants.Run` run the same blocks (`probe.model.fused`) and stay
-    two. There the variants of many texts fork inside the blocks, by what is edited, and the keys
-    and values of the unchanged text are forgotten block by block. Here a variant enters at any site
-    and costs nothing before it, and until the first attention behind it it is one vector, whose
-    neighbours are in the cache. One loop would carry each of these for the other, and be slower for
-    both.
+    `-> row variant d_model`
+
+    starts: the changed streams, `row variant d_model`, by site
+    directions: `direction d_model`, or separate for each row; if given, the result is `row variant
+        direction`, and the last MLP's write is not computed if the family adds writes as they are
+
+    This loop and `probe.patching.variants.Run` run the same blocks (`probe.model.fused`) but are
+    separate. There, the variants of many texts branch inside the blocks, by what is edited, and the
+    keys and values of the unchanged text are dropped block by block. Here, a variant enters at any
+    site and costs nothing before it. Until the first attention after its site, it is a single
+    vector, and its neighbours are in the cache. A common loop would be slower for both.
     """
     last = len(cache.layers) - 1
     unwritten = directions is not None and cache.weights.config.family.adds_plainly
     first = pos if cache.weights.causal else 0
-    # A variant is `local`, changed at `pos` only, until an attention reads it; from there on it is
+    # A variant is `local`, changed at `pos` only, until an attention reads it. From there on it is
     # `spread` over the positions from `first` on.
     local = cache.final.new_zeros(len(cache.final), 0, cache.final.shape[-1])
     spread = local[:, :, None].expand(-1, -1, cache.n - first, -1)
@@ -261,26 +285,26 @@ def run_patched(
         resid_mid = spread
         if local.shape[1] or spread.shape[1]:
             z = _attend(cache, number, spread, local, pos)
-            here = _set_at(layer.resid_pre[:, first:], local, pos - first)
-            spread = torch.cat([spread, here], dim=1)
-            if number == last:  # behind the last attention only the word is wanted
+            patched = _set_at(layer.resid_pre[:, first:], local, pos - first)
+            spread = torch.cat([spread, patched], dim=1)
+            if number == last:  # after the last attention only the word is needed
                 z = z[:, :, cache.at - first, None]
                 spread = spread[:, :, cache.at - first, None]
             resid_mid = fused.write(cache.weights, block, spread, z)
         started = _with_starts(local[:, :0], starts, Site(number, Part.MLP))
-        behind = _joined(resid_mid, started)
-        entering = behind
-        if cache.weights.config.family.parallel:  # elsewhere the MLP does not read what entered
+        after_attention = _joined(resid_mid, started)
+        entering = after_attention
+        if cache.weights.config.family.parallel:  # otherwise the MLP does not read this stream
             of_started = layer.resid_pre[:, pos, None].expand_as(started)
             entering = _joined(spread, of_started)
         if number == last and unwritten:
             assert directions is not None
             count = spread.shape[1]
-            read = _read_unwritten(cache, entering, behind, directions)
+            read = _read_unwritten(cache, entering, after_attention, directions)
             spread_moved, local_moved = read[:, :count], read[:, count:]
             local = local[:, :0]
         else:
-            finished = fused.finish(cache.weights, block, entering, behind)
+            finished = fused.finish(cache.weights, block, entering, after_attention)
             spread, local = _parted(finished, spread.shape)
     word = cache.final[:, None, cache.at]
     at_end = _with_starts(local, starts, cache.end) - word
@@ -293,10 +317,10 @@ def run_patched(
         if directions is not None:
             spread_moved = spread_moved @ directions.mT
         local_moved = at_end
-    if pos != cache.at:  # what is still local there has not reached the word
+    if pos != cache.at:  # a change that is still local has not reached the word
         local_moved = torch.zeros_like(local_moved)
     moved = torch.cat([spread_moved, local_moved], dim=1)
-    # Variants have come in the order of their sites.
+    # The variants were added in the order of their sites.
     sites = sorted(starts)
     counts = [starts[site].shape[1] for site in sites]
     return dict(zip(sites, moved.split(counts, dim=1), strict=True))
@@ -305,9 +329,15 @@ def run_patched(
 def _read_unwritten(
     cache: PairCache, entering: Tensor, behind: Tensor, directions: Tensor
 ) -> Tensor:
-    """How far variants of the word move along directions behind the last MLP, whose activations are
-    projected on these unwritten. `row variant d_model`, what the MLP reads and what it is added to
-    `-> row variant direction`"""
+    """How far variants of the word move along directions after the last MLP, without computing
+    its write.
+
+    `-> row variant direction`
+
+    entering: `row variant d_model`, the stream that the MLP reads
+    behind: `row variant d_model`, the stream that its write is added to
+    """
+    # <resid_post change, u> = <resid_mid change, u> + <hidden change, W_out u>
     layer = cache.layers[-1]
     block = cache.weights.blocks[len(cache.layers) - 1]
     hidden = fused.activate(cache.weights, block, entering)
@@ -317,14 +347,16 @@ def _read_unwritten(
 
 
 def _with_starts(local: Tensor, starts: Mapping[Site, Tensor], site: Site) -> Tensor:
-    """The variants, with those that begin at a site behind them. `row variant d_model`"""
+    """The variants, followed by new ones that begin at a site. `row variant d_model`"""
     return torch.cat([local, starts[site]], dim=1) if site in starts else local
 
 
 def _attend(cache: PairCache, number: int, spread: Tensor, local: Tensor, pos: int) -> Tensor:
-    """z of the live positions of the variants that are changed at all of them, then of those that
-    are changed at `pos` only, whose queries, keys and values elsewhere are the run's own. `row
-    variant live d_model, row variant d_model -> row variant live head d_head`
+    """z of the live positions of the spread variants, then of the local ones.
+
+    `row variant live d_model, row variant d_model -> row variant live head d_head`
+
+    Away from `pos`, local variants have the unchanged run's queries, keys and values.
     """
     weights = cache.weights
     layer = cache.layers[number]
@@ -347,60 +379,67 @@ def _attend(cache: PairCache, number: int, spread: Tensor, local: Tensor, pos: i
 
 
 def _joined(spread: Tensor, local: Tensor) -> Tensor:
-    """Both side by side, for one product. `row variant live d_model, row variant d_model -> row
-    vector d_model`"""
+    """Spread and local variants in one axis, for one product.
+
+    `row variant live d_model, row variant d_model -> row vector d_model`
+    """
     return torch.cat([spread.flatten(1, 2), local], dim=1)
 
 
 def _parted(joined: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The two again, the first with as many variants and live positions as the shape says."""
+    """The inverse of `_joined`; `shape` is that of the spread variants."""
     count = shape[1] * shape[2]
     return joined[:, :count].unflatten(1, shape[1:3]), joined[:, count:]
 
 
-def _set_at(whole: Tensor, changed: Tensor, index: int) -> Tensor:
-    """Every variant of a tensor, with one position changed. `row pos ..., row variant ... -> row
-    variant pos ...`"""
-    repeats = [1, changed.shape[1], *[1] * (whole.ndim - 1)]
-    variants = whole[:, None].repeat(repeats)
+def _set_at(unchanged: Tensor, changed: Tensor, index: int) -> Tensor:
+    """Variants of a tensor, each with one position changed. `row pos ..., row variant ... -> row
+    variant pos ...`
+    """
+    repeats = [1, changed.shape[1], *[1] * (unchanged.ndim - 1)]
+    variants = unchanged[:, None].repeat(repeats)
     variants[:, :, index] = changed
     return variants
 
 
-# --- pairs and how they are read ------------------------------------------------------------------
+# --- pairs and their read-out ---------------------------------------------------------------------
 
 
 class TokenPair(NamedTuple):
-    """The token ids of both members of a pair, equally many, and the position of their word."""
+    """The token ids of both members of a pair, equal in number, and the position of their word."""
 
     ids: tuple[tuple[int, ...], tuple[int, ...]]
     at: int
 
 
 def token_pairs(weights: Weights, a: Rows, b: Rows, depth: int) -> list[TokenPair]:
-    """The token ids of every pair, to be traced up to a depth. Raises InputError for texts without
-    a partner, members of unequal length or with their words at unequal positions, and for a depth
-    that the model does not have.
+    """The token ids of every pair, to be traced up to a depth.
+
+    Raises InputError for texts without a partner, for members of different length or with their
+    words at different positions, and for a depth that the model does not have.
     """
     require_depth(weights, depth, TRACING)
-    own = target_texts(weights, a, TRACING)
-    others = target_texts(weights, b, TRACING)
-    require_equal_lengths(own, others, TRACING)
+    texts_a = target_texts(weights, a, TRACING)
+    texts_b = target_texts(weights, b, TRACING)
+    require_equal_lengths(texts_a, texts_b, TRACING)
     pairs = []
-    for number, (one, other) in enumerate(zip(own, others, strict=True)):
-        if one.at != other.at:
+    for number, (member_a, member_b) in enumerate(zip(texts_a, texts_b, strict=True)):
+        if member_a.at != member_b.at:
             raise InputError(
-                f"{TRACING}: pair {number} has the word at positions {one.at} and {other.at}, "
-                "expected the same in both; write what stands before the word equally long, or "
-                "leave the pair out."
+                f"{TRACING}: pair {number} has the word at positions {member_a.at} and "
+                f"{member_b.at}, expected equal positions. Write the texts before the word equally "
+                "long, or omit the pair."
             )
-        pairs.append(TokenPair((one.ids, other.ids), one.at))
+        pairs.append(TokenPair((member_a.ids, member_b.ids), member_a.at))
     return pairs
 
 
 class PairReading(NamedTuple):
-    """A pair and how it is read: `directions: direction d_model` · `gap: direction`, <a - b,
-    direction> at the word."""
+    """A pair and its read-out.
+
+    directions: `direction d_model`
+    gap: `direction`, <a - b, direction> at the word
+    """
 
     cache: PairCache
     directions: Tensor
@@ -410,12 +449,12 @@ class PairReading(NamedTuple):
 def cache_pairs(
     weights: Weights, pairs: Sequence[TokenPair], directions: Tensor, depth: int
 ) -> Iterator[PairReading]:
-    """Pair after pair run, each when it is asked for, so that where one is used once only one is
-    in memory. `directions: direction d_model`, or `pair direction d_model` where each pair has its
-    own.
+    """The runs of each pair. Each is run when it is requested, so only one has to be in memory.
+
+    directions: `direction d_model`, or `pair direction d_model`, separate for each pair
     """
     directions = as_directions(
-        weights, directions, TRACING, own="pair direction d_model", rows=len(pairs)
+        weights, directions, TRACING, row_axes="pair direction d_model", rows=len(pairs)
     )
     directions = directions.to(weights.device, weights.dtype)
     by_pair = directions.expand(len(pairs), *directions.shape[-2:])
@@ -428,11 +467,12 @@ def cache_pairs(
 def positions_from_word(
     pairs: Sequence[TokenPair], positions: Sequence[int] | None, name: str = "positions"
 ) -> tuple[int, ...]:
-    """Positions counted from the word, 0 the word itself and -1 the token before it: those asked
-    for, or from the first token in which the members of a pair differ to the word, and to the last
-    one where the model reads both ways.
+    """Positions counted from the word, where 0 is the word itself and -1 the token before it.
 
-    Raises InputError where there are none and where a text does not reach as far.
+    They are the requested ones. By default they go from the first token in which the members of a
+    pair differ to the word, or to the last such token if the model reads both ways.
+
+    Raises InputError for an empty list and for positions outside a text.
     """
     if positions is not None:
         offsets = as_offsets(positions, name, TRACING)
@@ -444,17 +484,17 @@ def positions_from_word(
         if not (0 <= pair.at + offsets[0] and pair.at + offsets[-1] < length):
             raise InputError(
                 f"Tracing positions {offsets[0]} to {offsets[-1]} from the word: pair {number} has "
-                f"{pair.at} tokens before the word and {length - 1 - pair.at} behind it that are "
-                f"read; trace pairs of another layout apart."
+                f"{pair.at} tokens before the word and {length - 1 - pair.at} after it that are "
+                "read. Trace pairs with another layout separately."
             )
     return offsets
 
 
 def _differing_positions(pairs: Sequence[TokenPair]) -> list[int]:
-    """Where the members of a pair differ, counted from the word."""
+    """The positions at which the members of a pair differ, counted from the word."""
     differing = []
-    for (one, other), at in pairs:
-        differing += [pos - at for pos in range(len(one)) if one[pos] != other[pos]]
+    for (ids_a, ids_b), at in pairs:
+        differing += [pos - at for pos in range(len(ids_a)) if ids_a[pos] != ids_b[pos]]
     if not differing:
         raise InputError(
             f"{TRACING} from the first token in which they differ to the word: got members that "
@@ -464,13 +504,15 @@ def _differing_positions(pairs: Sequence[TokenPair]) -> list[int]:
     return differing
 
 
-# --- a run with heads patched, and what is written after it ---------------------------------------
+# --- a run with patched heads, and the text generated from it -------------------------------------
 
 
 class PatchedRun(NamedTuple):
-    """A run with heads patched: `kv_cache`, keys and values of every block, `1 kv_head pos d_head`
-    · `final: pos d_model`, what left the last block at the positions run again · `stream: depth
-    d_model`, the vector at the patched position.
+    """A run with patched heads.
+
+    kv_cache: keys and values of every block, `1 kv_head pos d_head`
+    final: `pos d_model`, the output of the last block at the positions that were run again
+    stream: `depth d_model`, the stream at the patched position
     """
 
     kv_cache: Sequence[KeysValues]
@@ -479,8 +521,9 @@ class PatchedRun(NamedTuple):
 
 
 def run_with_patch(cache: PairCache, patch: HeadPatch) -> PatchedRun:
-    """The run of row 0 with heads patched: from the patch on, or whole where the model reads both
-    ways."""
+    """The run of row 0 with patched heads: from the patch on, or completely if the model reads
+    both ways.
+    """
     weights = cache.weights
     if len(cache.layers) != len(weights.blocks):
         raise ValueError(
@@ -489,16 +532,16 @@ def run_with_patch(cache: PairCache, patch: HeadPatch) -> PatchedRun:
         )
     start = patch.at if weights.causal else 0
     before = [(layer.k[:1, :, :start], layer.v[:1, :, :start]) for layer in cache.layers]
-    # There is one variant, the patched one.
-    one = torch.zeros(1, dtype=torch.long, device=weights.device)
+    # There is a single variant, the patched one: its number is 0.
+    zero = torch.zeros(1, dtype=torch.long, device=weights.device)
     heads = (patch.heads & weights.has_heads.to(patch.heads.device)[:, None]).to(weights.device)
     z = patch.z.to(weights.device, weights.dtype)
     edits = Edits(
         site=Z,
-        tree=[Branch(parent=one, edited=edited[None], variant_of=one) for edited in heads],
-        donor=lambda layer, own: z[layer, None],
+        tree=[Branch(parent=zero, edited=edited[None], variant_of=zero) for edited in heads],
+        donor=lambda layer, recipient: z[layer, None],
     )
-    at = one + patch.at - start
+    at = zero + patch.at - start
     run = Run(weights, cache.tables, len(cache.layers), edits=edits, at=at)
     with torch.inference_mode():
         entering = cache.layers[0].resid_pre[:1, start:]
@@ -512,8 +555,9 @@ def run_with_patch(cache: PairCache, patch: HeadPatch) -> PatchedRun:
 
 
 def _extended(earlier: KeysValues, step: Step) -> KeysValues:
-    """Keys and values of the positions before a step and of its own. `row kv_head pos d_head`,
-    twice"""
+    """Keys and values of the earlier positions, then the ones of a step. `row kv_head pos
+    d_head`, twice
+    """
     _, k, v = step.projected
     return torch.cat([earlier[0], k[:, 0]], dim=-2), torch.cat([earlier[1], v[:, 0]], dim=-2)
 
@@ -521,8 +565,9 @@ def _extended(earlier: KeysValues, step: Step) -> KeysValues:
 def generate(
     weights: Weights, run: PatchedRun, count: int, *, end: int | None = None
 ) -> Iterator[int]:
-    """Up to `count` token ids, each the likeliest after those before it, as far as `end` and the
-    context window."""
+    """Up to `count` token ids, each the most likely one after the tokens before it. Stops at
+    `end` and at the end of the context window.
+    """
     kv_cache = run.kv_cache
     last = run.final[-1]
     n = kv_cache[0][0].shape[-2]
@@ -536,7 +581,7 @@ def generate(
                 return
             ids = torch.tensor([[[token]]], device=weights.device)  # batch variant live
             entering = embed_live(weights, ids, pos)
-            # The token is out before the block runs that only the next one needs.
+            # Yielded before the block runs, because only the next token needs that run.
             yield token
             extended = []
             for step, earlier in zip(one_token.steps(entering, kv_cache), kv_cache, strict=True):

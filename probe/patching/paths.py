@@ -1,19 +1,21 @@
-"""Whole paths from the cue to the word: chains of edges, what goes over each, over all together,
-and over the circuit, the fewest edges that are enough; and, from the weights alone, how well the
-two heads of an edge fit together (`composition`).
+"""Paths from the cue to the word: chains of edges, the share of the gap that each carries, and
+the circuit, the fewest edges that are enough.
 
-A set of edges is patched at once. The embeddings send the donor's less their own; a receiver of the
-set is computed anew from its own inputs and the changes that reach it over edges of the set, and
-sends its own change on over edges of the set alone; everything else up to the word keeps its value.
-What the heads at the word that stand at an end of the set have become is then read out: every other
-head at the word is frozen, the MLPs at the word are live. So only what left the cue and went along
-the set counts, step by step, each step exact. Shares are of the gap along the first direction, both
-ways averaged, ratios of sums over pairs.
+`composition` scores, from the weights alone, how well the two heads of an edge fit together.
 
-Patching every edge there is (MLPs as receivers among them) is the donor's run, so its share is 1.
+A set of edges is patched at once. The embeddings send the donor's value minus the recipient's. A
+receiver in the set is computed again from its inputs and the changes that reach it over edges of
+the set, and its change in turn is sent over edges of the set only. Everything else before the word
+keeps its value. Then the heads at the word where the set ends are read out: all other heads at the
+word are frozen, and the MLPs at the word are live. So the result contains only the changes that
+left the cue along the set, step by step, and every step is exact. Shares are ratios of sums over
+pairs, of the gap along the first direction, averaged over both recipients.
+
+If all edges are patched (with MLPs as receivers), the result is the donor's run, and its share is
+1.
 
 Sources: Wang et al. 2022 (paths, minimal circuits); Goldowsky-Dill et al. 2023 (path patching of
-sets of paths).
+    sets of paths).
 """
 
 import heapq
@@ -51,14 +53,14 @@ from probe.patching.pair import (
 )
 from probe.stats.resampling import Array
 
-ENOUGH = 0.9  # of the gap: edges over which as much goes are enough for a circuit
-LEAST = 0.01  # of the gap: an edge or a path over which less goes is left out
-MOST = 50  # paths that are chained; the weakest edge of a later one carries less
-RANDOM_SETS = 200  # of edges, drawn to stand beside a circuit
-# Shares that are alike in as many digits are ordered by the numbers of their edges, not by how sums
-# are rounded.
+ENOUGH = 0.9  # of the gap: a set of edges that carries this share is enough for a circuit
+LEAST = 0.01  # of the gap: weaker edges and paths are ignored
+MOST = 50  # paths, in order of their weakest edge
+RANDOM_SETS = 200  # of edges, drawn for comparison with a circuit
+# Digits in which shares are compared. Equal shares are ordered by the numbers of their edges, not
+# by the rounding of sums.
 DIGITS = 6
-# The weight of a receiving head that reads through a channel, and the one behind it.
+# The weight with which a receiving head reads a channel, and the weight that follows it.
 READ_BY = {
     "query": ("w_q", "w_k"),
     "key": ("w_k", "w_q"),
@@ -68,8 +70,12 @@ Numbers = tuple[int, ...]  # of edges in an EdgeArray
 
 
 class Node(NamedTuple):
-    """A sender or a receiver: `head` is MLP for what is no head, `layer` EMBEDDING for the
-    embeddings, `pos` counted from the word."""
+    """A sender or a receiver.
+
+    layer: EMBEDDING for the embeddings
+    head: MLP for an MLP and for the embeddings
+    pos: counted from the word
+    """
 
     layer: int
     head: int
@@ -77,7 +83,7 @@ class Node(NamedTuple):
 
     @property
     def site(self) -> Site:
-        """Where it stands in the stream."""
+        """The site at which it reads the stream."""
         if self.layer == EMBEDDING:
             return EMBEDDINGS
         return Site(self.layer, Part.MLP if self.head == MLP else Part.ATTENTION)
@@ -89,25 +95,26 @@ class Node(NamedTuple):
 
 
 def sender_of(edge: np.void) -> Node:
-    """Where an edge begins."""
+    """The node from which an edge leads."""
     return Node(*edge.item()[:3])
 
 
 def receiver_of(edge: np.void) -> Node:
-    """Where it ends."""
+    """The node to which an edge leads."""
     return Node(*edge.item()[3:6])
 
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """Chains from the cue to a head at the word, best first, as numbers into the edges that they
-    were found among.
+    """Chains from the cue to a head at the word, best first.
 
-    `shares: path`, of the gap, over each alone · `together`: over all at once · `circuit`: the
-    edges that are left when one after the other is taken out as long as ENOUGH of the gap goes over
-    the others, None where not even all carry as much · `circuit_share`: what goes over the circuit,
-    or over all where there is none · `random_shares: set`, what goes over as many edges into each
-    layer, drawn from all.
+    paths: the numbers of their edges in `Edges.edges`
+    shares: `path`, the share of the gap over each path alone
+    together: the share over all paths at once
+    circuit: the edges that are left if edges are removed one by one while the others carry ENOUGH
+        of the gap; None if not even all of them carry as much
+    circuit_share: the share over the circuit, or over all paths if there is no circuit
+    random_shares: `set`, shares over random sets with the same number of edges into each layer
     """
 
     paths: tuple[Numbers, ...]
@@ -130,11 +137,13 @@ def paths(
     draws: int = RANDOM_SETS,
     seed: int = 0,
 ) -> Paths:
-    """Chain the edges of `among` whose total is at least `least` of the gap, and measure the chains
-    on the pairs `a`, `b`, which may be others of the same layout.
+    """Chains of the edges of `among` whose total is at least `least` of the gap, measured on the
+    pairs `a`, `b`.
 
-    A path is listed where at least as much goes over it alone; `draws` random sets stand beside.
-    Raises InputError as `trace_positions`.
+    These may be other pairs than those of `among`, with the same layout. A path is listed if its
+    share alone is at least `least`. `draws` random sets are measured for comparison.
+
+    Raises InputError in the cases of `trace_positions`.
     """
     array = among.edges
     with torch.inference_mode():
@@ -175,15 +184,18 @@ def paths(
 
 
 def chains(among: Edges, least: float) -> list[Numbers]:
-    """Paths from the embeddings to a head at the word over edges of at least `least`, best first:
-    that whose weakest edge has the largest total. At most MOST, as numbers of edges.
+    """Paths from the embeddings to a head at the word over edges with a share of at least
+    `least`, as numbers of edges; at most MOST.
+
+    Paths are sorted by the total of their weakest edge, largest first.
     """
     strength = np.nan_to_num(np.abs(among.share("total"))).round(DIGITS)
     leaving: dict[Node, list[int]] = defaultdict(list)
     for number in np.flatnonzero(strength >= least).tolist():
         leaving[sender_of(among.edges[number])].append(number)
-    # A heap gives the smallest first, so strengths are negated: the weakest edge of a path is then
-    # the largest of its numbers.
+    # The heap returns the smallest value first, so strengths are negated. The weakest edge of a
+    # path
+    # then has the largest of its values.
     waiting: list[tuple[float, Numbers]] = []
     for node, numbers in leaving.items():
         if node.layer == EMBEDDING:
@@ -206,8 +218,10 @@ def chains(among: Edges, least: float) -> list[Numbers]:
 def shares_of(
     readings: Sequence[PairReading], sets: Sequence[EdgeArray], ends: Iterable[Node] | None = None
 ) -> list[float]:
-    """The share of the gap over each of some sets of edges, by first directions; all its heads at
-    the word are ends of a set by default."""
+    """The share of the gap over each of some sets of edges, along the first direction.
+
+    ends: the heads at the word that are read out; by default all of a set
+    """
     if not sets:
         return []
     ends = None if ends is None else set(ends)
@@ -226,22 +240,27 @@ def patch_edges(
     directions: Tensor,
     ends: Collection[Node] | None = None,
 ) -> Tensor:
-    """How far the word's vector moves when the edges of a set are patched at once, for each of some
-    sets. `-> set recipient direction`"""
-    own = torch.stack([layer.z[:, cache.at] for layer in cache.layers], dim=1)
-    z = torch.stack([own, *(_patched(cache, own, edges, ends) for edges in sets)])
+    """How far the word's vector moves if the edges of a set are patched at once, for each of
+    some sets.
+
+    `-> set recipient direction`
+    """
+    unchanged = torch.stack([layer.z[:, cache.at] for layer in cache.layers], dim=1)
+    z = torch.stack([unchanged, *(_patched(cache, unchanged, edges, ends) for edges in sets)])
     word = _read_out(cache, z)
     difference = word[1:] - word[0]
     return difference @ directions.to(difference).T
 
 
 def _patched(
-    cache: PairCache, own: Tensor, edges: EdgeArray, ends: Collection[Node] | None
+    cache: PairCache, unchanged: Tensor, edges: EdgeArray, ends: Collection[Node] | None
 ) -> Tensor:
-    """z at the word, from its `own`, when a set of edges is patched at once. `recipient layer head
-    d_head`"""
+    """z at the word if a set of edges is patched at once. `recipient layer head d_head`
+
+    unchanged: z at the word in the recipient's run
+    """
     writes = _embedding_writes(cache, edges)
-    patched = own.clone()
+    patched = unchanged.clone()
     is_mlp = edges["receiver_head"] == MLP
     for layer in range(len(cache.layers)):
         in_layer = edges["receiver_layer"] == layer
@@ -250,14 +269,17 @@ def _patched(
             writes[node] = moved @ w_o[node.head]
             if node.pos == 0 and (ends is None or node in ends):
                 patched[:, layer, node.head] += moved[:, 0]
-        # Behind the heads, whose writes an MLP of the same block reads.
+            # After the heads, because an MLP of the same block reads their writes.
         writes |= _moved_mlps(cache, layer, edges[in_layer & is_mlp], writes)
     return patched
 
 
 def _embedding_writes(cache: PairCache, edges: EdgeArray) -> dict[Node, Tensor]:
-    """The donor's embeddings less own, at the positions from which edges of the set begin.
-    `recipient 1 d_model`"""
+    """The donor's embeddings minus the recipient's, at the positions where edges of the set
+    begin.
+
+    `recipient 1 d_model`
+    """
     resid = cache.layers[0].resid_pre
     change = resid.roll(1, 0) - resid
     first = np.unique(edges["sender_pos"][edges["sender_layer"] == EMBEDDING])
@@ -265,7 +287,7 @@ def _embedding_writes(cache: PairCache, edges: EdgeArray) -> dict[Node, Tensor]:
 
 
 class Entry(NamedTuple):
-    """What enters a receiver: through which channel, and at which position from the word."""
+    """The entrance to a receiver: a channel, and a position counted from the word."""
 
     receiver: Node
     channel: str
@@ -275,8 +297,10 @@ class Entry(NamedTuple):
 def _entering(
     cache: PairCache, site: Site, edges: EdgeArray, writes: Mapping[Node, Tensor]
 ) -> dict[Entry, Tensor]:
-    """How the stream at a site changes for everything that is entered over some edges, with all
-    that is written otherwise. `recipient 1 d_model`"""
+    """How the stream at a site changes at every entry of some edges, given all changed writes.
+
+    `recipient 1 d_model`
+    """
     sent: dict[Entry, dict[Site, Tensor]] = defaultdict(dict)
     for edge in edges:
         sender = sender_of(edge)
@@ -293,7 +317,7 @@ def _entering(
 def _moved_heads(
     cache: PairCache, layer: int, edges: EdgeArray, writes: Mapping[Node, Tensor]
 ) -> Iterator[tuple[Node, Tensor]]:
-    """The change of z of every head of a block into which edges lead. `recipient 1 d_head`"""
+    """The change of z of every head of a block that edges lead into. `recipient 1 d_head`"""
     entering = _entering(cache, Site(layer, Part.ATTENTION), edges, writes)
     for receiver in dict.fromkeys(entry.receiver.pos for entry in entering):
         entries = [entry for entry in entering if entry.receiver.pos == receiver]
@@ -313,8 +337,10 @@ def _moved_heads(
 def _moved_mlps(
     cache: PairCache, layer: int, edges: EdgeArray, writes: Mapping[Node, Tensor]
 ) -> dict[Node, Tensor]:
-    """What the MLP of a block writes otherwise at the positions where edges lead into it.
-    `recipient 1 d_model`"""
+    """How the write of a block's MLP changes at the positions where edges lead into it.
+
+    `recipient 1 d_model`
+    """
     entering = _entering(cache, cache.mlp_input(layer), edges, writes)
     return {
         entry.receiver: moved_mlp(cache, layer, cache.at + entry.pos, change)
@@ -323,8 +349,10 @@ def _moved_mlps(
 
 
 def _read_out(cache: PairCache, z: Tensor) -> Tensor:
-    """The word's vector with every head there frozen at z and every MLP live. `set recipient layer
-    head d_head -> set recipient d_model`"""
+    """The word's vector with every head there frozen at z and every MLP live.
+
+    `set recipient layer head d_head -> set recipient d_model`
+    """
     weights = cache.weights
     resid = cache.layers[0].resid_pre[:, cache.at].expand(len(z), -1, -1)
     for layer in range(len(cache.layers)):
@@ -335,22 +363,24 @@ def _read_out(cache: PairCache, z: Tensor) -> Tensor:
 
 
 def _smallest(numbers: Numbers, shares: Callable[[Sequence[Numbers]], Sequence[float]]) -> Numbers:
-    """What is left when edges are taken out, those first that are missed least, as long as enough
-    goes over the others; again from the beginning until none can be.
+    """The edges that are left if edges are removed while the others carry enough.
+
+    Edges whose removal costs least go first. The search repeats until no edge can be removed.
     """
-    left = numbers
-    before = len(left) + 1
-    while len(left) < before:
-        before = len(left)
-        found = shares([_without(number, left) for number in left])
+    remaining = numbers
+    before = len(remaining) + 1
+    while len(remaining) < before:
+        before = len(remaining)
+        shares_without = shares([_without(number, remaining) for number in remaining])
         share_without = {
-            number: round(share, DIGITS) for number, share in zip(left, found, strict=True)
+            number: round(share, DIGITS)
+            for number, share in zip(remaining, shares_without, strict=True)
         }
-        for number in sorted(left, key=lambda number: (-share_without[number], number)):
-            others = _without(number, left)
-            if others and shares([others])[0] >= ENOUGH:
-                left = others
-    return left
+        for number in sorted(remaining, key=lambda number: (-share_without[number], number)):
+            reduced = _without(number, remaining)
+            if reduced and shares([reduced])[0] >= ENOUGH:
+                remaining = reduced
+    return remaining
 
 
 def _without(number: int, numbers: Numbers) -> Numbers:
@@ -358,40 +388,44 @@ def _without(number: int, numbers: Numbers) -> Numbers:
 
 
 def _matched(edges: EdgeArray, numbers: Numbers, draws: int, seed: int) -> Iterator[Numbers]:
-    """Random sets with as many edges into each layer as a set, never that set itself."""
+    """Random sets with the same number of edges into each layer as a set, never that set itself."""
     rng = np.random.default_rng(seed)
     layers = edges["receiver_layer"]
     of_set = layers[[*numbers]]
     into_layer = {layer: np.flatnonzero(layers == layer) for layer in np.unique(of_set).tolist()}
     for _ in range(draws):
-        drawn: list[int] = []
+        random_set: list[int] = []
         for layer, candidates in into_layer.items():
             count = int((of_set == layer).sum())
-            drawn += rng.choice(candidates, count, replace=False).tolist()
-        if drawn and set(drawn) != set(numbers):
-            yield tuple(drawn)
+            random_set += rng.choice(candidates, count, replace=False).tolist()
+        if random_set and set(random_set) != set(numbers):
+            yield tuple(random_set)
 
 
 # --- composition ----------------------------------------------------------------------------------
 
 
 def composition(weights: Weights, edges: Any) -> Array:
-    """The composition score of the two heads of every edge: what the later one could read of what
-    the earlier one writes, on no text at all. NaN where an end is no head, or where the receiver's
-    block is not later. `-> edge`
+    """The composition score of the two heads of every edge: how much of the sender's write the
+    receiver could read, whatever the text.
 
-    With the sender's W_OV = W_V W_O and the receiver's W_QK = W_Q W_Kᵀ and W_OV (vectors are rows,
-    so that a write is x W_V W_O and a score x_query W_Q W_Kᵀ x_keyᵀ), in Frobenius norms and
-    float64:
+    `-> edge`
+
+    edges: an array or a frame with the fields of EDGE_DTYPE
+
+    NaN if an end is not a head, or if the receiver's block is not later. With the sender's W_OV =
+    W_V W_O and the receiver's W_QK = W_Q W_Kᵀ and W_OV (vectors are rows, so a write is x W_V W_O
+    and a score x_query W_Q W_Kᵀ x_keyᵀ), in Frobenius norms and float64:
 
         query  |W_OV W_QK|  / (|W_OV| |W_QK|)
         key    |W_OV W_QKᵀ| / (|W_OV| |W_QK|)
         value  |W_OV W_OV′| / (|W_OV| |W_OV′|)
 
-    Raw weights: no norm's gain is folded in, biases play no part, and rotary positions are left out
-    (a query and a key at the same position). |A B| of the products is taken from Gram matrices, so
-    that no matrix of d_model by d_model is made. `edges`: an array or a frame with the fields of
-    EDGE_DTYPE. Source: Elhage et al. 2021.
+    The weights are raw: no norm's gain is folded in, biases are ignored, and so are rotary
+    positions (as for a query and a key at the same position). |A B| is computed from Gram matrices,
+    so no d_model by d_model matrix is needed.
+
+    Source: Elhage et al. 2021.
     """
 
     @cache
@@ -410,6 +444,7 @@ def composition(weights: Weights, edges: Any) -> Array:
         w_o, gram_o = part("w_o", *sender)
         reads, gram_reads = part(reads_by, *receiver)
         _, gram_behind = part(behind_it, *receiver)
+        # |A B|² = tr(Aᵀ A B Bᵀ), with the Gram matrices of the factors
         between = w_o.T @ reads
         product = gram_v @ between @ gram_behind * between
         sender_norm = gram_v * gram_o

@@ -1,17 +1,17 @@
-"""Where the sense travels: one part of the donor's run put in at one layer and one position,
-everything behind it live.
+"""Causal trace: one part of the donor's run is put into the recipient's at one layer and one
+position.
 
     resid_pre   the residual stream that enters a block
-    attn_out    what all heads of a block write together
-    mlp_out     what its MLP writes
+    attn_out    the write of all heads of a block together
+    mlp_out     the write of its MLP
     a head      its z alone
 
-Each is performed, none is approximated, at every layer and at every position from the cue to the
-word, both ways: `a` gets the part of `b`, and `b` that of `a`. The effect is how far the word's
-vector moves along the given directions.
+Everything later is live. Every patch is performed, at every layer and at every position from the
+cue to the word; none is approximated. Both members of a pair are recipients: `a` gets the part of
+`b`, and `b` the part of `a`. The effect is how far the word's vector moves along the directions.
 
 Source: Meng et al. 2022 (causal tracing); Heimersheim & Nanda 2024 (activation patching, denoising
-and noising).
+    and noising).
 """
 
 from collections import defaultdict
@@ -41,14 +41,15 @@ HEAD = "head"
 
 @dataclass(frozen=True, eq=False)
 class PositionTrace:
-    """How far the read-out moves, pair by pair; recipient 0 is `a` with a part of `b`, recipient 1
-    the other way round.
+    """How far the read-out moves, for each pair.
 
-    `positions`: counted from the word, 0 the word and -1 the token before it · `gap: pair
-    direction`, <a - b, direction> of the unchanged runs · `stream: pair recipient component layer
-    pos direction`, by COMPONENTS · `heads: pair recipient layer head pos direction`, None where
-    they were not asked for, NaN in layers without attention, whose `attn_out` is what the mixer in
-    its place writes.
+    positions: counted from the word; 0 is the word and -1 the token before it
+    gap: `pair direction`, <a - b, direction> of the unchanged runs
+    stream: `pair recipient component layer pos direction`, in the order of COMPONENTS
+    heads: `pair recipient layer head pos direction`; None if not requested, NaN in layers without
+        attention, where `attn_out` is the mixer's write
+
+    Recipient 0 is `a` with a part of `b`, recipient 1 is `b` with a part of `a`.
     """
 
     positions: tuple[int, ...]
@@ -57,10 +58,10 @@ class PositionTrace:
     heads: Tensor | None
 
     def rows(self, direction: int = 0) -> list[dict[str, object]]:
-        """One row a pair, component, layer, head and position:
+        """One row for each pair, component, layer, head and position.
 
-        `denoise`, how far b moves to a, `noise`, how far a moves to b, and the pair's `gap`, in the
-        direction's unit.
+        `denoise` is how far b moves to a, `noise` how far a moves to b, and `gap` the pair's gap,
+        all in the direction's unit.
         """
         parts: list[tuple[str, int | None, Tensor]] = []
         for number, name in enumerate(COMPONENTS):
@@ -83,7 +84,7 @@ class PositionTrace:
                         "head": head,
                         "pos": self.positions[pos],
                         "denoise": denoise,
-                        "noise": -noise,  # towards b, where the axis points to a
+                        "noise": -noise,  # toward b, while the axis points to a
                         "gap": gap[pair],
                     }
                 )
@@ -100,14 +101,17 @@ def trace_positions(
     positions: Sequence[int] | None = None,
     heads: bool = True,
 ) -> PositionTrace:
-    """Put the other member's residual stream, attention output, MLP output and every head's z into
-    each run, one layer and one position at a time.
+    """How far the read-out moves if one run gets the other's residual stream, attention output,
+    MLP output or one head's z, at one layer and one position.
 
-    `a` and `b` as in `swap_pairs`, the members of a pair of equal length · `directions: direction
-    d_model`, or `pair direction d_model` where each pair has its own · `depth`: how many blocks
-    stand before the read-out · `positions`: counted from the word; those from the first difference
-    to the word by default. Raises InputError for pairs of unequal length or layout, and
-    for a depth that the model does not have.
+    a, b: as in `swap_pairs`, the members of pairs of equal length
+    directions: `direction d_model`, or `pair direction d_model`, separate for each pair
+    depth: the number of blocks before the read-out
+    positions: counted from the word; by default from the first difference to the word
+    heads: whether to trace single heads
+
+    Raises InputError for pairs of different length or layout, and for a depth that the model does
+    not have.
 
     Example:
         >>> weights = probe.read_weights("tiny-senses")
@@ -117,7 +121,7 @@ def trace_positions(
         >>> states = probe.target_states("tiny-senses", texts, last)
         >>> direction = (states.resid[0, -1] - states.resid[1, -1])[None]
         >>> traced = probe.trace_positions(weights, rows[:1], rows[1:], direction, depth=4)
-        >>> traced.positions  # the cue stands one token before the word
+        >>> traced.positions  # the cue is one token before the word
         (-1, 0)
         >>> traced.heads.shape  # pair recipient layer head position direction
         torch.Size([1, 2, 4, 4, 2, 1])
@@ -133,21 +137,21 @@ def trace_positions(
             for part in parts:
                 by_part[part].append(moved[part])
             gaps.append(reading.gap)
-        every = {part: torch.stack(tensors).cpu() for part, tensors in by_part.items()}
-        if heads:  # there is nothing to say of heads that are not there
-            every[HEAD][:, :, ~weights.has_heads[:depth].cpu()] = torch.nan
+        results = {part: torch.stack(tensors).cpu() for part, tensors in by_part.items()}
+        if heads:  # layers without attention have no heads
+            results[HEAD][:, :, ~weights.has_heads[:depth].cpu()] = torch.nan
         gap = torch.stack(gaps).cpu()
     # Clones made outside inference mode are ordinary tensors.
     return PositionTrace(
         positions=offsets,
         gap=gap.clone(),
-        stream=torch.stack([every[part][:, :, :, 0] for part in COMPONENTS], dim=2),
-        heads=every[HEAD].clone() if heads else None,
+        stream=torch.stack([results[part][:, :, :, 0] for part in COMPONENTS], dim=2),
+        heads=results[HEAD].clone() if heads else None,
     )
 
 
-# What is read of how the word's vector changes: how far it moves along directions, `reading
-# d_model` or `row reading d_model`, or a function, `row variant d_model -> row variant reading`.
+# How the change of the word's vector is read: along directions, `reading d_model` or `row reading
+# d_model`, or by a function, `row variant d_model -> row variant reading`.
 Read = Tensor | Callable[[Tensor], Tensor]
 
 
@@ -159,11 +163,13 @@ def effects(
     *,
     layers: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
-    """How far the read-out moves when a part of one layer at one position is the donor's.
+    """How far the read-out moves if a part of one layer at one position is the donor's, by part.
 
-    `offsets`: positions counted from the word · `parts`: of COMPONENTS, which are one variant a
-    layer, and HEAD, which is one a head · `layers`: all where none are asked for `-> part:
-    recipient layer variant pos reading`
+    `recipient layer variant pos reading`
+
+    offsets: positions counted from the word
+    parts: some of COMPONENTS, with one variant for each layer, and HEAD, with one for each head
+    layers: all by default
     """
     if layers is None:
         layers = range(len(cache.layers))
@@ -182,8 +188,8 @@ def _effects_at(
     parts: Sequence[str],
     layers: Sequence[int],
 ) -> dict[tuple[str, int], Tensor]:
-    """The same at one position, by part and layer. `recipient variant reading`"""
-    # Changes of several parts can stand at one site; all that stand there are run together.
+    """`effects` at one position, by part and layer. `recipient variant reading`"""
+    # Several changes can be at the same site; these are run together.
     at_site: dict[Site, list[tuple[tuple[str, int], Tensor]]] = defaultdict(list)
     for part in parts:
         for layer in layers:
@@ -196,32 +202,32 @@ def _effects_at(
     directions = read if isinstance(read, Tensor) else None
     changes = run_patched(cache, pos, starts, directions)
     sites = list(changes)
-    # Read all at once: what a reading costs may hardly depend on how many variants it is of.
+    # Read in one call, because the cost of a reading may hardly depend on the number of variants.
     read_out = torch.cat([changes[site] for site in sites], dim=1)
     if not isinstance(read, Tensor):
         read_out = read(read_out)
-    counts = [len_of for site in sites for len_of in _variants(at_site[site])]
+    counts = [count for site in sites for count in _variants(at_site[site])]
     keys = [key for site in sites for key, _ in at_site[site]]
     return dict(zip(keys, read_out.split(counts, dim=1), strict=True))
 
 
 def _variants(changes: Sequence[tuple[tuple[str, int], Tensor]]) -> list[int]:
-    """How many variants each change has."""
+    """The number of variants of each change."""
     return [stream.shape[1] for _, stream in changes]
 
 
-# Where a changed stream stands, `recipient variant d_model`. A page shows the code of these
-# functions.
+# A changed stream, `recipient variant d_model`, and its site. A page shows the code of the
+# functions below.
 Donated = tuple[Site, Tensor]
 
 
 def donated_stream(cache: PairCache, layer: int, pos: int) -> Donated:
-    """The stream that enters the block: that of the other run."""
+    """The stream that enters the block, from the other run."""
     return Site(layer, Part.ATTENTION), cache.donated(layer, "resid_pre", pos)
 
 
 def donated_attention(cache: PairCache, layer: int, pos: int) -> Donated:
-    """The own stream with what all heads write from the other run's z."""
+    """The recipient's stream plus the write of all heads with the other run's z."""
     resid = cache.layers[layer].resid_pre[:, pos, None]
     z = cache.donated(layer, "z", pos)
     block = cache.weights.blocks[layer]
@@ -229,7 +235,7 @@ def donated_attention(cache: PairCache, layer: int, pos: int) -> Donated:
 
 
 def donated_neurons(cache: PairCache, layer: int, pos: int) -> Donated:
-    """The own stream with what the MLP writes from the other run's activations."""
+    """The recipient's stream plus the write of the MLP with the other run's activations."""
     resid_mid = cache.layers[layer].resid_mid[:, pos, None].clone()
     hidden = cache.donated(layer, "hidden", pos)
     block = cache.weights.blocks[layer]
@@ -238,18 +244,18 @@ def donated_neurons(cache: PairCache, layer: int, pos: int) -> Donated:
 
 
 def donated_heads(cache: PairCache, layer: int, pos: int) -> Donated:
-    """For each head, the own stream with that head's z from the other run."""
+    """For each head, the recipient's stream with that head's z from the other run."""
     weights = cache.weights
     block = weights.blocks[layer]
     writer = fused.attention_of(block)
-    own = cache.layers[layer].z[:, pos]  # row head d_head
-    change = cache.donated(layer, "z", pos)[:, 0] - own
-    if block.mixer is not None:  # there are no heads, so nothing is given
+    z = cache.layers[layer].z[:, pos]  # row head d_head
+    change = cache.donated(layer, "z", pos)[:, 0] - z
+    if block.mixer is not None:  # without heads, there is nothing to change
         change = torch.zeros_like(change).expand(-1, weights.shape[1], -1)
-    # One product a head: all of them together write otherwise by what one of them does.
+    # One product for each head: the write of all heads changes by the change of one head.
     w_o = block.w_o.expand(change.shape[1], -1, -1)
     changed = torch.einsum("rhe,hed->rhd", change, w_o)
-    written = writer.written(own.flatten(1))[:, None] + changed
+    written = writer.written(z.flatten(1))[:, None] + changed
     resid = cache.layers[layer].resid_pre[:, pos, None]
     return Site(layer, Part.MLP), fused.add(weights.config, writer, resid, written)
 

@@ -1,8 +1,8 @@
-"""Other tokens in the place of a word: what the word's position then holds at every depth.
+"""Other tokens in a word's position: what that position holds at every depth.
 
-A one-meaning noun in the word's place is one more variant of the last position: a causal model has
-run everything before the word already, so a variant costs its own tokens and nothing else. A model
-that reads both ways runs the whole text, since a new token changes what every other position reads.
+An unambiguous noun in the word's position is one more variant of that position. A causal model has
+already run everything before the word, so a variant costs only its tokens. A model that reads both
+ways runs the whole text, because a new token changes what every other position reads.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,10 +20,11 @@ from probe.patching.variants import Step, run_at_word
 
 
 class ReplacedStates(NamedTuple):
-    """The states at the word with other tokens in its place, on the CPU.
+    """The states at the word with other tokens in its position, on the CPU.
 
-    `resid: row variant depth d_model`, depth 0 entering the first block · `z: row variant layer
-    head d_head` · `hidden: row variant layer d_mlp`, the activations of the MLPs.
+    resid: `row variant depth d_model`; depth 0 enters the first block
+    z: `row variant layer head d_head`
+    hidden: `row variant layer d_mlp`, the activations of the MLPs
     """
 
     resid: Tensor
@@ -38,12 +39,14 @@ def replace_tokens(
     *,
     parts: Sequence[str] = ReplacedStates._fields,
 ) -> ReplacedStates:
-    """States at the word of every text with each of some other tokens in the word's place.
+    """States at the word of every text, with each replacement in the word's position.
 
-    `texts`: each with the position `at` of the word's last token · `replacements`: a list of token
-    ids for every variant, all of them as many as the word has tokens, which stand at the positions
-    up to and including `at` · `parts`: what is kept, the others are empty, for memory. Each row of
-    the result is what a run of the changed text alone gives.
+    texts: `at` is the position of the word's last token
+    replacements: the token ids of each variant; they take the positions up to and including `at`,
+        so each has the number of tokens of the word
+    parts: the quantities to return; the others are empty, to save memory
+
+    Each row of the result equals a run of the changed text alone.
     """
     tokens = torch.tensor(replacements, dtype=torch.long, device=weights.device)  # variant token
     rows = list(texts)
@@ -59,7 +62,7 @@ def replace_tokens(
 
 
 def _read(steps: Iterable[Step], parts: Sequence[str]) -> ReplacedStates:
-    """The states at the word, block by block; without the parts that are not asked for."""
+    """The states at the word, block by block; only the requested parts."""
     states: dict[str, list[Tensor]] = {"resid": [], "z": [], "hidden": []}
     for step in steps:
         if not step.layer:
@@ -76,7 +79,7 @@ def _read(steps: Iterable[Step], parts: Sequence[str]) -> ReplacedStates:
 
 
 def _heads_read(step: Step) -> Tensor:
-    """z at the word, 0 in a layer that has no heads. `row variant head d_head`"""
+    """z at the word; 0 in a layer without heads. `row variant head d_head`"""
     z = step.reading(step.z)
     if step.block.mixer is None:
         return z

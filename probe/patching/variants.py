@@ -76,19 +76,22 @@ class Edits(NamedTuple):
     donor: Donor
 
 
-def patch(own: Tensor, donor: Tensor, edited: Tensor) -> Tensor:
-    """The donor's values in the edited units and the recipient's own in all others. `... unit d,
-    ... unit d, ... unit -> ... unit d`"""
-    return torch.where(edited[..., None], donor, own)
+def patch(recipient: Tensor, donor: Tensor, edited: Tensor) -> Tensor:
+    """The donor's values in the edited units, and the recipient's values in all others. `...
+    unit d, ... unit d, ... unit -> ... unit d`
+    """
+    return torch.where(edited[..., None], donor, recipient)
 
 
 # --- prefixes that several texts share ------------------------------------------------------------
 
 
 class Prefixes(NamedTuple):
-    """The different prefixes of equally long texts. A causal model runs each of them once,
-    because a position depends only on the tokens up to it. In such a run each prefix is a text
-    of the batch with one live position, its end."""
+    """The different prefixes of equally long texts.
+
+    A causal model runs each prefix once, because a position depends only on the tokens up to it. In
+    such a run, each prefix is a text of the batch with one live position, its end.
+    """
 
     first_end: Tensor  # prefix: where each first ends in the flattened texts
     number: Tensor  # row pos: the number of the prefix that ends there
@@ -113,8 +116,9 @@ class Prefixes(NamedTuple):
 
 
 def prefixes(weights: Weights, rows: Sequence[Sequence[int]]) -> Prefixes | None:
-    """The prefixes of equally long rows of token ids; None in a model that reads both ways, where
-    texts share nothing."""
+    """The prefixes of equally long rows of token ids; None for a model that reads both ways,
+    where texts share nothing.
+    """
     if not weights.causal:
         return None
     first_end, number = _numbered(rows)
@@ -126,8 +130,9 @@ def prefixes(weights: Weights, rows: Sequence[Sequence[int]]) -> Prefixes | None
 
 
 def _numbered(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """Where each different `row[: pos + 1]` first ends in the flattened rows, and the number of the
-    one that ends at each position of each row."""
+    """Where each different `row[: pos + 1]` first ends in the flattened rows, and for each
+    position of each row the number of the prefix that ends there.
+    """
     # The key of a prefix: the number of the prefix without its last token, and that token.
     number_of: dict[tuple[int, int], int] = {}
     first_end: list[int] = []
@@ -334,16 +339,16 @@ class Step:
         parent, edited, _ = self.branch
         if not edited.any():
             return self._cut(x[:, parent])
-        own = x[:, :, 0] if x.shape[2] == 1 else _at(x, self.run.at)
-        donor = edits.donor(self.layer, own[:, 0])[:, None]
+        recipient = x[:, :, 0] if x.shape[2] == 1 else _at(x, self.run.at)
+        donor = edits.donor(self.layer, recipient[:, 0])[:, None]
         if site == Z:
-            own = patch(own[:, parent], donor, edited)
+            recipient = patch(recipient[:, parent], donor, edited)
         else:  # one unit, which has no axis
-            own = patch(own[:, parent, None], donor[:, :, None], edited)[:, :, 0]
+            recipient = patch(recipient[:, parent, None], donor[:, :, None], edited)[:, :, 0]
         if x.shape[2] == 1:
-            return own[:, :, None]
+            return recipient[:, :, None]
         x = x[:, parent]
-        x[torch.arange(len(x), device=x.device), :, self.run.at] = own
+        x[torch.arange(len(x), device=x.device), :, self.run.at] = recipient
         return self._cut(x)
 
     def _beside(self, site: str, x: Tensor) -> Tensor:
@@ -394,8 +399,9 @@ def run_texts(
 def project_texts(
     weights: Weights, rows: Sequence[Sequence[int]], depth: int, tables: PositionTables
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Queries, keys and values of that run, block by block. `row head pos d_head`, kv_head for
-    two"""
+    """Queries, keys and values of `run_texts`, block by block. `row head pos d_head`; keys and
+    values have kv_head
+    """
     for step in run_texts(weights, rows, depth, tables):
         q, k, v = step.projected
         yield q[:, 0], k[:, 0], v[:, 0]
@@ -443,8 +449,9 @@ def run_at_word(
 
 
 def embed_live(weights: Weights, ids: Tensor, start: int) -> Tensor:
-    """The stream that enters the first block, of tokens that follow `start` others. `... live ->
-    ... live d_model`"""
+    """The stream of tokens that enters the first block, after `start` earlier tokens. `... live
+    -> ... live d_model`
+    """
     pos = torch.arange(start, start + ids.shape[-1], device=weights.device)
     parts = forward.embedding_parts(weights, ids, pos)
     return forward.embedding_norm(weights, forward.sum_embeddings(parts))

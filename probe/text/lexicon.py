@@ -1,14 +1,14 @@
-"""The words, senses, frames and cues that ship, one TOML file per word, and the sentences made of
-them.
+"""The lexicon that ships with the library: ambiguous words with senses, cues and frames, and the
+sentences built from them.
 
-A frame is a sentence with a slot for a cue and one for the word, in versions that hold the cue 1,
-2, 3 and 4 to 6 tokens before the word. The frame says nothing about the sense, so the sentences of
-two senses with the same frame, version and number of the cue differ in the cue alone: that makes
-them aligned pairs by construction. For models that read both ways there are frames with the cue
-behind the word as well, the same for all words (`behind.toml`).
+Each word has a TOML file. A frame is a sentence with a slot for a cue and a slot for the word, in
+versions with the cue 1, 2, 3 and 4 to 6 tokens before the word. A frame does not hint at the sense,
+so sentences of two senses with the same frame, version and cue number differ only in the cue: they
+are aligned pairs by construction. For models that read both ways, further frames have the cue after
+the word; they are the same for all words (`behind.toml`).
 
-These frames serve a small vocabulary. Beside them stand natural sentences (`natural/*.toml`) of 37
-words, homonyms and polysemes, for models that learned from ordinary English.
+These frames suit models with a small vocabulary. For models trained on ordinary English there are
+natural sentences (`natural/*.toml`) of 37 words, homonyms and polysemes.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ _FOLDER = Path(__file__).with_name("lexicon")
 _SHOWCASE = _FOLDER / "showcase.toml"
 _BEHIND = _FOLDER / "behind.toml"
 _ONE_MEANING = _FOLDER / "one_meaning.toml"
-# Words of nearly every English text, and of few others.
+# Words that occur in nearly every English text, and rarely in other languages.
 _ENGLISH = frozenset(
     ("the", "and", "with", "from", "for", "this", "that", "there", "they", "she", "he", "it")
 )
@@ -47,8 +47,11 @@ _SLOT = re.compile(r"\{\w+\}")  # {cue} or {word}
 
 @dataclass(frozen=True)
 class Sense:
-    """One sense of a word: words that tell it, and continuations (with their leading space) that
-    only it would have."""
+    """One sense of a word.
+
+    cues: words that indicate it
+    continuations: texts, with their leading space, that could only follow this sense
+    """
 
     name: str
     gloss: str
@@ -58,8 +61,11 @@ class Sense:
 
 @dataclass(frozen=True)
 class Frame:
-    """A small story with {cue} and {word}, by their distance in tokens (4: four and more);
-    `behind`: the word first."""
+    """A short story with {cue} and {word}.
+
+    versions: the texts by the distance between the two in tokens; 4 means four or more
+    behind: whether the cue comes after the word
+    """
 
     name: str
     versions: Mapping[int, str]
@@ -78,8 +84,9 @@ class Frame:
 
 @dataclass(frozen=True)
 class Entry:
-    """An ambiguous word with its senses, which have equally many cues and share none, and its
-    frames."""
+    """An ambiguous word with its senses and frames. All senses have the same number of cues, and
+    no cue is shared.
+    """
 
     word: str
     senses: tuple[Sense, ...]
@@ -98,25 +105,25 @@ class Entry:
 
 @dataclass(frozen=True)
 class Showcase(Sentence):
-    """A sentence that introductions to attention use, with what there is to say about its cue."""
+    """A sentence that introductions to attention use, with a note on its cue."""
 
     note: str = ""
 
 
 @cache
 def words() -> tuple[str, ...]:
-    """The words that ship, in alphabetical order.
+    """The words of the lexicon, in alphabetical order.
 
     Example:
         >>> probe.lexicon.words()[:3]
         ('apple', 'bank', 'bark')
     """
-    others = {_SHOWCASE, _BEHIND, _ONE_MEANING}
-    return tuple(sorted(file.stem for file in {*_FOLDER.glob("*.toml")} - others))
+    other_files = {_SHOWCASE, _BEHIND, _ONE_MEANING}
+    return tuple(sorted(file.stem for file in {*_FOLDER.glob("*.toml")} - other_files))
 
 
 def entry(word: str) -> Entry:
-    """The senses and frames of one word; raises InputError for a word that is not there.
+    """The senses and frames of a word. Raises InputError for a word that is not in the lexicon.
 
     Example:
         >>> [sense.name for sense in probe.lexicon.entry("bank").senses]
@@ -137,21 +144,22 @@ def _entry_of(file_path: Path) -> Entry:
 
 @cache
 def frames_behind() -> tuple[Frame, ...]:
-    """The frames of all words that put the cue behind the word."""
+    """The frames of all words that put the cue after the word."""
     return tuple(
         _frame(row, behind=True) for row in tomllib.loads(_BEHIND.read_text("utf-8"))["frames"]
     )
 
 
 def _frame(row: Mapping[str, str], *, behind: bool = False) -> Frame:
-    """A frame as its file has it: a name, and a version of the text under every distance."""
+    """A frame from its row in the file: a name, and a version of the text for each distance."""
     versions = {int(key): text for key, text in row.items() if key != "name"}
     return Frame(row["name"] + ", cue behind" * behind, versions, behind)
 
 
 def sha256(chosen: Sequence[str], *, both_sides: bool = False) -> str:
-    """The sha256 of the files of these words, in the order given, and with `both_sides` of the
-    frames behind."""
+    """The sha256 of the files of these words, in this order; with `both_sides` also of the
+    frames with the cue after the word.
+    """
     files = [_file_of(word) for word in chosen] + [_BEHIND] * both_sides
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
@@ -169,8 +177,8 @@ def expand(word: str, *, both_sides: bool = False) -> Corpus:
     """Every sentence of a word: frames x versions x cues x senses, with the pair
     "word/frame/distance/number of the cue".
 
-    With `both_sides` also those with the cue behind the word, which a causal model cannot be asked
-    about.
+    both_sides: whether to include sentences with the cue after the word, which a causal model
+        cannot use
 
     Example:
         >>> len(probe.lexicon.expand("bank").sentences)
@@ -200,13 +208,13 @@ def expand(word: str, *, both_sides: bool = False) -> Corpus:
 
 def _filled(text: str, word: str, cue: str, **more: Any) -> Sentence:
     """The sentence of a frame with {word} and {cue} filled in; `more` are its other fields."""
-    written = {"{word}": word, "{cue}": cue}
+    text_of = {"{word}": word, "{cue}": cue}
     spans = {}
-    # The first slot first: what is filled in there moves the second.
-    for slot in sorted(written, key=text.index):
+    # In the order of the slots, because filling the first one moves the second.
+    for slot in sorted(text_of, key=text.index):
         start = text.index(slot)
-        text = text.replace(slot, written[slot], 1)
-        spans[slot] = (start, start + len(written[slot]))
+        text = text.replace(slot, text_of[slot], 1)
+        spans[slot] = (start, start + len(text_of[slot]))
     start, end = spans["{word}"]
     cue_start, cue_end = spans["{cue}"]
     return Sentence(
@@ -216,14 +224,15 @@ def _filled(text: str, word: str, cue: str, **more: Any) -> Sentence:
 
 @cache
 def _one_meaning_by_article() -> dict[str, list[str]]:
-    """The nouns of one meaning that ship, those with "a" and those with "an"."""
+    """The unambiguous nouns of the lexicon, by their article, "a" or "an"."""
     return tomllib.loads(_ONE_MEANING.read_text("utf-8"))
 
 
 @cache
 def one_meaning_nouns() -> tuple[str, ...]:
-    """Count nouns with one meaning, to stand in an ambiguous word's place; those with "a" and those
-    with "an" in turn, so that any first ones of them hold both.
+    """Unambiguous count nouns, to replace an ambiguous word.
+
+    Nouns with "a" and nouns with "an" alternate, so that the first few contain both.
 
     Example:
         >>> probe.lexicon.one_meaning_nouns()[:2]
@@ -231,17 +240,17 @@ def one_meaning_nouns() -> tuple[str, ...]:
     """
     lists = _one_meaning_by_article()
     in_turn = zip_longest(lists["a"], lists["an"])
-    return tuple(noun for both in in_turn for noun in both if noun is not None)
+    return tuple(noun for pair in in_turn for noun in pair if noun is not None)
 
 
 def is_english(texts: Sequence[str]) -> bool:
-    """Whether at least half of some sentences have a word of nearly every English text."""
+    """Whether at least half of some sentences contain one of the most frequent English words."""
     english = [not _ENGLISH.isdisjoint(re.findall(r"\w+", text.lower())) for text in texts]
     return 2 * sum(english) >= len(english)
 
 
 def article_of(noun: str) -> str:
-    """The indefinite article of a noun: as the list has it, else by its first letter."""
+    """The indefinite article of a noun: from the list of nouns, otherwise by its first letter."""
     for article, nouns in _one_meaning_by_article().items():
         if noun in nouns:
             return article
@@ -250,7 +259,7 @@ def article_of(noun: str) -> str:
 
 @cache
 def natural_words() -> tuple[str, ...]:
-    """The words that have natural sentences, in alphabetical order.
+    """The words with natural sentences, in alphabetical order.
 
     Example:
         >>> "seal" in probe.lexicon.natural_words()
@@ -260,12 +269,13 @@ def natural_words() -> tuple[str, ...]:
 
 
 def expand_natural(word: str, *, both_sides: bool = False) -> Corpus:
-    """The natural sentences of a word: ordinary English in minimal pairs, the cue one to twelve
-    words before the word.
+    """The natural sentences of a word: ordinary English in minimal pairs, with the cue one to
+    twelve words before the word.
 
-    Two sentences of a pair differ in the cue alone, and a cue of one sense has the same partner
-    wherever it stands. With `both_sides` also those with the cue behind the word. Raises InputError
-    for a word that has none.
+    both_sides: whether to include sentences with the cue after the word
+
+    Two sentences of a pair differ only in the cue, and a cue of one sense always has the same
+    partner. Raises InputError for a word without natural sentences.
 
     Example:
         >>> len(probe.lexicon.expand_natural("bank").sentences)
@@ -278,7 +288,7 @@ def expand_natural(word: str, *, both_sides: bool = False) -> Corpus:
         )
     content = (_FOLDER / "natural" / f"{word}.toml").read_bytes()
     file = tomllib.loads(content.decode("utf-8"))
-    cues = {row[0]: row for row in file["cues"]}  # one of each sense, by that of the first sense
+    cues = {row[0]: row for row in file["cues"]}  # one cue of each sense, by the first sense's
     sides = ("before", "behind") if both_sides else ("before",)
     sentences = tuple(
         _filled(
@@ -300,17 +310,18 @@ def expand_natural(word: str, *, both_sides: bool = False) -> Corpus:
 
 
 def _words_from_cue(text: str) -> int | None:
-    """How many words after the cue the word stands in a frame, 1 directly behind it; None where it
-    stands before."""
+    """How many words after the cue the word comes in a frame; 1 means directly after it, None
+    before it.
+    """
     _, cue, between = text.partition("{word}")[0].partition("{cue}")
     return len(re.findall(r"[\w'’-]+", between)) + 1 if cue else None
 
 
 def keep_one_token_cues(corpus: Corpus, is_one_token: Callable[[str], bool]) -> Corpus:
-    """The sentences whose cue, with its leading space, is one token for this tokenizer.
+    """The sentences whose cue, with its leading space, is a single token for this tokenizer.
 
-    The others are counted as left out: a longer cue would shift the word to another position than
-    in the other sentence of its pair.
+    The others are listed as left out. A longer cue would put the word at another position than in
+    the other sentence of its pair.
     """
     sentences = []
     left_out = list(corpus.left_out)
@@ -325,8 +336,8 @@ def keep_one_token_cues(corpus: Corpus, is_one_token: Callable[[str], bool]) -> 
 
 @cache
 def showcase() -> tuple[Showcase, ...]:
-    """The sentences that introductions to attention use; `cue_after` says where the cue comes after
-    the word.
+    """The sentences that introductions to attention use; `cue_after` is True if the cue comes
+    after the word.
 
     Example:
         >>> probe.lexicon.showcase()[0].text
@@ -334,7 +345,7 @@ def showcase() -> tuple[Showcase, ...]:
     """
     sentences = []
     for row in tomllib.loads(_SHOWCASE.read_text("utf-8"))["sentences"]:
-        # The word is read as it stands, with its capital letter or its plural ending.
+        # The word as written, with a capital letter or a plural ending.
         start, end = _span(rf"\b{row['word']}\w*", row["text"], row["occurrence"])
         cue_start, cue_end = _span(rf"\b{row['cue']}\b", row["text"], row["cue_occurrence"])
         sentences.append(
@@ -353,5 +364,5 @@ def showcase() -> tuple[Showcase, ...]:
 
 
 def _span(pattern: str, text: str, occurrence: int) -> tuple[int, int]:
-    """The characters of the first, second, ... match of a pattern in a text."""
+    """The start and end of the first, second, ... match of a pattern in a text."""
     return list(re.finditer(pattern, text, re.IGNORECASE))[occurrence - 1].span()

@@ -1,14 +1,15 @@
-"""One sentence through one model, step by step, with its real numbers; of an encoder-decoder, a
-target and what it reads of its source. It computes; what is said of the numbers stands in
-`probe.pages`.
+"""One text through one model, step by step, with its real numbers.
+
+For an encoder-decoder, it is a target and its attention to a source. This package computes; the
+sentences about the numbers are in `probe.pages`.
 
 Read the modules in this order:
 
-scene      what every part looks at: an attention at work, the word, the head, the tokens that are
-           drawn; the causal trace of two sentences
-choose     which word, which second sentence, which head is followed first, by which criterion
+scene      the inputs of every part: an attention, the word, the head, the drawn tokens; the causal
+           trace of two sentences
+choose     which word, which second sentence and which head is followed first, and by which
+           criterion
 numbers    every quantity of every step, computed once, for all heads and tokens
-frames     the same numbers as tables of what is followed first, and packed for the page's script
-           (torch stops here)
-walk       all of it together, behind a certificate -> Walk
+frames     these numbers as tables, and packed for the page's script (torch stops here)
+walk       everything together, after a certificate -> Walk
 """

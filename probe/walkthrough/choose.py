@@ -1,16 +1,20 @@
-"""What a walk follows: the word and its tokens, the same word in a second sentence, the head.
+"""What a walk follows: the word and its tokens, the same word in a second sentence, and the
+head.
 
-Without a head requested, two sentences are compared by swaps: the head is the one that by itself,
-given what it has at the word in the second sentence, moves the word furthest to where it stands
-there. With one sentence, it is the one that carries most from the other content words into the
-word. For a word of the lexicon that is measured along the axis of its senses, fitted on the
-sentences that a study takes, at the depth where it reads them; for others by length:
-‖Σ_j A[t, j] V[j] W_O‖ / ‖E + Σ ΔE + b_O‖ over those tokens j that the word may look at. Special
-tokens such as [CLS], the word itself and function words ("the", "of") are left out of the sum,
-because many heads rest there and write the same whatever the text says; divided by the length of
-the stream after that layer's attention, because the stream grows with depth. Heads that give most
-of their attention to the first token or to special tokens are passed over. It is a choice of where
-to look first, not a finding about the head.
+If no head is requested and two sentences are compared, each head is swapped: the head is the one
+that moves the word furthest toward the second sentence's vector when it alone gets its z from
+there. With one sentence, it is the head that carries most from the other content words into the
+word. For a word of the lexicon, "most" is measured along the axis of its senses, fitted on the
+sentences that a study uses, at the depth where the study reads them. For other words it is a
+length:
+
+    ‖Σ_j A[t, j] V[j] W_O‖ / ‖E + Σ ΔE + b_O‖
+
+The sum is over the tokens j that the word can attend to, without special tokens such as [CLS], the
+word itself and function words ("the", "of"), because many heads rest there and write the same
+whatever the text. It is divided by the length of the stream after that layer's attention, because
+the stream grows with depth. Heads that give most of their attention to the first token or to
+special tokens are skipped. The result says where to look first; it is not a finding about the head.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,18 +41,18 @@ from probe.text.sentences import Sentence
 from probe.text.spans import WORD, find_word, spans_of
 from probe.walkthrough.scene import AttentionView, WordInText
 
-# Fraction of a head's attention: one that gives more to the first token and to special tokens
+# Fraction of a head's attention. A head that gives more to the first token and to special tokens
 # shows little else.
 MAX_RESTING = 0.5
-LEXICON_SEED = 0  # of how the lexicon's sentences are held out, as in a study
-# Fraction of a vector's length below which two are the same, and of the way between two vectors
-# below which a swap moved nothing: the order of a sum's terms in float32 makes as much.
+LEXICON_SEED = 0  # decides how the lexicon's sentences are held out, as in a study
+# Fraction of a vector's length below which two vectors are equal, and of the distance between two
+# vectors below which a swap moved nothing: about the effect of the order of a sum in float32.
 SAME_VECTOR = 1e-5
 SENTENCE_SENSES = ("this meaning", "that meaning")  # names of the ends of the two sentences' axis
-# Fraction of the way from one sense to another: less is no reason to follow a head.
+# Fraction of the gap between two senses. A smaller effect is no reason to follow a head.
 MIN_SENSE_EFFECT = 0.02
-# Second sentences for a word that no shipped sentence has: with little before the word, and a
-# quotation mark for words that stand at the start of a text.
+# Second sentences for a word without a shipped sentence: one with little before the word, and one
+# with a quotation mark for words at the beginning of a text.
 NEUTRAL_FRAMES = ("They had told us nothing about the {}", 'They had told us: "{}')
 FUNCTION_WORDS = frozenset(
     WORD.findall(
@@ -60,42 +64,43 @@ FUNCTION_WORDS = frozenset(
     )
 )
 
-RequestedHead = tuple[int | None, int | None]  # layer and head, None where it is to be chosen
+RequestedHead = tuple[int | None, int | None]  # layer and head; None to have it chosen
 
 
 class Criterion(StrEnum):
-    """By what a head is chosen."""
+    """How a head is chosen."""
 
     REQUESTED = "requested"
-    SWAP = "swap"  # swapped by itself, it moves the word furthest to the second sentence's
+    SWAP = "swap"  # swapped alone, it moves the word furthest toward the second sentence's
     LOGIT = "logit"  # it adds most to the logit of a word
-    SENSE = "sense"  # it moves the word furthest towards its sense
-    LENGTH = "length"  # the vector that it takes from other words is the longest
+    SENSE = "sense"  # it moves the word furthest toward its sense
+    LENGTH = "length"  # its write from other words is the longest
 
 
 class WordCriterion(StrEnum):
-    """By what a word is chosen."""
+    """How a word is chosen."""
 
     REQUESTED = "requested"
-    LEXICON = "lexicon"  # the last one that the lexicon has
-    LAST = "last"  # it knows none, and this is the last word
+    LEXICON = "lexicon"  # the last word that is in the lexicon
+    LAST = "last"  # no word is in the lexicon, and this is the last word
 
 
 class Sources(StrEnum):
-    """Which tokens a head is judged by what it takes from."""
+    """The tokens whose contribution to a head's write counts."""
 
     CONTENT_WORDS = "content_words"
     WORDS = "words"
-    ALL = "all"  # where the word may look at no other
+    ALL = "all"  # if the word can attend to no other word
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """The axis between two meanings of a word at one depth, and what each component adds there
-    halfway between them.
+    """The axis between two meanings of a word at one depth, and the average contribution of each
+    component.
 
-    `axis`: sense_a is the meaning that the word is nearest to · `average`: by component, `d_model`
-    each (`probe.model.decomposition.average`).
+    axis: sense_a is the meaning that the word is nearest to
+    average: `d_model` for each component, halfway between the meanings
+        (`probe.model.decomposition.average`)
     """
 
     axis: Axis
@@ -104,11 +109,12 @@ class Reading:
 
 @dataclass(frozen=True, eq=False)
 class SenseAxis:
-    """Where two meanings of a word lie: at the read-out depth, at which heads in front of it are
-    read, and at the `last` one, at which those behind it are, as in a study.
+    """The axes between two meanings of a word.
 
-    `z: layer head d_head`, of every head at the word, halfway between the meanings ·
-    `n_sentences`: on how many it is fitted.
+    read_out: at the read-out layer, for the heads before it
+    last: after the last layer, for the heads after the read-out layer, as in a study
+    z: `layer head d_head`, of every head at the word, halfway between the meanings
+    n_sentences: the number of sentences on which it is fitted
     """
 
     read_out: Reading
@@ -118,24 +124,24 @@ class SenseAxis:
 
     @property
     def axis(self) -> Axis:
-        """The axis at the read-out depth."""
+        """The axis at the read-out layer."""
         return self.read_out.axis
 
     def of_layers(self, layers: Iterable[int]) -> Reading:
-        """Where what heads of these layers do is read: at the read-out if all of them stand before
-        it.
+        """The reading of heads of these layers: `read_out` if all of them are before the
+        read-out layer, otherwise `last`.
         """
         return self.read_out if all(layer < self.axis.depth for layer in layers) else self.last
 
 
 @dataclass(frozen=True, eq=False)
 class SenseEffects:
-    """What each head writes towards the sense that the word is nearest to, away from
+    """Each head's write toward the sense that the word is nearest to, and away from
     `other_sense`, the next nearest.
 
-    `fractions: layer head`, of the gap between the two, of what is taken from chosen tokens:
-    Σ_j <A[t, j] (V[j] W_O - mean ΔE), u> / gap, as in a study's decomposition. `n_sentences`: of
-    the lexicon, on which the axis is fitted.
+    n_sentences: of the lexicon, on which the axis is fitted
+    fractions: `layer head`, of the gap between the two senses, from some source tokens: Σ_j <A[t,
+        j] (V[j] W_O - mean ΔE), u> / gap, as in a study's decomposition
     """
 
     sense: str
@@ -146,12 +152,14 @@ class SenseEffects:
 
 @dataclass(frozen=True, eq=False)
 class HeadChoice:
-    """The layer and head to follow, and the facts that chose it.
+    """The layer and head to follow, and the facts behind the choice.
 
-    `n_heads`: how many heads it is the first of, all of `layer` where `one_layer` · `size`: by
-    which it is the first (a fraction of a length or of the way between senses) · `sources`: the
-    tokens that counted · `n_resting`: how many heads were passed over, because they give most of
-    their attention to `resting_tokens` · `senses`: only by Criterion.SENSE.
+    n_heads: the number of heads among which it is first; all heads of `layer` if `one_layer`
+    size: its value of the criterion, a fraction of a length or of the gap between senses
+    sources: the tokens that counted
+    n_resting: the number of heads that were skipped, because they give most of their attention to
+        `resting_tokens`
+    senses: only for Criterion.SENSE
     """
 
     layer: int
@@ -168,8 +176,11 @@ class HeadChoice:
 
 @dataclass(frozen=True)
 class WordToFollow:
-    """The word to follow, by what it was chosen, and the other content words that could have been,
-    in reading order; none where it was requested. `shared`: another text has it, too.
+    """The word to follow.
+
+    shared: whether another text has it, too
+    others: the other content words that could have been chosen, in reading order; empty if the word
+        was requested
     """
 
     word: str
@@ -180,9 +191,11 @@ class WordToFollow:
 
 @dataclass(frozen=True)
 class Caution:
-    """Why nothing at the word can tell its sense in a model that reads left to right: its `cue`
-    comes after it, or, without a cue, no content word comes before it (`only_function_words`, or
-    nothing at all).
+    """Why a model that reads left to right cannot resolve the word's sense at the word.
+
+    cue: the cue, if it comes after the word; None if no content word comes before the word
+    only_function_words: without a cue, whether function words come before the word, or nothing at
+        all
     """
 
     cue: str | None
@@ -190,8 +203,8 @@ class Caution:
 
 
 def lexicon_words_in(text: str) -> list[tuple[int, int, str]]:
-    """Start, end and entry of the words of the lexicon in the text, in any of their forms, in
-    reading order.
+    """Start, end and entry of the text's words that are in the lexicon, in any form, in reading
+    order.
     """
     entries = dict.fromkeys((*lexicon.words(), *lexicon.natural_words()))
     return sorted((*span, entry) for entry in entries for span in spans_of(entry, text))
@@ -200,22 +213,24 @@ def lexicon_words_in(text: str) -> list[tuple[int, int, str]]:
 def sense_effects(
     model: Model, view: AttentionView, word: WordInText, sources: Tensor
 ) -> SenseEffects | None:
-    """How far each head moves the word towards its sense by what it takes from `sources: key_pos`.
+    """How far each head moves the word toward its sense by its write from some tokens.
 
-    None where the lexicon does not have the word, or the model cannot read its sentences.
+    sources: `key_pos`, True for these tokens
+
+    None if the lexicon does not have the word, or if the model cannot read the lexicon's sentences.
     """
     entry = lexicon_entry(word.text)
-    known = None if entry is None else lexicon_states(model, entry)
-    if known is None:
+    observation = None if entry is None else lexicon_states(model, entry)
+    if observation is None:
         return None
-    sense_axis = lexicon_axis(model, known, view, word)
+    sense_axis = lexicon_axis(model, observation, view, word)
     axis = sense_axis.axis
     fractions = torch.zeros(view.weights.shape[:2], dtype=torch.float64)
     terms = decomposition.decompose_resid(
         view.stream, axis.depth, at=word.at, axis=axis, average=sense_axis.read_out.average
     )
     for term in terms:
-        # MLPs, embeddings and biases are no head's, and have no source token.
+        # The other terms belong to MLPs, embeddings and biases, and have no source token.
         if term.layer is None or term.head is None or term.pos is None:
             continue
         if sources[term.pos]:
@@ -224,14 +239,14 @@ def sense_effects(
 
 
 def lexicon_entry(text: str) -> str | None:
-    """The lexicon's entry of a word in any of its forms; None where it does not have it."""
-    found = lexicon_words_in(text)
-    return found[0][-1] if found else None
+    """The lexicon's entry of a word in any of its forms; None if there is no entry."""
+    matches = lexicon_words_in(text)
+    return matches[0][-1] if matches else None
 
 
 def lexicon_states(model: Model, entry: str) -> Observation | None:
-    """What a study reads of a word of the lexicon: the states of its sentences, and the depth at
-    which the word is read; None where the model can be asked about too few of them.
+    """The states of a lexicon word's sentences, as a study reads them, and its read-out layer;
+    None if the model can read too few sentences.
     """
     corpus = sentences_of(entry, None, model)
     material = prepare_counted(model, entry, corpus.sentences)
@@ -240,32 +255,33 @@ def lexicon_states(model: Model, entry: str) -> Observation | None:
     try:
         return observe(model, material, seed=LEXICON_SEED, next_token=False)
     except InputError:
-        # Too few to be held out.
+        # There are too few to hold some out.
         return None
 
 
 def lexicon_axis(
     model: Model,
-    known: Observation,
+    observation: Observation,
     view: AttentionView,
     word: WordInText,
     second: Tensor | None = None,
 ) -> SenseAxis:
-    """The axis of the word's senses in the lexicon, from the sense that the word is nearest to, at
-    the depth where a study reads it.
+    """The axis of the word's senses in the lexicon at the study's read-out layer, from the sense
+    that the word is nearest to.
 
-    The second sense is that of the word's stream in a second sentence, `second: depth d_model`,
-    where that is another one; else the next nearest. The sentence that is walked is never fitted
-    on.
+    second: `depth d_model`, the word's stream in a second sentence
+
+    The second sense is the nearest one in the second sentence if that differs, otherwise the next
+    nearest. The walked sentence itself is never used for fitting.
     """
-    depth = known.depth
+    depth = observation.depth
     rows = [
         row
-        for row, sentence in enumerate(known.material.sentences)
+        for row, sentence in enumerate(observation.material.sentences)
         if sentence.text != word.tokens.text
     ]
-    labels = [known.material.labels[row] for row in rows]
-    at_depth = known.resid[rows]
+    labels = [observation.material.labels[row] for row in rows]
+    at_depth = observation.resid[rows]
     vector = view.stream.resid_post[depth - 1, word.at][None]
     (sense,) = nearest_sense(at_depth, labels, vector)
     second_sense = sense
@@ -280,12 +296,12 @@ def lexicon_axis(
         [row for row, label in zip(rows, labels, strict=True) if label == name]
         for name in (sense, second_sense)
     ]
-    return _axis_between(model, known.states, rows_by_sense, (sense, second_sense), depth)
+    return _axis_between(model, observation.states, rows_by_sense, (sense, second_sense), depth)
 
 
 def sentence_axis(model: Model, word: WordInText, second: WordInText) -> SenseAxis:
-    """The axis from the word in one sentence to the word in a second one behind the last layer: M
-    is +1/2 in the first and -1/2 in the second.
+    """The axis between the word's vectors in two sentences after the last layer: M is +1/2 in
+    the first and -1/2 in the second.
     """
     states = target_states(model, [word.tokens, second.tokens], [word.at, second.at])
     n_layers = len(read_weights(model).blocks)
@@ -293,8 +309,10 @@ def sentence_axis(model: Model, word: WordInText, second: WordInText) -> SenseAx
 
 
 def has_length(axis: Axis) -> bool:
-    """Whether the ends of an axis are two vectors; one and the same differ in rounding at most."""
-    distance = float(axis.gap * axis.u.norm())  # no direction where there is no gap at all
+    """Whether the ends of an axis are two different vectors; equal vectors differ by rounding at
+    most.
+    """
+    distance = float(axis.gap * axis.u.norm())  # u is 0 if there is no gap
     return distance > SAME_VECTOR * float(axis.midpoint.norm())
 
 
@@ -326,8 +344,8 @@ def _axis_between(
 
 
 def late_cue(word: WordInText) -> str | None:
-    """The cue that tells the sense of the word in a shipped sentence, where it comes after the
-    word; None elsewhere.
+    """The cue of the word's sense in a shipped sentence, if it comes after the word; otherwise
+    None.
     """
     cues = {row.text: row.cue for row in lexicon.showcase() if row.cue_after}
     for entry in {entry for *_, entry in lexicon_words_in(word.text)}:
@@ -341,7 +359,7 @@ def late_cue(word: WordInText) -> str | None:
 
 
 def require_word(word: str | None, whose: str, example: str) -> None:
-    """Raises InputError for a word that is given and is none."""
+    """Raises InputError for a word that is empty or not a text."""
     if word is not None and not (isinstance(word, str) and word.strip()):
         got = "an empty one" if isinstance(word, str) else repr(word)
         raise InputError(
@@ -351,11 +369,12 @@ def require_word(word: str | None, whose: str, example: str) -> None:
 
 
 def choose_word(text: str, word: str | None, *, also_in: str | None = None) -> WordToFollow:
-    """The word of a text to follow: the requested one, or the last one that the lexicon has, or
-    else the last word of the text.
+    """The word of a text to follow: the requested word, otherwise the last word that is in the
+    lexicon, otherwise the last word.
 
-    `also_in`: another text in which the default has to stand, too. Raises InputError for a text
-    without a word, and where no content word stands in both.
+    also_in: another text; a word that is chosen by default must occur in both
+
+    Raises InputError for a text without a word, and if no content word occurs in both texts.
     """
     require_word(word, "text", "bank")
     if word is not None:
@@ -365,28 +384,36 @@ def choose_word(text: str, word: str | None, *, also_in: str | None = None) -> W
         raise InputError(
             f"Choosing a word of {text!r}: got no letters or digits; give a text with a word in it."
         )
-    known = [text[start:end] for start, end, _ in lexicon_words_in(text)]
+    lexicon_words = [text[start:end] for start, end, _ in lexicon_words_in(text)]
     if also_in is not None:
-        in_both = [one for one in words + known if count_word(one, also_in)]
-        words = [one for one in words if one in in_both and one.casefold() not in FUNCTION_WORDS]
-        known = [one for one in known if one in in_both]
-        if not words + known:
+        in_both = [
+            word_of_text
+            for word_of_text in words + lexicon_words
+            if count_word(word_of_text, also_in)
+        ]
+        words = [
+            word_of_text
+            for word_of_text in words
+            if word_of_text in in_both and word_of_text.casefold() not in FUNCTION_WORDS
+        ]
+        lexicon_words = [word_of_text for word_of_text in lexicon_words if word_of_text in in_both]
+        if not words + lexicon_words:
             _refuse_without_common_word(text, also_in, in_both)
-    chosen = (words + known)[-1]
+    choice = (words + lexicon_words)[-1]
     others = [
-        one
-        for one in dict.fromkeys(words)
-        if one.casefold() not in {chosen.casefold(), *FUNCTION_WORDS}
+        word_of_text
+        for word_of_text in dict.fromkeys(words)
+        if word_of_text.casefold() not in {choice.casefold(), *FUNCTION_WORDS}
     ]
-    criterion = WordCriterion.LEXICON if known else WordCriterion.LAST
-    return WordToFollow(chosen, criterion, also_in is not None, tuple(others))
+    criterion = WordCriterion.LEXICON if lexicon_words else WordCriterion.LAST
+    return WordToFollow(choice, criterion, also_in is not None, tuple(others))
 
 
 def word_in_text(model: Model, text: str, word: str | None) -> WordInText:
-    """Where `word` stands in `text`, its first place where it stands there more than once, as
-    everywhere (`probe.model.tokens.find_word`); by default that of `choose_word`.
+    """The first occurrence of `word` in `text` (`probe.model.tokens.find_word`); by default of
+    the word of `choose_word`.
 
-    Raises InputError where the word is not there.
+    Raises InputError if the word does not occur.
     """
     tokens = tokenize(model, text)
     start, end = find_word(text, choose_word(text, word).word)
@@ -396,8 +423,10 @@ def word_in_text(model: Model, text: str, word: str | None) -> WordInText:
 def _refuse_without_common_word(text: str, second_text: str, function_words: list[str]) -> NoReturn:
     common = "no word"
     if function_words:
-        quoted = ", ".join(f"“{word}”" for word in dict.fromkeys(map(str.casefold, function_words)))
-        common = f"only {quoted}"
+        quotations = ", ".join(
+            f"“{word}”" for word in dict.fromkeys(map(str.casefold, function_words))
+        )
+        common = f"only {quotations}"
     raise InputError(
         f"Comparing a word of {text!r} and {second_text!r}: the two sentences share {common}, "
         "expected an ambiguous word; write both with the same one, or name the word to compare."
@@ -405,15 +434,15 @@ def _refuse_without_common_word(text: str, second_text: str, function_words: lis
 
 
 def count_word(word: str, text: str) -> int:
-    """How often a word stands in a text, as a whole word in any case."""
+    """How often a word occurs in a text, as a whole word in any case."""
     return len(spans_of(word, text, endings=("",)))
 
 
 def second_word(model: Model, word: WordInText, text: str | None) -> WordInText:
-    """The same word in a second sentence: in `text`, or in one that ships, as the same tokens where
-    that can be had.
+    """The same word in a second sentence: in `text`, or in a shipped sentence, with the same
+    tokens if possible.
 
-    Raises InputError when the word does not stand in `text`.
+    Raises InputError if the word does not occur in `text`.
     """
     if text is not None:
         return word_in_text(model, text, word.text)
@@ -431,7 +460,7 @@ def second_word(model: Model, word: WordInText, text: str | None) -> WordInText:
 
 
 def _has_another_context(model: Model, candidate: WordInText, word: WordInText) -> bool:
-    """Whether at most half of what the model can read around the word is the same in both."""
+    """Whether at most half of the readable context of the word is the same in both."""
     causal = model.config.causal
     context = candidate.context_ids(causal=causal)
     walked_context = word.context_ids(causal=causal)
@@ -439,16 +468,18 @@ def _has_another_context(model: Model, candidate: WordInText, word: WordInText) 
 
 
 def _is_usable(model: Model, text: str, word: str) -> bool:
-    """Whether the word stands in the text, and the text in the context window with the special
-    tokens that go around it.
+    """Whether the word occurs in the text, and the text with its special tokens fits the context
+    window.
     """
     encoded = model.tokenizer(text, add_special_tokens=model.config.special_tokens)
     return len(encoded["input_ids"]) < model.config.n_ctx and count_word(word, text) > 0
 
 
 def content_words(tokens: Tokens) -> Tensor:
-    """Which tokens are part of a word that is no English function word; punctuation and special
-    tokens are of none. `pos`
+    """Which tokens are part of a content word, i.e. not of an English function word, punctuation
+    or a special token.
+
+    `pos`
     """
     words = [
         match.span()
@@ -463,29 +494,35 @@ def content_words(tokens: Tokens) -> Tensor:
 
 
 def relative_writes(view: AttentionView, layer: int, sources: Tensor) -> Tensor:
-    """How far each head moves each token by what it takes from `sources: query_pos key_pos`.
+    """How far each head moves each token by its write from some tokens. `-> head query_pos`
 
-    ‖Σ A V W_O‖ / ‖E + Σ ΔE + b_O‖, both as they are added. `-> head query_pos`
+        ‖Σ A V W_O‖ / ‖E + Σ ΔE + b_O‖, both as they are added
+
+    sources: `query_pos key_pos`, True for these tokens
     """
     trace = view.attention
     after = trace.resid_pre[layer] + view.as_added(layer, trace.attn_out[layer])
-    mixed = attention.mix(trace.pattern[layer] * sources, trace.v[layer])
-    written = attention.write(mixed, view.weights.blocks[layer].w_o)
-    return view.as_added(layer, written).norm(dim=-1) / after.norm(dim=-1)
+    z = attention.mix(trace.pattern[layer] * sources, trace.v[layer])
+    write = attention.write(z, view.weights.blocks[layer].w_o)
+    return view.as_added(layer, write).norm(dim=-1) / after.norm(dim=-1)
 
 
 def swap_effects(model: Model, word: WordInText, donor_z: Tensor, sense_axis: SenseAxis) -> Tensor:
-    """How far each head, given the donor's z at the word by itself, moves the word from the axis's
-    first meaning to its second, in fractions of the way: every swap performed. `layer head`
+    """How far each head moves the word from the axis's first meaning to its second, as a
+    fraction of the gap, if it alone gets the donor's z at the word.
 
-    `donor_z: layer head d_head`. Positive is toward the second meaning, the donor's, as in a
-    study's swaps; heads behind the read-out are read at the last depth, as there.
+    `layer head`
+
+    donor_z: `layer head d_head`
+
+    Every swap is performed. Positive is toward the second meaning, the donor's, as in a study's
+    swaps. As there, heads after the read-out layer are read after the last layer.
     """
     weights = read_weights(model)
     rows = [TargetText(word.tokens.ids, word.at)]
     n_layers = len(weights.blocks)
     axes = [sense_axis.of_layers([layer]).axis for layer in range(n_layers)]
-    # Stage d - 1 is behind block d - 1, where depth d is.
+    # Stage d - 1 is after block d - 1, where depth d is.
     directions = torch.zeros(1, n_layers, weights.shape[2], dtype=weights.dtype)
     for axis in axes:
         directions[0, axis.depth - 1] = (-axis.u / axis.gap).to(weights.dtype)
@@ -495,7 +532,11 @@ def swap_effects(model: Model, word: WordInText, donor_z: Tensor, sense_axis: Se
 
 def swaps_between(model: Model, word: WordInText, second: WordInText) -> Tensor:
     """`swap_effects` of the second sentence's z, between the word's vectors of both sentences
-    behind the last layer; 0 where these are one and the same. `layer head`
+    after the last layer.
+
+    `layer head`
+
+    0 if the two vectors are equal.
     """
     between = sentence_axis(model, word, second)
     if not has_length(between.axis):
@@ -505,8 +546,10 @@ def swaps_between(model: Model, word: WordInText, second: WordInText) -> Tensor:
 
 
 def choose_by_swap(effects: Tensor | None, requested: RequestedHead) -> HeadChoice | None:
-    """The head whose swap moves the word furthest toward the other meaning, `effects: layer head`;
-    None where none does, or one is requested.
+    """The head whose swap moves the word furthest toward the other meaning; None if no swap
+    moves it or a head is requested.
+
+    effects: `layer head`
     """
     layer, head = requested
     if effects is None or head is not None:
@@ -524,10 +567,10 @@ def choose_head(
     logits: Tensor | None = None,
     senses: SenseEffects | None = None,
 ) -> HeadChoice:
-    """The head to follow; a requested one is known to be there.
+    """The head to follow; a requested head must exist.
 
-    With `logits: layer head`, what each head adds to the logit of a word, it is the one that adds
-    most; with `senses`, the one that moves the word furthest towards its sense, where any does.
+    logits: `layer head`, each head's contribution to the logit of a word; the largest is chosen
+    senses: the head that moves the word furthest toward its sense is chosen, if one moves it
     """
     layer, head = requested
     if layer is not None and head is not None:
@@ -547,7 +590,7 @@ def _first_head(
     sources: Sources = Sources.ALL,
     senses: SenseEffects | None = None,
 ) -> HeadChoice:
-    """The head of the largest value in these layers. `layer head`"""
+    """The head with the largest value in these layers. `layer head`"""
     n_heads = values.shape[1]
     index, head = divmod(int(values[list(layers)].argmax()), n_heads)
     layer = layers[index]
@@ -564,27 +607,31 @@ def _first_head(
 
 
 def source_tokens(view: AttentionView, word: WordInText) -> Tensor:
-    """The tokens that a head is chosen by at the word. `key_pos`"""
+    """The tokens whose contribution to the head's write counts at the word. `key_pos`"""
     return _sources(view, word)[0][word.at]
 
 
 def _sources(view: AttentionView, word: WordInText) -> tuple[Tensor, Sources]:
-    """The tokens that count, `query_pos key_pos`: the other content words, else all other words,
-    else all tokens.
+    """The tokens that count: the other content words, otherwise all other words, otherwise all
+    tokens.
+
+    `query_pos key_pos`
     """
-    others = view.other_words(word)
-    content = others & content_words(view.source)
+    other_words = view.other_words(word)
+    content = other_words & content_words(view.source)
     if content[word.at].any():
         return content, Sources.CONTENT_WORDS
-    if others[word.at].any():
-        return others, Sources.WORDS
+    if other_words[word.at].any():
+        return other_words, Sources.WORDS
     return view.allowed, Sources.ALL
 
 
 def _choose_by_sense(
     view: AttentionView, word: WordInText, layers: Sequence[int], senses: SenseEffects
 ) -> HeadChoice | None:
-    """By the axis of the word's senses; None where no head moves it by MIN_SENSE_EFFECT."""
+    """The head that moves the word most along the axis of its senses; None if no head moves it
+    by MIN_SENSE_EFFECT.
+    """
     is_resting = resting_attention(view, word.at) > MAX_RESTING
     fractions = senses.fractions.masked_fill(is_resting, 0.0)
     _, sources = _sources(view, word)
@@ -593,13 +640,13 @@ def _choose_by_sense(
 
 
 def _choose_by_length(view: AttentionView, word: WordInText, layers: Sequence[int]) -> HeadChoice:
-    """By the length of what is taken from other words, relative to the stream."""
+    """The head with the longest write from other words, relative to the stream."""
     tokens, sources = _sources(view, word)
     all_layers = range(len(view.attention.pattern))
     sizes = torch.stack([relative_writes(view, layer, tokens)[:, word.at] for layer in all_layers])
     is_resting = resting_attention(view, word.at) > MAX_RESTING
     n_resting = int(is_resting[list(layers)].sum())
-    # Where every head rests, or there is nothing else to take from, the rule would leave none.
+    # The rule would leave no head if all of them rest, or if there is nothing else to read from.
     every_head_rests = bool(is_resting[list(layers)].all())
     if sources is Sources.ALL or every_head_rests or n_resting == 0:
         return _first_head(sizes, layers, Criterion.LENGTH, sources=sources)
@@ -610,28 +657,30 @@ def _choose_by_length(view: AttentionView, word: WordInText, layers: Sequence[in
 
 
 def resting_attention(view: AttentionView, at: int) -> Tensor:
-    """How much of its attention each head gives to the first token of the same text and to special
-    tokens. `-> layer head`
+    """The attention that each head gives to the first token of the same text and to special
+    tokens.
+
+    `-> layer head`
     """
     return view.attention.pattern[:, :, at, _is_resting_token(view, at)].sum(-1)
 
 
 def _is_resting_token(view: AttentionView, at: int) -> Tensor:
-    """`key_pos`: the special tokens, and the first token of the same text for a later one."""
+    """The special tokens, and the first token of the same text for a later query. `key_pos`"""
     is_resting = view.special_tokens.clone()
     is_resting[0] |= view.one_text and at > 0
     return is_resting
 
 
 def _resting_tokens(view: AttentionView, at: int) -> tuple[str, ...]:
-    """The texts of the tokens that heads rest on, each once."""
+    """The different texts of the tokens that heads rest on."""
     positions = _is_resting_token(view, at).nonzero()[:, 0].tolist()
     return tuple(dict.fromkeys(view.source.pieces[pos].strip() for pos in positions))
 
 
 def caution(view: AttentionView, word: WordInText) -> Caution | None:
-    """Why nothing at the word can tell its sense in a model that reads left to right; None where
-    something may.
+    """Why a model that reads left to right cannot resolve the sense at the word; None if it
+    might.
     """
     if not view.causal:
         return None

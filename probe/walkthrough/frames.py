@@ -1,9 +1,9 @@
-"""A walk's quantities as tidy frames of what is followed first, and packed for the page, which
-follows the rest.
+"""A walk's quantities as tidy frames of the word and head followed first, and packed for the
+page, which can follow others.
 
-`attention` holds the tokens that are drawn, all of a short text; every other table holds all
-tokens. Numbers are rounded as in every table of probe (`probe.results.columns`); the page's are
-float32 as measured. Behind this module there is no torch.
+`attention` contains the drawn tokens (all of a short text); every other table contains all tokens.
+Numbers are rounded as in all tables (`probe.results.columns`); the page gets float32 as measured.
+The modules that use these results do not import torch.
 """
 
 import base64
@@ -32,10 +32,9 @@ from probe.walkthrough.scene import STREAM_NUMBERS, AttentionView, CausalTrace, 
 
 TABLES, DESCRIBED = read_descriptions(Path(__file__).with_name("columns.toml"))
 GRIDS = ("dot", "score", "pattern", "open", "steep")  # columns of `attention` that are quantities
-# Quantities that the page gets summed over the tokens that are not drawn, for its totals.
+# Quantities that the page also gets as sums over the tokens that are not drawn, for its totals.
 SUMMED_UNDRAWN = ("pattern", "share", "logit")
-# Terms of E′ in the order of the sum: the quantity that is the vector, and the one that is its
-# length.
+# Terms of E′ in the order of the sum: the quantity with the vector, and the one with its length.
 TERMS = {
     "E": ("e", "before"),
     "ΔE": ("delta", "delta_norm"),
@@ -59,8 +58,8 @@ def frames(
     parameters: Count,
     certificate: Certificate,
 ) -> dict[str, pd.DataFrame]:
-    """Every table of a walk by name, rounded; a step that the family or the walk does not have has
-    no table.
+    """Every table of a walk by name, rounded; a step that the family or the walk does not have
+    has no table.
     """
     decode = model.tokenizer.decode
     quantities = measured.quantities
@@ -92,8 +91,8 @@ def frames(
 
 
 def tokens(scene: Scene) -> pd.DataFrame:
-    """One row per token: its id and text, whether it is the word, whether it is drawn, and which
-    text it is in.
+    """One row per token: its id and text, whether it is part of the word, whether it is drawn,
+    and which text it is in.
     """
     view = scene.view
     if view.one_text:
@@ -108,17 +107,17 @@ def tokens(scene: Scene) -> pd.DataFrame:
         for pos in range(len(side)):
             row = {"pos": pos, "id": side.ids[pos], "piece": side.pieces[pos]}
             row |= {"label": side.labels[pos]}
-            # The word that is followed is one of the tokens that look.
+            # The followed word is one of the queries.
             row |= {"word": name != "source" and pos in scene.word.positions}
             rows.append(row | {"drawn": pos in drawn, "text": name})
     return pd.DataFrame(rows)
 
 
 def embedding(scene: Scene) -> pd.DataFrame | None:
-    """The vectors that are added for the word in both sentences, their sum, and the norm of it
-    where there is one.
+    """The embedding vectors of the word in both sentences, their sum, and its norm if the family
+    has one.
 
-    `difference` is the largest of a coordinate. None where no second sentence is compared.
+    `difference` is the largest difference of a coordinate. None without a second sentence.
     """
     if scene.second is None:
         return None
@@ -138,7 +137,7 @@ def embedding(scene: Scene) -> pd.DataFrame | None:
 
 
 def _entering(view: AttentionView, at: int) -> dict[str, Tensor]:
-    """What enters the first block at a token, by part; the last one is as hooked."""
+    """The terms that enter the first block at a token, by name; the last one is as hooked."""
     parts = {
         name.removesuffix(" embedding"): vector.reshape(-1)
         for name, vector in numbers.token_vectors(view, [at]).items()
@@ -150,8 +149,10 @@ def _entering(view: AttentionView, at: int) -> dict[str, Tensor]:
 
 
 def layer_norm(scene: Scene, quantities: Quantities) -> pd.DataFrame | None:
-    """What entering the block's norm does to every token: mean, standard deviation and length
-    before, length after. None in a family whose norm is not in front.
+    """The effect of the norm at the entrance of the block on every token: mean, standard
+    deviation and length before, length after.
+
+    None if the family has no norm in front.
     """
     if "after" not in quantities:
         return None
@@ -163,8 +164,8 @@ def vectors(scene: Scene, quantities: Quantities) -> pd.DataFrame:
     """Query, key and value of every token in the head: length, coordinates in the plane, first
     coordinates.
 
-    Queries and keys share a plane, values have their own; `explained` is the fraction of the
-    variance that the plane holds.
+    Queries and keys share a plane, and values have a separate one. `explained` is the fraction of
+    the variance in the plane.
     """
     index = scene.head_index
     match_explained, value_explained = quantities["explained"][index].tolist()
@@ -186,7 +187,9 @@ def vectors(scene: Scene, quantities: Quantities) -> pd.DataFrame:
 
 
 def attention_cells(scene: Scene, quantities: Quantities) -> pd.DataFrame:
-    """Every pair of drawn tokens: Q Kᵀ, the score, whether the mask allows it, the softmaxes."""
+    """Every pair of drawn tokens: Q Kᵀ, the score, whether the mask allows it, and the
+    softmaxes.
+    """
     grids = {
         name: quantities[name][scene.head_index].tolist() for name in GRIDS if name in quantities
     }
@@ -204,8 +207,8 @@ def attention_cells(scene: Scene, quantities: Quantities) -> pd.DataFrame:
 
 
 def softmax(scene: Scene, quantities: Quantities) -> pd.DataFrame:
-    """The word's row of the pattern with and without dividing by sqrt(d_head): entropy, response,
-    largest weight.
+    """The word's row of the pattern with and without the division by sqrt(d_head): entropy,
+    response, largest weight.
     """
     variants = {
         "pattern": "divided" if scene.view.family.scaled else "not divided",
@@ -224,7 +227,7 @@ def softmax(scene: Scene, quantities: Quantities) -> pd.DataFrame:
 
 
 def values(scene: Scene, quantities: Quantities) -> pd.DataFrame:
-    """One row per source token: weight, its value written out, weight x value, and the share of ΔE
+    """One row per source token: weight, value times W_O, weight times that, and the share of ΔE
     along ΔE.
     """
     index = scene.head_index
@@ -242,8 +245,9 @@ def values(scene: Scene, quantities: Quantities) -> pd.DataFrame:
 
 
 def contrast(scene: Scene, quantities: Quantities) -> pd.DataFrame | None:
-    """Both sentences, token by token: how much the head attends to it from the word, and its share
-    of ΔE. None where they are not compared head by head.
+    """Both sentences, token by token: the head's attention from the word, and the share of ΔE.
+
+    None if they are not compared head by head.
     """
     if scene.second is None or not scene.contrast:
         return None
@@ -264,8 +268,8 @@ def contrast(scene: Scene, quantities: Quantities) -> pd.DataFrame | None:
 
 
 def sums(scene: Scene, quantities: Quantities) -> pd.DataFrame:
-    """From E to E′ at the word: the head's ΔE, the other heads', b_O; E′ as hooked, and what the
-    sum misses it by.
+    """From E to E′ at the word: the head's ΔE, the other heads', b_O; E′ as hooked, and its
+    difference from the sum.
     """
     rows: Rows = []
     for term, (name, norm_name) in TERMS.items():
@@ -277,7 +281,7 @@ def sums(scene: Scene, quantities: Quantities) -> pd.DataFrame:
     summed = quantities.get("normed", quantities["total"])[at_word]
     difference = summed - quantities["e_after"][at_word]
     if scene.view.family.norm_after_write:
-        # There the norm is of the heads' writes alone, and E is added to it.
+        # The norm is of the heads' writes alone, and E is added to it.
         difference = difference + quantities["e"][at_word]
     size = quantities["missed_norm"][at_word].item()
     rows.append({"term": "difference", "norm": size} | _coordinates("e", difference))
@@ -285,7 +289,7 @@ def sums(scene: Scene, quantities: Quantities) -> pd.DataFrame:
 
 
 def _index_at_word(scene: Scene, name: str) -> tuple[int, ...]:
-    """Where a quantity of the sum stands for the head and the word that are followed first."""
+    """The index of a quantity for the head and the word that are followed first."""
     if AXES[name][0] == "page_head":
         return (scene.head_index, scene.at)
     if "query" in AXES[name]:
@@ -294,8 +298,8 @@ def _index_at_word(scene: Scene, name: str) -> tuple[int, ...]:
 
 
 def heads(scene: Scene, quantities: Quantities) -> pd.DataFrame:
-    """Every head at the word: length of ΔE, how far it moves the word by what it takes from others,
-    where it looks.
+    """Every head at the word: length of ΔE, how far its write from other tokens moves the word,
+    and the token that it attends to most.
     """
     weight, key = scene.view.attention.pattern[:, :, scene.at].max(-1)
     columns = {
@@ -314,12 +318,12 @@ def heads(scene: Scene, quantities: Quantities) -> pd.DataFrame:
 
 
 def layers(scene: Scene, quantities: Quantities) -> pd.DataFrame:
-    """The word's vector at every depth: length, what the block wrote, cosines, distance to the
+    """The word's vector at every depth: length, the block's writes, cosines, distance to the
     second sentence's.
     """
     at = scene.at
     norms = [quantities["token_norm"][at].item(), *quantities["depth_norm"][:, at].tolist()]
-    # Before the token embedding and before the first block nothing was written.
+    # The token embedding and the stream before the first block come before all writes.
     nothing = [float("nan")] * 2
     columns = {
         "depth": list(range(-1, len(norms) - 1)),
@@ -337,7 +341,7 @@ def layers(scene: Scene, quantities: Quantities) -> pd.DataFrame:
 def neighbours(
     scene: Scene, quantities: Quantities, name: str, column: str, decode: Decode
 ) -> pd.DataFrame | None:
-    """The leading tokens at every depth; None where the model has no head to read them with."""
+    """The leading tokens at every depth; None if the model does not predict tokens."""
     if name not in quantities:
         return None
     drawn_index = scene.drawn_queries.index(scene.at)
@@ -354,7 +358,7 @@ def neighbours(
 def _by_token(
     side: Tokens, columns: dict[str, Tensor], positions: Sequence[int] | None = None
 ) -> pd.DataFrame:
-    """One row per token at these positions, by default all of them."""
+    """One row per token at these positions, by default at all of them."""
     positions = range(len(side)) if positions is None else positions
     labels = [side.labels[pos] for pos in positions]
     plain = {name: column.tolist() for name, column in columns.items()}
@@ -362,7 +366,7 @@ def _by_token(
 
 
 def _coordinates(letter: str, rows: Tensor) -> dict[str, Any]:
-    """The first coordinates as columns: e0, e1, ... each a number or a column of numbers."""
+    """The first coordinates as columns: e0, e1, ... Each is a number or a column of numbers."""
     return {
         f"{letter}{number}": (row if row.dim() else row.item()) for number, row in enumerate(rows)
     }
@@ -371,8 +375,8 @@ def _coordinates(letter: str, rows: Tensor) -> dict[str, Any]:
 def page_block(
     model: Model, scene: Scene, measured: Measured, causal_trace: CausalTrace | None = None
 ) -> Block:
-    """Everything the page's script reads, ready for JSON: every quantity at the drawn tokens, the
-    words of the neighbours, and the causal trace of two sentences.
+    """Everything that the page's script reads, ready for JSON: every quantity at the drawn
+    tokens, the words of the neighbours, and the causal trace of two sentences.
     """
     quantities = measured.quantities
     arrays = {
@@ -399,7 +403,7 @@ def page_block(
 
 
 def _scene_facts(scene: Scene) -> Block:
-    """What is drawn, what is followed first, and what the family and the walk have."""
+    """The drawn tokens, what is followed first, and the properties of the family and the walk."""
     view = scene.view
     n_layers, n_heads, d_model, d_head = scene.sizes
     return {
@@ -430,8 +434,8 @@ def _scene_facts(scene: Scene) -> Block:
 
 
 def _second_tokens(scene: Scene) -> list[dict[str, object]] | None:
-    """The tokens of the second sentence that its word may look at, where the two are compared side
-    by side.
+    """The tokens of the second sentence that its word can attend to; None if the two are not
+    compared side by side.
     """
     if scene.second is None or not scene.contrast:
         return None
@@ -441,7 +445,9 @@ def _second_tokens(scene: Scene) -> list[dict[str, object]] | None:
 
 
 def _family_facts(scene: Scene) -> Block:
-    """What the steps of the page depend on, from the table of architectures and the config."""
+    """The properties that the steps of the page depend on, from the table of architectures and
+    the config.
+    """
     config = scene.view.weights.config
     block = scene.view.weights.blocks[0]
     followed = scene.view.weights.blocks[scene.layer]
@@ -468,7 +474,7 @@ def _family_facts(scene: Scene) -> Block:
 
 
 def _at_drawn(name: str, quantity: Tensor, scene: Scene) -> Tensor:
-    """A quantity at the tokens that are drawn."""
+    """A quantity at the drawn tokens."""
     drawn = {"query": scene.drawn_queries, "key": scene.drawn_keys}
     for axis, axis_name in enumerate(AXES[name]):
         if axis_name in drawn:
@@ -477,7 +483,7 @@ def _at_drawn(name: str, quantity: Tensor, scene: Scene) -> Tensor:
 
 
 def _undrawn_sums(scene: Scene, quantities: Quantities) -> Quantities:
-    """The sums over the tokens looked at that are not drawn. `page_head query`"""
+    """The sums over the keys that are not drawn. `page_head query`"""
     undrawn = scene.undrawn_keys
     if not undrawn:
         return {}
@@ -493,7 +499,7 @@ def _token_facts(side: Tokens, positions: Sequence[int]) -> list[dict[str, objec
 
 
 def packed(array: Tensor) -> Block:
-    """An array as float32 in base64 with its shape."""
+    """An array as float32 in base64, with its shape."""
     raw = array.detach().to(torch.float32).contiguous().numpy().astype("<f4").tobytes()
     return {"shape": list(array.shape), "data": base64.b64encode(raw).decode()}
 

@@ -1,9 +1,9 @@
-"""Every quantity of every step, computed once: what goes in is hooked, what comes out is by the
-functions of `probe.model.forward`.
+"""Every quantity of every step, computed once: inputs come from hooks, outputs from
+`probe.model.forward`.
 
-`measure` returns them by name with the axes of `AXES`. Tables take the word and the head that are
-followed first out of them, the page takes what is drawn (`probe.walkthrough.frames`). What a family
-does not have (a mask, a norm in front, b_O, a division) is not among them.
+`measure` returns the quantities by name, with the axes of `AXES`. Tables select the word and the
+head that are followed first, and the page selects the drawn tokens (`probe.walkthrough.frames`).
+Quantities that a family does not have (a mask, a norm in front, b_O, a division) are missing.
 """
 
 import math
@@ -28,9 +28,9 @@ from probe.walkthrough.scene import (
 Quantities = dict[str, Tensor]
 Function = Callable[..., Any]
 NORMS: Mapping[str, Function] = {"LayerNorm": attention.layer_norm, "RMSNorm": attention.rms_norm}
-N_NEAREST = 5  # tokens: the nearest embeddings and the likeliest next tokens at each depth
+N_NEAREST = 5  # tokens: the nearest embeddings and the most likely next tokens at each depth
 # Names by axes. `page_head` is a head of `Scene.heads`, `number` a coordinate or a rank;
-# `drawn_query` has only the tokens that are drawn, `second_key` the tokens of the second sentence.
+# `drawn_query` contains only the drawn tokens, `second_key` the tokens of the second sentence.
 NAMES_BY_AXES = {
     "page_head query key": ("dot", "score", "pattern", "open", "steep", "share", "logit"),
     "page_head query": (
@@ -79,8 +79,8 @@ AXES = {name: axes.split() for axes, names in NAMES_BY_AXES.items() for name in 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The difference of one formula from the hook that it should equal: max |difference| relative
-    to max |hooked|.
+    """The difference between a formula and the hook that it should equal: max |difference|
+    relative to max |hooked|.
     """
 
     layer: int
@@ -91,8 +91,8 @@ class Agreement:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Every quantity by its name in `AXES`, and how each formula of each layer agrees with its
-    hook.
+    """Every quantity by its name in `AXES`, and the agreement of each formula of each layer with
+    its hook.
     """
 
     quantities: Quantities
@@ -100,8 +100,10 @@ class Measured:
 
 
 def measure(scene: Scene, *, neighbours: bool = True) -> Measured:
-    """All that the tables and the page show; `neighbours`: also the slowest, which tokens each
-    depth is near to and would predict.
+    """Every quantity that the tables and the page show.
+
+    neighbours: whether to compute the slowest ones: the tokens that each depth is nearest to and
+        would predict
     """
     all_layers = range(scene.sizes[0])
     of_heads = [_head_quantities(scene, layer) for layer in scene.layers]
@@ -138,12 +140,13 @@ def _head_quantities(scene: Scene, layer: int) -> Quantities:
 
 
 def attention_grids(view: AttentionView, layer: int) -> Quantities:
-    """The grids of attention of every head by name. `head query_pos key_pos`
+    """The attention grids of every head, by name. `head query_pos key_pos`
 
-    dot: Q Kᵀ, rotated by rotary positions where there are any · score: divided as in this layer,
-    and capped where the family caps, not yet masked · pattern: as hooked · open: softmax without
-    the mask · steep: softmax without the division. The last two only where there is a mask, a
-    division.
+    dot: Q Kᵀ, rotated if the model has rotary positions
+    score: divided as in this layer, and capped if the family caps; before the mask
+    pattern: as hooked
+    open: softmax without the mask; only if there is a mask
+    steep: softmax without the division; only if there is a division
     """
     trace = view.attention
     config = view.weights.config
@@ -163,22 +166,22 @@ def attention_grids(view: AttentionView, layer: int) -> Quantities:
 
 
 def entropy(pattern: Tensor) -> Tensor:
-    """-Σ A log2 A over key_pos, in bits: 0 when one token gets everything. `... key_pos -> ...`"""
+    """-Σ A log2 A over key_pos, in bits; 0 if one token gets everything. `... key_pos -> ...`"""
     return -torch.special.xlogy(pattern, pattern).sum(-1) / math.log(2)
 
 
 def response(pattern: Tensor) -> Tensor:
-    """The trace of the softmax's Jacobian, Σ A (1 - A): how far the weights still answer to their
-    scores.
+    """The trace of the softmax's Jacobian, Σ A (1 - A): how far the weights respond to their
+    scores. `... key_pos -> ...`
 
-    0 when one token gets everything, so that no gradient comes back. `... key_pos -> ...`
+    0 if one token gets everything, because then no gradient passes.
     """
     return (pattern * (1 - pattern)).sum(-1)
 
 
 def _projections(view: AttentionView, layer: int) -> Quantities:
-    """Queries, keys and values: first coordinates, lengths, coordinates in a plane; queries and
-    keys share one.
+    """Queries, keys and values: first coordinates, lengths, and coordinates in a plane, which
+    queries and keys share.
     """
     vectors = {name: getattr(view.attention, name)[layer] for name in ("q", "k", "v")}
     quantities = {name: part[..., :HEAD_NUMBERS] for name, part in vectors.items()}
@@ -203,14 +206,16 @@ def _projections(view: AttentionView, layer: int) -> Quantities:
 
 
 def plane(vectors: Tensor) -> tuple[Tensor, tuple[float, float]]:
-    """The plane in which vectors differ most (PCA): coordinates, and the fraction of the variance
-    that each axis explains.
+    """The plane in which vectors differ most (PCA): coordinates, and the fraction of the
+    variance that each axis explains.
 
-    `point d -> point 2`. The sign of an axis is chosen so that its largest coordinate is positive.
+    `point d -> point 2`
+
+    The sign of an axis makes its largest coordinate positive.
     """
     centred = (vectors - vectors.mean(0)).double()
     u, s, _ = torch.linalg.svd(centred, full_matrices=False)
-    # A single point, or vectors of one coordinate, have fewer than two axes: the others are 0.
+    # A single point, or vectors of one coordinate, have fewer than two axes; the rest is 0.
     missing = (0, max(0, 2 - len(s)))
     coordinates = torch.nn.functional.pad(u * s, missing)[:, :2]
     peak = coordinates.gather(0, coordinates.abs().argmax(0, keepdim=True))
@@ -220,7 +225,7 @@ def plane(vectors: Tensor) -> tuple[Tensor, tuple[float, float]]:
 
 
 def _writes(view: AttentionView, layer: int) -> Quantities:
-    """Values written out (what a head adds if it looks at that token alone), ΔE and its shares by
+    """Values times W_O (a head's write if it attended to that token alone), ΔE and its shares by
     source, and the sum of the other heads' ΔE.
     """
     trace = view.attention
@@ -236,7 +241,8 @@ def _writes(view: AttentionView, layer: int) -> Quantities:
 
 
 def shares(pattern: Tensor, out: Tensor, delta: Tensor) -> Tensor:
-    """The share of ΔE that each source token is, along it: <A V W_O, ΔE> / <ΔE, ΔE>; they sum to 1.
+    """The share of each source token in ΔE, along ΔE: <A V W_O, ΔE> / <ΔE, ΔE>; the shares sum
+    to 1.
 
     `head query_pos key_pos, head key_pos d_model, head query_pos d_model -> head query_pos key_pos`
     """
@@ -244,11 +250,11 @@ def shares(pattern: Tensor, out: Tensor, delta: Tensor) -> Tensor:
 
 
 def _layer_quantities(scene: Scene, layer: int) -> Quantities:
-    """What a layer has per token that looks: from E to E′ at every token, lengths, and how far each
-    head moves it.
+    """The quantities of a layer at each query: from E to E′, lengths, and how far each head
+    moves it.
 
-    `total`: E + Σ ΔE + b_O, or Σ ΔE + b_O alone in a family that norms what its heads write;
-    `normed`: the norm of it.
+    total: E + Σ ΔE + b_O, or Σ ΔE + b_O if the family norms the heads' writes
+    normed: the norm of `total`
     """
     view = scene.view
     trace = view.attention
@@ -279,20 +285,20 @@ def _layer_quantities(scene: Scene, layer: int) -> Quantities:
     quantities["attention_norm"] = trace.attn_out[layer].norm(dim=-1)
     quantities["mlp_norm"] = view.stream.mlp_out[layer].norm(dim=-1)
     for name, vector in vectors.items():
-        if name != "e":  # whose length is `before`
+        if name != "e":  # its length is `before`
             quantities[f"{name}_norm"] = vector.norm(dim=-1)
     return quantities | _moves(scene, layer, delta)
 
 
 def _moves(scene: Scene, layer: int, delta: Tensor) -> Quantities:
-    """How long each head's ΔE is, how far it moves each token by what it takes from others, what it
-    adds to a logit.
+    """The length of each head's ΔE, how far its write from other tokens moves each token, and
+    its contribution to a logit.
     """
-    others = scene.view.other_words(scene.word)
-    content = others & choose.content_words(scene.view.source)
+    other_words = scene.view.other_words(scene.word)
+    content = other_words & choose.content_words(scene.view.source)
     quantities = {
         "write_norm": delta.norm(dim=-1),
-        "moved": choose.relative_writes(scene.view, layer, others),
+        "moved": choose.relative_writes(scene.view, layer, other_words),
         "from_content": choose.relative_writes(scene.view, layer, content),
     }
     if scene.logit is not None:
@@ -301,8 +307,8 @@ def _moves(scene: Scene, layer: int, delta: Tensor) -> Quantities:
 
 
 def agreement(view: AttentionView, layer: int, *, at: int) -> list[Agreement]:
-    """How far each formula, run on the hooked tensors of the step before, is from the hook of its
-    own step.
+    """The difference of each formula, applied to the hooked tensors of the step before, from the
+    hook of its step.
     """
     steps = [
         *_norm_step(view, layer),
@@ -316,12 +322,12 @@ def agreement(view: AttentionView, layer: int, *, at: int) -> list[Agreement]:
     ]
 
 
-# Name of the step, the function that is the formula, what it computes, what was hooked.
+# The name of the step, the function with the formula, its result, and the hooked tensor.
 Step = tuple[str, Function, Tensor, Tensor]
 
 
 def _norm_step(view: AttentionView, layer: int) -> list[Step]:
-    """What attention reads: the norm of E, or E itself in a family whose norm is not in front."""
+    """The input of attention: the norm of E, or E itself if the family has no norm in front."""
     trace = view.attention
     block = view.weights.blocks[layer]
     x = forward.attention_input(block, trace.resid_pre[layer], view.weights.config)
@@ -332,7 +338,7 @@ def _norm_step(view: AttentionView, layer: int) -> list[Step]:
 
 
 def _projection_steps(view: AttentionView, layer: int) -> list[Step]:
-    """Queries, keys and values."""
+    """The steps to queries, keys and values."""
     trace = view.attention
     block = view.weights.blocks[layer]
     q, k, v = forward.project_qkv(block, trace.x[layer], view.key_input(layer), view.weights.config)
@@ -344,8 +350,8 @@ def _projection_steps(view: AttentionView, layer: int) -> list[Step]:
 
 
 def _pattern_steps(view: AttentionView, layer: int) -> list[Step]:
-    """Scores and weights; scores only where the mask allows them, since a hook may hold minus
-    infinity elsewhere.
+    """The steps to scores and weights; scores only where the mask allows them, because a hook
+    may hold minus infinity elsewhere.
     """
     trace = view.attention
     block = view.weights.blocks[layer]
@@ -364,8 +370,9 @@ def _pattern_steps(view: AttentionView, layer: int) -> list[Step]:
 
 
 def _write_steps(view: AttentionView, layer: int, at: int) -> list[Step]:
-    """From the weighted values to what is added to the stream; the sum over sources only at `at`,
-    since it holds a vector per pair of tokens.
+    """The steps from weighted values to the sum with the stream.
+
+    The sum over sources is checked only at `at`, because it holds a vector for each pair of tokens.
     """
     trace = view.attention
     block = view.weights.blocks[layer]
@@ -375,14 +382,14 @@ def _write_steps(view: AttentionView, layer: int, at: int) -> list[Step]:
     delta = attention.write(z, block.w_o)
     by_source = attention.write_by_source(pattern[:, at], v, block.w_o)
     merged = forward.merge_heads(block, z)
-    left = forward.attention_output(block, trace.resid_pre[layer], z, view.weights.config)
+    written = forward.attention_output(block, trace.resid_pre[layer], z, view.weights.config)
     bias = "" if block.b_o is None else " + b_O"
     attn_out = trace.attn_out[layer]
     steps: list[Step] = [
         ("z", attention.mix, attention.mix(pattern, v), z),
         ("Σ over sources", attention.write_by_source, by_source.sum(-2), delta[:, at]),
         (f"Concat(z) W_O{bias}", forward.merge_heads, merged, attn_out),
-        (f"Σ ΔE{bias}", attention.write, left["attn_out"], attn_out),
+        (f"Σ ΔE{bias}", attention.write, written["attn_out"], attn_out),
     ]
     if view.family.adds_plainly:
         return steps
@@ -390,7 +397,7 @@ def _write_steps(view: AttentionView, layer: int, at: int) -> list[Step]:
     summed = f"{norm}(E + Σ ΔE{bias})"
     if view.family.norm_after_write:
         summed = f"E + {norm}(Σ ΔE{bias})"
-    steps.append((summed, NORMS[norm], left["resid_mid"], trace.resid_mid[layer]))
+    steps.append((summed, NORMS[norm], written["resid_mid"], trace.resid_mid[layer]))
     return steps
 
 
@@ -406,15 +413,16 @@ def _relative_error(computed: Tensor, hooked: Tensor) -> float:
 
 
 def token_vectors(view: AttentionView, positions: Sequence[int]) -> dict[str, Tensor]:
-    """What is added for the tokens at these positions of those that look, by name. `-> position
-    d_model`
+    """The embeddings that are added for the queries at these positions, by name.
+
+    `-> position d_model`
     """
     ids = torch.tensor([view.tokens.ids[pos] for pos in positions])
     return forward.embedding_parts(view.stream.stack.on("cpu"), ids, torch.tensor(positions))
 
 
 def _second_sentence_quantities(scene: Scene, second: SecondSentence) -> Quantities:
-    """The word in the second sentence: what each head attends to and takes there."""
+    """The word in the second sentence: what each head attends to and writes there."""
     view = second.view
     at = slice(second.word.at, second.word.at + 1)
     patterns = []
@@ -437,7 +445,7 @@ def _second_sentence_quantities(scene: Scene, second: SecondSentence) -> Quantit
 
 
 def _depth_quantities(scene: Scene, *, neighbours: bool) -> Quantities:
-    """What every depth has per token that looks."""
+    """The quantities of every depth at each query."""
     view = scene.view
     positions = list(range(len(view.tokens)))
     stream = torch.stack([residual_stream(view.stream, pos) for pos in positions], dim=1)
@@ -467,8 +475,8 @@ def _word_by_depth(view: AttentionView, at: int) -> Tensor:
 
 
 def _neighbours(scene: Scene, stream: Tensor) -> Quantities:
-    """The nearest token embeddings at each depth, and what the model would predict there, where it
-    has a head for it.
+    """The nearest token embeddings at each depth, and the model's prediction there if it
+    predicts tokens.
     """
     normalize = torch.nn.functional.normalize
     weights = scene.view.stream.stack.on("cpu")
@@ -478,7 +486,8 @@ def _neighbours(scene: Scene, stream: Tensor) -> Quantities:
     quantities = {"nearest": nearest.values, "nearest_ids": nearest.indices}
     if scene.view.stream.head_output is None:
         return quantities
-    # Token by token: the vocabulary at every depth of all tokens at once would not fit.
+    # Token by token, because the vocabulary at every depth of all tokens at once needs too much
+    # memory.
     likeliest = [
         attention.softmax(forward.unembed(weights, vectors)).topk(N_NEAREST)
         for vectors in stream.unbind(1)

@@ -1,11 +1,12 @@
-"""What every part of a walk looks at: an attention at work, the word in it, the same word in a
-second sentence, the head, the tokens that are drawn; and the causal trace of two sentences, one
-part of the first put into the second at a time.
+"""The inputs of every part of a walk: an attention, the word, a second sentence, the head, the
+drawn tokens.
 
-Tokens that look (`query`) are those of the text, or of the target of a translation; tokens looked
-at (`key`) are those of the same text, or of the source. A causal trace is read along the line
-between the word's two vectors behind the last layer: 0 is where the second sentence's stands, 1 is
-the first one's.
+It also has the causal trace of two sentences, which puts one part of the first into the second at a
+time.
+
+Queries are the tokens of the text, or of the target of a translation. Keys are the tokens of the
+same text, or of the source. A causal trace is read along the line between the word's two vectors
+after the last layer: 0 is the second sentence's, 1 the first sentence's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,22 +28,24 @@ from probe.patching import positions
 from probe.patching.pair import PairReading, cache_pair, positions_from_word, token_pairs
 from probe.patching.positions import COMPONENTS, HEAD
 
-# Coordinates of a vector that tables and pages have room for.
+# Coordinates of a vector that tables and pages show.
 HEAD_NUMBERS = 6  # of vectors of a head (d_head)
 STREAM_NUMBERS = 4  # of vectors of the stream (d_model)
-# head x query x key that a page carries: about 2 MB, all heads of GPT-2 small up to 14 tokens.
+# head x query x key on a page: about 2 MB, all heads of GPT-2 small up to 14 tokens.
 MAX_CELLS = 28_500
-MAX_DRAWN_WHOLE = 32  # tokens: a text of up to so many is drawn whole
-DRAWN_OF_LONG = 24  # tokens drawn of a longer text
-# Layers in one step of a causal trace: few, so that work on a large model can be ended soon.
+MAX_DRAWN_WHOLE = 32  # tokens: a text of up to this length is drawn whole
+DRAWN_OF_LONG = 24  # tokens that are drawn of a longer text
+# Layers in one step of a causal trace: few, so that a large model can be interrupted soon.
 LAYERS_PER_STEP = 6
-HALF_WAY = 0.5  # fraction of the way between the two vectors at which the difference has arrived
+HALF_WAY = (
+    0.5  # fraction of the distance between the two vectors at which the difference has arrived
+)
 
 
 @dataclass(frozen=True)
 class WordInText:
-    """A word in a tokenised text: as it is written there, and its positions. It is read at the
-    last of them.
+    """A word in a tokenised text: its text as written there, and its positions. It is read at
+    the last position.
     """
 
     tokens: Tokens
@@ -60,8 +63,8 @@ class WordInText:
         return tuple(self.tokens.ids[pos] for pos in self.positions)
 
     def context_ids(self, *, causal: bool) -> frozenset[int]:
-        """The token ids of the text before the word, and in a model that reads both ways also
-        those behind it; without special tokens.
+        """The token ids of the text before the word, and after it if the model reads both ways;
+        without special tokens.
         """
         end = self.positions[0] if causal else len(self.tokens)
         ids = set()
@@ -74,8 +77,10 @@ class WordInText:
 
 @dataclass(frozen=True, eq=False)
 class AttentionView:
-    """An attention at work: self-attention of a text, or cross-attention of a target; `stream` is
-    the trace of the tokens that look, `source` the tokens looked at.
+    """An attention with its texts: self-attention of a text, or cross-attention of a target.
+
+    stream: the trace of the queries' text
+    source: the keys' tokens
     """
 
     attention: Trace | CrossTrace
@@ -94,22 +99,22 @@ class AttentionView:
 
     @property
     def tokens(self) -> Tokens:
-        """The tokens that look."""
+        """The tokens of the queries."""
         return self.attention.tokens
 
     @property
     def one_text(self) -> bool:
-        """Whether there is one text, which looks at itself."""
+        """Whether there is one text, which attends to itself."""
         return self.tokens is self.source
 
     @property
     def causal(self) -> bool:
-        """Whether a token may look only at itself and at earlier ones."""
+        """Whether a token can attend only to itself and to earlier tokens."""
         return self.attention.stack.causal
 
     @cached_property
     def weights(self) -> Weights:
-        """Those of the attention, on the CPU, where the traces are."""
+        """The attention's weights, on the CPU like the traces."""
         return self.attention.stack.on("cpu")
 
     @property
@@ -119,23 +124,26 @@ class AttentionView:
 
     @cached_property
     def allowed(self) -> Tensor:
-        """Which tokens each token may look at. `query_pos key_pos`"""
-        whole = torch.ones(len(self.tokens), len(self.source), dtype=torch.bool)
-        return whole.tril() if self.causal else whole
+        """Which tokens each token can attend to. `query_pos key_pos`"""
+        everything = torch.ones(len(self.tokens), len(self.source), dtype=torch.bool)
+        return everything.tril() if self.causal else everything
 
     def key_input(self, layer: int) -> Tensor:
-        """What keys and values are computed from: the stream as attention reads it, or what the
-        encoder hands over. `key_pos d_model`
+        """The input of keys and values: the stream as attention reads it, or the encoder's
+        output.
+
+        `key_pos d_model`
         """
         if isinstance(self.attention, CrossTrace):
             return self.attention.memory[layer]
         return self.attention.x[layer]
 
     def as_added(self, layer: int, written: Tensor, at: slice | int = slice(None)) -> Tensor:
-        """What is written, as it is added to the stream at `at`. `... d_model -> ... d_model`
+        """A write in the form in which it is added to the stream at `at`. `... d_model -> ...
+        d_model`
 
-        Itself; in a family that norms what its heads write, times the gain over the root mean
-        square of Σ ΔE in this run.
+        This is the write itself. If the family norms the heads' writes, it is the write times the
+        norm's gain over the root mean square of Σ ΔE in this run.
         """
         config = self.weights.config
         gain = self.weights.blocks[layer].norm_out
@@ -146,27 +154,30 @@ class AttentionView:
 
     @cached_property
     def special_tokens(self) -> Tensor:
-        """Which tokens looked at are no part of the text, such as [CLS]. `key_pos`"""
+        """Which keys are not part of the text, such as [CLS]. `key_pos`"""
         return torch.tensor([start == end for start, end in self.source.spans])
 
     def other_words(self, word: WordInText) -> Tensor:
-        """Which tokens looked at belong to other words than the one that looks: no special tokens,
-        not the word itself. `query_pos key_pos`
+        """Which keys belong to other words than the query: neither special tokens nor the word
+        itself.
+
+        `query_pos key_pos`
         """
-        others = self.allowed & ~self.special_tokens
+        elsewhere = self.allowed & ~self.special_tokens
         if not self.one_text:
-            return others
-        # The pieces of one word are no context of each other.
-        in_word = torch.zeros(len(others), dtype=torch.bool)
+            return elsewhere
+        # Tokens of the same word are no context for each other.
+        in_word = torch.zeros(len(elsewhere), dtype=torch.bool)
         in_word[list(word.positions)] = True
-        itself = torch.eye(len(others), dtype=torch.bool)
-        return others & ~itself & ~(in_word[:, None] & in_word)
+        itself = torch.eye(len(elsewhere), dtype=torch.bool)
+        return elsewhere & ~itself & ~(in_word[:, None] & in_word)
 
 
 @dataclass(frozen=True, eq=False)
 class LogitTarget:
-    """A word to come, its first token, and what each head adds to that token's logit.
-    `contributions: layer head query_pos key_pos`
+    """A word to come, its first token, and each head's contribution to that token's logit.
+
+    contributions: `layer head query_pos key_pos`
     """
 
     word: str
@@ -185,10 +196,11 @@ class SecondSentence:
 @dataclass(frozen=True, eq=False)
 class Scene:
     """One attention, the word and the head that are followed first, and what they are compared
-    with. With `contrast` the two sentences are compared head by head, side by side.
+    with.
 
-    `swaps: layer head`: how far each head, swapped by itself, moves the word to its other meaning
-    (`choose.swap_effects`), where there is one.
+    contrast: whether two sentences are compared head by head, side by side
+    swaps: `layer head`, how far a swap of each head alone moves the word to its other meaning
+        (`choose.swap_effects`), if two meanings are compared
     """
 
     view: AttentionView
@@ -207,21 +219,23 @@ class Scene:
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """How many layers, heads, d_model, d_head."""
+        """The numbers of layers and heads, d_model and d_head."""
         return self.view.weights.shape
 
     @cached_property
     def drawn_keys(self) -> list[int]:
-        """Positions of the tokens looked at that are drawn: all of a short text; of a long one
-        those that get most attention, and where it looks at itself the word, the first token and
-        the one behind the word.
+        """Positions of the keys that are drawn: all of a short text, and the ones with most
+        attention in a long text.
+
+        If the text attends to itself, the word, the first token and the token after the word are
+        always drawn.
         """
         n_keys = len(self.view.source)
         if n_keys <= MAX_DRAWN_WHOLE:
             return list(range(n_keys))
         always: set[int] = set()
         if self.view.one_text:
-            # A word of very many tokens must leave half of the picture to the others.
+            # A word of very many tokens must leave half of the picture to other tokens.
             word_end = self.word.positions[-DRAWN_OF_LONG // 2 :]
             always = {0, *word_end, min(self.at + 1, n_keys - 1)}
         n_allowed = int(self.view.allowed[self.at].sum())
@@ -232,8 +246,8 @@ class Scene:
 
     @cached_property
     def drawn_queries(self) -> list[int]:
-        """Positions of the tokens that look and are drawn: those of a single text; all of a short
-        target, a stretch of a long one.
+        """Positions of the queries that are drawn: the drawn tokens of a single text, all of a
+        short target, or a window of a long one.
         """
         if self.view.one_text:
             return self.drawn_keys
@@ -245,8 +259,8 @@ class Scene:
 
     @cached_property
     def layers(self) -> list[int]:
-        """The layers whose heads can be followed on the page: as many around the chosen one as
-        MAX_CELLS allow.
+        """The layers whose heads can be followed on the page: as many layers around the chosen
+        one as MAX_CELLS allows.
         """
         n_layers, n_heads = self.sizes[:2]
         cells_of_layer = n_heads * len(self.drawn_keys) * len(self.drawn_queries)
@@ -263,20 +277,24 @@ class Scene:
 
     @property
     def head_index(self) -> int:
-        """The index of the head that is followed first among these."""
+        """The index in `heads` of the head that is followed first."""
         return self.heads.index((self.layer, self.head))
 
     @property
     def undrawn_keys(self) -> list[int]:
-        """Positions of the tokens looked at that are not drawn."""
+        """Positions of the keys that are not drawn."""
         return sorted(set(range(len(self.view.source))) - set(self.drawn_keys))
 
 
 @dataclass(frozen=True)
 class TraceSummary:
-    """What a causal trace says first: the token that makes most of the difference, in the first
-    sentence and in the second, how far along it brings the word, and from which layer on the
-    word's own stream brings it at least half of the way; `n_layers` where no layer's does.
+    """The main facts of a causal trace.
+
+    token, second_token: the token that causes most of the difference, in the first and in the
+        second sentence
+    fraction: how far it moves the word
+    arrival_layer: the first layer from which on the word's stream moves it at least half of the
+        distance; `n_layers` if no layer does
     """
 
     token: str
@@ -288,10 +306,12 @@ class TraceSummary:
 
 @dataclass(frozen=True, eq=False)
 class CausalTrace:
-    """How far the second sentence's word moves when one part is the first sentence's.
+    """How far the second sentence's word moves if one part is the first sentence's.
 
-    `effects: component layer position`, by COMPONENTS and `pos`, positions in the text, in
-    fractions of the way between the two · `pieces`: the tokens of both sentences at each position.
+    pos: positions in the text
+    pieces: the tokens of both sentences at each position
+    effects: `component layer position`, by COMPONENTS and `pos`, as fractions of the distance
+        between the two vectors
     """
 
     word: str
@@ -301,7 +321,7 @@ class CausalTrace:
     effects: Tensor
 
     def frame(self) -> pd.DataFrame:
-        """One row a part, layer and position."""
+        """One row for each part, layer and position."""
         rows: list[dict[str, object]] = []
         for component, by_layer in zip(COMPONENTS, self.effects.tolist(), strict=True):
             for layer, by_position in enumerate(by_layer):
@@ -319,8 +339,8 @@ class CausalTrace:
         ]
 
     def summary(self) -> TraceSummary:
-        """Which token makes most of the difference, and from which layer on the word itself holds
-        half of it.
+        """The token that causes most of the difference, and the layer from which on the word
+        itself holds half of it.
         """
         resid_pre = self.effects[0]
         entering = resid_pre[0]
@@ -343,11 +363,13 @@ def read_pair(
     """The runs of both sentences up to the word, and the positions to trace, counted from the
     word, from the first difference to the last.
 
-    Raises InputError for sentences that have not as many tokens before the word, in a model that
-    reads both ways also behind it, and for sentences that are the same to the word.
+    Raises InputError for sentences with different numbers of tokens before the word (or after it,
+    if the model reads both ways), and for sentences that are equal up to the word.
     """
     _require_same_length(weights, word, second)
-    texts = [TargetText(one.tokens.ids, one.at) for one in (word, second)]
+    texts = [
+        TargetText(word_of_text.tokens.ids, word_of_text.at) for word_of_text in (word, second)
+    ]
     n_layers = len(weights.blocks)
     (pair,) = token_pairs(weights, texts[:1], texts[1:], n_layers)
     if pair.ids[0] == pair.ids[1]:
@@ -369,11 +391,11 @@ def read_pair(
 
 
 def _require_same_length(weights: Weights, word: WordInText, second: WordInText) -> None:
-    """Raises InputError where the parts of one sentence have no counterpart in the other."""
-    same = word.at == second.at
+    """Raises InputError if the parts of one sentence have no counterpart in the other."""
+    is_aligned = word.at == second.at
     if not weights.causal:
-        same = same and len(word.tokens) == len(second.tokens)
-    if not same:
+        is_aligned = is_aligned and len(word.tokens) == len(second.tokens)
+    if not is_aligned:
         raise InputError(
             f"Tracing two sentences: the word is token {word.at} of this one and token {second.at} "
             "of the other, and parts can be put only where they fit; write the two with as many "
@@ -384,11 +406,11 @@ def _require_same_length(weights: Weights, word: WordInText, second: WordInText)
 def trace_steps(
     reading: PairReading, offsets: Sequence[int], parts: Sequence[str]
 ) -> Iterator[tuple[float, dict[str, Tensor]]]:
-    """How far the word of the second sentence moves when a part at one layer and position is the
+    """How far the word of the second sentence moves if a part at one layer and position is the
     first sentence's, some layers at a time.
 
-    Yields the fraction of the work that is done and the effects up to then, `part: layer variant
-    position`, NaN where nothing was run yet.
+    Yields the fraction of the work that is done, and the effects so far, `part: layer variant
+    position`, NaN where nothing has been run yet.
     """
     n_layers, n_heads = reading.cache.weights.shape[:2]
     effects = {}
@@ -411,7 +433,9 @@ def trace_steps(
 
 def trace_pair(weights: Weights, word: WordInText, second: WordInText) -> CausalTrace:
     """The causal trace of the residual stream, all heads of a layer and the MLP, at every layer
-    and position. Raises as `read_pair`.
+    and position.
+
+    Raises the errors of `read_pair`.
     """
     reading, offsets = read_pair(weights, word, second)
     *_, (_, effects) = trace_steps(reading, offsets, COMPONENTS)
@@ -421,8 +445,8 @@ def trace_pair(weights: Weights, word: WordInText, second: WordInText) -> Causal
 def causal_trace(
     word: WordInText, second: WordInText, offsets: Sequence[int], effects: Mapping[str, Tensor]
 ) -> CausalTrace:
-    """The record of steps that are all done. `part: layer variant position`"""
+    """The record of completed steps. `part: layer variant position`"""
     pos = [word.at + offset for offset in offsets]
-    pieces = [(word.tokens.pieces[one], second.tokens.pieces[one]) for one in pos]
+    pieces = [(word.tokens.pieces[position], second.tokens.pieces[position]) for position in pos]
     stacked = torch.stack([effects[component][:, 0] for component in COMPONENTS])
     return CausalTrace(word.text, word.at, pos, pieces, stacked)

@@ -1,11 +1,11 @@
-"""The front door of the walk: a model and a text in, a record of every step out, nothing of it
-without a certificate.
+"""The entry point of the walk: from a model and a text to a record of every step, with a
+certificate.
 
-There is one walk. A model with one stack follows a word of its text through self-attention; an
-encoder-decoder follows a position of the target through cross-attention, where keys and values come
-from the source. What is added to a word's logit is a head's write along the direction that reaches
-it, with nothing downstream answering. It is a place to look; that a head carries a choice, only a
-swap shows (`probe.cross.swap_heads`, `probe.study`).
+A model with one stack follows a word of its text through self-attention. An encoder-decoder follows
+a position of the target through cross-attention, where keys and values come from the source. A
+head's contribution to a word's logit is its write along the direction that reaches the logit,
+without any response of later layers. It suggests where to look; only a swap shows that a head
+carries a choice (`probe.cross.swap_heads`, `probe.study`).
 """
 
 from collections.abc import Sequence
@@ -42,8 +42,11 @@ from probe.walkthrough.scene import (
 
 @dataclass(frozen=True)
 class LargestPart:
-    """The source token from which most of a sum comes: its text, its part of the sum, and that part
-    in fractions of the sum (0 where the sum is 0).
+    """The source token with the largest part of a sum.
+
+    piece: the token's text
+    value: its part
+    fraction: the part divided by the sum; 0 if the sum is 0
     """
 
     piece: str
@@ -53,7 +56,7 @@ class LargestPart:
 
 @dataclass(frozen=True)
 class HeadWrite:
-    """What a head adds at a word: the length of ΔE, and the source token of its largest share."""
+    """A head's write at a word: the length of ΔE, and the source token with its largest share."""
 
     length: float
     largest: LargestPart
@@ -61,9 +64,13 @@ class HeadWrite:
 
 @dataclass(frozen=True)
 class Parting:
-    """The first depth at which the word's vectors of two sentences differ: -1 the token embedding,
-    l what enters layer l, `n_layers` what leaves the last; None where none does. How many tokens
-    the word is, and whether they are the same in both; and what the head adds in the second one.
+    """Where the word's vectors of two sentences part.
+
+    depth: the first depth at which they differ: -1 is the token embedding, l the stream that enters
+        layer l, `n_layers` the stream after the last layer; None if they never differ
+    n_tokens: the number of tokens of the word
+    same_tokens: whether they are the same in both sentences
+    second_write: the head's write in the second sentence
     """
 
     depth: int | None
@@ -75,9 +82,14 @@ class Parting:
 
 @dataclass(frozen=True)
 class LogitFindings:
-    """What is added to the logit of a word: by the head that is followed, and from which source
-    token; by all `n_heads` heads of cross-attention; the whole logit, against the mean of all
-    tokens; the likeliest other token and its logit; how many tokens are likelier.
+    """The contributions to the logit of a word.
+
+    first_token: the word's first token
+    of_head: from the head that is followed; `largest` is the source token with the largest part
+    of_all_heads: from all `n_heads` heads of cross-attention
+    whole: the logit minus the mean over all tokens
+    rival: the most likely other token; `rival_logit` is its logit
+    n_likelier: how many tokens are more likely
     """
 
     word: str
@@ -94,14 +106,16 @@ class LogitFindings:
 
 @dataclass(frozen=True, eq=False)
 class WalkFindings:
-    """What is found at the position and in the head that are followed first: every fact that the
-    sentences about a walk tell (`probe.pages.walk_sentences`).
+    """The facts about the position and the head that are followed first, for the sentences of
+    the page (`probe.pages.walk_sentences`).
 
-    `word_to_follow`: by what the word was chosen, None where a position is followed ·
-    `n_occurrences`: how often the word stands in its text, and in a second one that is compared;
-    the first of them is followed · `one_text`: whether the text looks at itself · `parting`: only
-    where two sentences are compared head by head · `logit`: only where the logit of a word is
-    looked at · `caution`: why nothing there can tell the word's sense, where that is known.
+    word_to_follow: how the word was chosen; None if a position is followed
+    n_occurrences: how often the word occurs in its text, and in a second text if two are compared;
+        the first occurrence is followed
+    one_text: whether the text attends to itself
+    parting: only if two sentences are compared head by head
+    logit: only if a word's logit is read
+    caution: why no head can resolve the word's sense there, if that is certain
     """
 
     model_name: str
@@ -119,16 +133,19 @@ class WalkFindings:
 
 @dataclass(frozen=True, eq=False)
 class Walk(Displayed):
-    """One position and every step of one head at it: `frames` by name, `findings` for what is said
-    first.
+    """Every step of one head at one position.
 
-    `word` is a word of the text and `at` its last token; with a `target`, `word` is one whose logit
-    is looked at, if any was requested, and `at` the position of the target that predicts it.
-    `second_text` is another text with the word, None with a target; with `contrast` the two are
-    compared side by side, and `causal_trace` is where their difference stands, layer by layer, or
-    `trace_refusal` why that cannot be traced. `truncation_change` is the largest change of the
-    word's vector, at any depth, when everything after it is cut off; None where nothing comes after
-    it. `block` is what the page needs to follow the other heads and tokens.
+    word: a word of the text; with a target, the word whose logit is read, if one was requested
+    at: the word's last token; with a target, the position that predicts the word
+    second_text: another text with the word; None with a target
+    contrast: whether the two texts are compared side by side
+    causal_trace: then, where they differ, layer by layer; None if it cannot be traced
+    trace_refusal: then, why it cannot be traced
+    truncation_change: the largest change of the word's vector, at any depth, if everything after it
+        is cut off; None if nothing comes after it
+    findings: facts for the sentences
+    frames: the tables by name
+    block: the data with which the page follows the other heads and tokens
     """
 
     model_name: str
@@ -153,13 +170,13 @@ class Walk(Displayed):
 
     @property
     def data_sha256(self) -> str:
-        """The hash of the texts that were walked."""
+        """The hash of the texts."""
         texts = (self.text, self.target, self.second_text)
         return content_key(*(text for text in texts if text is not None))
 
     @property
     def options(self) -> dict[str, object]:
-        """What was requested, as the manifest keeps it."""
+        """The options of the walk, for the manifest."""
         options: dict[str, object] = {"text": self.text}
         if self.target is not None:
             options["target"] = self.target
@@ -189,30 +206,31 @@ def walk(
 ) -> Walk:
     """Every step of attention in one head at `word` of `text`, with the real numbers.
 
-    `word` is by default one that the lexicon has, or else the last one; where it stands more than
-    once, its first place is followed. `head` is (layer, head);
-    without them the head is chosen that moves the word most by what it takes from other content
-    words (towards its sense, where the lexicon knows it), with a layer alone among the heads of
-    that layer. `beside` is another text with the same word, by default one that ships. `against` is
-    one to compare with head by head, side by side: the head is then the one that by itself, given
-    what it has at the word there, moves the word furthest to the other sentence's. With it the
-    residual stream, attention and MLP of that sentence are also put into this one at every layer
-    and position, to see where the difference stands; `causal_trace=False` leaves this out.
+    text: for an encoder-decoder, the source
+    target: only for an encoder-decoder: its translation so far
+    word: by default one in the lexicon, otherwise the last one; its first occurrence is followed.
+        With a target, a word of the target or one that could follow it; the position that predicts
+        it is followed, and without a word the last position
+    head: (layer, head). By default the head that moves the word most by what it reads from other
+        content words (toward its sense, if the lexicon has the word). With a layer alone, a head of
+        that layer
+    beside: another text with the same word; by default a sentence that ships with the library
+    against: a text to compare with head by head, side by side. The default head is then the one
+        that moves the word furthest toward the other sentence's, when it alone gets its z from
+        there
+    causal_trace: with `against`, whether to put the residual stream, attention and MLP of that
+        sentence into this one at every layer and position, to locate the difference
 
-    For an encoder-decoder `text` is the source, `target` its translation so far, and `word`, if
-    any, one that stands in the target or could follow it: followed is the position that predicts
-    it, and without a word the last one.
-
-    Raises InputError for an empty or over-long text, a word that does not stand in a text or cannot
+    Raises InputError for an empty or over-long text, a word that does not occur in a text or cannot
     follow the target, two sentences without a common content word, a layer or head that the model
-    does not have, a head without its layer, a target that is missing or cannot be used;
-    CrossCheckError when hooks and formulas disagree.
+    does not have, a head without its layer, and a target that is missing or cannot be used. Raises
+    CrossCheckError if hooks and formulas disagree.
 
     Example:
         >>> walk = probe.walk("tiny-senses", "The old tree by the bank", word="bank")
         >>> walk.word
         'bank'
-        >>> len(walk.frames["attention"])  # one row a query and key: 7 x 7 tokens
+        >>> len(walk.frames["attention"])  # one row for each query and key: 7 x 7 tokens
         49
     """
     model = load(model)
@@ -266,12 +284,14 @@ def walk(
 def check_texts(
     model: Model, text: str, target: str | None, beside: str | None, against: str | None
 ) -> None:
-    """Raises InputError for what is no text, a target without a decoder, a decoder without a
-    target, another text where none is compared, two of them, and the same text twice.
+    """Raises InputError for texts that do not fit together.
+
+    These are anything but a text, a target without a decoder, a decoder without a target, a second
+    text where none is compared, two second texts, and the same text twice.
     """
-    for given in (text, target, beside, against):
-        if given is not None:
-            require_text(given)
+    for value in (text, target, beside, against):
+        if value is not None:
+            require_text(value)
     is_encoder_decoder = model.config.start_token is not None
     if is_encoder_decoder and target is None:
         problem = "it is an encoder-decoder; give the translation so far as target"
@@ -298,7 +318,9 @@ def check_texts(
 
 
 def check_length(model: Model, n_tokens: int) -> None:
-    """Raises InputError for a text that is longer than the window of the layers that have one."""
+    """Raises InputError for a text that is longer than the window of the layers with sliding
+    windows.
+    """
     window = model.config.window
     if any(model.config.local) and n_tokens > window:
         raise InputError(
@@ -318,8 +340,8 @@ def check_pair(head: object) -> None:
 
 
 def check_head(model: Model, layer: int | None, head: int | None) -> None:
-    """Raises InputError for a layer or head that the model (its decoder, if it has one) lacks, and
-    for a head without its layer.
+    """Raises InputError for a layer or head that the model (its decoder, if it has one) does not
+    have, and for a head without its layer.
     """
     n_layers = model.config.n_decoder_layers or model.config.n_layers
     n_heads = model.config.n_heads
@@ -349,19 +371,21 @@ def _text_scene(
     second_text: str | None,
     contrast: bool,
 ) -> tuple[Scene, HeadChoice, Certificate]:
-    """A word of one text in self-attention, with the same word in a second sentence."""
-    followed = choose.word_in_text(model, text, word)
-    check_length(model, len(followed.tokens))
-    second_word = choose.second_word(model, followed, second_text)
+    """The scene of a word in self-attention, with the same word in a second sentence."""
+    word_here = choose.word_in_text(model, text, word)
+    check_length(model, len(word_here.tokens))
+    second_word = choose.second_word(model, word_here, second_text)
     check_head(model, *requested)
     certificate = certify(model, [text, second_word.tokens.text]).require()
-    # Swapping every head is only worth it where two sentences are compared head by head.
-    swaps = choose.swaps_between(model, followed, second_word) if contrast else None
+    # The swaps of all heads take time, and only a comparison head by head uses them.
+    swaps = choose.swaps_between(model, word_here, second_word) if contrast else None
     view = AttentionView.of_self_attention(trace(model, text))
     second_view = AttentionView.of_self_attention(trace(model, second_word.tokens.text))
     second = SecondSentence(second_view, second_word)
-    choice = _choose(model, view, followed, requested, swaps)
-    scene = Scene(view, followed, choice.layer, choice.head, second, contrast=contrast, swaps=swaps)
+    choice = _choose(model, view, word_here, requested, swaps)
+    scene = Scene(
+        view, word_here, choice.layer, choice.head, second, contrast=contrast, swaps=swaps
+    )
     return scene, choice, certificate
 
 
@@ -372,13 +396,13 @@ def _choose(
     requested: RequestedHead,
     swaps: Tensor | None,
 ) -> HeadChoice:
-    """The head by what its swap moves, by the senses of the word, or by what it takes from content
+    """The head to follow: by its swap, by the senses of the word, or by its reading from content
     words.
     """
     by_swap = choose.choose_by_swap(swaps, requested)
     if by_swap is not None:
         return by_swap
-    # Fitting the axis reads dozens of sentences: only where a head is to be chosen by it.
+    # Fitting the axis reads dozens of sentences, so it is done only if it chooses the head.
     if None not in requested or choose.caution(view, word) is not None:
         return choose.choose_head(view, word, requested)
     senses = choose.sense_effects(model, view, word, choose.source_tokens(view, word))
@@ -388,12 +412,14 @@ def _choose(
 def _translation_scene(
     model: Model, source: str, target: str, word: str | None, requested: RequestedHead
 ) -> tuple[Scene, HeadChoice, Certificate]:
-    """The position of a target that predicts a word, or its last one, in cross-attention."""
+    """The scene of the position of a target that predicts a word, or of its last one, in
+    cross-attention.
+    """
     check_head(model, *requested)
     at, token = _predicting_position(model, target, word)
     certificate = certify_pair(model, source, target).require()
     pair = trace(model, source, target)
-    followed = WordInText(pair.target, visible(pair.target.pieces[at]), range(at, at + 1))
+    word_here = WordInText(pair.target, visible(pair.target.pieces[at]), range(at, at + 1))
     view = AttentionView.of_cross_attention(pair)
     logit = None
     logits = None
@@ -401,14 +427,14 @@ def _translation_scene(
         direction = cross.directions(model, pair, cross.toward(model, token))
         logit = LogitTarget(word, token, cross.by_source(pair, direction))
         logits = logit.contributions[:, :, at].sum(-1)
-    choice = choose.choose_head(view, followed, requested, logits=logits)
-    scene = Scene(view, followed, choice.layer, choice.head, logit=logit)
+    choice = choose.choose_head(view, word_here, requested, logits=logits)
+    scene = Scene(view, word_here, choice.layer, choice.head, logit=logit)
     return scene, choice, certificate
 
 
 def _predicting_position(model: Model, target: str, word: str | None) -> tuple[int, int | None]:
-    """The position that predicts the word, where it stands in the target or else behind it; the
-    word's first token.
+    """The position that predicts the word, which is in the target or follows it, and the word's
+    first token.
     """
     tokens = target_tokens(model, target)
     choose.require_word(word, "translation", "rive")
@@ -421,21 +447,21 @@ def _predicting_position(model: Model, target: str, word: str | None) -> tuple[i
 
 
 def _causal_trace(scene: Scene) -> tuple[CausalTrace | None, str | None]:
-    """Where the difference of two sentences stands, layer by layer, or why that cannot be traced;
-    neither where they are not compared head by head.
+    """The causal trace of two sentences, or why they cannot be traced; two None if they are not
+    compared head by head.
     """
     if scene.second is None or not scene.contrast:
         return None, None
     try:
         return trace_pair(scene.view.weights, scene.word, scene.second.word), None
     except InputError as error:
-        # All else of the walk can be read without it.
+        # The rest of the walk does not need the trace.
         return None, str(error)
 
 
 def _truncation_change(model: Model, scene: Scene) -> float | None:
-    """Largest change of the word's vector when all behind it is cut off, relative to its largest
-    coordinate; None where nothing is behind it.
+    """The largest change of the word's vector if everything after it is cut off, relative to its
+    largest coordinate; None if nothing comes after it.
     """
     tokens = scene.word.tokens
     at = scene.at
@@ -443,12 +469,12 @@ def _truncation_change(model: Model, scene: Scene) -> float | None:
     if text == tokens.text:
         return None
     truncated = trace(model, text)
-    # A cut inside a token leaves another text, not the same one without its end.
+    # A cut inside a token gives another text, not the beginning of this one.
     if truncated.tokens.ids[: at + 1] != tokens.ids[: at + 1]:
         return None
-    whole = scene.view.stream.resid_post[:, at]
-    change = (whole - truncated.resid_post[:, at]).abs().max()
-    return float(change / whole.abs().max())
+    stream = scene.view.stream.resid_post[:, at]
+    change = (stream - truncated.resid_post[:, at]).abs().max()
+    return float(change / stream.abs().max())
 
 
 def walk_findings(
@@ -458,7 +484,7 @@ def walk_findings(
     choice: HeadChoice,
     word_to_follow: WordToFollow | None,
 ) -> WalkFindings:
-    """The facts that the sentences about a walk tell."""
+    """The facts for the sentences about a walk."""
     view = scene.view
     quantities = measured.quantities
     index = scene.head_index
@@ -470,7 +496,7 @@ def walk_findings(
         model_name=model.name,
         word=scene.word.text,
         word_to_follow=word_to_follow,
-        n_occurrences=tuple(choose.count_word(one.text, one.tokens.text) for one in compared),
+        n_occurrences=tuple(choose.count_word(word.text, word.tokens.text) for word in compared),
         causal=view.causal,
         one_text=one_text,
         choice=choice,
@@ -509,7 +535,7 @@ def _parting(scene: Scene, measured: Measured) -> Parting | None:
 
 
 def _logit_findings(model: Model, scene: Scene) -> LogitFindings | None:
-    """What heads add to the logit of a word, and the largest logit of any other token."""
+    """The heads' contributions to the logit of a word, and the largest logit of any other token."""
     target = scene.logit
     if target is None:
         return None
@@ -517,9 +543,9 @@ def _logit_findings(model: Model, scene: Scene) -> LogitFindings | None:
     by_source = target.contributions[scene.layer, scene.head, scene.at]
     logits = scene.view.stream.logits[scene.at]
     centred = logits - logits.mean()
-    of_others = centred.clone()
-    of_others[target.token] = -torch.inf
-    rival = int(of_others.argmax())
+    without_target = centred.clone()
+    without_target[target.token] = -torch.inf
+    rival = int(without_target.argmax())
     return LogitFindings(
         word=target.word,
         first_token=decode([target.token]).strip(),
@@ -539,16 +565,16 @@ def _head_write(source: Tokens, norm: Tensor, shares: Tensor) -> HeadWrite:
 
 
 def _largest_part(source: Tokens, parts: Tensor) -> LargestPart:
-    """The token of the part that is largest, whatever its sign."""
+    """The token with the largest absolute part."""
     largest = int(parts.abs().argmax())
-    whole = float(parts.sum())
+    total = float(parts.sum())
     value = float(parts[largest])
-    fraction = value / whole if whole else 0.0
+    fraction = value / total if total else 0.0
     return LargestPart(visible(source.pieces[largest]), value, fraction)
 
 
 def visible(piece: str) -> str:
-    """A token's text without the white space around it; a token that is only white space with its
+    """A token's text without surrounding white space; white space alone is shown with its
     escapes.
     """
     return piece.strip() or repr(piece)

@@ -1,18 +1,17 @@
 """Attention from its formulas: project, score, mask, softmax, mix, write.
 
-Pure functions of tensors with no state and no model in sight. They are the lesson (each is the
-formula that a page shows) and the oracle: `probe.model.forward` runs them from raw weights, in
-float64 as the other side of every comparison with a hooked model. Axis words are those of the whole
-project: `head pos query_pos key_pos d_head d_model`; any number of leading axes (a batch, say) may
-stand before them.
+These are pure functions of tensors, without state and without a model. A page shows them as the
+formulas of each step. `probe.model.forward` runs them on raw weights in float64, to compare every
+quantity with the hooked model. The axis words are those of the whole project: `head pos query_pos
+key_pos d_head d_model`. Any number of leading axes (a batch, say) may come before them.
 
 Sources: Vaswani et al. 2017 (attention); Elhage et al. 2021, A Mathematical Framework for
-Transformer Circuits (the per-head additive form); Ba et al. 2016 (LayerNorm); Zhang & Sennrich 2019
-(RMSNorm); Su et al. 2021 (rotary positions); Chen et al. 2023, Peng et al. 2023, Ding et al. 2024
-and Dubey et al. 2024 (their scaling: linear, YaRN, LongRoPE, Llama 3); Gemma Team 2024 (caps);
-Raffel et al. 2020 (relative position buckets); Press et al. 2022 (ALiBi); Hendrycks & Gimpel 2016
-(GELU, tanh form); So et al. 2021 (squared ReLU); Shazeer et al. 2017 (routed MLPs); Xiao et al.
-2024 and OpenAI 2025 (sinks).
+    Transformer Circuits (the per-head additive form); Ba et al. 2016 (LayerNorm); Zhang & Sennrich
+    2019 (RMSNorm); Su et al. 2021 (rotary positions); Chen et al. 2023, Peng et al. 2023, Ding et
+    al. 2024 and Dubey et al. 2024 (their scaling: linear, YaRN, LongRoPE, Llama 3); Gemma Team 2024
+    (caps); Raffel et al. 2020 (relative position buckets); Press et al. 2022 (ALiBi); Hendrycks &
+    Gimpel 2016 (GELU, tanh form); So et al. 2021 (squared ReLU); Shazeer et al. 2017 (routed MLPs);
+    Xiao et al. 2024 and OpenAI 2025 (sinks).
 """
 
 import math
@@ -22,33 +21,37 @@ from torch import Tensor
 
 
 def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, epsilon: float) -> Tensor:
-    """What a block reads: (x - mean) / sqrt(variance + epsilon) * gain + bias. `... d_model -> ...
-    d_model`"""
+    """The input of a block: (x - mean) / sqrt(variance + epsilon) * gain + bias. `... d_model ->
+    ... d_model`
+    """
     centred = x - x.mean(-1, keepdim=True)
     variance = centred.square().mean(-1, keepdim=True)
     return centred / torch.sqrt(variance + epsilon) * gain + bias
 
 
 def inverse_rms(x: Tensor, epsilon: float) -> Tensor:
-    """1 / sqrt(mean(x²) + epsilon) over d_model, by which RMSNorm multiplies. `... d_model -> ...
-    1`"""
+    """1 / sqrt(mean(x²) + epsilon) over d_model, the factor of RMSNorm. `... d_model -> ... 1`"""
     return torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
 
 
 def rms_norm(x: Tensor, gain: Tensor, epsilon: float) -> Tensor:
-    """LayerNorm without centring and bias: x / sqrt(mean(x²) + epsilon) * gain. `... d_model -> ...
-    d_model`"""
+    """LayerNorm without centring and bias: x / sqrt(mean(x²) + epsilon) * gain. `... d_model ->
+    ... d_model`
+    """
     return x * inverse_rms(x, epsilon) * gain
 
 
 def project(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x W + b: queries, keys or values by head. `pos d_model, head d_model d_head, head d_head ->
-    head pos d_head`"""
+    """Queries, keys or values of each head: x W + b.
+
+    `pos d_model, head d_model d_head, head d_head -> head pos d_head`
+    """
     return torch.einsum("...pm,hmd->...hpd", x, weight) + bias.unsqueeze(-2)
 
 
 def repeat_kv(k: Tensor, heads: int) -> Tensor:
-    """Grouped-query heads: each key (or value) head serves heads / kv_head queries side by side.
+    """Keys (or values) of grouped-query attention, repeated for the heads / kv_head queries that
+    share each of them.
 
     `kv_head pos d_head -> head pos d_head`
     """
@@ -56,29 +59,37 @@ def repeat_kv(k: Tensor, heads: int) -> Tensor:
 
 
 def scores(q: Tensor, k: Tensor) -> Tensor:
-    """How well each key answers each query: Q Kᵀ / sqrt(d_head). `twice head pos d_head -> head
-    query_pos key_pos`"""
+    """How well each key matches each query: Q Kᵀ / sqrt(d_head).
+
+    `twice head pos d_head -> head query_pos key_pos`
+    """
     return q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
 
 
 def softcap(x: Tensor, bound: float) -> Tensor:
-    """Gemma's soft cap: bound tanh(x / bound), x itself near 0 and never beyond the bound. Shape
-    unchanged."""
+    """Gemma's soft cap: bound tanh(x / bound), which is about x near 0 and never exceeds the
+    bound. Shape unchanged.
+    """
     return bound * torch.tanh(x / bound)
 
 
 def matches(q: Tensor, k: Tensor) -> Tensor:
-    """Q Kᵀ, scores before scaling; T5, which scales in its initialisation, stops here. `-> head
-    query_pos key_pos`"""
+    """Q Kᵀ, the scores before scaling. T5, which scales in its initialisation, uses these.
+
+    `-> head query_pos key_pos`
+    """
     return q @ k.transpose(-1, -2)
 
 
 def rotary_frequencies(dims: int, base: float, slower: Tensor | float = 1.0) -> Tensor:
-    """How fast each pair of coordinates turns with the position: 1 / (slower base^(2 i / dims)).
+    """How fast each pair of coordinates rotates with the position: 1 / (slower base^(2 i /
+    dims)).
+
     `-> pair`
 
-    `slower` is one number, or LongRoPE's of every pair. In single precision: models are trained and
-    run with the rounded numbers, which are part of what they are.
+    slower: one number, or LongRoPE's number for each pair
+
+    In single precision, because models are trained and run with the rounded numbers.
     """
     exponents = torch.arange(0, dims, 2, dtype=torch.float32, device="cpu") / dims
     return 1.0 / (slower * base**exponents)
@@ -94,15 +105,16 @@ def yarn(
     slow: float,
     whole: bool,
 ) -> Tensor:
-    """YaRN's frequencies for texts `factor` times as long as the `length` of training. `-> pair`
+    """YaRN's frequencies for texts `factor` times as long as the training `length`. `-> pair`
 
-    A pair that turns more than `fast` times in that length is left alone, one that turns fewer than
-    `slow` times is slowed down by the factor; between the two the share of either goes linearly
-    with the number of the pair. `whole` rounds the two ends outwards to whole numbers.
+    A pair that rotates more than `fast` times in that length keeps its frequency, and a pair that
+    rotates fewer than `slow` times is slowed down by the factor. In between, the frequency is
+    interpolated linearly in the number of the pair. `whole` rounds the two ends outwards to whole
+    numbers.
     """
 
     def pair_of(turns: float) -> float:
-        """The pair, as a real number, that turns so many times in the length."""
+        """The pair, as a real number, that makes this number of turns in the length."""
         return dims * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(base))
 
     first, last = pair_of(fast), pair_of(slow)
@@ -113,19 +125,20 @@ def yarn(
     slowed = ((torch.arange(dims // 2, dtype=torch.float32, device="cpu") - first) / width).clamp(
         0, 1
     )
-    alone = 1 - slowed
+    unscaled = 1 - slowed
     frequencies = rotary_frequencies(dims, base)
-    return rotary_frequencies(dims, base, factor) * (1 - alone) + frequencies * alone
+    return rotary_frequencies(dims, base, factor) * (1 - unscaled) + frequencies * unscaled
 
 
 def rope_scaling(
     frequencies: Tensor, *, factor: float, low: float, high: float, length: float
 ) -> Tensor:
-    """Llama 3's frequencies for texts `factor` times as long as the `length` of its training. `pair
-    -> pair`
+    """Llama 3's frequencies for texts `factor` times as long as the training `length`.
 
-    A pair that turns fewer than `low` times in that length is slowed down by the factor, one that
-    turns more than `high` times is left alone, those between are mixed in proportion.
+    `pair -> pair`
+
+    A pair that rotates fewer than `low` times in that length is slowed down by the factor, and a
+    pair that rotates more than `high` times keeps its frequency. Pairs in between are interpolated.
     """
     turns = length / (2 * math.pi / frequencies)
     share = ((turns - low) / (high - low)).clamp(0, 1)
@@ -133,19 +146,22 @@ def rope_scaling(
 
 
 def rotary_angles(positions: Tensor, frequencies: Tensor) -> Tensor:
-    """By how much each coordinate is turned, in single precision, both halves alike. `pos, pair ->
-    pos dims`"""
+    """The angle of each coordinate, in single precision, equal in both halves.
+
+    `pos, pair -> pos dims`
+    """
     return (positions.float()[:, None] * frequencies).repeat(1, 2)
 
 
 def rotate(x: Tensor, angles: Tensor, length: float = 1.0) -> Tensor:
-    """Coordinates i and i + dims/2 of a query or key rotated by their angle, and `length` times as
-    long; those beyond dims left alone.
+    """Coordinates i and i + dims/2 of a query or key, rotated by their angle and scaled by
+    `length`. Coordinates beyond dims are unchanged.
 
     `head pos d_head, pos dims -> head pos d_head`
     """
     dims = angles.shape[-1]
     rotary = x[..., :dims]
+    # (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), for the two halves x1 and x2
     first, second = rotary.chunk(2, dim=-1)
     quarter_turn = torch.cat([-second, first], dim=-1)
     cos = (angles.cos() * length).to(x.dtype)
@@ -155,18 +171,20 @@ def rotate(x: Tensor, angles: Tensor, length: float = 1.0) -> Tensor:
 
 
 def halves(x: Tensor, dims: int) -> Tensor:
-    """The first `dims` coordinates in the order 0 2 4 ... 1 3 5 ..., so that `rotate` turns GPT-J's
-    pairs, which stand side by side, together. A query and a key in the same order match as before.
-    Shape unchanged.
+    """The first `dims` coordinates in the order 0 2 4 ... 1 3 5 ..., so that `rotate` rotates
+    GPT-J's pairs of adjacent coordinates. Shape unchanged.
+
+    A query and a key in the same order match as before.
     """
     return torch.cat([x[..., :dims:2], x[..., 1:dims:2], x[..., dims:]], dim=-1)
 
 
 def sinusoids(n: int, d_model: int) -> Tensor:
-    """Vaswani's positions, first sines, then cosines: sin(pos / 10000^(2 i / d_model)). `-> pos
-    d_model`
+    """Vaswani's positions, first sines, then cosines: sin(pos / 10000^(2 i / d_model)).
 
-    Rounded to float32, which is how the architecture keeps its table.
+    `-> pos d_model`
+
+    Rounded to float32, as the architecture stores its table.
     """
     pairs = torch.arange(d_model, dtype=torch.float64, device="cpu") // 2
     positions = torch.arange(n, dtype=torch.float64, device="cpu")
@@ -175,39 +193,40 @@ def sinusoids(n: int, d_model: int) -> Tensor:
 
 
 def relative_bias(table: Tensor, offsets: Tensor, *, furthest: int, both_ways: bool) -> Tensor:
-    """T5's positions: for how far the key is from the query, a number per head, by bucket, added to
+    """T5's positions: a number per head for the distance from query to key, by bucket, added to
     the scores.
 
-    `bucket head, query_pos key_pos -> head query_pos key_pos`; `offsets` is key position minus
-    query position.
+    `bucket head, query_pos key_pos -> head query_pos key_pos`
+
+    offsets: key position minus query position
     """
     buckets = relative_buckets(offsets, len(table), furthest=furthest, both_ways=both_ways)
     return table[buckets].movedim(-1, -3)
 
 
 def relative_buckets(offsets: Tensor, buckets: int, *, furthest: int, both_ways: bool) -> Tensor:
-    """The bucket of each offset: one each for near keys, then wider and wider ones up to
-    `furthest`; the same shape.
+    """The bucket of each offset: a bucket for each near key, then wider and wider buckets up to
+    `furthest`. Shape unchanged.
 
-    `both_ways` keeps half of the buckets for later keys; otherwise every later key is at distance
-    0.
+    `both_ways` uses half of the buckets for later keys; otherwise every later key is at distance 0.
     """
     half = buckets // 2 if both_ways else buckets
     later = (offsets > 0) * half if both_ways else torch.zeros_like(offsets)
     distance = offsets.abs() if both_ways else (-offsets).clamp_min(0)
     exact = half // 2
-    # single precision, as the model rounds: at a border the other rounding would be another bucket
+    # In single precision, as the model rounds: at a border another rounding gives another bucket.
     octaves = torch.log(distance.clamp_min(1).float() / exact) / math.log(furthest / exact)
     wide = (exact + (octaves * (half - exact)).long()).clamp_max(half - 1)
     return later + torch.where(distance < exact, distance, wide)
 
 
 def alibi_slopes(heads: int) -> Tensor:
-    """How much each head's scores fall with the distance: 2^(-8 i / heads) for i = 1, 2, ... `->
-    head`
+    """How much each head's scores fall with the distance: 2^(-8 i / heads) for i = 1, 2, ...
 
-    Where the number of heads is no power of two, the slopes of the next smaller power stand first,
-    then every second one of the next larger. In single precision, as models have them.
+    `-> head`
+
+    If the number of heads is not a power of two, the slopes of the next smaller power come first,
+    then every second slope of the next larger one. In single precision, as in the models.
     """
     power = 2 ** int(math.log2(heads))
 
@@ -221,44 +240,51 @@ def alibi_slopes(heads: int) -> Tensor:
 def alibi(slopes: Tensor, keys: Tensor) -> Tensor:
     """ALiBi, added to the scores: slope times key position. `head, key_pos -> head 1 key_pos`
 
-    Less the same of the query's own position, which the softmax does not see, it is how far the key
-    stands before the query, times minus the slope.
+    The softmax ignores a constant of each query, so this equals minus the slope times the distance
+    from the key to the query.
     """
     return slopes[:, None, None] * keys
 
 
 def mask(scores: Tensor) -> Tensor:
-    """The causal mask: minus infinity wherever the key stands after the query. Shape unchanged."""
+    """The causal mask: minus infinity wherever the key comes after the query. Shape unchanged."""
     query_pos, key_pos = scores.shape[-2:]
-    every = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device)
-    # with fewer queries than keys, the queries are the last positions
-    later = every.triu(key_pos - query_pos + 1)
+    everywhere = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device)
+    # With fewer queries than keys, the queries are the last positions.
+    later = everywhere.triu(key_pos - query_pos + 1)
     return scores.masked_fill(later, -math.inf)
 
 
 def sliding_window(scores: Tensor, window: int, *, both_ways: bool = False) -> Tensor:
-    """A local layer's mask: minus infinity where a key is `window` or more tokens before the query;
-    read `both_ways`, where it is more than `window` tokens from it. Shape unchanged."""
+    """A local layer's mask: minus infinity if a key is `window` or more tokens before the query.
+    Shape unchanged.
+
+    With `both_ways`: if it is more than `window` tokens away from the query.
+    """
     query_pos, key_pos = scores.shape[-2:]
-    every = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device)
-    own = key_pos - query_pos  # the diagonal on which a query meets its own key
-    outside = every.tril(own - window)
+    everywhere = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device)
+    diagonal = key_pos - query_pos  # on it, query and key are at the same position
+    outside = everywhere.tril(diagonal - window)
     if both_ways:
-        outside = every.tril(own - window - 1) | every.triu(own + window + 1)
+        outside = everywhere.tril(diagonal - window - 1) | everywhere.triu(diagonal + window + 1)
     return scores.masked_fill(outside, -math.inf)
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """The attention pattern A: exp(s) / sum exp(s) over key_pos, so that every row is shares of 1.
-    Rows are queries."""
+    """The attention pattern A: exp(s) / sum exp(s) over key_pos. Every row sums to 1; rows are
+    queries.
+    """
     exponentials = torch.exp(scores - scores.amax(-1, keepdim=True))
     return exponentials / exponentials.sum(-1, keepdim=True)
 
 
 def softmax_with_sink(scores: Tensor, sinks: Tensor) -> Tensor:
-    """The attention pattern of a head with a sink: exp(s) / (exp(sink) + sum exp(s)), so that every
-    row is shares of 1 of which the sink has the rest. `head query_pos key_pos, head -> head
-    query_pos key_pos`"""
+    """The attention pattern of a head with a sink: exp(s) / (exp(sink) + sum exp(s)).
+
+    `head query_pos key_pos, head -> head query_pos key_pos`
+
+    A row and the share of the sink sum to 1.
+    """
     sink = sinks[:, None, None]
     largest = torch.maximum(scores.amax(-1, keepdim=True), sink)
     exponentials = torch.exp(scores - largest)
@@ -266,17 +292,20 @@ def softmax_with_sink(scores: Tensor, sinks: Tensor) -> Tensor:
 
 
 def mix(pattern: Tensor, v: Tensor) -> Tensor:
-    """What each head carries: z = A V. `head query_pos key_pos, head key_pos d_head -> head
-    query_pos d_head`"""
+    """The weighted values of each head: z = A V.
+
+    `head query_pos key_pos, head key_pos d_head -> head query_pos d_head`
+    """
     return pattern @ v
 
 
 def gated(z: Tensor, x: Tensor, w_gate: Tensor | None) -> Tensor:
-    """What heads read, gated by what stands where they read it: sigmoid(x W_gate) * z; as it is
-    where there is no gate.
+    """The weighted values, gated by the head's input: sigmoid(x W_gate) * z; unchanged without a
+    gate.
 
-    `head pos d_head, pos d_model, head d_model d_head -> head pos d_head`. One gate serves all that
-    is read at a position: values, `head key_pos d_head`, are gated by a single x, too.
+    `head pos d_head, pos d_model, head d_model d_head -> head pos d_head`. The gate depends on the
+    position, so it can also be applied to values of several keys, `head key_pos d_head`, with a
+    single x.
     """
     if w_gate is None:
         return z
@@ -284,27 +313,28 @@ def gated(z: Tensor, x: Tensor, w_gate: Tensor | None) -> Tensor:
 
 
 def write(z: Tensor, w_o: Tensor) -> Tensor:
-    """ΔE, each head's additive write, without b_O: z W_O. `head pos d_head, head d_head d_model ->
-    head pos d_model`"""
+    """ΔE, each head's additive write, without b_O: z W_O.
+
+    `head pos d_head, head d_head d_model -> head pos d_model`
+    """
     return z @ w_o
 
 
 def write_by_source(pattern_row: Tensor, v: Tensor, w_o: Tensor) -> Tensor:
-    """ΔE at one destination, taken apart by source token: A[t, j] V[j] W_O. Sums over key_pos to
-    ΔE[t].
+    """ΔE at one destination by source token: A[t, j] V[j] W_O. The sum over key_pos is ΔE[t].
 
-    `head key_pos, head key_pos d_head, head d_head d_model -> head key_pos d_model`. b_V stays
-    inside V.
+    `head key_pos, head key_pos d_head, head d_head d_model -> head key_pos d_model`. b_V is part of
+    V.
     """
     return pattern_row.unsqueeze(-1) * v @ w_o
 
 
 def route(logits: Tensor, chosen: int, *, of_all: bool, normed: bool) -> Tensor:
-    """How much each expert of a routed MLP counts: 0 but for the `chosen` ones with the largest
+    """The weight of each expert of a routed MLP: 0 except for the `chosen` ones with the largest
     logits. `... expert -> ... expert`
 
-    Their shares are a softmax over all experts (`of_all`), where `normed` divided by their sum, or
-    a softmax over the chosen ones.
+    of_all: whether the weights are a softmax over all experts, divided by their sum if `normed`;
+        otherwise they are a softmax over the chosen experts
     """
     if of_all:
         shares, experts = softmax(logits).topk(chosen, dim=-1)
@@ -316,8 +346,9 @@ def route(logits: Tensor, chosen: int, *, of_all: bool, normed: bool) -> Tensor:
 
 
 def clamped_swiglu(gate: Tensor, up: Tensor, *, sharpness: float, limit: float) -> Tensor:
-    """GPT-OSS' gated activation: g / (1 + exp(-sharpness g)) (u + 1), g and u cut off at the limit,
-    g only above. Shape unchanged."""
+    """GPT-OSS' gated activation: g / (1 + exp(-sharpness g)) (u + 1), with g and u clamped at
+    the limit, g only from above. Shape unchanged.
+    """
     gate = gate.clamp_max(limit)
     up = up.clamp(-limit, limit)
     return gate * torch.sigmoid(sharpness * gate) * (up + 1)
@@ -329,23 +360,24 @@ def gelu_new(x: Tensor) -> Tensor:
 
 
 def gelu_bloom(x: Tensor) -> Tensor:
-    """BLOOM's: the same with sqrt(2/pi) rounded to eight digits, as its code has it."""
+    """BLOOM's activation: `gelu_new` with sqrt(2/pi) rounded to eight digits, as in its code."""
     return 0.5 * x * (1 + torch.tanh(0.79788456 * x * (1 + 0.044715 * x * x)))
 
 
 def gelu(x: Tensor) -> Tensor:
-    """The exact GELU: x times the share of a standard normal distribution below x, x/2 (1 + erf(x /
-    sqrt 2))."""
+    """The exact GELU, x times the standard normal distribution function at x: x/2 (1 + erf(x /
+    sqrt 2)).
+    """
     return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
 
 
 def relu(x: Tensor) -> Tensor:
-    """x where it is positive, 0 elsewhere."""
+    """x if it is positive, otherwise 0."""
     return x.clamp_min(0)
 
 
 def relu_squared(x: Tensor) -> Tensor:
-    """x² where x is positive, 0 elsewhere."""
+    """x² if x is positive, otherwise 0."""
     return relu(x).square()
 
 

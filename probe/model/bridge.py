@@ -1,9 +1,10 @@
-"""Everything that makes a model for TransformerLens: Hugging Face's model of a folder, or a fresh
-one around tensors that were read already, inside a bridge.
+"""Models for TransformerLens: Hugging Face's model of a folder, or a new one around given
+tensors, inside a bridge.
 
-A folder is read twice, here by transformers and by `load` from the headers, so that each side of
-the certificate has its own way to the weights. What a GGUF file or an object holds is read once and
-shared: a second reader of the file, as tests run it, takes longer than everything else.
+A folder is read twice, here by transformers and in `load` from the headers, so that the two sides
+of the certificate read the weights independently. The tensors of a GGUF file or of an object are
+read once and shared: a second reader of the file, as in the tests, takes longer than everything
+else.
 """
 
 import copy
@@ -30,34 +31,34 @@ if TYPE_CHECKING:
 
 
 BY_ROW = "by the row"
-RENAMED = {"embed_out.weight": "lm_head.weight"}  # what files call otherwise than the class does
-# Nothing is fetched, and no code of others is run.
+RENAMED = {"embed_out.weight": "lm_head.weight"}  # the name in files, and the class's
+# Nothing is downloaded, and no code that comes with a model is run.
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 READ = LOCAL | {"attn_implementation": "eager", "output_loading_info": True}
-UPCAST = "reorder_and_upcast_attn"  # how GPT-2's config and modules say: scores in float32
-EAGER: dict[str, Any] = {"experts_implementation": "eager"}  # the others know no float64
+UPCAST = "reorder_and_upcast_attn"  # GPT-2's setting for scores in float32
+EAGER: dict[str, Any] = {"experts_implementation": "eager"}  # the others do not support float64
 
 
 def boot(
     folder: Path, tokenizer: Any, config: Config, *, device: torch.device, dtype: torch.dtype
 ) -> "TransformerBridge":
-    """Hugging Face's model inside TransformerLens's bridge, raw mode.
+    """Hugging Face's model inside TransformerLens's bridge, in raw mode.
 
-    A checkpoint without language-model head gets a random one, the same each time: the bridge knows
-    no other form. Inside `quiet`, which restores random numbers.
+    A checkpoint without a language-model head gets a random one, always the same, because the
+    bridge requires a head. Call it inside `quiet`, which restores the random state.
     """
     import transformers
 
     try:
         torch.manual_seed(0)
-        named = config.family.architectures[0]
+        class_name = config.family.architectures[0]
         if config.wrapper:
-            named = WRAPPERS[config.wrapper].architecture
-        model_class = getattr(transformers, named)
+            class_name = WRAPPERS[config.wrapper].architecture
+        model_class = getattr(transformers, class_name)
         model, info = model_class.from_pretrained(
             folder, use_safetensors=True, dtype=dtype, **READ, **EAGER
         )
-    # whatever reading a checkpoint raises
+    # The errors that reading a checkpoint raises.
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
         raise refuse(
             folder, f"transformers refuses it ({in_short(error)})", "save it again"
@@ -68,15 +69,16 @@ def boot(
     return boot_model(model.to(device), str(folder), tokenizer)
 
 
-def _text_model(whole: Any, config: Config, *, where: object) -> Any:
-    """The text part of a model of images or sound as a model of its own, around the same
-    tensors."""
+def _text_model(multimodal: Any, config: Config, *, where: object) -> Any:
+    """The text part of a model of images or sound as a separate model around the same tensors."""
 
     wrapper = WRAPPERS[config.wrapper]
-    named = {wrapper.raw_name(name): tensor for name, tensor in whole.state_dict().items()}
-    held = as_in_files(named, config.family)
-    weights = {name: held[name].detach() for name, _ in expected_shapes(config)}
-    settings = text_settings(whole.config, config)
+    by_raw_name = {
+        wrapper.raw_name(name): tensor for name, tensor in multimodal.state_dict().items()
+    }
+    by_file_name = as_in_files(by_raw_name, config.family)
+    weights = {name: by_file_name[name].detach() for name, _ in expected_shapes(config)}
+    settings = text_settings(multimodal.config, config)
     return fresh_model(class_of_row(config), settings, weights, config, where=where)
 
 
@@ -87,15 +89,15 @@ def class_of_row(config: Config) -> Any:
     return getattr(transformers, config.family.architectures[0])
 
 
-def text_settings(whole: Any, config: Config) -> Any:
-    """The settings of a text model, of a whole model's: what its class of text models reads."""
+def text_settings(model_config: Any, config: Config) -> Any:
+    """The config of the text model within a model's config, as its text class reads it."""
 
     if not config.wrapper:
-        return whole
+        return model_config
     settings_class = class_of_row(config).config_class
-    stated = whole.get_text_config().to_dict()
-    stated.pop("model_type")
-    return settings_class(**stated | {"tie_word_embeddings": config.tied})
+    keys = model_config.get_text_config().to_dict()
+    keys.pop("model_type")
+    return settings_class(**keys | {"tie_word_embeddings": config.tied})
 
 
 def boot_gguf(
@@ -105,14 +107,14 @@ def boot_gguf(
     config: Config,
     weights: Mapping[str, torch.Tensor],
 ) -> "TransformerBridge":
-    """The same around the tensors of a GGUF file; `settings` is transformers' config object."""
+    """`boot` around the tensors of a GGUF file; `settings` is transformers' config object."""
 
     device = weights[f"{config.family.embed}.weight"].device
     try:
         model = fresh_model(class_of_row(config), settings, weights, config, where=file)
     except ModelError:
         raise
-    # broad, because its validators raise direct children of Exception
+    # Broad, because its validators raise direct subclasses of Exception.
     except Exception as error:
         raise refuse(
             file, f"transformers refuses it ({in_short(error)})", "convert the model to GGUF again"
@@ -129,33 +131,35 @@ def fresh_model(
     where: object,
     others: Mapping[str, torch.Tensor] = MappingProxyType({}),
 ) -> Any:
-    """A Hugging Face model of its own around these very tensors: none is copied, but for experts
-    that its class stacks and files hold one by one.
+    """A new Hugging Face model around these very tensors. No tensor is copied, except experts
+    that the class stacks and files hold one by one.
 
-    `weights` go by our names; `others`, by those of the class, are what no formula reads. Only what
-    no tensor gives is drawn, the same each time: the head of a checkpoint that has none. Raises
-    ModelError where the class asks for more.
+    weights: by our names
+    others: by the class's names; no formula reads these
+
+    Parameters without a tensor, such as the head of a checkpoint without one, are drawn at random,
+    always the same. Raises ModelError if the class requires other parameters.
     """
     dtype = weights[f"{config.family.embed}.weight"].dtype
     settings = copy.deepcopy(settings)
-    # of a file that was dequantised: a model that calls itself quantised can neither be moved nor
-    # saved
+    # A model that calls itself quantised can be neither moved nor saved, and these tensors were
+    # dequantised.
     vars(settings).pop("quantization_config", None)
     settings.return_dict = True
     is_drawn = not config.has_head or config.positions.kind == "sinusoidal"
     model = _made(model_class, settings, seed=0 if is_drawn else None, dtype=dtype)
     state = _full_names(weights, config)
-    # copies, because TransformerLens moves these into the product behind which they stand
+    # Copies, because TransformerLens folds these into the product in front of them.
     state |= {name: state[name].clone() for name in config.family.optional if name in state}
-    held = model.state_dict().keys()
-    state |= {name: others[name] for name in others.keys() & held if name not in state}
+    parameters = model.state_dict().keys()
+    state |= {name: others[name] for name in others.keys() & parameters if name not in state}
     info = model.load_state_dict(state, strict=False, assign=True)
     model.tie_weights()
     family = config.family
     if config.tied or not config.has_head:
         tied = {f"{family.unembed}.weight", "lm_head.weight"}
     else:
-        # transformers ties an untied T5 all the same, and leaves out the scale of the tied ones
+        # transformers ties even an untied T5, and omits the scale of the tied embeddings.
         unembedding = weights[f"{family.unembed}.weight"]
         model.get_output_embeddings().weight = torch.nn.Parameter(unembedding)
         tied = set()
@@ -164,7 +168,7 @@ def fresh_model(
         name
         for name in info.missing_keys
         if name not in tied
-        and not any(fnmatchcase(family.raw_name(name), known) for known in ignored)
+        and not any(fnmatchcase(family.raw_name(name), pattern) for pattern in ignored)
     ]
     reported = {"missing_keys": missing, "mismatched_keys": info.unexpected_keys}
     _require_whole(reported, config, where=where)
@@ -173,22 +177,25 @@ def fresh_model(
 
 
 def narrowed_modules(model: Any) -> list[torch.nn.Module]:
-    """The attentions of a float64 model that are told to compute scores in float32. That is meant
-    to widen bfloat16; GPT-2's code fails where it would narrow."""
+    """The attentions of a float64 model that compute scores in float32.
+
+    The setting is meant to widen bfloat16; GPT-2's code fails if it narrows float64.
+    """
     if model.dtype != torch.float64:
         return []
     return [module for module in model.modules() if getattr(module, UPCAST, False)]
 
 
 def _keep_float64(model: Any) -> None:
-    """Lets a float64 model compute its scores in float64."""
+    """Makes a float64 model compute its scores in float64."""
     for module in narrowed_modules(model):
         setattr(module, UPCAST, False)
 
 
 def _require_whole(info: Mapping[str, Any], config: Config, *, where: object) -> None:
-    """Raises ModelError when transformers left a weight out; a head that the checkpoint never had
-    is not one."""
+    """Raises ModelError if transformers reports a missing weight, except for the head of a
+    checkpoint without one.
+    """
     family = config.family
     heads = () if config.has_head else (*family.head, family.unembed, *RENAMED.values())
     for kind in ("missing_keys", "mismatched_keys", "error_msgs"):
@@ -206,8 +213,11 @@ def _require_whole(info: Mapping[str, Any], config: Config, *, where: object) ->
 def _made(
     model_class: Any, config: Any, *, seed: int | None, dtype: torch.dtype | None = None
 ) -> Any:
-    """A fresh model with weights drawn from the seed; with None nothing is drawn, which takes
-    seconds, because every weight is replaced. Inside `quiet`, which restores random numbers."""
+    """A new model with weights drawn from the seed.
+
+    With None nothing is drawn, which saves seconds if every weight is replaced. Call it inside
+    `quiet`, which restores the random state.
+    """
     from transformers.initialization import no_init_weights
 
     options = EAGER | {"attn_implementation": "eager"} | ({} if dtype is None else {"dtype": dtype})
@@ -222,7 +232,7 @@ def _full_names(weights: Mapping[str, torch.Tensor], config: Config) -> dict[str
     """Our weights by the names that Hugging Face's class gives them."""
     family = config.family
     weights = _as_in_class(weights, config)
-    # a head stands beside what has the family's prefix
+    # The head is next to the module with the family's prefix, not inside it.
     without_prefix = (*family.head, *family.optional, family.unembed)
     full = {}
     for name, tensor in weights.items():
@@ -234,11 +244,13 @@ def _full_names(weights: Mapping[str, torch.Tensor], config: Config) -> dict[str
 
 
 def _as_in_class(weights: Mapping[str, torch.Tensor], config: Config) -> Mapping[str, torch.Tensor]:
-    """Experts that files hold one by one, as Hugging Face's class holds them: stacked."""
+    """The weights with stacked experts, as Hugging Face's class stores them; files may store
+    them one by one.
+    """
     routed = config.family.routed
     if routed is None:
         return weights
-    held = dict(weights)
+    stacked_weights = dict(weights)
     for attention in config.family.attentions:
         for layer in map(attention.layers.format, range(config.n_layers)):
             for joined, roles in routed.stacked.items():
@@ -246,17 +258,25 @@ def _as_in_class(weights: Mapping[str, torch.Tensor], config: Config) -> Mapping
                     [f"{layer}{attention.parts[role][0].format(number)}.weight" for role in roles]
                     for number in range(config.n_experts)
                 ]
-                held[layer + joined] = _stacked(
-                    [[held.pop(name) for name in of_one] for of_one in names]
+                stacked_weights[layer + joined] = _stacked(
+                    [
+                        [stacked_weights.pop(name) for name in names_of_expert]
+                        for names_of_expert in names
+                    ]
                 )
-            for theirs, ours in routed.renamed.items():
-                held[f"{layer}{theirs}.weight"] = held.pop(f"{layer}{ours}.weight")
-    return held
+            for class_name, file_name in routed.renamed.items():
+                stacked_weights[f"{layer}{class_name}.weight"] = stacked_weights.pop(
+                    f"{layer}{file_name}.weight"
+                )
+    return stacked_weights
 
 
 def _stacked(experts: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
-    """The matrices of every expert below each other, experts first; shared with them where they lie
-    so in memory already, as those of a model do that holds them stacked."""
+    """The matrices of every expert concatenated, experts first.
+
+    If they are adjacent in memory, as in a model that stores them stacked, the result shares that
+    memory.
+    """
     flat = [part for parts in experts for part in parts]
     first = flat[0]
     memory = first.untyped_storage().data_ptr()
@@ -275,45 +295,48 @@ def _stacked(experts: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
 
 
 def as_in_files(state: Mapping[str, torch.Tensor], family: Family) -> dict[str, torch.Tensor]:
-    """The same the other way: views of the stacked tensors, by the names of files."""
+    """The inverse of `_as_in_class`: views of the stacked tensors, by the names in files."""
     routed = family.routed
     if routed is None:
         return dict(state)
     parts = family.attentions[0].parts
-    found = {}
+    by_file_name = {}
     for name, tensor in state.items():
         joined = next((part for part in routed.stacked if name.endswith(f".{part}")), "")
         plain = name.removesuffix(".weight")
-        other = next((part for part in routed.renamed if plain.endswith(f".{part}")), "")
+        renamed = next((part for part in routed.renamed if plain.endswith(f".{part}")), "")
         if joined:
             roles = routed.stacked[joined]
             for number, expert in enumerate(tensor):
                 for role, part in zip(roles, expert.chunk(len(roles)), strict=True):
-                    of_one = parts[role][0].format(number)
-                    found[f"{name.removesuffix(joined)}{of_one}.weight"] = part
-        elif other:
-            found[f"{plain.removesuffix(other)}{routed.renamed[other]}.weight"] = tensor
+                    part_name = parts[role][0].format(number)
+                    by_file_name[f"{name.removesuffix(joined)}{part_name}.weight"] = part
+        elif renamed:
+            by_file_name[f"{plain.removesuffix(renamed)}{routed.renamed[renamed]}.weight"] = tensor
         else:
-            found[name] = tensor
-    return found
+            by_file_name[name] = tensor
+    return by_file_name
 
 
 def boot_untrained(
     like: "TransformerBridge", tokenizer: Any, *, seed: int
 ) -> "tuple[TransformerBridge, dict[str, Any]]":
-    """A bridge of the same shape with weights drawn at random, and those weights by Hugging Face
-    name."""
+    """A bridge of the same shape with random weights, and these weights by Hugging Face name."""
     original = like.original_model
-    held = next(like.parameters())
-    model = _made(type(original), original.config, seed=seed).to(held.device, held.dtype)
+    parameter = next(like.parameters())
+    model = _made(type(original), original.config, seed=seed).to(parameter.device, parameter.dtype)
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     weights = as_in_files(state, FAMILIES[original.config.model_type])
-    weights |= {ours: weights[theirs] for ours, theirs in RENAMED.items() if theirs in weights}
+    weights |= {
+        file_name: weights[class_name]
+        for file_name, class_name in RENAMED.items()
+        if class_name in weights
+    }
     return boot_model(model, "untrained", tokenizer), weights
 
 
 def plain_model(model: Model) -> torch.nn.Module:
-    """A fresh Hugging Face model with no hooks around the same raw weights."""
+    """A new Hugging Face model without hooks around the same raw weights."""
     original: Any = model.bridge.original_model
     with quiet():
         plain: torch.nn.Module = fresh_model(
@@ -323,27 +346,27 @@ def plain_model(model: Model) -> torch.nn.Module:
 
 
 def boot_model(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
-    """Hugging Face's model inside a bridge, which rebuilds it; raw mode."""
+    """Hugging Face's model inside a bridge, which rebuilds it; in raw mode."""
     from transformer_lens.model_bridge import TransformerBridge
 
     _keep_float64(model)
-    # TransformerLens would read a tokenizer without add_bos_token again from where it came, which
-    # may be gone by now.
-    own = copy.deepcopy(tokenizer)
-    own.init_kwargs |= {"add_bos_token": True, "name_or_path": name}
-    stated = model.config.architectures
+    # TransformerLens would reload a tokenizer without add_bos_token from its source, which may no
+    # longer exist.
+    tokenizer_copy = copy.deepcopy(tokenizer)
+    tokenizer_copy.init_kwargs |= {"add_bos_token": True, "name_or_path": name}
+    architectures = model.config.architectures
     family = FAMILIES[model.config.model_type]
-    # TransformerLens looks its adapter up by this name, which a headless checkpoint has otherwise
+    # TransformerLens finds its adapter by this name; a checkpoint without a head has another one.
     model.config.architectures = [family.adapter or type(model).__name__]
     if family.adapter == BY_ROW:
         model.config.architectures = [_register_adapter(family)]
     bridge = TransformerBridge.boot_transformers(
-        name, hf_model=model, tokenizer=own, device=str(model.device), dtype=model.dtype
+        name, hf_model=model, tokenizer=tokenizer_copy, device=str(model.device), dtype=model.dtype
     )
-    # these say whether there was a head, and that the tokenizer keeps its own rules, also to
-    # who loads this bridge again
-    model.config.architectures = stated
-    del own.init_kwargs["add_bos_token"]
+    # A later load of this bridge reads from these whether there was a head, and that the tokenizer
+    # keeps its rules.
+    model.config.architectures = architectures
+    del tokenizer_copy.init_kwargs["add_bos_token"]
     for attention in family.attentions:
         if attention.fused == "by head":
             _share_by_head(bridge, model.config.num_attention_heads)
@@ -351,16 +374,18 @@ def boot_model(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
 
 
 class _OfFused(torch.nn.Module):
-    """The queries, keys or values of a product that holds the three head by head. Their weights are
-    taken out of it whenever they are used: no view of it has their shape, and TransformerLens' own
-    copies are a third of a model."""
+    """Queries, keys or values of a product that stores the three head by head.
+
+    Their weights are extracted at every use: no view of the product has their shape, and
+    TransformerLens' copies would take a third of a model's memory.
+    """
 
     _held: tuple[torch.nn.Linear, int, int]
 
-    def __init__(self, fused: torch.nn.Linear, role: int, n_heads: int) -> None:
+    def __init__(self, product: torch.nn.Linear, role: int, n_heads: int) -> None:
         super().__init__()
-        # Not as a child, which would list its parameters a second time.
-        object.__setattr__(self, "_held", (fused, role, n_heads))
+        # Not a submodule, because that would list its parameters a second time.
+        object.__setattr__(self, "_held", (product, role, n_heads))
 
     def _part(self, tensor: torch.Tensor) -> torch.Tensor:
         _, role, n_heads = self._held
@@ -380,20 +405,22 @@ class _OfFused(torch.nn.Module):
 
 
 def _share_by_head(bridge: Any, n_heads: int) -> None:
-    """In every block the weights of queries, keys and values as parts of the product that they were
-    copied from."""
+    """Makes the weights of queries, keys and values in every block parts of the product that
+    they were copied from.
+    """
     for block in bridge.blocks:
-        fused = block.attn.qkv.original_component
+        product = block.attn.qkv.original_component
         for role, name in enumerate("qkv"):
-            part = _OfFused(fused, role, n_heads)
+            part = _OfFused(product, role, n_heads)
             component = getattr(block.attn, name)
             if torch.equal(part.weight, component.original_component.weight):
                 component.set_original_component(part)
 
 
 def _register_adapter(family: Family) -> str:
-    """An adapter made from the row of an encoder, for TransformerLens to find by the name that is
-    given back."""
+    """The name of an adapter that is built from an encoder's row and registered with
+    TransformerLens.
+    """
     from transformer_lens.factories import architecture_adapter_factory as factory
     from transformer_lens.model_bridge.supported_architectures.bert import BertArchitectureAdapter
 
@@ -402,14 +429,14 @@ def _register_adapter(family: Family) -> str:
         return name
 
     class RowAdapter(BertArchitectureAdapter):
-        """BERT's, with the modules where the row says that they are."""
+        """BERT's adapter, with the module names of the row."""
 
         def __init__(self, cfg: Any) -> None:
             super().__init__(cfg)
             self.component_mapping = _modules_of(family, self.cfg)
 
         def prepare_model(self, hf_model: Any) -> None:
-            """Nothing: the row holds for the one class there is."""
+            """Does nothing: the row describes the model's only class."""
 
     factory.SUPPORTED_ARCHITECTURES[name] = RowAdapter
     factory.ArchitectureAdapterFactory.register_adapter(name, RowAdapter)
@@ -417,7 +444,7 @@ def _register_adapter(family: Family) -> str:
 
 
 def _modules_of(family: Family, cfg: Any) -> dict[str, Any]:
-    """What TransformerLens puts around the modules of an encoder, by its own names."""
+    """TransformerLens' components for the modules of an encoder, by TransformerLens' names."""
     from transformer_lens.model_bridge import generalized_components as components
 
     (attention,) = family.attentions
@@ -455,7 +482,7 @@ def _modules_of(family: Family, cfg: Any) -> dict[str, Any]:
 
 
 def _attention_of(parts: Mapping[str, str], cfg: Any) -> Any:
-    """The same around its attention, whose products may be in one."""
+    """TransformerLens' component for an encoder's attention, whose products may be fused."""
     from transformer_lens.model_bridge import generalized_components as components
 
     module = parts["o"].rpartition(".")[0]
@@ -475,10 +502,10 @@ def _attention_of(parts: Mapping[str, str], cfg: Any) -> Any:
 
 
 def _thirds(attention: Any, *, name: str) -> tuple[torch.nn.Linear, ...]:
-    """Queries, keys and values of a product of all three as products of their own."""
-    whole = getattr(attention, name).weight
+    """Queries, keys and values of a fused product as three separate products."""
+    weight = getattr(attention, name).weight
     products = []
-    for part in whole.chunk(3):
+    for part in weight.chunk(3):
         rows, columns = part.shape
         product = torch.nn.Linear(columns, rows, bias=False, device="meta")
         product.weight = torch.nn.Parameter(part, requires_grad=False)
@@ -487,15 +514,17 @@ def _thirds(attention: Any, *, name: str) -> tuple[torch.nn.Linear, ...]:
 
 
 def in_short(error: BaseException) -> str:
-    """What a library said, on one line that fits into a sentence of ours."""
+    """A library's error message, shortened to one line that fits into a sentence."""
     return " ".join((str(error) or type(error).__name__).split())[:120].rstrip(". ")
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps the libraries' warnings, log lines and loading bars from the user, and the user's
-    random numbers from the libraries, which draw weights that are replaced; restores everything on
-    leaving."""
+    """Suppresses the libraries' warnings, log lines and progress bars, and protects the user's
+    random state.
+
+    The libraries draw random weights, which are then replaced. Everything is restored at the end.
+    """
     import transformers.utils.logging as bars
 
     loggers = [

@@ -1,22 +1,23 @@
-"""The certificate: the hooked model against the same numbers computed from the raw weights,
-quantity by quantity.
+"""The certificate: every quantity of the hooked model compared with the same quantity computed
+from the raw weights.
 
-One side is TransformerLens's hooks on the running model. The other is `probe.model.forward` in
-float64, from the checkpoint's tensors. Each layer starts from the stream that the hooks saw enter
-it, and that is held against the layer before, the first against the embedding of the token ids:
-every number of the stream follows from the ids through rows that all have to hold. Errors are
-relative to the scale (largest absolute value) of the tensor they are in: at most 1e-5 for a float32
-model, 1e-12 for a float64 one. A hook that holds something else is replaced, and its row says so.
-The logits are held against plain Hugging Face as well.
+One side is TransformerLens's hooks on the running model. The other side is `probe.model.forward` in
+float64, on the checkpoint's tensors. Each layer starts from the stream that the hooks recorded at
+its entrance. That stream is compared with the end of the layer before, and for the first layer with
+the embedding of the token ids. So if all rows hold, every number of the stream follows from the
+ids. Errors are relative to the scale (largest absolute value) of their tensor: at most 1e-5 for a
+float32 model, 1e-12 for a float64 one. A hook that holds another quantity is replaced, and its row
+states this. The logits are also compared with plain Hugging Face.
 
-A bfloat16 number has 8 significant bits, so each rounding is off by at most 2^-8 of what is
-rounded. There every quantity is computed, from the bfloat16 weights and in float64, from what the
-hooks saw just before it: x from E, Q from x, scores from Q and K, and so on. At most eight
-roundings lie between the two (a gated MLP: its norm, gate and up, activation, product, out, norm),
-so a row may differ by 8 x 2^-8 = 3 %. Two rows reach further. Where no hook holds the scores, the
-pattern is computed from Q and K, and an error e of a score is one of a factor exp(e) in the
-pattern: its tolerance is that times the largest score. The logits of plain Hugging Face went
-through every block by another way, each of which rounds the stream twice: 2 x layers + 8 roundings.
+A bfloat16 number has 8 significant bits, so a rounding has a relative error of up to 2^-8. For
+bfloat16, every quantity is computed in float64 from the bfloat16 weights and from the hooked
+quantities just before it: x from E, Q from x, scores from Q and K, and so on. At most eight
+roundings separate the two (a gated MLP: its norm, gate and up, activation, product, out, norm), so
+a row may differ by 8 x 2^-8 = 3 %. Two rows have a wider tolerance. If no hook holds the scores,
+the pattern is computed from Q and K, and an error e of a score is a factor exp(e) in the pattern:
+the tolerance is multiplied by the largest score. The logits of plain Hugging Face pass through
+every block in another implementation, and each block rounds the stream twice: 2 x layers + 8
+roundings.
 """
 
 import math
@@ -37,14 +38,14 @@ from probe.model.model import Config, Model
 from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import Block, Weights
 
-ROUNDING = 2**-8  # of a bfloat16 number, relative
+ROUNDING = 2**-8  # relative error of a bfloat16 number
 STEPS = 8  # roundings between two neighbouring quantities, at most
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: STEPS * ROUNDING}
 DEFAULT_TEXTS = ("Make a deposit at the bank", "A fluffy blue creature roamed the verdant forest")
 MASKED = -1e30
-ROUNDED = 1e-6  # a softmax in float32: a few times its rounding of 1.2e-7
-# A recurrence in float32, whose sums run over the text: Hugging Face's own two forms of the gated
-# delta rule, one for whole texts and one for a token more, differ by 1e-6.
+ROUNDED = 1e-6  # of a softmax in float32: a few times its rounding of 1.2e-7
+# Of a recurrence in float32, whose sums run over the text. Hugging Face's two forms of the gated
+# delta rule, for whole texts and for one more token, differ by 1e-6.
 RECURRENT = 3e-6
 FLOAT32_SOFTMAX = "the model's own softmax is in float32"
 FLOAT32_ROUTER = "the model's own router is in float32"
@@ -59,11 +60,11 @@ COARSE = torch.bfloat16
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: `error` = largest |hooked - scratch| / `scale`, over all texts; `layer` None
-    is the whole model.
+    """One comparison, over all texts: `error` = largest |hooked - scratch| / `scale`.
 
-    `stack` tells the attentions of an encoder-decoder apart; `note` says which hook was replaced
-    and how, or why the tolerance is a wider one.
+    layer: None for the whole model
+    stack: distinguishes the attentions of an encoder-decoder
+    note: which hook was replaced and how, or why the tolerance is wider
     """
 
     layer: int | None
@@ -88,7 +89,7 @@ class Row:
 
     @property
     def badness(self) -> float:
-        """The error, infinite where it is NaN."""
+        """The error; infinity for NaN."""
         return math.inf if math.isnan(self.error) else self.error
 
 
@@ -106,14 +107,14 @@ class Certificate:
 
     @property
     def summary(self) -> str:
-        """The model, how many rows hold, and the worst, in one line."""
-        held = f"{sum(row.ok for row in self.rows)} of {len(self.rows)} rows hold"
+        """One line with the model, the number of rows that hold, and the worst row."""
+        text = f"{sum(row.ok for row in self.rows)} of {len(self.rows)} rows hold"
         if self.rows:
             worst = (
                 f"{self.worst.error:.1e} of its scale ({self.worst.quantity} of {self.worst.where})"
             )
-            held += f"; the largest difference is {worst}"
-        return f"{self.model_name} ({self.dtype}): {held}"
+            text += f"; the largest difference is {worst}"
+        return f"{self.model_name} ({self.dtype}): {text}"
 
     @property
     def ok(self) -> bool:
@@ -121,12 +122,11 @@ class Certificate:
 
     @property
     def worst(self) -> Row:
-        """The row nearest to, or furthest beyond, its tolerance."""
+        """The row with the largest error."""
         return max(self.rows, key=lambda row: row.badness)
 
     def require(self) -> "Certificate":
-        """Itself when every row holds; otherwise raises CrossCheckError naming the first row that
-        fell short."""
+        """The certificate itself. Raises CrossCheckError for the first row that does not hold."""
         for row in self.rows:
             if not row.ok:
                 raise CrossCheckError(
@@ -139,12 +139,12 @@ class Certificate:
 
 
 def certify(model: ModelSource, texts: Sequence[str] | str = DEFAULT_TEXTS) -> Certificate:
-    """The hooked model against the from-scratch forward; the worst error per layer and quantity of
-    all texts counts.
+    """The comparison of the hooked model with the forward from scratch: the worst error over all
+    texts, by layer and quantity.
 
-    An encoder-decoder reads each text as source and as target. Raises InputError for a text the
-    model cannot take, and for a model whose hooks stay on. Does not raise for a failing row: see
-    `Certificate.require`.
+    An encoder-decoder reads each text as source and as target. A failing row does not raise; see
+    `Certificate.require`. Raises InputError for a text that the model cannot read, and for a model
+    whose hooks stay active.
 
     Example:
         >>> certificate = probe.certify("tiny-senses")
@@ -169,13 +169,14 @@ def certify(model: ModelSource, texts: Sequence[str] | str = DEFAULT_TEXTS) -> C
 
 
 def not_asked(model: Model) -> Certificate:
-    """The certificate of a model whose hooks stay on: one without a row."""
+    """The certificate, without rows, of a model whose hooks stay active."""
     return Certificate(model.name, str(model.dtype).removeprefix("torch."), (), ())
 
 
 def certify_pair(model: Model, source: str, target: str) -> Certificate:
-    """The same of an encoder-decoder that reads these two texts. Raises InputError where it
-    cannot."""
+    """The certificate of an encoder-decoder on these two texts. Raises InputError if it cannot
+    read them.
+    """
     return _certificate(model, (source, target), [(source, target)])
 
 
@@ -185,7 +186,7 @@ def _certificate(
     plain = plain_model(model) if model.config.has_head else None
     with torch.inference_mode():
         runs = [list(_rows(model, source, target, plain)) for source, target in pairs]
-    rows = tuple(max(same, key=lambda row: row.badness) for same in zip(*runs, strict=True))
+    rows = tuple(max(same_row, key=lambda row: row.badness) for same_row in zip(*runs, strict=True))
     return Certificate(model.name, str(model.dtype).removeprefix("torch."), tuple(texts), rows)
 
 
@@ -199,16 +200,20 @@ def _row(
     note: str = "",
     tolerance: float | None = None,
 ) -> Row:
-    """One comparison; `named` are the quantity and its formula, `tolerance` a wider one than the
-    type's."""
+    """One comparison.
+
+    named: the quantity and its formula
+    tolerance: a wider tolerance than the dtype's
+    """
     error, scale = _difference(hooked, scratch)
     name = "" if layer is None else stack.attention.name
     return Row(layer, *named, error, scale, tolerance or TOLERANCE[stack.dtype], name, note)
 
 
 def _difference(hooked: Tensor, scratch: Tensor) -> tuple[float, float]:
-    """The largest error relative to the scale, and the scale; entries that both sides mask are left
-    out of both."""
+    """The largest error relative to the scale, and the scale. Entries that both sides mask are
+    ignored.
+    """
     hooked = hooked.double()
     scratch = scratch.double()
     masked = scratch < MASKED
@@ -224,8 +229,9 @@ def _difference(hooked: Tensor, scratch: Tensor) -> tuple[float, float]:
 
 
 def _rows(model: Model, text: str, answer: str, plain: torch.nn.Module | None) -> Iterator[Row]:
-    """Every row of one text (and its target), in the order of the computation. Works on the CPU in
-    float64."""
+    """Every row of one text (and its target), in the order of the computation, on the CPU in
+    float64.
+    """
     config = model.config
     ids = tokenize(model, text).ids
     target = target_tokens(model, answer).ids if config.start_token is not None else None
@@ -252,7 +258,9 @@ def _rows(model: Model, text: str, answer: str, plain: torch.nn.Module | None) -
 def _logits_rows(
     model: Model, run: HookedRun, stack: Weights, plain_logits: Tensor | None
 ) -> Iterator[Row]:
-    """The logits against the unembedding of the last stream, and against plain Hugging Face's."""
+    """The logits compared with the unembedding of the last stream, and with plain Hugging
+    Face's.
+    """
     if model.config.has_head:
         resid_post = run.tensors[stack.attention.name]["resid_post"][-1].to(EXACT)
         named = ("logits", "unembedding of the last stream")
@@ -271,8 +279,9 @@ def _logits_rows(
 
 
 def rounded_through(blocks: int) -> float:
-    """By how much of its scale a bfloat16 tensor behind so many blocks may differ from the same
-    computed another way: each block rounds the stream twice."""
+    """The relative tolerance of a bfloat16 tensor after this number of blocks: each block rounds
+    the stream twice.
+    """
     return (2 * blocks + STEPS) * ROUNDING
 
 
@@ -287,7 +296,9 @@ def _plain_logits(
 
 
 def _stream(stack: Weights, run: HookedRun, ids: Sequence[int]) -> list[list[Row]]:
-    """What enters each layer: the embedding, then what left the layer before."""
+    """The entering stream of each layer, compared with the embedding or with the end of the
+    layer before.
+    """
     tensors = run.tensors[stack.attention.name]
     embedded = forward.embed(stack, torch.tensor(ids), EXACT)
     named = ("resid_pre", "embedding of the tokens")
@@ -300,8 +311,9 @@ def _stream(stack: Weights, run: HookedRun, ids: Sequence[int]) -> list[list[Row
 
 
 def _between(stacks: Mapping[str, Weights], run: HookedRun) -> list[list[Row]]:
-    """What enters each cross-attention: the decoder's stream behind its self-attention, and the
-    encoder's output."""
+    """The inputs of each cross-attention: the decoder's stream after its self-attention, and the
+    encoder's output.
+    """
     tensors = run.tensors["cross"]
     cross = stacks["cross"]
     encoded = run.tensors["encoder"]["resid_post"][-1].to(EXACT)
@@ -329,7 +341,7 @@ def _attention_rows(
     hooked = {name: tensor[layer] for name, tensor in run.tensors[attention.name].items()}
     if block.mixer is None:
         hooked["delta_e"] = _own_writes(model, hooked["z"], attention, layer)
-    # in float64 the model's own code rounds its softmax to float32, which the formulas do not
+    # For a float64 model, the model's code rounds its softmax to float32, and the formulas do not.
     rounded = "softmax" in in_float32 and model.dtype == EXACT
     by_recurrence = (
         block.mixer is not None and recurrence.is_in_float32(block.mixer) and model.dtype == EXACT
@@ -365,8 +377,9 @@ def _attention_rows(
 def _each_step(
     stack: Weights, block: Block, hooked: Mapping[str, Tensor], bias: Tensor | None
 ) -> dict[str, Tensor]:
-    """The quantities of an attention in float64, each from what the hooks saw just before it, so
-    that no rounding is carried on."""
+    """The quantities of an attention in float64, each from the hooked quantities just before it,
+    so that roundings do not accumulate.
+    """
     config = stack.config
     seen = {name: tensor.to(EXACT) for name, tensor in hooked.items()}
     x = forward.attention_input(block, seen["resid_pre"], config)
@@ -385,8 +398,7 @@ def _each_step(
 
 
 def _replacement_note(attention: Attention, quantity: str) -> str:
-    """What the trace has in place of an unreliable hook; empty where the hook holds the
-    quantity."""
+    """What the trace holds instead of an unreliable hook; empty if the hook holds the quantity."""
     replacement = attention.unreliable_hooks.get(quantity)
     return "" if replacement is None else f"replaced: {replacement.instead}"
 
@@ -396,7 +408,7 @@ def _mlp_rows(
 ) -> Iterator[Row]:
     name = stack.attention.name
     hooked = run.tensors[name]
-    # a decoder's MLP stands behind its cross-attention
+    # A decoder's MLP comes after its cross-attention.
     resid_mid = run.tensors["cross" if name == "decoder" else name]["resid_mid"][layer]
     resid_pre = hooked["resid_pre"][layer]
     steps = forward.mlp(block, resid_mid.to(EXACT), resid_pre.to(EXACT), stack.config)
@@ -409,28 +421,31 @@ def _mlp_rows(
         if "router" in stack.config.family.in_float32 and model.dtype == EXACT:
             note = FLOAT32_ROUTER
             tolerance = ROUNDED
-        found = hooked[quantity][layer]
-        yield _row(stack, layer, named, found, tensor, note=note, tolerance=tolerance)
+        hooked_quantity = hooked[quantity][layer]
+        yield _row(stack, layer, named, hooked_quantity, tensor, note=note, tolerance=tolerance)
 
 
 def _own_writes(model: Model, z: Tensor, attention: Attention, layer: int) -> Tensor:
-    """ΔE of every head by the running model's own output projection, given one head at a time. `->
-    head pos d_model`
+    """ΔE of every head from the running model's output projection, applied to one head at a
+    time.
 
-    With the raw W_O on both sides, heads in the wrong order would agree with themselves.
+    `-> head pos d_model`
+
+    With the raw W_O on both sides, a wrong order of heads would go unnoticed.
     """
     z = z.to(model.device)
     one_head = torch.eye(len(z), dtype=z.dtype, device=z.device)[:, None, :, None]
-    alone = one_head * z.transpose(0, 1)  # head pos head d_head, all heads but one 0
+    single = one_head * z.transpose(0, 1)  # head pos head d_head, all heads but one 0
     block = getattr(model.bridge, attention.blocks)[layer]
     project = getattr(block, attention.hooks["q"].partition(".")[0]).o
-    without_z = project(torch.zeros_like(alone).flatten(2))  # its bias alone
-    return (project(alone.flatten(2)) - without_z).cpu() * model.config.write_scale
+    without_z = project(torch.zeros_like(single).flatten(2))  # only its bias
+    return (project(single.flatten(2)) - without_z).cpu() * model.config.write_scale
 
 
 def formulas_of(attention: Attention, config: Config, block: Block) -> dict[str, str]:
-    """The formula behind each quantity of an attention of a layer, or of what stands in its place,
-    in the order of the computation."""
+    """The formula of each quantity of a layer's attention, or of its mixer, in the order of the
+    computation.
+    """
     family = config.family
     if block.mixer is not None:
         assert attention.mixer is not None
@@ -475,7 +490,7 @@ def _scores_formula(attention: Attention, config: Config) -> str:
 
 
 def _summed(stream: str, written: str, family: Family) -> str:
-    """What a block adds to the stream, with the norms on the way, as a formula."""
+    """The formula of a block's addition to the stream, with its norms."""
     if family.norm_after_write:
         written = f"{family.norm}({written})"
     total = f"{stream} + {written}"

@@ -1,10 +1,9 @@
-"""A config in Hugging Face's keys -> `Config`, by the row of the model's family.
+"""From a config in Hugging Face's keys to `Config`, by the row of the model's family.
 
-transformers' own config class reads the keys. It knows their older names, what an absent one means
-and what follows from others, such as which layers are local or how positions are scaled. What is
-left here is what it does not do: it refuses settings that are not certified and sizes that are
-absurd, and it calls things as `probe` does. A folder, a GGUF file and a model in memory are held to
-the same rules.
+transformers' config class reads the keys: it knows their older names, their defaults, and what
+follows from other keys, such as which layers are local or how positions are scaled. This module
+does the rest: it refuses uncertified settings and absurd sizes, and translates names. The same
+rules apply to a folder, a GGUF file and a model in memory.
 """
 
 import copy
@@ -31,8 +30,8 @@ from probe.model.model import (
 
 FIRST = "gpt2"  # The first checkpoints of GPT-2 state no model_type.
 AUTO_MAP = "auto_map"  # names classes in files that come with a model
-# A config may promise at most so many layers: lists of all layers are made from it before a tensor
-# is looked at.
+# The largest number of layers that a config may state. Lists of all layers are built before any
+# tensor is read.
 MOST_LAYERS = 10_000
 # The general names of sizes, which every config class of transformers knows, by field of `Config`.
 SIZES = {
@@ -43,10 +42,10 @@ SIZES = {
     "d_vocab": "vocab_size",
     "n_ctx": "max_position_embeddings",
 }
-# What lists of kinds call a layer with a window, and one without.
+# The names of layers with and without a window, in lists of kinds.
 LOCAL = {"sliding_attention": True, "local": True, "full_attention": False, "global": False}
-ATTENDS = "full_attention"  # what the list of a hybrid calls a layer with attention
-# By the name in a config: the formula in `probe.model.attention`.
+ATTENDS = "full_attention"  # the name of a layer with attention in the list of a hybrid
+# The formula in `probe.model.attention`, by its name in a config.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_new",
@@ -58,7 +57,7 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-# What a router does that is certified, by the settings of those that do something else.
+# The certified values of the settings of a router.
 ROUTERS: dict[str, tuple[Any, ...]] = {
     "scoring_func": ("softmax",),
     "topk_method": ("greedy", None),
@@ -70,27 +69,29 @@ CORRECT = "correct its config"
 
 @dataclass(frozen=True, eq=False)
 class Settings:
-    """What a config says, and what transformers makes of it."""
+    """The settings of a config, as its file states them and as transformers resolves them."""
 
     # transformers' config object.
     resolved: Any
     # The keys of the file.
     stated: Mapping[str, Any]
-    # The file or object, for sentences.
+    # The file or object, for error messages.
     where: object
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A setting as transformers resolves it; as the file states it where transformers has no
-        such setting."""
+        """A setting as transformers resolves it, or as the file states it if transformers does
+        not have it.
+        """
         return getattr(self.resolved, name, self.stated.get(name, default))
 
     def own_name(self, name: str) -> str:
-        """What the config class calls a setting that has a general name, too."""
+        """The config class's name of a setting that also has a general name."""
         return str(self.resolved.attribute_map.get(name, name))
 
     def size(self, name: str, default: Any = None, *, less: int = 0) -> int:
-        """A whole number of at least 1, after `less` was taken away. Raises ModelError for anything
-        else."""
+        """A whole number of at least 1 after `less` is subtracted. Raises ModelError for
+        anything else.
+        """
         value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or value <= less:
             step = f"give a whole number of at least {1 + less}"
@@ -98,14 +99,15 @@ class Settings:
         return value - less
 
     def number(self, name: str, *, below: float = math.inf) -> float:
-        """A number above 0, as `number_from`; 0 where the name is empty or the value null."""
+        """A number above 0, as in `number_from`; 0 for an empty name or a null value."""
         value = self.get(name) if name else None
         return 0.0 if value is None else number_from(value, name, self.where, below=below)
 
 
 def number_from(value: Any, name: str, where: object, *, below: float = math.inf) -> float:
     """A number above 0 and below the bound. Raises ModelError, with the setting's name, for
-    anything else."""
+    anything else.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < below:
         limits = "above 0" if below == math.inf else f"between 0 and {below:g}"
         raise refuse(where, f"{name} is {value!r} in its config", f"give a number {limits}")
@@ -113,8 +115,9 @@ def number_from(value: Any, name: str, where: object, *, below: float = math.inf
 
 
 def read_config(folder: Path, *, prepend_bos: bool) -> Config:
-    """The config of a folder. Raises ModelError for what is missing or absurd, UnsupportedModel for
-    other models."""
+    """The config of a folder. Raises ModelError for missing or absurd settings, UnsupportedModel
+    for other models.
+    """
     raw = read_json(folder / "config.json")
     architectures = raw.get("architectures")
     if isinstance(architectures, list) and len(architectures) == 1:
@@ -131,34 +134,36 @@ def read_config(folder: Path, *, prepend_bos: bool) -> Config:
 
 
 def resolve(raw: Mapping[str, Any], where: object) -> Any:
-    """transformers' config object of a config in Hugging Face's keys. Raises ModelError where
-    transformers refuses it; no code that comes with a model runs."""
+    """transformers' config object for a config in Hugging Face's keys.
+
+    No code that comes with a model is run. Raises ModelError if transformers refuses the config.
+    """
     from transformers import CONFIG_MAPPING
 
-    stated = copy.deepcopy(dict(raw))  # because transformers writes into it
-    kind = stated.pop("model_type", FIRST)
-    for key, value in stated.items():
+    keys = copy.deepcopy(dict(raw))  # because transformers writes into it
+    kind = keys.pop("model_type", FIRST)
+    for key, value in keys.items():
         counts = key.endswith(("layer", "layers")) or key == "attention_types"
         if counts and _largest(value) > MOST_LAYERS:
             raise refuse(where, f"{key} is {value!r} in its config", CORRECT)
     try:
         with quiet():
-            return CONFIG_MAPPING[kind](**stated)
-    except Exception as error:  # broad, because its validation raises direct children of Exception
+            return CONFIG_MAPPING[kind](**keys)
+    except Exception as error:  # broad, because its validators raise direct subclasses of it
         cause = error.__cause__ or error
-        said = f"{type(cause).__name__}: {in_short(cause)}"
+        message = f"{type(cause).__name__}: {in_short(cause)}"
         step = "correct it or take the original file"
-        raise refuse(where, f"transformers refuses its config ({said})", step) from error
+        raise refuse(where, f"transformers refuses its config ({message})", step) from error
 
 
 def rotates_a_share(kind: str) -> bool:
-    """Whether a setting says which share of each head is rotated; else all of it is."""
+    """Whether a setting gives the fraction of each head that is rotated; otherwise all of it is."""
     rope = resolve({"model_type": kind}, kind).rope_parameters
     return "partial_rotary_factor" in (rope or {})
 
 
 def _largest(value: object) -> int:
-    """The largest whole number in a value or in lists of values; 0 where there is none."""
+    """The largest whole number in a value or in lists of values; 0 if there is no number."""
     if isinstance(value, list):
         return max(map(_largest, value), default=0)
     return value if isinstance(value, int) else 0
@@ -173,13 +178,13 @@ def config_from(
     resolved: Any = None,
     tied: bool | None = None,
 ) -> Config:
-    """The config of a model of the class `architecture`, whose file says `raw`.
+    """The config of a model of the class `architecture`, whose file states `raw`.
 
-    resolved  transformers' config object, where there is one already
-    tied      whether the unembedding is the token embedding, where the tensors tell
+    resolved: transformers' config object, if it exists already
+    tied: whether the unembedding is the token embedding, if the tensors show it
 
-    Raises UnsupportedModel for a family, class or setting beyond the table, ModelError for absurd
-    sizes.
+    Raises UnsupportedModel for a family, class or setting outside the table, and ModelError for
+    absurd sizes.
     """
     kind = str(raw.get("model_type", FIRST))
     _require_known(raw, kind, architecture, where)
@@ -204,9 +209,9 @@ def config_from(
         )
         return replace(config, wrapper=kind)
     family = FAMILIES[kind]
-    if tied is None:  # T5's class calls every model tied, whatever its file says
-        stated = (resolved.tie_word_embeddings, raw.get("tie_word_embeddings"))
-        tied = all(said is not False for said in stated)
+    if tied is None:  # T5's class reports every model as tied, whatever its file states
+        flags = (resolved.tie_word_embeddings, raw.get("tie_word_embeddings"))
+        tied = all(flag is not False for flag in flags)
     settings = Settings(resolved, raw, where)
     _refuse_uncertified(settings, family)
     return Config(
@@ -221,7 +226,7 @@ def config_from(
 
 
 def _sizes_and_switches(settings: Settings, family: Family) -> dict[str, Any]:
-    """The fields of `Config` that follow from settings and row alone."""
+    """The fields of `Config` that follow from settings and row."""
     keys = family.keys
     sizes = _sizes(settings, family)
     positions = _positions(settings, family, sizes)
@@ -246,11 +251,11 @@ def _sizes_and_switches(settings: Settings, family: Family) -> dict[str, Any]:
     }
 
 
-# --- which models ---------------------------------------------------------------------------------
+# --- certified models -----------------------------------------------------------------------------
 
 
 def row_of(raw: Mapping[str, Any]) -> str:
-    """The `model_type` whose row a config is read by: its own, or that of its text part."""
+    """The `model_type` whose row is used for a config: the config's, or that of its text part."""
     kind = str(raw.get("model_type", FIRST))
     wrapper = WRAPPERS.get(kind)
     if wrapper is None:
@@ -259,7 +264,7 @@ def row_of(raw: Mapping[str, Any]) -> str:
 
 
 def _require_known(raw: Mapping[str, Any], kind: str, architecture: str, where: object) -> None:
-    """Raises UnsupportedModel for a class that no row is about."""
+    """Raises UnsupportedModel for a class without a row."""
     family = FAMILIES.get(kind)
     if family is None:
         wrapper = WRAPPERS.get(kind)
@@ -272,18 +277,18 @@ def _require_known(raw: Mapping[str, Any], kind: str, architecture: str, where: 
 
 
 def _unknown(where: object, problem: str, raw: Mapping[str, Any]) -> UnsupportedModel:
-    known = f"which is none of the {len(FAMILIES)} families whose numbers are certified"
-    return unsupported(where, f"{problem}, {known}{_own_code(raw)}", LISTED)
+    reason = f"which is none of the {len(FAMILIES)} families whose numbers are certified"
+    return unsupported(where, f"{problem}, {reason}{_own_code(raw)}", LISTED)
 
 
 def _own_code(raw: Mapping[str, Any]) -> str:
-    """Why the code that comes with a model does not help; empty where there is none."""
-    said = f", and code that comes with a model ({AUTO_MAP}) is never run"
-    return said if raw.get(AUTO_MAP) else ""
+    """Why code that comes with the model does not help; empty without such code."""
+    note = f", and code that comes with a model ({AUTO_MAP}) is never run"
+    return note if raw.get(AUTO_MAP) else ""
 
 
 def _refuse_uncertified(settings: Settings, family: Family) -> None:
-    """Raises UnsupportedModel for a setting with which the formulas would be another model's."""
+    """Raises UnsupportedModel for a setting that the formulas do not cover."""
     step = f"load a standard {family.name}"
     where = settings.where
     for name, certified in family.keys.must.items():
@@ -291,9 +296,9 @@ def _refuse_uncertified(settings: Settings, family: Family) -> None:
         if value not in certified:
             covered = f"the from-scratch check covers {family.name} with {certified[0]!r} only"
             raise unsupported(where, f"{name} is {value!r} in its config, and {covered}", step)
-    for name, other in family.keys.equal:
-        if settings.get(name) != settings.get(other):
-            differ = f"{name} is {settings.get(name)!r} and {other} {settings.get(other)!r}"
+    for name, second in family.keys.equal:
+        if settings.get(name) != settings.get(second):
+            differ = f"{name} is {settings.get(name)!r} and {second} {settings.get(second)!r}"
             certified_where = f"{family.name} is certified where the two are equal"
             raise unsupported(where, f"{differ} in its config, and {certified_where}", step)
     if getattr(settings.resolved, "is_heterogeneous", False):
@@ -349,7 +354,7 @@ def _head_size(settings: Settings, n_heads: int, d_model: int, *, free: bool) ->
 
 
 def _mlp_width(settings: Settings, name: str) -> int:
-    """d_mlp; LFM2's config states a width that its code makes smaller and round."""
+    """d_mlp. LFM2's code reduces and rounds the width that its config states."""
     stated = settings.size(name)
     if not settings.get("block_auto_adjust_ff_dim"):
         return stated
@@ -362,7 +367,7 @@ def _mlp_width(settings: Settings, name: str) -> int:
 
 
 def _epsilon(settings: Settings, keys: Keys) -> float:
-    """What a norm adds to the variance."""
+    """The number that a norm adds to the variance."""
     name = keys.epsilon
     if isinstance(name, float):
         return name
@@ -370,7 +375,7 @@ def _epsilon(settings: Settings, keys: Keys) -> float:
 
 
 def _activation(settings: Settings, keys: Keys) -> str:
-    """The name of its formula in `probe.model.attention`."""
+    """The name of the activation's formula in `probe.model.attention`."""
     name = keys.activation
     stated = name if name in ACTIVATIONS else str(settings.get(name))
     if stated not in ACTIVATIONS:
@@ -380,7 +385,7 @@ def _activation(settings: Settings, keys: Keys) -> str:
 
 
 def _start_token(settings: Settings, family: Family) -> dict[str, int]:
-    """The token in front of every target of an encoder-decoder."""
+    """The token before every target of an encoder-decoder."""
     if family.kind != "encoder-decoder":
         return {}
     name = "decoder_start_token_id"
@@ -393,10 +398,10 @@ def _start_token(settings: Settings, family: Family) -> dict[str, int]:
 
 
 def _scales(settings: Settings, family: Family, d_model: int) -> dict[str, float]:
-    """What embeddings, writes, scores and logits are multiplied by."""
+    """The factors of embeddings, writes, scores and logits."""
     scales = {
-        what: number_from(settings.get(name), name, settings.where)
-        for what, name in family.keys.scales.items()
+        field: number_from(settings.get(name), name, settings.where)
+        for field, name in family.keys.scales.items()
     }
     is_scaled = settings.get("scale_embedding") or family.scaled_embedding
     scalar = settings.number(family.keys.query_scalar)
@@ -423,12 +428,15 @@ def _windows(settings: Settings, keys: Keys, n_layers: int) -> dict[str, Any]:
 
 
 def _kinds(settings: Settings, name: str, called: Mapping[str, bool]) -> tuple[bool, ...]:
-    """What a list says of every layer. Raises UnsupportedModel where it calls one something
-    else."""
+    """For every layer, the value of its kind in a list. Raises UnsupportedModel for another
+    kind.
+
+    called: the value of each kind
+    """
     kinds = settings.get(name, ())
-    other = next((kind for kind in kinds if kind not in called), None)
-    if other is not None:
-        problem = f"a layer is {other!r} in its config ({name})"
+    unknown = next((kind for kind in kinds if kind not in called), None)
+    if unknown is not None:
+        problem = f"a layer is {unknown!r} in its config ({name})"
         step = f"load a model whose layers are {' or '.join(map(repr, called))}"
         raise unsupported(settings.where, problem, step)
     return tuple(called[kind] for kind in kinds)
@@ -459,34 +467,35 @@ def _positions(settings: Settings, family: Family, sizes: Mapping[str, int]) -> 
 
 
 def _rotary(settings: Settings, keys: Keys, sizes: Mapping[str, int]) -> Positions:
-    """Rotary positions, from the object in which transformers collects their settings: one for all
-    layers, or one each for local layers and the others."""
+    """Rotary positions, from the object in which transformers collects their settings: one for
+    all layers, or separate ones for local layers and the others.
+    """
     stated = settings.get("rope_parameters") or {"rope_theta": settings.resolved.default_theta}
-    whole = stated.get("full_attention") or stated
-    local = stated.get("sliding_attention")
-    kind = local.get("rope_type", "default") if local else "default"
+    global_rope = stated.get("full_attention") or stated
+    local_rope = stated.get("sliding_attention")
+    kind = local_rope.get("rope_type", "default") if local_rope else "default"
     if kind != "default":
         problem = f"rope_type is {kind!r} for its local layers"
         step = "load a model whose local layers have plain rotary positions"
         only = "and only 'default' is certified there"
         raise unsupported(settings.where, f"{problem}, {only}", step)
-    dims = _rotary_dims(settings, whole, keys, sizes["d_head"])
+    dims = _rotary_dims(settings, global_rope, keys, sizes["d_head"])
     base, local_base = (
         number_from(rope["rope_theta"], "rope_theta", settings.where) if rope else 0.0
-        for rope in (whole, local)
+        for rope in (global_rope, local_rope)
     )
     return Positions(
         "rotary",
         dims=dims,
         base=base,
         local_base=local_base,
-        rope_scaling=_rope_scaling(settings, whole, stated.get("truncate", True), dims),
+        rope_scaling=_rope_scaling(settings, global_rope, stated.get("truncate", True), dims),
         unrotated=_unrotated(settings, keys, sizes["n_layers"]),
     )
 
 
 def _rotary_dims(settings: Settings, rope: Mapping[str, Any], keys: Keys, d_head: int) -> int:
-    """How many coordinates of a head are rotated: a number of them, or a share of all."""
+    """The number of rotated coordinates of a head, from a number or a fraction."""
     name = keys.rotary_dims or "partial_rotary_factor"
     if keys.rotary_dims:
         dims = settings.size(name)
@@ -501,9 +510,13 @@ def _rotary_dims(settings: Settings, rope: Mapping[str, Any], keys: Keys, d_head
 def _rope_scaling(
     settings: Settings, rope: Mapping[str, Any], whole: object, dims: int
 ) -> RopeScaling | None:
-    """How the frequencies are scaled; `whole` says whether YaRN rounds to whole pairs. Raises
-    UnsupportedModel for a scaling that no formula covers, ModelError for one whose numbers are not
-    there."""
+    """How the frequencies are scaled.
+
+    whole: whether YaRN rounds to whole pairs
+
+    Raises UnsupportedModel for a scaling without a certified formula, and ModelError for missing
+    numbers.
+    """
     kind = rope.get("rope_type", "default")
     where = settings.where
 
@@ -512,7 +525,7 @@ def _rope_scaling(
         return number_from(value, f"{key} of its rotary positions", where)
 
     if kind in ("default", "dynamic"):
-        # Dynamic scaling begins after max_position_embeddings, which is as long as a text may be.
+        # Dynamic scaling begins after max_position_embeddings, the longest text that is allowed.
         return None
     if kind == "linear":
         return RopeScaling("linear", number("factor"))
@@ -540,7 +553,7 @@ def _rope_scaling(
 
 
 def _yarn_stretch(rope: Mapping[str, Any], factor: float) -> float:
-    """How much longer YaRN makes queries and keys where the config does not say."""
+    """YaRN's factor of queries and keys if the config does not state it."""
 
     def longer(scale: float) -> float:
         return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
@@ -550,7 +563,7 @@ def _yarn_stretch(rope: Mapping[str, Any], factor: float) -> float:
 
 
 def _unrotated(settings: Settings, keys: Keys, n_layers: int) -> tuple[bool, ...]:
-    """The layers without rotary positions; empty where all have them."""
+    """The layers without rotary positions; empty if all layers have them."""
     name, certified = keys.rotated_by
     if name and settings.get(name) != certified:
         return (True,) * n_layers
@@ -567,8 +580,11 @@ def _unrotated(settings: Settings, keys: Keys, n_layers: int) -> tuple[bool, ...
 
 
 def _routing(settings: Settings, family: Family) -> dict[str, Any]:
-    """The numbers of a routed MLP. Raises UnsupportedModel where a config has experts and its
-    family none, or a router that no formula covers."""
+    """The numbers of a routed MLP.
+
+    Raises UnsupportedModel for a config with experts in a family without them, and for a router
+    without a certified formula.
+    """
     routed = family.routed
     where = settings.where
     if routed is None:
@@ -602,8 +618,9 @@ def _routing(settings: Settings, family: Family) -> dict[str, Any]:
 
 
 def _mixing(settings: Settings, family: Family, n_layers: int) -> dict[str, Any]:
-    """Which layers of a hybrid have no attention, and the sizes of what they have. Raises
-    UnsupportedModel where none has attention."""
+    """Which layers of a hybrid have no attention, and the sizes of their mixers. Raises
+    UnsupportedModel if no layer has attention.
+    """
     mixer = family.attentions[0].mixer
     if mixer is None:
         return {}
@@ -612,7 +629,7 @@ def _mixing(settings: Settings, family: Family, n_layers: int) -> dict[str, Any]
         problem = f"none of its {n_layers} layers has attention"
         step = "load a model with at least one layer of heads"
         raise unsupported(settings.where, problem, step)
-    sizes = MixerSizes(**{ours: settings.size(name) for ours, name in mixer.sizes.items()})
+    sizes = MixerSizes(**{field: settings.size(name) for field, name in mixer.sizes.items()})
     if sizes.key_heads and sizes.heads % sizes.key_heads:
         name = mixer.sizes["key_heads"]
         problem = f"{sizes.heads} heads cannot share {name} = {sizes.key_heads} evenly"

@@ -1,46 +1,46 @@
-"""The residual stream at one position as a sum, and what each term contributes to a sense or to the
-difference of two.
+"""The residual stream at one position as a sum, and the contribution of each term to a sense or
+to a logit.
 
 E after the first d blocks = token embedding + position embedding + Σ heads Σ sources A[t, j] V[j]
-W_O + Σ attention biases b_O + Σ MLPs. b_V stays inside V; an MLP's term holds its own bias. The sum
-is exact, so `closing_error` measures only rounding.
+W_O + Σ attention biases b_O + Σ MLPs. b_V is part of V, and an MLP's term includes its bias. The
+sum is exact, so `closing_error` measures only rounding.
 
 In a post-norm model (BERT) a block ends in E′ = LN(E + attn_out) and E″ = LN(E′ + mlp_out), and the
-embeddings pass through a norm, too: every term reaches the read-out through all norms behind it.
-LN(x) = (x - mean x) / sqrt(var x + eps) gain + bias. With the scale sqrt(var x + eps) held at what
-it was in this very text (frozen LayerNorm) it is linear: every term is centred, divided by the
-scale and multiplied by the gain, and the bias is one more term; so the sum is exact there, too.
-What a different write would do to the scale is not part of it: that is what a swap measures.
-Because scales differ from text to text, what is written everywhere alike can have a share there,
-the token embedding among it. Pre-norm families (GPT-2, GPT-NeoX, Llama) have no norm between a
-write and the read-out (in BLOOM the embeddings pass one, and nothing else does); in OLMo 2 and
-Gemma each write passes a norm of its own, which is held in the same way, and no other.
+embeddings pass through a norm, too. Every term reaches the read-out through all later norms. LN(x)
+= (x - mean x) / sqrt(var x + eps) gain + bias. If the scale sqrt(var x + eps) is held at its value
+in this text (frozen LayerNorm), LN is linear: every term is centred, divided by the scale and
+multiplied by the gain, and the bias is one more term. So the sum is exact there, too. It does not
+include the effect of a different write on the scale; a swap measures that. Because scales differ
+from text to text, terms that are equal in every text, such as the token embedding, can have a share
+there. Pre-norm families (GPT-2, GPT-NeoX, Llama) have no norm between a write and the read-out (in
+BLOOM only the embeddings pass through one). In OLMo 2 and Gemma each write passes through one norm,
+which is held in the same way.
 
-Projected on a sense axis there are two readings. `shares`: each component's part of the difference
-of the two sense means over many sentences; they sum to 1. `decompose_resid`: one sentence, each
-component's part of its own sense coordinate M, counted from what the component writes on average
-halfway between the senses (`average`), because M is counted from the midpoint: what is the same in
-every sentence, such as the word's own embedding and the biases, is then exactly 0, and the terms
-sum to M.
+Projected on a sense axis, there are two readings. `shares` gives each component's part of the
+difference of the two sense means over many sentences; they sum to 1. `decompose_resid` gives each
+component's part of one sentence's sense coordinate M. M is counted from the midpoint between the
+senses, so each part is counted from the component's average write halfway between the senses
+(`average`). Parts that are equal in every sentence, such as the word's embedding and the biases,
+are then exactly 0, and the terms sum to M.
 
-What this is: direct attribution at the read-out, everything downstream of a term as it was. What it
-is not: the effect of changing the term (that is a swap, `probe.patching.heads`). A source is a
-position, not a word of the text: from the second block on its vector holds what earlier blocks
-gathered there. What a head wrote and an MLP then turned into sense is booked on the MLP.
+This is direct attribution at the read-out, with everything downstream of a term unchanged. It is
+not the effect of changing the term, which a swap measures (`probe.patching.heads`). A source is a
+position, not a word of the text: from the second block on, its vector contains what earlier blocks
+gathered there. If an MLP turns a head's write into sense, the MLP gets the contribution.
 
 Projected on the direction of a logit, or of the difference of two (`logit_direction`), the same sum
-is direct logit attribution. What stands between the stream and the logit is held as it was in this
-text: the scale of the final norm; in BERT's head the scale of its norm and, activation by
-activation, f(x) / x; where a family caps its logits, capped / uncapped. So the sum is exact: the
-terms and the constants that the biases add are the logit.
+is direct logit attribution. Everything between the stream and the logit is held at its value in
+this text: the scale of the final norm; in BERT's head the scale of its norm and, for each
+activation, f(x) / x; in a family with capped logits, capped / uncapped. So the sum is exact: the
+terms and the constants from the biases sum to the logit.
 
-A vector of the stream is also read as words: the next token if the model stopped there (the logit
-lens; before the last depth it is a reading, not a thing that the model does), and the tokens it
-lies near. Depth 0 enters the first block, depth d leaves block d - 1.
+A vector of the stream can also be read as words: the next token if the model stopped there (the
+logit lens; before the last depth the model itself does not do this), and the tokens with the
+nearest embeddings. Depth 0 enters the first block, depth d leaves block d - 1.
 
 Source: Elhage et al. 2021 (the residual stream as a sum, frozen LayerNorm); Modarressi et al. 2022
-(the same for post-norm encoders); Wang et al. 2022 (direct logit attribution); nostalgebraist 2020
-(the logit lens).
+    (the same for post-norm encoders); Wang et al. 2022 (direct logit attribution); nostalgebraist
+    2020 (the logit lens).
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -66,16 +66,15 @@ WeightAndBias = tuple[Tensor | None, Tensor | None]
 
 __all__ = ["logit_direction", "logit_lens", "nearest_tokens", "residual_stream"]
 
-# How far the terms may miss the hooked stream, as a share of its size: rounding of float32 comes to
-# about 1e-7, a forgotten term to far more.
+# The largest difference between the sum of the terms and the hooked stream, relative to its size.
+# Rounding of float32 causes about 1e-7, a forgotten term far more.
 LARGEST_ERROR = 1e-4
-SINK = "sink"  # the source of a head's attention that goes to no token
+SINK = "sink"  # the source of the attention that a head gives to no token
 
 
 @dataclass(frozen=True)
 class Share:
-    """One component's part of the sense gap; layer and head are None where the component has
-    none."""
+    """One component's part of the sense gap; layer and head are None for components without one."""
 
     component: str
     layer: int | None
@@ -85,13 +84,15 @@ class Share:
 
 @dataclass(frozen=True, eq=False)
 class Norms:
-    """The norms up to the read-out at one position of several texts. `gains biases: norm d_model`,
-    `scales: row norm`; none where writes are added as they are.
+    """The norms up to the read-out at one position of several texts.
 
-    Norm 0 stands behind the embeddings, norm 1 + 2 layer behind the attention of a layer, norm 2 +
-    2 layer behind its MLP. Where norms are of the sum a write passes every one behind it; where
-    they are `of_writes` (no norm 0, no biases) only its own; where writes are added plainly there
-    is norm 0 at most.
+    gains, biases: `norm d_model`
+    scales: `row norm`
+
+    Norm 0 comes after the embeddings, norm 1 + 2 layer after the attention of a layer, and norm 2 +
+    2 layer after its MLP. There are no norms if writes are added as they are (`plain`), except norm
+    0 in some families. If norms are of the sum, a write passes through every later norm. If they
+    are `of_writes` (no norm 0, no biases), it passes through one.
     """
 
     gains: Tensor
@@ -102,8 +103,9 @@ class Norms:
     centred: bool = True
 
     def behind(self, number: int) -> slice:
-        """The norms that what stands in front of norm `number` meets on its way: 0 for the
-        embeddings."""
+        """The norms through which a write before norm `number` passes; the embeddings come
+        before norm 0.
+        """
         if self.of_writes:
             return slice(number - 1, number) if number else slice(0)
         if self.plain:
@@ -111,12 +113,13 @@ class Norms:
         return slice(number, None)
 
     def behind_attention(self, layer: int) -> slice:
-        """The norms that meet what the heads of this layer write."""
+        """The norms through which the writes of this layer's heads pass."""
         return self.behind(1 + 2 * layer)
 
     def arriving(self, vectors: Tensor, passed: slice) -> Tensor:
-        """What is left of the vectors at the read-out behind the norms passed. `row ... d_model ->
-        row ... d_model`"""
+        """The vectors at the read-out, after the norms passed. `row ... d_model -> row ...
+        d_model`
+        """
         for gain, scale in zip(self.gains[passed], self.scales[:, passed].unbind(1), strict=True):
             of_rows = scale.view(-1, *[1] * (vectors.ndim - 1))
             vectors = through_norm(vectors, gain, of_rows, centred=self.centred)
@@ -124,8 +127,9 @@ class Norms:
 
 
 def through_norm(vectors: Tensor, gain: Tensor, scale: Tensor, *, centred: bool) -> Tensor:
-    """What a norm whose scale is held makes of vectors, without its bias: linear in them. `...
-    d_model`, unchanged"""
+    """Vectors after a norm whose scale is held, without its bias; linear in the vectors. `...
+    d_model`, unchanged
+    """
     if centred:
         vectors = vectors - vectors.mean(-1, keepdim=True)
     return vectors / scale * gain
@@ -140,8 +144,8 @@ def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
     if (plain and not config.family.embedding_norm) or (of_writes and not depth):
         no_scales = torch.ones(len(states), 0, dtype=torch.float64)
         return Norms(no_vectors, no_vectors, no_scales, plain=plain)
-    passed = _norms_of_writes if of_writes else _norms_of_sums
-    inputs, norms = passed(weights, states, 0 if plain else depth)
+    norm_inputs = _norms_of_writes if of_writes else _norms_of_sums
+    inputs, norms = norm_inputs(weights, states, 0 if plain else depth)
     centred = config.family.norm == "LayerNorm"
     gains = [forward.gain_of(weight, config).cpu().double() for weight, _ in norms]
     biases = [bias.cpu().double() for _, bias in norms if bias is not None]
@@ -158,8 +162,9 @@ def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
 def _norms_of_sums(
     weights: Weights, states: TargetStates, depth: int
 ) -> tuple[list[Tensor], list[WeightAndBias]]:
-    """What every norm of the sum reads, and its weight and bias, in the order of the forward
-    pass."""
+    """The input of every norm of the sum, and its weight and bias, in the order of the forward
+    pass.
+    """
     config = weights.config
     inputs = [forward.sum_embeddings(embeddings(weights, states)).double()]
     norms = [weights.norm(config.family.embedding_norm, torch.float64)]
@@ -175,7 +180,9 @@ def _norms_of_sums(
 def _norms_of_writes(
     weights: Weights, states: TargetStates, depth: int
 ) -> tuple[list[Tensor], list[WeightAndBias]]:
-    """The same of norms that each read one write."""
+    """The input of every norm of a single write, and its weight and bias, in the order of the
+    forward pass.
+    """
     inputs: list[Tensor] = []
     norms: list[WeightAndBias] = []
     for layer, stored in enumerate(weights.blocks[:depth]):
@@ -186,7 +193,7 @@ def _norms_of_writes(
 
 
 def _attn_out(block: Block, states: TargetStates, layer: int) -> Tensor:
-    """What the attention of a layer writes at every target. `-> row d_model`"""
+    """The write of a layer's attention at every target. `-> row d_model`"""
     if block.mixer is not None:
         assert states.attn_out is not None
         return states.attn_out[:, layer].double()
@@ -195,8 +202,10 @@ def _attn_out(block: Block, states: TargetStates, layer: int) -> Tensor:
 
 
 def embeddings(weights: Weights, states: TargetStates) -> dict[str, Tensor]:
-    """What is added before the first block at every target, by name, on the CPU. `-> row d_model`,
-    types `d_model`"""
+    """The embeddings that are added before the first block at every target, by name, on the CPU.
+
+    `-> row d_model`, types `d_model`
+    """
     ids = states.ids.to(weights.device)
     positions = states.target.to(weights.device)
     parts = forward.embedding_parts(weights, ids, positions)
@@ -210,15 +219,18 @@ def head_contributions(
     directions: Tensor,
     depths: Sequence[int],
 ) -> Tensor:
-    """<ΔE, direction> of every head, each layer's read after a depth of its own, in float64. `->
-    row layer head`
+    """<ΔE, direction> of every head, each layer's after a separate depth, in float64.
 
-    `directions: row layer d_model`, `depths: layer`, behind the layer. What is written is taken as
-    it arrives there, everything between frozen.
+    `-> row layer head`
+
+    directions: `row layer d_model`
+    depths: `layer`, each after the layer
+
+    ΔE is taken as it arrives at that depth, with everything in between frozen.
     """
-    chosen = list(rows)
+    selected = list(rows)
     norms = norms_of(weights, states, max(depths))
-    return contributions_of(weights, norms, states.z[chosen], chosen, directions, depths)
+    return contributions_of(weights, norms, states.z[selected], selected, directions, depths)
 
 
 def contributions_of(
@@ -229,9 +241,10 @@ def contributions_of(
     directions: Tensor,
     depths: Sequence[int],
 ) -> Tensor:
-    """`head_contributions` of other z than the states', at the scales that the norms have there.
+    """`head_contributions` of other z than the states', at the scales of their norms.
 
-    z_of_rows: `row layer head d_head`. rows: those of `norms`.
+    z_of_rows: `row layer head d_head`
+    rows: the rows of `norms`
     """
     norms = replace(norms, scales=norms.scales[list(rows)])
     contributions = []
@@ -241,7 +254,7 @@ def contributions_of(
         if block.mixer is None:
             delta_e = torch.einsum("rhe,hed->rhd", z, block.w_o.cpu().double())
         passed = norms.behind_attention(layer)
-        # a norm of the sum counts up to the depth at which this layer is read
+        # A norm of the sum counts up to the depth at which this layer is read.
         until = slice(passed.start, 1 + 2 * depth if passed.stop is None else passed.stop)
         arrived = norms.arriving(delta_e, until)
         contributions.append((arrived * directions[:, layer, None]).sum(-1))
@@ -256,17 +269,21 @@ def shares(
     a: Sequence[int],
     b: Sequence[int],
 ) -> list[Share]:
-    """S of every component up to the read-out depth: [mean over a - mean over b] of <component, u>,
-    over the whole's.
+    """S of every component up to the read-out layer: its part of the difference of the two sense
+    means.
 
-    `a` and `b` are rows of `states`, `directions: a then b, d_model` those along which each is
-    read. Without norms on the way the token embedding's share is exactly 0 when the word is the
-    same token everywhere.
+    S = [mean over a - mean over b] of <component, u> / [mean over a - mean over b] of <stream, u>
+
+    a, b: rows of `states`
+    directions: `row d_model`, the direction along which each row of `a`, then of `b`, is read
+
+    Without norms in between, the token embedding's share is exactly 0 if the word is the same token
+    everywhere.
     """
     rows = [*a, *b]
 
     def difference(vectors: Tensor) -> float:
-        # relative to the first, so that identical vectors have a share of exactly zero
+        # Relative to the first vector, so that identical vectors have a share of exactly 0.
         along = ((vectors[rows] - vectors[:1]).double() * directions).sum(-1)
         return float(along[: len(a)].mean() - along[len(a) :].mean())
 
@@ -279,12 +296,13 @@ def shares(
 
 @dataclass(frozen=True, eq=False)
 class Component:
-    """What one component adds to the read-out, as it arrives there: `vectors: row d_model`, of
-    every text.
+    """One component's contribution to the read-out, as it arrives there.
 
-    In the decomposition of one text, of every source: a head's sources are the positions it may
-    look at, with `attention: source`, and last the sink where it has one, which writes nothing;
-    everything else has a single one, with attention 1.
+    vectors: `row d_model`, a row for each text; in the decomposition of one text, `source d_model`
+    attention: `source`, the attention to each source of a head; a single 1 for other components
+
+    A head's sources are the positions that it can attend to, and then its sink, if it has one,
+    which writes nothing.
     """
 
     component: str
@@ -295,8 +313,9 @@ class Component:
 
 
 def components(weights: Weights, states: TargetStates, depth: int) -> Iterator[Component]:
-    """Every component's part of the stream at the target after `depth` blocks, in the order of the
-    forward pass."""
+    """Every component's part of the stream at the target after `depth` blocks, in the order of
+    the forward pass.
+    """
     norms = norms_of(weights, states, depth)
 
     def arriving(
@@ -306,7 +325,7 @@ def components(weights: Weights, states: TargetStates, depth: int) -> Iterator[C
         layer: int | None = None,
         head: int | None = None,
     ) -> Component:
-        # a bias is one vector for all texts
+        # A bias is one vector for all texts.
         of_texts = vectors.double().expand(len(states), vectors.shape[-1])
         return Component(component, layer, head, norms.arriving(of_texts, passed))
 
@@ -336,11 +355,12 @@ def components(weights: Weights, states: TargetStates, depth: int) -> Iterator[C
 
 @dataclass(frozen=True)
 class DecompositionEntry:
-    """One term of the decomposition: a component, a head's by source, at `pos` with its `token`, as
-    `Tokens.labels` has it, or "sink" without a position.
+    """One term of the decomposition: a component, or one source of a head.
 
-    `norm` is the length of the vector in units of the residual stream; `contribution`, in fractions
-    of the sense gap, is None without an axis.
+    pos: the source's position; None for the sink and for other components
+    token: the source as in `Tokens.labels`, or "sink"
+    norm: the length of the vector, in units of the residual stream
+    contribution: as a fraction of the sense gap; None without an axis
     """
 
     component: str
@@ -370,7 +390,7 @@ def components_by_source(trace: Trace, depth: int, *, at: int) -> Iterator[Compo
             pattern_row = trace.pattern[part.layer, part.head, at, :sources]
             vectors = norms.arriving(delta_e[None], passed)[0]
             if weights.blocks[part.layer].sinks is not None:
-                # what the sink takes writes nothing; without it the attention would not sum to 1
+                # The sink's share writes nothing; without it, the attention would not sum to 1.
                 vectors = functional.pad(vectors, (0, 0, 0, 1))
                 pattern_row = functional.pad(
                     pattern_row, (0, 1), value=1 - float(pattern_row.sum())
@@ -391,14 +411,16 @@ def _require_inside(trace: Trace, depth: int, at: int) -> None:
 
 
 def largest_error(dtype: torch.dtype, blocks: int) -> float:
-    """By how much the terms may miss what so many blocks computed, as a share of its size: in
-    bfloat16 by its roundings, as in the certificate."""
+    """The largest allowed error of the sum of terms after this number of blocks, relative to its
+    size; for bfloat16 the certificate's.
+    """
     return rounded_through(blocks) if dtype == torch.bfloat16 else LARGEST_ERROR
 
 
 def closing_error(trace: Trace, depth: int, *, at: int) -> float:
-    """How far the components are from the hooked residual stream: max |Σ components - E| / max |E|,
-    about 1e-7 in float32."""
+    """The difference of the components' sum and the hooked residual stream: max |Σ components -
+    E| / max |E|, about 1e-7 in float32.
+    """
     parts = components_by_source(trace, depth, at=at)
     total = sum(part.vectors.double().sum(0) for part in parts)
     hooked = (trace.resid_post[depth - 1, at] if depth else trace.resid_pre[0, at]).double()
@@ -413,15 +435,20 @@ def decompose_resid(
     axis: Axis | None = None,
     average: Mapping[str, Tensor] | None = None,
 ) -> list[DecompositionEntry]:
-    """The residual stream at position `at` after `depth` blocks, entry by entry; see the module's
-    docstring.
+    """The residual stream at position `at` after `depth` blocks, as a list of terms; see the
+    module's docstring.
 
-    contribution = <A[t, j] (V[j] W_O - mean ΔE), u> / gap for a head's source, <vector - mean, u> /
-    gap for anything else, with the means of `average`; without `average`, <vector, u> / gap.
-    Attention sums to 1, so the sources of a head sum to <ΔE - mean ΔE, u> / gap whatever constant
-    b_V adds to V, and all entries to M, the axis's coordinate. Raises CrossCheckError where the
-    components miss the hooked residual stream by more than LARGEST_ERROR (in bfloat16, by more than
-    its roundings), InputError as `components_by_source`.
+    average: the mean of each component, from `average`; 0 by default
+
+        source of a head    contribution = <A[t, j] (V[j] W_O - mean ΔE), u> / gap
+        other component     contribution = <vector - mean, u> / gap
+
+    Attention sums to 1, so the sources of a head sum to <ΔE - mean ΔE, u> / gap, whatever constant
+    b_V adds to V, and all entries sum to M, the axis's coordinate.
+
+    Raises CrossCheckError if the components differ from the hooked residual stream by more than
+    LARGEST_ERROR (in bfloat16, by more than its roundings), and InputError in the cases of
+    `components_by_source`.
     """
     error = closing_error(trace, depth, at=at)
     expected = largest_error(trace.resid_pre.dtype, depth)
@@ -441,7 +468,7 @@ def decompose_resid(
 def _entries(
     trace: Trace, part: Component, mean: Tensor, axis: Axis | None
 ) -> Iterator[DecompositionEntry]:
-    """One component's entries, one for each of its sources."""
+    """The entries of one component, one for each of its sources."""
     contributions: list[float | None] = [None] * len(part.vectors)
     if axis is not None:
         off_mean = part.vectors.double() - part.attention.double()[:, None] * mean
@@ -460,22 +487,22 @@ def _entries(
 def average(
     weights: Weights, states: TargetStates, a: Sequence[int], b: Sequence[int], *, depth: int
 ) -> dict[str, Tensor]:
-    """What every component adds halfway between two senses: (mean over `a` + mean over `b`) / 2.
-    `-> d_model` each
+    """The average of every component halfway between two senses: (mean over `a` + mean over `b`)
+    / 2. `-> d_model` each
 
     With the rows that an axis was fitted on, these sum to the axis's midpoint at its depth.
     """
 
     def halfway(vectors: Tensor) -> Tensor:
-        offsets = vectors - vectors[:1]  # identical vectors are their own mean, exactly
+        offsets = vectors - vectors[:1]  # the mean of identical vectors is then exact
         return vectors[0] + (offsets[list(a)].mean(0) + offsets[list(b)].mean(0)) / 2
 
     return {part.component: halfway(part.vectors) for part in components(weights, states, depth)}
 
 
 def write_coordinates(z: Tensor, weights: Weights) -> Tensor:
-    """ΔE of every head in an orthonormal basis of what it can write: the same lengths and angles in
-    d_head numbers.
+    """ΔE of every head in an orthonormal basis of the directions that it can write, with the
+    same lengths and angles in d_head numbers.
 
     `sentence layer head d_head -> layer head sentence d_head`. With W_Oᵀ = Q R, ΔE = z W_O has
     coordinates z Rᵀ.
@@ -484,8 +511,10 @@ def write_coordinates(z: Tensor, weights: Weights) -> Tensor:
 
 
 def write_basis(weights: Weights) -> Tensor:
-    """R of W_Oᵀ = Q R of every head, which takes z to its write's coordinates. `-> layer head
-    d_head d_head`"""
+    """R of W_Oᵀ = Q R for every head. it maps z to the coordinates of its write.
+
+    `-> layer head d_head d_head`
+    """
     # layer head d_head d_model
     no_heads = torch.zeros(weights.config.n_heads, weights.config.d_head, weights.config.d_model)
     of_layers = [
@@ -496,10 +525,10 @@ def write_basis(weights: Weights) -> Tensor:
 
 
 def residual_stream(trace: Trace, at: int | str) -> Tensor:
-    """The vector at position `at`, or at a word, at every depth. `-> depth d_model`, layers + 1 of
-    them
+    """The vector at position `at`, or at a word, at every depth. `-> depth d_model`, with layers
+    + 1 depths
 
-    Raises InputError for a position or word that is not there.
+    Raises InputError for a position or word that does not occur.
 
     Example:
         >>> trace = probe.trace("tiny-senses", "a loan from the bank")
@@ -511,16 +540,17 @@ def residual_stream(trace: Trace, at: int | str) -> Tensor:
 
 
 def logit_lens(trace: Trace, at: int | str) -> Tensor:
-    """Probability of every next token, read from each depth: softmax(LN_f(E) W_Uᵀ). `-> depth
-    d_vocab`
+    """Probability of every next token, read from each depth: softmax(LN_f(E) W_Uᵀ).
 
-    Raises UnsupportedModel where there is no language-model head, InputError where hooks stand
-    behind the last block.
+    `-> depth d_vocab`
+
+    Raises UnsupportedModel for a model without a language-model head, and InputError if hooks act
+    after the last block.
 
     Example:
         >>> trace = probe.trace("tiny-senses", "a loan from the bank")
         >>> lens = probe.decomposition.logit_lens(trace, "bank")
-        >>> lens.shape[0], round(float(lens[-1].sum()), 2)  # depths, and what a row sums to
+        >>> lens.shape[0], round(float(lens[-1].sum()), 2)  # depths, and the sum of a row
         (5, 1.0)
     """
     stream = residual_stream(trace, at)
@@ -529,31 +559,32 @@ def logit_lens(trace: Trace, at: int | str) -> Tensor:
 
 
 def _logits_of(trace: Trace, stream: Tensor, at: int, doing: str) -> Tensor:
-    """What the final norm and the unembedding make of vectors, the last of which left the last
-    block at position `at`. `n d_model -> n d_vocab`
+    """The logits of vectors, from the final norm and the unembedding. `n d_model -> n d_vocab`
 
-    Raises InputError where the model gave other logits there: a hook that was kept stands between.
+    The last vector must be the output of the last block at position `at`. Raises InputError if the
+    model's logits there differ, because an active hook changes them.
     """
-    # asked for first: it raises where there is no language-model head, which nothing can do without
-    given = trace.logits[at].double()
+    # Read first, because it raises for a model without a language-model head, as it should.
+    model_logits = trace.logits[at].double()
     weights = trace.weights
-    made = forward.unembed(weights, stream.to(weights.device)).cpu()
-    error = float((made[-1].double() - given).abs().max() / given.abs().max())
-    if not error <= largest_error(made.dtype, len(trace.resid_post)):
+    logits = forward.unembed(weights, stream.to(weights.device)).cpu()
+    error = float((logits[-1].double() - model_logits).abs().max() / model_logits.abs().max())
+    if not error <= largest_error(logits.dtype, len(trace.resid_post)):
         raise InputError(
             f"Reading {doing} of {trace.model_name}: the weights behind the last block make other "
             f"logits of its stream than the model gave (off by {error:.0e} of the largest), for "
             "hooks stand there; load it without these hooks."
         )
-    return made
+    return logits
 
 
 @dataclass(frozen=True, eq=False)
 class LogitDirection:
-    """How the stream after the last block makes a logit, or the difference of two, at one position
-    of a text: <stream, direction> + Σ constants, in float64.
+    """How a logit, or the difference of two, follows from the stream after the last block:
+    <stream, direction> + Σ constants, in float64.
 
-    `direction: d_model` · `constants`: by name, what each bias behind the stream adds.
+    direction: `d_model`
+    constants: the contribution of each later bias, by name
     """
 
     direction: Tensor
@@ -561,12 +592,13 @@ class LogitDirection:
 
 
 def logit_direction(trace: Trace, at: int | str, tokens: Sequence[int]) -> LogitDirection:
-    """The direction in the stream after the last block that makes the logit of the first of
-    `tokens`, less that of the second where there is one, at a position or a word.
+    """The direction of a logit in the stream after the last block, at a position or a word.
 
-    `tokens`: one id or two. Norms, activations and caps on the way are held as they were (see the
-    module's docstring). Raises InputError for what are no such ids and where hooks stand behind the
-    last block, UnsupportedModel where there is no language-model head.
+    tokens: one id, or two for the logit of the first minus that of the second
+
+    Norms, activations and caps in between are held at their values (see the module's docstring).
+    Raises InputError for invalid ids and if hooks act after the last block, and UnsupportedModel
+    for a model without a language-model head.
 
     Example:
         >>> model = probe.load("tiny-senses")
@@ -615,7 +647,7 @@ def logit_direction(trace: Trace, at: int | str, tokens: Sequence[int]) -> Logit
     if config.final_logit_softcapping:
         uncapped = table @ final + biases
         capped = attention.softcap(uncapped, config.final_logit_softcapping)
-        # next to 0 a cap changes nothing
+        # Near 0 a cap changes nothing.
         signs = signs * torch.where(uncapped == 0, 1.0, capped / uncapped)
     direction = signs @ table
     if stored is not None:
@@ -636,13 +668,16 @@ def logit_direction(trace: Trace, at: int | str, tokens: Sequence[int]) -> Logit
 
 
 def before_norm(direction: Tensor, entering: Tensor, gain: Tensor, config: Config) -> Tensor:
-    """A direction behind a norm as one in front of it, the norm's scale held at that of what
-    enters: <norm(x), direction> = <x, this> + <bias, direction>. `... d_model`, unchanged"""
+    """A direction after a norm, as a direction before it, with the norm's scale held. `...
+    d_model`, unchanged
+
+    <norm(x), direction> = <x, result> + <bias, direction>, at the scale of `entering`
+    """
     direction = direction * gain
     if config.family.norm == "LayerNorm":
         entering = entering - entering.mean(-1, keepdim=True)
         direction = direction - direction.mean(-1, keepdim=True)
-    if config.family.in_float32:  # as `forward.norm` has it
+    if config.family.in_float32:  # as in `forward.norm`
         entering = entering.float()
     return direction * attention.inverse_rms(entering, config.epsilon)
 
@@ -650,12 +685,15 @@ def before_norm(direction: Tensor, entering: Tensor, gain: Tensor, config: Confi
 def nearest_tokens(
     model: ModelSource, vector: Tensor, *, count: int = 5, without: Collection[int] = ()
 ) -> tuple[tuple[int, float], ...]:
-    """The ids of the tokens whose embeddings are nearest to `vector` by cosine, with the cosines,
-    nearest first.
+    """The ids of the tokens whose embeddings are nearest to `vector` by cosine, with the
+    cosines, nearest first.
 
-    `d_model -> count (id, cosine)`. `without` are ids left out, such as the word that one started
-    from. Raises InputError for a vector of another length or with numbers that are not finite, for
-    ids that are not there, and for more tokens than are left.
+    `d_model -> count (id, cosine)`
+
+    without: ids to exclude, e.g. of the word itself
+
+    Raises InputError for a vector of another length or with infinite or NaN numbers, for ids that
+    do not exist, and for a count larger than the number of remaining tokens.
 
     Example:
         >>> model = probe.load("tiny-senses")
@@ -683,10 +721,10 @@ def nearest_tokens(
             "those of the model's tokenizer."
         )
     require_at_least(1, count, "count", doing=doing, usual=5)
-    left = len(table) - len(left_out)
-    if count > left:
+    remaining = len(table) - len(left_out)
+    if count > remaining:
         raise InputError(
-            f"{doing}: got count = {count}, and {left} tokens are left; ask for fewer."
+            f"{doing}: got count = {count}, and {remaining} tokens are left; ask for fewer."
         )
     cosines = normalize(table, dim=-1) @ normalize(vector.to(table), dim=-1)
     cosines[list(without)] = -torch.inf

@@ -1,10 +1,11 @@
-"""A name or a path -> the folder or GGUF file of a model on this machine, and what names there are.
+"""From a name or a path to the folder or GGUF file of a model on this machine; and the list of
+available models.
 
-An embedded name comes first, then a packaged one, then what is a path or looks like one, then a hub
-name, with a revision behind an @ where one is meant. A packaged model is carried as a file by a
-package of the package index, which is never imported: what it needs besides (a runtime of its own)
-is not needed here. Of the hub the local cache comes first, so that a model works offline from its
-second use on and keeps its revision until the user removes it. Only what loading reads is fetched:
+An embedded name comes first, then a packaged one, then a path or anything that looks like one, then
+a hub name, with an optional revision after an @. A packaged model is a file in a package of the
+package index. The package is never imported, so its other dependencies (such as its runtime) are
+not needed. For a hub name, the local cache comes first, so a model works offline from its second
+use on and keeps its revision until the user removes it. Only the files for loading are downloaded:
 config, tokenizer and safetensors, never a pickle or code.
 """
 
@@ -32,7 +33,7 @@ EMBEDDED_FOLDER = Path(__file__).parent / "embedded"
 GGUF = ".gguf"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-# Names of folders that say nothing of the model in them: the folder around them is named as well.
+# Folder names that do not describe the model: the parent folder's name is added.
 UNINFORMATIVE = ("model", "models", "checkpoint", "weights", "output")
 WANTED = [
     "config.json",
@@ -48,8 +49,9 @@ WANTED += [
     "special_tokens_map.json",
     "added_tokens.json",
 ]
-# The files of a tokenizer's vocabulary, the first that a model has: a whole tokenizer, or what
-# transformers makes one from.
+# The files of a tokenizer's vocabulary, of which the first complete set counts: a whole tokenizer,
+# or
+# the files from which transformers builds one.
 VOCABULARIES = (
     ("tokenizer.json",),
     ("vocab.json", "merges.txt"),
@@ -60,16 +62,15 @@ VOCABULARIES = (
     ("tekken.json",),
     ("vocab.json", "source.spm", "target.spm"),
 )
-# Seconds until a hub that does not answer is given up; the library asks without a limit.
+# Seconds to wait for a hub's answer; the library itself has no limit.
 ANSWER_WITHIN = 6
 INSTEAD = (
     "a folder with config.json, tokenizer and safetensors works too, and tiny-senses needs nothing"
 )
-# What a string of a class looks like: "GPT2LMHeadModel", "<class 'transformers...'>".
+# The text of a class: "GPT2LMHeadModel", "<class 'transformers...'>".
 CLASS_NAME = re.compile(r"<class .*>|(\w+\.)*[A-Z]\w*(Model|For[A-Z]\w*)")
 ADAPTER = "adapter_config.json"
-# Every failure of the network arrives as one of these: httpx's errors are the bases of the hub's
-# own.
+# Every network failure is one of these; httpx's errors are the base classes of the hub's.
 NETWORK_ERRORS = (
     OSError,
     *(base for base in errors.HfHubHTTPError.__mro__ if base.__name__ == "HTTPError"),
@@ -78,8 +79,12 @@ NETWORK_ERRORS = (
 
 @dataclass(frozen=True)
 class Available:
-    """One line of `available`: what to pass to `load`, of which kind it is, where it lies, and what
-    it is."""
+    """One line of `available`.
+
+    name: the argument for `load`
+    where: the place of the model, or how to get it
+    what: its family and size
+    """
 
     name: str
     kind: Kind
@@ -89,8 +94,12 @@ class Available:
 
 @dataclass(frozen=True)
 class Packaged:
-    """The distribution that carries a model, the name of the file there that holds its weights, and
-    what it is."""
+    """A model in a package.
+
+    distribution: the package
+    file: the name of the weights file in it
+    what: the model's family and size
+    """
 
     distribution: str
     file: str
@@ -98,11 +107,11 @@ class Packaged:
 
     @property
     def install(self) -> str:
-        """The command that installs the file alone."""
+        """The command that installs the package without its dependencies."""
         return f"pip install --no-deps {self.distribution}"
 
     def installed(self) -> Distribution | None:
-        """The package, whatever is in it; None where it is not installed."""
+        """The installed package, complete or not; None if it is not installed."""
         try:
             return distribution(self.distribution)
         except PackageNotFoundError:
@@ -124,10 +133,11 @@ PACKAGED = {
 
 
 def find(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
-    """The folder of safetensors, or the GGUF file, behind a name or path, and its origin, as yet
-    without the sha256.
+    """The folder of safetensors, or the GGUF file, of a name or path, and its origin, without
+    the sha256.
 
-    Raises ModelError for what is not there, cannot be fetched, or holds several GGUF files.
+    Raises ModelError if there is no such model, if it cannot be downloaded, or if a folder has
+    several GGUF files.
     """
     name = os.fspath(source)
     kind: Kind
@@ -182,7 +192,7 @@ def _no_model_at(path: Path, name: str) -> ModelError:
 
 
 def _gguf_in(folder: Path) -> Path | None:
-    """The one GGUF file of a folder without safetensors; None where there is none."""
+    """The single GGUF file of a folder without safetensors; None if there is no such file."""
     if not folder.is_dir() or (folder / SINGLE).is_file() or (folder / INDEX).is_file():
         return None
     files = sorted(file.name for file in folder.glob(f"*{GGUF}"))
@@ -193,14 +203,14 @@ def _gguf_in(folder: Path) -> Path | None:
 
 
 def name_of(folder: Path) -> str:
-    """The folder's name, after that of the folder around it where it says nothing by itself."""
+    """The folder's name, with its parent's if the name does not describe the model."""
     uninformative = folder.name.lower() in UNINFORMATIVE and folder.parent.name
     return f"{folder.parent.name}/{folder.name}" if uninformative else folder.name
 
 
 def _looks_like_a_path(text: str) -> bool:
     ends = (GGUF, "/", os.sep)
-    text, _, _ = text.partition("@")  # a revision may hold more: refs/pr/1
+    text, _, _ = text.partition("@")  # a revision may contain more slashes: refs/pr/1
     return (
         text.startswith((".", "~", "/", os.sep))
         or text.endswith(ends)
@@ -210,30 +220,31 @@ def _looks_like_a_path(text: str) -> bool:
 
 
 def find_packaged(name: str) -> tuple[Path, str]:
-    """The model's GGUF file, or the folder of its safetensors, and the version of the package it is
-    in.
+    """The packaged model's GGUF file, or the folder of its safetensors, and the version of the
+    package.
 
-    Raises ModelError with the command that installs it.
+    Raises ModelError with the command that installs the package.
     """
     row = PACKAGED[name]
     installed = row.installed()
     if installed is None:
         problem = f"the package {row.distribution} that carries it is not installed"
         raise refuse(name, problem, f"run `{row.install}`")
-    held = [Path(str(file.locate())) for file in installed.files or () if file.name == row.file]
-    if not held or not held[0].is_file():
+    files = [Path(str(file.locate())) for file in installed.files or () if file.name == row.file]
+    if not files or not files[0].is_file():
         problem = f"the installed package {row.distribution} {installed.version} lacks {row.file}"
         raise refuse(name, problem, f"run `{row.install} --force-reinstall`")
-    return held[0] if held[0].suffix == GGUF else held[0].parent, installed.version
+    return files[0] if files[0].suffix == GGUF else files[0].parent, installed.version
 
 
 def fetch(name: str, revision: str | None = None) -> tuple[Path, str]:
-    """The folder that holds the model `name` of the hub, at a branch, tag or commit where one is
-    given, and its revision (a commit hash).
+    """The folder of the hub model `name`, and its revision (a commit hash).
 
-    Downloads with a progress bar on a terminal when the cache lacks it. Raises ModelError with one
-    sentence when the name is not a valid one, the hub cannot be reached, knows no such model, or
-    holds no safetensors of it.
+    revision: a branch, tag or commit
+
+    It is downloaded if it is not in the cache, with a progress bar on a terminal. Raises ModelError
+    if the name is invalid, if the hub cannot be reached, and if the hub has no such model or no
+    safetensors of it.
     """
     try:
         utils.validate_repo_id(name)
@@ -245,8 +256,9 @@ def fetch(name: str, revision: str | None = None) -> tuple[Path, str]:
 
 
 def _cached(name: str, revision: str | None) -> Path | None:
-    """The cached folder when everything that loading needs is in it, so that nothing is asked of
-    the network."""
+    """The cached folder if it contains everything that loading needs, so that no network access
+    is necessary.
+    """
     try:
         folder = Path(
             snapshot_download(name, revision=revision, allow_patterns=WANTED, local_files_only=True)
@@ -258,24 +270,27 @@ def _cached(name: str, revision: str | None) -> Path | None:
 
 
 def _download(name: str, revision: str | None) -> Path:
-    """Asks the hub what it has, then fetches what is wanted; the question has a time limit, which
-    the library lacks."""
-    said = f"{name}@{revision}" if revision else name
+    """The downloaded folder. The hub is first asked for its list of files, with a time limit,
+    which the library does not have.
+    """
+    label = f"{name}@{revision}" if revision else name
     try:
         with _only_what_helps():
             info = HfApi().model_info(name, revision=revision, timeout=ANSWER_WITHIN)
-            listed = {file.rfilename for file in info.siblings or ()}
-            if ADAPTER in listed and "config.json" not in listed:
-                raise _is_adapter(said)
-            if not any(file.endswith(".safetensors") for file in listed):
+            names_on_hub = {file.rfilename for file in info.siblings or ()}
+            if ADAPTER in names_on_hub and "config.json" not in names_on_hub:
+                raise _is_adapter(label)
+            if not any(file.endswith(".safetensors") for file in names_on_hub):
                 raise refuse(
-                    said,
+                    label,
                     f"the hub {constants.ENDPOINT} has no safetensors of it, only a pickle or "
                     "nothing",
                     "convert it with save_pretrained(folder, safe_serialization=True) and load "
                     "that folder",
                 )
-            vocabulary = next((names for names in VOCABULARIES if listed.issuperset(names)), ())
+            vocabulary = next(
+                (names for names in VOCABULARIES if names_on_hub.issuperset(names)), ()
+            )
             fetched = snapshot_download(
                 name,
                 revision=revision,
@@ -284,11 +299,11 @@ def _download(name: str, revision: str | None) -> Path:
             )
             return Path(fetched)
     except NETWORK_ERRORS as error:
-        raise _refusal(said, error) from error
+        raise _refusal(label, error) from error
 
 
 def _refusal(name: str, error: BaseException) -> ModelError:
-    """One sentence for each way in which a hub says no or nothing."""
+    """The error for each way in which a hub refuses or fails."""
     hub = f"the hub {constants.ENDPOINT}"
     if isinstance(error, errors.GatedRepoError):
         problem = f"{hub} asks for a login and for its terms to be accepted"
@@ -307,14 +322,15 @@ def _refusal(name: str, error: BaseException) -> ModelError:
         reason = message[:80].rstrip(". ")
         problem = f"it is not in the local cache, and {hub} could not be reached ({reason})"
     likely = nearest(name.casefold(), (*EMBEDDED, *PACKAGED))
-    meant = f" (did you mean {likely}?)" if likely else ""
-    return refuse(name, problem + meant, INSTEAD)
+    suggestion = f" (did you mean {likely}?)" if likely else ""
+    return refuse(name, problem + suggestion, INSTEAD)
 
 
 @contextmanager
 def _only_what_helps() -> Iterator[None]:
-    """A progress bar on a terminal or in a notebook and nothing else; restores the user's own
-    settings."""
+    """Shows a progress bar on a terminal or in a notebook, and nothing else; restores the user's
+    settings.
+    """
     verbosity = utils.logging.get_verbosity()
     bars_are_seen = sys.stderr.isatty() or "ipykernel" in sys.modules
     hide_bars = not (bars_are_seen or utils.are_progress_bars_disabled())
@@ -330,8 +346,9 @@ def _only_what_helps() -> Iterator[None]:
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """The safetensors files of `folder`, single or sharded, in name order. Raises ModelError when
-    there are none."""
+    """The safetensors files of `folder`, single or sharded, in order of their names. Raises
+    ModelError if there are no such files.
+    """
     if (folder / SINGLE).is_file():
         return (folder / SINGLE,)
     if (folder / INDEX).is_file():
@@ -354,7 +371,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 
 
 def has_weights(folder: Path) -> bool:
-    """True when `weight_files` would find something to read."""
+    """Whether `weight_files` finds something to read."""
     try:
         return bool(weight_files(folder))
     except ModelError:
@@ -362,14 +379,16 @@ def has_weights(folder: Path) -> bool:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """True when real tokenizer files are there; without them transformers quietly makes up an empty
-    tokenizer."""
+    """Whether the folder has real tokenizer files. Without them, transformers silently creates
+    an empty tokenizer.
+    """
     return any(all((folder / name).is_file() for name in names) for names in VOCABULARIES)
 
 
 def find_tokenizer(source: str) -> Path | None:
-    """The folder, or the cached files of the hub name, that hold the tokenizer of a model which
-    says that it came from `source`; None where there are none here."""
+    """The folder, or the cached hub files, with the tokenizer of a model from `source`; None if
+    they are not on this machine.
+    """
     if not source:
         return None
     folder = Path(source)
@@ -382,8 +401,9 @@ def find_tokenizer(source: str) -> Path | None:
 
 
 def weight_map(folder: Path) -> dict[str, str]:
-    """Which shard holds each tensor, as the index says. Raises ModelError for an index that names
-    no files here."""
+    """The shard that contains each tensor, from the index. Raises ModelError for an index with
+    names outside the folder.
+    """
     shards = read_json(folder / INDEX).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise refuse(folder, f"{INDEX} holds no weight_map", RESAVE)
@@ -394,8 +414,9 @@ def weight_map(folder: Path) -> dict[str, str]:
 
 
 def cached_models() -> tuple[tuple[str, Path], ...]:
-    """Name and folder of every model in the local hub cache that has a config, in name order; reads
-    no weights."""
+    """Name and folder of every model in the local hub cache that has a config, sorted by name;
+    no weights are read.
+    """
     try:
         repositories = scan_cache_dir(constants.HF_HUB_CACHE).repos
     except errors.CacheNotFound:
@@ -415,8 +436,8 @@ def cached_models() -> tuple[tuple[str, Path], ...]:
 
 
 def available() -> tuple[Available, ...]:
-    """What `load` takes here: embedded and packaged models, those in the local hub cache, any
-    other, any folder.
+    """The sources that `load` accepts here: embedded and packaged models, models in the local
+    hub cache, and any other model or folder.
 
     Example:
         >>> [row.name for row in probe.available() if row.kind == "embedded"]
@@ -450,8 +471,7 @@ def available() -> tuple[Available, ...]:
 
 
 def _what(folder: Path) -> str:
-    """The size of the model in `folder` in a few words, or nothing when loading would refuse it at
-    a glance."""
+    """Family and size of the model in `folder`; empty if loading would refuse it."""
     try:
         config = read_config(folder, prepend_bos=True)
     except ModelError:

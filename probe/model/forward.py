@@ -1,11 +1,11 @@
-"""A whole forward from raw weights, built on `probe.model.attention` step by step, as the table and
-the config say: the oracle.
+"""A complete forward from raw weights, step by step from `probe.model.attention`, following the
+table and the config.
 
-Nothing of Hugging Face's or TransformerLens's modelling code is used: the tensors come straight
-from the checkpoint. Readable and slow; `probe.model.fused` is a fused form of the same steps and is
-held to this one by tests. What a family's own code computes in float32 whatever the type of the
-model (`Family.in_float32`) is computed in float32 here, too: it is part of what the model is.
-Nothing else is rounded, so in float64 this is the other side of `probe.model.check`.
+No modelling code of Hugging Face or TransformerLens is used: the tensors come directly from the
+checkpoint. It is readable and slow. `probe.model.fused` has the same steps in a fused form, and
+tests compare the two. Quantities that a family's code computes in float32, whatever the dtype of
+the model (`Family.in_float32`), are computed in float32 here, too, because they are part of the
+model. Nothing else is rounded, so in float64 this is the other side of `probe.model.check`.
 """
 
 import math
@@ -25,8 +25,9 @@ Norm = Callable[[Tensor, Tensor | None, Tensor | None, Config], Tensor]
 
 
 def embed(weights: Weights, ids: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """E before the first block: tokens with the family's scale, positions, types, norm. `... pos ->
-    ... pos d_model`"""
+    """E before the first block: tokens with the family's scale, positions, types, norm. `... pos
+    -> ... pos d_model`
+    """
     positions = torch.arange(ids.shape[-1], device=ids.device)
     parts = embedding_parts(weights, ids, positions, dtype=dtype)
     return embedding_norm(weights, sum_embeddings(parts))
@@ -35,8 +36,9 @@ def embed(weights: Weights, ids: Tensor, dtype: torch.dtype | None = None) -> Te
 def embedding_parts(
     weights: Weights, ids: Tensor, positions: Tensor, *, dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """The vectors that are added for tokens at `positions`, by name, as the family has them. `...,
-    ... -> ... d_model`"""
+    """The embeddings that the family adds for tokens at `positions`, by name. `..., ... -> ...
+    d_model`
+    """
     config = weights.config
     family = config.family
     dtype = dtype or weights.dtype
@@ -50,26 +52,29 @@ def embedding_parts(
         sinusoids = formulas.sinusoids(rows, config.d_model).to(parts["token embedding"])
         parts["position embedding"] = sinusoids[positions]
     if config.n_token_types:
-        # one text is all of the first type
+        # A single text consists of tokens of the first type.
         parts["token type embedding"] = weights.raw[family.type_table + ".weight"][0].to(dtype)
     return parts
 
 
 def sum_embeddings(parts: Mapping[str, Tensor]) -> Tensor:
     """The sum of the embeddings, in the order of the names."""
-    first, *others = parts.values()
-    return sum(others, start=first)
+    first, *rest = parts.values()
+    return sum(rest, start=first)
 
 
 def embedding_norm(weights: Weights, resid: Tensor) -> Tensor:
-    """The norm between the embeddings and the first block, where the family has one. Shape
-    unchanged."""
+    """The stream after the norm between the embeddings and the first block, if the family has
+    one. Shape unchanged.
+    """
     return _named_norm(weights, resid, weights.config.family.embedding_norm)
 
 
 def gain_of(weight: Tensor | None, config: Config) -> Tensor:
-    """The factor of a norm: its weight, or 1 + its weight where the family has it so; in float32
-    where the family's own code multiplies in it. `d_model`"""
+    """The factor of a norm: its weight, or 1 + its weight if the family defines it so. `d_model`
+
+    In float32 if the family's code multiplies in float32.
+    """
     assert weight is not None
     if "gain" in config.family.in_float32:
         weight = weight.float()
@@ -77,8 +82,9 @@ def gain_of(weight: Tensor | None, config: Config) -> Tensor:
 
 
 def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:
-    """The family's norm: LayerNorm, or RMSNorm in the precision in which its own code takes it.
-    Shape unchanged."""
+    """The family's norm: LayerNorm, or RMSNorm in the precision of the family's code. Shape
+    unchanged.
+    """
     family = config.family
     gain = gain_of(weight, config)
     if family.norm == "LayerNorm":
@@ -88,23 +94,25 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) 
         return (x * formulas.inverse_rms(x.float(), config.epsilon)).to(x.dtype) * gain
     single = x.float()
     normed = single * formulas.inverse_rms(single, config.epsilon)
-    # where it rounds back to the model's type, in front of the gain or behind it, is the family's
+    # Families differ in whether they round to the model's dtype before or after the gain.
     if "gain" in family.in_float32:
         return (normed * gain).to(x.dtype)
     return normed.to(x.dtype) * gain
 
 
 def norm_scale(x: Tensor, config: Config) -> Tensor:
-    """What the family's norm divides by: sqrt(mean x^2 + eps), of x - mean x in LayerNorm. `...
-    d_model -> ...`"""
+    """The divisor of the family's norm: sqrt(mean x² + eps), for LayerNorm of x - mean x. `...
+    d_model -> ...`
+    """
     centred = config.family.norm == "LayerNorm"
     square = x.var(-1, unbiased=False) if centred else x.square().mean(-1)
     return (square + config.epsilon).sqrt()
 
 
 def norm_heads(x: Tensor, weight: Tensor | None, config: Config, norm: Norm = norm) -> Tensor:
-    """Queries or keys normed as wide as the weight: head by head, or all heads together. `... head
-    pos d_head`"""
+    """Queries or keys after their norm: head by head, or all heads together, by the size of the
+    weight. `... head pos d_head`
+    """
     if weight is None:
         return x
     if len(weight) == x.shape[-1]:
@@ -120,8 +128,11 @@ def _named_norm(weights: Weights, x: Tensor, name: str) -> Tensor:
 
 
 def position_bias(weights: Weights, n: int) -> Tensor | None:
-    """What positions add to the scores of self-attention: T5's, from its first layer's table, or
-    ALiBi's; None elsewhere. `-> head query_pos key_pos`"""
+    """The bias that positions add to the scores of self-attention: T5's, from its first layer's
+    table, or ALiBi's. otherwise None.
+
+    `-> head query_pos key_pos`
+    """
     config = weights.config
     stack = weights.attention.name
     positions = torch.arange(n, device=weights.device)
@@ -147,7 +158,7 @@ def score(weights: Weights, block: Block, q: Tensor, k: Tensor, bias: Tensor | N
         q = q.float()
         k = k.float()
     root = math.sqrt(config.d_head)
-    if config.family.scaled and block.score_divisor != root:  # divided by another number
+    if config.family.scaled and block.score_divisor != root:  # the divisor is another number
         q = q * (root / block.score_divisor)
     scores = formulas.scores(q, k) if config.family.scaled else formulas.matches(q, k)
     if config.attn_logit_softcapping:
@@ -158,8 +169,9 @@ def score(weights: Weights, block: Block, q: Tensor, k: Tensor, bias: Tensor | N
 
 
 def mask(weights: Weights, block: Block, scores: Tensor) -> Tensor:
-    """Scores with minus infinity wherever this layer does not let a query read: later tokens, and
-    those outside its window. `... query_pos key_pos`, unchanged"""
+    """Scores with minus infinity where this layer does not let a query read: later tokens, and
+    tokens outside its window. `... query_pos key_pos`, unchanged
+    """
     if block.local:
         window = weights.config.window
         scores = formulas.sliding_window(scores, window, both_ways=not weights.causal)
@@ -167,9 +179,10 @@ def mask(weights: Weights, block: Block, scores: Tensor) -> Tensor:
 
 
 def apply_rotary(block: Block, q: Tensor, k: Tensor, config: Config) -> tuple[Tensor, Tensor]:
-    """Queries and keys as they meet: normed and rotated by their positions, where the family does
-    so. Shapes unchanged."""
-    # keys come repeated for the heads that share them: each is normed and rotated once
+    """Queries and keys, normed and rotated by their positions if the family does so. Shapes
+    unchanged.
+    """
+    # Keys are repeated for the heads that share them; each is normed and rotated once.
     group = config.n_heads // config.n_kv_heads
     k = k[..., ::group, :, :]
     positions = torch.arange(q.shape[-2])
@@ -179,8 +192,9 @@ def apply_rotary(block: Block, q: Tensor, k: Tensor, config: Config) -> tuple[Te
 
 
 def rotate(block: Block, x: Tensor, positions: Tensor, config: Config) -> Tensor:
-    """Queries or keys rotated by their positions, in a layer that does so. `... pos d_head`,
-    unchanged"""
+    """Queries or keys rotated by their positions, if this layer rotates. `... pos d_head`,
+    unchanged
+    """
     if not block.rotated or config.positions.kind != "rotary":
         return x
     frequencies = rotary(config.positions, local=block.local)
@@ -192,7 +206,7 @@ def rotate(block: Block, x: Tensor, positions: Tensor, config: Config) -> Tensor
 def _rotate(x: Tensor, angles: Tensor, stretch: float, config: Config) -> Tensor:
     family = config.family
     dims = angles.shape[-1]
-    rotary, others = x[..., :dims], x[..., dims:]
+    rotary, unrotated = x[..., :dims], x[..., dims:]
     if "rotation" in family.in_float32:
         rotary = rotary.float()
     if "rotated" in family.in_float32:
@@ -200,12 +214,14 @@ def _rotate(x: Tensor, angles: Tensor, stretch: float, config: Config) -> Tensor
     if family.interleaved:
         rotary = formulas.halves(rotary, dims)
     rotated = formulas.rotate(rotary, angles.to(x.device), stretch)
-    return torch.cat([rotated.to(x.dtype), others], dim=-1)
+    return torch.cat([rotated.to(x.dtype), unrotated], dim=-1)
 
 
 def rotary(positions: Positions, *, local: bool) -> Tensor:
-    """Rotary frequencies, scaled where the config says so; local layers may have a base of their
-    own. `-> pair`"""
+    """Rotary frequencies, scaled as in the config. local layers may have a separate base.
+
+    `-> pair`
+    """
     dims = positions.dims
     if local and positions.local_base:
         return formulas.rotary_frequencies(dims, positions.local_base)
@@ -238,13 +254,15 @@ def rotary(positions: Positions, *, local: bool) -> Tensor:
 
 
 def rotary_stretch(positions: Positions, *, local: bool) -> float:
-    """How much longer rotation makes queries and keys: 1 but where the scaling says so."""
+    """The factor by which rotation scales queries and keys: 1 unless the config states another
+    one.
+    """
     scaling = positions.rope_scaling
     return 1.0 if scaling is None or (local and positions.local_base) else scaling.stretch
 
 
 def softmax(scores: Tensor, block: Block, config: Config) -> Tensor:
-    """The pattern, in float32 where the family's own code softmaxes in float32."""
+    """The pattern, computed in float32 if the family's code does so."""
     dtype = scores.dtype
     if "softmax" in config.family.in_float32:
         scores = scores.float()
@@ -254,8 +272,10 @@ def softmax(scores: Tensor, block: Block, config: Config) -> Tensor:
 
 
 def project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Queries, keys or values of every head; a family without biases adds none. `pos d_model ->
-    head pos d_head`"""
+    """Queries, keys or values of every head, with a bias if there is one.
+
+    `pos d_model -> head pos d_head`
+    """
     if bias is None:
         bias = weight.new_zeros(weight.shape[0], weight.shape[-1])
     return formulas.project(x, weight, bias)
@@ -270,13 +290,16 @@ def attend(
     memory: Tensor | None = None,
     pattern: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Every step of one attention from what enters it: x q k v scores pattern z delta_e attn_out
-    resid_mid.
+    """Every step of one attention, from the stream that enters: x q k v scores pattern z delta_e
+    attn_out resid_mid.
 
-    `pos d_model -> ...`, shapes as in `probe.model.records.Trace`; `memory: key_pos d_model` is
-    what cross-attention reads. A layer without attention has x, attn_out (what its mixer writes)
-    and resid_mid alone. What comes after the pattern is computed from `pattern` where one is
-    given: one that was rounded, so that its rounding ends there.
+    `pos d_model -> ...`, shapes as in `probe.model.records.Trace`
+
+    memory: `key_pos d_model`, the input of keys and values of cross-attention
+    pattern: a rounded pattern, from which the later steps are computed, so that its rounding has no
+        further effect
+
+    A layer without attention has only x, attn_out (its mixer's write) and resid_mid.
     """
     config = weights.config
     x = attention_input(block, resid_pre, config)
@@ -294,14 +317,16 @@ def attend(
 
 
 def norms_input(block: Block, config: Config) -> bool:
-    """Whether a norm stands in front of what this attention reads: in ModernBERT, which norms its
-    embeddings, not in the first layer."""
+    """Whether this attention's input is normed. ModernBERT, which norms its embeddings, does not
+    norm it in the first layer.
+    """
     return config.family.norm_first and block.norm is not None
 
 
 def attention_input(block: Block, resid_pre: Tensor, config: Config, norm: Norm = norm) -> Tensor:
-    """x, what attention reads of the stream: through the norm where there is one in front. Shape
-    unchanged."""
+    """x, the input of attention: the stream, after the norm if there is one in front. Shape
+    unchanged.
+    """
     if not norms_input(block, config):
         return resid_pre
     return norm(resid_pre, block.norm, block.norm_bias, config)
@@ -310,8 +335,9 @@ def attention_input(block: Block, resid_pre: Tensor, config: Config, norm: Norm 
 def project_qkv(
     block: Block, x: Tensor, source: Tensor, config: Config
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries of `x`, keys and values of `source`, repeated for the heads that share them: `...
-    head pos d_head`."""
+    """Queries of `x`, and keys and values of `source`, repeated for the heads that share them:
+    `... head pos d_head`.
+    """
     q = project(x, block.w_q, block.b_q)
     k = project(source, block.w_k, block.b_k)
     v = project(source, block.w_v, block.b_v)
@@ -320,8 +346,9 @@ def project_qkv(
 
 
 def merge_heads(block: Block, z: Tensor) -> Tensor:
-    """attn_out = Concat(z) W_O + b_O, which equals Σ_h ΔE_h + b_O. `... head pos d_head -> ... pos
-    d_model`"""
+    """attn_out = Concat(z) W_O + b_O, which equals Σ_h ΔE_h + b_O. `... head pos d_head -> ...
+    pos d_model`
+    """
     merged = z.transpose(-3, -2).flatten(-2) @ block.w_o.flatten(0, 1)
     return merged if block.b_o is None else merged + block.b_o
 
@@ -329,8 +356,9 @@ def merge_heads(block: Block, z: Tensor) -> Tensor:
 def attention_output(
     block: Block, resid_pre: Tensor, z: Tensor, config: Config
 ) -> dict[str, Tensor]:
-    """What the heads write and the stream behind it. `... pos d_model, ... head pos d_head -> ...
-    pos d_model`"""
+    """The heads' writes and the stream after them. `... pos d_model, ... head pos d_head -> ...
+    pos d_model`
+    """
     delta_e = formulas.write(z, block.w_o)
     attn_out = delta_e.sum(-3) if block.b_o is None else delta_e.sum(-3) + block.b_o
     added = attn_out
@@ -343,7 +371,7 @@ def attention_output(
 
 
 def mlp(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config) -> dict[str, Tensor]:
-    """The block's second half: mlp_out and resid_post. `pos d_model -> pos d_model`"""
+    """The second half of a block: mlp_out and resid_post. `pos d_model -> pos d_model`"""
     family = config.family
     x = mlp_input(block, resid_mid, resid_pre, config)
     mlp_out = experts(block, x, config) if block.experts else neurons(block, x, config)
@@ -357,8 +385,9 @@ def mlp(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config) -> d
 
 
 def mlp_input(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config) -> Tensor:
-    """What the MLP reads of the stream: through the norm where there is one in front. Shape
-    unchanged."""
+    """The input of the MLP: the stream, after the norm if there is one in front. Shape
+    unchanged.
+    """
     x = resid_pre if config.family.parallel else resid_mid
     if not config.family.norm_first:
         return x
@@ -366,16 +395,18 @@ def mlp_input(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config
 
 
 def neurons(block: Block, x: Tensor, config: Config) -> Tensor:
-    """What a plain MLP writes: its activations times W_out, and b_out. `... d_model -> ...
-    d_model`"""
+    """The write of a plain MLP: its activations times W_out, plus b_out. `... d_model -> ...
+    d_model`
+    """
     assert block.w_out is not None
     written = activate(block, x, config) @ block.w_out
     return written if block.b_out is None else written + block.b_out
 
 
 def experts(block: Block, x: Tensor, config: Config) -> Tensor:
-    """What a routed MLP writes: Σ share times what the expert writes, over the experts that the
-    token is given to, and what the shared one does. `... d_model -> ... d_model`"""
+    """The write of a routed MLP: Σ weight times the expert's write over the token's experts,
+    plus that of the shared expert. `... d_model -> ... d_model`
+    """
     shares = route(block, x, config)
     written = torch.zeros_like(x)
     for number, expert in enumerate(block.experts):
@@ -390,8 +421,9 @@ def experts(block: Block, x: Tensor, config: Config) -> Tensor:
 
 
 def route(block: Block, x: Tensor, config: Config) -> Tensor:
-    """How much each expert counts for each token, in float32 where the family's own router is.
-    `... d_model -> ... expert`"""
+    """The weight of each expert for each token, in float32 if the family's router is. `...
+    d_model -> ... expert`
+    """
     assert block.w_router is not None and config.family.routed is not None
     logits = x @ block.w_router
     if block.b_router is not None:
@@ -404,15 +436,15 @@ def route(block: Block, x: Tensor, config: Config) -> Tensor:
 
 
 def shared_gate(block: Block, x: Tensor) -> Tensor:
-    """How much the expert counts that every token is given to, between 0 and 1. `... d_model -> ...
-    1`"""
+    """The weight of the expert that every token uses, between 0 and 1. `... d_model -> ... 1`"""
     assert block.w_shared is not None
     return torch.sigmoid(x @ block.w_shared)
 
 
 def activate_expert(expert: Expert, x: Tensor, config: Config) -> Tensor:
-    """An expert's activations: f(x W_gate) * x W_up, or GPT-OSS' clamped form. `... d_model -> ...
-    d_mlp`"""
+    """An expert's activations: f(x W_gate) * x W_up, or GPT-OSS' clamped form. `... d_model ->
+    ... d_mlp`
+    """
     gate = x @ expert.w_gate
     up = x @ expert.w_up
     if expert.b_gate is not None and expert.b_up is not None:
@@ -425,8 +457,9 @@ def activate_expert(expert: Expert, x: Tensor, config: Config) -> Tensor:
 
 
 def activate(block: Block, x: Tensor, config: Config) -> Tensor:
-    """The MLP's activations: f(x W_in + b_in), or f(x W_gate) * x W_up where it is gated. `...
-    d_model -> ... d_mlp`"""
+    """The MLP's activations: f(x W_in + b_in), or f(x W_gate) * x W_up if it is gated. `...
+    d_model -> ... d_mlp`
+    """
     activation = getattr(formulas, config.activation)
     if block.w_gate is not None and block.w_up is not None:
         return activation(x @ block.w_gate) * (x @ block.w_up)
@@ -436,11 +469,12 @@ def activate(block: Block, x: Tensor, config: Config) -> Tensor:
 
 
 def run(weights: Weights, ids: Tensor, dtype: torch.dtype) -> Iterator[dict[str, Tensor]]:
-    """One dictionary of named tensors per layer, in order: neither a whole run nor a converted
-    model is ever held.
+    """One dictionary of named tensors for each layer, in order.
 
     `ids: ... pos`. Names: resid_pre x q k v scores pattern z delta_e attn_out resid_mid mlp_out
-    resid_post.
+        resid_post.
+
+    Neither a whole run nor a converted model is held in memory.
     """
     resid = embed(weights, ids, dtype)
     bias = position_bias(weights, ids.shape[-1])
@@ -453,14 +487,16 @@ def run(weights: Weights, ids: Tensor, dtype: torch.dtype) -> Iterator[dict[str,
 
 
 def final_norm(weights: Weights, resid_post: Tensor) -> Tensor:
-    """What leaves a stack: its last resid_post through the final norm, where the family has one.
-    Shape unchanged."""
+    """The output of a stack: its last resid_post after the final norm, if the family has one.
+    Shape unchanged.
+    """
     return _named_norm(weights, resid_post, weights.config.family.final_norm)
 
 
 def logits(weights: Weights, final: Tensor, tokens: Sequence[int] | None = None) -> Tensor:
-    """Scores over the vocabulary, or of some tokens, from what left the last stack: `... d_model ->
-    ... d_vocab`"""
+    """Scores over the vocabulary, or of some tokens, from the output of the last stack. `...
+    d_model -> ... d_vocab`
+    """
     table = unembedding(weights, final.dtype)
     stored = weights.raw.get(weights.config.family.head_bias or "final_logits_bias")
     bias = table.new_zeros(len(table)) if stored is None else stored.to(final).flatten()
@@ -473,27 +509,28 @@ def logits(weights: Weights, final: Tensor, tokens: Sequence[int] | None = None)
 
 
 def transformed(weights: Weights, final: Tensor) -> Tensor:
-    """BERT's head before its last product: norm(activation(x W + b)), where the family has it.
-    Shape unchanged."""
+    """The stream after BERT's head up to its last product: norm(activation(x W + b)), if the
+    family has it. Shape unchanged.
+    """
     dense, last_norm, activation = weights.config.family.transform
     if not dense:
         return final
     hidden = final @ weights.raw[dense + ".weight"].to(final).T
     bias = weights.raw.get(dense + ".bias")
     activate = getattr(formulas, activation or weights.config.activation)
-    biased = hidden if bias is None else hidden + bias.to(final)
-    return _named_norm(weights, activate(biased), last_norm)
+    preactivation = hidden if bias is None else hidden + bias.to(final)
+    return _named_norm(weights, activate(preactivation), last_norm)
 
 
 def unembedding_input(weights: Weights, resid_post: Tensor) -> Tensor:
-    """What W_U reads of the last resid_post: behind the final norm and what a head has in front of
-    its last product. Shape unchanged."""
+    """The input of W_U: the last resid_post after the final norm and, if the family has it,
+    BERT's head. Shape unchanged.
+    """
     return transformed(weights, final_norm(weights, resid_post))
 
 
 def unembedding(weights: Weights, dtype: torch.dtype) -> Tensor:
-    """W_U, what the last vectors are multiplied with, the config's scale in it: `d_vocab
-    d_model`."""
+    """W_U, including the config's scale. `d_vocab d_model`"""
     config = weights.config
     family = config.family
     table = weights.raw[(family.embed if config.tied else family.unembed) + ".weight"].to(dtype)
@@ -501,19 +538,22 @@ def unembedding(weights: Weights, dtype: torch.dtype) -> Tensor:
 
 
 def unembed(weights: Weights, resid_post: Tensor, tokens: Sequence[int] | None = None) -> Tensor:
-    """Logits over the vocabulary, or of some tokens, from the last resid_post: the final norm, then
-    W_U. `... d_model -> ... d_vocab`"""
+    """Logits over the vocabulary, or of some tokens, from the last resid_post: the final norm,
+    then W_U. `... d_model -> ... d_vocab`
+    """
     return logits(weights, final_norm(weights, resid_post), tokens)
 
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """A decoder's run over a target, as far as its last position needs it: one entry per layer,
-    then the logits there.
+    """A decoder's run over a target, as far as its last position needs it: an entry for each
+    layer, and the logits there.
 
-    `entering: 1 d_model` · `own: (k, v), head pos d_head`, the positions before the last · `read:
-    (k, v), head key_pos d_head` · `z: layer head d_head`, of cross-attention at the last position ·
-    `logits: d_vocab`.
+    entering: `1 d_model`
+    own: (k, v) of the decoder's own tokens, `head pos d_head`, at the positions before the last
+    read: (k, v) of the source, `head key_pos d_head`
+    z: `layer head d_head`, of cross-attention at the last position
+    logits: `d_vocab`
     """
 
     entering: Tensor
@@ -524,7 +564,7 @@ class Decoded:
 
 
 def encode(stacks: Stacks, ids: Sequence[int]) -> Tensor:
-    """What the decoder reads of a source. `-> key_pos d_model`"""
+    """The encoder's output for a source, which the decoder reads. `-> key_pos d_model`"""
     encoder = stacks["encoder"]
     for step in run(encoder, torch.tensor(ids, device=encoder.device), encoder.dtype):
         last = step["resid_post"]
@@ -532,21 +572,31 @@ def encode(stacks: Stacks, ids: Sequence[int]) -> Tensor:
 
 
 def decode(stacks: Stacks, ids: Sequence[int], memory: Tensor) -> Decoded:
-    """The decoder over `ids`, reading `memory: ... key_pos d_model`; its leading axes lead every
-    tensor of the result."""
+    """The decoder over `ids`.
+
+    memory: `... key_pos d_model`; its leading axes lead every tensor of the result
+    """
     decoder = stacks["decoder"]
     cross = stacks["cross"]
     resid = embed(decoder, torch.tensor(ids, device=decoder.device))
     bias = position_bias(decoder, len(ids))
     entering = resid[-1:]
-    own = []
-    read = []
+    self_keys_values = []
+    source_keys_values = []
     z = []
     for block, cross_block in zip(decoder.blocks, cross.blocks, strict=True):
         self_attention = attend(decoder, block, resid, bias=bias)
         across = attend(cross, cross_block, self_attention["resid_mid"], memory=memory)
-        own.append((self_attention["k"][..., :-1, :], self_attention["v"][..., :-1, :]))
-        read.append((across["k"], across["v"]))
+        self_keys_values.append(
+            (self_attention["k"][..., :-1, :], self_attention["v"][..., :-1, :])
+        )
+        source_keys_values.append((across["k"], across["v"]))
         z.append(across["z"][..., -1, :])
         resid = mlp(block, across["resid_mid"], resid, decoder.config)["resid_post"]
-    return Decoded(entering, own, read, torch.stack(z), unembed(decoder, resid[..., -1, :]))
+    return Decoded(
+        entering,
+        self_keys_values,
+        source_keys_values,
+        torch.stack(z),
+        unembed(decoder, resid[..., -1, :]),
+    )

@@ -1,11 +1,11 @@
-"""The steps of a block in fused operations, for every family of the table: what swaps, traces and
-edges run on. The loop over blocks is `probe.patching.variants`.
+"""The steps of a block in fused operations, for every family of the table. Swaps, traces and
+edges use them.
 
-Queries, keys and values of a block come out of one product; norms, activations and attention are
-torch's own; rotations and relative biases are computed once a run. Each step equals that of
-`probe.model.forward`: to 1e-5 of the scale in float32, 1e-10 in float64 (1e-6 where a family's own
-code rounds to float32 on the way). In bfloat16 norms and softmax are taken in float32 inside, as
-the families' own code takes them.
+The loop over blocks is `probe.patching.variants`. One product computes the queries, keys and values
+of a block; norms, activations and attention are torch's; rotations and relative biases are computed
+once for each run. Each step equals that of `probe.model.forward`: to 1e-5 of the scale in float32,
+1e-10 in float64 (1e-6 if a family's code rounds to float32 in between). In bfloat16, norms and
+softmax are computed in float32 internally, as in the families' code.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,9 +42,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class LayerTables(NamedTuple):
-    """What depends on positions alone in one layer: cosines and sines `pos dims` of rotary
-    positions, bias `head query_pos key_pos`, minus infinity where nothing is read; None where there
-    is none.
+    """The tensors of one kind of layer that depend only on positions; None where a layer has
+    none.
+
+    cos, sin: `pos dims`, of rotary positions
+    bias: `head query_pos key_pos`, minus infinity where nothing is read
     """
 
     cos: Tensor | None
@@ -54,24 +56,29 @@ class LayerTables(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PositionTables:
-    """The same for one run, by kind of layer: whether it is local, and whether it is rotated."""
+    """The tables of one run, by kind of layer: whether it is local, and whether it is rotated."""
 
     layers: Mapping[tuple[bool, bool], LayerTables]
 
     def of(self, block: Block) -> LayerTables:
-        """Those of this block."""
+        """The tables of this block."""
         return self.layers[block.local, block.rotated]
 
     def row(self, block: Block, pos: int) -> Tensor | None:
-        """What is added to the scores of the query at `pos`, whose own key is the last. `head 1
-        key_pos`"""
+        """The bias of the scores of the query at `pos`, whose own key is the last.
+
+        `head 1 key_pos`
+        """
         bias = self.of(block).bias
         return None if bias is None else bias[:, pos, None, : pos + 1]
 
 
 def position_tables(weights: Weights, n: int) -> PositionTables:
-    """The constants of texts of up to `n` tokens, which every run begins with. Raises InputError
-    for the weights of a model whose hooks stay on: no run from weights has them."""
+    """The tables for texts of up to `n` tokens, which every run needs.
+
+    Raises InputError for the weights of a model whose hooks stay active, because a run from weights
+    does not include them.
+    """
     if weights.hooked is not None:
         hooks = ", ".join(weights.hooked.origin.hooks)
         raise InputError(
@@ -85,14 +92,14 @@ def position_tables(weights: Weights, n: int) -> PositionTables:
         bias = (mask(bias) if weights.causal else bias).to(weights.dtype)
     layers = {}
     for local, rotated in {(block.local, block.rotated) for block in weights.blocks}:
-        own_bias = bias
-        if local and n > config.window:  # a shorter text is read whole
-            every = torch.zeros(n, n, dtype=weights.dtype, device=weights.device)
-            seen = sliding_window(every, config.window, both_ways=not weights.causal)
-            own_bias = mask(seen) if weights.causal else seen
-            own_bias = own_bias.expand(config.n_heads, n, n)
+        layer_bias = bias
+        if local and n > config.window:  # a shorter text is read completely
+            zeros = torch.zeros(n, n, dtype=weights.dtype, device=weights.device)
+            window_bias = sliding_window(zeros, config.window, both_ways=not weights.causal)
+            layer_bias = mask(window_bias) if weights.causal else window_bias
+            layer_bias = layer_bias.expand(config.n_heads, n, n)
         cos, sin = _rotations(weights, n, local=local) if rotated else (None, None)
-        layers[local, rotated] = LayerTables(cos, sin, own_bias)
+        layers[local, rotated] = LayerTables(cos, sin, layer_bias)
     return PositionTables(layers)
 
 
@@ -113,17 +120,19 @@ def _rotations(weights: Weights, n: int, *, local: bool) -> tuple[Tensor | None,
 def project(
     weights: Weights, block: Block, resid: Tensor, tables: PositionTables, pos: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of every head, rotated for their positions; `pos` broadcasts over
-    the leading axes of resid. `... pos d_model -> ... head pos d_head`, kv_head for two
+    """Queries, keys and values of every head, rotated for their positions. `... pos d_model ->
+    ... head pos d_head`; keys and values have kv_head
 
-    Where heads are gated their gates, before the sigmoid, stand behind the queries, `... head pos
-    (2 d_head)`: both belong to the position that reads.
+    pos: broadcasts over the leading axes of resid
 
-    Of a layer without attention what its mixer reads stands in the place of queries and keys, `...
-    1 pos d_model`, and values are empty: it is all that later positions need of earlier ones.
+    If heads are gated, their gates, before the sigmoid, follow the queries, `... head pos (2
+    d_head)`, because both belong to the position that reads.
+
+    In a layer without attention, the mixer's input takes the place of queries and keys, `... 1 pos
+    d_model`, and values are empty: later positions need nothing else of earlier ones.
     """
     config = weights.config
-    own_tables = tables.of(block)
+    layer_tables = tables.of(block)
     x = forward.attention_input(block, resid, config, _norm)
     if block.mixer is not None:
         read = x.unsqueeze(-3)
@@ -135,36 +144,37 @@ def project(
     q, k, v, *gate = heads.split(counts, dim=-3)
     q = forward.norm_heads(q, block.norm_q, config, _norm)
     k = forward.norm_heads(k, block.norm_k, config, _norm)
-    if own_tables.cos is not None and pos is not None:
-        q = _rotate(config, q, own_tables, pos)
-        k = _rotate(config, k, own_tables, pos)
+    if layer_tables.cos is not None and pos is not None:
+        q = _rotate(config, q, layer_tables, pos)
+        k = _rotate(config, k, layer_tables, pos)
     return torch.cat([q, *gate], dim=-1) if gate else q, k, v
 
 
 def split_gate(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries, as long as keys, and the gates behind them, empty where there are none."""
+    """Queries, and the gates after them, which are empty if heads are not gated."""
     return q[..., : k.shape[-1]], q[..., k.shape[-1] :]
 
 
 def gated(z: Tensor, gate: Tensor) -> Tensor:
-    """What heads read times the sigmoid of their gates; as it is where these are empty. Shape
-    unchanged."""
+    """z times the sigmoid of its gates; unchanged if these are empty. Shape unchanged."""
     return z * gate.sigmoid() if gate.shape[-1] else z
 
 
 def _rotate(config: Config, x: Tensor, tables: LayerTables, pos: Tensor) -> Tensor:
-    """Rotary positions with the run's own cosines and sines. `... head pos d_head`, `... pos`"""
+    """Rotated queries or keys, with the run's cosines and sines. `... head pos d_head`, `...
+    pos`
+    """
     assert tables.cos is not None and tables.sin is not None
     dims = tables.cos.shape[-1]
-    # A family may rotate the first dimensions of a head only.
+    # A family may rotate only the first coordinates of a head.
     rotary = x[..., :dims]
-    others = x[..., dims:]
+    unrotated = x[..., dims:]
     if config.family.interleaved:
         rotary = halves(rotary, dims)
     cos = tables.cos[pos].unsqueeze(-3)
     sin = tables.sin[pos].unsqueeze(-3)
     rounded = config.family.in_float32 if x.dtype == torch.float64 else ()
-    # Rounded to float32 on the way, as the family's own code does.
+    # Rounded to float32 in between, as in the family's code.
     if "rotated" in rounded or "rotation" in rounded:
         rotary = rotary.float()
     if "rotated" in rounded:
@@ -174,15 +184,16 @@ def _rotate(config: Config, x: Tensor, tables: LayerTables, pos: Tensor) -> Tens
     first, second = rotary.chunk(2, dim=-1)
     rotated = rotary * cos + torch.cat([-second, first], dim=-1) * sin
     rotated = rotated.to(x.dtype)
-    return torch.cat([rotated, others], dim=-1) if others.shape[-1] else rotated
+    return torch.cat([rotated, unrotated], dim=-1) if unrotated.shape[-1] else rotated
 
 
 def pattern(
     weights: Weights, block: Block, matches: Tensor, bias: Tensor | None, sinks: Tensor | None
 ) -> Tensor:
-    """The pattern from products of queries and keys: softmax(cap(q k / divisor) + bias), with the
-    sinks of the heads, where they have any, shaped as the products but for keys. `... key_pos`,
-    unchanged
+    """The pattern from products of queries and keys: softmax(cap(q k / divisor) + bias). `...
+    key_pos`, unchanged
+
+    sinks: of the heads, shaped like the products without keys; None if heads have no sink
     """
     scores = matches * (1 / block.score_divisor)
     if weights.config.attn_logit_softcapping:
@@ -197,15 +208,16 @@ def pattern(
 def attend(
     weights: Weights, block: Block, q: Tensor, k: Tensor, v: Tensor, tables: PositionTables
 ) -> Tensor:
-    """z of whole texts, or of the last positions of texts whose keys and values are given whole.
-    `... head query_pos d_head, twice ... kv_head key_pos d_head -> ... head query_pos d_head`
+    """z of whole texts, or of their last positions if the keys and values of all positions are
+    given. `... head query_pos d_head, twice ... kv_head key_pos d_head -> ... head query_pos
+    d_head`
     """
     n = q.shape[-2]
     size = k.shape[-2]
     q, gate = split_gate(q, k)
     leading = q.shape[:-3]
     heads = q.shape[-3]
-    # torch's attention knows no cap of the scores and no sinks
+    # torch's attention supports neither a cap of the scores nor sinks.
     by_hand = bool(weights.config.attn_logit_softcapping) or block.sinks is not None
     bias = tables.of(block).bias
     if bias is not None:
@@ -239,9 +251,10 @@ def attend_last(
     before: KeysValues,
     tables: PositionTables,
 ) -> Tensor:
-    """z of many variants of one position, from their queries, keys and values and those of the
-    positions before it. `projected: batch head variant d_head, before: batch kv_head key_pos d_head
-    -> batch head variant d_head`
+    """z of many variants of one position. `-> batch head variant d_head`
+
+    projected: queries, keys and values of the variants, `batch head variant d_head`
+    before: keys and values of the positions before it, `batch kv_head key_pos d_head`
     """
     keys, values = before
     groups = (keys.shape[1], -1)
@@ -258,16 +271,20 @@ def attend_last(
 
 
 def _grouped(x: Tensor, shared: Tensor) -> Tensor:
-    """Every head's rows times what its group shares. `batch kv_head head row a, batch kv_head a
-    b`"""
+    """Every head's rows times the matrix that its group shares.
+
+    `batch kv_head head row a, batch kv_head a b`
+    """
     return (x.flatten(2, 3) @ shared).unflatten(2, x.shape[2:4])
 
 
 def pattern_at(
     weights: Weights, block: Block, q: Tensor, k: Tensor, at: Tensor, tables: PositionTables
 ) -> Tensor:
-    """The pattern row of the query at `at`. `batch head d_head, batch kv_head key_pos d_head ->
-    batch head key_pos`"""
+    """The pattern row of the query at `at`.
+
+    `batch head d_head, batch kv_head key_pos d_head -> batch head key_pos`
+    """
     q, _ = split_gate(q, k)
     matches = (q.unflatten(1, (k.shape[1], -1)) @ k.mT).flatten(1, 2)
     bias = tables.of(block).bias
@@ -285,19 +302,25 @@ def attend_among(
     before: KeysValues | None,
     tables: PositionTables,
 ) -> Tensor:
-    """z of the live positions of every variant; each reads what stands before them and, as the mask
-    allows, its own live positions. `batch variant head live d_head, kv_head for two, twice batch
-    kv_head key_pos d_head -> batch variant live head d_head`
+    """z of the live positions of every variant. `-> batch variant live head d_head`
+
+    projected: queries, keys and values, `batch variant head live d_head`, keys and values with
+        kv_head
+    before: keys and values of the positions before them, twice `batch kv_head key_pos d_head`
+
+    Each live position reads the positions before, and the variant's own live positions as the mask
+    allows.
     """
     q, k, v = projected
     if block.mixer is not None:
         state = None
         if before is not None:
-            # What earlier positions left behind is the same for all variants.
+            # All variants share the state that earlier positions left.
             state = recurrence.state_behind(block.mixer, before[0])
         return recurrence.mix(block.mixer, k.squeeze(2), state).unsqueeze(3)
     if before is not None and q.shape[-2] == 1:
-        # One live position a variant: the keys and values before it need not be repeated.
+        # With one live position, the keys and values before it need not be repeated for each
+        # variant.
         q, k, v = (part.squeeze(-2).transpose(1, 2) for part in projected)
         return attend_last(weights, block, (q, k, v), before, tables).transpose(1, 2).unsqueeze(2)
     if before is not None:
@@ -308,8 +331,9 @@ def attend_among(
 
 
 def read_memory(weights: Weights, block: Block, resid: Tensor, memory: KeysValues) -> Tensor:
-    """z of cross-attention, whose keys and values are constants. `batch variant live d_model -> ...
-    head d_head`"""
+    """z of cross-attention, whose keys and values are constants. `batch variant live d_model ->
+    ... head d_head`
+    """
     config = weights.config
     x = forward.attention_input(block, resid, config, _norm)
     q = _linear(x.flatten(1, 2), *block.queries).unflatten(-1, (config.n_heads, -1)).transpose(1, 2)
@@ -317,13 +341,16 @@ def read_memory(weights: Weights, block: Block, resid: Tensor, memory: KeysValue
     return z.transpose(1, 2).unflatten(1, resid.shape[1:3])
 
 
-# --- what is written ------------------------------------------------------------------------------
+# --- writes ---------------------------------------------------------------------------------------
 
 
 class Writer(NamedTuple):
-    """What attention or the MLP of a block writes with: `weight: input d_model`, `bias: d_model`;
-    `norm_written`, the gain of the norm behind what is written, `norm` and `norm_bias` of that
-    behind the sum, as far as the family has them.
+    """The parameters with which the attention or the MLP of a block writes.
+
+    weight: `input d_model`
+    bias: `d_model`
+    norm_written: the gain of the norm after the write, if the family has one
+    norm, norm_bias: of the norm after the sum, if the family has one
     """
 
     weight: Tensor
@@ -333,25 +360,26 @@ class Writer(NamedTuple):
     norm_bias: Tensor | None
 
     def written(self, x: Tensor) -> Tensor:
-        """x W + b, before any norm. `... input -> ... d_model`"""
+        """The write before any norm: x W + b. `... input -> ... d_model`"""
         return _linear(x, self.weight, self.bias)
 
 
 def attention_of(block: Block) -> Writer:
-    """What all heads of a block write with; its input is their z side by side."""
+    """The writer of all heads of a block; its input is their concatenated z."""
     return Writer(block.w_o.flatten(0, 1), block.b_o, block.norm_out, block.norm, block.norm_bias)
 
 
 def mlp_of(block: Block) -> Writer:
-    """What the MLP of a block writes with; its input are its activations."""
+    """The writer of the MLP of a block; its input is the activations."""
     return Writer(
         block.w_hidden, block.b_out, block.norm_mlp_out, block.norm_mlp, block.norm_mlp_bias
     )
 
 
 def add(config: Config, writer: Writer, resid: Tensor, written: Tensor) -> Tensor:
-    """The stream behind a write: the sum, through the norms where the family has them behind. Shape
-    unchanged."""
+    """The stream after a write: the sum, with the family's norms after the write or after the
+    sum. Shape unchanged.
+    """
     if config.family.norm_after_write:
         return resid + _norm(written, writer.norm_written, None, config)
     if config.family.norm_after_sum:
@@ -360,15 +388,16 @@ def add(config: Config, writer: Writer, resid: Tensor, written: Tensor) -> Tenso
 
 
 def write(weights: Weights, block: Block, resid: Tensor, z: Tensor) -> Tensor:
-    """E′: E + Concat(z) W_O + b_O, through norms where they stand behind. `... pos d_model, ... pos
-    head d_head`"""
-    # A copy, because the write is added in place.
+    """E′: E + Concat(z) W_O + b_O, with the norms after it. `... pos d_model, ... pos head
+    d_head`
+    """
+    # Cloned, because the write is added in place.
     total = resid.clone(memory_format=torch.contiguous_format)
     return _write(weights.config, attention_of(block), total, z.flatten(-2))
 
 
 def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
-    """The MLP's activations from what it reads of the stream. `... d_model -> ... d_mlp`"""
+    """The MLP's activations from the stream that it reads. `... d_model -> ... d_mlp`"""
     config = weights.config
     activation = ACTIVATIONS[config.activation]
     x = resid
@@ -383,8 +412,9 @@ def activate(weights: Weights, block: Block, resid: Tensor) -> Tensor:
 
 
 def chosen_experts(weights: Weights, block: Block, resid: Tensor) -> Tensor:
-    """Which experts of a routed MLP are given what it reads of the stream. `... d_model -> ...
-    expert`"""
+    """Which experts of a routed MLP are chosen for the stream that it reads. `... d_model -> ...
+    expert`
+    """
     config = weights.config
     x = resid
     if config.family.norm_first:
@@ -393,17 +423,19 @@ def chosen_experts(weights: Weights, block: Block, resid: Tensor) -> Tensor:
 
 
 def _activate_experts(block: Block, x: Tensor, config: Config) -> Tensor:
-    """The activations of a routed MLP, as `Block` has them; an expert is run for the tokens that
-    are given to it, by what they are in this very run. `... d_model -> ... d_mlp`"""
+    """The activations of a routed MLP, as in `Block`. `... d_model -> ... d_mlp`
+
+    Each expert runs only for the tokens that choose it in this very run.
+    """
     rows = x.flatten(0, -2)
     shares = forward.route(block, rows, config)
     hidden = rows.new_zeros(len(rows), block.d_mlp)
     width = block.experts[0].w_out.shape[0]
     for number, expert in enumerate(block.experts):
-        given = shares[:, number].nonzero()[:, 0]
-        activations = forward.activate_expert(expert, rows[given], config)
+        tokens = shares[:, number].nonzero()[:, 0]
+        activations = forward.activate_expert(expert, rows[tokens], config)
         columns = slice(number * width, (number + 1) * width)
-        hidden[given, columns] = shares[given, number, None] * activations
+        hidden[tokens, columns] = shares[tokens, number, None] * activations
     end = len(block.experts) * width
     if block.shared is not None:
         activations = forward.activate_expert(block.shared, rows, config)
@@ -411,27 +443,27 @@ def _activate_experts(block: Block, x: Tensor, config: Config) -> Tensor:
         hidden[:, end - activations.shape[-1] : end] = (
             forward.shared_gate(block, rows) * activations
         )
-    if hidden.shape[-1] > end:  # the shares, which multiply the biases
+    if hidden.shape[-1] > end:  # the weights of the experts, which multiply their biases
         hidden[:, end:] = shares
     return hidden.unflatten(0, x.shape[:-1])
 
 
 def finish(weights: Weights, block: Block, resid: Tensor, resid_mid: Tensor) -> Tensor:
-    """The block's end, E′ + MLP, in the place of E′, through norms where they stand behind. `...
-    pos d_model`"""
+    """The end of a block, E′ + MLP, written over E′, with the norms after it. `... pos d_model`"""
     family = weights.config.family
     hidden = activate(weights, block, resid if family.parallel else resid_mid)
     return write_mlp(weights, block, resid_mid, hidden)
 
 
 def write_mlp(weights: Weights, block: Block, resid_mid: Tensor, hidden: Tensor) -> Tensor:
-    """The same from the MLP's activations. `... pos d_model, ... pos d_mlp -> ... pos d_model`"""
+    """`finish` from the MLP's activations. `... pos d_model, ... pos d_mlp -> ... pos d_model`"""
     return _write(weights.config, mlp_of(block), resid_mid, hidden)
 
 
 def _write(config: Config, writer: Writer, resid: Tensor, x: Tensor) -> Tensor:
-    """The stream behind a write, where nothing is normed in the place of `resid`, which must be
-    contiguous."""
+    """The stream after a write. Without norms, it is written over `resid`, which must be
+    contiguous.
+    """
     if not config.family.adds_plainly:
         return add(config, writer, resid, writer.written(x))
     total = resid if writer.bias is None else resid.add_(writer.bias)
@@ -444,7 +476,7 @@ def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config)
         gain = forward.gain_of(weight, config)
         return functional.layer_norm(x, x.shape[-1:], gain, bias, config.epsilon)
     if config.family.in_float32 and x.dtype != torch.float32:
-        # In float32 on the way, as the family's own code.
+        # In float32 internally, as in the family's code.
         return forward.norm(x, weight, bias, config)
     return functional.rms_norm(x, x.shape[-1:], forward.gain_of(weight, config), config.epsilon)
 

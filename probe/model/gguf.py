@@ -1,10 +1,10 @@
 """GGUF files: metadata as a config in Hugging Face's keys, tensors in float32 by Hugging Face's
 names.
 
-Names come from the `gguf` package's own map, and blocks are dequantised by it; which keys a family
-has and what its converter turned stands in the table of architectures (`GgufKeys`). The header is
-read within bounds and checked before memory is taken: not by the reader of the `gguf` package,
-which believes every count that a file states.
+The `gguf` package provides the map of names and the dequantisation. The table of architectures
+states which keys a family has and how its converter changes tensors (`GgufKeys`). The header is
+read within bounds and checked before memory is allocated. The reader of the `gguf` package is not
+used, because it trusts every count in a file.
 """
 
 import math
@@ -33,9 +33,9 @@ from probe.model.config import SIZES, config_from, rotates_a_share
 from probe.model.model import LISTED, Config, refuse, unsupported
 from probe.model.weights import check_finite, expected_shapes, layers_of, stored_types
 
-# Rotary positions scaled by factors of their own, one each frequency: ones change nothing.
+# A factor for each frequency of rotary positions; factors of 1 change nothing.
 ROPE_FACTORS = "rope_freqs.weight"
-WINDOW = "attention.sliding_window"  # 0 where a model has none
+WINDOW = "attention.sliding_window"  # 0 in a model without a window
 VERSIONS = (2, 3)
 SCALARS = {
     0: "B",
@@ -65,8 +65,12 @@ PLAIN = {
 
 @dataclass(frozen=True)
 class Stored:
-    """One tensor as the file states it: shape, slowest axis first, element type, and where its
-    bytes are."""
+    """One tensor as the file states it.
+
+    shape: slowest axis first
+    kind: the element type
+    start, size: of its bytes in the file
+    """
 
     shape: tuple[int, ...]
     kind: GGMLQuantizationType
@@ -76,8 +80,9 @@ class Stored:
 
 @dataclass(frozen=True, eq=False)
 class GgufFile:
-    """A file whose header was read whole and fits the file's length; the tensors' bytes stay on the
-    disk."""
+    """A file whose header was read completely and fits the file's length; the tensors' bytes
+    stay on disk.
+    """
 
     path: Path
     metadata: Mapping[str, Any]
@@ -86,19 +91,20 @@ class GgufFile:
 
     @property
     def stored(self) -> str:
-        """The element types of the tensors, as `stored_types` tells them."""
-        called = {kind: name for kind, (_, name) in PLAIN.items()}
-        return stored_types((tensor.kind.name for tensor in self.tensors.values()), called)
+        """The element types of the tensors, in the form of `stored_types`."""
+        names = {kind: name for kind, (_, name) in PLAIN.items()}
+        return stored_types((tensor.kind.name for tensor in self.tensors.values()), names)
 
 
 class _Header:
-    """Reads a header from the front; whatever would lie behind the end of the file is refused
-    before it is taken."""
+    """Reads a header from the beginning; anything beyond the end of the file is refused before
+    memory is allocated.
+    """
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path = path
         self.data = data
-        self.at = 0  # the byte that is read next
+        self.at = 0  # the next byte to read
 
     def refuse(self, problem: str, step: str = AGAIN) -> NoReturn:
         raise refuse(self.path, problem, step)
@@ -124,8 +130,9 @@ class _Header:
             self.refuse(f"its metadata are not UTF-8 at byte {self.at - len(raw):,}")
 
     def value(self, kind: int) -> Any:
-        """One entry's value. A float32 becomes the shortest decimal that it stands for: 1e-5, not
-        9.99999974e-06."""
+        """The value of one entry. A float32 becomes its shortest decimal: 1e-5, not
+        9.99999974e-06.
+        """
         if kind == STRING:
             return self.text()
         if kind == ARRAY:
@@ -144,11 +151,12 @@ class _Header:
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """The header of a file, read whole. Raises ModelError for what is cut, damaged, absurd or not
-    of this format."""
+    """The complete header of a file. Raises ModelError for a file that is cut, damaged, absurd
+    or in another format.
+    """
     try:
-        with path.open("rb") as opened:
-            data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        with path.open("rb") as handle:
+            data = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # an empty file cannot be mapped
         raise refuse(path, f"it cannot be read ({str(error)[:80]})", AGAIN) from error
     header = _Header(path, data)
@@ -183,8 +191,7 @@ def _metadata(header: _Header, entries: int) -> dict[str, Any]:
 
 
 def _table(header: _Header, count: int, alignment: object) -> dict[str, Stored]:
-    """Every tensor by name: shape, type and offset, all of them within the file and none on
-    another."""
+    """Every tensor by name: shape, type and offset, all within the file and without overlaps."""
     if (
         not isinstance(alignment, int)
         or not 0 < alignment <= 1 << 20
@@ -193,19 +200,19 @@ def _table(header: _Header, count: int, alignment: object) -> dict[str, Stored]:
         header.refuse(
             f"its general.alignment is {str(alignment)[:20]}, which is no power of two", CONVERT
         )
-    stated: dict[str, tuple[tuple[int, ...], int, int]] = {}
+    entries: dict[str, tuple[tuple[int, ...], int, int]] = {}
     for _ in range(count):
         name = header.text()
         axes = header.number("I")
-        if name in stated or not 0 < axes <= MOST_AXES:
-            problem = "is there twice" if name in stated else f"has {axes} axes"
+        if name in entries or not 0 < axes <= MOST_AXES:
+            problem = "is there twice" if name in entries else f"has {axes} axes"
             header.refuse(f"its tensor {name[:80]!r} {problem}", CONVERT)
         shape = header.numbers("Q", axes)[::-1]
-        stated[name] = (shape, header.number("I"), header.number("Q"))
+        entries[name] = (shape, header.number("I"), header.number("Q"))
     first = -(-header.at // alignment) * alignment
     tensors = {
         name: _stored(header, name[:80], shape, kind, first + offset)
-        for name, (shape, kind, offset) in stated.items()
+        for name, (shape, kind, offset) in entries.items()
     }
     end = first
     for name, tensor in sorted(tensors.items(), key=lambda item: item[1].start):
@@ -222,8 +229,8 @@ def _table(header: _Header, count: int, alignment: object) -> dict[str, Stored]:
 
 def _stored(header: _Header, name: str, shape: tuple[int, ...], kind: int, start: int) -> Stored:
     if not _readable(kind):
-        known = kind in set(GGMLQuantizationType)
-        label = GGMLQuantizationType(kind).name if known else f"number {kind}"
+        is_known = kind in set(GGMLQuantizationType)
+        label = GGMLQuantizationType(kind).name if is_known else f"number {kind}"
         raise unsupported(
             header.path,
             f"its tensor {name!r} is stored in the quantisation {label}, which cannot be turned "
@@ -246,38 +253,45 @@ def _stored(header: _Header, name: str, shape: tuple[int, ...], kind: int, start
 
 @cache
 def _readable(kind: int) -> bool:
-    """Whether the `gguf` package turns this type into floats: it is asked with one block of
-    zeros."""
+    """Whether the `gguf` package can convert this type to floats; tested with one block of
+    zeros.
+    """
     try:
-        known = GGMLQuantizationType(kind)
-        one = np.zeros((1, GGML_QUANT_SIZES[known][1]), np.uint8)
-        dequantize(one.view(PLAIN[known.name][0]) if known.name in PLAIN else one, known)
+        quantisation = GGMLQuantizationType(kind)
+        zeros = np.zeros((1, GGML_QUANT_SIZES[quantisation][1]), np.uint8)
+        dequantize(
+            zeros.view(PLAIN[quantisation.name][0]) if quantisation.name in PLAIN else zeros,
+            quantisation,
+        )
     except (ValueError, NotImplementedError):
         return False
     return True
 
 
 def read_raw_config(opened: GgufFile) -> dict[str, Any]:
-    """The metadata in Hugging Face's keys. Raises UnsupportedModel for what no formula is known
-    for."""
+    """The metadata in Hugging Face's keys. Raises UnsupportedModel for metadata without a
+    certified formula.
+    """
     kind, family = _family(opened)
     assert family.gguf is not None
-    raw = _told_by_tensors(opened, kind, family)
+    raw = _from_tensors(opened, kind, family)
     sizes = SIZES | dict(family.keys.sizes)
     unread = family.gguf.unread
     numbers = {
-        theirs: sizes[ours] for theirs, ours in GGUF_SIZES.items() if theirs not in unread
+        gguf_name: sizes[field]
+        for gguf_name, field in GGUF_SIZES.items()
+        if gguf_name not in unread
     } | dict(family.gguf.numbers)
     prefix = f"{opened.metadata['general.architecture']}."
-    own = {
+    own_entries = {
         key.removeprefix(prefix): value
         for key, value in opened.metadata.items()
         if key.startswith(prefix)
     }
-    for name, value in own.items():
+    for name, value in own_entries.items():
         if isinstance(value, list) and name in family.gguf.layers:
-            listed, *kinds = family.gguf.layers[name]
-            raw[listed] = [kinds[not entry] for entry in value]
+            layer_key, *kinds = family.gguf.layers[name]
+            raw[layer_key] = [kinds[not entry] for entry in value]
             if name not in numbers:
                 continue
             value = max(value, default=0)
@@ -285,18 +299,18 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
         for place in numbers.get(name, "").split():
             _put(opened, raw, place, value if value or name != WINDOW else None, prefix + name)
     for name in (*GGUF_SIZES, *GGUF_EXPERTS):
-        if name in numbers and name not in own and name != "vocab_size":
+        if name in numbers and name not in own_entries and name != "vocab_size":
             raise refuse(opened.path, f"{prefix}{name} is not in its metadata", CONVERT)
     words = opened.metadata.get("tokenizer.ggml.tokens")
     if isinstance(words, list):
         raw.setdefault("vocab_size", len(words))
-    return raw | _head_sizes(opened, kind, family, own)
+    return raw | _head_sizes(opened, kind, family, own_entries)
 
 
-def _told_by_tensors(opened: GgufFile, kind: str, family: Family) -> dict[str, Any]:
-    """The config keys of the row, and those that tensors tell."""
+def _from_tensors(opened: GgufFile, kind: str, family: Family) -> dict[str, Any]:
+    """The config keys of the row, and the keys that follow from the tensors."""
     assert family.gguf is not None
-    # A file holds no head of an encoder.
+    # A GGUF file never has an encoder's head.
     classes = family.headless if family.kind == "encoder" else family.architectures
     raw: dict[str, Any] = {
         "model_type": kind,
@@ -305,8 +319,8 @@ def _told_by_tensors(opened: GgufFile, kind: str, family: Family) -> dict[str, A
         "pad_token_id": opened.metadata.get("tokenizer.ggml.padding_token_id"),
         **family.gguf.settings,
     }
-    for tensor, told in family.gguf.by_tensor.items():
-        raw |= told if tensor in opened.tensors else {}
+    for tensor, settings in family.gguf.by_tensor.items():
+        raw |= settings if tensor in opened.tensors else {}
     for key, roles in family.keys.biases.items():
         product = "attn_output" if roles == "o" else f"attn_{roles[0]}"
         raw[key] = f"blk.0.{product}.bias" in opened.tensors
@@ -318,8 +332,9 @@ def _told_by_tensors(opened: GgufFile, kind: str, family: Family) -> dict[str, A
 def _require_certified(
     opened: GgufFile, family: Family, key: str, value: Any, known: tuple[str, ...]
 ) -> None:
-    """Raises UnsupportedModel for a metadata key that no formula is known for, ModelError for one
-    that should be a number and is none."""
+    """Raises UnsupportedModel for a metadata key without a certified formula, and ModelError for
+    a value that should be a number but is not.
+    """
     assert family.gguf is not None
     name = key.partition(".")[2]
     must = family.gguf.must
@@ -335,51 +350,58 @@ def _require_certified(
 
 
 def _put(opened: GgufFile, raw: dict[str, Any], place: str, value: Any, key: str) -> None:
-    """Puts the value of a metadata key at a place of `raw` whose points lead into objects. Raises
-    ModelError where another key put another one there."""
+    """Sets a value in `raw` at a path whose dots lead into nested objects. Raises ModelError if
+    another key has set another value.
+    """
     *objects, last = place.split(".")
     for name in objects:
         raw = raw.setdefault(name, {})
-    other = raw.setdefault(last, value)
-    if other != value and (other or value):
-        problem = f"{key} is {value!r} in its metadata where another key says {other!r}"
+    previous = raw.setdefault(last, value)
+    if previous != value and (previous or value):
+        problem = f"{key} is {value!r} in its metadata where another key says {previous!r}"
         raise refuse(opened.path, problem, CONVERT)
 
 
 def _family(opened: GgufFile) -> tuple[str, Family]:
-    """The row of the file's architecture: the one that is told by what the file has, where one
-    is."""
-    named = opened.metadata.get("general.architecture")
+    """The row of the file's architecture. If several rows share it, the contents of the file
+    decide.
+    """
+    architecture = opened.metadata.get("general.architecture")
     rows = [
         (kind, family, family.gguf.told_by)
         for kind, family in FAMILIES.items()
-        if family.gguf and family.gguf.architecture == named
+        if family.gguf and family.gguf.architecture == architecture
     ]
     for kind, family, told_by in sorted(rows, key=lambda row: not row[2]):
-        if not told_by or told_by in opened.tensors or opened.metadata.get(f"{named}.{told_by}"):
+        if (
+            not told_by
+            or told_by in opened.tensors
+            or opened.metadata.get(f"{architecture}.{told_by}")
+        ):
             return kind, family
-    problem = f"its general.architecture is {str(named)[:40]!r}, which is not read from GGUF files"
+    problem = (
+        f"its general.architecture is {str(architecture)[:40]!r}, which is not read from GGUF files"
+    )
     raise unsupported(opened.path, problem, LISTED)
 
 
 def _head_sizes(
-    opened: GgufFile, kind: str, family: Family, own: Mapping[str, Any]
+    opened: GgufFile, kind: str, family: Family, entries: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The size of a head where the family leaves it free, and the share of it that is rotated by
-    its position."""
-    width = own.get("embedding_length")
-    heads = own.get("attention.head_count")
+    """The size of a head, if the family leaves it free, and the fraction of it that is rotated."""
+    width = entries.get("embedding_length")
+    heads = entries.get("attention.head_count")
     even = (
         width // heads if isinstance(width, int) and isinstance(heads, int) and heads > 0 else None
     )
-    size = own.get("attention.key_length") or even
-    if own.get("attention.value_length", size) != size:
+    size = entries.get("attention.key_length") or even
+    if entries.get("attention.value_length", size) != size:
         raise refuse(opened.path, "its keys and its values differ in length", CONVERT)
     settings = {"head_dim": size} if family.free_heads and size else {}
     if family.gguf and family.gguf.query_scalar and size:
-        scalar = even if own.get("block_count") == family.gguf.query_scalar else size
+        scalar = even if entries.get("block_count") == family.gguf.query_scalar else size
         settings[family.keys.query_scalar] = scalar
-    dims = own.get("rope.dimension_count")
+    dims = entries.get("rope.dimension_count")
     if dims is None or family.positions != "rotary" or not isinstance(size, int):
         return settings
     is_whole = not rotates_a_share(kind)
@@ -392,7 +414,7 @@ def _head_sizes(
 
 
 def read_gguf_config(opened: GgufFile, *, prepend_bos: bool) -> Config:
-    """The config that the metadata describe, held to the same rules as one of a folder."""
+    """The config in the metadata, by the same rules as a folder's."""
     raw = read_raw_config(opened)
     config = config_from(
         raw, where=opened.path, architecture=raw["architectures"][0], prepend_bos=prepend_bos
@@ -417,37 +439,42 @@ def read_tensors(
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
 ) -> dict[str, torch.Tensor]:
-    """The raw tensors by Hugging Face name without the family's prefix, as the model's own
-    checkpoint would hold them.
+    """The raw tensors by Hugging Face name without the family's prefix, as in the model's
+    checkpoint.
 
-    Dequantised to float32, then cast to `dtype`. Raises ModelError, naming the tensor as the file
-    does, when one is missing, unknown, of another shape or not finite.
+    They are dequantised to float32, then cast to `dtype`. Raises ModelError, with the tensor's name
+    in the file, for a tensor that is missing, unknown, of another shape or not finite.
     """
     wanted = _wanted(config)
-    for name, held in wanted.items():
+    for name, entry in wanted.items():
         if name not in opened.tensors:
             raise refuse(opened.path, f"the tensor {name} is missing", CONVERT)
         stored = opened.tensors[name].shape
-        if _long_axes(stored) != _long_axes(held.shape):
+        if _long_axes(stored) != _long_axes(entry.shape):
             problem = (
-                f"{name} has shape {list(stored)} where its metadata ask for {list(held.shape)}"
+                f"{name} has shape {list(stored)} where its metadata ask for {list(entry.shape)}"
             )
             raise refuse(opened.path, problem, CONVERT)
     _check_unknown(opened, wanted, config)
     read = {}
-    for name, held in wanted.items():
-        whole = _floats(opened, name).reshape(held.shape)
-        of_each = whole if held.stacked else (whole,)
-        for ours, values in zip(held.names, of_each, strict=True):
-            values = _as_in_checkpoint(values, ours, held.role, config)
-            read[ours] = values.contiguous().to(device, dtype)
+    for name, entry in wanted.items():
+        tensor = _floats(opened, name).reshape(entry.shape)
+        tensors = tensor if entry.stacked else (tensor,)
+        for checkpoint_name, values in zip(entry.names, tensors, strict=True):
+            values = _as_in_checkpoint(values, checkpoint_name, entry.role, config)
+            read[checkpoint_name] = values.contiguous().to(device, dtype)
     return read
 
 
 @dataclass
 class Wanted:
-    """What a tensor of a file holds: the weights of these `names` by Hugging Face, of a `role` in a
-    layer ("" outside), all in one or `stacked`, and the shape."""
+    """The contents of a tensor of a file.
+
+    role: of the weight in a layer; empty outside layers
+    stacked: whether the tensor holds several weights
+    names: Hugging Face's names of these weights
+    of_one: the shape of one weight
+    """
 
     role: str
     stacked: bool
@@ -460,12 +487,12 @@ class Wanted:
 
 
 def _wanted(config: Config) -> dict[str, Wanted]:
-    """Every tensor that the file must hold, by GGUF's name."""
+    """Every tensor that the file must contain, by GGUF's name."""
     family = config.family
     assert family.gguf is not None
     arch = next(key for key, name in MODEL_ARCH_NAMES.items() if name == family.gguf.architecture)
     names = get_tensor_name_map(arch, config.n_layers)
-    parts: dict[str, tuple[str, str]] = {}  # by name without an ending: role, name without number
+    parts: dict[str, tuple[str, str]] = {}  # by name without ending: role, name without number
     for stack in family.attentions:
         for layer in range(layers_of(stack, config)):
             front = stack.layers.format(layer)
@@ -476,21 +503,22 @@ def _wanted(config: Config) -> dict[str, Wanted]:
     for name, shape in expected_shapes(config):
         base, _, ending = name.rpartition(".")
         role, plain = parts.get(base, ("", base))
-        theirs = names.get_name(family.prefix + plain) or names.get_name(plain) or plain
+        gguf_name = names.get_name(family.prefix + plain) or names.get_name(plain) or plain
         of_one = shape[::-1] if _is_transposed(config, role, len(shape)) else shape
-        held = wanted.setdefault(f"{theirs}.{ending}", Wanted(role, plain != base, [], of_one))
-        held.names.append(name)
+        entry = wanted.setdefault(f"{gguf_name}.{ending}", Wanted(role, plain != base, [], of_one))
+        entry.names.append(name)
     return wanted
 
 
 def _long_axes(shape: tuple[int, ...]) -> list[int]:
-    """A shape without its axes of length 1, which a file may leave out."""
+    """A shape without its axes of length 1, which a file may omit."""
     return [size for size in shape if size != 1]
 
 
 def _is_transposed(config: Config, role: str, axes: int) -> bool:
-    """GGUF holds every matrix output x input; GPT-2's own files hold those of its layers input x
-    output."""
+    """Whether GGUF's matrix is transposed: it has output x input, and GPT-2's files have input x
+    output in layers.
+    """
     return config.family.transposed and bool(role) and axes == 2
 
 
@@ -505,11 +533,11 @@ def _check_unknown(opened: GgufFile, wanted: Mapping[str, object], config: Confi
 
 
 def _floats(opened: GgufFile, name: str) -> torch.Tensor:
-    """One tensor dequantised to float32, all of it finite."""
+    """One tensor, dequantised to float32 and finite."""
     stored = opened.tensors[name]
     raw = np.frombuffer(opened.data, np.uint8, stored.size, stored.start)
     plain = raw.view(PLAIN[stored.kind.name][0]) if stored.kind.name in PLAIN else raw
-    with np.errstate(all="ignore"):  # what is not finite is refused below
+    with np.errstate(all="ignore"):  # values that are not finite are refused below
         values = dequantize(plain.reshape(*stored.shape[:-1], -1), stored.kind)
     tensor = torch.from_numpy(values if values.flags.writeable else values.copy()).reshape(
         stored.shape
@@ -519,7 +547,9 @@ def _floats(opened: GgufFile, name: str) -> torch.Tensor:
 
 
 def _as_in_checkpoint(values: torch.Tensor, name: str, role: str, config: Config) -> torch.Tensor:
-    """What the converter did to the weight of this `name` and `role`, undone: see `GgufKeys`."""
+    """The weight of this name and role as in the checkpoint, with the converter's changes undone
+    (`GgufKeys`).
+    """
     family = config.family
     assert family.gguf is not None
     if _is_transposed(config, role, values.dim()):

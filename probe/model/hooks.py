@@ -1,10 +1,9 @@
-"""One run of TransformerLens's bridge, read through its hooks: the tensors of every attention of a
-text, or of one position of many texts.
+"""One run of TransformerLens's bridge, read through its hooks: every attention of a text, or one
+position of many texts.
 
-The bridge is in raw mode (Hugging Face's own numbers). The table of architectures says which hook
-holds which quantity; hooks that hold something else are replaced. `check_hooks` asks a freshly
-loaded model three questions before anybody sees it. `probe.model.trace` makes records of what is
-read here.
+The bridge is in raw mode (Hugging Face's numbers). The table of architectures states which hook
+holds which quantity; hooks that hold another one are replaced. `check_hooks` tests three properties
+of each newly loaded model. `probe.model.trace` turns the results into records.
 """
 
 import threading
@@ -26,28 +25,28 @@ from probe.model.weights import Weights, layers_of, read_stacks
 if TYPE_CHECKING:
     from transformers import Cache
 
-# Vectors by position and head in a hook, by head and position in a trace.
+# Vectors with axes position, head in a hook, and head, position in a trace.
 HEAD_VECTORS = ("q", "k", "v", "z")
 SHARED = ("k", "v")
-# How near to 1 the rows of a pattern sum: each entry of one in bfloat16 was rounded to 2^-8.
+# How close to 1 the rows of a pattern sum: in bfloat16 each entry is rounded to 2^-8.
 SUMS_WITHIN = {torch.float64: 1e-5, torch.float32: 1e-5, torch.bfloat16: 2**-8}
-# What is kept of a tensor, given with its name.
+# The part of a tensor that is recorded; called with the tensor's name.
 Select = Callable[[str, Tensor], Tensor]
-# A hook point of the bridge, and what its tensor becomes.
+# A hook point of the bridge, and the function that returns its new tensor.
 Hook = tuple[str, Callable[..., Tensor | None]]
-# Hooks stand on a bridge for everybody who runs it meanwhile, and bridges around one model share
-# its modules: one thread after the other.
+# Hooks on a bridge affect everyone who runs it, and bridges around one model share its modules, so
+# only one thread runs at a time.
 ONE_THREAD = threading.RLock()
 AT_ONE_POSITION = (*HEAD_VECTORS, "pattern", "mlp_out", "resid_pre", "resid_post")
 
 
 @dataclass(frozen=True)
 class HookedRun:
-    """One run: the tensors of each attention by its name in the table, stacked over layers; its
-    weights; the logits.
+    """One run of a model.
 
-    `logits: pos d_vocab` are those of the head in the bridge, which is a random one when the
-    checkpoint has none.
+    tensors: of each attention by its name in the table, stacked over layers
+    stacks: the weights
+    logits: `pos d_vocab`, from the bridge's head, which is random if the checkpoint has none
     """
 
     tensors: Mapping[str, Mapping[str, Tensor]]
@@ -56,8 +55,9 @@ class HookedRun:
 
 
 def read(model: Model, ids: Sequence[int], target: Sequence[int] | None = None) -> HookedRun:
-    """Every tensor of every attention, on the CPU, of one run of `ids` (and of `target` through a
-    decoder)."""
+    """Every tensor of every attention, on the CPU, in one run of `ids` (and of `target` through
+    a decoder).
+    """
     recorded, logits = record_text(model, ids, target)
     stacks = read_stacks(model.weights, model.config)
     tensors = {name: _stack_text(stack, recorded[name]) for name, stack in stacks.items()}
@@ -67,8 +67,9 @@ def read(model: Model, ids: Sequence[int], target: Sequence[int] | None = None) 
 def record_text(
     model: Model, ids: Sequence[int], target: Sequence[int] | None
 ) -> tuple[dict[str, dict[str, list[Tensor]]], Tensor]:
-    """What the hooks of a text hold, by attention and name, a tensor for every layer, and its
-    logits `pos d_vocab`; on the CPU."""
+    """The hooks' tensors of a text, by attention and name, one for each layer, and its logits
+    `pos d_vocab`; on the CPU.
+    """
     targets = None if target is None else [target]
     with recording(model, lambda name, tensor: tensor[0].cpu()) as recorded:
         logits = run(model, [ids], targets)
@@ -84,32 +85,37 @@ def run(
 ) -> Tensor:
     """Logits of one forward of the bridge on texts padded on the right. `-> row pos d_vocab`
 
-    Behind a text's end the numbers mean nothing. Without `head` the unembedding, a good part of the
-    work for many sentences, is left out, and the last vectors come back: `row pos d_model`; but not
-    where hooks are kept, one of which may stand on the whole model.
+    head: whether to run the unembedding, which takes much of the time for many sentences; without
+        it, the result is the last vectors, `row pos d_model`. A model whose hooks stay active
+        always runs it, because a hook may be on the whole model
+
+    Numbers after a text's end are meaningless.
     """
     ids = pad_rows(model, rows)
-    # The mask is made from lengths: one made from ids would drop a padding token that is part of a
-    # text. A causal model needs none, for padding comes after everything that is read; and with
-    # one, where layers have a sliding window, a padded position would see nothing and become NaN.
+    # The mask follows from lengths: a mask from ids would drop a padding token that is part of a
+    # text.
+    # A causal model needs no mask, because padding comes after everything that is read. With a
+    # mask, in
+    # layers with a sliding window, a padded position would see nothing and become NaN.
     lengths = [ids.shape[1] if model.config.causal else len(row) for row in rows]
     ends = torch.tensor(lengths, device=model.device)
     mask = (torch.arange(ids.shape[1], device=model.device) < ends[:, None]).long()
     with ONE_THREAD:
         if targets is not None:
             return model.bridge(ids, attention_mask=mask, decoder_input=pad_rows(model, targets))
-        # a hook may stand on the whole model
+        # A hook may be on the whole model.
         if head or model.origin.hooks:
             return model.bridge(ids, attention_mask=mask)
         base = model.bridge.original_model.base_model
-        # Without a cache TransformerLens multiplies OLMo's patterns, which it holds in float32,
-        # with values in bfloat16, and fails.
+        # Without a cache, TransformerLens multiplies OLMo's float32 patterns with bfloat16 values,
+        # and
+        # fails.
         use_cache = model.dtype is torch.bfloat16
         return base(ids, attention_mask=mask, use_cache=use_cache).last_hidden_state
 
 
 def pad_rows(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
-    """Rows of ids as one tensor, the shorter ones padded on the right. `-> row pos`"""
+    """Rows of ids as one tensor, padded on the right. `-> row pos`"""
     width = max(map(len, rows))
     pad = model.tokenizer.pad_token_id or 0
     padded = [[*row, *[pad] * (width - len(row))] for row in rows]
@@ -117,17 +123,20 @@ def pad_rows(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def read_at(model: Model, rows: Sequence[Sequence[int]], at: Sequence[int]) -> dict[str, Tensor]:
-    """What `TargetStates` holds of one position of each text, read in one run of a model with one
-    stack.
+    """The quantities of `TargetStates` at one position of each text, from one run of a model
+    with one stack.
 
-    `resid: row depth d_model` · `mlp_out: row layer d_model` · `q k v z: row layer head d_head` ·
-    `pattern: row layer head key_pos` · of a hybrid `attn_out: row layer d_model`.
+    resid: `row depth d_model`
+    mlp_out: `row layer d_model`
+    q, k, v, z: `row layer head d_head`
+    pattern: `row layer head key_pos`
+    attn_out: `row layer d_model`, only of a hybrid
     """
     row = torch.arange(len(rows), device=model.device)
     pos = torch.tensor(at, device=model.device)
 
     def select(name: str, tensor: Tensor) -> Tensor:
-        # a pattern is `row head query_pos key_pos`, everything else `row pos ...`
+        # A pattern is `row head query_pos key_pos`, everything else `row pos ...`.
         return tensor[row, :, pos] if name == "pattern" else tensor[row, pos]
 
     with recording(model, select, _at_one_position(model)) as recorded:
@@ -138,11 +147,12 @@ def read_at(model: Model, rows: Sequence[Sequence[int]], at: Sequence[int]) -> d
 def read_last(
     model: Model, ids: Sequence[int], cache: "Cache", values: Tensor, *, start: int
 ) -> dict[str, Tensor]:
-    """`read_at` of the last of some tokens of one text in a causal model, which follow the `start`
-    ones in `cache`.
+    """`read_at` of the last of some tokens of one text in a causal model. They follow the
+    `start` tokens in `cache`.
 
-    The keys and values of these tokens are added to the cache; V of all of them goes into `values:
-    layer head pos d_head`.
+    values: `layer head pos d_head`, to which V of all these tokens is written
+
+    Their keys and values are added to the cache.
     """
     with_heads = [layer for layer in range(len(values)) if model.config.has_heads(layer)]
     layers = iter([values[layer] for layer in with_heads])
@@ -156,7 +166,7 @@ def read_last(
     with recording(model, select, _at_one_position(model)) as recorded:
         rows = torch.tensor([list(ids)], device=model.device)
         positions = {}
-        if model.config.positions.kind == "rotary":  # Bamba's own count begins anew at every call
+        if model.config.positions.kind == "rotary":  # Bamba restarts its count at every call
             counted = torch.arange(start, start + len(ids), device=model.device)
             positions["position_ids"] = counted[None]
         base = model.bridge.original_model.base_model
@@ -165,14 +175,15 @@ def read_last(
 
 
 def _at_one_position(model: Model) -> tuple[str, ...]:
-    """What is read of one position: of a hybrid also what stands in the place of attention."""
+    """The quantities at one position; a hybrid also has its mixers' writes."""
     return (*AT_ONE_POSITION, "attn_out") if model.config.mixers else AT_ONE_POSITION
 
 
 @contextmanager
 def hooked(model: Model, hooks: Sequence[Hook]) -> Iterator[None]:
-    """Inference with functions on hook points of the bridge, in one thread at a time. The hooks are
-    removed again whatever happens."""
+    """Inference with functions on hook points of the bridge, one thread at a time. The hooks are
+    always removed again.
+    """
     with ONE_THREAD, torch.inference_mode(), model.bridge.hooks(fwd_hooks=[*hooks]):
         yield
 
@@ -181,16 +192,17 @@ def hooked(model: Model, hooks: Sequence[Hook]) -> Iterator[None]:
 def recording(
     model: Model, select: Select, names: Collection[str] | None = None
 ) -> Iterator[dict[str, dict[str, list[Tensor]]]]:
-    """Inference that records what `select` takes of every tensor, or of those of these names, of
-    every layer: by attention and name.
+    """Inference that records `select` of every tensor of every layer, by attention and name.
+
+    names: the quantities to record; all by default
     """
     recorded: dict[str, dict[str, list[Tensor]]] = {}
     hooks = []
 
-    gated = model.config.family.gated_heads
+    is_gated = model.config.family.gated_heads
 
     def record(attention: str, name: str, scale: float, tensor: Tensor, hook: object) -> None:
-        if name == "q" and gated:  # every other row gates z
+        if name == "q" and is_gated:  # every other row is a gate of z
             tensor = tensor[..., ::2, :]
         if scale != 1:
             tensor = tensor * scale
@@ -212,8 +224,9 @@ def recording(
 
 
 def _stack_layers(model: Model, recorded: dict[str, list[Tensor]]) -> dict[str, Tensor]:
-    """Layers side by side, the stream in one piece, keys and values repeated for the heads that
-    share them."""
+    """The recorded tensors stacked over layers, the stream as one tensor, keys and values
+    repeated for the heads that share them.
+    """
     recorded["resid"] = [*recorded.pop("resid_pre"), recorded.pop("resid_post")[-1]]
     states = {
         name: torch.stack(_every_layer(model.config, name, layers), dim=1).cpu()
@@ -226,17 +239,18 @@ def _stack_layers(model: Model, recorded: dict[str, list[Tensor]]) -> dict[str, 
 
 
 def _every_layer(config: Config, name: str, recorded: Sequence[Tensor]) -> list[Tensor]:
-    """A quantity layer by layer; of heads 0 in the layers that have none."""
+    """A quantity of every layer; quantities of heads are 0 in layers without heads."""
     if name not in QUANTITIES_OF_HEADS or not config.mixers:
         return list(recorded)
-    found = iter(recorded)
+    remaining = iter(recorded)
     nothing = torch.zeros_like(recorded[0])
-    return [nothing if mixes else next(found) for mixes in config.mixers]
+    return [nothing if mixes else next(remaining) for mixes in config.mixers]
 
 
 def _stack_text(stack: Weights, recorded: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
-    """Stacked over layers, heads first, keys and values repeated for the heads that share them,
-    unreliable hooks replaced."""
+    """The recorded tensors stacked over layers, heads first, keys and values repeated for the
+    heads that share them, unreliable hooks replaced.
+    """
     config = stack.config
     tensors = {
         name: torch.stack(_every_layer(config, name, layers)) for name, layers in recorded.items()
@@ -256,18 +270,19 @@ def _stack_text(stack: Weights, recorded: Mapping[str, Sequence[Tensor]]) -> dic
 
 
 def check_hooks(model: Model, ids: Sequence[int]) -> None:
-    """Pattern rows sum to 1, what a sink takes among it; a causal attention does not look ahead; an
-    edit of one head's z reaches the logits.
+    """Tests three properties of every attention on one short text. Raises ModelError with the
+    name of the property that fails.
 
-    Asked of every attention on one short text. Raises ModelError naming the property that fails.
+    Pattern rows sum to 1, including the sink's share; a causal attention does not look ahead; an
+    edit of one head's z changes the logits.
     """
     family = model.config.family
     target = None
     if family.kind == "encoder-decoder":
         target = [model.config.start_token or 0, *ids[:-1]]
-    whole = read(model, ids, target)
+    hooked_run = read(model, ids, target)
     for attention in family.attentions:
-        if problem := _problem_of(model, attention, ids, target, whole):
+        if problem := _problem_of(model, attention, ids, target, hooked_run):
             problem = f"its hooks fail the self-check: {problem}"
             raise refuse(model.origin.location, problem, f"load an unmodified {family.name}")
 
@@ -279,7 +294,7 @@ def _problem_of(
     target: Sequence[int] | None,
     whole: HookedRun,
 ) -> str:
-    """The property of the self-check that this attention lacks; empty where it has all three."""
+    """The property that this attention lacks; empty if it has all three."""
     pattern = whole.tensors[attention.name]["pattern"]
     sums = pattern.double().sum(-1)
     for layer, block in enumerate(whole.stacks[attention.name].blocks):
@@ -303,12 +318,12 @@ def _problem_of(
 def _looks_back_only(
     model: Model, ids: Sequence[int], target: Sequence[int] | None, logits: Tensor
 ) -> bool:
-    """True when another last token changes nothing before it."""
+    """Whether another last token changes nothing before it."""
     changed = [*(target or ids)]
     changed[-1] = (changed[-1] + 1) % model.config.d_vocab
     with torch.inference_mode():
-        other = run(model, [changed]) if target is None else run(model, [ids], [changed])
-    earlier = other[0, :-1].cpu()
+        after_change = run(model, [changed]) if target is None else run(model, [ids], [changed])
+    earlier = after_change[0, :-1].cpu()
     as_before = logits[:-1]
     scale = float(as_before.abs().max()) if as_before.numel() else 1.0
     return bool(torch.allclose(earlier, as_before, rtol=0, atol=1e-5 * max(scale, 1e-30)))
@@ -321,8 +336,9 @@ def _edit_is_felt(
     target: Sequence[int] | None,
     whole: HookedRun,
 ) -> bool:
-    """True when moving the z of one head moves the logits; heads whose W_O writes nothing cannot
-    tell."""
+    """Whether a change of some head's z changes the logits; True if no head's W_O writes
+    anything.
+    """
     writers = [
         (layer, head)
         for layer, block in enumerate(whole.stacks[attention.name].blocks)
@@ -332,7 +348,7 @@ def _edit_is_felt(
 
     def edit(head: int, z: Tensor, hook: object) -> Tensor:
         edited = z.clone()
-        # no two coordinates alike: W_O could send a constant to nothing
+        # All coordinates differ, because W_O might map a constant to zero.
         push = torch.linspace(1.0, 2.0, z.shape[-1], dtype=z.dtype, device=z.device)
         edited[:, :, head] += push * (1 + z.abs().max())
         return edited

@@ -1,4 +1,4 @@
-"""The hooks of a model's owner on a bridge around the same tensors (`hooks="keep"`)."""
+"""The owner's hooks of a model, put on a bridge around the same tensors (`hooks="keep"`)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,11 +14,11 @@ from probe.model.owner_hooks import KEPT, WHOLE, Hook
 
 
 def attach_hooks(held: Held, bridge: Any, config: Config, ids: list[int]) -> None:
-    """The hooks of an object on the same parts of a bridge around its tensors, for good.
+    """Puts the hooks of an object permanently on the same parts of a bridge around its tensors.
 
-    Raises ModelError where the bridge has no such part or does not call it, where the hooks fail on
-    the text `ids`, where the bridge then computes other logits than the object, and where two texts
-    together give others than each alone: swaps are run many at a time.
+    Raises ModelError if the bridge has no such part or does not call it, if the hooks fail on the
+    text `ids`, if the bridge then computes other logits than the object, and if a batch of two
+    texts gives other logits than each text alone: swaps are run in batches.
     """
     KEPT[bridge] = [hook.function for hook in held.hooks]
     parts: dict[str, nn.Module] = {}
@@ -33,13 +33,13 @@ def attach_hooks(held: Held, bridge: Any, config: Config, ids: list[int]) -> Non
             module.register_forward_pre_hook(hook.function, with_kwargs=hook.with_kwargs)
         else:
             module.register_forward_hook(hook.function, with_kwargs=hook.with_kwargs)
-    other = [*ids[:-1], (ids[-1] + 1) % config.d_vocab]
-    own = bridge.original_model
+    second_ids = [*ids[:-1], (ids[-1] + 1) % config.d_vocab]
+    original = bridge.original_model
     try:
         with _watching(parts) as called:
-            alone = torch.cat([numbers(own, config, [row]) for row in (ids, other)])
-        together = numbers(own, config, [ids, other])
-        expected = torch.cat([numbers(held.original, config, [row]) for row in (ids, other)])
+            separate = torch.cat([numbers(original, config, [row]) for row in (ids, second_ids)])
+        together = numbers(original, config, [ids, second_ids])
+        expected = torch.cat([numbers(held.original, config, [row]) for row in (ids, second_ids)])
     except Exception as error:  # broad, because a hook may raise anything
         named = ", ".join(hooked_parts(held))
         problem = f"its hooks ({named}) fail on a short text ({in_short(error)})"
@@ -48,18 +48,21 @@ def attach_hooks(held: Held, bridge: Any, config: Config, ids: list[int]) -> Non
         if part not in called:
             raise _not_called(held, part)
     for found, against, compared in (
-        (alone, expected, "a copy with the same hooks computes something else than it does"),
-        (together, alone, "with its hooks two texts together give something else than each alone"),
+        (separate, expected, "a copy with the same hooks computes something else than it does"),
+        (
+            together,
+            separate,
+            "with its hooks two texts together give something else than each alone",
+        ),
     ):
         error_of = difference_of(found, against)
-        if not error_of <= allowed_difference(held.original, own):
+        if not error_of <= allowed_difference(held.original, original):
             step = "let every hook be a function of what it is given, row by row"
             raise refuse(held.said, f"{compared} (off by {error_of:.0e} of the scale)", step)
 
 
 def _part_of(root: Any, hook: Hook) -> Any:
-    """The part of a bridge, or of the model in it, that a hook belongs on; None where it has no
-    such part."""
+    """The part of a bridge, or of the model in it, for a hook; None if there is no such part."""
     from transformer_lens.model_bridge.generalized_components import BlockBridge
 
     if hook.on_point:
@@ -72,14 +75,16 @@ def _part_of(root: Any, hook: Hook) -> Any:
         if module is None:
             return None
     if isinstance(module, BlockBridge) and not hook.before:
-        # What leaves a block is changed inside of the bridge's, whose hook point then holds it.
+        # A change of a block's output must be made inside the bridge's block, whose hook point then
+        # holds
+        # it.
         return module.original_component
     return module
 
 
 @contextmanager
 def _watching(parts: Mapping[str, nn.Module]) -> Iterator[set[str]]:
-    """The names of those parts that are called."""
+    """The names of the parts that are called."""
     called: set[str] = set()
 
     def watch(part: str) -> Callable[..., None]:

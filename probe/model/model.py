@@ -1,4 +1,6 @@
-"""A loaded model as a record, with its sizes and switches; the one form of a refusal to load."""
+"""A loaded model as a record, with its sizes and switches; and the common form of loading
+errors.
+"""
 
 import json
 import math
@@ -24,12 +26,14 @@ LISTED = "load one of those that `probe models` lists, such as tiny-senses"
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How rotary frequencies are changed for texts longer than those of training.
+    """How rotary frequencies are changed for texts longer than the training texts.
 
-    `factor` slows pairs down: all of them ("linear"), or those that turn seldom in a text of
-    `length` tokens: fewer than `low` times; those that turn more than `high` times are left alone
-    ("llama3", "yarn", which rounds to `whole` pairs). `factors` are those of every pair
-    ("longrope"). Rotated queries and keys become `stretch` times as long.
+    kind: "linear" slows down all pairs by `factor`; "llama3" and "yarn" slow down pairs that rotate
+        fewer than `low` times in `length` tokens, and leave pairs that rotate more than `high`
+        times unchanged; "longrope" has a factor for each pair
+    whole: whether YaRN rounds to whole pairs
+    factors: a factor for each pair ("longrope")
+    stretch: the factor of the length of rotated queries and keys
     """
 
     kind: Literal["linear", "llama3", "yarn", "longrope"]
@@ -44,12 +48,16 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class Positions:
-    """How a model knows where a token stands: the rows of its table and which is the first, or
-    rotary, or T5's buckets, or ALiBi's slopes, which follow from the number of heads.
+    """How a model encodes positions: with a table, rotations, T5's buckets, or ALiBi's slopes,
+    which follow from the number of heads.
 
-    `dims` coordinates of each head are rotated at the `base` frequency, scaled as `rope_scaling`
-    says, plainly at `local_base` in local layers where that is not 0, and not at all in the layers
-    that are `unrotated`; offsets fall into `buckets` up to `furthest`.
+    rows: of the position table
+    first: the row of the first token
+    dims: the number of rotated coordinates of each head
+    base: of the rotary frequencies, scaled by `rope_scaling`
+    local_base: of local layers, unscaled; 0 if they have the same base
+    unrotated: whether each layer has no rotation; empty if all layers have it
+    buckets: of the offsets, up to `furthest`
     """
 
     kind: Literal["learned", "sinusoidal", "rotary", "relative bias", "alibi"] = "learned"
@@ -66,9 +74,11 @@ class Positions:
 
 @dataclass(frozen=True)
 class MixerSizes:
-    """The sizes of what stands in the place of attention in some layers of a hybrid: `width`, how
-    many positions a convolution sees; of a gated delta rule or a state space the number of its
-    `heads` and of its `key_heads`, and `d_key` and `d_value`."""
+    """The sizes of a hybrid's mixers.
+
+    width: how many positions a convolution reads
+    heads, key_heads, d_key, d_value: of a gated delta rule or a state space
+    """
 
     width: int = 0
     heads: int = 0
@@ -79,29 +89,36 @@ class MixerSizes:
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes and switches of a language model, in the words used everywhere in `probe`.
+    """The sizes and switches of a language model, in the words of this library.
 
-    `n_ctx` is the longest text in tokens, `d_vocab` the number of token embeddings, `epsilon` the
-    norms'. `tied` says that the unembedding is the transposed token embedding; `n_layers` are those
-    of the encoder where there is a decoder, too; `n_kv_heads` heads hold keys and values;
-    `has_head` is False when the checkpoint holds no language-model head; `special_tokens` says that
-    the tokenizer puts its own, such as [CLS], `prepend_bos` that one is put in front instead, and
-    `split_special_tokens` that one which is written in a text is text.
-    Layers that are `local` see a sliding window of `window` tokens, their own among them; where
-    they read both ways, so many on either side of their own. `query_scalar` stands under the root
-    in place of d_head; `scores_by_layer` says that scores are also divided by the number of their
-    layer, counted from 1; `attn_logit_softcapping` and `final_logit_softcapping` bound scores and
-    logits; 0 where there is none. Token embeddings are multiplied by `embed_scale`, all that is
-    written to the stream by `write_scale`, which the weights of a `Block` hold, and W_U by
-    `unembed_scale`. The config says of those in `biased`, letters of "qkvo", that they have biases.
-
-    A routed MLP gives a token to `n_chosen` of its `n_experts` experts, `d_mlp` wide each, and to a
-    shared one of `d_shared`; `normed_shares` says that the shares of the chosen ones sum to 1.
-    `swiglu_sharpness` and `swiglu_limit` are those of a clamped gate, 0 where there is none.
-    `wrapper` is the `model_type` of the model of images or sound whose text part this is.
-
-    In a hybrid the layers that are `mixers` have no attention, and no heads, but what the row of
-    the table says, of the sizes `mixer_sizes`.
+    n_layers: of the encoder, if there is also a decoder
+    n_kv_heads: the number of heads of keys and values
+    d_vocab: the number of token embeddings
+    n_ctx: the longest text, in tokens
+    epsilon: of the norms
+    tied: whether the unembedding is the transposed token embedding
+    has_head: whether the checkpoint has a language-model head
+    special_tokens: whether the tokenizer adds special tokens such as [CLS]
+    prepend_bos: whether one special token is added at the beginning instead
+    split_special_tokens: whether a special token typed in the text is tokenised as plain characters
+    local: whether each layer has a sliding window
+    window: its size in tokens, including the query's; on either side of the query if the model
+        reads both ways
+    query_scalar: replaces d_head under the root of the score divisor; 0 without effect
+    scores_by_layer: whether scores are also divided by the number of their layer, counted from 1
+    attn_logit_softcapping, final_logit_softcapping: bounds of scores and logits; 0 without effect
+    embed_scale: the factor of token embeddings
+    write_scale: the factor of every write to the stream; the weights of a `Block` include it
+    unembed_scale: the factor of W_U
+    biased: the letters of "qkvo" that have a bias according to the config
+    n_experts, n_chosen: of a routed MLP: the experts, `d_mlp` wide each, and how many of them a
+        token uses
+    d_shared: the width of the expert that every token uses
+    normed_shares: whether the weights of the chosen experts sum to 1
+    swiglu_sharpness, swiglu_limit: of a clamped gate; 0 without effect
+    wrapper: the `model_type` of the model of images or sound whose text part this is
+    mixers: in a hybrid, whether each layer has a mixer instead of attention
+    mixer_sizes: the sizes of these mixers
     """
 
     architecture: str
@@ -147,18 +164,20 @@ class Config:
     mixer_sizes: MixerSizes = MixerSizes()
 
     def has_heads(self, layer: int) -> bool:
-        """Whether a layer has attention; in a hybrid some have another mixer in its place."""
+        """Whether a layer has attention; some layers of a hybrid have another mixer."""
         return not (self.mixers and self.mixers[layer])
 
     def hook_scale(self, quantity: str, layer: int) -> float:
-        """What the tensor of a hook is still to be multiplied by: what a mixer writes is hooked in
-        front of the scale of all that is written, everything else behind it."""
+        """The factor that the tensor of a hook still lacks: the hook of a mixer's write comes
+        before `write_scale` is applied, all other hooks after it.
+        """
         in_front = quantity == "attn_out" and not self.has_heads(layer)
         return self.write_scale if in_front else 1.0
 
     def score_divisor(self, layer: int) -> float:
-        """What products of queries and keys are divided by in a layer; 1 in a family that does not
-        divide them."""
+        """The divisor of products of queries and keys in a layer; 1 in a family that does not
+        divide them.
+        """
         if not self.family.scaled:
             return 1.0
         root = math.sqrt(self.query_scalar or self.d_head)
@@ -166,12 +185,12 @@ class Config:
 
     @property
     def attends_plainly(self) -> bool:
-        """Whether every layer has attention, and z of every head is A V, not gated."""
+        """Whether every layer has attention, and every head's z is A V without a gate."""
         return not (any(self.mixers) or self.family.gated_heads)
 
     @property
     def heads_in_all(self) -> int:
-        """How many heads all layers have together."""
+        """The number of heads of all layers together."""
         return self.n_heads * (self.n_layers - sum(self.mixers))
 
     @property
@@ -182,12 +201,12 @@ class Config:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A model that passed every check of loading: the hooked bridge, and the raw tensors the same
-    numbers come from.
+    """A model that passed every check of loading: the hooked bridge, and the raw tensors with
+    the same numbers.
 
-    `weights` maps Hugging Face names without the family's prefix ("wte.weight",
-    "h.0.attn.c_attn.weight") to tensors in `dtype` on `device`; the unembedding is there only when
-    it is not tied to the embedding.
+    weights: Hugging Face names without the family's prefix ("wte.weight",
+        "h.0.attn.c_attn.weight"), and tensors in `dtype` on `device`; they include the unembedding
+        only if it is not tied to the embedding
     """
 
     name: str
@@ -200,8 +219,9 @@ class Model:
     dtype: torch.dtype
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Raises InputError: the bridge holds functions that no pickle takes, and a deep copy of it
-        would go on reading parts of this one."""
+        """Raises InputError: the bridge holds functions that cannot be pickled, and a deep copy
+        of it would still read parts of this one.
+        """
         raise InputError(
             f"Copying the Model {self.name} (pickle, copy.deepcopy): its bridge cannot be copied; "
             "pass on the name, folder or object that it was loaded from, and load that again."
@@ -212,7 +232,7 @@ class Model:
 
     @property
     def said(self) -> str:
-        """Its name, and where hooks stand on it that were kept: what a result says it is of."""
+        """The model's name, with the hooks that are active."""
         return f"{self.name}, {self.origin.hooked}" if self.origin.hooks else self.name
 
     def __repr__(self) -> str:
@@ -226,8 +246,9 @@ class Model:
 
 
 def require_heads(config: Config, doing: str, instead: str) -> None:
-    """Raises UnsupportedModel, naming `doing`, for a hybrid: some of its layers have no attention,
-    and what they do is no matter of heads; and for gated heads, whose z is more than A V."""
+    """Raises UnsupportedModel, naming `doing`, for a hybrid, because some of its layers have no
+    heads, and for gated heads, whose z is not A V alone.
+    """
     if config.attends_plainly:
         return
     problem = "its heads are gated"
@@ -239,18 +260,19 @@ def require_heads(config: Config, doing: str, instead: str) -> None:
 
 
 def refuse(where: object, problem: str, step: str) -> ModelError:
-    """The one form that every refusal to load has: what was tried, what was found, what to do."""
+    """The common form of loading errors: the model, the problem and the next step."""
     return ModelError(f"Cannot load {where}: {problem}; {step}.")
 
 
 def unsupported(where: object, problem: str, step: str) -> UnsupportedModel:
-    """The same of a model whose numbers nobody has certified."""
+    """`refuse` for a model whose numbers are not certified."""
     return UnsupportedModel(f"Cannot load {where}: {problem}; {step}.")
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object from `file`. Raises ModelError when it is absent, not UTF-8 JSON, or not an
-    object."""
+    """A JSON object from `file`. Raises ModelError if it is absent, not UTF-8 JSON, or not an
+    object.
+    """
     if not file.is_file():
         raise refuse(
             file.parent, f"{file.name} is missing", RESAVE + " so that the folder is complete"
@@ -267,7 +289,8 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def _special_float(entry: dict[str, Any]) -> Any:
-    """The number for which transformers writes {"__float__": "Infinity"}; any other object as it
-    is."""
-    named = entry.get("__float__")
-    return float(named) if entry.keys() == {"__float__"} and isinstance(named, str) else entry
+    """The number that transformers writes as {"__float__": "Infinity"}; any other object
+    unchanged.
+    """
+    text = entry.get("__float__")
+    return float(text) if entry.keys() == {"__float__"} and isinstance(text, str) else entry

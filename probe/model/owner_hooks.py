@@ -1,4 +1,4 @@
-"""The hooks that the owner of a model put on it: which there are, and where."""
+"""The hooks that a model's owner has put on it, and their places."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,18 +11,21 @@ from torch import nn
 
 from probe.model.model import refuse
 
-# Hooks of these packages are part of how a model runs, not of what somebody asks it.
+# Hooks of these packages belong to the way a model runs; they do not change its meaning.
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "transformer_lens", "nnsight")
-WHOLE = "the whole model"  # as the part that a hook stands on
-# By bridge: the functions of hooks that were kept.
+WHOLE = "the whole model"  # the name of a hook's part if it is on the model itself
+# By bridge: the functions of hooks that stay active.
 KEPT: WeakKeyDictionary[Any, list[Callable[..., Any]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
 class Hook:
-    """A function that somebody put on a part of a model: a module, or a hook point of
-    TransformerLens (`on_point`), by its name. `before`: it gets what enters the module, not what
-    leaves it · `with_kwargs`: it gets keyword arguments, too, as torch has it."""
+    """A function on a part of a model.
+
+    part: the name of the module, or of TransformerLens' hook point (`on_point`)
+    before: whether it gets the module's input, not its output
+    with_kwargs: whether it also gets keyword arguments, as in torch
+    """
 
     part: str
     function: Callable[..., Any]
@@ -32,6 +35,7 @@ class Hook:
 
 
 def require_no_hooks(inner: Any, said: str, kept: Sequence[Callable[..., Any]] = ()) -> None:
+    """Raises ModelError for a model with hooks other than `kept`."""
     hook = next((hook for hook in hooks_of(inner) if hook.function not in kept), None)
     if hook is None:
         return
@@ -43,18 +47,19 @@ def require_no_hooks(inner: Any, said: str, kept: Sequence[Callable[..., Any]] =
 
 
 def hooks_of(inner: Any) -> Iterator[Hook]:
-    """The hooks that somebody put on a model, part by part, in the order in which they run there;
-    those that libraries run with are left out, and so are hooks of gradients."""
+    """The owner's hooks on a model, part by part, in the order in which they run. Libraries'
+    hooks and hooks of gradients are excluded.
+    """
     points = dict.fromkeys(getattr(inner, "hook_dict", {}).values())  # some have several names
     for point in sorted(points, key=lambda point: point.name):
         for handle in point.fwd_hooks:
             if not _of_library(handle.user_hook):
                 yield Hook(point.name, handle.user_hook, on_point=True)
     seen: set[nn.Module] = set()
-    # A bridge has the model that it runs as no part of its own.
+    # The model that a bridge runs is not a submodule of it.
     roots = (inner, getattr(inner, "original_model", inner))
     for name, module in chain.from_iterable(root.named_modules(seen) for root in roots):
-        part = name.replace("_original_component.", "") or WHOLE  # found again without
+        part = name.replace("_original_component.", "") or WHOLE  # `_part_of` finds it without this
         for number, function in module._forward_pre_hooks.items():
             if not _of_library(function):
                 with_kwargs = number in module._forward_pre_hooks_with_kwargs

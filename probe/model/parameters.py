@@ -1,12 +1,13 @@
-"""How many parameters a model has, as torch lists them: by formula from its sizes, and counted from
-the tensors that were loaded. Buffers, such as the bias that BART adds to its logits, are none.
+"""The number of parameters of a model, as torch lists them: by formula from its sizes, and
+counted from its tensors.
 
-For every head W_Q, W_K and W_V (value down) are d_model x d_head and W_O (value up) d_head x
-d_model; so a head's value map d_model -> d_model goes through d_head numbers, where a square matrix
-would have d_model² of them. Weights that are used twice (a tied unembedding) are counted once.
+Buffers, such as the bias that BART adds to its logits, are not parameters. For every head W_Q, W_K
+and W_V (value down) are d_model x d_head and W_O (value up) is d_head x d_model. So a head's map of
+values from d_model to d_model passes through d_head numbers, where a square matrix would have
+d_model². Weights that are used twice (a tied unembedding) are counted once.
 
-The table of GPT-3 that introductions print counts weight matrices only: no position embeddings,
-biases or norms, and the unembedding apart from the embedding. `count` does the same when asked to.
+The table of GPT-3 in introductions counts only weight matrices: no position embeddings, biases or
+norms, and the unembedding separately from the embedding. `count` can do the same.
 
 Source: Brown et al. 2020 (GPT-3's sizes); Radford et al. 2019 (GPT-2's tensors).
 """
@@ -28,13 +29,16 @@ NOT_MATRICES = ("position embedding", "attention biases", "MLP biases", "norms")
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the number of parameters follows from; `tied`: the unembedding is the transposed token
-    embedding.
+    """The sizes from which the number of parameters follows. Sizes that are not given are as in
+    GPT-2.
 
-    What is left out is as in GPT-2. `n_layers` counts attentions (an encoder-decoder has three for
-    two layers), `n_mlps` MLPs; `biases` are the numbers of biases of one attention and one MLP,
-    `norms` of all norms, `positions` of the position table, `others` of what no part names: token
-    types, a head's transform.
+    n_layers: the number of attentions; an encoder-decoder has three for two layers
+    tied: whether the unembedding is the transposed token embedding
+    n_mlps: the number of MLPs
+    biases: the numbers of biases of one attention and of one MLP
+    norms: the parameters of all norms
+    positions: the parameters of the position table
+    others: the remaining parameters: token types, a head's transform
     """
 
     name: str
@@ -71,8 +75,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Count:
-    """A model's parameters by part, in the order of the forward pass; `tensors`: how many were
-    counted (0: formula)."""
+    """A model's parameters by part, in the order of the forward pass.
+
+    tensors: how many tensors were counted; 0 for a formula
+    """
 
     sizes: Sizes
     parts: tuple[Part, ...]
@@ -84,12 +90,14 @@ class Count:
 
     @property
     def per_head(self) -> int:
-        """What one head computes with; several may share their key and value (`n_kv_heads`)."""
+        """The parameters that one head uses; several heads may share their keys and values
+        (`n_kv_heads`).
+        """
         return sum(part.each for part in self._of_heads())
 
     @property
     def per_block(self) -> int:
-        """One attention with all of its heads, what they share counted once."""
+        """The parameters of one attention with all of its heads; shared ones are counted once."""
         return self.attention // self.sizes.n_layers
 
     @property
@@ -99,7 +107,9 @@ class Count:
 
     @property
     def square_value(self) -> int:
-        """What one value matrix d_model x d_model would have instead of value down and value up."""
+        """The size of a single value matrix d_model x d_model, instead of value down and value
+        up.
+        """
         return self.sizes.d_model**2
 
     @property
@@ -114,10 +124,11 @@ PUBLISHED = {"gpt3": Sizes("gpt3", 96, 96, 12288, 128, 4 * 12288, 50257, 2048, t
 
 
 def count_parameters(model: "ModelSource") -> Count:
-    """How many parameters a model has, by part: of a name in PUBLISHED by formula, of any other
-    model from its tensors (see `count_tensors`).
+    """The number of parameters of a model by part: for a name in PUBLISHED by formula, for any
+    other model from its tensors (see `count_tensors`).
 
-    Raises ModelError for what cannot be loaded, CrossCheckError as `count_tensors`.
+    Raises ModelError if the model cannot be loaded, and CrossCheckError in the cases of
+    `count_tensors`.
 
     Example:
         >>> probe.count_parameters("gpt3").total  # weight matrices only
@@ -127,19 +138,19 @@ def count_parameters(model: "ModelSource") -> Count:
     """
     if isinstance(model, str) and model in PUBLISHED:
         return published(model)
-    # imported here: a published table needs no torch
+    # Imported here, because a published table does not need torch.
     from probe.model.load import load
 
     return count_tensors(load(model))
 
 
 def published(name: str) -> Count:
-    """The table of a published model by its name in PUBLISHED, weight matrices only."""
+    """The table of a published model by its name in PUBLISHED; weight matrices only."""
     return count(PUBLISHED[name], matrices_only=True)
 
 
 def count(sizes: Sizes, *, matrices_only: bool = False) -> Count:
-    """The parameters of a model of these sizes, by formula; what they leave out is as in GPT-2."""
+    """The parameters of a model of these sizes, by formula."""
     s = sizes
     heads = s.n_heads * s.n_layers
     keys = (s.n_kv_heads or s.n_heads) * s.n_layers
@@ -189,8 +200,9 @@ def count(sizes: Sizes, *, matrices_only: bool = False) -> Count:
 
 
 def sizes_of(model: "Model") -> Sizes:
-    """The sizes in a model's config, and what the table of architectures says of its biases, norms
-    and positions."""
+    """The sizes in a model's config, with its biases, norms and positions from the table of
+    architectures.
+    """
     import torch
 
     from probe.model.weights import expected_shapes, layers_of
@@ -244,9 +256,10 @@ def sizes_of(model: "Model") -> Sizes:
 
 
 def count_tensors(model: "Model") -> Count:
-    """The parameters of a loaded model, counted from its raw tensors, a tied unembedding once.
+    """The parameters of a loaded model, counted from its raw tensors; a tied unembedding counts
+    once.
 
-    Raises CrossCheckError when a part, or the sum over all tensors, is not what the formula gives.
+    Raises CrossCheckError if a part, or the sum over all tensors, differs from the formula.
     """
     expected = count(sizes_of(model))
     counted = _by_part(model.weights, model.config)
@@ -264,8 +277,10 @@ def count_tensors(model: "Model") -> Count:
 
 
 def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
-    """How many numbers the tensors of each part hold, what no part names last. One that serves
-    twice, as the norm of a parallel block does, counts once, and tables of sines are positions.
+    """The number of parameters in the tensors of each part; "others" comes last.
+
+    A tensor with two uses, such as the norm of a parallel block, counts once, and tables of sines
+    count as positions.
     """
     from probe.model.weights import NORMS, read_stacks
 
@@ -308,8 +323,9 @@ def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
 
 
 def _all_of(raw: "Mapping[str, Tensor]", config: "Config") -> int:
-    """How many parameters torch lists: no buffers, which the optional weights of a family are, and
-    tables of sines, which no checkpoint needs to hold."""
+    """The number of parameters that torch lists: without buffers (a family's optional weights),
+    but with tables of sines, which a checkpoint need not contain.
+    """
     weights = [tensor for name, tensor in raw.items() if name not in config.family.optional]
     return sum(tensor.numel() for tensor in weights) + _sines(config)
 

@@ -1,31 +1,31 @@
 """Why a head attends to a token: its score split into parts of the two residual streams (QK
-attribution), and what it takes from the token, split in the same way (OV).
+attribution), and its write from the token, split in the same way (OV).
 
-With the scale of every norm held at what it was in this text, queries, keys and values are linear
-in the stream. So a score is a sum over pairs of parts, before a soft cap and the softmax:
+With the scale of every norm held at its value in this text, queries, keys and values are linear in
+the stream. So a score, before a soft cap and the softmax, is a sum over pairs of parts:
 
     score[t, j] = Σ_a Σ_b <R_t N_q(a W_Q), R_j N_k(b W_K)> / divisor + position bias[t, j]
 
-a: parts of what the head reads at the query's position t. b: parts of what it reads at the key's
-position j. Parts of the stream are embeddings, earlier heads, MLPs and mixers, and their biases
-(`probe.model.decomposition`), each as it arrives after the norm in front of the attention. That
-norm's bias and the bias of the projection are parts, too. N is the norm of queries or keys, R the
-rotation by the position; both are the identity in families without them. T5's bias and ALiBi belong
-to no pair of parts: they are a separate term.
+a: parts of the head's input at the query's position t. b: parts of its input at the key's position
+    j. Parts of the stream are embeddings, earlier heads, MLPs and mixers, and their biases
+    (`probe.model.decomposition`), each as it arrives after the norm in front of the attention. That
+    norm's bias and the bias of the projection are parts, too. N is the norm of queries or keys, and
+    R the rotation by the position; both are the identity in families without them. T5's bias and
+    ALiBi do not belong to a pair of parts: they are a separate term.
 
 ΔE[t ← j] along a direction u is linear in the stream at j alone, with the attention A[t, j] held:
 
     <ΔE[t ← j], u> = Σ_b A[t, j] g_t <b W_V W_O, u>
 
-g_t: the gate of z, 1 in most families.
+g_t is the gate of z, 1 in most families.
 
-What this is: a decomposition of what was computed. What it is not: the effect of changing a part,
-which would also change the scale of the norms and every other score of the row.
+This is a decomposition of the computed score. It is not the effect of changing a part, which would
+also change the scale of the norms and every other score of the row.
 
 Axis words: row (a position of the text), part, head, d_model, d_head, query_part, key_part.
 
 Source: Elhage et al. 2021 (the QK and OV circuits, terms of the residual stream); Kamath et al.
-2025 (QK attributions).
+    2025 (QK attributions).
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,10 +48,10 @@ from probe.model.records import AttentionTrace, CrossTrace, PairTrace, TargetSta
 from probe.model.trace import at_position, with_embeddings
 from probe.model.weights import Block
 
-# How finely the stream is split: embeddings, heads and MLPs; heads also by the token that they
-# read; or whole layers.
+# How finely the stream is split: embeddings, heads and MLPs; heads also by source token; or whole
+# layers.
 By = Literal["part", "source", "layer"]
-# What families add to a score for two positions, by the kind of their positions.
+# The bias that a family adds to the score of two positions, by the kind of its positions.
 POSITION_BIAS = {"alibi": "ALiBi", "relative bias": "relative bias"}
 
 
@@ -139,11 +139,13 @@ def write_terms(
     by: By = "part",
     pair: PairTrace | None = None,
 ) -> Terms:
-    """What a head takes from each of `sources` to position `at`, along a `direction: d_model` of
-    its write, as a sum over the parts of what it reads there, in float64.
+    """A head's write from each of `sources` to position `at`, along a direction, as a sum over
+    the parts of its input there, in float64.
 
-    The attention and the gate of z are held. Raises CrossCheckError where the terms miss the
-    model's own ΔE by more than rounding.
+    direction: `d_model`
+
+    The attention and the gate of z are held. Raises CrossCheckError if the terms differ from the
+    model's ΔE by more than rounding.
     """
     config = trace.stack.config
     block = trace.stack.blocks[layer].to(torch.float64, "cpu")
@@ -162,8 +164,13 @@ def write_terms(
 
 
 def before_norms(trace: Trace, layer: int, at: int, direction: Tensor, depth: int) -> Tensor:
-    """A direction in the stream after `depth` blocks as a direction of what heads of a layer write
-    at position `at`: followed back through every norm on the way, its scale held. `d_model`"""
+    """A direction in the stream after `depth` blocks, as a direction of the writes of a layer's
+    heads at position `at`.
+
+    `d_model`
+
+    It is followed back through every norm in between, whose scale is held.
+    """
     norms = norms_of(trace.stack, _states(trace, [at]), depth)
     coordinates = torch.eye(len(direction), dtype=torch.float64)
     arriving = norms.arriving(coordinates[None], norms.behind_attention(layer))[0]
@@ -171,7 +178,7 @@ def before_norms(trace: Trace, layer: int, at: int, direction: Tensor, depth: in
 
 
 def readable(trace: AttentionTrace, layer: int, at: int) -> list[int]:
-    """The positions that the attention of a layer may read from position `at`."""
+    """The positions that the attention of a layer can read from position `at`."""
     open_scores = torch.zeros(trace.scores.shape[-2:])
     scores = forward.mask(trace.stack, trace.stack.blocks[layer], open_scores)
     return scores[at].isfinite().nonzero().flatten().tolist()
@@ -183,24 +190,27 @@ def kv_head(head: int, config: Config) -> int:
 
 
 def _require_sum(
-    trace: AttentionTrace, what: str, layer: int, terms: Terms, found: Tensor, hooked: Tensor
+    trace: AttentionTrace, quantity: str, layer: int, terms: Terms, total: Tensor, hooked: Tensor
 ) -> None:
-    """Raises CrossCheckError where sums of terms miss what was hooked, `row`, by more than the
-    rounding of the largest term."""
+    """Raises CrossCheckError if sums of terms differ from the hooked values, `row`, by more than
+    the rounding of the largest term.
+    """
     scale = float(terms.values.abs().max())
-    error = float((found - hooked.double()).abs().max())
+    error = float((total - hooked.double()).abs().max())
     expected = largest_error(trace.resid_pre.dtype, layer + 1)
     if not error <= expected * scale:
         raise CrossCheckError(
-            f"Adding up {what} of {trace.model_name} in layer {layer}: the parts miss it by "
+            f"Adding up {quantity} of {trace.model_name} in layer {layer}: the parts miss it by "
             f"{error:.1e} where the largest is {scale:.1e}, expected at most {expected:.0e} of "
             "that; run `probe check` to see which quantity disagrees."
         )
 
 
 def stream_parts(trace: Trace, depth: int, positions: Sequence[int], by: By) -> Parts:
-    """The stream at some positions of a text after `depth` blocks, term by term, in float64. `->
-    part row d_model`"""
+    """The stream at some positions of a text after `depth` blocks, term by term, in float64.
+
+    `-> part row d_model`
+    """
     states = _states(trace, positions)
     norms = norms_of(trace.stack, states, depth)
     terms: dict[str, Tensor] = {}
@@ -229,19 +239,22 @@ def _states(trace: Trace, positions: Sequence[int]) -> TargetStates:
 def parts_of_pair(
     pair: PairTrace, stop: str, layer: int, positions: Sequence[int], by: By
 ) -> Parts:
-    """A stream of an encoder-decoder at some positions, term by term, in float64. `-> part row
-    d_model`
+    """A stream of an encoder-decoder at some positions, term by term, in float64.
 
-    It is read in front of the attention `stop` ("encoder", "decoder" or "cross") of a layer. If
-    `layer` is the number of layers, it is read after the last one. Heads and biases of
-    cross-attention have "cross" in front of their names.
+    `-> part row d_model`
+
+    stop: the stream is read in front of this attention ("encoder", "decoder" or "cross") of the
+        layer
+    layer: the number of layers for the stream after the last one
+
+    Heads and biases of cross-attention have "cross" before their names.
     """
     sides: dict[str, AttentionTrace] = {"decoder": pair.decoder, "cross": pair.cross}
-    whole = pair.decoder
+    stack_trace = pair.decoder
     if stop == "encoder":
         sides = {"encoder": pair.encoder}
-        whole = pair.encoder
-    weights = whole.stack
+        stack_trace = pair.encoder
+    weights = stack_trace.stack
     config = weights.config
     after_sum = config.family.norm_after_sum
     rows = list(positions)
@@ -263,7 +276,7 @@ def parts_of_pair(
         if bias is not None:
             add(f"norm bias behind {behind}", bias, of_layer)
 
-    ids = torch.tensor([whole.tokens.ids[pos] for pos in rows], device=weights.device)
+    ids = torch.tensor([stack_trace.tokens.ids[pos] for pos in rows], device=weights.device)
     places = torch.tensor(rows, device=weights.device)
     embedded = forward.embedding_parts(weights, ids, places, dtype=torch.float64)
     for name, vectors in embedded.items():
@@ -274,15 +287,17 @@ def parts_of_pair(
             if (number, name) == (layer, stop):
                 return Parts(tuple(terms), torch.stack([*terms.values()]))
             front = "cross " if name == "cross" else ""
-            own = side.stack.blocks[number]
+            layer_block = side.stack.blocks[number]
             for head in range(config.n_heads):
                 for label, written in _writes(side, number, head, rows, by):
                     add(front + label, written, number)
-            if own.b_o is not None:
-                add(f"{front}attention bias {number}", own.b_o, number)
+            if layer_block.b_o is not None:
+                add(f"{front}attention bias {number}", layer_block.b_o, number)
             if after_sum:
-                pass_norm(own.norm, own.norm_bias, f"{front}attention {number}", number)
-        add(f"MLP {number}", whole.mlp_out[number, rows], number)
+                pass_norm(
+                    layer_block.norm, layer_block.norm_bias, f"{front}attention {number}", number
+                )
+        add(f"MLP {number}", stack_trace.mlp_out[number, rows], number)
         if after_sum:
             pass_norm(block.norm_mlp, block.norm_mlp_bias, f"MLP {number}", number)
     return Parts(tuple(terms), torch.stack([*terms.values()]))
@@ -291,8 +306,9 @@ def parts_of_pair(
 def _writes(
     side: AttentionTrace, layer: int, head: int, positions: Sequence[int], by: By
 ) -> Iterator[tuple[str, Tensor]]:
-    """What a head wrote at some positions, as a whole or by the token that it took it from, with
-    its label. `row d_model` each"""
+    """A head's write at some positions, in total or by source token, with its label. `row
+    d_model` each
+    """
     written = [side.delta_e_by_source(layer, head, pos) for pos in positions]
     by_source = torch.stack(written).double()  # row source d_model
     label = f"L{layer}H{head}"
@@ -300,7 +316,7 @@ def _writes(
         yield label, by_source.sum(1)
         return
     labels = side.source.labels if isinstance(side, CrossTrace) else side.tokens.labels
-    # a causal head has read nothing after the last of these positions
+    # A causal head has read nothing after the last of these positions.
     read = max(positions) + 1 if side.stack.causal else len(labels)
     for source, token in enumerate(labels[:read]):
         yield f"{label} from {token}", by_source[:, source]
@@ -309,8 +325,10 @@ def _writes(
 def _reading(
     trace: AttentionTrace, layer: int, positions: Sequence[int], by: By, pair: PairTrace | None
 ) -> Parts:
-    """What an attention makes its queries of at some positions, after the norm in front of it. `->
-    part row d_model`"""
+    """The input of an attention's queries at some positions, after the norm in front of it.
+
+    `-> part row d_model`
+    """
     if pair is None:
         assert isinstance(trace, Trace)
         entering = stream_parts(trace, layer, positions, by)
@@ -322,8 +340,11 @@ def _reading(
 def _read(
     trace: AttentionTrace, layer: int, positions: Sequence[int], by: By, pair: PairTrace | None
 ) -> Parts:
-    """What an attention makes its keys and values of at some positions: the same, and of
-    cross-attention what leaves the encoder. `-> part row d_model`"""
+    """The input of an attention's keys and values at some positions. in cross-attention the
+    encoder's output.
+
+    `-> part row d_model`
+    """
     if pair is None or trace is not pair.cross:
         return _reading(trace, layer, positions, by, pair)
     encoder = pair.encoder.stack
@@ -338,8 +359,11 @@ def _read(
 
 
 def through_input_norm(trace: AttentionTrace, layer: int, entering: Parts) -> Parts:
-    """Parts of the stream after the norm in front of an attention, its scale held at that of their
-    sum. `part row d_model`"""
+    """Parts of the stream after the norm in front of an attention, with its scale held at that
+    of their sum.
+
+    `part row d_model`
+    """
     config = trace.stack.config
     block = trace.stack.blocks[layer].to(torch.float64, "cpu")
     normed = forward.attention_input(block, entering.vectors, config, norm=_norm_held)
@@ -348,16 +372,19 @@ def through_input_norm(trace: AttentionTrace, layer: int, entering: Parts) -> Pa
 
 
 def _norm_held(terms: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:
-    """Every term of a sum through a norm, without its bias, the scale held at that of the sum.
-    `part ... width`, unchanged"""
+    """Every term of a sum after a norm without its bias, with the scale held at that of the sum.
+    `part ... width`, unchanged
+    """
     scale = forward.norm_scale(terms.sum(0), config)[..., None]
     gain = forward.gain_of(weight, config).double()
     return through_norm(terms, gain, scale, centred=config.family.norm == "LayerNorm")
 
 
 def project(read: Parts, weight: Tensor, bias: Tensor | None, label: str) -> Parts:
-    """Queries, keys or values of every head, term by term. `part row d_model -> part head row
-    d_head`"""
+    """Queries, keys or values of every head, term by term.
+
+    `part row d_model -> part head row d_head`
+    """
     vectors = torch.einsum("prm,hmd->phrd", read.vectors, weight)
     return Parts(read.labels, vectors).plus(label, bias)
 
@@ -365,7 +392,8 @@ def project(read: Parts, weight: Tensor, bias: Tensor | None, label: str) -> Par
 def compared(
     block: Block, terms: Tensor, norm: Tensor | None, positions: Sequence[int], config: Config
 ) -> Tensor:
-    """The terms of queries or keys as they meet: after their norm, its scale held, and rotated by
-    their positions. `part head row d_head`, unchanged"""
+    """The terms of queries or keys after their norm, with its scale held, and rotated by their
+    positions. `part head row d_head`, unchanged
+    """
     normed = forward.norm_heads(terms, norm, config, norm=_norm_held)
     return forward.rotate(block, normed, torch.tensor(positions), config)

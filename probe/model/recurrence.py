@@ -1,12 +1,12 @@
-"""What mixes positions in a layer that has no attention: a convolution or a recurrence that runs
-over the text, as formulas.
+"""Mixers, which replace attention in some layers of a hybrid: a convolution or a recurrence over
+the text, as formulas.
 
-Such a layer has no pattern. It reads the stream like attention does, through the norm of its
-block, and what it makes at a position depends on that position and on a state of fixed size that
-the positions before it left behind:
+Such a layer has no pattern. It reads the stream like attention, through the norm of its block. Its
+output at a position depends on that position and on a state of fixed size from the positions
+before:
 
     short convolution   b, c, h = x W_in;  z_t = c_t * Σ_j kernel_j (b h)_{t - width + 1 + j}
-    gated delta rule    q, k, v = silu(convolved x W_in), q and k made one long, q / √d_key
+    gated delta rule    q, k, v = silu(convolved x W_in), q and k normed to length 1, q / √d_key
                         α = exp(-rate softplus(x W_decay + bias)),  β = sigmoid(x W_beta)
                         S_t = α_t S_{t-1} + k_t u_tᵀ,  u_t = β_t (v_t - (α_t S_{t-1})ᵀ k_t)
                         z_t = norm(S_tᵀ q_t) * silu(x W_gate)
@@ -14,12 +14,14 @@ the positions before it left behind:
                         S_t = exp(-rate Δ_t) S_{t-1} + k_t (Δ_t v_t)ᵀ
                         z_t = norm((S_tᵀ q_t + skip v_t) * silu(x W_gate))
 
-It writes z W_out, as heads write z W_O; W_out is the `w_o` of its block, of one writer. The state
-of a short convolution is its window, the last width - 1 of b h; that of the two others the window
-of the convolution that their queries, keys and values come from, and S, a matrix a head.
+It writes z W_out, as heads write z W_O; W_out is the `w_o` of its block, with a single writer. The
+state of a short convolution is its window, the last width - 1 positions of b h. The state of the
+two others is the window of the convolution for their queries, keys and values, and S, a matrix for
+each head.
 
 Sources: Liquid AI 2025 (LFM2, gated short convolutions); Yang, Kautz and Hatamizadeh 2024 (Gated
-Delta Networks); Dao and Gu 2024 (Mamba-2, whose B, C and x are the keys, queries and values here).
+    Delta Networks); Dao and Gu 2024 (Mamba-2, whose B, C and x are the keys, queries and values
+    here).
 """
 
 from typing import NamedTuple
@@ -30,12 +32,15 @@ from torch.nn.functional import silu, softplus
 
 from probe.model.attention import inverse_rms
 
-UNIT_EPSILON = 1e-6  # what is added to the square of a query's or a key's length
+UNIT_EPSILON = 1e-6  # added to the squared length of a query or a key
 
 
 class ShortConvolution(NamedTuple):
-    """The weights of a gated short convolution. `w_in: d_model (3 d_model)`, `kernel: d_model
-    width`, the last of its numbers that of the position itself."""
+    """The weights of a gated short convolution.
+
+    w_in: `d_model (3 d_model)`
+    kernel: `d_model width`; the last entry is that of the position itself
+    """
 
     w_in: Tensor
     kernel: Tensor
@@ -43,13 +48,16 @@ class ShortConvolution(NamedTuple):
 
 class GatedDeltaRule(NamedTuple):
     """The weights of a gated delta rule: a linear attention whose heads overwrite, in a matrix,
-    what they hold under a key.
+    the value of a key.
 
-    `w_in: d_model channel`, the queries, then the keys of every key head, then the values of every
-    head, which `kernel: channel width` convolves; `w_gate: d_model (head d_value)` is the gate of
-    what is read, `w_beta w_decay: d_model head` say how much is overwritten and how much is kept,
-    with `decay_bias log_rate: head`; `norm: d_value` is the gain of the norm of what is read, with
-    its `epsilon`. Heads that follow each other share one of the `key_heads`.
+    w_in: `d_model channel`: the queries, then the keys of every key head, then the values of every
+        head
+    w_gate: `d_model (head d_value)`, the gate of the output
+    w_beta: `d_model head`, how much is overwritten
+    w_decay: `d_model head`, how much is kept, with `decay_bias, log_rate: head`
+    kernel: `channel width`, of the convolution of the channels
+    norm: `d_value`, the gain of the norm of the output, with its `epsilon`
+    key_heads: consecutive heads share one of them
     """
 
     w_in: Tensor
@@ -65,26 +73,29 @@ class GatedDeltaRule(NamedTuple):
 
     @property
     def d_key(self) -> int:
-        """How long a query and a key are."""
+        """The length of queries and keys."""
         values = len(self.log_rate) * self.d_value
         return (len(self.kernel) - values) // 2 // self.key_heads
 
     @property
     def d_value(self) -> int:
-        """How long a value is."""
+        """The length of values."""
         return len(self.norm)
 
 
 class StateSpace(NamedTuple):
-    """The weights of a selective state space (Mamba-2): a linear attention whose heads let decay
-    what they hold, and add to it, by a step that each position chooses.
+    """The weights of a selective state space (Mamba-2): a linear attention whose matrices decay,
+    and are added to, with a step that each position chooses.
 
-    `w_in: d_model channel`, the values of every head, then the keys, then the queries of every key
-    head, which `kernel: channel width` and `kernel_bias: channel` convolve; `w_gate: d_model (head
-    d_value)` is the gate of what is read; `w_step: d_model head` and `step_bias: head` are the
-    step, `log_rate: head` how fast a head forgets, `skip: head` how much of its own value a
-    position adds to what it reads; `norm: (head d_value)` is the gain of the norm behind the gate,
-    taken over the heads that share one of the `key_heads`, with its `epsilon`.
+    w_in: `d_model channel`: the values of every head, then the keys, then the queries of every key
+        head
+    w_gate: `d_model (head d_value)`, the gate of the output
+    w_step, step_bias: `d_model head` and `head`, of the step
+    kernel, kernel_bias: `channel width` and `channel`, of the convolution of the channels
+    log_rate: `head`, how fast a head forgets
+    skip: `head`, how much of a position's own value is added to its output
+    norm: `(head d_value)`, the gain of the norm after the gate, computed over the heads that share
+        one of the `key_heads`, with its `epsilon`
     """
 
     w_in: Tensor
@@ -101,18 +112,21 @@ class StateSpace(NamedTuple):
 
     @property
     def d_key(self) -> int:
-        """How long a query and a key are."""
+        """The length of queries and keys."""
         return (len(self.kernel) - len(self.norm)) // 2 // self.key_heads
 
     @property
     def d_value(self) -> int:
-        """How long a value is."""
+        """The length of values."""
         return len(self.norm) // len(self.log_rate)
 
 
 class MatrixState(NamedTuple):
-    """What a gated delta rule or a state space keeps of a text: `window: ... width-1 channel`,
-    `matrix: ... head d_key d_value`."""
+    """The state of a gated delta rule or a state space.
+
+    window: `... width-1 channel`
+    matrix: `... head d_key d_value`
+    """
 
     window: Tensor
     matrix: Tensor
@@ -124,9 +138,9 @@ State = Tensor | MatrixState
 
 def convolve(x: Tensor, kernel: Tensor, window: Tensor) -> Tensor:
     """Every channel's last numbers, weighted by its kernel: Σ_j kernel_j x_{t - width + 1 + j}.
+    `... pos channel, channel width -> ... pos channel`
 
-    `... pos channel, channel width`; `window`: what stands in front of x, `... width-1 channel`, or
-    as few axes as broadcast `-> ... pos channel`
+    window: the positions before x, `... width-1 channel`; it may have fewer axes, which broadcast
 
     Example:
         >>> import torch
@@ -134,29 +148,31 @@ def convolve(x: Tensor, kernel: Tensor, window: Tensor) -> Tensor:
         >>> convolve(x, torch.tensor([[10.0, 1.0]]), torch.zeros(1, 1)).flatten()
         tensor([ 1., 12., 23.])
     """
-    whole = _behind(window, x)
+    extended = _behind(window, x)
     n = x.shape[-2]
-    taps = [whole[..., j : j + n, :] * kernel[:, j] for j in range(kernel.shape[-1])]
+    taps = [extended[..., j : j + n, :] * kernel[:, j] for j in range(kernel.shape[-1])]
     return torch.stack(taps).sum(0)
 
 
 def _behind(window: Tensor, x: Tensor) -> Tensor:
-    """x with the window in front. `... width-1+pos channel`"""
+    """x with the window before it. `... width-1+pos channel`"""
     return torch.cat([window.expand(*x.shape[:-2], *window.shape[-2:]), x], dim=-2)
 
 
 def _left(window: Tensor, x: Tensor) -> Tensor:
-    """The window behind x. `... width-1 channel`"""
+    """The window after x. `... width-1 channel`"""
     return _behind(window, x)[..., x.shape[-2] :, :]
 
 
 class Updates(NamedTuple):
-    """What every position of a text does to the matrix of a head: lets it decay, changes what it
-    holds under `k`, and reads with `q`.
+    """The update of a head's matrix at every position: it decays, changes its value under `k`,
+    and is read with `q`.
 
-    A gated delta rule corrects what is held toward `v`, by `beta` of the way; a state space, which
-    has no `beta`, adds `v`. `q k: ... head pos d_key`, `v: ... head pos d_value`, `beta log_decay:
-    ... head pos`
+    q, k: `... head pos d_key`
+    v: `... head pos d_value`
+    beta: `... head pos`; a gated delta rule moves the value toward `v` by this fraction. A state
+        space has no `beta` and adds `v`
+    log_decay: `... head pos`
     """
 
     q: Tensor
@@ -167,19 +183,23 @@ class Updates(NamedTuple):
 
 
 class Decays(NamedTuple):
-    """How much of the first matrix is `left` at each position, `... head pos`, and how much
-    `between` two: of what was added at one is left at another, `... head pos pos`."""
+    """The remaining fractions at each position.
+
+    left: of the first matrix, `... head pos`
+    between: of the addition at one position, at another, `... head pos pos`
+    """
 
     left: Tensor
     between: Tensor
 
 
 def read_matrix(updates: Updates, matrix: Tensor) -> Tensor:
-    """What every position reads of a matrix S that each in turn lets decay and adds to: S = α S +
-    k uᵀ, o = Sᵀ q, where u is v, or what corrects S: β (v - (α S)ᵀ k).
+    """The output of every position from a matrix S that each position decays and adds to. `->
+    ... head pos d_value`
 
-    `matrix: ... head d_key d_value`, what stood there before, of as few axes as broadcast `-> ...
-    head pos d_value`
+        S = α S + k uᵀ,  o = Sᵀ q,  u = v, or for a gated delta rule u = β (v - (α S)ᵀ k)
+
+    matrix: `... head d_key d_value`, the first matrix; it may have fewer axes, which broadcast
 
     Example:
         >>> import torch
@@ -190,15 +210,15 @@ def read_matrix(updates: Updates, matrix: Tensor) -> Tensor:
         tensor([1.5000, 3.2500])
     """
     decays = _decays(updates.log_decay)
-    of_others = updates.q @ updates.k.mT * decays.between
-    held = _under(decays.left, updates.q, matrix)
-    return held + of_others @ _added(updates, matrix, decays)
+    weights = updates.q @ updates.k.mT * decays.between
+    from_first = _under(decays.left, updates.q, matrix)
+    return from_first + weights @ _added(updates, matrix, decays)
 
 
 def matrix_behind(updates: Updates, matrix: Tensor) -> Tensor:
-    """S behind the last position. `... head d_key d_value`"""
+    """S after the last position. `... head d_key d_value`"""
     decays = _decays(updates.log_decay)
-    # a sum, for there may be no position
+    # Summed, because there may be no position.
     until_end = decays.between[..., -1:, :].sum(-2)[..., None]
     added = (until_end * updates.k).mT @ _added(updates, matrix, decays)
     return updates.log_decay.sum(-1)[..., None, None].exp() * matrix + added
@@ -207,24 +227,25 @@ def matrix_behind(updates: Updates, matrix: Tensor) -> Tensor:
 def _added(updates: Updates, matrix: Tensor, decays: Decays) -> Tensor:
     """u of every position. `... head pos d_value`
 
-    That is v, or what corrects: with D_ij the decay from position j to i, all follow from one
-    triangular system, (1 + β (K Kᵀ * D) below the diagonal) U = β (V - D_i0 K S); no position
-    waits for another.
+    In a state space u is v. In a gated delta rule, with D_ij the decay from position j to i, all u
+    follow from one triangular system, so that no position waits for another:
+
+        (1 + β (K Kᵀ * D) below the diagonal) U = β (V - D_i0 K S)
     """
     if updates.beta is None:
         return updates.v
     beta = updates.beta[..., None]
     system = (beta * (updates.k @ updates.k.mT) * decays.between).tril(-1)
     system = system + torch.eye(system.shape[-1], dtype=system.dtype, device=system.device)
-    wanted = beta * (updates.v - _under(decays.left, updates.k, matrix))
-    return torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
+    right_side = beta * (updates.v - _under(decays.left, updates.k, matrix))
+    return torch.linalg.solve_triangular(system, right_side, upper=False, unitriangular=True)
 
 
 def _decays(log_decay: Tensor) -> Decays:
-    """What is left behind the decays of a text, whose logs are given. `... head pos`
+    """The remaining fractions, from the logarithms of a text's decays. `... head pos`
 
-    The logs between two positions are summed for themselves: a difference of two sums from the
-    start would lose, in float32, what is small beside them, and a text of 300 tokens 1e-5.
+    The logarithms between two positions are summed separately. A difference of two sums from the
+    start would lose small terms in float32: 1e-5 for a text of 300 tokens.
     """
     n = log_decay.shape[-1]
     later = log_decay[..., :, None].expand(*log_decay.shape, n).tril(-1)
@@ -232,13 +253,13 @@ def _decays(log_decay: Tensor) -> Decays:
 
 
 def _under(left: Tensor, keys: Tensor, matrix: Tensor) -> Tensor:
-    """What the decayed first matrix holds under each key. `... head pos d_value`"""
-    # A sum that does not repeat the matrix for variants that share it.
+    """The values under each key in the decayed first matrix. `... head pos d_value`"""
+    # This product does not repeat the matrix for variants that share it.
     return torch.einsum("...nk,...kd->...nd", left[..., None] * keys, matrix)
 
 
 def start(mixer: Mixer) -> State:
-    """The state in front of a text: zeros. `width-1 channel`, and `head d_key d_value`"""
+    """The state before a text: zeros. `width-1 channel`, and `head d_key d_value`"""
     channels, width = mixer.kernel.shape
     window = mixer.kernel.new_zeros(width - 1, channels)
     if isinstance(mixer, ShortConvolution):
@@ -249,16 +270,16 @@ def start(mixer: Mixer) -> State:
 
 
 def is_in_float32(mixer: Mixer) -> bool:
-    """Whether its families' own code computes it in float32 whatever the type of the model. Here it
-    is, too."""
+    """Whether the mixer is computed in float32 whatever the dtype of the model, as in its
+    families' code.
+    """
     return isinstance(mixer, GatedDeltaRule | StateSpace)
 
 
 def mix(mixer: Mixer, x: Tensor, state: State | None = None) -> Tensor:
-    """z at every position from what the layer reads there.
+    """z at every position from the layer's input. `... pos d_model -> ... pos d_mixed`
 
-    `... pos d_model`; `state`: what the positions before left behind, those of a text's beginning
-    by default; of fewer axes where variants share it `-> ... pos d_mixed`
+    state: from the positions before; zeros by default. It may have fewer axes if variants share it
 
     Example:
         >>> import torch
@@ -266,14 +287,14 @@ def mix(mixer: Mixer, x: Tensor, state: State | None = None) -> Tensor:
         >>> mix(mixer, torch.tensor([[1.0], [2.0], [3.0]])).flatten()  # b, c and h are x here
         tensor([  1.,  28., 147.])
         >>> state = state_behind(mixer, torch.tensor([[1.0], [2.0]]))
-        >>> mix(mixer, torch.tensor([[3.0]]), state)  # the last position, from what was left
+        >>> mix(mixer, torch.tensor([[3.0]]), state)  # the last position, from the state before it
         tensor([[147.]])
     """
     state = start(mixer) if state is None else state
     if isinstance(mixer, StateSpace):
         assert isinstance(state, MatrixState)
-        updates, own = _steps(mixer, x @ mixer.w_in, x, state.window)
-        read = read_matrix(updates, state.matrix) + mixer.skip[:, None, None] * own
+        updates, values = _steps(mixer, x @ mixer.w_in, x, state.window)
+        read = read_matrix(updates, state.matrix) + mixer.skip[:, None, None] * values
         gate = silu((x @ mixer.w_gate).float())
         gated = read.transpose(-3, -2).flatten(-2).float() * gate  # ... pos (head d_value)
         by_group = gated.unflatten(-1, (mixer.key_heads, -1))
@@ -293,10 +314,10 @@ def mix(mixer: Mixer, x: Tensor, state: State | None = None) -> Tensor:
 
 
 def state_behind(mixer: Mixer, x: Tensor, state: State | None = None) -> State:
-    """The state behind the last position, from what the layer reads at all of them.
+    """The state after the last position, from the layer's input at all positions.
 
-    Apart from `mix`, because nothing follows on most variants of a position: a matrix for each
-    would be the most that their swaps cost.
+    This is separate from `mix`, because most variants of a position are not continued, and a matrix
+    for each would be the largest cost of their swaps.
     """
     state = start(mixer) if state is None else state
     if isinstance(mixer, GatedDeltaRule | StateSpace):
@@ -313,8 +334,9 @@ def state_behind(mixer: Mixer, x: Tensor, state: State | None = None) -> State:
 
 
 def _updates(mixer: GatedDeltaRule, channels: Tensor, x: Tensor, window: Tensor) -> Updates:
-    """Queries, keys and values from the channels, what is overwritten and kept from what is read.
-    In float32, as its families' own code."""
+    """The updates of a gated delta rule, from its channels and its input. In float32, as in its
+    families' code.
+    """
     heads = len(mixer.log_rate)
     convolved = silu(convolve(channels, mixer.kernel, window)).float()
     of_keys = mixer.key_heads * mixer.d_key
@@ -332,8 +354,9 @@ def _updates(mixer: GatedDeltaRule, channels: Tensor, x: Tensor, window: Tensor)
 def _steps(
     mixer: StateSpace, channels: Tensor, x: Tensor, window: Tensor
 ) -> tuple[Updates, Tensor]:
-    """The same of a state space, where a value is added times its step; and the values as they are,
-    `... head pos d_value`."""
+    """The updates of a state space, whose values are multiplied by their steps; and the
+    unchanged values, `... head pos d_value`.
+    """
     heads = len(mixer.log_rate)
     convolved = silu(convolve(channels, mixer.kernel, window) + mixer.kernel_bias).float()
     of_keys = mixer.key_heads * mixer.d_key
@@ -354,5 +377,5 @@ def _by_head(x: Tensor, heads: int) -> Tensor:
 
 
 def _unit(x: Tensor) -> Tensor:
-    """Vectors made one long. `... d`, unchanged"""
+    """Vectors normed to length 1. `... d`, unchanged"""
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + UNIT_EPSILON)

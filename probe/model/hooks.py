@@ -199,10 +199,10 @@ def recording(
     recorded: dict[str, dict[str, list[Tensor]]] = {}
     hooks = []
 
-    is_gated = model.config.family.gated_heads
+    gated = model.config.family.gated_heads
 
     def record(attention: str, name: str, scale: float, tensor: Tensor, hook: object) -> None:
-        if name == "q" and is_gated:  # every other row is a gate of z
+        if name == "q" and gated:  # every other row gates z
             tensor = tensor[..., ::2, :]
         if scale != 1:
             tensor = tensor * scale
@@ -242,9 +242,9 @@ def _every_layer(config: Config, name: str, recorded: Sequence[Tensor]) -> list[
     """A quantity of every layer; quantities of heads are 0 in layers without heads."""
     if name not in QUANTITIES_OF_HEADS or not config.mixers:
         return list(recorded)
-    remaining = iter(recorded)
+    found = iter(recorded)
     nothing = torch.zeros_like(recorded[0])
-    return [nothing if mixes else next(remaining) for mixes in config.mixers]
+    return [nothing if mixes else next(found) for mixes in config.mixers]
 
 
 def _stack_text(stack: Weights, recorded: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
@@ -280,9 +280,9 @@ def check_hooks(model: Model, ids: Sequence[int]) -> None:
     target = None
     if family.kind == "encoder-decoder":
         target = [model.config.start_token or 0, *ids[:-1]]
-    hooked_run = read(model, ids, target)
+    whole = read(model, ids, target)
     for attention in family.attentions:
-        if problem := _problem_of(model, attention, ids, target, hooked_run):
+        if problem := _problem_of(model, attention, ids, target, whole):
             problem = f"its hooks fail the self-check: {problem}"
             raise refuse(model.origin.location, problem, f"load an unmodified {family.name}")
 
@@ -322,8 +322,8 @@ def _looks_back_only(
     changed = [*(target or ids)]
     changed[-1] = (changed[-1] + 1) % model.config.d_vocab
     with torch.inference_mode():
-        after_change = run(model, [changed]) if target is None else run(model, [ids], [changed])
-    earlier = after_change[0, :-1].cpu()
+        other = run(model, [changed]) if target is None else run(model, [ids], [changed])
+    earlier = other[0, :-1].cpu()
     as_before = logits[:-1]
     scale = float(as_before.abs().max()) if as_before.numel() else 1.0
     return bool(torch.allclose(earlier, as_before, rtol=0, atol=1e-5 * max(scale, 1e-30)))

@@ -33,13 +33,13 @@ def attach_hooks(held: Held, bridge: Any, config: Config, ids: list[int]) -> Non
             module.register_forward_pre_hook(hook.function, with_kwargs=hook.with_kwargs)
         else:
             module.register_forward_hook(hook.function, with_kwargs=hook.with_kwargs)
-    second_ids = [*ids[:-1], (ids[-1] + 1) % config.d_vocab]
-    original = bridge.original_model
+    other = [*ids[:-1], (ids[-1] + 1) % config.d_vocab]
+    own = bridge.original_model
     try:
         with _watching(parts) as called:
-            separate = torch.cat([numbers(original, config, [row]) for row in (ids, second_ids)])
-        together = numbers(original, config, [ids, second_ids])
-        expected = torch.cat([numbers(held.original, config, [row]) for row in (ids, second_ids)])
+            alone = torch.cat([numbers(own, config, [row]) for row in (ids, other)])
+        together = numbers(own, config, [ids, other])
+        expected = torch.cat([numbers(held.original, config, [row]) for row in (ids, other)])
     except Exception as error:  # broad, because a hook may raise anything
         named = ", ".join(hooked_parts(held))
         problem = f"its hooks ({named}) fail on a short text ({in_short(error)})"
@@ -48,15 +48,11 @@ def attach_hooks(held: Held, bridge: Any, config: Config, ids: list[int]) -> Non
         if part not in called:
             raise _not_called(held, part)
     for found, against, compared in (
-        (separate, expected, "a copy with the same hooks computes something else than it does"),
-        (
-            together,
-            separate,
-            "with its hooks two texts together give something else than each alone",
-        ),
+        (alone, expected, "a copy with the same hooks computes something else than it does"),
+        (together, alone, "with its hooks two texts together give something else than each alone"),
     ):
         error_of = difference_of(found, against)
-        if not error_of <= allowed_difference(held.original, original):
+        if not error_of <= allowed_difference(held.original, own):
             step = "let every hook be a function of what it is given, row by row"
             raise refuse(held.said, f"{compared} (off by {error_of:.0e} of the scale)", step)
 

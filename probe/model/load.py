@@ -1,17 +1,17 @@
-"""One door for every model: a name, a folder, a GGUF file or a model in memory -> Model; and the
-weights of a model's one stack.
+"""The entry point for every model: from a name, a folder, a GGUF file or a model in memory to a
+Model; and the weights of a model's single stack.
 
-Every public function that takes a model begins with `model = load(model)`, so it takes what `load`
-takes, and a Model passes through as it is. What `load` can be asked for stands in `ModelSource`.
+Every public function that takes a model begins with `model = load(model)`, so it accepts what
+`load` accepts (`ModelSource`), and a Model is passed through unchanged.
 
-Decisions that stand here: raw weights (compatibility mode changes every head's contribution), eager
-attention, no remote code, safetensors or GGUF only, and a self-check of the hooks on one short text
-before anybody sees the model. What a name stands for is decided in `find`, what a GGUF file must
-hold in `gguf`, what is taken of an object in memory in `objects`, what TransformerLens must do in
-`bridge`; what a folder must hold before any of it
-is believed, here: the sizes that the config promises are compared with those that the safetensors
-headers state before memory is taken. The forward from scratch runs from the tensors read here,
-which never pass through Hugging Face's model classes.
+This module decides: raw weights (compatibility mode changes every head's contribution), eager
+attention, no code that comes with a model, safetensors or GGUF only, and a self-check of the hooks
+on one short text for every new model. It also checks a folder: the sizes in the config are compared
+with those in the safetensors headers before memory is allocated. The forward from scratch uses the
+tensors read here, which never pass through Hugging Face's model classes.
+
+Other modules decide the rest: `find` the meaning of a name, `gguf` the requirements of a GGUF file,
+`objects` what is read from an object in memory, `bridge` the use of TransformerLens.
 """
 
 import hashlib
@@ -105,8 +105,11 @@ ModelSource: TypeAlias = Union[Model, "PreTrainedModel", "TransformerBridge", st
 
 
 class Loaded(NamedTuple):
-    """What was made of an object in memory, from which state of it and with which options, and the
-    tokenizer that was given for it, if one was."""
+    """The Model of an object in memory.
+
+    state, options: the state and the options with which it was made
+    tokenizer: the tokenizer that the caller passed; None without one
+    """
 
     state: tuple[object, ...]
     options: tuple[object, ...]
@@ -130,36 +133,36 @@ def load(
 ) -> Model:
     """A checked Model of a name, a folder, a GGUF file or a model in memory.
 
-    An embedded name comes first ("tiny-senses"), then a packaged one ("smollm2"), then an existing
-    folder or file or anything that looks like a path ("./gpt2", "~/gpt2", "a/b/c", "model.gguf"),
-    then a hub name ("gpt2", "owner/name"), a revision behind it ("owner/name@step1000"). Weights
-    stored in another type, float16 or quantised, are computed with in `dtype`: torch.float32
-    (usual), torch.float64, torch.bfloat16, or the name of one.
+    source: an embedded name ("tiny-senses") comes first, then a packaged one ("smollm2"), then an
+        existing folder or file or anything that looks like a path ("./gpt2", "~/gpt2", "a/b/c",
+        "model.gguf"), then a hub name ("gpt2", "owner/name") with an optional revision
+        ("owner/name@step1000"). In memory: a Hugging Face model with or without adapters, a
+        TransformerBridge, or another library's wrapper of one of them
+    tokenizer: for a Hugging Face model whose source does not determine it, or whose embedding was
+        resized; it is remembered as long as the model lives
+    device, dtype: of the computation. dtype is torch.float32 (default), torch.float64 or
+        torch.bfloat16, or the name of one; weights stored in another type, float16 or quantised,
+        are converted. A model in memory keeps its device and dtype (float16 must be converted) and
+        shares its weights, unless these options ask for others
+    prepend_bos: only for GPT-2, whose tokenizer does not add BOS; no effect in other families
+    split_special_tokens: whether a special token typed in the text, such as "[MASK]" or
+        "<|im_start|>", is tokenised as plain characters; False for questions at a mask and for chat
+        templates. It can also be set for a Model
+    hooks: "keep" to accept an object with hooks, which is refused otherwise. They stay active in
+        everything that is computed (a steering vector, say). No certificate can hold then, and
+        every result states this. `patch`, `trace` and `study` accept such a model, and each swap is
+        a whole forward of it; functions that run from the weights alone refuse it
 
-    In memory a Hugging Face model is taken, with adapters or without, a TransformerBridge, and what
-    another library wraps around one of them. It keeps its device and its type (float16 must be
-    asked for in another) and shares its weights, unless `device` or `dtype` asks for others;
-    adapters are merged in a copy of the tensors that they touch. `tokenizer` is that of a Hugging
-    Face model whose source does not tell it, or whose embedding was resized since; given once, it
-    is remembered as long as the model lives. The object stays as it is, and is loaded once: asked
-    again with the same options, it gives the same Model until its tensors, its config or the
-    settings of its parts are changed. A change made through `.data` is not noticed; there, delete
-    the Model and give a new object. A Model that was loaded before a step of training is of no use
-    behind it: ask with the object again. A Model comes back as it is; InputError for options other
-    than its own, ModelError where hooks were put on its bridge since, or compatibility mode.
+    An object in memory stays unchanged and is loaded once: a second call with the same options
+    returns the same Model, until its tensors, its config or the settings of its parts change. A
+    change through `.data` is not noticed; delete the Model and pass a new object in that case.
+    Adapters are merged in a copy of the tensors that they change. A Model from before a training
+    step is outdated; call `load` with the object again. Special tokens follow the tokenizer's
+    rules, whatever the source of the weights.
 
-    Special tokens are put as the tokenizer's own rules say, whatever the same weights come in. One
-    that is written in a text is text: "[MASK]" or "<|im_start|>" is cut into pieces of itself,
-    unless `split_special_tokens` is False, for questions at a mask and for chat templates; that
-    can be asked of a Model, too.
-    `prepend_bos` is for GPT-2, whose tokenizer puts none; it changes nothing elsewhere.
-
-    An object that carries hooks is refused, but for `hooks="keep"`: they stay on in everything that
-    is computed (a steering vector, say). No certificate can hold then, and every result says so.
-    `patch`, `trace` and `study` take such a model, each swap a whole forward of it; what runs from
-    the weights alone is refused.
-
-    Raises ModelError or UnsupportedModel with one sentence that names the file and the next step.
+    A Model is returned as it is. Raises InputError for options other than those it was loaded with,
+    and ModelError if its bridge has since got hooks or compatibility mode. Raises ModelError or
+    UnsupportedModel with the name of the file and the next step.
 
     Example:
         >>> model = probe.load("tiny-senses")
@@ -199,8 +202,7 @@ def _require_options(prepend_bos: bool, split_special_tokens: bool, hooks: str |
 
 
 def _require_unchanged_torch() -> None:
-    """Raises InputError where torch itself is told to compute otherwise than a model's parts
-    say."""
+    """Raises InputError if torch itself is set to compute differently from the model's parts."""
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise InputError(
             "Running a model under torch.autocast: parts of it would be computed in another type "
@@ -216,7 +218,7 @@ def _require_unchanged_torch() -> None:
 
 
 def _require_named(source: str | os.PathLike[str], tokenizer: Any, hooks: str | None) -> None:
-    """Raises InputError for an empty name, and for options that only an object takes."""
+    """Raises InputError for an empty name, and for options that only apply to an object."""
     if hooks is not None:
         raise InputError(
             f"Cannot load {source} with hooks=: a name, a folder and a file carry none; leave it "
@@ -251,8 +253,10 @@ def _from_name(
 
 
 def as_model(source: ModelSource) -> Model:
-    """The Model of a source; a Model is not asked what hooks stand on its bridge, as `load` asks:
-    for what does not run it, and for the certificate, which finds out what they change."""
+    """The Model of a source. Unlike `load`, it does not check a Model's bridge for hooks: it is
+    for functions that do not run the bridge, and for the certificate, which detects their
+    effect.
+    """
     return source if isinstance(source, Model) else load(source)
 
 
@@ -264,7 +268,7 @@ def _require_as_it_is(
     dtype: torch.dtype | str | None,
     prepend_bos: bool,
 ) -> None:
-    """Raises InputError where a Model is asked for in another way than it was loaded in."""
+    """Raises InputError for options that differ from those that a Model was loaded with."""
     wanted = ""
     if dtype is not None and _dtype(dtype, model.name) != model.dtype:
         wanted = f"dtype={dtype!r}, and it computes in {model.dtype}"
@@ -282,12 +286,12 @@ def _require_as_it_is(
 
 
 def read_weights(model: ModelSource) -> Weights:
-    """The weights of a model's one stack, in its own type, layer by layer and head by head.
+    """The weights of a model's single stack, in its dtype, layer by layer and head by head.
 
-    The tensors are views of the model's own, but where files hold rows in another order than the
-    formulas (the gated delta rule of Qwen3-Next), and what is written with where a config scales
-    all that is written (Granite). Raises UnsupportedModel for an encoder-decoder,
-    which has several stacks.
+    The tensors are views of the model's, with two exceptions: rows that files store in another
+    order than the formulas (the gated delta rule of Qwen3-Next), and output matrices of models
+    whose config scales writes (Granite). Raises UnsupportedModel for an encoder-decoder, which has
+    several stacks.
 
     Example:
         >>> probe.read_weights("tiny-senses").blocks[0].w_q.shape  # head d_model d_head
@@ -310,8 +314,9 @@ def _dtype(dtype: torch.dtype | str, source: object) -> torch.dtype:
 
 
 def untrained(model: Model, *, seed: int) -> Model:
-    """A model of the same shape and tokenizer with random weights: what it looks like where nothing
-    was learned. It is made once and kept as long as the model."""
+    """A model of the same shape and tokenizer with random weights, as a baseline without
+    training. It is made once and kept as long as the model.
+    """
     of_model = _UNTRAINED.setdefault(model, {})
     if seed not in of_model:
         of_model[seed] = _make_untrained(model, seed)
@@ -387,8 +392,9 @@ def _from_gguf(
 
 
 def read_gguf_tokenizer(opened: "GgufFile", config: Config) -> "PreTrainedTokenizerFast":
-    """The tokenizer in the metadata, converted by transformers. Raises ModelError for one that it
-    would get wrong."""
+    """The tokenizer in the metadata, converted by transformers. Raises ModelError for a
+    tokenizer that it would convert incorrectly.
+    """
     from transformers import PreTrainedTokenizerFast
     from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
     from transformers.integrations.gguf.gguf_tokenizer_mapping import (
@@ -422,8 +428,9 @@ def read_gguf_tokenizer(opened: "GgufFile", config: Config) -> "PreTrainedTokeni
 
 
 def _without_added(backend: Any, known: int) -> Any:
-    """Without tokens that the file does not know: the converter gives every byte-level one GPT-2's
-    end of text."""
+    """The tokenizer without tokens that the file does not have: the converter adds GPT-2's end
+    of text to every byte-level one.
+    """
     if backend.get_vocab_size(with_added_tokens=True) <= known:
         return backend
     from tokenizers import Tokenizer
@@ -434,8 +441,9 @@ def _without_added(backend: Any, known: int) -> Any:
 
 
 def _read_tokenizer(folder: Path, reader: str) -> Any:
-    """The tokenizer files of `folder` by a class of transformers. Raises ModelError where they
-    cannot be read."""
+    """The tokenizer files of `folder`, read by a class of transformers. Raises ModelError if
+    they cannot be read.
+    """
     import transformers
 
     is_whole = (folder / "tokenizer.json").is_file()
@@ -460,8 +468,9 @@ def _read_tokenizer(folder: Path, reader: str) -> Any:
 
 
 def check_tokenizer(tokenizer: Any, config: Config, *, where: object) -> "PreTrainedTokenizerFast":
-    """The tokenizer itself, once it gives character offsets, fits the embedding, and has a BOS if
-    one is asked for."""
+    """The tokenizer itself. Raises ModelError unless it provides character offsets, fits the
+    embedding, and has a BOS if one is requested.
+    """
     from transformers import MarianTokenizer, PreTrainedTokenizerFast
 
     if not isinstance(tokenizer, PreTrainedTokenizerFast | MarianTokenizer):
@@ -499,8 +508,7 @@ def _from_object(
     dtype: torch.dtype | str | None,
     prepend_bos: bool,
 ) -> Model:
-    """The Model of an object in memory: the one that was made of it before, where it is as it
-    was."""
+    """The Model of an object in memory; the earlier one if the object has not changed."""
     own_device = None if device is None else _device(device)
     own_dtype = None if dtype is None else _dtype(dtype, held.said)
     options = (own_device, own_dtype, prepend_bos)
@@ -577,8 +585,11 @@ def _shared(
 
 
 def _require_hookable(held: Held) -> None:
-    """ModelError where hooks cannot be kept: in compatibility mode they change other numbers than
-    the untouched weights have, and no swap of an encoder-decoder is run as whole forwards."""
+    """Raises ModelError if hooks cannot be kept.
+
+    In compatibility mode they change other numbers than the original weights produce, and an
+    encoder-decoder's swaps are not run as whole forwards.
+    """
     hooks = f"its hooks ({', '.join(hooked_parts(held))})"
     if held.folded:
         problem = f"it is in compatibility mode, and {hooks} were made for folded weights"
@@ -589,7 +600,7 @@ def _require_hookable(held: Held) -> None:
 
 
 def _how(held: Held, adapters: tuple[str, ...], config: Config) -> str:
-    """What was read of an object, for the provenance of a result."""
+    """A description of what was read from an object, for the provenance of a result."""
     kind = type(held.original).__name__
     whole = kind if held.bridge is None else f"{kind} in a TransformerBridge"
     whole = f"the text part of {whole}" if config.wrapper else whole
@@ -597,7 +608,7 @@ def _how(held: Held, adapters: tuple[str, ...], config: Config) -> str:
 
 
 def _own_dtype(held: Held, weights: Mapping[str, torch.Tensor]) -> torch.dtype:
-    """The type that an object's weights are in."""
+    """The dtype of an object's weights."""
     found = sorted({tensor.dtype for tensor in weights.values()}, key=str)
     if len(found) == 1 and found[0] in DTYPES:
         return found[0]
@@ -606,8 +617,9 @@ def _own_dtype(held: Held, weights: Mapping[str, torch.Tensor]) -> torch.dtype:
 
 
 def _tokenizer_of(held: Held, given: Any, config: Config) -> Any:
-    """The tokenizer given with an object, that beside it, or that of the folder or hub name that it
-    came from."""
+    """The tokenizer passed with an object, the one stored with it, or the one of its folder or
+    hub name.
+    """
     if isinstance(given, str | os.PathLike):
         problem = f"tokenizer={os.fspath(given)!r} is a name"
         step = f"pass what AutoTokenizer.from_pretrained({os.fspath(given)!r}) returns"
@@ -625,9 +637,12 @@ def _tokenizer_of(held: Held, given: Any, config: Config) -> Any:
 
 
 def _with_own_rules(held: Held, config: Config) -> Any:
-    """The tokenizer beside an object; beside a bridge, read again from where it came:
-    TransformerLens reads it with add_bos_token=True, which replaces its own rules about special
-    tokens. One that was made in memory is not read so."""
+    """The tokenizer stored with an object.
+
+    A bridge's tokenizer is read again from its source, because TransformerLens reads it with
+    add_bos_token=True, which replaces its rules about special tokens. A tokenizer that was made in
+    memory is not affected.
+    """
     tokenizer = held.tokenizer
     stated = getattr(tokenizer, "init_kwargs", {})
     is_changed = held.bridge is not None and stated.get("add_bos_token")
@@ -645,8 +660,9 @@ def _with_own_rules(held: Held, config: Config) -> Any:
 
 
 def _require_unresized(held: Held, model: Model) -> None:
-    """ModelError for an embedding that has another number of rows than its tokenizer has tokens,
-    padded or not, and than the model that the object came from."""
+    """Raises ModelError for an embedding whose number of rows fits neither its tokenizer, with
+    or without padding, nor the model that the object came from.
+    """
     rows = model.config.d_vocab
     tokens = max(model.tokenizer.get_vocab().values()) + 1
     folder = find_tokenizer(held.source)
@@ -665,8 +681,9 @@ def _require_unresized(held: Held, model: Model) -> None:
 
 
 def _require_own_tokenizer(held: Held, tokenizer: Any, config: Config) -> None:
-    """ModelError for a tokenizer that a caller chose and that was made for another model: nearly
-    every row of an embedding belongs to a token."""
+    """Raises ModelError for a tokenizer, passed by the caller, of another model: nearly every
+    row of an embedding belongs to a token.
+    """
     known = len(tokenizer)
     if known < LEAST_KNOWN * config.d_vocab:
         problem = f"the tokenizer knows {known:,} tokens and it embeds {config.d_vocab:,}"
@@ -681,8 +698,9 @@ def _unfolded(
     dtype: torch.dtype | None,
     prepend_bos: bool,
 ) -> Model:
-    """The model that a bridge in compatibility mode was before: read again from where it says that
-    it came from, and held against the bridge, for folding leaves log-probabilities as they are."""
+    """The original model of a bridge in compatibility mode: read again from its source, and
+    compared with the bridge, because folding preserves log-probabilities.
+    """
     if not held.source:
         step = "give it without enable_compatibility_mode()"
         raise refuse(held.said, "it is in compatibility mode, which folds its weights", step)
@@ -728,9 +746,12 @@ def _checked(model: Model) -> Model:
 
 @dataclass(frozen=True)
 class Located:
-    """One tensor as a safetensors header states it: where it lies, under which name, its shape and
-    element type; of an expert's, where all experts are stacked in one, its number and its rows,
-    from the first up to the second."""
+    """One tensor as a safetensors header states it.
+
+    file, name, shape, dtype: its place, and its element type
+    expert, rows: for one expert in a tensor of all experts: its number, and its first and last row
+        (exclusive)
+    """
 
     file: Path
     name: str
@@ -741,8 +762,10 @@ class Located:
 
 
 def locate(folder: Path, architecture: str, wrapper: str = "") -> dict[str, Located]:
-    """Every tensor that the headers state, by name without its family's prefix, without what stands
-    beside the text part of a `wrapper`; no tensor data is read."""
+    """Every tensor in the headers, by name without its family's prefix; no tensor data is read.
+
+    wrapper: a model of images or sound, of which only the text part is listed
+    """
     located: dict[str, Located] = {}
     for file in weight_files(folder):
         for tensor in _header(file):
@@ -764,8 +787,9 @@ def locate(folder: Path, architecture: str, wrapper: str = "") -> dict[str, Loca
 
 
 def _expert_by_expert(name: str, tensor: Located, family: Family) -> Iterator[tuple[str, Located]]:
-    """A tensor with its name, or, of one in which the experts of a routed MLP are stacked, the
-    matrices of each, below each other, with the names of files that hold them one by one."""
+    """A tensor with its name; or, for a tensor of stacked experts, the matrices of each expert,
+    with the names of files that store them one by one.
+    """
     stacked = {} if family.routed is None else family.routed.stacked
     joined = next((part for part in stacked if name.endswith(f".{part}")), "")
     if not joined or len(tensor.shape) != 3:
@@ -805,10 +829,10 @@ def _header(file: Path) -> list[Located]:
 
 
 def _wanted(located: Mapping[str, Located], config: Config, *, where: object) -> list[str]:
-    """The tensors to read, headers held against the config: all there, of the right shape, floats,
-    and all known.
+    """The tensors to read. Raises ModelError unless they exist, have the right shapes, are
+    floats and are all known.
 
-    Others that no formula reads may be there: copies of a tied embedding (which are checked),
+    Tensors that no formula reads may also exist: copies of a tied embedding (which are checked),
     buffers, other heads.
     """
     wanted = []
@@ -846,8 +870,8 @@ def read_checkpoint(
     """The raw tensors by Hugging Face name without the family's prefix, cast to `dtype` on
     `device`, all finite.
 
-    The unembedding ("lm_head.weight") is among them only when it is not tied. Raises ModelError
-    naming file and tensor.
+    They include the unembedding ("lm_head.weight") only if it is not tied. Raises ModelError with
+    the file and the tensor.
     """
     located = locate(folder, config.architecture, config.wrapper)
     weights = {
@@ -886,7 +910,7 @@ def _read(tensor: Located, dtype: torch.dtype) -> torch.Tensor:
 
 
 def sha256_of(files: tuple[Path, ...]) -> str:
-    """sha256 of the bytes of the weight files, in the order given."""
+    """sha256 of the bytes of the weight files, in the given order."""
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as opened:

@@ -1,15 +1,15 @@
-"""An object in memory -> what `load` makes a Model of: its class, its config and its tensors.
+"""From an object in memory to the input of a Model: its class, its config and its tensors.
 
-Taken are Hugging Face models, TransformerBridges, and what other libraries wrap around one of
-these: it is found by attribute, so that none of those libraries is imported. Only tensors are
-taken, and they are shared; adapters are merged in a copy of the tensors that they touch. The object
-itself stays as it is, because TransformerLens, which rebuilds the model that it is given, gets a
-fresh one of the same class around the same tensors.
+Supported are Hugging Face models, TransformerBridges, and other libraries' wrappers of these, which
+are found by attribute, so that none of those libraries is imported. Only tensors are taken, and
+they are shared; adapters are merged in a copy of the tensors that they change. The object itself
+stays unchanged, because TransformerLens, which rebuilds its model, gets a new one of the same class
+around the same tensors.
 
-What else could decide what an object computes, a forward that somebody changed or an adapter that
-is merged otherwise, is found by asking: on one short text the object must compute what its tensors
-give. Hooks of its owner are refused, or kept where that is asked for: the same functions are then
-put on the same parts of the bridge, and the bridge must compute what the object computes.
+Anything else that could change the object's output, such as a modified forward or an adapter that
+is merged differently, is detected by a test: on one short text, the object must compute what its
+tensors give. The owner's hooks are refused, or kept on request: then the same functions are put on
+the same parts of the bridge, and the bridge must compute what the object computes.
 """
 
 import copy
@@ -45,8 +45,9 @@ WRAPPED_IN = (
 MOST_WRAPPERS = 5
 OWN_CODE = "transformers_modules"  # the package of classes that trust_remote_code makes
 TAKEN = "only a name, a folder, a GGUF file, a Hugging Face model or a TransformerBridge"
-# Of the scale of the logits: by how much an object may differ from a copy around the same tensors.
-# The two may attend by another kernel, and merged adapters are rounded once more.
+# The largest difference between an object's logits and those of a copy around the same tensors,
+# relative to their scale. They may use different attention kernels, and merged adapters are rounded
+# once more.
 SAME = {
     torch.float64: 1e-6,
     torch.float32: 1e-4,
@@ -55,15 +56,19 @@ SAME = {
 }
 
 
-# How a config says that attention and experts run step by step.
+# The settings with which attention and experts run step by step.
 PLAINLY = {"_attn_implementation": "eager", "_experts_implementation": "eager"}
 
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """The Hugging Face model behind an object, the bridge around it where there is one, and the
-    tokenizer beside it; `said` is the object as a sentence names it, `hooks` are those that are
-    kept."""
+    """The Hugging Face model in an object.
+
+    bridge: the bridge around it; None without one
+    tokenizer: the tokenizer stored with it
+    said: the object's name in sentences
+    hooks: the hooks that stay active
+    """
 
     original: Any
     bridge: Any | None
@@ -73,14 +78,14 @@ class Held:
 
     @property
     def source(self) -> str:
-        """The name, folder or file that the model says it came from; empty where it says none."""
+        """The name, folder or file from which the model says it came; empty without one."""
         if self.bridge is not None:
             return str(self.bridge.cfg.model_name)
         return str(getattr(self.original, "name_or_path", "") or "")
 
     @property
     def name(self) -> str:
-        """What the model is called: its source without this machine's folders, or its class."""
+        """The model's name: its source without this machine's folders, or its class."""
         path = Path(self.source)
         if not self.source:
             return type(self.original).__name__
@@ -88,8 +93,9 @@ class Held:
 
     @property
     def folded(self) -> bool:
-        """Whether its weights are no more the model's own: compatibility mode folds norms into
-        them and centres them, and keeps no copy."""
+        """Whether its weights are no longer the original ones: compatibility mode folds norms
+        into them and centres them, without a copy.
+        """
         bridge = self.bridge
         return (
             bridge is not None
@@ -99,8 +105,11 @@ class Held:
 
 
 def hold(source: object, *, keep_hooks: bool = False) -> Held:
-    """The model in an object. Raises ModelError for a class, for what holds no model or no numbers,
-    and for one whose hooks would change what is measured, where they are not to be kept."""
+    """The model in an object.
+
+    Raises ModelError for a class, for an object without a model or without numbers, and for hooks
+    that would change the measurement, unless they are to be kept.
+    """
     from transformer_lens.model_bridge import TransformerBridge
 
     if inspect.isclass(source):
@@ -135,13 +144,15 @@ def _unwrap(source: object) -> tuple[Any, Any]:
         tokenizer = tokenizer or getattr(inner, "tokenizer", None)
         if isinstance(inner, PreTrainedModel | TransformerBridge):
             return inner, tokenizer
-        held = (getattr(inner, name, None) for name in WRAPPED_IN)
-        inner = next((one for one in held if one is not None), None)
+        candidates = (getattr(inner, name, None) for name in WRAPPED_IN)
+        inner = next((candidate for candidate in candidates if candidate is not None), None)
     raise refuse(f"a {type(source).__name__}", f"{TAKEN} can be loaded", "give one of these")
 
 
 def _require_weights(original: nn.Module, said: str) -> None:
-    """ModelError for weights that hold no numbers, or numbers that only their own library reads."""
+    """Raises ModelError for weights without numbers, or with numbers that only their library can
+    read.
+    """
     for name, tensor in original.named_parameters():
         if tensor.is_meta:
             problem = f"{name} is on the meta device and holds no numbers"
@@ -153,20 +164,20 @@ def _require_weights(original: nn.Module, said: str) -> None:
         if tensor.is_inference() and not torch.is_inference_mode_enabled():
             problem = f"{name} was made inside torch.inference_mode(), which forbids to share it"
             raise refuse(said, problem, "make the model outside, or inside torch.no_grad()")
-        if type(tensor.data) is not Tensor:  # a quantised one of torchao, say
+        if type(tensor.data) is not Tensor:  # e.g. a quantised one of torchao
             problem = f"{name} is a {type(tensor.data).__name__}, which only its own library reads"
             raise refuse(said, problem, "load it again without quantisation")
-        if not tensor.is_floating_point() or tensor.element_size() == 1:  # float8 is no float here
+        if not tensor.is_floating_point() or tensor.element_size() == 1:  # float8 is not supported
             bits = 8 * tensor.element_size()
             problem = f"{name} is quantized ({tensor.dtype}, {bits} bits an element)"
             raise refuse(said, problem, "load it again without quantization_config")
 
 
 def require_untouched(model: Model) -> None:
-    """Raises ModelError where the bridge of a Model was changed since it was loaded: by hooks,
-    other than those that were kept, or TransformerLens' compatibility mode, which folds weights.
+    """Raises ModelError if the bridge of a Model was changed after loading: by hooks other than
+    the kept ones, or by TransformerLens' compatibility mode, which folds weights.
 
-    What is read in the bridge would be of another model than what runs from the weights.
+    The bridge would then be another model than the weights.
     """
     said = f"the bridge of {model.name}"
     if model.bridge.compatibility_mode:
@@ -176,16 +187,17 @@ def require_untouched(model: Model) -> None:
 
 
 def state_key(held: Held) -> tuple[object, ...]:
-    """What tells whether an object is as it was: its tensors, how often each was changed in place,
-    its config, the settings of its parts, which adapters are on, and which hooks are kept. A change
-    through `.data` is not told."""
+    """The state of an object, to detect changes: its tensors, how often each was changed in
+    place, its config, the settings of its parts, the active adapters, and the hooks that are
+    kept. A change through `.data` is not detected.
+    """
     tensors = (*held.original.parameters(), *held.original.buffers())
     versions = [(t.data_ptr(), -1 if t.is_inference() else t._version) for t in tensors]
     adapters = [
         (
             str(layer.active_adapters),
             layer.disable_adapters,
-            getattr(layer, "merged", False),  # of the kinds of adapters that can be
+            getattr(layer, "merged", False),  # only some kinds of adapters have it
             str(getattr(layer, "scaling", "")),
         )
         for layer in held.original.modules()
@@ -198,20 +210,20 @@ def state_key(held: Held) -> tuple[object, ...]:
 
 
 def _settings_of(module: nn.Module) -> tuple[object, ...]:
-    """The class of a module, its numbers and words, and the functions that somebody put on it."""
-    found: list[object] = [type(module)]
+    """The class of a module, its numbers and texts, and the functions that were put on it."""
+    settings: list[object] = [type(module)]
     for name, value in vars(module).items():
         if name.startswith("_") or name == "training":
             continue
         if isinstance(value, bool | int | float | str):
-            found += [name, value]
+            settings += [name, value]
         elif callable(value):
-            found += [name, id(value)]
-    return tuple(found)
+            settings += [name, id(value)]
+    return tuple(settings)
 
 
 def _is_adapted(module: Any) -> bool:
-    """Whether PEFT put an adapter, or a copy that it trains, around a module."""
+    """Whether PEFT put an adapter, or a copy for training, around a module."""
     if {"original_module", "modules_to_save"} <= module._modules.keys():
         return True
     return hasattr(module, "get_base_layer") and hasattr(module, "merge")
@@ -221,8 +233,9 @@ def _is_adapted(module: Any) -> bool:
 
 
 def read_state(original: nn.Module) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """A model's tensors by the names of its class, without what a bridge puts around its parts;
-    and the adapters that were merged for it."""
+    """A model's tensors by the names of its class, without the bridge's wrappers of its parts;
+    and the adapters that were merged.
+    """
     state: dict[str, Tensor] = {}
     adapters: dict[str, None] = {}
     _collect(original, "", state, adapters)
@@ -244,19 +257,19 @@ def _collect(
 
 
 def _inner(module: nn.Module, adapters: dict[str, None]) -> Any:
-    """The part of the model's own class behind what TransformerLens or PEFT put in its place."""
+    """The module of the model's class inside a wrapper of TransformerLens or PEFT."""
     if "_original_component" in module._modules:
         return module._modules["_original_component"]
     if not _is_adapted(module):
         return module
     layer: Any = module
     active = () if layer.disable_adapters else tuple(layer.active_adapters)
-    if "original_module" in module._modules:  # trained whole, in a copy
+    if "original_module" in module._modules:  # trained as a whole, in a copy
         adapters |= dict.fromkeys(active)
         return layer.modules_to_save[active[0]] if active else layer.original_module
     if active and not layer.merged:
         adapters |= dict.fromkeys(active)
-        layer = copy.deepcopy(layer)  # the tensors that are touched, and no others
+        layer = copy.deepcopy(layer)  # only the tensors that the adapter changes
         try:
             layer.merge(safe_merge=True)
         except (NotImplementedError, RuntimeError, ValueError) as error:
@@ -274,19 +287,19 @@ def read_object(
     """Config and raw tensors of a model in memory, by Hugging Face name without the family's
     prefix.
 
-    Raises UnsupportedModel for a family beyond the table, ModelError for a tensor that is missing,
-    of another shape or not finite.
+    Raises UnsupportedModel for a family outside the table, and ModelError for a tensor that is
+    missing, of another shape or not finite.
     """
     raw = held.original.config.to_dict()
-    raw.pop("quantization_config", None)  # of a file that was dequantised: its tensors are floats
+    raw.pop("quantization_config", None)  # the tensors of a dequantised file are floats
     architecture = type(held.original).__name__
     family = FAMILIES.get(row_of(raw))
     stored: dict[str, Tensor] = {}
     tied = None
-    if family is not None:  # or the config is refused
-        named = (raw.get("architectures") or [""])[0]
-        if named in family.headless:  # says that the checkpoint had no head
-            architecture = named
+    if family is not None:  # otherwise `config_from` refuses the config
+        class_name = (raw.get("architectures") or [""])[0]
+        if class_name in family.headless:  # the checkpoint had no head
+            architecture = class_name
         wrapper = WRAPPERS.get(str(raw.get("model_type")))
         plain = {(wrapper or family).raw_name(name): tensor for name, tensor in state.items()}
         stored = as_in_files(plain, family)
@@ -294,7 +307,7 @@ def read_object(
         head = stored.get(RENAMED.get(unembed, unembed))
         table = stored.get(f"{family.embed}.weight")
         if head is not None and table is not None:
-            # The config of an untied T5, as transformers writes it, says tied.
+            # transformers writes "tied" into the config of an untied T5.
             tied = head.data_ptr() == table.data_ptr()
     config = config_from(
         raw,
@@ -304,17 +317,19 @@ def read_object(
         resolved=held.original.config,
         tied=tied,
     )
-    # a bridge moves this bias into the product behind which it stood
+    # A bridge moves this bias into the product in front of it.
     moved = RENAMED | {"final_logits_bias": f"{config.family.unembed}.bias"}
     optional = config.family.optional
     weights = {}
     for name, shape in expected_shapes(config, optional):
-        found = stored.get(moved.get(name, name), stored.get(name))
-        if found is None:
+        stored_tensor = stored.get(moved.get(name, name), stored.get(name))
+        if stored_tensor is None:
             problem = f"the tensor {name} is missing from it{_what_stands_at(held, name)}"
             step = f"give a plain {config.family.name}, nothing of it quantized, pruned or replaced"
             raise refuse(held.said, problem, step)
-        tensor = found[None] if name in optional and found.dim() == 1 else found
+        tensor = (
+            stored_tensor[None] if name in optional and stored_tensor.dim() == 1 else stored_tensor
+        )
         if tensor.shape != shape:
             problem = f"{name} has shape {list(tensor.shape)} where its config asks for"
             raise refuse(held.said, f"{problem} {list(shape)}", "correct its config")
@@ -327,7 +342,7 @@ def read_object(
 
 
 def _what_stands_at(held: Held, name: str) -> str:
-    """The class of the module that should have a tensor; "" where there is none."""
+    """The class of the module that should have a tensor; empty without one."""
     of_module = name.rpartition(".")[0]
     for path, module in held.original.named_modules():
         if f".{path}".endswith(f".{of_module}"):
@@ -336,15 +351,16 @@ def _what_stands_at(held: Held, name: str) -> str:
 
 
 def require_same(held: Held, fresh: Any, config: Config, ids: list[int]) -> None:
-    """ModelError where the object computes other logits on `ids` than a fresh model around its
-    tensors, or none at all."""
+    """Raises ModelError if the object computes other logits on `ids` than a new model around its
+    tensors, or does not run.
+    """
     try:
-        own = numbers(held.original, config, [ids])
+        logits = numbers(held.original, config, [ids])
     except RuntimeError as fault:
         problem = f"it does not run on a short text ({in_short(fault)})"
         step = "give one that runs, with all weights of one type, as model.float() makes them"
         raise refuse(held.said, problem, step) from fault
-    error = difference_of(own, numbers(fresh, config, [ids]))
+    error = difference_of(logits, numbers(fresh, config, [ids]))
     if not error <= allowed_difference(held.original, fresh):
         problem = (
             f"on a short text it computes something else than its weights give (off by {error:.0e} "
@@ -358,18 +374,21 @@ def require_same(held: Held, fresh: Any, config: Config, ids: list[int]) -> None
 
 
 def difference_of(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, of the scale of what is expected."""
+    """The largest difference, relative to the scale of the expected values."""
     return float((found - expected).abs().max() / expected.abs().max())
 
 
 def allowed_difference(*models: Any) -> float:
-    """By how much of the scale the logits of models of the same tensors may differ."""
+    """The largest allowed difference, relative to the scale, between the logits of models with
+    the same tensors.
+    """
     return max(SAME[tensor.dtype] for model in models for tensor in model.parameters())
 
 
 def require_same_words(held: Held, untouched: Any, ids: list[int]) -> None:
-    """ModelError where a folded bridge expects other tokens after `ids` than the model that it says
-    it came from; folding keeps these log-probabilities."""
+    """Raises ModelError if a folded bridge predicts other tokens after `ids` than the model from
+    which it says it came; folding preserves these log-probabilities.
+    """
     with torch.no_grad(), evaluating(held.bridge):
         row = torch.tensor([ids], device=untouched.device)
         folded = held.bridge(row).double().log_softmax(-1).cpu()  # type: ignore[misc]
@@ -384,26 +403,29 @@ def require_same_words(held: Held, untouched: Any, ids: list[int]) -> None:
 
 
 def numbers(model: Any, config: Config, rows: Sequence[list[int]]) -> Tensor:
-    """The logits of a Hugging Face model on texts of one length, or what leaves its last block
-    where it has no language-model head. In evaluation, whatever the model is in now, and plainly:
-    other ways of running attention round otherwise, and a router may then choose other experts."""
+    """The logits of a Hugging Face model on texts of one length, or the output of its last block
+    if it has no language-model head.
+
+    The model runs in evaluation mode, whatever its mode, and step by step: other implementations of
+    attention round differently, and a router may then choose other experts.
+    """
     device = next(model.parameters()).device
     inputs = {"input_ids": torch.tensor(rows, device=device)}
     if config.start_token is not None:
         targets = [[config.start_token, *ids[:-1]] for ids in rows]
         inputs["decoder_input_ids"] = torch.tensor(targets, device=device)
     with torch.no_grad(), evaluating(model), _plainly(model):
-        found = (
+        output = (
             getattr(model(**inputs, return_dict=True), "logits", None) if config.has_head else None
         )
-        if found is None:
-            found = model.base_model(**inputs, return_dict=True).last_hidden_state
-    return found.double().cpu()
+        if output is None:
+            output = model.base_model(**inputs, return_dict=True).last_hidden_state
+    return output.double().cpu()
 
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Every module in evaluation; each gets its own mode back."""
+    """Puts every module into evaluation mode, and restores each module's mode."""
     modes = {module: module.training for module in model.modules()}
     try:
         for module in modes:
@@ -416,22 +438,25 @@ def evaluating(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _plainly(model: Any) -> Iterator[None]:
-    """Attention and experts run as the formulas have them, step by step; as the configs and modules
-    say again afterwards."""
-    held = [getattr(module, "config", None) for module in model.modules()]
-    configs = {id(config): config for config in held if hasattr(config, "_attn_implementation")}
-    stated = [
+    """Runs attention and experts step by step, as in the formulas, and restores the settings of
+    configs and modules.
+    """
+    all_configs = [getattr(module, "config", None) for module in model.modules()]
+    configs = {
+        id(config): config for config in all_configs if hasattr(config, "_attn_implementation")
+    }
+    original_settings = [
         (config, {name: getattr(config, name) for name in PLAINLY if hasattr(config, name)})
-        for config in configs.values()  # the whole one first: it tells its parts
+        for config in configs.values()  # the outermost first, because it sets the others
     ]
-    stated += [(module, {UPCAST: True}) for module in narrowed_modules(model)]
+    original_settings += [(module, {UPCAST: True}) for module in narrowed_modules(model)]
     plain = PLAINLY | {UPCAST: False}
     try:
-        for holder, ways in stated:
+        for holder, ways in original_settings:
             for name in ways:
                 setattr(holder, name, plain[name])
         yield
     finally:
-        for holder, ways in stated:
+        for holder, ways in original_settings:
             for name, way in ways.items():
                 setattr(holder, name, way)

@@ -1,8 +1,8 @@
-"""What was read, as records: everything about one text (`Trace`), the target positions of many
-(`TargetStates`), one position of one.
+"""The recorded quantities: everything about one text (`Trace`), the target positions of many
+texts (`TargetStates`), or one position of one text.
 
-A record checks its own shapes. ΔE is never stored whole: one head at one position is z W_O, by
-source token A[t, j] V[j] W_O, both computed on demand from the hooked z, pattern and V.
+A record checks its shapes. ΔE is never stored completely: for one head at one position it is z W_O,
+by source token A[t, j] V[j] W_O. Both are computed on demand from the hooked z, pattern and V.
 """
 
 import copy
@@ -27,15 +27,17 @@ if TYPE_CHECKING:
 
 
 def as_array(tensor: Tensor) -> Any:
-    """A tensor as a numpy array of its own type, of float32 where it is bfloat16, which numpy does
-    not know."""
-    known = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-    return known.detach().cpu().numpy()
+    """A tensor as a numpy array of the same dtype; bfloat16 becomes float32, because numpy does
+    not support it.
+    """
+    supported = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    return supported.detach().cpu().numpy()
 
 
 class Picklable:
-    """A record whose pickle holds its own numbers and, of the weights in its field `of_model`, only
-    those of ΔE. A copy in memory shares the weights."""
+    """A record whose pickle contains its numbers and, of the weights in its field `of_model`,
+    only those of ΔE. A copy in memory shares the weights.
+    """
 
     of_model: ClassVar[str]
 
@@ -53,17 +55,21 @@ class Picklable:
 
 @dataclass(frozen=True, eq=False)
 class AttentionTrace(Picklable):
-    """Every tensor of one attention at every layer, and ΔE of single heads; query_pos counts
+    """Every tensor of one attention at every layer, and ΔE of single heads. query_pos counts
     `tokens`.
 
-    `q z: layer head query_pos d_head` · `k v: layer head key_pos d_head` · `scores pattern: layer
-    head query_pos key_pos` (scores scaled and masked; q and k as projected, which is before the
-    norm and the rotary turn that some families give them before they are compared) · `x resid_pre
-    attn_out resid_mid: layer query_pos d_model`. In the layers of a hybrid that have no attention
-    what is of heads is 0, and `attn_out` is what the mixer in its place writes.
+    q, z: `layer head query_pos d_head`
+    k, v: `layer head key_pos d_head`
+    scores, pattern: `layer head query_pos key_pos`, scores scaled and masked
+    x, resid_pre, attn_out, resid_mid: `layer query_pos d_model`
 
-    A pickle holds these tensors and W_O of every head: ΔE and pictures are taken from it as before;
-    what needs the other weights (`to_cache`, a logit lens) needs the text to be traced again.
+    q and k are as projected, before the norm and the rotation that some families apply to them. In
+    the layers of a hybrid without attention, quantities of heads are 0, and `attn_out` is the
+    mixer's write.
+
+    A pickle contains these tensors and W_O of every head. ΔE and pictures work from it as before.
+    Methods that need the other weights (`to_cache`, a logit lens) require the text to be traced
+    again.
     """
 
     of_model: ClassVar[str] = "stack"
@@ -83,17 +89,22 @@ class AttentionTrace(Picklable):
     resid_mid: Tensor
 
     def delta_e(self, layer: int, head: int, at: int | str) -> Tensor:
-        """ΔE of one head at position `at`, or at a word's last token, without b_O: z W_O. `->
-        d_model`
+        """ΔE of one head at position `at`, or at a word's last token, without b_O: z W_O.
 
-        Raises InputError for a layer, head or position that is not there.
+        `-> d_model`
+
+        Raises InputError for a layer, head or position that does not exist.
         """
         at = self._position_of(layer, head, at)
         return attention.write(self.z[layer, head, at], self._w_o(layer, head))
 
     def delta_e_by_source(self, layer: int, head: int, at: int | str) -> Tensor:
-        """ΔE by the token it came from: A[at, j] V[j] W_O, where heads are gated g[at] * A[at, j]
-        V[j] W_O. `-> key_pos d_model`, which sums to `delta_e`"""
+        """ΔE by source token: A[at, j] V[j] W_O. for gated heads g[at] * A[at, j] V[j] W_O.
+
+        `-> key_pos d_model`
+
+        The sum over key_pos is `delta_e`.
+        """
         at = self._position_of(layer, head, at)
         w_o = self._w_o(layer, head)
         v = _gated_values(self.stack.blocks[layer], head, self.v[layer, head], self.x[layer, at])
@@ -106,24 +117,30 @@ class AttentionTrace(Picklable):
         block = self.stack.blocks[layer]
         if block.mixer is None:
             return block.w_o[head].cpu()
-        others = [number for number, other in enumerate(self.stack.blocks) if other.mixer is None]
+        with_heads = [
+            number
+            for number, block_of_layer in enumerate(self.stack.blocks)
+            if block_of_layer.mixer is None
+        ]
         raise InputError(
             f"Taking ΔE out of a {self.kind}: layer {layer} of {self.model_name} has no attention, "
-            f"and no heads; layers with heads are {', '.join(map(str, others))}: choose one of "
+            f"and no heads; layers with heads are {', '.join(map(str, with_heads))}: choose one of "
             "these, or read attn_out, what the layer writes in place of heads."
         )
 
     def to_cache(self, model: "ModelSource | None" = None) -> "ActivationCache":
-        """TransformerLens' ActivationCache of this attention, under its own names and in its own
-        shapes, with a batch of one: every tensor that a hook of the bridge holds.
+        """TransformerLens' ActivationCache of this attention, with its names and shapes and a
+        batch of one: every tensor that a hook of the bridge holds.
 
-        What was recomputed, because a hook holds something else, is not in it. Of a decoder it also
-        holds what methods of the cache read, as the formulas give it: embeddings, what the norms
-        divide by, what is added behind a norm, the activations of plain MLPs. Methods that need
-        weights need `model`, the one that was traced. `trace.to_cache()["z", 3]` is `1 query_pos
-        head d_head`. Raises InputError for a model of other weights.
+        model: the traced model, for methods of the cache that need weights
+
+        Quantities that were recomputed, because their hook holds another one, are not included. For
+        a decoder the cache also contains what its methods read, computed by the formulas:
+        embeddings, the divisors of the norms, normed writes, the activations of plain MLPs.
+        `trace.to_cache()["z", 3]` is `1 query_pos head d_head`. Raises InputError for a model with
+        other weights.
         """
-        # imported here: it takes seconds, and nobody else needs it once a model is loaded
+        # Imported here, because it takes seconds and is not needed elsewhere.
         from transformer_lens import ActivationCache
 
         self._require_weights(f"Making a cache of a {self.kind} through {self.model_name}")
@@ -132,7 +149,7 @@ class AttentionTrace(Picklable):
         return ActivationCache(tensors, bridge)
 
     def _require_weights(self, doing: str) -> None:
-        """InputError, naming what is done, for a trace from a pickle."""
+        """Raises InputError, with the name of the action, for a trace from a pickle."""
         if not self.stack.raw:
             raise InputError(
                 f"{doing}: it comes from a pickle, which holds W_O and no other weights; trace the "
@@ -140,13 +157,15 @@ class AttentionTrace(Picklable):
             )
 
     def _bridge_of(self, source: "ModelSource") -> object:
-        """The bridge of the model that was traced; InputError for another one."""
-        from probe.model.load import load  # which needs hooks, which need this
+        """The bridge of the traced model. Raises InputError for another model."""
+        from probe.model.load import (
+            load,
+        )  # here, because it imports hooks, which import this module
 
         model = load(source)
         for name, traced in self.stack.raw.items():
-            given = model.weights.get(name)
-            if given is None or not torch.equal(given.to(traced), traced):
+            weight = model.weights.get(name)
+            if weight is None or not torch.equal(weight.to(traced), traced):
                 raise InputError(
                     f"Making a cache of a {self.kind} through {self.model_name}: the weights of "
                     f"{model.name} are others ({name}); give the model that was traced, or none."
@@ -154,7 +173,7 @@ class AttentionTrace(Picklable):
         return model.bridge
 
     def _cached(self) -> dict[str, Tensor]:
-        """What a hook of the bridge holds, by its name, without a batch axis."""
+        """The tensors that hooks of the bridge hold, by name, without a batch axis."""
         by_name: dict[str, Tensor] = {}
         attention = self.stack.attention
         group = self.stack.config.n_heads // self.stack.config.n_kv_heads
@@ -162,7 +181,7 @@ class AttentionTrace(Picklable):
         for name in attention.hooks:
             replacement = attention.unreliable_hooks.get(name)
             if replacement is not None and replacement.raw == attention.hooks[name]:
-                continue  # a part of what that hook holds
+                continue  # it is only a part of the hook's tensor
             layers = getattr(self, name)
             if name in ("k", "v"):
                 layers = layers[:, ::group]  # repeated for the heads that share them
@@ -172,13 +191,14 @@ class AttentionTrace(Picklable):
                 hook = attention.hook_in(name, has_heads=config.has_heads(layer))
                 if hook:
                     scale = config.hook_scale(name, layer)
-                    held = tensor if scale == 1 else tensor / scale
-                    by_name[f"{attention.blocks}.{layer}.{hook}"] = held
+                    unscaled = tensor if scale == 1 else tensor / scale
+                    by_name[f"{attention.blocks}.{layer}.{hook}"] = unscaled
         return by_name
 
     def _position_of(self, layer: int, head: int, at: int | str) -> int:
-        """The position `at`, of a word its last token. Raises InputError for a layer, head or
-        position that is not there."""
+        """The position `at`; for a word, its last token. Raises InputError for a layer, head or
+        position that does not exist.
+        """
         pos = position(self.tokens, at)
         layers, heads, *_ = self.stack.shape
         n = len(self.tokens)
@@ -209,11 +229,13 @@ class AttentionTrace(Picklable):
 
 @dataclass(frozen=True, eq=False)
 class Trace(Displayed, AttentionTrace):
-    """One text through one model: every tensor of attention at every layer, on the CPU, without a
-    batch axis.
+    """One text through one model: every tensor of attention at every layer, on the CPU, without
+    a batch axis.
 
-    As `AttentionTrace`, with as many keys as queries · `mlp_out resid_post: layer pos d_model` ·
-    `logits: pos d_vocab`.
+    The fields of `AttentionTrace`, with the same number of keys and queries, and:
+
+    mlp_out, resid_post: `layer pos d_model`
+    head_output: the logits, `pos d_vocab`; None without a language-model head
     """
 
     mlp_out: Tensor
@@ -222,8 +244,11 @@ class Trace(Displayed, AttentionTrace):
 
     @property
     def weights(self) -> Weights:
-        """Every weight of a model with one stack. Raises UnsupportedModel for a side of an
-        encoder-decoder, InputError for a trace from a pickle."""
+        """Every weight of a model with one stack.
+
+        Raises UnsupportedModel for a side of an encoder-decoder, and InputError for a trace from a
+        pickle.
+        """
         if not self.stack.attention.name:
             self._require_weights(f"Reading all weights of {self.model_name} from a trace")
             return self.stack
@@ -235,8 +260,9 @@ class Trace(Displayed, AttentionTrace):
 
     @property
     def logits(self) -> Tensor:
-        """`pos d_vocab`. Raises UnsupportedModel where there is no language-model head whose logits
-        these could be."""
+        """The logits, `pos d_vocab`. Raises UnsupportedModel for a model without a
+        language-model head.
+        """
         if self.head_output is None:
             raise UnsupportedModel(
                 f"Reading the logits of {self.model_name}: no language-model head of these blocks "
@@ -252,13 +278,13 @@ class Trace(Displayed, AttentionTrace):
 
     def _cached(self) -> dict[str, Tensor]:
         by_name = super()._cached()
-        if self.stack.attention.name:  # no method reads two stacks
+        if self.stack.attention.name:  # no method of the cache reads two stacks
             return by_name
         config = self.stack.config
-        if config.causal:  # of an encoder TransformerLens' methods read the head as a final norm
+        if config.causal:  # for an encoder, TransformerLens would read the head as a final norm
             by_name |= self._embeddings() | self._norm_scales()
         for layer, (block, *streams) in enumerate(self._streams()):
-            if config.family.norm_after_write:  # there the bridge's own name is of what is added
+            if config.family.norm_after_write:  # the bridge's name means the write after its norm
                 for name, weight in (("attn", block.norm_out), ("mlp", block.norm_mlp_out)):
                     written = getattr(self, f"{name}_out")[layer].to(self.stack.device)
                     added = forward.norm(written, weight, None, config)
@@ -274,8 +300,11 @@ class Trace(Displayed, AttentionTrace):
         return zip(self.stack.blocks, self.resid_pre, self.resid_mid, strict=True)
 
     def _embeddings(self) -> dict[str, Tensor]:
-        """What is added before the first block, by the bridge's names; what leaves the norm behind
-        it where there is one. `pos d_model`"""
+        """The embeddings that are added before the first block, by the bridge's names. if a norm
+        follows, the stream after it.
+
+        `pos d_model`
+        """
         if self.stack.config.family.embedding_norm:
             return {"hook_embed": self.resid_pre[0]}
         ids = torch.tensor(self.tokens.ids, device=self.stack.device)
@@ -285,8 +314,10 @@ class Trace(Displayed, AttentionTrace):
         return {hook: parts[name] for hook, name in names.items() if name in parts}
 
     def _norm_scales(self) -> dict[str, Tensor]:
-        """What the norms of the stream divide by, by the bridge's names, in float32 at least: `pos
-        1`."""
+        """The divisors of the stream's norms, by the bridge's names, at least in float32.
+
+        `pos 1`
+        """
         config = self.stack.config
         read: dict[str, Tensor] = {}
         for layer, (block, resid_pre, resid_mid) in enumerate(self._streams()):
@@ -306,8 +337,8 @@ class Trace(Displayed, AttentionTrace):
         """The arguments of CircuitsVis's attention_heads for a layer, with `attention: head
         query_pos key_pos`.
 
-        circuitsvis.attention.attention_heads(**trace.to_circuitsvis(layer=3)). Raises InputError
-        for a layer that is not there.
+        Call circuitsvis.attention.attention_heads(**trace.to_circuitsvis(layer=3)). Raises
+        InputError for a layer that does not exist.
         """
         layers = len(self.pattern)
         if not 0 <= layer < layers:
@@ -324,8 +355,9 @@ class Trace(Displayed, AttentionTrace):
         }
 
     def to_bertviz(self) -> dict[str, Any]:
-        """The arguments of BertViz's head_view and model_view, a tensor per layer: `1 head
-        query_pos key_pos`."""
+        """The arguments of BertViz's head_view and model_view, a tensor for each layer: `1 head
+        query_pos key_pos`.
+        """
         return {
             "attention": list(self.pattern[:, None]),
             "tokens": list(self.tokens.pieces),
@@ -340,13 +372,16 @@ class Trace(Displayed, AttentionTrace):
 
 @dataclass(frozen=True, eq=False)
 class TargetStates:
-    """Many texts, only their target positions, on the CPU, in the order given.
+    """The target positions of many texts, on the CPU, in the given order.
 
-    `token_embedding position_embedding: sentence d_model` · `resid: sentence depth d_model`, depth
-    0 entering the first block and depth d leaving block d - 1 · `mlp_out: sentence layer d_model` ·
-    `q k v z: sentence layer head d_head` · `pattern: sentence layer head key_pos`, the target's
-    row, zero beyond the target · `ids target: sentence` · of a hybrid `attn_out: sentence layer
-    d_model`, what attention, or the mixer in its place, writes; None elsewhere.
+    ids, target: `sentence`
+    token_embedding, position_embedding: `sentence d_model`
+    resid: `sentence depth d_model`; depth 0 enters the first block, depth d leaves block d - 1
+    mlp_out: `sentence layer d_model`
+    q, k, v, z: `sentence layer head d_head`
+    pattern: `sentence layer head key_pos`, the target's row, zero after the target
+    attn_out: `sentence layer d_model`, the write of attention or of the mixer; only of a hybrid,
+        otherwise None
     """
 
     ids: Tensor
@@ -374,12 +409,14 @@ class TargetStates:
             raise ValueError(f"states: {depths} depths for {layers} layers, expected one more")
 
     def attention_to(self, cues: Sequence[range | None]) -> dict[str, Tensor]:
-        """How much of its attention each head gives from the target to its cue, the tokens beside
-        it, and itself.
+        """The attention that each head gives from the target to its cue, to the neighbouring
+        tokens, and to itself.
 
-        `cues`: token positions, None where a sentence marks none -> `cue previous next itself:
-        sentence layer head`, NaN where there is no such token; 0 after it in a causal model.
-        Raises InputError for another number of cues than of texts.
+        cues: token positions; None for a sentence without a cue
+
+        Returns cue, previous, next, itself: `sentence layer head` each; NaN if there is no such
+        token, and 0 for later tokens in a causal model. Raises InputError for another number of
+        cues than of texts.
         """
         if len(cues) != len(self):
             raise InputError(
@@ -393,7 +430,7 @@ class TargetStates:
                 to_cue.append(torch.full(layer_by_head, torch.nan))
             else:
                 to_cue.append(pattern_row[..., cue.start : cue.stop].sum(-1))
-        # an empty token at either end, so that the first and the last have neighbours
+        # An empty token at either end, so that the first and the last token have neighbours.
         padded = functional.pad(self.pattern, (1, 1))
         row = torch.arange(len(self))
         previous = padded[row, ..., self.target]
@@ -414,8 +451,10 @@ class TargetStates:
 
 
 def _gated_values(block: Block, head: int, v: Tensor, x: Tensor) -> Tensor:
-    """What a head reads of every position: values, gated by what stands where it reads them.
-    `key_pos d_head, d_model -> key_pos d_head`"""
+    """The values that a head reads at every position, times its gate at the query.
+
+    `key_pos d_head, d_model -> key_pos d_head`
+    """
     if block.w_head_gate is None:
         return v
     return attention.gated(v[None], x[None].to(v), block.w_head_gate[head, None].to(v))[0]
@@ -423,8 +462,11 @@ def _gated_values(block: Block, head: int, v: Tensor, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class TargetTrace(Picklable):
-    """One text kept to one position `at`: `states` of one row, and `v: layer head pos d_head` up to
-    that position."""
+    """One position `at` of one text.
+
+    states: a single row
+    v: `layer head pos d_head`, up to that position
+    """
 
     of_model: ClassVar[str] = "weights"
     tokens: Tokens
@@ -440,8 +482,10 @@ class TargetTrace(Picklable):
         )
 
     def delta_e_by_source(self, layer: int, head: int) -> Tensor:
-        """The same by the token it came from: A[at, j] V[j] W_O. `-> key_pos d_model`, which sums
-        to `delta_e`"""
+        """ΔE of one head by source token: A[at, j] V[j] W_O. `-> key_pos d_model`
+
+        The sum over key_pos is `delta_e`.
+        """
         block = self.weights.blocks[layer]
         resid_pre = self.states.resid[0, layer].to(self.weights.device)
         x = forward.attention_input(block, resid_pre, self.weights.config)
@@ -455,8 +499,11 @@ class CrossTrace(AttentionTrace):
     """Cross-attention of every decoder layer: queries from the target, keys and values from the
     encoder, no mask.
 
-    As `AttentionTrace`, the stream being the decoder's · `memory: layer key_pos d_model`. query_pos
-    counts `tokens`, the decoder's input; key_pos counts `source`.
+    The fields of `AttentionTrace`, with the decoder's stream, and:
+
+    memory: `layer key_pos d_model`, the encoder's output
+
+    query_pos counts `tokens`, the decoder's input; key_pos counts `source`.
     """
 
     kind: ClassVar[str] = "cross-attention trace"
@@ -477,12 +524,14 @@ class CrossTrace(AttentionTrace):
 
 @dataclass(frozen=True, eq=False)
 class PairTrace:
-    """A source and a target text through an encoder-decoder: `encoder` and `decoder` are traces of
-    self-attention.
+    """A source and a target text through an encoder-decoder; `encoder` and `decoder` are traces
+    of self-attention.
 
-    The decoder reads `target`: the model's start token, then the target text without its last
-    special token. Between its resid_mid and its MLP stands `cross`, so its resid_post is
-    cross.resid_mid and the MLP. `logits: query_pos d_vocab`.
+    target: the decoder's input: the model's start token, then the target text without its last
+        special token
+    cross: comes between the decoder's resid_mid and its MLP, so the decoder's resid_post is
+        cross.resid_mid plus the MLP
+    logits: `query_pos d_vocab`
     """
 
     source: Tokens
@@ -496,7 +545,7 @@ class PairTrace:
         return self.decoder.logits
 
     def to_cache(self, model: "ModelSource | None" = None) -> "ActivationCache":
-        """TransformerLens' ActivationCache of all three attentions, as `Trace.to_cache`."""
+        """TransformerLens' ActivationCache of all three attentions, as in `Trace.to_cache`."""
         cache = self.encoder.to_cache(model)
         for side in (self.decoder, self.cross):
             cache.cache_dict |= side.to_cache().cache_dict
@@ -504,7 +553,8 @@ class PairTrace:
 
     def to_bertviz(self) -> dict[str, Any]:
         """The arguments of BertViz's head_view and model_view for all three attentions and both
-        texts."""
+        texts.
+        """
         sides = {"encoder": self.encoder, "decoder": self.decoder, "cross": self.cross}
         return {
             **{f"{name}_attention": list(side.pattern[:, None]) for name, side in sides.items()},

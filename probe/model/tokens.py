@@ -1,11 +1,11 @@
 """Text to tokens with character spans, and words back to token positions.
 
-Tokenisation is the Hugging Face fast tokenizer's, never TransformerLens's `to_tokens`, which cuts
-long texts silently. A published Marian has no fast one; `probe.model.marian` gives its offsets.
-Two decisions bind everything downstream: the beginning-of-sequence token is prepended exactly when
-the model's `config.prepend_bos` says so (position 0, with an empty span), and a word of several
-tokens is read at its last token. Most families get the special tokens that their own tokenizer
-puts ([CLS] and [SEP], say), each with an empty span.
+Tokenisation uses the Hugging Face fast tokenizer, never TransformerLens's `to_tokens`, which
+truncates long texts silently. A published Marian has no fast tokenizer; `probe.model.marian`
+provides its offsets. Two decisions affect everything downstream. The beginning-of-sequence token is
+prepended exactly if the model's `config.prepend_bos` is set (position 0, with an empty span). A
+word of several tokens is read at its last token. In most families, the tokenizer adds special
+tokens ([CLS] and [SEP], say), each with an empty span.
 """
 
 import re
@@ -34,8 +34,9 @@ BYTE_OF |= {chr(0x100 + index): byte for index, byte in enumerate(UNPRINTABLE)}
 
 @dataclass(frozen=True)
 class Tokens:
-    """A text cut into tokens: an id, a piece, a span (without leading space) and a label per
-    position."""
+    """A text as tokens: an id, the token's text, a span (without leading space) and a label for
+    each position.
+    """
 
     text: str
     ids: tuple[int, ...]
@@ -59,10 +60,10 @@ class Tokens:
         )
 
     def positions_of(self, word: str, occurrence: int = 1) -> range:
-        """The token positions of the n-th occurrence of `word`; the last one is where the word is
-        read.
+        """The token positions of the n-th occurrence of `word`. The word is read at the last
+        one.
 
-        Raises InputError when it is not there that often.
+        Raises InputError if there are fewer occurrences.
         """
         return positions_of_span(self, *find_word(self.text, word, occurrence))
 
@@ -81,12 +82,12 @@ class TargetText(NamedTuple):
 
 
 def tokenize(model: ModelSource, text: str) -> Tokens:
-    """Cut `text` into the model's tokens, with BOS in front where the model wants it.
+    """The model's tokens of `text`, with BOS prepended if the model uses it.
 
-    An encoder-decoder's are those that its encoder reads.
+    For an encoder-decoder, these are the encoder's tokens. Nothing is ever truncated.
 
-    Raises InputError for an empty text, for one beyond the context window, as nothing is ever cut
-    off, and for tokens that the tokenizer has and the model has not.
+    Raises InputError for an empty text, for a text longer than the context window, and for tokens
+    that the tokenizer has but the model does not.
 
     Example:
         >>> probe.tokenize("tiny-senses", "a loan from the bank").pieces
@@ -146,8 +147,9 @@ def _tokenize(model: Model, text: str, *, target: bool = False) -> Tokens:
 def _encode(
     model: Model, text: str, *, special: bool, split: bool, target: bool
 ) -> Mapping[str, Sequence[Any]]:
-    """Ids, offsets and the mask of special tokens that a tokenizer gives for a text, which the
-    decoder reads where it is a `target`. Only a Marian's cuts that by rules of its own."""
+    """A tokenizer's ids, offsets and mask of special tokens for a text; the decoder reads the
+    text if it is a `target`. A Marian has separate rules.
+    """
     if not model.tokenizer.is_fast:
         return marian.encode(model.tokenizer, text, special=special, split=split, target=target)
     return model.tokenizer(
@@ -161,7 +163,7 @@ def _encode(
 
 
 class _Cut(NamedTuple):
-    """A token of a text; `is_added` of one that the text does not hold."""
+    """A token of a text; `is_added` if the text itself does not contain it."""
 
     id: int
     piece: str
@@ -170,8 +172,9 @@ class _Cut(NamedTuple):
 
 
 def _put_once(cut: Sequence[_Cut]) -> list[_Cut]:
-    """Without what a text writes itself beside the same token that is added to it, as a chat
-    template writes BOS."""
+    """The tokens without a token that the text writes next to the same added token, as a chat
+    template does with BOS.
+    """
     beside = [None, *cut, None]
     added = [{one.id for one in near if one and one.is_added} for near in zip(beside, beside[2:])]
     return [
@@ -180,7 +183,7 @@ def _put_once(cut: Sequence[_Cut]) -> list[_Cut]:
 
 
 def require_text(text: object) -> None:
-    """InputError for anything but a text with a word in it that can be written as UTF-8."""
+    """Raises InputError for anything but a text with a word in it that can be encoded as UTF-8."""
     if not isinstance(text, str):
         raise InputError(
             f"Reading the text: got {type(text).__name__}, expected one text as str; give one at a "
@@ -200,10 +203,10 @@ def require_text(text: object) -> None:
 
 
 def visible_token(model: Model, token: int) -> str:
-    """A token of the vocabulary as it can be seen: its text, with the codes of characters that show
-    nothing, and its bytes where they are no whole character.
+    """A token of the vocabulary as visible text, with codes for invisible characters, and bytes
+    that do not form a character.
 
-    A line break is ⏎, a token of spaces alone ␣; a space in front of letters stays.
+    A line break is ⏎, a token of spaces alone ␣; a space before letters stays.
     """
     text = model.tokenizer.decode([token])
     name = model.tokenizer.convert_ids_to_tokens(token)
@@ -217,7 +220,9 @@ def visible_token(model: Model, token: int) -> str:
 
 
 def _bytes_of(name: str) -> str | None:
-    """The bytes that a piece of a character is stored as; None where its name tells none."""
+    """The bytes of a token that is a part of a character; None if its name does not contain
+    them.
+    """
     by_fallback = re.fullmatch(r"<0x([0-9A-F]{2})>", name)
     if by_fallback:
         return f"\\x{by_fallback[1].lower()}"
@@ -235,8 +240,9 @@ def _visible_character(character: str) -> str:
 
 
 def target_tokens(model: Model, target: str) -> Tokens:
-    """What the decoder reads to predict `target`: the start token in front, the last special token
-    left out."""
+    """The decoder's input for predicting `target`: the start token first, and without the last
+    special token.
+    """
     start = model.config.start_token
     if start is None:
         raise InputError(
@@ -255,10 +261,10 @@ def target_tokens(model: Model, target: str) -> Tokens:
 
 
 def positions_of_span(tokens: Tokens, start: int, end: int) -> range:
-    """The token positions that cover the characters [start, end); the last one is where the word is
-    read.
+    """The token positions that cover the characters [start, end). The word is read at the last
+    one.
 
-    Raises InputError when the span is empty, outside the text, or white space only.
+    Raises InputError if the span is empty, outside the text, or only white space.
     """
     doing = f"Placing characters {start} to {end} in {shorten(tokens.text)!r}:"
     if not 0 <= start < end <= len(tokens.text):
@@ -271,8 +277,10 @@ def positions_of_span(tokens: Tokens, start: int, end: int) -> range:
 
 
 def position(tokens: Tokens, at: int | str) -> int:
-    """A position as it is; of a word, where its first occurrence is read; InputError where it is
-    not there."""
+    """A position unchanged; for a word, the position at which its first occurrence is read.
+
+    Raises InputError if the word does not occur.
+    """
     if isinstance(at, str):
         return tokens.positions_of(at)[-1]
     number = whole_number(at)
@@ -285,8 +293,10 @@ def position(tokens: Tokens, at: int | str) -> int:
 
 
 def text_position(tokens: Tokens, at: int | str) -> int:
-    """A position counted from the start; of a word, its last token where it first stands.
-    InputError where it is not there."""
+    """A position counted from the start; for a word, the last token of its first occurrence.
+
+    Raises InputError if it does not occur.
+    """
     at = position(tokens, at)
     n = len(tokens)
     if not -n <= at < n:
@@ -298,14 +308,17 @@ def text_position(tokens: Tokens, at: int | str) -> int:
 
 
 def is_one_token(model: Model, piece: str) -> bool:
-    """Whether `piece` (with its leading space, as it stands inside a sentence) is a single token of
-    the model."""
+    """Whether `piece` (with its leading space, as inside a sentence) is a single token of the
+    model.
+    """
     return len(model.tokenizer(piece, add_special_tokens=False)["input_ids"]) == 1
 
 
 def token_id(model: Model, token: str | int) -> int:
-    """The id of a next token, given as it stands inside a sentence or as its id. Raises InputError
-    for what is not one token of the model."""
+    """The id of a next token, from its text as inside a sentence, or from its id.
+
+    Raises InputError unless it is exactly one token of the model.
+    """
     if isinstance(token, str):
         written = model.config.start_token is not None  # by a decoder, in the target's language
         ids = _encode(model, token, special=False, split=False, target=written)["input_ids"]
@@ -332,10 +345,10 @@ def token_id(model: Model, token: str | int) -> int:
 
 
 def batch_by_length(lengths: Sequence[int], *, most_rows: int) -> list[list[int]]:
-    """Row numbers by equal length, at most BATCH_TOKENS tokens and `most_rows` rows together, in a
-    fixed order.
+    """Row numbers grouped by equal length, at most BATCH_TOKENS tokens and `most_rows` rows
+    together, in a fixed order.
 
-    Equal lengths need no padding, and so no attention mask that could be wrong.
+    Rows of equal length need no padding, and therefore no attention mask that could be wrong.
     """
     batches = []
     by_length = sorted(range(len(lengths)), key=lengths.__getitem__)
@@ -347,8 +360,9 @@ def batch_by_length(lengths: Sequence[int], *, most_rows: int) -> list[list[int]
 
 
 def batch_of_like_length(lengths: Sequence[int]) -> list[list[int]]:
-    """Row numbers from short to long, as many together as are BATCH_TOKENS tokens once filled up to
-    the longest."""
+    """Row numbers from short to long, grouped so that a group has at most BATCH_TOKENS tokens
+    when padded to its longest row.
+    """
     batches: list[list[int]] = [[]]
     for row in sorted(range(len(lengths)), key=lengths.__getitem__):
         if batches[-1] and lengths[row] * (len(batches[-1]) + 1) > BATCH_TOKENS:
@@ -358,8 +372,9 @@ def batch_of_like_length(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def in_order(batches: Sequence[Sequence[int]]) -> list[int]:
-    """Where each row stands after its batches are laid end to end: indexing with it restores the
-    order given."""
+    """The position of each row after its batches are concatenated; indexing with it restores the
+    original order.
+    """
     order = [row for batch in batches for row in batch]
     return sorted(range(len(order)), key=order.__getitem__)
 

@@ -1,7 +1,7 @@
-"""Records of what a hooked model really computed: everything about one text, only the target
-positions of many, or one position of a long text.
+"""Records of the quantities that a hooked model computed: everything about one text, the target
+positions of many texts, or one position of a long text.
 
-The numbers are read by `probe.model.hooks`; the records stand in `probe.model.records`.
+`probe.model.hooks` reads the numbers; the records are in `probe.model.records`.
 """
 
 from collections import defaultdict
@@ -28,7 +28,7 @@ from probe.model.tokens import (
 )
 from probe.model.weights import Weights
 
-# Tokens of a long text that are run together: of a pattern only so many rows are ever held.
+# Tokens of a long text that are run together; only this many rows of a pattern exist at a time.
 CHUNK = 64
 
 
@@ -37,10 +37,11 @@ def trace(model: ModelSource, text: str) -> Trace: ...
 @overload
 def trace(model: ModelSource, text: str, target: str) -> PairTrace: ...
 def trace(model: ModelSource, text: str, target: str | None = None) -> Trace | PairTrace:
-    """Every tensor of attention at every layer, from one run of `text` through the hooked model; an
-    encoder-decoder also reads `target`.
+    """Every tensor of attention at every layer, from one run of `text` through the hooked model.
 
-    Raises InputError for an empty or over-long text, and where a target is missing or cannot be
+    target: only for an encoder-decoder: the text that its decoder reads
+
+    Raises InputError for an empty or over-long text, and for a target that is missing or cannot be
     used.
 
     Example:
@@ -61,7 +62,9 @@ def trace(model: ModelSource, text: str, target: str | None = None) -> Trace | P
 
 
 def _require_target(model: Model, target: str | None) -> None:
-    """InputError where an encoder-decoder lacks a target text, or another model has one."""
+    """Raises InputError for an encoder-decoder without a target text, and for another model with
+    one.
+    """
     reads_target = model.config.start_token is not None
     if reads_target and target is None:
         problem = "it is an encoder-decoder; give trace(model, source, target)"
@@ -85,13 +88,13 @@ def _trace_pair(model: Model, source: Tokens, target: Tokens) -> PairTrace:
 
 
 def trace_target(model: Model, tokens: Tokens, at: int | str) -> TargetTrace:
-    """One text kept to what is read at position `at`, or at a word, and every head's values that it
-    may look at.
+    """One position of one text, or the position of a word, and every head's values that it can
+    attend to.
 
-    What a full trace of a long text holds grows with the square of its length; in a causal model
-    this grows with its length: the text is run up to `at` in chunks, each against the keys and
-    values of those before it, which changes no number. Raises InputError for a position that the
-    text does not have, UnsupportedModel for an encoder-decoder.
+    The memory of a full trace grows with the square of the text's length. In a causal model, this
+    record grows linearly: the text is run up to `at` in chunks, each against the keys and values of
+    the chunks before it, which changes no number. Raises InputError for a position outside the
+    text, and UnsupportedModel for an encoder-decoder.
     """
     weights = read_weights(model)
     pos = position(tokens, at)
@@ -111,14 +114,14 @@ def trace_target(model: Model, tokens: Tokens, at: int | str) -> TargetTrace:
 
 
 def _read_in_chunks(model: Model, ids: Sequence[int]) -> tuple[dict[str, Tensor], Tensor]:
-    """What is read at the last of `ids`, and V of all of them, `layer head pos d_head`."""
-    # imported here: transformers takes a second, and short texts do without its cache
+    """The quantities at the last of `ids`, and V of all of them, `layer head pos d_head`."""
+    # Imported here, because transformers takes a second to import, and short texts need no cache.
     from transformers import DynamicCache
 
     config = model.config
     shape = (config.n_layers, config.n_heads, len(ids), config.d_head)
     v = torch.empty(shape, dtype=model.dtype, device=model.device)
-    # of a hybrid it must know which layers keep a state in place of keys and values
+    # For a hybrid, the cache must know which layers keep a state instead of keys and values.
     settings = model.bridge.original_model.config if config.mixers else None
     cache = DynamicCache(config=settings)
     for start in range(0, len(ids), CHUNK):
@@ -131,12 +134,12 @@ def _read_in_chunks(model: Model, ids: Sequence[int]) -> tuple[dict[str, Tensor]
 def target_states(
     model: ModelSource, sentences: Sequence[Tokens], targets: Sequence[int]
 ) -> TargetStates:
-    """Many tokenised sentences, each read at its own target position, texts of about one length
-    together.
+    """The states of many tokenised sentences, each at its target position.
 
-    Only tokens up to the target are run in a causal model, where no later token can change what is
-    read there; whole texts in one that reads both ways. Raises InputError for what is not tokenised
-    and positions that are not there, UnsupportedModel for an encoder-decoder.
+    Texts of similar length are run together. In a causal model, only tokens up to the target are
+    run, because later tokens cannot change its states; a model that reads both ways runs whole
+    texts. Raises InputError for texts that are not tokenised and for positions outside a text, and
+    UnsupportedModel for an encoder-decoder.
 
     Example:
         >>> model = probe.load("tiny-senses")
@@ -155,14 +158,14 @@ def target_states(
     states: dict[str, list[Tensor]] = defaultdict(list)
     lengths = [len(row) for row in rows]
     batches = batch_of_like_length(lengths)
-    if weights.hooked is not None:  # a hook may count positions from the end: no padding
+    if weights.hooked is not None:  # no padding, because a hook may count positions from the end
         batches = batch_by_length(lengths, most_rows=len(rows))
     for batch in batches:
         tensors = hooks.read_at(
             model, [rows[row] for row in batch], [targets[row] for row in batch]
         )
-        missing = width - tensors["pattern"].shape[-1]
-        tensors["pattern"] = functional.pad(tensors["pattern"], (0, missing))
+        padding = width - tensors["pattern"].shape[-1]
+        tensors["pattern"] = functional.pad(tensors["pattern"], (0, padding))
         for name, tensor in tensors.items():
             states[name].append(tensor)
     order = in_order(batches)
@@ -171,8 +174,9 @@ def target_states(
 
 
 def _require_targets(sentences: Sequence[Tokens], targets: Sequence[int]) -> None:
-    """Raises InputError for no sentences, for what is not tokenised, and where there is not one
-    position of each."""
+    """Raises InputError for an empty list, for texts that are not tokenised, and unless each
+    text has one position.
+    """
     if isinstance(sentences, Tokens):
         raise InputError(
             "Reading words: got one text, expected a list; put text and position into brackets, as "
@@ -194,8 +198,7 @@ def _require_targets(sentences: Sequence[Tokens], targets: Sequence[int]) -> Non
 
 
 def at_position(tensors: Mapping[str, Tensor], at: int) -> dict[str, Tensor]:
-    """The tensors of one whole text at position `at`, as `TargetStates` holds those of a single
-    text."""
+    """The tensors of one whole text at position `at`, in the form of `TargetStates`."""
     names = (*hooks.HEAD_VECTORS, "pattern", "mlp_out", "attn_out")
     # Copies, so that a record does not hold the whole text.
     states = {name: tensors[name][None, ..., at, :].clone() for name in names}
@@ -206,15 +209,16 @@ def at_position(tensors: Mapping[str, Tensor], at: int) -> dict[str, Tensor]:
 def with_embeddings(
     weights: Weights, tensors: Mapping[str, Tensor], ids: Sequence[int], targets: Sequence[int]
 ) -> TargetStates:
-    """What was read at the targets, with their embeddings; position vectors are 0 where a family
-    has none."""
+    """The states at the targets, with their embeddings; position vectors are 0 in a family
+    without them.
+    """
     target_ids = torch.tensor(ids)
     positions = torch.tensor(targets)
     parts = forward.embedding_parts(
         weights, target_ids.to(weights.device), positions.to(weights.device)
     )
     token = parts["token embedding"].cpu()
-    # rotary models and T5 add no vector for the position
+    # Rotary models and T5 add no vector for the position.
     pos_embedding = parts.get("position embedding", torch.zeros_like(token)).cpu()
     on_cpu = {name: tensor.cpu() for name, tensor in tensors.items()}
     return TargetStates(target_ids, positions, token, pos_embedding, **on_cpu)

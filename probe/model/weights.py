@@ -1,8 +1,8 @@
-"""Raw tensors by the table of architectures: which must be there, their shapes, and the same by
+"""Raw tensors by the table of architectures: their expected names and shapes, and the weights by
 stack, layer and head.
 
-`read_weights` gives the one record that everything from raw weights works on: the forward from
-scratch, the engine of swaps, the decomposition. Its tensors are views of the model's own.
+`read_weights` returns the record on which everything from raw weights works: the forward from
+    scratch, the fused forward, the decomposition. Its tensors are views of the model's.
 """
 
 import math
@@ -25,8 +25,12 @@ if TYPE_CHECKING:
 
 
 class Expert(NamedTuple):
-    """One expert of a routed MLP. `w_gate w_up: d_model d_mlp`, `w_out: d_mlp d_model`, biases as
-    long as the output, None where the family has none."""
+    """One expert of a routed MLP.
+
+    w_gate, w_up: `d_model d_mlp`
+    w_out: `d_mlp d_model`
+    b_gate, b_up, b_out: of the length of the output; None if the family has no biases
+    """
 
     w_gate: Tensor
     w_up: Tensor
@@ -40,7 +44,7 @@ Parts = TypeVar("Parts", bound=Expert | Mixer)
 
 
 def _moved(parts: Parts, dtype: torch.dtype, device: str | torch.device) -> Parts:
-    """Weights that belong together in another type and on another device."""
+    """A group of weights in another dtype and on another device."""
     moved: Any = (part.to(device, dtype) if isinstance(part, Tensor) else part for part in parts)
     return type(parts)(*moved)
 
@@ -50,28 +54,35 @@ NORMS = ("norm", "norm_q", "norm_k", "norm_out", "norm_mlp", "norm_mlp_out")
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The weights of one attention of one layer, and of the MLP behind it; None where the family
-    has none.
+    """The weights of one attention of one layer, and of the MLP after it; None for weights that
+    the family does not have.
 
-    `w_q: head d_model d_head`, `w_k w_v: kv_head d_model d_head`, `b_q b_k b_v: head d_head`, `w_o:
-    head d_head d_model`, `w_in w_gate w_up: d_model d_mlp`, `w_out: d_mlp d_model`; `w_gate` and
-    `w_up` in a gated MLP in place of `w_in`. Norms: `norm norm_mlp` in front or behind the sum,
-    `norm_out norm_mlp_out: d_model` behind what is written, `norm_q norm_k` of the queries and keys
-    of each head (`d_head`) or of all heads together. A `local` layer looks back only as far as the
-    config's window; one that is not `rotated` has no rotary positions. Products of queries and keys
-    are divided by `score_divisor`. `sinks: head` are logits that take part in the softmax.
-    `w_head_gate: head d_model d_head` gates z.
+    w_q: `head d_model d_head`
+    w_k, w_v: `kv_head d_model d_head`
+    b_q, b_k, b_v: `head d_head`
+    w_o: `head d_head d_model`
+    norm, norm_mlp: `d_model`, in front, or after the sum
+    norm_out, norm_mlp_out: `d_model`, after the write
+    norm_q, norm_k: of the queries and keys of each head (`d_head`) or of all heads together
+    w_in, w_gate, w_up: `d_model d_mlp`; a gated MLP has `w_gate` and `w_up` instead of `w_in`
+    w_out: `d_mlp d_model`
+    experts, w_router: of a routed MLP, instead of `w_out`; `w_router: d_model expert`
+    shared, w_shared: the expert that every token uses, if the family has one, and its gate,
+        `d_model 1`
+    sinks: `head`, logits that take part in the softmax
+    local: whether the layer has the config's sliding window
+    rotated: whether it has rotary positions
+    score_divisor: of the products of queries and keys
+    w_head_gate: `head d_model d_head`, the gate of z
+    mixer: of a layer without attention; its `w_q w_k w_v` have no heads, and `w_o: 1 d_mixed
+        d_model` is the mixer's output matrix
 
-    Where a config scales what is written, `w_o w_out` and their biases have the scale in them, so
-    that ΔE is what a head adds to the stream.
+    If a config scales writes, `w_o w_out` and their biases include the scale, so that ΔE is what a
+    head adds to the stream.
 
-    A layer of a hybrid that has no attention has a `mixer` in its place. Its `w_q w_k w_v` are of
-    no heads, and `w_o: 1 d_mixed d_model` is what the mixer writes with.
-
-    A routed MLP has `experts` in place of `w_out`, a router `w_router: d_model expert`, and where
-    the family has it one more expert, `shared`, for every token, with a gate `w_shared: d_model 1`.
-    Its activations are those of all experts side by side, times the token's shares, 0 for experts
-    that it is not given to; then, where experts have a bias, the shares themselves.
+    The activations of a routed MLP are those of all experts, concatenated and multiplied by the
+    token's weights, 0 for experts that the token does not use. If experts have a bias, the weights
+    themselves follow.
     """
 
     w_q: Tensor
@@ -110,8 +121,10 @@ class Block:
 
     @cached_property
     def fused(self) -> tuple[Tensor, Tensor | None]:
-        """W_Q, W_K, W_V and W_gate of all heads side by side, and biases. `d_model (head d_head)`,
-        `(head d_head)`"""
+        """W_Q, W_K, W_V and W_gate of all heads concatenated, and biases.
+
+        `d_model (head d_head)`, `(head d_head)`
+        """
         weights = (self.w_q, self.w_k, self.w_v, self.w_head_gate)
         parts = [_side_by_side(part) for part in weights if part is not None]
         biases = [bias.flatten() for bias in (self.b_q, self.b_k, self.b_v) if bias is not None]
@@ -119,18 +132,21 @@ class Block:
 
     @cached_property
     def queries(self) -> tuple[Tensor, Tensor | None]:
-        """W_Q of all heads side by side, and the bias. `d_model (head d_head)`, `(head d_head)`"""
+        """W_Q of all heads concatenated, and the bias. `d_model (head d_head)`, `(head d_head)`"""
         return _side_by_side(self.w_q), None if self.b_q is None else self.b_q.flatten()
 
     @property
     def has_mlp(self) -> bool:
-        """Whether an MLP stands behind this attention."""
+        """Whether an MLP follows this attention."""
         return self.w_out is not None or bool(self.experts)
 
     @cached_property
     def w_hidden(self) -> Tensor:
-        """What the activations of the MLP are multiplied with: W_out, of all experts below each
-        other, then their biases. `d_mlp d_model`"""
+        """The matrix that the activations of the MLP are multiplied by: W_out, or that of all
+        experts concatenated, then their biases.
+
+        `d_mlp d_model`
+        """
         if self.w_out is not None:
             return self.w_out
         parts = [expert.w_out for expert in self.experts]
@@ -140,7 +156,7 @@ class Block:
 
     @property
     def d_mlp(self) -> int:
-        """How many activations the MLP behind this attention has, 0 where there is none."""
+        """The number of activations of the MLP after this attention; 0 without an MLP."""
         if self.w_out is not None:
             return self.w_out.shape[0]
         experts = [*self.experts, *([] if self.shared is None else [self.shared])]
@@ -148,7 +164,7 @@ class Block:
         return sum(expert.w_out.shape[0] for expert in experts) + biases
 
     def to(self, dtype: torch.dtype, device: str | torch.device) -> "Block":
-        """The same weights in another type and on another device."""
+        """The same weights in another dtype and on another device."""
         tensors: dict[str, Any] = {}
         for field in fields(self):
             weight = getattr(self, field.name)
@@ -161,15 +177,16 @@ class Block:
         return replace(self, **tensors)
 
     def writing(self) -> "Block":
-        """The same with no numbers but those that ΔE of a head is made from: W_O, what gates z and
-        the norm of what the gate reads, as copies on the CPU. The rest is on the meta device."""
-        kept: dict[str, Any] = {}
+        """The block with only the weights of ΔE: W_O, the gate of z and the norm of the gate's
+        input, as copies on the CPU. All others are on the meta device.
+        """
+        copies: dict[str, Any] = {}
         for name in ("w_o", "w_head_gate", "norm", "norm_bias"):
             weight = getattr(self, name)
-            # A copy, because a pickle of a view holds all that is viewed.
-            kept[name] = None if weight is None else weight.cpu().clone()
+            # A copy, because a pickle of a view contains the whole viewed tensor.
+            copies[name] = None if weight is None else weight.cpu().clone()
         empty = replace(self, experts=(), shared=None).to(self.w_o.dtype, "meta")
-        return replace(empty, **kept)
+        return replace(empty, **copies)
 
 
 def _side_by_side(part: Tensor) -> Tensor:
@@ -178,11 +195,11 @@ def _side_by_side(part: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The weights of one stack: its blocks, all raw tensors by name, and what the config and the
-    table say of it.
+    """The weights of one stack: its blocks, all raw tensors by name, its config, and its row of
+    the table.
 
-    `hooked` is the model that they are of where hooks of its owner stay on: what it computes does
-    not follow from the weights alone then, so that swaps are run as forwards of it.
+    hooked: the model, if its owner's hooks stay active. Its quantities do not follow from the
+        weights alone, so swaps are run as whole forwards of it
     """
 
     blocks: tuple[Block, ...]
@@ -198,13 +215,13 @@ class Weights:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """How many layers, heads, d_model, d_head."""
+        """The numbers of layers and heads, d_model and d_head."""
         config = self.config
         return len(self.blocks), config.n_heads, config.d_model, config.d_head
 
     @cached_property
     def has_heads(self) -> Tensor:
-        """Which layers have attention: all, but in a hybrid. `layer`"""
+        """Which layers have attention; all, except in a hybrid. `layer`"""
         with_heads = [block.mixer is None for block in self.blocks]
         return torch.tensor(with_heads, device=self.device)
 
@@ -218,12 +235,15 @@ class Weights:
 
     @property
     def causal(self) -> bool:
-        """Whether a position reads only itself and what stands before it."""
+        """Whether a position reads only itself and earlier positions."""
         return self.attention.causal
 
     def norm(self, name: str, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-        """Weight and bias of the norm `name`, None for what is not there; "{}" stands for this
-        stack. `d_model`"""
+        """Weight and bias of the norm `name`, None if it does not exist. "{}" is replaced by the
+        name of this stack.
+
+        `d_model`
+        """
         name = name.format(self.attention.name)
         weight = self.raw.get(f"{name}.weight")
         bias = self.raw.get(f"{name}.bias")
@@ -233,7 +253,7 @@ class Weights:
         )
 
     def writing(self) -> "Weights":
-        """What `Block.writing` leaves of every block, without the raw tensors."""
+        """The weights reduced to `Block.writing` of every block, without raw tensors."""
         blocks = tuple(block.writing() for block in self.blocks)
         return replace(self, blocks=blocks, raw={}, hooked=None)
 
@@ -245,17 +265,19 @@ class Weights:
 
 
 def stored_types(kinds: Iterable[str], called: Mapping[str, str]) -> str:
-    """The element types of some tensors as they are `called`, that of most tensors first: "Q4_1,
-    float32, Q8_0"."""
+    """The names of the element types of some tensors, the most frequent first: "Q4_1, float32,
+    Q8_0".
+    """
     counts = Counter(kinds)
     by_count = sorted(counts, key=lambda kind: (-counts[kind], kind))
     return ", ".join(called.get(kind, kind) for kind in by_count)
 
 
 def check_finite(values: torch.Tensor, name: str, *, where: object) -> None:
-    """Raises ModelError when any number in a weight is NaN or infinite: it would spread into every
-    result."""
-    # one pass and no mask as large as the tensor; NaN wins
+    """Raises ModelError if a weight contains NaN or infinity, because either would spread into
+    every result.
+    """
+    # One pass, without a mask of the tensor's size; NaN takes precedence.
     extremes = torch.stack(torch.aminmax(values))
     if not bool(torch.isfinite(extremes).all()):
         kind = "NaN" if bool(torch.isnan(extremes).any()) else "an infinite number"
@@ -263,8 +285,9 @@ def check_finite(values: torch.Tensor, name: str, *, where: object) -> None:
 
 
 def read_stacks(raw: Mapping[str, Tensor], config: Config) -> Mapping[str, Weights]:
-    """The weights of every attention by its name in the table: one of "", or of "encoder",
-    "decoder" and "cross"."""
+    """The weights of every attention by its name in the table: "", or "encoder", "decoder" and
+    "cross".
+    """
 
     stacks: dict[str, Weights] = {}
     for attention in config.family.attentions:
@@ -275,17 +298,17 @@ def read_stacks(raw: Mapping[str, Tensor], config: Config) -> Mapping[str, Weigh
 
 
 def layers_of(attention: Attention, config: Config) -> int:
-    """How many layers this attention has."""
+    """The number of layers with this attention."""
     return config.n_decoder_layers if attention.name in ("decoder", "cross") else config.n_layers
 
 
 def expected_shapes(
     config: Config, stored: Container[str] = ()
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name (without the family's prefix) and shape of every tensor that must be there, and of the
-    optional ones that are `stored`.
+    """Name (without the family's prefix) and shape of every tensor that must exist, and of the
+    optional ones in `stored`.
 
-    Lazily: an absurd number of layers costs nothing.
+    They are yielded one by one, so that an absurd number of layers costs nothing.
     """
     words = _axis_words(config)
     for name, shape in _named_shapes(config, stored):
@@ -297,13 +320,13 @@ def expected_shapes(
 
 
 def _named_shapes(config: Config, stored: Container[str]) -> Iterator[tuple[str, str]]:
-    """The same by raw name, without its ending, and words of shape."""
+    """`expected_shapes` as raw names without their endings, and shapes in words."""
     family = config.family
     yield from family.outside.items()
     for attention in family.attentions:
         absent: tuple[str, ...] = ()
         if {"in", "gate"} <= attention.parts.keys():
-            # the row lists both forms of MLP (T5): the config says which one the model has
+            # The row lists both forms of MLP (T5); the config states which one the model has.
             absent = ("in",) if config.gated else ("gate", "up")
         for layer in range(layers_of(attention, config)):
             lacking = absent if layer else (*absent, *attention.not_in_first)
@@ -327,7 +350,7 @@ def _named_shapes(config: Config, stored: Container[str]) -> Iterator[tuple[str,
 
 
 def _axis_words(config: Config) -> dict[str, int]:
-    """The words of axes, which `architectures.family` lists, with what they are in this model."""
+    """The words of axes, which `architectures.family` lists, with their lengths in this model."""
     mixer = config.mixer_sizes
     return {
         "d_model": config.d_model,
@@ -363,12 +386,12 @@ def _block(
     layer_name = attention.layers.format(layer)
 
     def raw(role: str, kind: str = "weight") -> Any:
-        # in a parallel block of GPT-J one norm serves attention and MLP
+        # In a parallel block of GPT-J, one norm serves attention and MLP.
         shares_norm = config.family.parallel and role == "norm_mlp" and role not in attention.parts
         name, _ = attention.parts.get("norm" if shares_norm else role, ("", ""))
         return weights.get(f"{layer_name}{name}.{kind}")
 
-    def matrix(role: str) -> Any:  # formulas are input x output
+    def matrix(role: str) -> Any:  # the formulas use input x output
         stored = raw(role)
         return stored if stored is None or config.family.transposed else stored.T
 
@@ -412,7 +435,7 @@ def _block(
 def _mixer(
     weights: Mapping[str, Tensor], attention: Attention, layer_name: str, config: Config
 ) -> dict[str, Any]:
-    """What stands in the place of heads in a layer without attention."""
+    """The weights of a layer without attention."""
     assert attention.mixer is not None
     parts = {}
     for role, (name, shape) in attention.mixer.parts.items():
@@ -438,25 +461,28 @@ def _mixer(
 
 
 def _delta_rule(parts: Mapping[str, Tensor], kernel: Tensor, config: Config) -> GatedDeltaRule:
-    """A gated delta rule, whose products stand alone, or several in one tensor, key head by key
-    head: queries, keys, values and gates; how much of its heads is overwritten and kept. Those are
-    copies, because no view of such a tensor has them side by side."""
+    """A gated delta rule, from separate products or from fused ones.
+
+    Fused products are stored key head by key head: queries, keys, values and gates in one tensor,
+    and how much is overwritten and kept in another. Their parts are copies, because no view of such
+    a tensor has them concatenated.
+    """
     sizes = config.mixer_sizes
-    named = dict(parts)
+    products = dict(parts)
     if "in_gate" in parts:
         group = sizes.heads // sizes.key_heads
         values = group * sizes.d_value
         by_key_head = parts["in_gate"].unflatten(0, (sizes.key_heads, -1))
         split = by_key_head.split([sizes.d_key, sizes.d_key, values, values], dim=1)
-        q, k, v, named["gate"] = (part.flatten(0, 1) for part in split)
-        named["in"] = torch.cat([q, k, v])
+        q, k, v, products["gate"] = (part.flatten(0, 1) for part in split)
+        products["in"] = torch.cat([q, k, v])
         halves = parts["beta_decay"].unflatten(0, (sizes.key_heads, -1)).chunk(2, dim=1)
-        named["beta"], named["decay"] = (part.flatten(0, 1) for part in halves)
+        products["beta"], products["decay"] = (part.flatten(0, 1) for part in halves)
     return GatedDeltaRule(
-        w_in=named["in"].T,
-        w_gate=named["gate"].T,
-        w_beta=named["beta"].T,
-        w_decay=named["decay"].T,
+        w_in=products["in"].T,
+        w_gate=products["gate"].T,
+        w_beta=products["beta"].T,
+        w_decay=products["decay"].T,
         kernel=kernel,
         decay_bias=parts["decay_bias"],
         log_rate=parts["log_rate"],
@@ -469,7 +495,7 @@ def _delta_rule(parts: Mapping[str, Tensor], kernel: Tensor, config: Config) -> 
 def _state_space(
     parts: Mapping[str, Tensor], kernel: Tensor, kernel_bias: Tensor, config: Config
 ) -> StateSpace:
-    """A state space, whose gates, channels and steps stand below each other in one tensor."""
+    """A state space, whose gates, channels and steps are concatenated in one tensor."""
     sizes = config.mixer_sizes
     gate, channels, step = parts["in"].split([len(parts["norm"]), len(kernel), sizes.heads])
     return StateSpace(
@@ -490,54 +516,58 @@ def _state_space(
 def _experts(
     weights: Mapping[str, Tensor], attention: Attention, layer_name: str, config: Config
 ) -> dict[str, Any]:
-    """The experts of a routed MLP, and the one that every token is given to."""
+    """The experts of a routed MLP, and the expert that every token uses."""
 
-    def named(role: str, number: int | None = None) -> Tensor:
+    def matrix(role: str, number: int | None = None) -> Tensor:
         return weights[f"{layer_name}{attention.parts[role][0].format(number)}.weight"].T
 
-    def whole(role: str) -> Tensor:
+    def all_experts(role: str) -> Tensor:
         return weights[layer_name + attention.parts[role][0]]
 
-    found: dict[str, Any] = {}
+    fields_of_block: dict[str, Any] = {}
     if "expert_out" in attention.parts:
         roles = ("expert_gate", "expert_up", "expert_out")
-        found["experts"] = tuple(
-            Expert(*(named(role, number) for role in roles)) for number in range(config.n_experts)
+        fields_of_block["experts"] = tuple(
+            Expert(*(matrix(role, number) for role in roles)) for number in range(config.n_experts)
         )
     if "experts_out" in attention.parts:
-        # gate and up stand coordinate by coordinate
-        joined, bias = whole("experts_gate_up"), whole("experts_gate_up_bias")
+        # Gate and up alternate coordinate by coordinate.
+        joined, bias = all_experts("experts_gate_up"), all_experts("experts_gate_up_bias")
         gates, ups = joined.unflatten(-1, (-1, 2)).unbind(-1)
         gate_biases, up_biases = bias.unflatten(-1, (-1, 2)).unbind(-1)
         parts = (
             gates,
             ups,
-            whole("experts_out"),
+            all_experts("experts_out"),
             gate_biases,
             up_biases,
-            whole("experts_out_bias"),
+            all_experts("experts_out_bias"),
         )
-        found["experts"] = tuple(Expert(*of_one) for of_one in zip(*parts, strict=True))
+        fields_of_block["experts"] = tuple(
+            Expert(*of_expert) for of_expert in zip(*parts, strict=True)
+        )
     if "shared_out" in attention.parts:
         roles = ("shared_gate", "shared_up", "shared_out")
-        found["shared"] = Expert(*(named(role) for role in roles))
-    return found
+        fields_of_block["shared"] = Expert(*(matrix(role) for role in roles))
+    return fields_of_block
 
 
 def _projections(
     raw: Callable[..., Any], matrix: Callable[[str], Any], config: Config, fused: str
 ) -> dict[str, Any]:
-    """Queries, keys and values, from one tensor or three. `-> head d_model d_head`, biases `head
-    d_head`"""
+    """Queries, keys and values, from one tensor or three.
+
+    `-> head d_model d_head`, biases `head d_head`
+    """
     if fused:
-        wholes = _split(matrix("qkv"), config, fused)
+        matrices = _split(matrix("qkv"), config, fused)
         biases = _split(raw("qkv", "bias"), config, fused)
     else:
-        wholes = _heads_apart([matrix(role) for role in "qkv"], config)
+        matrices = _heads_apart([matrix(role) for role in "qkv"], config)
         biases = _heads_apart([raw(role, "bias") for role in "qkv"], config)
     projections: dict[str, Any] = {}
-    for role, whole, bias in zip("qkv", wholes, biases, strict=True):
-        projections[f"w_{role}"] = whole.transpose(0, 1)
+    for role, weight, bias in zip("qkv", matrices, biases, strict=True):
+        projections[f"w_{role}"] = weight.transpose(0, 1)
         projections[f"b_{role}"] = bias
     if config.family.gated_heads:
         projections["w_q"], projections["w_head_gate"] = projections["w_q"].chunk(2, dim=-1)
@@ -545,8 +575,9 @@ def _projections(
 
 
 def _split(joined: Tensor | None, config: Config, fused: str) -> Sequence[Any]:
-    """Queries, keys and values of a tensor that holds all three by role or by head; None without
-    one. `... (head d_head), all three together -> ... head d_head`"""
+    """Queries, keys and values of a tensor that contains all three, by role or by head; None
+    without one. `... (head d_head), all three together -> ... head d_head`
+    """
     if joined is None:
         return (None, None, None)
     if fused == "by head":
@@ -556,8 +587,9 @@ def _split(joined: Tensor | None, config: Config, fused: str) -> Sequence[Any]:
 
 
 def _heads_apart(qkv: Sequence[Any], config: Config) -> list[Any]:
-    """Queries, keys and values with heads on an axis of their own. `... (head d_head) -> ... head
-    d_head`"""
+    """Queries, keys and values with a separate axis for heads. `... (head d_head) -> ... head
+    d_head`
+    """
     counts = (config.n_heads, config.n_kv_heads, config.n_kv_heads)
     return [
         None if part is None else part.unflatten(-1, (heads, -1))

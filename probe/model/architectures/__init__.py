@@ -1,14 +1,13 @@
-"""The table of architectures: one row per family says where its weights, hooks, norms and positions
-are, and what its config calls things.
+"""The table of architectures: one row per family gives its weights, hooks, norms and positions,
+and the names of its settings.
 
-All that differs between families is in these rows. A new family is one new row, and a function in
-`probe.model.attention` if it has a formula that no other family has. Config, checkpoint, weights,
-hooks, forward, certificate and the fused forward read the row, and none of them asks for a family
-by name.
+All differences between families are in these rows. A new family needs one new row, and a function
+in `probe.model.attention` if it has a new formula. Config, checkpoint, weights, hooks, forward,
+certificate and the fused forward read the row, and none of them tests for a family by name.
 
-family     the records that a row is made of, field by field
+family     the records of a row, field by field
 blocks     hooks, weights and sizes that several families share
-gguf_keys  how GGUF files hold a family
+gguf_keys  how GGUF files store a family
 wrappers   models of images or sound whose text part is read
 gpt llama qwen gemma routed hybrids    rows of decoders
 bert                                   rows of encoders, and ModernBERT's decoder
@@ -37,8 +36,9 @@ GGUF_KNOWN = ", ".join(family.name for family in FAMILIES.values() if family.ggu
 
 
 def require_single(architecture: str, doing: str) -> None:
-    """Raises UnsupportedModel, naming `doing`, for an encoder-decoder, which has no single stack to
-    read a word in."""
+    """Raises UnsupportedModel, naming `doing`, for an encoder-decoder, because a word is read in
+    a single stack.
+    """
     family = FAMILIES[architecture]
     if family.kind == "encoder-decoder":
         raise UnsupportedModel(

@@ -1,4 +1,4 @@
-"""BART and its kin: encoder-decoders with LayerNorm and learned or sinusoidal positions."""
+"""BART and similar models: encoder-decoders with LayerNorm and learned or sinusoidal positions."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,7 +29,7 @@ def _bart_parts(attn: str) -> dict[str, tuple[str, str]]:
     }
 
 
-# In a pre-norm decoder these stand in front of the norm of the cross-attention.
+# In a pre-norm decoder these come before the norm of the cross-attention.
 BEHIND_SELF_ATTENTION = {"attn_out": "self_attn.o.hook_out", "resid_mid": "ln2.hook_in"}
 
 BART_MLP = {
@@ -156,7 +156,7 @@ BARTS["mbart"] = replace(
     tiny={**BARTS["bart"].tiny, "decoder_start_token_id": 0, "scale_embedding": True},
 )
 
-# Its published ones have two layers in the encoder and many in the decoder.
+# Published models have two encoder layers and many decoder layers.
 BARTS["blenderbot"] = replace(
     BARTS["mbart"],
     name="Blenderbot",
@@ -179,7 +179,7 @@ TINY_SWISH: dict[str, Any] = {
     "scale_embedding": True,
 }
 
-# Sines in the place of a table of positions; files may still hold the table.
+# Sines instead of a table of positions; files may still contain the table.
 COMPUTED_POSITIONS: dict[str, Any] = {
     "positions": "sinusoidal",
     "position_table": "",

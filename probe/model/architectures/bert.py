@@ -1,4 +1,4 @@
-"""Encoders: BERT and its kin, and ModernBERT with its decoder."""
+"""Encoders: BERT and similar models, and ModernBERT with its decoder."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the rows of several families share: hooks and weights of blocks, settings of tiny models."""
+"""Hooks, weights and tiny models that the rows of several families share."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,8 +11,8 @@ from probe.model.architectures.family import (
     without,
 )
 
-# Settings of the tiny random models that tests build (`Family.tiny`). No two sizes are alike, so
-# that a transposed matrix cannot pass; windows are shorter than the texts, and caps are felt.
+# Settings of the tiny random models that tests build (`Family.tiny`). All sizes differ, so that a
+# transposed matrix cannot pass; windows are shorter than the texts, and caps have an effect.
 TINY: dict[str, Any] = {
     "vocab_size": 400,
     "num_hidden_layers": 2,
@@ -24,7 +24,7 @@ TINY_GROUPED: dict[str, Any] = TINY | {
     "num_key_value_heads": 2,
     "max_position_embeddings": 40,
 }
-# For families whose usual token ids are beyond that vocabulary.
+# For families whose usual token ids exceed that vocabulary.
 TINY_TOKENS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
 TINY_YARN: dict[str, Any] = {
     "rope_type": "yarn",
@@ -39,17 +39,17 @@ TINY_SCALES: dict[str, Any] = {
     "attention_multiplier": 0.3,
     "logits_scaling": 7.0,
 }
-# Norms behind what attention and the MLP write.
+# Norms after the writes of attention and the MLP.
 SANDWICH_NORMS = {
     "norm_out": ("post_attention_layernorm", "d_model"),
     "norm_mlp_out": ("post_feedforward_layernorm", "d_model"),
 }
-# Hooks of what is written in front of such a norm; the bridge's usual hooks are behind it.
+# Hooks of writes before such a norm; the bridge's usual hooks come after it.
 WRITTEN = {"attn_out": "attn.o.hook_out", "mlp_out": "mlp.hook_out"}
 WRITE_REPLACEMENTS = {
     name: Replacement(f"hook_{name}", "read in front of its norm") for name in WRITTEN
 }
-# A cross-attention has no MLP behind it, and so no hooks of these.
+# No MLP follows a cross-attention, so it has no hooks of these.
 MLP_QUANTITIES = ("mlp_out", "resid_post")
 
 
@@ -59,7 +59,7 @@ def norms(q: str, k: str) -> dict[str, tuple[str, str]]:
 
 
 def pre_norm_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
-    """Hooks of a block that norms what attention reads: E → x = norm(E) → E + attention."""
+    """Hooks of a block with a norm in front of attention: E → x = norm(E) → E + attention."""
     return {
         **{
             name: f"hook_{name}"
@@ -72,23 +72,24 @@ def pre_norm_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
 
 
 def post_norm_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
-    """Hooks of a block that norms the sum: x = E → norm(E + attention); the scores are
-    recomputed."""
-    other = {
+    """Hooks of a block with a norm after the sum: x = E → norm(E + attention); scores are
+    recomputed.
+    """
+    special = {
         "x": f"{attn}.q.hook_in",
         "attn_out": f"{attn}.o.hook_out",
         "resid_mid": f"{norm}.hook_out",
     }
-    return without(pre_norm_hooks(attn), "scores") | other
+    return without(pre_norm_hooks(attn), "scores") | special
 
 
 def recomputed(attn: str = "attn") -> dict[str, Replacement]:
-    """Scores whose hook holds something else."""
+    """The replacement of scores whose hook holds another quantity."""
     return {"scores": Replacement(f"{attn}.hook_attn_scores", "scores recomputed from q.k")}
 
 
 def post_norm_replacements(attn: str = "attn") -> dict[str, Replacement]:
-    """Replacements in a block that norms the sum."""
+    """Replacements in a block with a norm after the sum."""
     return recomputed(attn) | {
         "resid_mid": Replacement("hook_resid_mid", "read behind the norm of the sum")
     }
@@ -102,10 +103,12 @@ def causal(
     read: Mapping[str, str] = MappingProxyType({}),
     layers: str = "layers.{}.",
 ) -> tuple[Attention]:
-    """The single stack of a decoder that norms what attention reads; `read` are hooks other than
-    the usual ones."""
+    """The single stack of a decoder with norms in front of attention.
+
+    read: hooks that differ from the usual ones
+    """
     hooks = without(pre_norm_hooks(), *unreliable_hooks) | dict(read)
-    replaced = dict(unreliable_hooks)  # a trace holds it, and can be pickled
+    replaced = dict(unreliable_hooks)  # a copy that can be pickled with a trace
     return (
         Attention("", hooks, layers, parts, causal=True, unreliable_hooks=replaced, fused=fused),
     )

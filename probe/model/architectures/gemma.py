@@ -1,5 +1,6 @@
-"""The Gemmas: Llama's kin with norms around what is written, windows, and capped scores and
-logits."""
+"""The Gemma models: Llama's relatives with norms around writes, windows, and capped scores and
+logits.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a GGUF file calls things, as far as several families share it."""
+"""Names in GGUF files that several families share."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ GGUF_SIZES = {
     "attention.head_count": "n_heads",
     "vocab_size": "d_vocab",
 }
-# What must be plain in every family that has no formula for it.
+# Settings without a formula, with the values that leave them without effect.
 GGUF_PLAIN = {
     "rope.scaling.type": ("none",),
     "rope.scaling.factor": (0.0, 1.0),
@@ -24,7 +24,7 @@ GGUF_PLAIN = {
 }
 GGUF_ROUTED = without(GGUF_PLAIN, "expert_count", "expert_used_count")
 GGUF_STRETCHED = without(GGUF_PLAIN, "rope.scaling.factor") | {"rope.scaling.type": ("yarn",)}
-# Read with the sizes of heads, not as numbers of their own.
+# Read with the sizes of heads, not as separate numbers.
 GGUF_HEAD_SIZES = ("attention.key_length", "attention.value_length", "rope.dimension_count")
 GGUF_ROTARY = {
     "attention.head_count_kv": "num_key_value_heads",
@@ -35,7 +35,7 @@ GGUF_LAYER_NORM = {
     "attention.head_count_kv": "num_key_value_heads",
     "rope.freq_base": "rope_theta",
 }
-# How many experts there are, and how many a token is given to.
+# The number of experts, and how many a token uses.
 GGUF_EXPERTS = ("expert_count", "expert_used_count")
 GGUF_WINDOW = GGUF_ROTARY | {"attention.sliding_window": "sliding_window"}
 _YARN = {
@@ -50,12 +50,12 @@ _YARN = {
 
 
 def gguf_yarn(place: str) -> dict[str, str]:
-    """The metadata keys of YaRN, for a config that holds its numbers at `place`."""
+    """The metadata keys of YaRN, for a config that stores its numbers at `place`."""
     return {name: f"{place}.{key}" for name, key in _YARN.items()}
 
 
 def gguf_experts(count: str) -> dict[str, str]:
-    """The metadata keys of a mixture of experts, whose config counts them under `count`."""
+    """The metadata keys of a mixture of experts, whose config key for their number is `count`."""
     return dict(zip(GGUF_EXPERTS, (count, "num_experts_per_tok"), strict=True))
 
 

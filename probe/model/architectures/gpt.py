@@ -1,5 +1,6 @@
-"""Decoders with LayerNorm and plain MLPs: GPT-2, and GPT-Neo, GPT-J, GPT-NeoX, OPT, BLOOM, Falcon,
-GPTBigCode and Phi."""
+"""Decoders with LayerNorm and plain MLPs: GPT-2, GPT-Neo, GPT-J, GPT-NeoX, OPT, BLOOM, Falcon,
+GPTBigCode and Phi.
+"""
 
 from dataclasses import replace
 
@@ -283,7 +284,7 @@ GPTS["bloom"] = Family(
     },
 )
 
-# The first of the line: one head of keys and values, no biases, and one norm for attention and MLP.
+# The first Falcon: one head of keys and values, no biases, and one norm for attention and MLP.
 GPTS["falcon"] = Family(
     name="Falcon",
     kind="decoder",

@@ -1,5 +1,5 @@
-"""Hybrids: decoders some of whose layers have a convolution, a gated delta rule or a state space in
-place of attention.
+"""Hybrids: decoders in which a convolution, a gated delta rule or a state space replaces
+attention in some layers.
 """
 
 import math
@@ -94,7 +94,7 @@ HYBRIDS["lfm2"] = replace(
     },
 )
 
-# Qwen's hybrids: a gated delta rule, and in every fourth layer attention whose z is gated.
+# Qwen's hybrids: a gated delta rule, and in every fourth layer attention with gated z.
 DELTA_RULE = Mixer(
     "gated delta rule",
     "linear_attn.hook_out",
@@ -123,7 +123,7 @@ GATES_APART = {"q": Replacement("attn.hook_q", "without the gates that stand bes
 
 
 def _with_delta_rule(parts: dict[str, tuple[str, str]], mixer: Mixer) -> tuple[Attention]:
-    """The stack of a hybrid of Qwen's; `parts` are those of its MLPs and norms."""
+    """The stack of one of Qwen's hybrids; `parts` are those of its MLPs and norms."""
     heads = parts | GATED | norms("d_head", "d_head")
     (attention,) = causal(heads, GATES_APART, read={"q": "attn.hook_q"})
     return (replace(attention, mixer=mixer),)
@@ -168,7 +168,7 @@ HYBRIDS["qwen3_next"] = replace(
     tiny=TINY_GROUPED | TINY_EXPERTS | TINY_DELTA_RULE | {"shared_expert_intermediate_size": 12},
 )
 
-# The same where the products of the delta rule stand in tensors of their own.
+# The same model with the products of the delta rule in separate tensors.
 DELTA_RULE_APART = replace(
     DELTA_RULE,
     parts=without(DELTA_RULE.parts, "in_gate", "beta_decay")
@@ -231,7 +231,7 @@ STATE_SPACE = Mixer(
     },
 )
 
-NO_LIMIT = (0.0, math.inf)  # of the length of a step
+NO_LIMIT = (0.0, math.inf)  # of the size of a step
 
 TINY_STATE_SPACE: dict[str, Any] = {
     "num_hidden_layers": 3,

@@ -1,5 +1,5 @@
-"""Llama and its kin: decoders with RMSNorm, gated MLPs and rotary positions. A row says how it
-differs from Llama's.
+"""Llama and similar models: decoders with RMSNorm, gated MLPs and rotary positions. A row states
+its differences from Llama's.
 """
 
 from dataclasses import replace
@@ -53,7 +53,7 @@ BIASED_NORMS = {
     "norm_mlp": ("post_attention_layernorm", "d_model with bias"),
 }
 
-# One setting, "attention_bias", says whether q, k, v and o have biases.
+# One setting, "attention_bias", controls the biases of q, k, v and o.
 ATTENTION_BIAS = {"attention_bias": "qkvo"}
 
 
@@ -208,7 +208,7 @@ LLAMAS["starcoder2"] = replace(
             "out": ("mlp.c_proj", "d_model d_mlp with bias"),
         }
     ),
-    # GGUF has no key for the window, so a model that is read from a GGUF file has none.
+    # GGUF has no key for the window, so a model from a GGUF file has no window.
     gguf=GgufKeys(
         "starcoder2",
         numbers=GGUF_LAYER_NORM | {"attention.layer_norm_epsilon": "norm_epsilon"},
@@ -260,7 +260,7 @@ LLAMAS["helium"] = replace(
     architectures=("HeliumForCausalLM",),
     keys=replace(LLAMAS["llama"].keys, biases={"attention_bias": "qkv"}),
     interleaved=True,
-    # The adapter rounds what is rotated; the code of transformers does not.
+    # The adapter rounds the rotated vectors; the code of transformers does not.
     in_float32=("norm", "gain", "rotated", "softmax"),
     plain_rounds=True,
     free_heads=False,

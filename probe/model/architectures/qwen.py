@@ -1,4 +1,6 @@
-"""Qwen2 and Qwen3, Llama's kin with biases or norms on queries and keys, and windows."""
+"""Qwen2 and Qwen3: Llama's relatives with biases, or with norms of queries and keys, and
+windows.
+"""
 
 from dataclasses import replace
 

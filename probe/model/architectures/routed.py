@@ -25,7 +25,7 @@ from probe.model.architectures.qwen import QWENS
 
 MIXTURES: dict[str, Family] = {}
 
-# Files hold experts one by one; Hugging Face's classes stack them.
+# Files store experts one by one; Hugging Face's classes stack them.
 STACKED = {
     "mlp.experts.gate_up_proj": ("expert_gate", "expert_up"),
     "mlp.experts.down_proj": ("expert_out",),
@@ -125,7 +125,8 @@ MIXTURES["qwen3_moe"] = replace(
     routed=Routed(normed="norm_topk_prob", stacked=STACKED),
     in_float32=MIXTURES["mixtral"].in_float32,
     attentions=causal(ROUTED | norms("d_head", "d_head")),
-    # No key tells that the shares of the chosen experts are divided by their sum: all are read so.
+    # No key states whether the weights of the chosen experts are divided by their sum; they always
+    # are.
     gguf=replace(
         KIN_GGUF,
         architecture="qwen3moe",

@@ -29,7 +29,7 @@ def _t5_parts(number: int, attn: str) -> dict[str, tuple[str, str]]:
 def _t5_mlp(number: int) -> dict[str, tuple[str, str]]:
     dense = f"layer.{number}.DenseReluDense"
     return {
-        # a checkpoint holds either these two or "in"
+        # A checkpoint contains either these two or "in".
         "gate": (f"{dense}.wi_0", "d_mlp d_model"),
         "up": (f"{dense}.wi_1", "d_mlp d_model"),
         "in": (f"{dense}.wi", "d_mlp d_model"),
@@ -95,8 +95,9 @@ T5S["t5"] = Family(
         "decoder.embed_tokens.weight",
         "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
     ),
-    # No key of a file holds how far its buckets of positions reach: 128 tokens, as in every T5 that
-    # is published.
+    # No key of a file states how far its buckets of positions reach: 128 tokens, as in every
+    # published
+    # T5.
     gguf=GgufKeys(
         "t5",
         numbers={

@@ -1,9 +1,10 @@
-"""Models of images or sound and text, of which the text part is read by the row of its
-`model_type`."""
+"""Models of images or sound and text. The row of their text part's `model_type` reads the text
+part.
+"""
 
 from dataclasses import dataclass
 
-# What the names of a text part begin with, in files or in the class.
+# The beginning of the names of a text part, in files or in the class.
 TEXT = (
     "model.language_model.",
     "language_model.model.",
@@ -11,7 +12,7 @@ TEXT = (
     "model.text_model.",
     "model.",
 )
-# What the names of all other parts begin with, after "model." where that is there.
+# The beginning of the names of all other parts, after "model." if that is present.
 BESIDE = (
     "visual.",
     "vision_tower.",
@@ -25,17 +26,19 @@ BESIDE = (
 
 @dataclass(frozen=True)
 class Wrapper:
-    """One such model."""
+    """A model of images or sound with a text part."""
 
-    # Its class of transformers.
+    # Its class in transformers.
     architecture: str
-    # The `model_type` of the row that the text part is read by, where its own has no row: the
-    # formulas are the same where all tokens are words.
+    # The `model_type` of the row for the text part, if its own `model_type` has no row. The
+    # formulas
+    # are the same if all tokens are words.
     text: str = ""
 
     def raw_name(self, name: str) -> str:
-        """The raw name of a weight of the text part without what it begins with; empty for a weight
-        of another part."""
+        """The raw name of a weight of the text part without its beginning; empty for a weight of
+        another part.
+        """
         if name.removeprefix("model.").startswith(BESIDE):
             return ""
         front = next((prefix for prefix in TEXT if name.startswith(prefix)), "")

@@ -1,4 +1,4 @@
-"""The formulas against torch's own implementations, and the identities that hold for any numbers."""
+"""The formulas compared with torch's implementations, and identities that hold for any numbers."""
 
 import math
 
@@ -17,7 +17,7 @@ EXACT = {"rtol": 0, "atol": 1e-12}
 
 @pytest.fixture
 def numbers():
-    """A maker of seeded float64 normals, so that no two tensors of a test are alike."""
+    """A function that makes seeded float64 normals, so that no two tensors of a test are equal."""
     generator = torch.Generator().manual_seed(7)
     return lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
 
@@ -176,7 +176,8 @@ def test_rotary_positions_turn_pairs_like_complex_numbers_and_leave_the_rest(num
 
 
 def test_stretched_frequencies_by_hand() -> None:
-    # In 100 positions these turn 20, 4, 2 and 0.5 times; between 1 and 5 the share that stays is
+    # In 100 positions these rotate 20, 4, 2 and 0.5 times. Between 1 and 5 the unchanged fraction
+    # is
     # 0.75 and 0.25.
     frequencies = torch.tensor([20.0, 4.0, 2.0, 0.5]) * 2 * math.pi / 100
     found = attention.rope_scaling(frequencies, factor=8, low=1, high=5, length=100)
@@ -211,7 +212,7 @@ SCALED = {
 def test_scaled_frequencies_are_those_of_transformers_to_the_last_digit(name: str) -> None:
     stated = {"rope_type": name.partition(",")[0]} | SCALED[name]
     sizes = {"hidden_size": 128, "num_attention_heads": 4, "max_position_embeddings": 2000}
-    # a fresh copy: their config writes into the one that it is given
+    # A new copy, because their config writes into its argument.
     theirs = transformers.LlamaConfig(**sizes, rope_parameters=dict(stated))
     exact, stretch = ROPE_INIT_FUNCTIONS[stated["rope_type"]](theirs, "cpu")
     raw = theirs.to_dict() | sizes | {"rope_parameters": stated, "vocab_size": 9}
@@ -220,12 +221,12 @@ def test_scaled_frequencies_are_those_of_transformers_to_the_last_digit(name: st
     found = forward.rotary(config.positions, local=False)
     assert found.dtype == exact.dtype and torch.equal(found, exact)
     assert forward.rotary_stretch(config.positions, local=False) == stretch
-    # a text beyond the length of LongRoPE's short factors has other frequencies throughout
+    # A text longer than LongRoPE's short factors allow has other frequencies throughout.
     assert config.n_ctx == (300 if name == "longrope" else 2000)
 
 
 def test_a_route_by_hand() -> None:
-    # exp of these is 1, 2, 5: shares of all are 1/8, 1/4, 5/8
+    # The exponentials are 1, 2, 5: the weights are 1/8, 1/4, 5/8.
     logits = torch.log(torch.tensor([1.0, 2.0, 5.0]))
     for of_all, normed, expected in (
         (True, False, [0, 1 / 4, 5 / 8]),
@@ -242,7 +243,7 @@ def test_a_sink_is_one_more_key_that_has_no_value(numbers) -> None:
     one_more = torch.cat([scores, sinks[:, None, None].expand(HEADS, POS, 1)], dim=-1)
     torch.testing.assert_close(found, functional.softmax(one_more, dim=-1)[..., :-1], **EXACT)
     assert (found.sum(-1) < 1).all()
-    # nothing overflows, and a sink that gets everything leaves nothing
+    # Nothing overflows, and a sink with all of the attention leaves none.
     assert attention.softmax_with_sink(1e3 * scores, 0 * sinks).isfinite().all()
     assert attention.softmax_with_sink(scores, 0 * sinks + 1e3).abs().max() == 0
 

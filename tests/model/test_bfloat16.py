@@ -1,5 +1,6 @@
-"""Computing in bfloat16: the certificate holds with the tolerance of its roundings and still names a
-wrong formula; swaps move what they move in float64."""
+"""Computation in bfloat16: the certificate holds with a tolerance for its roundings and still
+detects a wrong formula; swaps have the effects that they have in float64.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from probe.model.trace import target_states
 
 BF16 = torch.bfloat16
 TEXT = "The mole dug a tunnel under the muddy bank"
-# Where the families' own numbers differ so much that eight roundings do not hide it.
+# Families whose numbers differ so much that eight roundings do not hide it.
 NAMED_ALSO_HERE = (
     "scores not scaled",
     "no mask",
@@ -39,7 +40,7 @@ NAMED_ALSO_HERE = (
 
 
 def test_bfloat16_has_the_precision_that_the_tolerance_is_made_of() -> None:
-    """Half the distance of neighbouring numbers, relative: what rounding to the nearest may miss."""
+    """Half the relative distance of neighbouring numbers, which is the largest rounding error."""
     assert torch.finfo(BF16).eps / 2 == ROUNDING == 2**-8
 
 
@@ -72,14 +73,16 @@ def test_a_wrong_formula_is_named_in_bfloat16(name: str, monkeypatch: pytest.Mon
 
 
 def exact_and_coarse(kind: str, tmp_path: Path) -> tuple[probe.Model, probe.Model]:
-    """The same bfloat16 numbers, computed with in float64 and as they are."""
+    """The same bfloat16 weights, used in float64 and in bfloat16."""
     coarse = load(make_family(tmp_path / kind, kind), dtype=BF16)
     return load(coarse.bridge, dtype=torch.float64), coarse
 
 
 @pytest.mark.parametrize("kind", [kind for kind in REPRESENTATIVES if kind in SINGLE])
 def test_swaps_in_bfloat16_are_those_in_float64(kind: str, tmp_path: Path) -> None:
-    """On the same weights: within the roundings of the blocks, of the largest effect."""
+    """With the same weights, the difference is within the roundings of the blocks, relative to
+    the largest effect.
+    """
     moved = []
     for model in exact_and_coarse(kind, tmp_path):
         texts = [tokenize(model, f"The {cue} under the bank") for cue in ("mole", "town")]
@@ -165,14 +168,14 @@ def test_a_study_in_bfloat16_finds_what_one_in_float32_finds(tmp_path: Path) -> 
     made = probe.write(in_bfloat16, tmp_path)
     assert (exact["net"] - coarse["net"]).abs().max() < 0.02
     assert (exact["verdict"] == "resolver").any()
-    # A head that moves nothing may pass the test of separation in one type and not in the other.
+    # A head without an effect may pass the test of separation in one dtype and fail in the other.
     moving = exact["net"].abs() >= 0.02
     assert moving.sum() >= 3 and exact["verdict"][moving].equals(coarse["verdict"][moving])
     assert '"dtype": "bfloat16"' in (Path(made).parent / "manifest.json").read_text()
 
 
 def test_what_goes_to_numpy_goes_there_from_bfloat16_too(run: Callable, tmp_path: Path) -> None:
-    """A walk, a patch and edges: everything between tensors and tables."""
+    """A walk, a patch and edges convert tensors to tables."""
     model = load("tiny-senses", dtype=BF16)
     walked = probe.walk(model, "The old tree by the river bank", word="bank")
     assert walked.frames["heads"]["layer"].notna().all()

@@ -1,5 +1,4 @@
-"""The certificate holds on sound models of every family, and every fault is named by the row that
-should name it."""
+"""The certificate holds for correct models of every family, and every fault fails the right row."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -65,7 +64,7 @@ LOGITS = [("", None, "logits"), ("", None, "logits, Hugging Face")]
 
 
 def replaced(kind: str) -> set[tuple[str, str]]:
-    """Stack and quantity of what the row says that a hook does not hold."""
+    """Stack and quantity of a row whose hook was replaced."""
     stacks = FAMILIES[kind].attentions
     return {(stack.name, quantity) for stack in stacks for quantity in stack.unreliable_hooks}
 
@@ -82,14 +81,14 @@ def rounded(kind: str) -> set[str]:
     return found | ({"logits, Hugging Face"} if family.plain_rounds else set())
 
 
-# Which weights a family has that no representative has: queries, keys and values head by head;
-# sinks and experts in one tensor; experts one by one and a shared one; norms of heads; gate and up
-# in one.
+# Families with weights that no representative has: queries, keys and values head by head; sinks
+# and experts in one tensor; experts one by one and a shared one; norms of heads; gate and up in
+# one.
 OTHER_WEIGHTS = ("gpt_neox", "gpt_oss", "qwen2_moe", "qwen3", "modernbert")
 
 
 def in_turn(families: Sequence[Any], *dtypes: torch.dtype) -> list:
-    """Every family with one of the types, in turn."""
+    """Every family with one of the dtypes, alternating."""
     turns = zip(families, cycle(dtypes), strict=False)
     return [pytest.param(*family.values, dtype, marks=family.marks) for family, dtype in turns]
 
@@ -101,7 +100,7 @@ def model() -> Model:
 
 @pytest.fixture(scope="module", autouse=True)
 def plain_models_made_once():
-    """Every check of one and the same model asks for the same plain one."""
+    """Makes the plain model of each model once for all checks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(check, "plain_model", lru_cache(check.plain_model))
         yield
@@ -114,11 +113,11 @@ def first_failure(certificate: Certificate) -> tuple[str, int | None, str]:
     return row.stack, row.layer, row.quantity
 
 
-# --- sound models ---------------------------------------------------------------------------------
+# --- correct models -------------------------------------------------------------------------------
 
 
 def rows_expected(kind: str) -> list[tuple[str, int | None, str]]:
-    """One for every layer and quantity, in the order of the computation."""
+    """A row for every layer and quantity, in the order of the computation."""
     mlp = ["mlp_out", "resid_post"]
     if kind not in PAIRED:
         return [
@@ -153,7 +152,7 @@ def require_replacements_named(kind: str, rows: Sequence[Row]) -> None:
 @pytest.mark.parametrize("dtype", BOUND)
 @pytest.mark.parametrize("kind", each_family(also=("gptj", "mixtral", "modernbert")))
 def test_a_sound_model_passes_and_is_left_as_it_was(kind: str, dtype: torch.dtype) -> None:
-    """Also far positions: the last rows of tables, large angles, the widest buckets."""
+    """Also at late positions: the last rows of tables, large angles, the widest buckets."""
     model = family_model(kind, dtype)
     long = "The" + " bank" * (36 if kind not in ("t5", "mt5") else 80)
     assert len(tokenize(model, long)) > min(model.config.n_ctx, 80) - 4
@@ -171,7 +170,7 @@ def test_a_sound_model_passes_and_is_left_as_it_was(kind: str, dtype: torch.dtyp
         assert row.scale > 0.05
         notes = (FLOAT32_ROUTER, FLOAT32_SCORES, FLOAT32_SOFTMAX, PLAIN_ROUNDED)
         assert (row.note in notes) == (row.quantity in wider)
-    assert certificate.worst.error > 0  # the two sides are two computations
+    assert certificate.worst.error > 0  # the two sides are separate computations
     if not wider:
         require_replacements_named(kind, certificate.rows)
 
@@ -203,7 +202,7 @@ def test_an_untied_gpt2_passes_and_its_wrong_unembedding_is_named() -> None:
 
 @pytest.fixture
 def hooked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs a bridge once on each text, however many raw weights it is held against."""
+    """Runs a bridge once on each text, however many sets of raw weights it is compared with."""
     runs: dict[tuple[Any, ...], Any] = {}
     record_text = hooks.record_text
 
@@ -217,7 +216,7 @@ def hooked_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_tensor(model: Model, name: str, change: Callable[[Tensor], object]) -> Model:
-    """The model whose raw tensor is changed, while the hooked model keeps the true one."""
+    """The model with one changed raw tensor, while the hooked model keeps the true one."""
     changed = model.weights[name].clone()
     change(changed)
     return replace(model, weights={**model.weights, name: changed})
@@ -231,8 +230,9 @@ def name_of(attention: Attention, layer: int, role: str, kind: str = "weight") -
 
 
 def of_role(model: Model, attention: Attention, tensor: Tensor, role: str) -> Tensor:
-    """The part of a raw tensor that holds this role, however the file has its axes; q k v o as
-    `head d_head ...`."""
+    """The part of a raw tensor with this role, whatever the order of axes in the file; q k v o
+    as `head d_head ...`.
+    """
     turned = model.config.family.transposed and tensor.dim() == 2
     if role == "o" and tensor.dim() == 2:
         return (tensor if turned else tensor.T).unflatten(0, (HEADS, -1))
@@ -250,12 +250,12 @@ def of_role(model: Model, attention: Attention, tensor: Tensor, role: str) -> Te
 
 
 def nudge(part: Tensor) -> None:
-    """One number off by 1 % of the largest: the smallest fault of its kind."""
+    """The tensor with one number changed by 1 % of the largest: the smallest fault."""
     part[(0,) * part.dim()] += 0.01 * part.abs().max()
 
 
 def expected_quantity(role: str, *, bias: bool, family: Family) -> str:
-    """The first row that a wrong weight of this role must show in."""
+    """The first row that must detect a wrong weight of this role."""
     first, second = ("resid_mid", "resid_post") if family.norm_after_sum else ("x", "mlp_out")
     normed = {
         "norm": first,
@@ -311,13 +311,14 @@ def test_one_wrong_number_in_any_raw_tensor_of_a_layer_is_named(
     outside = {
         name for name in model.weights if name.rpartition(".")[0] in {*family.outside, *family.head}
     }
-    # no kind of tensor is left out; of experts one is enough
+    # Every kind of tensor is covered; one expert is enough.
     assert {name for name in left if ".experts." not in name} <= outside
 
 
 def every_row(tensor: Tensor) -> None:
-    """A few % in every row, not the same in all: what is added to all of T5's buckets alike is
-    nothing to a softmax."""
+    """A change of a few % in every row, not equal in all, because a softmax ignores a constant
+    added to all of T5's buckets.
+    """
     size = 0.01 * tensor.abs().max()
     tensor[..., 0] += size * (1 + torch.arange(len(tensor)) % 3) if tensor.dim() == 2 else size
 
@@ -486,7 +487,7 @@ WRONG: dict[str, tuple[str, str, Callable[..., Tensor], str]] = {
         "delta_e",
     ),
     "BERT's GELU": ("bert", "gelu", formulas.gelu_new, "mlp_out"),
-    # the recomputed scores are as wrong: the pattern tells
+    # The recomputed scores are equally wrong, so the pattern detects it.
     "BERT's scores not scaled": ("bert", "scores", formulas.matches, "pattern"),
     "T5's scores scaled": ("t5", "matches", formulas.scores, "scores"),
     "buckets towards the query": ("t5", "relative_bias", buckets_towards_the_query, "scores"),
@@ -520,7 +521,7 @@ WRONG: dict[str, tuple[str, str, Callable[..., Tensor], str]] = {
     "pairs side by side": ("llama", "rotate", pairs_side_by_side, "scores"),
     "Llama's activation": ("llama", "silu", formulas.gelu, "mlp_out"),
     "the spread for the root": ("llama", "inverse_rms", inverse_spread, "x"),
-    # on both sides: the scores and the output still tell
+    # The fault is on both sides, so the scores and the output detect it.
     "interleaved groups": ("llama", "repeat_kv", interleaved_groups, "scores"),
     "Qwen's interleaved groups": ("qwen2", "repeat_kv", interleaved_groups, "scores"),
     "Qwen's mask": ("qwen2", "mask", lambda scores: scores, "scores"),
@@ -644,12 +645,12 @@ def test_the_raw_hook_fails_the_row_that_its_repair_passes(
         (row.stack, row.layer, row.quantity) for row in certify(model, [TEXT]).rows if not row.ok
     }
     assert {(attention.name, layer, quantity) for layer in range(LAYERS)} <= failed
-    # a wrong resid_mid is what the MLP and cross-attention start from, too
+    # A wrong resid_mid is also the input of the MLP and of cross-attention.
     assert {row[2] for row in failed} <= {quantity, "mlp_out", "resid_post", "resid_pre"}
 
 
 def certify_with_hook(model: Model, where: str, edit: Callable[[Tensor], Tensor]) -> Certificate:
-    """The certificate of a model that somebody left a permanent hook on."""
+    """The certificate of a model with a permanent hook."""
     point = model.bridge.hook_dict[where]
     point.add_hook(lambda tensor, hook: edit(tensor), is_permanent=True)
     try:
@@ -703,7 +704,7 @@ def test_a_wrong_output_projection_in_the_hooked_model_is_named(model: Model) ->
     assert first_failure(certificate) == ("", 1, "delta_e")
 
 
-# --- what is said ---------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 
 
 def row(error, layer=2, quantity="pattern"):

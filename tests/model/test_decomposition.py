@@ -1,5 +1,6 @@
-"""The residual stream as a sum, for every family with one stack: shares of the gap, and the sum
-that must close."""
+"""The residual stream as a sum, for every family with one stack: shares of the gap, and sums
+that must equal the stream.
+"""
 
 import pickle
 
@@ -31,8 +32,9 @@ UNCENTRED = (*PLAIN, *WRITTEN)  # no norm of the sum between the embeddings and 
 
 
 def bound(kind, dtype, exact=BOUND):
-    """What norms of writes round to float32 in a model of any type is part of its stream and of no
-    exact sum."""
+    """The tolerance. Rounding to float32 in norms of writes, whatever the model's dtype, belongs
+    to the stream but to no exact sum.
+    """
     return max(exact[dtype], ROUNDED if kind in WRITTEN else 0)
 
 
@@ -45,8 +47,9 @@ A, B = [0, 1, 2, 3, 4], [5, 6, 7, 8]
 
 
 def states_of(model, *, positions=(6,)):
-    """Random sentences, of which the word is always the same token; A and B have nothing else in
-    common."""
+    """Random sentences in which the word is always the same token; A and B have nothing else in
+    common.
+    """
     generator = torch.Generator().manual_seed(4)
     ends = [positions[row % len(positions)] for row in range(len(A) + len(B))]
     ids = [
@@ -65,7 +68,7 @@ def shares_of(model, states, depth):
 
 
 def contributions(model, states, axis):
-    """Of every head, read along one axis at its depth."""
+    """The contributions of every head along one axis at its depth."""
     directions = (axis.u / axis.gap).expand(len(states), axis.depth, -1)
     depths = [axis.depth] * axis.depth
     return decomposition.head_contributions(
@@ -96,7 +99,7 @@ def test_the_decomposition_closes(kind, dtype):
 
 
 def outer_components(kind, depth):
-    """What is no head's, in the order of the forward pass, and its layer."""
+    """The components that are not heads, in the order of the forward pass, and their layers."""
     family, weights = FAMILIES[kind], read_weights(family_model(kind, torch.float64))
     expected = [("token embedding", None)]
     expected += [("position embedding", None)] if family.positions == "learned" else []
@@ -136,7 +139,7 @@ def test_shares_list_every_component_once_and_sum_to_one(kind, dtype):
                 for share in shares
                 if share.head is not None
             )
-        # what is everywhere the same has no share at all where no norm is on the way
+        # Without norms in between, components that are equal in all texts have no share.
         by_name = {share.component: share.share for share in shares}
         assert (by_name["token embedding"] == 0.0) == (kind in UNCENTRED)
         if "position embedding" in by_name:
@@ -171,8 +174,9 @@ def test_a_share_is_the_difference_of_mean_writes_over_the_gap(kind):
 
 
 def jacobian_of_the_rest(model, states, row, layer, head, depth):
-    """What arrives of a head's write at the read-out of one text, every norm behind it keeping its
-    scale."""
+    """The map from a head's write to the read-out of one text, with the scale of every later
+    norm held.
+    """
     weights, config = read_weights(model), model.config
     arrived = states.z[row, layer, head] @ weights.blocks[layer].w_o[head]
     for later in range(layer, depth):
@@ -207,7 +211,7 @@ def test_a_write_passes_every_norm_behind_it_with_its_scale_held(kind):
 
 @pytest.mark.parametrize("kind", ["gemma2", "olmo2"])
 def test_a_write_passes_its_own_norm_and_no_other(kind):
-    """RMSNorm by hand, its scale held: each head's part of what is added to the stream."""
+    """RMSNorm by hand, with its scale held: each head's part of the addition to the stream."""
     model = family_model(kind, torch.float64)
     states = states_of(model)
     axis, _ = shares_of(model, states, 2)
@@ -284,7 +288,7 @@ def test_shares_and_contributions_add_up(kind):
     shown, read = trace(model, TEXTS[3]), states.resid[3, 2]
     close = (
         ROUNDED if FAMILIES[kind].in_float32 else 1e-9
-    )  # read in a batch, where float32 norms round otherwise
+    )  # read in a batch, where float32 norms round differently
     for given, wanted in ((average, axis.coordinate(read)), (None, axis.effect(read))):
         entries = decomposition.decompose_resid(shown, 2, at=at[3], axis=axis, average=given)
         assert sum(entry.contribution for entry in entries) == pytest.approx(

@@ -1,7 +1,7 @@
 """The contract of every family: one test for each row of the table.
 
-It is all that most rows need, because what they say is used by code that the representatives test
-(`families.REPRESENTATIVES`). A rule that only some families have is tested where the rule is.
+Most rows need no other test, because the code that uses them is tested with the representatives
+(`families.REPRESENTATIVES`). A rule of only some families is tested with the rule.
 """
 
 from pathlib import Path
@@ -42,7 +42,7 @@ TARGET = "A muddy apple"
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_family_keeps_its_contract(kind: str, tmp_path: Path) -> None:
     folder = make_family(tmp_path / kind, kind)
-    model = family_model(kind, torch.float64)  # of the same numbers
+    model = family_model(kind, torch.float64)  # with the same numbers
     require_loaded(model, folder)
     require_certified(model)
     require_certified(family_model(kind))
@@ -56,7 +56,7 @@ def test_a_family_keeps_its_contract(kind: str, tmp_path: Path) -> None:
 
 
 def require_loaded(model: Model, folder: Path) -> None:
-    """The raw tensors are those of the file, the sizes those of transformers' config."""
+    """The raw tensors equal the file's, and the sizes equal those in transformers' config."""
     family = model.config.family
     stored = {family.raw_name(n): t for n, t in load_file(folder / "model.safetensors").items()}
     unread = stored.keys() - model.weights.keys()
@@ -77,16 +77,17 @@ def require_loaded(model: Model, folder: Path) -> None:
 
 
 def require_certified(model: Model) -> None:
-    """Also for a text that is nearly as long as a text may be."""
+    """The certificate holds, also for a text of nearly the largest length."""
     long = "The" + " bank" * (36 if model.config.n_ctx == 40 else 80)
     certificate = certify(model, [*DEFAULT_TEXTS, long]).require()
     assert all(row.scale > 0.05 for row in certificate.rows)
-    assert certificate.worst.error > 0  # the two sides are two computations
+    assert certificate.worst.error > 0  # the two sides are separate computations
 
 
 def require_logits_of_hugging_face(model: Model, folder: Path) -> None:
-    """Of the hooked model and of the forward from scratch, against a model that transformers reads
-    from the folder by itself."""
+    """The logits of the hooked model and of the forward from scratch equal the logits of a model
+    that transformers loads from the folder.
+    """
     family = model.config.family
     how = {"experts_implementation": "eager"} if family.routed else {}
     plain = model_class(model.config.architecture).from_pretrained(
@@ -118,7 +119,7 @@ def require_logits_of_hugging_face(model: Model, folder: Path) -> None:
 
 
 def closeness(model: Model) -> dict[str, float]:
-    """How near two computations of the logits are, where the family's own code rounds."""
+    """The tolerance between two computations of the logits if the family's code rounds."""
     stacks = read_stacks(model.weights, model.config).values()
     mixers = [block.mixer for stack in stacks for block in stack.blocks if block.mixer]
     if any(map(recurrence.is_in_float32, mixers)):
@@ -136,7 +137,7 @@ def traces(model: Model) -> list[Trace]:
 
 
 def require_heads_that_sum(seen: Trace) -> None:
-    """ΔE of all heads and b_O is what attention writes, and ΔE by source is ΔE."""
+    """ΔE of all heads plus b_O is the write of attention, and ΔE by source sums to ΔE."""
     for layer, block in enumerate(seen.stack.blocks):
         if block.mixer is not None:
             continue
@@ -150,8 +151,9 @@ def require_heads_that_sum(seen: Trace) -> None:
 
 
 def require_swap_of_a_head(model: Model) -> None:
-    """The fused forward of a swap against a whole forward of the hooked model, in the first layer
-    with heads, at a word that other tokens follow."""
+    """The fused forward of a swap equals a whole forward of the hooked model, in the first layer
+    with heads, at a word before other tokens.
+    """
     layer = next(n for n in range(model.config.n_layers) if model.config.has_heads(n))
     text, *_ = random_rows(model)
     donor = random_z(model, model.config.n_layers)[:1]

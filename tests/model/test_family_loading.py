@@ -1,5 +1,6 @@
-"""Loading every family: what is taken, what is refused and how, and what needs a model with one
-stack."""
+"""Loading every family: accepted models, refused models with their messages, and functions that
+need a single stack.
+"""
 
 import json
 import re
@@ -51,7 +52,7 @@ def edit_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], objec
     )
 
 
-# What is taken
+# Accepted models
 
 
 @pytest.mark.parametrize("kind", REPRESENTATIVES)
@@ -79,7 +80,7 @@ def test_a_folder_gives_its_own_raw_tensors(kind: str, tmp_path: Path) -> None:
 
 
 def test_an_untied_t5_is_taken_though_transformers_writes_that_it_were_tied(tmp_path: Path) -> None:
-    """As T5 1.1 and Flan-T5: gated, with an unembedding of its own, whose logits are not scaled."""
+    """T5 1.1 and Flan-T5: gated, with a separate unembedding, whose logits are not scaled."""
     folder = make_family(tmp_path / "flan", "t5", feed_forward_proj="gated-gelu")
     edit_config(folder, tie_word_embeddings=False, scale_decoder_outputs=None)
     head = torch.randn(400, 28, generator=torch.Generator().manual_seed(0))
@@ -132,8 +133,9 @@ LLAMA3 = {
 
 
 def test_llama_3s_scaled_positions_are_taken(tmp_path: Path) -> None:
-    """Of the three pairs of a head one turns 41 times in 256 positions, one 1.9 times, one less
-    than once."""
+    """Of the three pairs of a head, one rotates 41 times in 256 positions, one 1.9 times, and
+    one less than once.
+    """
     rope = {"rope_type": "llama3", "rope_theta": 10000.0} | LLAMA3
     folder = make_family(tmp_path / "llama3", "llama", rope_parameters=rope)
     model = probe.load(folder, dtype=torch.float64)
@@ -243,8 +245,9 @@ def test_dynamic_positions_are_plain_as_far_as_a_text_may_go(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_which_layers_are_local_where_no_list_says_so(tmp_path: Path) -> None:
-    """Every sixth layer of a Gemma 3 is global, every second of a Gemma 2, none of a Mistral; of a
-    ModernBERT the first of every three."""
+    """Every sixth layer of a Gemma 3 is global, every second of a Gemma 2, none of a Mistral,
+    and the first of every three of a ModernBERT.
+    """
     found = {}
     for kind in ("gemma3_text", "gemma2", "mistral", "modernbert"):
         folder = make_family(tmp_path / kind, kind, num_hidden_layers=7, layer_types=None)
@@ -307,8 +310,9 @@ def test_without_a_language_model_head_everything_but_logits_is_given(
 
 
 def with_own_code(folder: Path, mark: Path) -> Path:
-    """Adds code to a folder that its config and its tokenizer name, and that leaves a mark when it
-    is run."""
+    """Adds code to a folder, named in its config and its tokenizer, that leaves a mark if it is
+    run.
+    """
     kind = json.loads((folder / "config.json").read_text())["architectures"][0]
     for name in ("configuration_own", "modeling_own", "tokenization_own"):
         (folder / f"{name}.py").write_text(f"open({str(mark)!r}, 'w').write('run')")
@@ -322,7 +326,7 @@ def with_own_code(folder: Path, mark: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["phi3", "falcon", "qwen2", "modernbert", "t5"])
 def test_code_that_comes_with_a_model_of_the_table_is_left_alone(kind: str, tmp_path: Path) -> None:
-    """As it comes with Phi-3, Falcon and models that were put together from Qwen2's parts."""
+    """Phi-3, Falcon and models assembled from Qwen2's parts come with such code."""
     mark = tmp_path / "mark"
     folder = with_own_code(make_family(tmp_path / kind, kind), mark)
     model = probe.load(folder)
@@ -373,8 +377,8 @@ def test_a_model_that_only_its_own_code_describes_is_refused_and_the_code_not_ru
 def test_an_object_whose_class_came_with_the_model_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its name may be that of a class of transformers."""
-    # Where transformers puts such code, and how Python finds it there.
+    """Its name may equal that of a class of transformers."""
+    # The place where transformers puts such code, and where Python finds it.
     modules = str(tmp_path / "modules")
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", modules)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -399,12 +403,12 @@ def test_the_class_without_a_head_of_every_family_is_one_of_transformers() -> No
         assert family.headless == expected
 
 
-# What is refused, and the sentence
+# Refused models and their messages
 
 
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Gives a folder of a family. Shared: do not change it."""
+    """The folder of a family. It is shared: do not change it."""
     return cache(lambda kind: make_family(tmp_path_factory.mktemp("families") / kind, kind))
 
 
@@ -787,7 +791,7 @@ def test_special_tokens_are_put_as_the_tokenizer_puts_them() -> None:
     spelled = tokenize(family_model("bert", torch.float64), "a [SEP] b").ids
     assert (
         spelled.count(tokens.ids[-1]) == 1 and spelled[-1] == tokens.ids[-1]
-    )  # its name in a text is text
+    )  # its name in a text is tokenised as plain characters
     plain = tokenize(family_model("gpt_neox", torch.float64), "The muddy bank")
     assert not plain.bos and "".join(plain.pieces) == "The muddy bank"
 
@@ -798,7 +802,7 @@ def test_too_long_a_text_is_refused_with_its_special_tokens_counted() -> None:
     assert len(tokenize(family_model("bert", torch.float64), "The" + " bank" * 37)) == 40
 
 
-# What needs a model with one stack
+# Functions that need a single stack
 
 
 def test_a_word_is_not_read_in_two_stacks() -> None:

@@ -1,5 +1,6 @@
-"""The whole forward from raw weights of every family against Hugging Face's own, and the weights
-that it reads."""
+"""The forward from raw weights of every family compared with Hugging Face's, and the weights
+that it reads.
+"""
 
 from pathlib import Path
 

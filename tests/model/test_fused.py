@@ -1,5 +1,6 @@
-"""The fused forward of the engine against the from-scratch one, step by step, for every family with
-one stack."""
+"""The fused forward compared with the forward from scratch, step by step, for every family with
+one stack.
+"""
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ CAUSAL = [kind for kind in SINGLE if FAMILIES[kind].kind == "decoder"]
 
 
 def typed(*kinds):
-    """Families in both types."""
+    """Every family in both dtypes."""
     return [
         pytest.param((*kind.values, dtype), marks=kind.marks)
         for kind in each_family(*kinds, also=OTHER_RULES)
@@ -54,12 +55,11 @@ def assert_near(found, exact, family=None):
 
 
 def met(weights, block, name, tensor):
-    """Queries or keys of whole texts as scores see them: normed, and turned by the positions where
-    these are rotary."""
+    """Queries or keys of whole texts as scores use them: normed, and rotated in rotary models."""
     places = fused.position_tables(weights, tensor.shape[-2])
     own = (
         weights.config.n_heads // weights.config.n_kv_heads if name == "k" else 1
-    )  # keys stand repeated
+    )  # keys are repeated
     tensor, heads = tensor[..., ::own, :, :], tensor.shape[-3]
     places, pos = places.of(block), torch.arange(tensor.shape[-2])[None]
     tensor = forward.norm_heads(tensor, getattr(block, f"norm_{name}"), weights.config)
@@ -138,7 +138,7 @@ def test_several_last_positions_against_the_unchanged_ones_are_the_whole_text(ki
     )
     generator = torch.Generator().manual_seed(0)
     resid = torch.randn(2, 5, 6, weights.shape[2], generator=generator, dtype=weights.dtype)
-    resid[:, :, :3] = resid[:, :1, :3]  # variants differ behind position 2 only
+    resid[:, :, :3] = resid[:, :1, :3]  # variants differ only after position 2
     block, places = weights.blocks[1], fused.position_tables(weights, 6)
     _, k, v = fused.project(weights, block, resid[:, 0, :3], places, torch.arange(3)[None])
     live = fused.project(weights, block, resid[:, :, 3:], places, torch.arange(3, 6)[None, None])
@@ -160,8 +160,9 @@ def test_the_pattern_at_a_position_is_that_of_the_plain_forward(weights):
 
 
 def test_every_tensor_is_made_where_the_weights_are(weights):
-    """On a machine without an accelerator: whatever is made without naming a device would be made
-    nowhere, and fail."""
+    """This runs without an accelerator: a tensor made without a device would be on the meta
+    device, and fail.
+    """
     depth, heads, _, d_head = weights.shape
     a, b = (
         [TargetText(tuple(ids), 4) for ids in drawn_ids(weights, 3, 5, seed=seed).tolist()]

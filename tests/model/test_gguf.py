@@ -1,5 +1,6 @@
-"""GGUF files: what is taken and computed right, read by two readers; what is refused, and with
-which sentence."""
+"""GGUF files: accepted ones are computed correctly and read by two readers; refused ones give a
+message.
+"""
 
 import hashlib
 import json
@@ -38,8 +39,8 @@ from probe.model.model import Model
 
 TEXTS = ["The mole dug under the river bank.", "A red apple fell."]
 KINDS = tuple(kind for kind, family in FAMILIES.items() if family.gguf)
-# transformers has a reader of its own for these, by which ours is held.
-# Files with what none of a representative has: slopes, fused weights, windows, experts, mixers,
+# transformers has a reader for these, with which ours is compared.
+# Files with properties that no representative has: slopes, fused weights, windows, experts, mixers,
 # scales, norms of heads.
 OTHER_KEYS = ("bloom", "falcon", "phi3", "olmo3", "qwen3_moe", "lfm2", "granite", "gemma3_text")
 READ_TWICE = ("gpt2", "t5", "llama", "qwen2", "qwen3")
@@ -81,8 +82,9 @@ SIZES: dict[str, dict[str, object]] = {
 
 @dataclass(frozen=True)
 class Pair:
-    """A folder of a family and a GGUF file of the same numbers, both loaded. Shared: do not change
-    it."""
+    """A folder of a family and a GGUF file with the same numbers, both loaded. It is shared: do
+    not change it.
+    """
 
     kind: str
     folder: Path
@@ -99,7 +101,7 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def pair_of(tmp_path_factory) -> Callable[..., Pair]:
-    """Gives the pair of a family in a type of numbers, each made once."""
+    """The pair of a family in a type of numbers; each is made once."""
 
     @cache
     def folder(kind: str) -> Path:
@@ -126,7 +128,7 @@ def logits(model) -> torch.Tensor:
         return model.bridge.original_model(input_ids=ids, decoder_input_ids=ids[:, :2]).logits
 
 
-# What is taken
+# Accepted files
 
 
 @pytest.mark.parametrize("kind", each_family(*KINDS, also=OTHER_KEYS))
@@ -209,7 +211,7 @@ def test_a_roberta_is_a_bert_in_a_file_without_the_rows_that_no_token_uses(tmp_p
 
 @pytest.mark.parametrize("kind", ["t5", "mt5"])
 def test_gates_make_a_t5_of_the_newer_kind_which_an_mt5_is(tmp_path, kind) -> None:
-    """Gated, with an unembedding of its own, whose logits are not scaled."""
+    """Gated, with a separate unembedding, whose logits are not scaled."""
     gates = {"feed_forward_proj": "gated-gelu", "relative_attention_max_distance": 128}
     folder = make_family(tmp_path / "folder", kind, **gates)
     edit_config(folder, tie_word_embeddings=False, scale_decoder_outputs=None)
@@ -223,8 +225,9 @@ def test_gates_make_a_t5_of_the_newer_kind_which_an_mt5_is(tmp_path, kind) -> No
 
 @pytest.mark.parametrize(("kind", "layers"), [("gemma2", 46), ("gemma3_text", 62)])
 def test_the_one_size_of_gemma_with_another_number_under_the_root(tmp_path, kind, layers) -> None:
-    """No key tells it: the largest divides by the root of d_model / n_heads, here 32 / 8, the
-    others by d_head's."""
+    """No key states it: the largest model divides by the root of d_model / n_heads, here 32 / 8,
+    the others by d_head's.
+    """
     folder = make_family(tmp_path / kind, kind, **SIZES[kind] | {"num_attention_heads": 8})
     large = keys(**{f"{kind.removesuffix('_text')}__block_count": layers})
     for change, scalar in ((None, 8), (large, 4.0)):
@@ -354,7 +357,7 @@ def test_quantised_weights_are_the_dequantised_ones_and_both_readers_agree(
 
 
 def read_by_transformers(made: Model, file: Path) -> torch.nn.Module:
-    """The model that transformers makes of the file, with the config of `made`."""
+    """The model that transformers loads from the file, with the config of `made`."""
     model_class = getattr(transformers, made.config.family.architectures[0])
     settings = {"config": made.bridge.original_model.config, "dtype": torch.float32}
     settings |= {"attn_implementation": "eager"}
@@ -393,7 +396,7 @@ def test_every_expert_is_that_of_the_blocks_of_one_tensor(pair_of) -> None:
 
 
 def test_a_gate_of_one_output_may_be_a_vector(pair_of, tmp_path) -> None:
-    """As llama.cpp writes it, which leaves out slow axes of length 1."""
+    """llama.cpp writes it so, because it omits slow axes of length 1."""
 
     def change(metadata: dict[str, object], tensors: dict[str, np.ndarray]) -> None:
         for layer in range(2):
@@ -451,7 +454,7 @@ def test_an_origin_a_config_and_a_type_are_those_of_the_file(llama) -> None:
     assert origin.sha256 == hashlib.sha256(llama.file.read_bytes()).hexdigest()
     assert (
         opened.metadata["llama.attention.layer_norm_rms_epsilon"] == 1e-6
-    )  # not what float32 makes of it
+    )  # without rounding to float32
     assert read_raw_config(opened)["head_dim"] == 8
     exact = probe.load(llama.file, dtype="float64")
     assert {t.dtype for t in (*exact.weights.values(), *exact.bridge.parameters())} == {
@@ -539,16 +542,16 @@ def test_a_sentencepiece_vocabulary_is_converted_with_its_offsets_and_its_first_
     assert "The mole"[slice(*cut.offset_mapping[2])].strip() == "mole"
 
 
-# What is refused
+# Refused files
 
 
 def changed(llama: Pair, place: Path, change: Change) -> Path:
-    """The llama file written again, its metadata and tensors changed before."""
+    """The llama file written again, with changed metadata and tensors."""
     return write_gguf(llama.folder, place / "model.gguf", Kind.F32, change=change)
 
 
 def keys(**values: object) -> Change:
-    """Sets metadata; None leaves one out; "__" is a point."""
+    """Sets metadata; None removes an entry; "__" is a dot."""
 
     def change(metadata: dict[str, object], tensors: dict[str, np.ndarray]) -> None:
         for name, value in values.items():
@@ -584,7 +587,7 @@ BIAS = "blk.1.attn_q.bias is not a tensor of the Llama that its metadata describ
 STRETCHED = "its rotary positions are stretched (rope_freqs.weight), which is not certified"
 OTHER = "take another quantisation of the model, such as Q8_0 or Q4_K."
 WHOLE = "its tensor 'output_norm.weight' is stored in the quantisation I32, which cannot be turned into numbers here"
-WRONG = [  # what is changed, what is said of it, and the next step
+WRONG = [  # the change, the reason in the message, and the next step
     (tensor("blk.1.ffn_up.weight", None), "the tensor blk.1.ffn_up.weight is missing", CONVERT),
     (tensor("blk.1.attn_q.bias", np.ones(32, np.float32)), BIAS, CONVERT),
     (
@@ -681,7 +684,7 @@ def replaced(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
 
 
 def packed(form: str, value: int, *, at: int = 0, behind: bytes = b"") -> Callable[[bytes], bytes]:
-    """Another number at a place, or so many bytes behind the end of a name."""
+    """Writes another number at a place, or a number of bytes after the end of a name."""
 
     def change(whole: bytes) -> bytes:
         changed = bytearray(whole)

@@ -1,8 +1,8 @@
-"""The heads of GPT-2 small that the literature agrees on: one that looks one back (Voita et al.
-2019), and induction heads (Olsson et al. 2022).
+"""Heads of GPT-2 small that the literature agrees on: a previous-token head (Voita et al. 2019),
+and induction heads (Olsson et al. 2022).
 
-Skipped where its weights are not in the local hub cache; what is measured is first tried on a model
-whose answer is known. What is published of indirect objects is measured by `analyses/ioi.py`.
+Skipped if its weights are not in the local hub cache. The measures are first tried on a model with
+a known answer. `analyses/ioi.py` measures the published heads of indirect objects.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ WORDS = [
 
 
 def previous_scores(model, texts):
-    """Mean attention from every token but the first two to the token before it. `-> layer head`"""
+    """Mean attention from every token after the second to the token before it. `-> layer head`"""
     found = [trace(model, text).pattern.diagonal(-1, -2, -1)[..., 1:].mean(-1) for text in texts]
     return torch.stack(found).mean(0)
 
@@ -49,7 +49,7 @@ def induction_scores(model, texts):
     return torch.stack(found).mean(0)
 
 
-# --- the measurements themselves ------------------------------------------------------------------
+# --- the measures themselves ----------------------------------------------------------------------
 
 
 def test_the_planted_head_that_looks_one_back_has_the_largest_previous_score():

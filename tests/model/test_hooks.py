@@ -1,5 +1,6 @@
-"""The hooked side: texts filled up to one length, hooks that leave nothing behind, and a self-check
-that can fail."""
+"""The hooked side: texts padded to one length, hooks that are removed again, and a self-check
+that can fail.
+"""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +45,7 @@ def test_threads_that_read_one_model_read_what_one_thread_reads() -> None:
             assert all(torch.equal(resid, alone) for resid in found)
 
 
-# --- texts together -------------------------------------------------------------------------------
+# --- batches of texts -----------------------------------------------------------------------------
 
 
 TYPED = [
@@ -57,8 +58,7 @@ TYPED = [
 def test_a_batch_filled_up_on_the_right_gives_the_logits_of_each_text(
     kind: str, dtype: torch.dtype
 ) -> None:
-    """Also where layers look back only so far and what is filled in would see nothing but what is
-    filled in."""
+    """Also for layers with windows in which a padded position would see only padding."""
     model = family_model(kind, dtype)
     rows = [list(tokenize(model, text).ids) for text in TEXTS]
     targets = [[model.config.start_token, *row[:-1]] for row in rows] if kind in PAIRED else None
@@ -70,7 +70,7 @@ def test_a_batch_filled_up_on_the_right_gives_the_logits_of_each_text(
 
 
 def test_the_mask_of_a_batch_comes_from_lengths_and_not_from_ids() -> None:
-    """A padding token that stands inside a text is part of it."""
+    """A padding token inside a text is part of it."""
     model = family_model("bert")
     pad = model.tokenizer.pad_token_id
     row = list(tokenize(model, TEXTS[0]).ids)
@@ -102,7 +102,7 @@ def test_without_logits_the_same_hooks_see_the_same_tensors(kind: str) -> None:
     )
 
 
-# --- what is left behind --------------------------------------------------------------------------
+# --- removal of hooks -----------------------------------------------------------------------------
 
 
 def carried(model: Model) -> list[tuple[str, int]]:

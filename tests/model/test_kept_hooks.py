@@ -1,5 +1,6 @@
-"""Models whose owner's hooks stay on: every number against forwards of the owner's own object, hooks
-and all, which nothing of probe takes part in."""
+"""Models whose owner's hooks stay active: every number compared with forwards of the owner's
+object with its hooks, without any code of the library.
+"""
 
 import json
 from collections.abc import Callable
@@ -26,10 +27,10 @@ from probe.patching.hooked import ends_as_weights_say
 
 A = "The mole dug under the river bank after the flood"
 B = "The mole dug under the apple bank after the flood"
-TOKENS = (17, 30)  # ids: the tokens of a random model mean nothing
+TOKENS = (17, 30)  # ids; the tokens of a random model have no meaning
 SHIFT = 0.5
 
-# The blocks of each kind, and of a block what heads write through and what its MLP is.
+# The blocks of each kind, and the output projection and the MLP of a block.
 BLOCKS: dict[str, Callable[[Any], nn.ModuleList]] = {
     "gpt2": lambda model: model.transformer.h,
     "llama": lambda model: model.model.layers,
@@ -47,7 +48,7 @@ def first(output: Any) -> Tensor:
 
 
 def steer(module: nn.Module, args: Any, output: Any) -> Any:
-    """Not a constant, so that what stands in the stream decides what is added."""
+    """A hook whose addition depends on the stream, so that it is not a constant."""
     changed = first(output) + SHIFT * torch.tanh(first(output).flip(-1))
     return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
@@ -65,8 +66,9 @@ def kept(source: Any, kind: str) -> probe.Model:
 def own_run(
     source: Any, kind: str, row: tuple[int, ...], at: int, put: dict[int, Tensor] | None = None
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """A forward of the object itself: the last stream and the logits at a position, and what the
-    heads of every block hand to their projection there, where a block's may be another."""
+    """A forward of the object itself: the last stream and the logits at a position, and the
+    inputs of every block's output projection there, with an optional replacement in one block.
+    """
     seen: list[Tensor] = []
     last: list[Tensor] = []
 
@@ -113,7 +115,7 @@ def test_every_swap_equals_a_forward_of_the_object_itself(kind: str, metric: Any
             return float((run[0] - ends[1][0]) @ way / (way @ way))
         return float(run[1][metric[0]] - run[1][metric[1]])
 
-    # 1e-10 as it stands; what is rounded to float32 on the way, beside the size of what is read
+    # 1e-10 in general; with rounding to float32 in between, relative to the size of the input.
     scale = float(ends[0][1].abs().max()) if metric else 1.0
     allowed = bound(model) * (max(1.0, scale) if model.config.family.in_float32 else 1.0)
     size = model.config.d_head
@@ -192,7 +194,7 @@ def test_behind_a_norm_is_read_what_the_unembedding_reads_a_product_and_a_norm_f
     assert (moved - by_forwards).abs().max() <= bound(plain) * moved.abs().max()
 
 
-# --- where hooks stand ----------------------------------------------------------------------------
+# --- places of hooks ------------------------------------------------------------------------------
 
 
 def test_hooks_of_a_bridge_stay_on_by_their_points(tmp_path: Path) -> None:
@@ -292,7 +294,7 @@ def test_without_hooks_there_is_nothing_to_keep() -> None:
     assert not model.origin.hooks and probe.certify(model).ok
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 def by_position(module: nn.Module, args: Any, output: Any) -> Any:
@@ -300,7 +302,7 @@ def by_position(module: nn.Module, args: Any, output: Any) -> Any:
 
 
 def by_row(module: nn.Module, args: Any, output: Any) -> Any:
-    # flipped, because a norm takes away what is the same in every dimension
+    # Flipped, because a norm removes values that are equal in every dimension.
     return first(output) + torch.arange(len(first(output)))[:, None, None] * first(output).flip(-1)
 
 
@@ -434,7 +436,7 @@ def test_what_runs_from_weights_alone_is_refused_in_a_sentence() -> None:
 
 @pytest.fixture(scope="module")
 def studies() -> tuple[Any, Any]:
-    """Of one object: without hooks, and with one that changes nothing."""
+    """Studies of one object: without hooks, and with a hook that changes nothing."""
     folder = Path(probe.__file__).parent / "model" / "embedded" / "tiny-senses"
     source = GPT2LMHeadModel.from_pretrained(folder)
     every = probe.lexicon.expand("bank").sentences

@@ -1,5 +1,4 @@
-"""Loading: what is taken, what is refused and with which sentence, and that the self-check can
-fail."""
+"""Loading: accepted models, refused models with their messages, and a self-check that can fail."""
 
 import hashlib
 import json
@@ -24,7 +23,9 @@ from probe.model.model import Model
 
 
 def refusal(source: object, error: type[Exception] = probe.ModelError, **options: object) -> str:
-    """The sentence with which `source` is refused, checked to be one line that ends in a full stop."""
+    """The message with which `source` is refused, checked to be one line that ends in a full
+    stop.
+    """
     with pytest.raises(error) as caught:
         probe.load(source, **options)
     sentence = str(caught.value)
@@ -40,7 +41,7 @@ def edit_config(folder: Path, **changes: object) -> None:
     (folder / "config.json").write_text(json.dumps(kept))
 
 
-# What is taken
+# Accepted models
 
 
 def test_config_and_origin_say_what_was_loaded(model: Model, checkpoint: Path) -> None:
@@ -84,7 +85,7 @@ def test_names_without_prefix_old_buffers_and_a_repeated_tied_unembedding_are_ta
         name.removeprefix("transformer."): tensor
         for name, tensor in load_file(copy / SINGLE).items()
     }
-    mask = torch.ones(1, 1, 48, 48, dtype=torch.uint8)  # no weight, and no float
+    mask = torch.ones(1, 1, 48, 48, dtype=torch.uint8)  # neither a weight nor a float
     extra = {"h.0.attn.bias": mask, "h.1.attn.masked_bias": torch.tensor(-1e4)}
     save_file(
         stored | extra | {"lm_head.weight": stored["wte.weight"].clone()},
@@ -110,8 +111,9 @@ def test_names_without_prefix_old_buffers_and_a_repeated_tied_unembedding_are_ta
 def test_every_size_of_gpt2_is_certified_with_what_its_config_says_beside(
     tmp_path: Path, sizes: tuple[int, int, int], said: dict, dtype: str
 ) -> None:
-    """The number of heads of each, with narrow ones, and the keys of its own that the published
-    config holds."""
+    """The number of heads of each size, with narrow heads, and the additional keys of the
+    published config.
+    """
     named = dict(zip(("n_layer", "n_head", "n_embd"), sizes, strict=True))
     folder = make_checkpoint(tmp_path / "size", **named)
     config = json.loads((folder / "config.json").read_text())
@@ -176,7 +178,7 @@ def test_a_folder_called_model_is_named_with_the_folder_around_it(tmp_path: Path
         assert find(tmp_path / "mine" / name)[1].location == told
 
 
-# What is refused, and the sentence
+# Refused models and their messages
 
 
 def remove(*names: str) -> Callable[[Path], object]:
@@ -190,7 +192,7 @@ def write(name: str, content: str | bytes) -> Callable[[Path], object]:
 
 
 def tensors(**changes: Callable[[torch.Tensor], torch.Tensor] | None) -> Callable[[Path], object]:
-    """Changes tensors by name, with "__" for "."; None leaves the tensor out."""
+    """Changes tensors by name, with "__" for "."; None removes the tensor."""
 
     def change(folder: Path) -> None:
         stored = load_file(folder / SINGLE)
@@ -350,7 +352,7 @@ def test_a_damaged_folder_is_refused_with_its_own_sentence(
 
 
 class Bomb:
-    """Leaves a file behind when it is unpickled."""
+    """Writes a file when it is unpickled."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -425,10 +427,10 @@ def test_a_device_that_is_not_here_is_refused(checkpoint: Path, device: str) -> 
     assert refusal(checkpoint, probe.InputError, device=device) == expected
 
 
-# What every public function takes
+# Sources that every public function accepts
 
 
-# Each of them called with a model and nothing that depends on it.
+# Each of them is called with a model and with arguments that do not depend on it.
 ASKED_OF_A_MODEL = {
     "certify": lambda model: probe.certify(model, ["the river bank"]).ok,
     "count_parameters": lambda model: probe.count_parameters(model).total,
@@ -443,7 +445,7 @@ ASKED_OF_A_MODEL = {
 def test_a_public_function_takes_what_load_takes(name: str, checkpoint: Path, model: Model) -> None:
     ask = ASKED_OF_A_MODEL[name]
     expected = ask(model)
-    in_memory = GPT2LMHeadModel.from_pretrained(checkpoint)  # its folder tells its tokenizer
+    in_memory = GPT2LMHeadModel.from_pretrained(checkpoint)  # its folder determines its tokenizer
     for source in (checkpoint, str(checkpoint), model.bridge, in_memory):
         assert ask(source) == expected
 
@@ -519,7 +521,7 @@ def test_every_load_is_self_checked(
     assert seen == [model.name, model.name]
 
 
-# What loading leaves behind
+# Side effects of loading
 
 
 def test_loading_leaves_no_hook_and_changes_no_setting(

@@ -1,5 +1,6 @@
-"""A Marian as it is published, with two SentencePiece models and a vocabulary: its ids are those of
-transformers' tokenizer, and its offsets cut the right characters."""
+"""A published Marian, with two SentencePiece models and a vocabulary: its ids equal those of
+transformers' tokenizer, and its offsets select the right characters.
+"""
 
 import random
 import unicodedata
@@ -75,7 +76,9 @@ def cut(text: str, span: tuple[int, int]) -> str:
 def test_ids_are_those_of_transformers_in_every_script(
     model: Model, plain: Any, folder: Path, split: bool
 ) -> None:
-    """Read as a source and as a target, special tokens of the text as text and as they are."""
+    """Read as a source and as a target, with special tokens of the text as plain characters and
+    as tokens.
+    """
     model = model if split else probe.load(folder, split_special_tokens=False)
     texts = [*TEXTS, *random_texts(300)]
     pad = plain.pad_token_id
@@ -83,11 +86,11 @@ def test_ids_are_those_of_transformers_in_every_script(
     for text in texts:
         source = plain(text, split_special_tokens=split)["input_ids"]
         target = plain(text_target=text, split_special_tokens=split)["input_ids"]
-        if split or not text.endswith("</s>"):  # one written beside the added one stands once
+        if split or not text.endswith("</s>"):  # a written one next to the added one counts once
             assert list(tokenize(model, text).ids) == source
             assert list(target_tokens(model, text).ids) == [pad, *target[:-1]]
         unknown += plain.unk_token_id in source
-    assert unknown > 50  # pieces that the vocabulary does not have were among them
+    assert unknown > 50  # some tokens are not in the vocabulary
 
 
 def test_offsets_go_through_the_text_and_leave_out_nothing_that_is_seen(model: Model) -> None:
@@ -106,7 +109,7 @@ def test_offsets_go_through_the_text_and_leave_out_nothing_that_is_seen(model: M
 
 
 def test_offsets_cut_the_characters_that_a_piece_stands_for(model: Model) -> None:
-    """Of texts that SentencePiece does not rewrite, a piece is the characters themselves."""
+    """In texts that SentencePiece does not rewrite, a token equals its characters."""
     seen = set()
     for text in [*TEXTS, *random_texts(300)]:
         text = " ".join(unicodedata.normalize("NFKC", text).split())

@@ -1,5 +1,6 @@
-"""Models in memory: what is taken and shared, that the object stays as it is, and what is refused
-with which sentence."""
+"""Models in memory: accepted and shared ones, objects that stay unchanged, and refused ones with
+their messages.
+"""
 
 import copy
 import hashlib
@@ -41,18 +42,18 @@ TEXT = "The river bank"
 ids = torch.tensor([[5, 6, 7, 30]])
 
 
-# Families whose weights an object holds otherwise than a file does: by head, another name for the
+# Families whose weights differ between an object and a file: head by head, another name for the
 # unembedding, experts in one tensor.
 OTHERWISE_HELD = ("gpt_neox", "gpt_oss", "mixtral", "bart")
 
 
 def in_memory(kind: str, *, architecture: str = "", **changes: object) -> PreTrainedModel:
-    """A random Hugging Face model of the family that no file holds."""
+    """A random Hugging Face model of the family, without a file."""
     return random_model(kind, seed=3, architecture=architecture, **changes)
 
 
 def fingerprint(model: nn.Module) -> tuple[object, ...]:
-    """Everything of a model that loading could change: tensors, modules, hooks, modes, config."""
+    """Everything in a model that loading could change: tensors, modules, hooks, modes, config."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode() + str((tensor.dtype, tensor.data_ptr())).encode())
@@ -77,7 +78,7 @@ def storages(tensors: Any) -> set[int]:
 @pytest.mark.parametrize("kind", (*REPRESENTATIVES, *OTHERWISE_HELD))
 def test_a_hugging_face_model_is_certified_shares_its_weights_and_stays_as_it_is(kind: str) -> None:
     source = in_memory(kind)
-    source.train()  # its own affair
+    source.train()  # loading must not change its mode
     before = fingerprint(source)
     model = probe.load(source, tokenizer=family_tokenizer(kind))
     assert probe.certify(model).require().ok
@@ -93,8 +94,9 @@ def test_a_hugging_face_model_is_certified_shares_its_weights_and_stays_as_it_is
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "gpt_neox", "bloom"])
 def test_memory_beyond_the_object(kind: str) -> None:
-    """All tensors of the Model that do not lie in the object's own, which TransformerLens' copies of
-    queries, keys and values that are stored together would be."""
+    """All tensors of the Model whose memory is not the object's, such as TransformerLens' copies
+    of queries, keys and values that are stored together.
+    """
     source = in_memory(kind)
     model = probe.load(source, tokenizer=family_tokenizer(kind))
     mine = {t.untyped_storage().data_ptr(): t for t in (*model.bridge.parameters(),)}
@@ -125,7 +127,7 @@ def test_an_object_and_a_file_of_the_same_numbers_give_the_same(tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "by name"])
 def test_the_random_numbers_of_the_caller_go_on_as_they_were(kind: str) -> None:
-    """In training, say, where somebody looks between two steps."""
+    """In training, say, if somebody looks at the model between two steps."""
     named = kind == "by name"
     source = "tiny-senses" if named else in_memory(kind)
     before = torch.get_rng_state()
@@ -303,7 +305,9 @@ def test_a_tokenizer_is_remembered_through_every_change_of_its_object() -> None:
 
 
 def resized(folder: Path, rows: int, kind: str = "llama") -> PreTrainedModel:
-    """The model of a folder with so many rows in its embedding, as after tokens were added."""
+    """The model of a folder with another number of rows in its embedding, as after tokens were
+    added.
+    """
     source = model_class(kind).from_pretrained(folder)
     source.resize_token_embeddings(rows)
     return source
@@ -331,7 +335,7 @@ def test_a_resized_embedding_asks_for_its_tokenizer(kind: str, tmp_path: Path) -
 
 
 def test_a_bridge_around_a_resized_model_asks_for_its_tokenizer(tmp_path: Path) -> None:
-    """TransformerLens reads the old one from where the model came from."""
+    """TransformerLens reads the old one from the model's source."""
     folder = make_family(tmp_path / "llama", "llama")
     bridge = TransformerBridge.boot_transformers(str(folder), hf_model=resized(folder, 403))
     assert "the bridge: its embedding has 403 rows and its tokenizer" in refusal(bridge)
@@ -344,7 +348,7 @@ def test_a_tokenizer_given_before_is_not_used_for_an_embedding_resized_since() -
     source.resize_token_embeddings(403)
     assert "its embedding has 403 rows" in refusal(source)
     with torch.no_grad():
-        source.lm_head.weight.mul_(1.5)  # a step of training changes nothing of that
+        source.lm_head.weight.mul_(1.5)  # a training step does not change this
     assert "its embedding has 403 rows" in refusal(source)
     given = probe.load(source, tokenizer=family_tokenizer("llama"))
     with torch.no_grad():
@@ -352,7 +356,7 @@ def test_a_tokenizer_given_before_is_not_used_for_an_embedding_resized_since() -
     assert probe.load(source).tokenizer is given.tokenizer
 
 
-# Tokens and rows of models that were published; of the last four the config alone explains them.
+# Tokens and rows of published models; for the last four, only the config explains them.
 PADDED = {
     "GPT-2": (50257, 50257, None),
     "T5": (32100, 32128, None),
@@ -451,9 +455,9 @@ def boot(folder: Path, **options: Any) -> TransformerBridge:
 def test_a_bridge_reads_the_tokens_of_its_folder_and_of_its_hugging_face_model(
     kind: str, tmp_path: Path
 ) -> None:
-    """TransformerLens makes the tokenizer that it reads put a BOS in front, and no other."""
+    """TransformerLens makes the tokenizer that it reads itself prepend a BOS, and no other."""
     folder = make_family(tmp_path / kind, kind)
-    if kind == "qwen2":  # has a BOS, and puts none
+    if kind == "qwen2":  # it has a BOS token but does not add it
         tokenizer = family_tokenizer(kind)
         tokenizer.bos_token = "<pad>"
         tokenizer.save_pretrained(folder)
@@ -632,7 +636,7 @@ def test_learned_prompts_are_refused() -> None:
 
 
 class FailingLayer(torch.nn.Linear):
-    """As PEFT wraps a layer, with an adapter that cannot be merged."""
+    """A layer as PEFT wraps it, with an adapter that cannot be merged."""
 
     disable_adapters = False
     active_adapters = ("mine",)
@@ -686,7 +690,7 @@ def test_an_nnsight_model_is_unwrapped() -> None:
     assert probe.load(wrapped) is model
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 def without_numbers() -> PreTrainedModel:
@@ -736,7 +740,7 @@ def in_float8() -> PreTrainedModel:
 
 
 class Packed(torch.Tensor):
-    """A tensor whose numbers only its own library reads."""
+    """A tensor whose numbers only its library can read."""
 
 
 def in_a_class_of_its_own() -> PreTrainedModel:
@@ -966,7 +970,7 @@ def test_a_bridge_with_a_nan_or_without_tokenizer_is_refused(tmp_path: Path) -> 
 
 
 def test_a_study_of_an_object_names_it(tmp_path: Path, run: Any) -> None:
-    """From the object to the manifest of a page."""
+    """The name passes from the object to the manifest of a page."""
     folder = make_checkpoint(tmp_path / "small")
     source = transformers.GPT2LMHeadModel.from_pretrained(folder)
     walked = probe.walk(source, "The muddy bank", word="bank")

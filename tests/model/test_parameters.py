@@ -1,5 +1,6 @@
-"""Parameters: GPT-3's table as introductions print it, and a loaded model's tensors against the
-formula."""
+"""Parameters: GPT-3's table as in introductions, and a loaded model's tensors compared with the
+formula.
+"""
 
 import json
 import re
@@ -35,8 +36,8 @@ from probe.model.parameters import (
 )
 from probe.pages.parameters import parameter_sentences
 
-# The numbers of the table that introductions print (12,288 dimensions, 96 blocks of 96 heads of
-# 128, 50,257 tokens).
+# The numbers of the table in introductions (12,288 dimensions, 96 blocks of 96 heads of 128, 50,257
+# tokens).
 GPT3 = dict.fromkeys(("token embedding", "unembedding"), 617_558_016)
 GPT3 |= dict.fromkeys(("query", "key", "value down", "value up"), 14_495_514_624)
 GPT3 |= dict.fromkeys(("MLP up", "MLP down"), 57_982_058_496)
@@ -96,7 +97,7 @@ def test_variants_agree_with_hugging_face_too(kind, changes, unread, tmp_path):
 
 
 def number_of_parameters(architecture, config):
-    """In Hugging Face's own class, tied ones once; none is drawn."""
+    """The number in Hugging Face's class, tied ones once; no weights are drawn."""
     with torch.device("meta"):
         return sum(
             part.numel() for part in getattr(transformers, architecture)(config).parameters()
@@ -174,7 +175,7 @@ def test_heads_narrower_than_the_model_are_counted_by_their_own_size():
 
 
 def test_what_heads_share_is_counted_once_in_a_block():
-    """Eight queries and values up, two keys and values down, of 16 x 4 numbers each."""
+    """Eight queries and values up, two keys and values down, with 16 x 4 numbers each."""
     sizes = Sizes("shared", 3, 8, 16, 4, 7, 5, 4, tied=True, n_kv_heads=2)
     counted = count(sizes)
     assert (counted.per_head, counted.per_block) == (4 * 64, (2 * 8 + 2 * 2) * 64)

@@ -1,5 +1,6 @@
-"""What a pickle and a copy of a trace hold, what can be asked of them, and that a Model is neither
-pickled nor copied whole."""
+"""Pickles and copies of a trace: their contents, the methods that still work; and a Model, which
+can be neither pickled nor copied completely.
+"""
 
 import copy
 import pickle
@@ -30,7 +31,7 @@ def again(record: Any) -> Any:
 
 
 def assert_same(found: Tensor, expected: Tensor) -> None:
-    """Equal up to the last bit, which may differ with where numbers lie in memory."""
+    """Equal up to the last bit, which may depend on the place in memory."""
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 

@@ -1,5 +1,4 @@
-"""Records of what was read: shapes are checked, places that are not there refused, other libraries
-draw them."""
+"""Records: shapes are checked, missing positions are refused, other libraries draw them."""
 
 from dataclasses import fields, replace
 
@@ -64,7 +63,7 @@ def test_states_with_a_row_missing_cannot_be_made(states: TargetStates) -> None:
         replace(states, resid=states.resid[:, :-1])
 
 
-# --- places and words -----------------------------------------------------------------------------
+# --- positions and words --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -150,7 +149,7 @@ def test_markup_in_a_text_is_shown_and_not_run() -> None:
     assert "&lt;" in shown and "&amp;" in shown
 
 
-# --- as CircuitsVis and BertViz take it: their documented shapes ----------------------------------
+# --- for CircuitsVis and BertViz: their documented shapes -----------------------------------------
 
 
 def test_circuitsvis_gets_one_layer_without_a_batch_axis(causal: Trace, encoder: Trace) -> None:
@@ -187,11 +186,11 @@ def test_bertviz_gets_the_three_attentions_of_a_pair(pair: PairTrace) -> None:
     assert (len(given["encoder_tokens"]), len(given["decoder_tokens"])) == (m, n)
 
 
-# --- as TransformerLens takes it ------------------------------------------------------------------
+# --- for TransformerLens --------------------------------------------------------------------------
 
 
 def own_cache(model, *texts):
-    """TransformerLens' own cache of one run."""
+    """TransformerLens' cache of one run."""
     ids = torch.tensor([tokenize(model, texts[0]).ids])
     decoder = {}
     if len(texts) == 2:
@@ -211,7 +210,7 @@ def test_a_cache_holds_what_transformer_lens_caches_under_the_same_names(kind: s
     for name, tensor in made.cache_dict.items():
         expected = own[name]
         if kind == "opt" and name.endswith("ln2.hook_scale"):
-            expected = expected[None]  # OPT's own code takes rows and positions together there
+            expected = expected[None]  # OPT's code merges rows and positions there
         assert tensor.shape == expected.shape, name
         scale = float(expected.abs().clamp(max=1e9).max())
         torch.testing.assert_close(tensor, expected, rtol=1e-5, atol=1e-6 * max(1.0, scale))
@@ -234,7 +233,9 @@ def caches_of(model):
 
 
 def cache_methods(cache, model) -> dict[str, torch.Tensor]:
-    """What every method of a cache that reads numbers gives, norms applied where it has that."""
+    """The results of every method of a cache that reads numbers, with norms applied if the
+    method can do so.
+    """
     onto = torch.linspace(-1, 1, model.config.d_model)
     parts = cache.decompose_resid()
     return {

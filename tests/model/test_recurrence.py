@@ -1,5 +1,6 @@
-"""Layers without attention, and heads that are gated beside them: their formulas against Hugging
-Face's modules, their state, and what hooks, records and the decomposition hold of them."""
+"""Layers without attention, and gated heads: their formulas compared with Hugging Face's
+modules, their state, and their hooks, records and decomposition.
+"""
 
 import dataclasses
 import json
@@ -50,7 +51,7 @@ def theirs(model, layer):
 
 
 def close(mixer):
-    """Equal to the rounding of what Hugging Face's module computes in."""
+    """Equal up to the rounding of Hugging Face's module."""
     return {"rtol": 0, "atol": RECURRENT} if recurrence.is_in_float32(mixer) else EXACT
 
 
@@ -83,7 +84,7 @@ def test_what_a_text_leaves_behind_is_all_that_its_rest_needs(model, first):
 
 
 def step_by_step(updates, matrix):
-    """The rule as it is written down: one position after the other."""
+    """The rule as published: one position after the other."""
     q, k, v, beta, log_decay = updates
     read = []
     for pos in range(q.shape[-2]):
@@ -98,8 +99,9 @@ def step_by_step(updates, matrix):
 
 
 def drawn_rule(n, dtype=torch.float64):
-    """Queries and keys of length 1, values, how much is overwritten and kept, and a matrix that all
-    three variants share: 2 texts, 3 variants, 4 heads."""
+    """Queries and keys of length 1, values, how much is overwritten and kept, and a matrix that
+    all three variants share: 2 texts, 3 variants, 4 heads.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def numbers(*shape):
@@ -124,8 +126,10 @@ def test_a_rule_of_all_positions_at_once_is_that_of_one_after_the_other(n, corre
 
 @pytest.mark.parametrize("corrects", [True, False])
 def test_a_long_text_of_heads_that_forget_fast_loses_nothing_in_float32(corrects):
-    """What decays by a factor of 20 at every position is gone in ten of them; the sum of the logs
-    over the whole text, which is near -1,200, is not what tells them apart."""
+    """A value that decays by a factor of 20 at every position is gone after ten positions. The
+    computation must not depend on the sum of logarithms over the whole text, which is about
+    -1,200.
+    """
     whole, matrix = drawn_rule(400)
     matrix = matrix[0, 0]
     one = recurrence.Updates(*(part[0, 0] for part in whole))
@@ -149,7 +153,7 @@ def test_the_delta_rule_is_both_of_hugging_faces(theirs):
 
 
 def test_a_state_space_is_both_of_hugging_faces():
-    """Its scan in chunks over a whole text, and its step for one token more."""
+    """Its scan in chunks over a whole text, and its step for one more token."""
     (_, _, v, _, log_decay), matrix = drawn_rule(9, torch.float32)
     (q, k, *_), _ = drawn_rule(9, torch.float32)
     v, step, start = v[:, 0], -log_decay[:, 0], matrix[:, 0]
@@ -191,12 +195,12 @@ def test_a_matrix_that_decays_at_once_and_one_that_never_does():
     one_key = k[..., :1, :].expand_as(k)
     lasting = recurrence.Updates(one_key, one_key, v, everything, 0 * everything)
     found = recurrence.read_matrix(lasting, matrix)
-    torch.testing.assert_close(found, v, **EXACT)  # what is read under a key is what was written
+    torch.testing.assert_close(found, v, **EXACT)  # the value under a key equals the written value
 
 
 def test_a_convolution_by_hand():
     x = torch.tensor([[1.0, 5], [2, 6], [3, 7]])  # pos channel
-    kernel = torch.tensor([[100.0, 10, 1], [0, 1, 0]])  # the second looks one position back
+    kernel = torch.tensor([[100.0, 10, 1], [0, 1, 0]])  # the second reads one position back
     window = torch.tensor([[8.0, 0], [9, 4]])
     found = recurrence.convolve(x, kernel, window)
     assert found.tolist() == [[891, 4], [912, 5], [123, 6]]
@@ -289,10 +293,10 @@ def test_a_trace_holds_what_the_mixer_writes_and_nothing_of_heads(model):
     )
     cache = trace.to_cache()
     assert torch.equal(cache["z", 1][0], trace.z[1].transpose(0, 1))
-    # beside the queries of gated heads stand their gates
+    # The gates follow the queries of gated heads.
     assert ("blocks.1.attn.hook_q" in cache.cache_dict) != model.config.family.gated_heads
     (attention,) = model.config.family.attentions
-    hooked = cache[f"blocks.{layer}.{attention.mixer.written}"][0]  # in front of a scale
+    hooked = cache[f"blocks.{layer}.{attention.mixer.written}"][0]  # before the scale
     torch.testing.assert_close(hooked * model.config.write_scale, trace.attn_out[layer], **EXACT)
     assert f"blocks.{layer}.attn.hook_z" not in cache.cache_dict
 
@@ -372,7 +376,7 @@ def test_what_a_config_of_granite_leaves_open_is_one_sentence(folder_of, tmp_pat
 
 
 def test_a_config_of_granite_as_it_was_published_is_read(folder_of, tmp_path):
-    """Older names of layers, and no positions but those that state spaces have by their order."""
+    """Older names of layers, and no positions except the order that state spaces have."""
     published = {"layer_types": ["mamba", "attention", "mamba"], "position_embedding_type": "nope"}
     published |= {"normalization_function": "rmsnorm", "time_step_limit": "absent"}
     model = load(changed_config(folder_of("granitemoehybrid"), tmp_path, **published))
@@ -381,7 +385,7 @@ def test_a_config_of_granite_as_it_was_published_is_read(folder_of, tmp_path):
 
 
 def test_a_constant_of_granite_is_what_its_config_says(folder_of, tmp_path):
-    """With the weights of a writer as large as before times it, the stream is the same."""
+    """If the weights of a writer are multiplied by the constant instead, the stream is the same."""
     constant = "residual_multiplier"
     copied = changed_config(folder_of("granitemoehybrid"), tmp_path, **{constant: 0.44})
     tensors = load_file(copied / "model.safetensors")
@@ -428,7 +432,9 @@ def test_what_a_config_of_a_state_space_leaves_open_is_one_sentence(
 
 
 def test_a_config_of_a_state_space_as_it_was_published_is_read(folder_of, tmp_path):
-    """That of Bamba names no limit of the steps, and a base of the rotary positions alone."""
+    """Bamba's config states neither limits of the steps nor settings of rotary positions other
+    than the base.
+    """
     published = {"rope_parameters": "absent", "rope_theta": 1e4, "time_step_limit": "absent"}
     published |= {"mamba_d_head": "auto", "partial_rotary_factor": 1.0}  # which its class ignores
     model = load(changed_config(folder_of("bamba"), tmp_path, **published))
@@ -471,7 +477,7 @@ def test_what_a_config_of_a_delta_rule_leaves_open_is_one_sentence(
 
 
 def test_a_config_as_it_was_published_is_read(folder_of, tmp_path):
-    """That of Qwen3-Next names an interval in place of its layers, and no rope_parameters."""
+    """Qwen3-Next's config states an interval instead of its layers, and no rope_parameters."""
     published = {"layer_types": "absent", "full_attention_interval": 2, "rope_scaling": None}
     published |= {"rope_parameters": "absent", "rope_theta": 1e7, "partial_rotary_factor": 0.5}
     model = load(changed_config(folder_of("qwen3_next"), tmp_path, **published))
@@ -535,12 +541,12 @@ def test_a_config_may_name_the_layers_with_attention_by_their_numbers(folder_of,
 
 
 def test_experts_may_lie_stacked_in_files_as_in_the_class(tmp_path):
-    """The published files of Qwen3.5 hold all experts in one tensor."""
+    """The published files of Qwen3.5 store all experts in one tensor."""
     kind = "qwen3_5_moe_text"
     one_by_one = load(make_family(tmp_path, kind))
     state = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).state_dict()
     assert "model.layers.0.mlp.experts.gate_up_proj" in state
-    state["mtp.fc.weight"] = torch.zeros(2)  # of what foretells one more token: not read
+    state["mtp.fc.weight"] = torch.zeros(2)  # of a predictor of one more token: not read
     save_file(state, tmp_path / "model.safetensors", {"format": "pt"})
     model = load(tmp_path)
     assert model.weights.keys() == one_by_one.weights.keys() and probe.certify(model).ok
@@ -552,7 +558,7 @@ def test_experts_may_lie_stacked_in_files_as_in_the_class(tmp_path):
         load(tmp_path)
 
 
-# --- what is about heads in every layer -----------------------------------------------------------
+# --- quantities of heads in every layer -----------------------------------------------------------
 
 
 def test_what_is_about_heads_in_every_layer_refuses_a_hybrid_in_one_sentence(model):

@@ -1,5 +1,6 @@
-"""Tokenizers in other files than tokenizer.json: what transformers makes a fast one from is taken, in
-a folder and with an object, and what it finds no vocabulary in is refused."""
+"""Tokenizers in other files than tokenizer.json: accepted, in a folder and with an object, if
+transformers can build a fast one from them; refused if it finds no vocabulary in them.
+"""
 
 import json
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ OWN_LLAMA = json.dumps({"tokenizer_class": "LlamaTokenizer", "add_bos_token": Tr
 
 
 def merges() -> dict[str, bytes]:
-    """A RoBERTa's byte-level pairs, as GPT-2 has them."""
+    """A RoBERTa's byte-level pairs, as in GPT-2."""
     held = json.loads(family_tokenizer("roberta").backend_tokenizer.to_str())["model"]
     lines = [" ".join(pair) for pair in held["merges"]]
     return {
@@ -98,7 +99,7 @@ def test_the_words_of_a_word_list_are_tokens_and_what_it_lacks_is_unknown(tmp_pa
 def test_files_in_which_transformers_finds_no_vocabulary_are_refused(
     kind: str, files: Mapping[str, bytes], reader: str, tmp_path: Path
 ) -> None:
-    """It would make up a tokenizer of special tokens and read every word as unknown."""
+    """It would create a tokenizer of special tokens and read every word as unknown."""
     folder = with_files(make_family(tmp_path / kind, kind), files)
     made_up = AutoTokenizer.from_pretrained(folder)
     assert type(made_up).__name__ == reader

@@ -1,5 +1,6 @@
-"""Characters to tokens and back: spans that cover, words that are found, texts that are refused
-whole."""
+"""Characters to tokens and back: spans that cover the text, words that are found, texts that are
+refused.
+"""
 
 import logging
 from dataclasses import replace
@@ -60,8 +61,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def readers(model):
-    """Gives the small byte-level model, and the same with GPT-2's own tokenizer where that is at
-    hand."""
+    """The small byte-level model, and the same with GPT-2's tokenizer if it is available."""
     if not GPT2_TOKENIZER.is_dir():
         return lambda: (model,)
     tokenizer = AutoTokenizer.from_pretrained(GPT2_TOKENIZER)
@@ -275,13 +275,13 @@ def test_a_position_may_be_a_word(model):
     tokens = tokenize(model, "the bank by the river bank")
     assert position(tokens, -1) == -1
     assert position(tokens, "bank") == tokens.positions_of("bank")[-1]
-    assert position(tokens, " bank") == position(tokens, "bank")  # as a token of many models
+    assert position(tokens, " bank") == position(tokens, "bank")  # the form of many models' tokens
     with pytest.raises(InputError, match="it occurs nowhere; give a word"):
         position(tokens, "mole")
 
 
 def test_a_text_beyond_the_window_is_refused_whole_and_quietly(model, monkeypatch, caplog):
-    """GPT-2's own tokenizer knows the window too, and would add a warning to the one sentence."""
+    """GPT-2's tokenizer also knows the window, and would add a warning to the message."""
     monkeypatch.setattr(model.tokenizer, "model_max_length", model.config.n_ctx)
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     caplog.set_level(logging.WARNING, "transformers")
@@ -332,7 +332,7 @@ def test_a_word_is_placed_by_its_occurrence(model):
 
 
 class Vocabulary:
-    """A tokenizer's two questions about a token, answered from a table: its name, and its text."""
+    """A tokenizer's answers about a token, from a table: its name and its text."""
 
     def __init__(self, name, text):
         self.name, self.text = name, text
@@ -368,7 +368,7 @@ def test_special_tokens_in_a_text_are_tokens_where_that_is_asked_for(model):
     text = f"{END}the river{END} bank"
     asked = load(model, split_special_tokens=False)
     tokens = tokenize(asked, text)
-    # the one that the text begins with is the one that is put there
+    # A text that begins with the added token gets no second one.
     assert tokens.ids == tuple(model.tokenizer(text)["input_ids"])
     assert tokens.pieces.count(END) == 2 and tokens.bos and tokens.spans[0] == (0, 0)
     inside = tokens.pieces.index(END, 1)

@@ -1,5 +1,6 @@
-"""Hooked tensors of every family against Hugging Face and each other: parts, prefixes, batches,
-single positions."""
+"""Hooked tensors of every family compared with Hugging Face and with each other: parts,
+prefixes, batches, single positions.
+"""
 
 import sys
 
@@ -42,8 +43,9 @@ def traced(kind: str, text: str = TEXT) -> dict[str, Trace]:
 
 
 def evenness(seen: Trace) -> float:
-    """Mean entropy of the attention of every token but the first, as a share of that of looking
-    everywhere alike."""
+    """Mean entropy of the attention of every token except the first, as a fraction of that of
+    uniform attention.
+    """
     rows = seen.pattern[..., 1:, :]
     entropy = -(rows * rows.clamp_min(1e-300).log()).sum(-1)
     return float((entropy / (rows > 0).sum(-1).double().log()).mean())
@@ -51,7 +53,7 @@ def evenness(seen: Trace) -> float:
 
 @pytest.mark.parametrize("kind", each_family())
 def test_attention_is_far_from_uniform(kind: str) -> None:
-    """Otherwise a wrong query or key would hardly show."""
+    """Otherwise a wrong query or key would hardly be visible."""
     for seen in traced(kind).values():
         assert evenness(seen) < 0.92
     assert evenness(trace(random_model(torch.float64), SENTENCES[0])) < 0.6
@@ -72,7 +74,7 @@ def test_parts_sum_to_the_whole_on_the_cpu_in_the_models_type(kind: str) -> None
             assert tensor.device.type == "cpu" and not tensor.requires_grad, held
         rows = seen.pattern.sum(-1)
         for layer, block in enumerate(seen.stack.blocks):
-            if block.sinks is not None:  # the only column that is no key
+            if block.sinks is not None:  # the only column that does not belong to a key
                 taken = (block.sinks[:, None] - seen.scores[layer].logsumexp(-1)).sigmoid()
                 assert 0 < taken.min() and rows[layer].max() < 1
                 rows[layer] += taken

@@ -1,5 +1,6 @@
-"""Switches of a config that change a formula or add weights: each is certified in both types, and
-its logits are those of Hugging Face."""
+"""Switches of a config that change a formula or add weights: each is certified in both dtypes,
+and its logits equal Hugging Face's.
+"""
 
 from dataclasses import replace
 from functools import cache
@@ -31,7 +32,7 @@ TEXT = "The mole dug a tunnel under the muddy bank"
 BY_LAYER, UPCAST = BOTH
 BIASED = {"attention_bias": True}
 UNBIASED = {"attention_bias": False}
-# What a setting is of, the setting, and what the config must say.
+# The family of a setting, the setting, and the keys that the config then has.
 SETTINGS: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
     "divided by layer": ("gpt2", {BY_LAYER: True}, {"scores_by_layer": True}),
     "widened scores": ("gpt2", {UPCAST: True}, {"scores_by_layer": False}),
@@ -66,7 +67,7 @@ SETTINGS: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
     ),
     "qwen3_moe, all local": ("qwen3_moe", QWEN_WINDOW, {"local": (True, True)}),
 }
-# What certifies as the row of another does is a campaign case.
+# Settings that are certified like another row's are cases of the campaign.
 ALIKE = ("olmo2 with biases", "granite with biases", "jais2 without biases")
 EACH = [
     pytest.param(name, marks=pytest.mark.campaign) if name in ALIKE else name for name in SETTINGS
@@ -75,11 +76,12 @@ EACH = [
 
 @cache
 def set_model(name: str, dtype: torch.dtype) -> tuple[Model, Any]:
-    """A model with a setting, and Hugging Face's own of the same folder, run step by step."""
+    """A model with a setting, and Hugging Face's model of the same folder, run step by step."""
     kind, changes, _ = SETTINGS[name]
     with TemporaryDirectory() as folder:
         made = make_family(Path(folder) / kind, kind, **changes)
-        # Experts all at once know no float64, and GPT-2's widened scores only smaller types.
+        # Experts in one call do not support float64, and GPT-2's widened scores support only
+        # smaller types.
         own = {"experts_implementation": "eager", "attn_implementation": "eager"}
         own = own if UPCAST not in changes else {}
         plain = model_class(kind).from_pretrained(made, dtype=dtype, **own)
@@ -107,7 +109,9 @@ def test_a_setting_is_certified_and_its_logits_are_hugging_faces(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_an_object_whose_scores_are_widened_is_taken_and_stays_as_it_is(dtype: torch.dtype) -> None:
-    """Run by torch's own attention, which widens nothing; GPT-2's step by step refuses float64."""
+    """torch's attention runs it, which widens nothing; GPT-2's step-by-step code refuses
+    float64.
+    """
     _, source = set_model("both", dtype)
     model = probe.load(source, tokenizer=family_tokenizer("gpt2"))
     assert model.config.scores_by_layer and probe.certify(model, [TEXT]).require().ok
@@ -147,7 +151,7 @@ def test_a_window_in_the_wrong_layer_is_named(name: str, wrong: dict[str, Any]) 
 def test_where_no_list_says_which_layers_are_local_the_number_of_layers_does(
     kind: str, first: int, local: tuple[bool, ...], tmp_path: Path
 ) -> None:
-    """As in configs that were published; transformers adds the list when it saves one."""
+    """Published configs have no list; transformers adds it when it saves one."""
     folder = make_family(tmp_path / kind, kind, **QWEN_WINDOW, max_window_layers=first)
     listed = probe.load(folder).config
     edit_config(folder, layer_types=None)

@@ -1,5 +1,6 @@
-"""Text parts of models of images or sound: read from a folder and from an object, each by the row of
-the text model that it is."""
+"""Text parts of models of images or sound: read from a folder and from an object, each by the
+row of its text model.
+"""
 
 import json
 from pathlib import Path
@@ -23,7 +24,7 @@ QWEN2 = TEXT | {"model_type": "qwen2"}
 MISTRAL = TEXT | {"model_type": "mistral", "head_dim": 6, "sliding_window": None}
 GEMMA = TEXT | {"head_dim": 6, "sliding_window": 5, "query_pre_attn_scalar": 7}
 GEMMA |= {"layer_types": ["sliding_attention", "full_attention"]}
-# Positions of three parts, of time, height and width: all alike where there are only words.
+# Positions with three parts, for time, height and width: all equal if there are only words.
 PARTS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
 IMAGE = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
 IMAGE |= {"num_attention_heads": 2, "image_size": 16, "patch_size": 8}
@@ -56,7 +57,7 @@ HYBRID, ROUTED = (
     TEXT | dict(FAMILIES[kind].tiny) | {"rope_parameters": PARTS | {"partial_rotary_factor": 1.0}}
     for kind in ("qwen3_5_text", "qwen3_5_moe_text")
 )
-# The name in front of Config and of ForConditionalGeneration, and the config.
+# The name before Config and ForConditionalGeneration, and the config.
 MADE: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3", looking(GEMMA, IMAGE) | {"mm_tokens_per_image": 4}),
     "mistral3": ("Mistral3", looking(MISTRAL, image_of("pixtral"))),
@@ -80,14 +81,14 @@ MADE: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def whole_model(kind: str, **changes: object) -> Any:
-    """Every weight random, as those of the families."""
+    """A model with random weights everywhere, like the families' tiny models."""
     named, settings = MADE[kind]
     config = getattr(transformers, f"{named}Config")(**settings | changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = getattr(transformers, f"{named}ForConditionalGeneration")(config).eval()
         perturb(model)
-    model.set_experts_implementation("eager")  # the others know no float64
+    model.set_experts_implementation("eager")  # the others do not support float64
     return model
 
 
@@ -123,7 +124,7 @@ def test_the_text_part_is_certified_and_computes_what_the_whole_model_does(
 
 
 def test_what_a_published_config_leaves_out_is_what_its_class_takes(tmp_path: Path) -> None:
-    """The text part of Gemma 3 4B names neither its heads nor the length of a text."""
+    """The text part of Gemma 3 4B states neither its heads nor the length of a text."""
     text = {"hidden_size": 32, "intermediate_size": 36, "model_type": "gemma3_text"}
     text |= {"num_hidden_layers": 2, "sliding_window": 1024, "head_dim": 6} | TINY_TOKENS
     text |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "vocab_size": 400}
@@ -138,7 +139,7 @@ def test_what_a_published_config_leaves_out_is_what_its_class_takes(tmp_path: Pa
 
 
 def test_names_of_either_generation_are_read(tmp_path: Path) -> None:
-    """Files hold `language_model.model.`, the classes of today `model.language_model.`."""
+    """Files contain `language_model.model.`, today's classes `model.language_model.`."""
     folder = saved(whole_model("llava"), tmp_path / "llava")
     before = probe.load(folder)
     stored = load_file(folder / "model.safetensors")
@@ -158,7 +159,7 @@ def test_a_bridge_of_a_whole_model_is_read_as_the_model_in_it(
 ) -> None:
     from transformer_lens.model_bridge import TransformerBridge
 
-    # TransformerLens would ask a hub for what cuts images, and install torchvision for it.
+    # TransformerLens would ask a hub for the image processor, and require torchvision.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     helpers = "transformer_lens.model_bridge.sources.transformers.helpers"
     monkeypatch.setattr(f"{helpers}._ensure_torchvision", lambda: False)

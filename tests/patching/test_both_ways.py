@@ -1,9 +1,9 @@
-"""Experiments with a known answer on encoders built by hand: the cue may stand on either side of
-the word.
+"""Experiments with a known answer on encoders built by hand, with the cue on either side of the
+word.
 
 3 exactly one head resolves, and it is found · 4 a decoy that copies the cue where nothing reads it
-· 8 untrained weights show nothing (permuted labels: `test_chance`). Every run tries the first seed,
-the campaign all of them.
+· 8 untrained weights show no effect (permuted labels: `test_chance`). Every run tries the first
+seed, the campaign all of them.
 """
 
 from dataclasses import replace
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 SEEDS = mostly_campaign((0, 1, 2))
 PERMUTATIONS = 199
 GRID = {"frames": 4, "distances": (1, 2), "cues": 20}
-SENTENCES = [  # frames with the cue behind the word are not those with the cue before it
+SENTENCES = [  # frames with the cue after the word differ from the ones with the cue before it
     replace(row, frame=f"{row.frame} {side}", pair=f"{row.pair} {side}")
     for side in ("before", "behind")
     for row in make_sentences(**GRID, cue_after=side == "behind", seed=int(side == "behind"))

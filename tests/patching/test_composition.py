@@ -1,5 +1,6 @@
-"""Composition scores against the whole products of matrices, and on models in which it is known who
-reads whom."""
+"""Composition scores compared with the full products of matrices, and on models with known
+readers.
+"""
 
 import numpy as np
 import pytest
@@ -14,7 +15,10 @@ from probe.patching.paths import composition
 
 
 def scores_of(weights):
-    """Of every pair of heads. `-> channel sender_layer sender_head receiver_layer receiver_head`"""
+    """The scores of every pair of heads.
+
+    `-> channel sender_layer sender_head receiver_layer receiver_head`
+    """
     layers, heads = weights.shape[:2]
     sizes = 3, layers, heads, layers, heads
     edges = np.zeros(sizes, EDGE_DTYPE)

@@ -1,5 +1,6 @@
-"""A run with heads changed and what is written after it, against whole hooked forwards, for every
-family."""
+"""A run with patched heads, and the text generated from it, compared with whole hooked forwards,
+for every family.
+"""
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ HEADS = ((0, 1), (1, 0), (1, 3))
 
 
 def whole(kind):
-    """A model, a pair, its first member kept, what three heads get from the other at the word, and
-    no change."""
+    """A model, a pair, its first member cached, z of three heads from the other member's word,
+    and an empty patch.
+    """
     model = made(kind)
     pair, weights = drawn_pair(model), read_weights(model)
     own, other = (cache_pair(weights, [text.ids], text.at, len(weights.blocks)) for text in pair)
@@ -74,7 +76,7 @@ def test_tokens_written_are_those_of_the_hooked_model(kind):
 
 
 def test_a_changed_head_changes_what_is_written_behind_it_up_to_the_end_of_the_context_window():
-    """The token after a change is that of a hooked forward with the same change."""
+    """The token after a patch is that of a hooked forward with the same patch."""
     model, pair, own, change, _ = whole("gpt2")
     change = change._replace(z=8 * change.z)
     edits = [(layer, "z", put((own.at, head), change.z[layer, head])) for layer, head in HEADS]

@@ -1,5 +1,6 @@
-"""Swaps of cross-attention heads and of source words against plain hooked forwards, and direct
-writes that close."""
+"""Swaps of cross-attention heads and of source words compared with plain hooked forwards, and
+direct writes that sum to the logit.
+"""
 
 from functools import partial
 
@@ -28,8 +29,9 @@ EVEN = probe.cross.WordChoice(B, "He sat near the river by the bank", TARGET, *W
 
 
 def margins(model, source, edits):
-    """M of a plain forward of the bridge, called without probe: for each of `edits` a row, `{hook:
-    change of it}`."""
+    """M of a plain forward of the bridge, without the library: a row for each of `edits`,
+    `{hook: change}`.
+    """
 
     def edit(where):
         def change(tensor, hook):
@@ -58,7 +60,9 @@ def z_of(model, source):
 
 
 def giving(z, *, head=None):
-    """The edit that gives heads of every layer, or one of one, z at the last target position."""
+    """The edit that puts z into some heads of every layer, or of one, at the last target
+    position.
+    """
 
     def give(which, value, row):
         row[-1, which] = value
@@ -83,7 +87,7 @@ def test_every_swap_and_all_at_once_are_plain_forwards_with_z_patched(kind, dtyp
             found.moved[0, side].flatten(), torch.stack(moved) - own, rtol=0, atol=close
         )
         assert found.together[0, side].item() == pytest.approx(float(together - own), abs=close)
-    assert found.moved.abs().max() > 1e-3  # or there would be nothing to compare
+    assert found.moved.abs().max() > 1e-3  # otherwise there is nothing to compare
     assert abs(found.all_heads - 1) > 1e-3  # earlier target words read the source, too
 
 
@@ -136,8 +140,9 @@ def test_source_words_are_swapped_as_a_plain_forward_with_the_memory_patched(kin
 
 @pytest.mark.parametrize("kind", EACH)
 def test_what_is_written_anywhere_adds_up_to_the_logit(kind):
-    """Embedding, self- and cross-attention, MLPs and every bias along their directions: the logit
-    difference."""
+    """Embedding, self- and cross-attention, MLPs and every bias along their directions: together
+    they make the logit difference.
+    """
     model = family_model(kind, torch.float64)
     pair = probe.trace(model, A, TARGET)
     tokens = [first_token(model, TARGET, word) for word in WORDS]
@@ -153,8 +158,9 @@ def test_what_is_written_anywhere_adds_up_to_the_logit(kind):
 
 
 def biases(model, found, direction):
-    """What the norms' own biases add: each along the direction behind its norm, which is the next
-    one's in front."""
+    """The contributions of the norms' biases, each along the direction after its norm, which is
+    the direction before the next one.
+    """
     stacks = read_stacks(model.weights, model.config)
     if not model.config.family.norm_after_sum:
         _, last_bias = stacks["decoder"].norm(model.config.family.final_norm, direction.dtype)

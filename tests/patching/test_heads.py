@@ -1,5 +1,6 @@
-"""Exact swaps at the word, of heads and of sets of heads, for every family with one stack, against
-hooked forwards."""
+"""Exact swaps at the word, of heads and of sets of heads, compared with hooked forwards, for
+every family with one stack.
+"""
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def setting(kind, dtype=torch.float64, *, depth=None):
 
 
 def exact(model, scale=1.0):
-    """What two orders of the same sums may differ by."""
+    """The largest difference between two orders of the same sums."""
     return {"rtol": 0, "atol": ROUNDED * float(scale) if model.config.family.in_float32 else 1e-12}
 
 
@@ -47,7 +48,7 @@ def own_directions(model, stages, seed=3):
 
 
 def some_sets(*shape):
-    """All heads, none, and some."""
+    """The set of all heads, the empty set, and another one."""
     kept = torch.rand(5, *shape, generator=torch.Generator().manual_seed(0)) < 0.5
     kept[0], kept[1] = True, False
     return kept
@@ -88,7 +89,7 @@ def test_every_set_equals_a_whole_forward_with_many_heads_replaced(kind):
 
 @pytest.mark.parametrize(("kind", "dtype"), typed())
 def test_every_stage_is_what_a_run_up_to_it_reads(kind, dtype):
-    """Along directions of each text's own; nothing is moved before the swapped head's own layer."""
+    """Each text has separate directions; nothing moves before the swapped head's layer."""
     model, weights, texts, donors = setting(kind, dtype)
     depth = model.config.n_layers
     kept, directions = some_sets(*donors.shape[1:3]), own_directions(model, depth)
@@ -185,7 +186,9 @@ def test_a_swap_at_the_last_block_before_the_read_out_is_its_write_and_what_the_
 
 @pytest.mark.parametrize("kind", EACH)
 def test_swapping_everything_is_the_donors_run_where_nothing_else_is_read(kind):
-    """Same word, same position, every head of every layer from the donor: what can differ?"""
+    """With the same word at the same position and every head of every layer from the donor,
+    nothing can differ.
+    """
     model, weights, [recipient, *_], _ = setting(kind)
     donor = random_rows(model, seed=9)[0]
     donor = TargetText(
@@ -263,8 +266,11 @@ def test_many_sets_are_run_in_parts(monkeypatch):
 
 
 def chosen_by_hugging_face(model, text, swaps):
-    """The experts that the model's own routers choose at the word in a whole hooked forward, as
-    sets. `layer row`"""
+    """The experts that the model's routers choose at the word in a whole hooked forward, as
+    sets.
+
+    `layer row`
+    """
     routers = [
         module
         for name, module in model.bridge.original_model.named_modules()

@@ -1,6 +1,7 @@
-"""The engine on models some of whose layers have no attention, against whole hooked forwards: swaps
-of heads, of sets, of mixers and of MLPs, traces over positions, other tokens, and what is written
-behind a patch."""
+"""Swaps in models with layers without attention, compared with whole hooked forwards: of heads,
+sets, mixers and MLPs, traces over positions, other tokens, and text generated from a patched
+run.
+"""
 
 from functools import partial
 
@@ -128,7 +129,7 @@ def test_every_swap_of_an_mlp_equals_a_whole_forward(model):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_cell_of_a_trace_over_positions_equals_a_whole_forward(model, layout):
-    """A change before the word reaches it through the state of the mixers, too."""
+    """A change before the word also reaches it through the state of the mixers."""
     texts, at, depth = drawn_pair(model, layout), layout[1], model.config.n_layers
     weights = read_weights(model)
     found = positions.trace_positions(

@@ -1,4 +1,4 @@
-"""What is given to swaps of heads and to the reading of words: taken, or refused in a sentence."""
+"""Arguments of swaps of heads and of readings of words: accepted, or refused with a sentence."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ def test_in_a_model_that_reads_both_ways_the_word_has_a_position_or_is_asked_for
     assert "give probe.TargetText(tokens.ids, tokens.positions_of(word)[-1])." in str(error.value)
     rows = [probe.TargetText(tokens.ids, pos) for tokens, pos in zip(texts, at, strict=True)]
     moved = probe.swap_heads(given[0], rows, given[2], direction)
-    last = moved[0, -1, :, 0].sum()  # heads of the last layer move what is read by what they write
+    last = moved[0, -1, :, 0].sum()  # heads of the last layer move the read-out by their writes
     assert torch.isfinite(moved).all() and last.abs() > 0
 
 

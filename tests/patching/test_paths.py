@@ -1,5 +1,6 @@
-"""Every edge from a sender to a receiver against hooked forwards, sets of edges at once, and
-planted paths found."""
+"""Every edge from a sender to a receiver compared with hooked forwards, sets of edges patched at
+once, and planted paths that are found.
+"""
 
 import numpy as np
 import pytest
@@ -29,9 +30,8 @@ from probe.patching.pair import cache_pair
 TOGETHER = {
     "two_ways": 2,
     "either_way": 2,
-}  # paths of which each has half, either because they add up or because one
-# alone is enough to make the first sense and both are needed to make the second; elsewhere there is
-# one path
+}  # of these paths, each carries half: either they add up, or each alone is enough for the first
+# sense and both are necessary for the second; all other models have a single path
 
 
 @pytest.mark.parametrize(("kind", "dtype"), typed())
@@ -51,7 +51,7 @@ def test_every_edge_equals_hooked_forwards(kind, dtype):
         for number, (name, _, change, toward) in enumerate(written):
             error = (
                 found.fraction[0, side, number] * (toward @ toward) - change @ toward
-            )  # divided by nothing small
+            )  # avoids division by small numbers
             assert error.abs() <= relative * scale[name] * toward.abs().sum()
         for alike in {(name, place[0]) for name, place, *_ in written}:
             numbers = [
@@ -105,7 +105,7 @@ def test_all_edges_together_are_the_donors_run(kind, dtype):
 
 
 def chain_of(every, rng):
-    """Random edges one behind the other, from the cue's embeddings to a head at the word."""
+    """A chain of random edges from the cue's embeddings to a head at the word."""
     first = (every["sender_layer"] == edges.EMBEDDING) & (
         every["sender_pos"] == every["sender_pos"][0]
     )
@@ -123,8 +123,9 @@ def chain_of(every, rng):
 
 @pytest.mark.parametrize(("kind", "dtype"), typed())
 def test_a_path_is_its_steps_one_after_the_other(kind, dtype):
-    """Each step a hooked forward of its own; the last one's z is read with every other head at the
-    word held."""
+    """Each step is a separate hooked forward; the last one's z is read with every other head at
+    the word frozen.
+    """
     model, rng, largest = made(kind, dtype), np.random.default_rng(0), 0.0
     pair, both, every = kept_pair(model)
     plain, at = Plain(model, pair, both.at), both.at
@@ -145,14 +146,14 @@ def test_a_path_is_its_steps_one_after_the_other(kind, dtype):
             moved = moved - own["resid_post"][-1, at]
             assert (found[side] - moved).abs().max() <= bound(model) * plain.scale
             largest = max(largest, float(moved.abs().max()))
-    assert largest > 10 * bound(model) * plain.scale  # of what is compared
+    assert largest > 10 * bound(model) * plain.scale  # there is something to compare
 
 
 # --- known answers --------------------------------------------------------------------------------
 
 
 def planted(kind, seed=0, make=make_handmade):
-    """The weights, some pairs of either frame, and the paths of a model."""
+    """The weights, some pairs of each frame, and the paths of a model."""
     weights, a, b, made = path_pairs(kind, seed, make)
     return weights, a[::3], b[::3], made
 
@@ -162,8 +163,8 @@ def number_of(every, edge):
     return number
 
 
-# How near a planted effect is to what it was planted for: random heads stand around it; in an
-# encoder every sum goes through a norm, which adds up to 2.5 % over the seeds here.
+# How close a planted effect is to its intended value. Random heads disturb it, and in an encoder
+# every sum passes through a norm, which adds up to 2.5 % over these seeds.
 MAKERS = [(make_handmade, 0.02), pytest.param(make_handmade_encoder, 0.03, marks=pytest.mark.slow)]
 
 
@@ -196,7 +197,7 @@ def test_planted_ways_are_found_whole(kind, seed):
     result = paths.paths(weights, a, b, AXIS, found, depth=LAYERS, least=0.02, draws=40)
     wanted = {
         flat(edge) for edge in made.edges if edge[2] != (2, -1)
-    }  # the neurons at the word are live, not on it
+    }  # the neurons at the word are live and not part of the path
     union = {number for way in result.paths for number in way}
     assert {found.edges[number].tolist() for number in union} == wanted
     count = TOGETHER.get(kind, 1)
@@ -221,12 +222,12 @@ def test_a_reader_at_the_word_writes_its_total_directly_and_a_mover_nothing(kind
     )
 
 
-# --- what is run, and what is said ----------------------------------------------------------------
+# --- which totals are run, and the summary --------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def two_steps():
-    """The pairs of two planted steps, their edges, and every path between."""
+    """The pairs of two planted steps, their edges, and every path between them."""
     weights, a, b, made = planted("two_steps")
     return (weights, a, b, AXIS), made, edges.edges(weights, a, b, AXIS, depth=LAYERS, reach=0)
 
@@ -249,7 +250,7 @@ def test_totals_are_run_where_an_edge_could_reach_enough_and_for_a_sample_of_the
     torch.testing.assert_close(some.total[:, :, run], every.total[:, :, run], rtol=0, atol=1e-5)
     share = (every.total[..., 0] / every.gap.mean()).abs().mean((0, 1)).numpy()
     assert share[~run].max() < edges.REACH and share[some.sampled].max() < edges.REACH
-    few = edges.edges(*given, depth=LAYERS, most=2, sample=0)  # those that could reach most
+    few = edges.edges(*given, depth=LAYERS, most=2, sample=0)  # the edges that could reach most
     assert np.flatnonzero(were_run(few)).tolist() == sorted(
         number_of(few.edges, edge) for edge in made.edges
     )

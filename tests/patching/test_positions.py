@@ -1,5 +1,6 @@
-"""One part of the donor's run at one layer and position, against one whole hooked forward a cell,
-for every family."""
+"""One part of the donor's run at one layer and position, compared with a whole hooked forward
+for each cell, for every family.
+"""
 
 from functools import partial
 
@@ -69,7 +70,7 @@ def test_heads_swapped_at_the_word_are_those_of_the_engine_of_swaps(kind):
     assert found.stream.shape == (3, 2, 3, depth, 1, 4) and found.positions == (0,)
     swapped = swaps.swap_pairs(weights, a, b, directions, depth=depth)
     assert (found.heads[..., 0, :] - swapped).abs().max() <= bound(model) * swapped.abs().max()
-    own = directions * torch.tensor([1.0, 2.0, 3.0])[:, None, None]  # each pair along its own
+    own = directions * torch.tensor([1.0, 2.0, 3.0])[:, None, None]  # separate for each pair
     scaled = positions.trace_positions(weights, a, b, own, depth=depth, positions=[0])
     nothing = positions.trace_positions(weights, a, a, directions, depth=depth, positions=[-1, 0])
     for name in ("gap", "stream", "heads"):

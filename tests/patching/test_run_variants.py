@@ -1,5 +1,6 @@
-"""The loop over blocks: which variants there are, edits at every site against whole hooked forwards,
-texts that share what is before the word, and what a run does not compute."""
+"""The loop over blocks: its variants, edits at every site compared with whole hooked forwards,
+texts that share everything before the word, and quantities that a run does not compute.
+"""
 
 from collections import Counter
 
@@ -15,14 +16,15 @@ from probe.patching.variants import ATTN_OUT, HIDDEN, Edits, Run, Z
 
 
 def test_sets_that_differ_in_later_blocks_only_are_one_variant_until_then():
-    """Two blocks of two units. In front of the first block there is the unchanged run alone; in it
-    a and b are one variant, and c is still the unchanged run."""
+    """Two blocks of two units. Before the first block there is only the unchanged run. In the
+    first block a and b are one variant, and c is still the unchanged run.
+    """
     a, b, c = [[1, 0], [0, 0]], [[1, 0], [0, 1]], [[0, 0], [1, 0]]
     first, second = variants.branches(torch.tensor([a, b, c], dtype=torch.bool))
     assert first.parent.tolist() == [0, 0]
     assert first.edited.tolist() == [[False, False], [True, False]]
     assert first.variant_of.tolist() == [1, 1, 0]
-    # The unchanged run, c, and the two that come of the first block's second variant.
+    # The unchanged run, c, and the two branches of the first block's second variant.
     assert second.parent.tolist() == [0, 0, 1, 1]
     assert second.edited.tolist() == [[False, False], [True, False], [False, False], [False, True]]
     assert second.variant_of.tolist() == [2, 3, 1]
@@ -30,7 +32,7 @@ def test_sets_that_differ_in_later_blocks_only_are_one_variant_until_then():
 
 # --- edits ----------------------------------------------------------------------------------------
 
-START, AT, READ = 2, 1, 3  # of eight tokens: where the live ones begin, and two of these
+START, AT, READ = 2, 1, 3  # of eight tokens: where the live ones begin, and two live positions
 
 
 def drawn(*shape, seed=0):
@@ -39,7 +41,7 @@ def drawn(*shape, seed=0):
 
 
 def hooked_edits(weights, site, layer, donor, at):
-    """The same edit of a block as hooks make it."""
+    """The same edit of a block, made by hooks."""
     if site == Z:
         return [(layer, "z", put(at, donor))]
     if site == ATTN_OUT:
@@ -52,7 +54,7 @@ def hooked_edits(weights, site, layer, donor, at):
 @pytest.mark.parametrize("site", [Z, ATTN_OUT, HIDDEN])
 @pytest.mark.parametrize("kind", EACH)
 def test_an_edit_at_one_position_is_read_at_another_as_in_a_whole_forward(kind, site):
-    """Of every block alone and of all of them, in two texts at once."""
+    """Every block is edited alone, and all of them together, in two texts at once."""
     model = made(kind)
     weights = read_weights(model)
     depth, n_heads, d_model, d_head = weights.shape
@@ -103,13 +105,13 @@ def test_a_quantity_that_was_written_over_is_computed_anew():
         torch.testing.assert_close(step.resid_mid, resid_mid)
 
 
-# --- texts that share what is before the word -----------------------------------------------------
+# --- texts that share everything before the word --------------------------------------------------
 
 NOUNS = (7, 90, 201)
 
 
 def counted_rows(monkeypatch):
-    """How many texts each run before the word has."""
+    """The number of texts in each run before the word."""
     project_texts = variants.project_texts
     counts = []
 
@@ -126,7 +128,9 @@ def counted_rows(monkeypatch):
 def test_nouns_in_one_sentence_share_what_is_before_them_and_have_donors_of_their_own(
     kind, at_once, sentences_run, monkeypatch
 ):
-    """Two of the four sentences are equally long. A batch never parts the three nouns of one."""
+    """Two of the four sentences have equal length. A batch never separates the three nouns of a
+    sentence.
+    """
     model = made(kind)
     weights = read_weights(model)
     sentences = [text for text in random_rows(model) if text.at > 0]
@@ -140,7 +144,7 @@ def test_nouns_in_one_sentence_share_what_is_before_them_and_have_donors_of_thei
     numbers = at_once * swaps_and_base * weights.blocks[0].d_mlp
     monkeypatch.setattr(heads, "BATCH_NUMBERS", numbers)
     counts = counted_rows(monkeypatch)
-    # In another order than theirs: what belongs together is found.
+    # In another order: texts of the same sentence are still run together.
     order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(2)).tolist()
     moved = heads.swap_heads(weights, [texts[n] for n in order], donors[order], directions[order])
     assert counts == sentences_run
@@ -170,7 +174,7 @@ def test_sentences_with_unequally_many_nouns_are_run_all_the_same(monkeypatch):
         torch.testing.assert_close(together[[number]], alone, rtol=0, atol=1e-12)
 
 
-# --- what is not computed -------------------------------------------------------------------------
+# --- quantities that are not computed -------------------------------------------------------------
 
 
 def counting(monkeypatch, *names):
@@ -191,7 +195,9 @@ STEPS = ("project", "attend_among", "activate", "write_mlp")
 
 
 def test_a_run_stops_at_what_is_read_of_its_last_block(monkeypatch):
-    """Queries, keys and values; the stream at the word along a direction; the stream itself."""
+    """The reader takes queries, keys and values; or the stream at the word along a direction; or
+    the stream itself.
+    """
     weights = read_weights(made("gpt2"))
     counts = counting(monkeypatch, *STEPS)
     list(variants.project_texts(weights, [[5, 6, 7]], 2, fused.position_tables(weights, 3)))

@@ -1,5 +1,6 @@
-"""Replacing one part of a query or a key: what a whole attention of changed streams computes, and
-nothing where the donor is the token itself."""
+"""Replacing one part of a query or a key, compared with a full attention on changed streams; no
+effect if the donor is the token itself.
+"""
 
 import pytest
 import torch
@@ -13,19 +14,20 @@ from probe.patching.score_parts import Donor, replace_parts
 TEXT = "The mole dug under the river bank after the flood"
 OTHER = "Some people like the river bank and some do not"
 LAYER, HEAD = 1, 3
-# Caps; sinks and windows; ALiBi; norms of queries and keys; norms of what is written; grouped heads.
+# Caps; sinks and windows; ALiBi; norms of queries and keys; norms of writes; grouped heads.
 KINDS = ("gpt2", "gemma2", "bert", "gpt_oss", "bloom", "qwen3", "olmo2")
 EACH = each_family(*KINDS, also=KINDS)
 
 
 def places(whole):
-    """Where the head reads from, and what it reads."""
+    """The position from which the head reads, and the positions that it reads."""
     return (whole.tokens.positions_of(word)[-1] for word in ("bank", "river"))
 
 
 def whole_attention(whole, queries, keys):
-    """Scores before the cap and pattern of the head, its queries and keys made from two streams.
-    `query_pos key_pos` each"""
+    """Scores before the cap and pattern of the head, with queries and keys from two streams.
+    `query_pos key_pos` each
+    """
     weights = whole.stack
     block = weights.blocks[LAYER]
     config = weights.config
@@ -69,7 +71,7 @@ def test_a_replaced_part_does_what_a_whole_attention_computes(kind, side):
             changed[pos] += vector - own.vectors[number, 0]
             sides = (changed, stream) if side == "query" else (stream, changed)
             before_there, pattern_there = whole_attention(whole, *sides)
-            if side == "key":  # the contrast is with keys as they were
+            if side == "key":  # the contrast is with unchanged keys
                 before_there[:, [2, 3]] = before[:, [2, 3]]
             of_pattern = (pattern - pattern_there)[at, source]
             lost.append((contrast(before) - contrast(before_there), of_pattern))
@@ -91,7 +93,7 @@ def test_a_token_that_is_its_own_donor_loses_nothing(side):
 
 @pytest.mark.parametrize("side", ["query", "key"])
 def test_what_the_attribution_predicts_holds_the_scale_of_the_norm(side):
-    """LayerNorm by hand: only centred, divided by the unchanged scale, and times the gain."""
+    """LayerNorm by hand: centred, divided by the unchanged scale, and times the gain."""
     model = random_model(torch.float64)
     whole = probe.trace(model, TEXT)
     block = probe.read_weights(model).blocks[2]
@@ -111,5 +113,5 @@ def test_what_the_attribution_predicts_holds_the_scale_of_the_norm(side):
     else:
         expected = normed @ block.w_k[HEAD] @ whole.q[2, HEAD, at]
     torch.testing.assert_close(replaced.attributed, expected / 7**0.5, rtol=0, atol=1e-12)
-    # the norm's answer to the change is what the two differ in
+    # The two differ only in the norm's response to the change.
     assert (replaced.score - replaced.attributed).abs().max() > 1e-3

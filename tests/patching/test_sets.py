@@ -1,4 +1,4 @@
-"""Sets of heads: their masks, the sizes of a curve, and random matches of the same layers."""
+"""Sets of heads: their masks, the sizes of a curve, and random matches in the same layers."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_random_sets_have_as_many_heads_in_every_layer_and_are_others():
     assert not any(np.array_equal(drawn, mask) for drawn in found)
     assert (
         len({drawn.tobytes() for drawn in found}) == 6 * 4 - 1
-    )  # all there are, but the set itself
+    )  # all that exist, except the set itself
 
 
 def test_where_there_is_no_other_set_it_is_the_set_itself():

@@ -1,5 +1,6 @@
-"""Circuits that a compiler put in: programs compiled by Tracr run as Tracr runs them, and are found
-whole."""
+"""Compiled circuits: programs compiled by Tracr give Tracr's results, and their circuits are
+found completely.
+"""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +21,7 @@ needs_tracr = pytest.mark.skipif(find_spec("tracr") is None, reason=WHY)
 TOKENS = (EMBEDDING, MLP)
 CIRCUITS = {
     "two before": {(TOKENS, (0, 0), "value"), ((0, 0), (1, 0), "value")},
-    # The tokens are compared, then the first result is fetched, then both are joined.
+    # Tokens are compared, then the first result is copied, then both are combined.
     "ends in ab": {
         (TOKENS, (0, MLP), "input"),
         ((0, MLP), (1, 0), "value"),
@@ -44,7 +45,7 @@ def test_a_compiled_program_runs_as_tracr_runs_it_on_every_input_and_the_circuit
 ):
     program = compiled(name)
     assert len(program.inputs) == 3**5
-    made = outputs(program)[:, 1:]  # Tracr itself gives the begin token no meaning
+    made = outputs(program)[:, 1:]  # Tracr's begin token has no meaning
     np.testing.assert_allclose(made, program.next_token[:, 1:], rtol=0, atol=1e-5)
     weights = probe.read_weights(program.model)
     *_, last = forward.run(weights, torch.from_numpy(program.inputs), torch.float32)
@@ -82,7 +83,9 @@ def test_swaps_and_paths_find_every_head_and_every_edge_and_agree_with_direct_pa
     assert auroc(heads, program.heads, heads) == auroc(edges, program.edges, edges) == 1
     for place, moved in by_direct_path(program, pairs).items():
         assert moved <= 1e-6 or place in program.edges
-        assert moved >= edges[place] - 1e-5  # all positions at once, where an edge has one sender's
+        assert (
+            moved >= edges[place] - 1e-5
+        )  # all positions at once; an edge has only one sender position
 
 
 def test_a_ranking_without_anything_to_tell_apart_has_no_area_and_ties_count_half():

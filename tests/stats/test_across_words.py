@@ -1,7 +1,7 @@
-"""Words as units: intervals as wide as they should be, tests at their level, the same draws whatever
-the batches, and known answers.
+"""Words as units: intervals of the right width, tests at their level, draws that do not depend
+on the batches, and known answers.
 
-25 of the experiments: signs flipped within words, 200 runs; words without a gap mixed in.
+25 of the experiments: signs flipped within words, 200 runs; some words have no gap.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ LEVEL = 0.05
 
 
 def summed(keys=None, *, seed=0, draws=DRAWS, batch=WORDS, **parts):
-    """The sums of `word part`, added some words at a time."""
+    """The sums of `word part`, added in batches of words."""
     words = len(next(iter(parts.values())))
     keys = range(words) if keys is None else keys
     sums = Sums(seed=seed, draws=draws)
@@ -46,7 +46,7 @@ def test_sums_are_drawn_by_key_and_not_by_position_or_batch():
 def test_a_draw_without_any_word_counts_as_the_data():
     sums = summed(top=np.array([[3.0]]), draws=200)
     drawn = sums.bootstrapped("top")[1:, 0]
-    assert (drawn > 0).all()  # a weight of 0 is drawn in a third of the draws
+    assert (drawn > 0).all()  # a third of the draws have a weight of 0
     assert (drawn == 3.0).sum() > 100 and set(drawn.tolist()) > {6.0, 9.0}
 
 
@@ -71,8 +71,9 @@ def test_a_ratio_over_nothing_is_missing_and_a_draw_over_nothing_says_nothing():
 
 
 def null_run(seed, *, words=WORDS):
-    """Effects of words whose senses were shuffled: every word of a size of its own, heads that
-    belong together, each head's sign turned with its word's."""
+    """Effects of words whose senses were shuffled: words of different size, correlated heads,
+    and signs that turn for a whole word.
+    """
     rng = np.random.default_rng([7, seed])
     size = rng.gamma(2.0, size=(words, 1))
     together = rng.normal(size=(words, 1))
@@ -93,8 +94,9 @@ def test_without_an_effect_p_is_uniform_and_the_family_wise_error_is_at_its_leve
 
 
 def specific_run(seed, *, specific=0.0):
-    """Words and nouns in which every head does the same share, in gaps that differ from word to word
-    and are alike in a word and its noun; the first head does more for words."""
+    """Words and nouns in which every head has the same share of a gap. Gaps vary between words
+    and are similar in a word and its noun. The first head does more for words.
+    """
     rng = np.random.default_rng([11, seed])
     common = rng.gamma(4.0, 0.25, size=(WORDS, 1))
     gap = common * rng.uniform(0.8, 1.2, size=(WORDS, 1))

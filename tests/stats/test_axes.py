@@ -1,5 +1,6 @@
-"""Axes, shares of space and held-out scores: identities, hand-made numbers, and the detector of
-leaks."""
+"""Axes, shares of space and held-out scores: identities, numbers computed by hand, and a
+detector of leaks.
+"""
 
 from dataclasses import replace
 
@@ -64,7 +65,7 @@ def test_the_nearest_sense_is_the_nearest_mean():
 
 
 def separated(depths, *, n=24, noise=1.0, seed=0):
-    """Two senses that stand `depths[d]` apart at depth d."""
+    """Two senses with the distance `depths[d]` at depth d."""
     labels = ["a", "b"] * (n // 2)
     side = torch.tensor([0.5 if label == "a" else -0.5 for label in labels], dtype=torch.float64)
     resid = normal(n, len(depths), 6, seed=seed) * noise
@@ -82,14 +83,14 @@ def by_depth(resid, labels, groups, seed=0):
         if len({is_a[position] for position in train}) == 2
     )
     if not holdouts:
-        # What a split without any holdout scores.
+        # The scores of a split without holdouts.
         return axes.separation_by_holdout(None, resid, CrossFit((), (), (), (), ()))
     split = CrossFit(tuple(range(len(labels))), is_a, units, units, holdouts)
     return axes.separation_by_holdout(axes.hold_out(resid, split, ("a", "b")), resid, split)
 
 
 def by_hand(g):
-    """One pair of senses with this g at every depth, from 32 cue words. AUROC plays no part."""
+    """One pair of senses with this g at every depth, from 32 cue words. AUROC is not used."""
     g = np.array(g)
     return axes.DepthSeparation(np.linspace(1, 0.5, len(g)), g, np.sqrt(2 / 32 + g**2 / (4 * 32)))
 
@@ -100,7 +101,7 @@ def test_separation_follows_the_gap():
     found = by_depth(resid, labels, range(600))
     np.testing.assert_allclose(
         found.auroc, norm.cdf(apart / np.sqrt(2)), atol=0.05
-    )  # of two normals that far apart
+    )  # of two normal distributions at that distance
     assert (np.abs(found.g - apart) < 3 * np.sqrt(4 / 600 + apart**2 / 1200)).all()
 
 
@@ -111,8 +112,9 @@ def test_separation_is_held_out(name, nothing, group):
     """In sample, noise in more dimensions than sentences would look perfectly separated at every
     depth.
 
-    g is that of groups which hold both senses, so that every fold learns from as many of each: else
-    the midpoint lies nearer to the sense with more of them, which puts noise below 0.
+    g is computed with groups that contain both senses, so that every fold trains on equal numbers
+    of each. Otherwise the midpoint would be nearer to the more frequent sense, which puts noise
+    below 0.
     """
     groups, labels = [row // group for row in range(24)], ["a", "b"] * 12
     found = [
@@ -124,8 +126,7 @@ def test_separation_is_held_out(name, nothing, group):
 
 
 def test_groups_are_not_trained_and_tested_on_at_once():
-    """Cue words are vectors of their own that have no sense in common: sentences leak, cue words do
-    not."""
+    """Cue words are different vectors without a common sense: sentences leak, cue words do not."""
     cue = np.arange(96) % 12
     rows = normal(12, 1, 100)[cue] + 0.01 * normal(96, 1, 100, seed=1)
     labels = ["a" if number % 2 else "b" for number in cue]
@@ -134,7 +135,7 @@ def test_groups_are_not_trained_and_tested_on_at_once():
     for found, units in (
         (leaks, 48),
         (kept, 6),
-    ):  # per sense; sentences of one cue word are one unit
+    ):  # for each sense; sentences of one cue word form a unit
         np.testing.assert_allclose(
             found.error, np.sqrt(2 / units + found.g**2 / (4 * units)), rtol=1e-12
         )
@@ -213,13 +214,14 @@ def test_held_out_axes_are_fitted_on_what_their_holdout_learns_from():
             assert along.item() == pytest.approx(expected.effect(change).item(), abs=1e-12)
     rows = [SPLIT.rows[place] for place in SPLIT.holdouts[0].test]
     changed = resid.clone()
-    changed[rows] = 100  # what is tested plays no part in its own axis
+    changed[rows] = 100  # tested rows have no influence on their axis
     assert torch.equal(axes.hold_out(changed, SPLIT, SENSES).u[0], held_out.u[0])
 
 
 def test_what_is_said_next_is_read_in_centred_logits():
-    """M of the last stage: the share of the difference of the senses' mean logits, over the whole
-    vocabulary."""
+    """M of the last stage: a fraction of the difference of the senses' mean logits, over the
+    whole vocabulary.
+    """
     resid, unembedding = normal(len(SENTENCES), 3, 6), normal(40, 6, seed=2)
     held_out = axes.hold_out(resid, SPLIT, SENSES, axes.next_token_root(unembedding))
     plain, logits = axes.hold_out(resid, SPLIT, SENSES), resid[:, -1] @ unembedding.T
@@ -302,7 +304,7 @@ def test_the_profile_begins_at_exactly_nothing():
     assert places[5].coordinate == pytest.approx(-0.5, abs=0.15)
 
 
-# --- what a head writes ---------------------------------------------------------------------------
+# --- writes of a head -----------------------------------------------------------------------------
 
 
 def test_coordinates_of_a_write_keep_its_lengths_and_angles():

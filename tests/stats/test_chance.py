@@ -1,14 +1,13 @@
-"""What the tests of a word say where nothing is there, and where a known effect is: many runs, each
-with its seed.
+"""The tests of a word without any effect, and with a known effect: many runs, each with a seed.
 
-8 permuted labels: p of one head uniform, the chance of one false claim at its level, held-out AUROC
-one half, in-sample not · whole studies with nothing to find, and the kept record of the campaign of
-them · 20 crossed pairs of cue words without a sense effect: claims at their level, intervals that
-cover · 9 an effect of d = 1 in one of 144 heads is found.
+8 permuted labels: p of one head is uniform, the probability of a false positive is at the level,
+held-out AUROC is one half and in-sample AUROC is not · whole studies without an effect, and the
+record of the campaign of such studies · 20 crossed pairs of cue words without a sense effect:
+positives at the level, intervals that cover · 9 an effect of d = 1 in one of 144 heads is found.
 
-`FEW` runs of each are made every time and 200 or 300 in the campaign. With few runs a share is held
-to what a binomial count leaves possible: a bound is wrong once in a thousand draws of the seeds, on
-either side (`likely`).
+Each check makes `FEW` runs every time, and 200 or 300 in the campaign. With few runs, the bound of
+a share is that of a binomial count: it is wrong for one in a thousand draws of the seeds, on either
+side (`likely`).
 """
 
 from pathlib import Path
@@ -36,7 +35,7 @@ RUNS = mostly_campaign((FEW, 200))
 DRAWS = 199
 SHAPE = (3, 4)
 D_HEAD = 10
-PER_SENSE = 77  # so many cue words; every fold is scored along a direction of four fifths of them
+PER_SENSE = 77  # cue words; every fold is scored along a direction of four fifths of them
 
 
 def sentence_of(sense, cue):
@@ -59,7 +58,7 @@ def sentences_of(per_sense, *, repeats=1):
     return [sentence_of(*cue) for cue in cues for _ in range(repeats)]
 
 
-# --- 8: nothing is there --------------------------------------------------------------------------
+# --- 8: no effect ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=RUNS)
@@ -69,8 +68,9 @@ def runs(request):
 
 @pytest.fixture(scope="module")
 def null_separations(runs):
-    """Cue words that differ, senses that do not: every cue is a vector of its own in every head.
-    One result per run."""
+    """Cue words that differ and senses that do not: every cue is a different vector in every
+    head. One result per run.
+    """
     sentences, found = sentences_of(18, repeats=3), []
     for run in range(runs):
         rng = np.random.default_rng(run)
@@ -85,7 +85,9 @@ def null_separations(runs):
 
 @pytest.fixture(scope="module")
 def null_flips(runs):
-    """Effects of 60 pairs whose 10 cue words each push every head some way. One result per run."""
+    """Effects of 60 pairs whose 10 cue words each push every head in some direction. One result
+    per run.
+    """
     cues = np.repeat(np.arange(10), 6).tolist()
     found = []
     for run in range(runs):
@@ -106,13 +108,14 @@ def test_p_of_one_head_is_uniform(nulls):
     found = [resampling.max_t(null[0, 1, :1], null[1:, 1, :1]).p.item() for null in nulls]
     spread = np.random.default_rng(0).uniform(-0.5, 0.5, len(nulls)) / (
         DRAWS + 1
-    )  # p takes steps of 1 / (DRAWS + 1)
+    )  # p has steps of 1 / (DRAWS + 1)
     assert kstest(np.array(found) + spread, "uniform").pvalue > 0.05
 
 
 def test_one_false_claim_among_all_heads_is_as_rare_as_the_level_says(nulls):
-    """At the level .05, and at .2, where few runs hold enough claims to see a test that claims too
-    little."""
+    """At level .05, and at .2, where few runs contain enough positives to detect a test that is
+    too conservative.
+    """
     smallest = np.array([resampling.max_t(null[0], null[1:]).p.min() for null in nulls])
     one_by_one = np.array(
         [resampling.max_t(null[0, :, :1], null[1:, :, :1]).p.min() for null in nulls]
@@ -126,7 +129,7 @@ def test_one_false_claim_among_all_heads_is_as_rare_as_the_level_says(nulls):
     ]
     assert (
         np.mean(uncorrected) > 0.3
-    )  # the check can fail: without correction many more runs claim something
+    )  # the check can fail: without correction, many more runs have a positive
     if len(nulls) > FEW:
         assert 0.02 <= np.mean(smallest < 0.05) <= 0.08 and np.mean(one_by_one < 0.05) <= 0.08
 
@@ -144,8 +147,9 @@ CROSSED = [((*cues, runs),) for runs in (FEW, 300) for cues in ((6, 6), (12, 6),
 
 @pytest.fixture(scope="module", params=mostly_campaign(CROSSED, here=3), ids=str)
 def crossed_cues(request):
-    """Of every run: the smallest p of all heads, and how many of their intervals hold the true
-    effect, 0."""
+    """For every run: the smallest p of all heads, and the number of intervals that contain the
+    true effect, 0.
+    """
     first, second, runs = request.param
     sentences, found = make_crossed(first, second), []
     for run in range(runs):
@@ -170,8 +174,7 @@ def crossed_cues(request):
 
 
 def test_crossed_cue_words_are_claimed_as_rarely_as_the_level_says(crossed_cues):
-    """At .05, or where that cannot be reached, as with four pairs of cue words, at the smallest p
-    there is."""
+    """At .05; or at the smallest possible p if that is larger, as with four pairs of cue words."""
     units, found = crossed_cues
     level = max(0.05, resampling.smallest_p(units, draws=DRAWS))
     claims, (fewest, most) = (found[:, 0] <= level).sum(), likely(level, len(found))
@@ -180,7 +183,7 @@ def test_crossed_cue_words_are_claimed_as_rarely_as_the_level_says(crossed_cues)
 
 
 def test_intervals_of_crossed_cue_words_cover(crossed_cues):
-    """Within three standard errors of what few runs give, within .02 in many."""
+    """Within three standard errors for few runs, within .02 for many."""
     held = crossed_cues[1][:, 1]
     away = 3 * held.std() / np.sqrt(len(held)) if len(held) == FEW else 0.02
     assert held.mean() == pytest.approx(0.95, abs=away)
@@ -191,8 +194,9 @@ def test_intervals_of_crossed_cue_words_cover(crossed_cues):
 
 @pytest.mark.campaign
 def test_studies_with_nothing_to_find_claim_no_more_than_chance():
-    """A run of each kind whose gate is exact, another than those of the campaign: one gate in a
-    hundred passes."""
+    """One run of each kind whose gate is exact, different from the campaign's runs: one gate in
+    a hundred passes.
+    """
     kinds = [kind for kind in null_campaign.KINDS if kind not in null_campaign.NUISANCE]
     rows = pd.DataFrame([null_campaign.study_of(kind, 1000) for kind in kinds])
     assert ((rows["gap_p"] < 0.01) == rows["gate"]).all() and (
@@ -237,8 +241,9 @@ def test_a_campaign_that_claims_more_is_told_so():
 
 
 def found_at(run, *, heads, d_head, d=1.0):
-    """p of a head whose write differs by d standard deviations along its own direction, among heads
-    of noise."""
+    """p of a head whose write differs by d standard deviations along one direction, among heads
+    of noise.
+    """
     rng = np.random.default_rng(run)
     sentences = sentences_of(PER_SENSE)
     writes = rng.normal(size=(heads // 12, 12, len(sentences), d_head))
@@ -255,11 +260,11 @@ def found_at(run, *, heads, d_head, d=1.0):
 def test_a_write_that_differs_by_one_standard_deviation_is_found_in_four_of_five_runs(
     monkeypatch, runs
 ):
-    """Published power: d = 1 needs 40 sentences a sense among 144 heads; 77 are reported on, each
-    along others.
+    """Published power: d = 1 needs 40 sentences per sense among 144 heads; 77 are tested, along
+    directions from the others.
 
-    That holds along a direction known beforehand. One that is fitted among many dimensions of equal
-    noise sees less, so the write has as few as keep it within the power.
+    The power assumes a direction that is fixed beforehand. A direction fitted among many dimensions
+    of equal noise has less power, so the write has few enough dimensions to keep the loss small.
     """
     without_intervals(monkeypatch)
     found = np.array([found_at(run, heads=144, d_head=4) for run in range(runs)])
@@ -268,8 +273,9 @@ def test_a_write_that_differs_by_one_standard_deviation_is_found_in_four_of_five
 
 
 def swap_found_at(run, *, pairs, heads=144, d=1.0):
-    """p of a head whose swap moves pairs by d standard deviations in the mean, among heads that do
-    so at random."""
+    """p of a head whose swap moves pairs by d standard deviations on average, among heads that
+    move them at random.
+    """
     rng = np.random.default_rng(run)
     effects = rng.normal(size=(pairs, heads))
     place = int(rng.integers(heads))
@@ -278,7 +284,7 @@ def swap_found_at(run, *, pairs, heads=144, d=1.0):
     return resampling.max_t(null[0], null[1:]).p[place]
 
 
-@pytest.mark.parametrize("pairs", [46, 23])  # 46 pairs, and 46 sentences in pairs
+@pytest.mark.parametrize("pairs", [46, 23])  # 46 pairs; 46 sentences in pairs
 def test_a_swap_that_moves_pairs_by_one_standard_deviation_is_found_in_four_of_five_runs(
     pairs, runs
 ):

@@ -1,5 +1,6 @@
-"""The gate and the corrected tests: exact on small cases, uniform where nothing is there, strong
-where something is."""
+"""The gate and the corrected tests: exact for small cases, uniform without an effect, powerful
+with one.
+"""
 
 import math
 from itertools import combinations, product
@@ -38,7 +39,7 @@ def paired(differences):
 
 
 def agreement(rows, of_a, holdouts):
-    """The sum over holdouts of <D_test, D_train>, D_test with the divisors of all rows."""
+    """The sum over holdouts of <D_test, D_train>, with D_test divided by the counts of all rows."""
     rows = rows - rows.mean(0)
     signed = np.where(of_a, 1 / of_a.sum(), -1 / (~of_a).sum())
     total = 0.0
@@ -52,8 +53,9 @@ def agreement(rows, of_a, holdouts):
 
 @pytest.mark.parametrize("kind", ["both", "single", "mixed"])
 def test_p_of_a_small_case_is_the_exact_one(kind):
-    """Every relabelling can be counted: units of both senses turned round, senses dealt out among
-    units of one."""
+    """Every relabelling can be enumerated: units with both senses are flipped, and senses are
+    reassigned among units with one.
+    """
     rng = np.random.default_rng(2)
     units = np.repeat(np.arange(8), [2, 3, 2, 2, 4, 2, 2, 3])
     turn = {"both": [], "single": range(8), "mixed": range(4, 8)}[kind]
@@ -107,10 +109,10 @@ def test_no_gap_at_all_is_p_one_and_a_stage_without_any_costs_nothing():
 
 
 def drawn(run, *, pairs=True, d=0.0, cue=1.0, shared=1.0, cues=10):
-    """Sentences held out as in a study, and vectors of three stages in 16 numbers.
+    """Sentences held out as in a study, and vectors of three stages in 16 dimensions.
 
-    Every pair of cue words has a vector of its own, every cue word, and every sentence; in the last
-    stage the senses stand d apart along one direction.
+    Every pair of cue words, every cue word and every sentence has a random vector. In the last
+    stage, the distance of the senses is d along one direction.
     """
     rng = np.random.default_rng(run)
     sentences = make_sentences(frames=5, distances=(1,), cues=cues)
@@ -132,7 +134,7 @@ def drawn(run, *, pairs=True, d=0.0, cue=1.0, shared=1.0, cues=10):
 @pytest.mark.parametrize("runs", mostly_campaign((60, 200)))
 @pytest.mark.parametrize("pairs", [True, False])
 def test_under_the_null_p_is_uniform(pairs, runs, monkeypatch):
-    """Cue words that differ from each other, senses that do not."""
+    """Cue words differ from each other; senses do not."""
     monkeypatch.setattr(resampling, "GATE_DRAWS", 199)
     found = []
     for run in range(runs):
@@ -144,8 +146,9 @@ def test_under_the_null_p_is_uniform(pairs, runs, monkeypatch):
 
 
 def test_ten_pairs_of_cue_words_are_enough_where_the_pairing_takes_out_what_they_share(monkeypatch):
-    """d = 1.2 in 16 numbers, p < .01: nine of ten runs; dealing cue words out one by one throws the
-    pairing away."""
+    """d = 1.2 in 16 dimensions: p < .01 in nine of ten runs. Reassigning single cue words would
+    waste the pairing.
+    """
     monkeypatch.setattr(resampling, "GATE_DRAWS", 999)
     found = []
     for run in range(30):
@@ -180,8 +183,9 @@ def test_the_smallest_p_of_few_units(units, p):
 
 
 def test_max_t_by_hand():
-    """Four relabellings: the leader is beaten by none, the second only by what the leader does, the
-    last by two."""
+    """Four relabellings: none exceeds the first statistic, one exceeds the second, and two
+    exceed the last.
+    """
     observed = np.array([5.0, 1.0, 3.0])
     null = np.array([[1.0, 0.0, 0.5], [4.0, 0.0, 1.0], [0.0, 2.0, 1.0], [0.0, 1.5, 0.0]])
     found = resampling.max_t(observed, null)
@@ -189,9 +193,9 @@ def test_max_t_by_hand():
         1 / 5,
         3 / 5,
         1 / 5,
-    ]  # single-step would give the second 2 / 5: 4.0 reaches 3.0
+    ]  # a single-step correction would give the second 2 / 5: 4.0 reaches 3.0
     assert found.t.tolist() == observed.tolist()
-    # by themselves 1/5, 3/5, 1/5; Benjamini-Hochberg: 1/5 * 3/2, 3/5, 1/5 * 3/2
+    # Uncorrected 1/5, 3/5, 1/5; Benjamini-Hochberg: 1/5 * 3/2, 3/5, 1/5 * 3/2
     assert found.q.tolist() == pytest.approx([0.3, 0.6, 0.3])
 
 
@@ -214,15 +218,18 @@ def test_p_is_never_zero_and_ties_count_against_a_head():
 
 
 def test_flips_of_whole_cue_words_by_hand():
-    """Two cue words of two pairs each: the signs of a word's pairs turn together, so four means are
-    possible."""
+    """Two cue words with two pairs each: the signs of a word's pairs flip together, so four
+    means are possible.
+    """
     effects = np.array([1.0, 3.0, 2.0, 2.0])[:, None]
     null = resampling.flip_null(
         effects, ["u", "u", "v", "v"], draws=200, rng=np.random.default_rng(0)
     )
     assert null.shape == (201, 1)
     error = np.sqrt((18 / 4 - 4) / 3)
-    assert null[0, 0] == pytest.approx(2 / (error + error))  # one head: its own error is the median
+    assert null[0, 0] == pytest.approx(
+        2 / (error + error)
+    )  # with one head, its error is the median
     still = np.sqrt((18 / 4 - 0) / 3)
     expected = {
         round(2 / (2 * error), 9),
@@ -237,15 +244,16 @@ def test_relabelling_keeps_cue_words_whole_and_senses_as_frequent():
     labels = resampling.relabel(is_a, units, draws=300, rng=np.random.default_rng(0))
     assert labels[0].tolist() == is_a
     assert (labels[:, 0] == labels[:, 1]).all() and (labels[:, 2] == labels[:, 3]).all()
-    assert (labels[:, 0] != labels[:, 2]).all()  # one of the two words is of each sense
-    assert (labels[:, 4] != labels[:, 5]).all()  # a word of both senses is turned as a whole
+    assert (labels[:, 0] != labels[:, 2]).all()  # each of the two words has one sense
+    assert (labels[:, 4] != labels[:, 5]).all()  # a word with both senses is flipped as a whole
     assert len({tuple(row) for row in labels.tolist()}) == 4
 
 
 @pytest.mark.parametrize(("d", "n", "pairs"), [(1, 40, 20), (0.8, 62, 31), (0.5, 157, 79)])
 def test_the_visible_effect_is_that_of_the_published_sample_sizes(d, n, pairs):
-    """Family-wise level .05 over 144 heads and power .8: the table in the method, and a fifth fewer
-    is not enough."""
+    """Family-wise level .05 over 144 heads and power .8: the table in the method; a fifth fewer
+    sentences are not enough.
+    """
     for size, paired in ((n, False), (pairs, True)):
         assert resampling.smallest_effect(size, tests=144, paired=paired) <= d
         assert resampling.smallest_effect(int(0.8 * size), tests=144, paired=paired) > d
@@ -253,8 +261,9 @@ def test_the_visible_effect_is_that_of_the_published_sample_sizes(d, n, pairs):
 
 @pytest.mark.parametrize(("n", "tests"), [(6, 16), (8, 1), (12, 16), (40, 16)])
 def test_the_visible_effect_is_found_as_often_as_it_says(n, tests):
-    """By the sign-flip test itself, four times in five: 300 studies, three standard errors of .023
-    either way."""
+    """With the sign-flip test itself, four times in five: 300 studies, within three standard
+    errors of .023.
+    """
     d = resampling.smallest_effect(n, tests=tests, paired=True)
     rng = np.random.default_rng(11)
     found = 0
@@ -356,16 +365,16 @@ def test_what_is_equal_within_float32_is_reached_and_what_is_less_is_not():
     assert found.tolist() == [[True, True], [True, True], [False, True], [False, False]]
     assert (
         resampling.reached(1e9 * drawn, np.array([2e9, 5e8])).tolist() == found.tolist()
-    )  # whatever its unit
+    )  # in any unit
 
 
 def noisy(values, run):
-    """The values as another processor would give them: in float32, sums in another order."""
+    """The values as from another processor: in float32, with sums in another order."""
     return values * (1 + 1e-7 * np.random.default_rng(run).normal(size=values.shape))
 
 
 def test_no_p_hangs_on_the_last_digit():
-    """Whole numbers, few units: many relabellings give exactly the observed statistic."""
+    """Whole numbers and few units: many relabellings give exactly the observed statistic."""
     effects = np.random.default_rng(4).integers(-2, 4, size=(6, 12)).astype(float)
     flips = [resampling.sign_flip_test(noisy(effects, run), range(6), seed=0) for run in range(20)]
     assert (

@@ -1,4 +1,4 @@
-"""Separation against scikit-learn and by hand, and uncertainty that is as wide as it says."""
+"""Separation compared with scikit-learn and computed by hand, and the width of intervals."""
 
 from itertools import product
 
@@ -100,13 +100,13 @@ def test_crossed_factors_are_drawn_on_their_own():
 def test_a_draw_without_a_single_row_counts_as_the_data():
     weights = resampling.bootstrap_weights(
         [["a", "b"], ["x", "y"]], seed=0, draws=500
-    )  # frame a met only x, b only y
+    )  # frame a occurs only with x, b only with y
     assert (weights.sum(1) > 0).all()
     assert (weights == 1).all(1).any()
 
 
 def coverage(make, factors, *, runs=200):
-    """How often the 95 % interval of the mean holds the true mean, 0."""
+    """How often the 95 % interval of the mean contains the true mean, 0."""
     hits = 0
     for run in range(runs):
         values = make(np.random.default_rng(run))
@@ -152,7 +152,7 @@ def test_an_interval_is_central():
     assert (low, high) == pytest.approx((25, 975))
     low, high = resampling.interval(
         np.arange(1001.0), 400.0, units=4
-    )  # t(3) is 3.182 where the normal is 1.960
+    )  # t(3) is 3.182; the normal quantile is 1.960
     wider = np.sqrt(4 / 3) * 3.182446 / 1.959964
     assert (low, high) == pytest.approx((400 - wider * 375, 400 + wider * 575))
     assert resampling.interval(np.arange(1001.0), 400.0, units=10**6) == pytest.approx(

@@ -1,5 +1,6 @@
-"""Held-out separation: by hand from every holdout, leaked by nothing, one-sided, and with honest
-intervals."""
+"""Held-out separation: computed by hand from every holdout, without leaks, one-sided, and with
+honest intervals.
+"""
 
 from dataclasses import replace
 from itertools import product
@@ -41,7 +42,7 @@ def measured(writes, split=SPLIT):
 
 
 def counted(writes, holdout):
-    """Comparisons won and made, along mean difference / pooled variance of what is learned from."""
+    """Comparisons won and made, along mean difference / pooled variance of the training part."""
     train, test = list(holdout.train), list(holdout.test)
     a, b = (writes[:, :, [row for row in train if OF_A[row] == side]] for side in (True, False))
     pooled = ((a.shape[2] - 1) * a.var(2, ddof=1) + (b.shape[2] - 1) * b.var(2, ddof=1)) / (
@@ -61,7 +62,7 @@ def test_every_holdout_is_scored_along_the_direction_of_the_others_and_counts_by
 ):
     monkeypatch.setattr(
         "probe.stats.separation.MANY", 0
-    )  # writes as they are, so that they can be scored by hand
+    )  # unreduced writes, so that they can be scored by hand
     writes = drawn_writes(1, d=0.8)
     found = measured(writes)
     wins, compared = zip(*(counted(writes, holdout) for holdout in SPLIT.holdouts), strict=True)
@@ -85,7 +86,7 @@ def test_other_rows_play_no_part():
 
 
 def test_labels_that_turn_round_in_one_part_turn_the_scores_round():
-    """One-sided: what separates the wrong way out of sample stays under one half."""
+    """One-sided: a separation in the wrong direction out of sample stays below one half."""
     writes = drawn_writes(3, d=5.0)
     turned = replace(ONE_WAY, is_a=tuple(a != (row in REPORT) for row, a in enumerate(SPLIT.is_a)))
     one, other = measured(writes, ONE_WAY), measured(writes, turned)
@@ -105,8 +106,9 @@ def test_intervals_hold_the_value_and_widen_where_there_is_doubt():
 
 
 def test_both_directions_of_a_swap_have_a_test_each_corrected_over_all_pairs_of_senses():
-    """In the second of two pairs of senses one head moves the word towards its sense, one away from
-    it."""
+    """In the second of two pairs of senses, one head moves the word toward its sense and one
+    away from it.
+    """
     cues, rng = range(12), np.random.default_rng(0)
     effects = [0.1 * rng.normal(size=(len(cues), *SHAPE)) for _ in range(2)]
     effects[1][:, 0, 1] += 1.0
@@ -156,7 +158,7 @@ def test_a_head_without_spread_is_scored_by_its_means(n, size):
     assert (scores[:3] > 0).all() and scores[3:6].max() < scores[:3].min()
     assert (
         len(set(own_direction_scores(a, a, a[:5]).tolist())) == 1
-    )  # one that writes one thing is at chance
+    )  # a head with a constant write is at chance
 
 
 def auroc_of(a, b):
@@ -164,9 +166,10 @@ def auroc_of(a, b):
 
 
 def test_noise_scored_on_its_own_sentences_looks_separated_and_held_out_does_not():
-    """Pure noise, 64 numbers a head, 40 sentences a sense. |mean difference|² is 64 * 2/40, so that
-    the two samples stand sqrt(3.2) standard deviations apart along their own difference of means:
-    AUROC Phi(sqrt(3.2) / sqrt(2)) = .897."""
+    """Pure noise, 64 numbers for each head, 40 sentences per sense. |mean difference|² is 64 *
+    2/40, so the distance of the two samples along their difference of means is sqrt(3.2)
+    standard deviations: AUROC Phi(sqrt(3.2) / sqrt(2)) = .897.
+    """
     heads, n, d = 200, 40, 64
     a, b, new_a, new_b = (normal(heads, n, d, seed=seed) for seed in range(4))
     direction = (a.mean(1) - b.mean(1)).unsqueeze(-1)
@@ -193,7 +196,7 @@ def test_few_sentences_are_read_in_few_components(per_sense, kept):
 def test_comparisons_won_in_weighted_draws_are_those_counted_one_by_one():
     rng = np.random.default_rng(0)
     is_a, weights = np.arange(9) % 3 > 0, rng.poisson(1, size=(20, 9)).astype(float)
-    scores = rng.integers(4, size=(3, 9)).astype(float)  # many tie
+    scores = rng.integers(4, size=(3, 9)).astype(float)  # with many ties
     counted = np.zeros((20, 3))
     for head, a, b in product(range(3), *(np.flatnonzero(side) for side in (is_a, ~is_a))):
         win = np.heaviside(scores[head, a] - scores[head, b], 0.5)

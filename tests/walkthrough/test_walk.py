@@ -1,5 +1,6 @@
-"""The walk's numbers: identities of every step, the same in frames and page; the choice of the
-head; refusals."""
+"""The walk's numbers: identities of every step, equal in frames and page; the choice of the
+head; refusals.
+"""
 
 import base64
 import json
@@ -34,7 +35,7 @@ def traced(model):
 
 
 def unpacked(walked, name):
-    """An array that the page carries."""
+    """An array from the page."""
     packed = walked.block["arrays"][name]
     return np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"])
 
@@ -267,7 +268,7 @@ def test_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
 
 
 def test_tables_of_the_walk_that_is_replaced_do_not_stay_beside_the_new_one(model, tmp_path):
-    """But for those that their user has changed."""
+    """Except for tables that the user has changed."""
     probe.write(probe.walk(model, TEXT, word="bank", against="A bank"), tmp_path)
     before = {file.name for file in tmp_path.iterdir()}
     (tmp_path / "contrast.csv").write_text("my notes", encoding="utf-8")

@@ -1,5 +1,6 @@
-"""The walk over all families: every formula against its hook, sums, the page's numbers and the
-trace's, the steps."""
+"""The walk over all families: every formula compared with its hook, sums, the page's numbers and
+the trace's, the steps.
+"""
 
 import json
 import re
@@ -28,7 +29,7 @@ from probe.walkthrough import choose, numbers, scene
 from probe.walkthrough.frames import TABLES
 
 SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"
-# Whose tiny models look back over five tokens only.
+# Families whose tiny models have windows of five tokens.
 SMALL = tuple(
     kind
     for kind in SINGLE
@@ -94,7 +95,7 @@ def test_every_formula_agrees_with_its_hook_in_every_layer(walked, kind):
     assert rows["error"].max() < 1e-5
     steps = (
         10 if family_model(kind).config.family.adds_plainly else 11
-    )  # the norm of the sum is a step of its own
+    )  # the norm of the sum is a separate step
     assert rows.groupby("layer").size().tolist() == [steps, steps]
     assert set(rows["function"]) >= {
         "attention.project",
@@ -237,7 +238,7 @@ def test_the_tables_are_the_traces_numbers_and_what_is_open_is_a_triangle_a_squa
 def test_e_and_all_writes_make_the_hooked_e_prime(walked, traced):
     sums = walked.frames["sums"].set_index("term")
     names = ["e0", "e1", "e2", "e3"]
-    apart = walked.block["norm_after_write"]  # what the heads write is normed before E is added
+    apart = walked.block["norm_after_write"]  # the heads' writes are normed before E is added
     terms = [term for term in ("E", "ΔE", "other heads", "b_O")[apart:] if term in sums.index]
     close(
         sums.loc[terms, names].sum().to_numpy(),
@@ -420,8 +421,9 @@ def test_the_command_walks_a_model_that_reads_both_ways(run, tmp_path):
 
 
 class TestPage:
-    """A family that reads both ways with its norm behind, in the campaign one with rotary positions
-    and shared keys."""
+    """A family that reads both ways with a norm after the sum; in the campaign one with rotary
+    positions and shared keys.
+    """
 
     @pytest.mark.parametrize(
         "kind", ["bert", pytest.param("llama", marks=pytest.mark.campaign)], indirect=True
@@ -453,11 +455,11 @@ class TestPage:
         page.wait_for_selector("html.ready", state="attached")
         assert page.inner_text('[data-slot="following"]').startswith(
             "L0H1 at “"
-        )  # the address says what is followed
+        )  # the address contains the followed head
 
 
 def test_the_page_of_a_model_whose_first_layer_norms_nothing_says_so():
-    """Its windows reach five tokens, so the text is a short one."""
+    """Its windows have five tokens, so the text is short."""
     walked = probe.walk(family_model("modernbert"), "a river", word="river")
     rows = walked.frames["agreement"].query("layer == 0")
     assert rows["step"].iloc[0] == "x = E" and rows["error"].max() < 1e-5

@@ -1,5 +1,6 @@
-"""The walk across two texts: what is added to the logit of a word, its page, rectangular charts,
-refusals."""
+"""The walk across two texts: contributions to the logit of a word, its page, rectangular charts,
+refusals.
+"""
 
 import json
 
@@ -225,7 +226,7 @@ def test_grids_and_matrices_take_two_texts(walked, pair):
     for queries, labels in (("rows", pair.target.labels), ("columns", pair.source.labels)):
         spec = made[f"pattern_{queries}"].to_dict()
         ground = spec["layer"][0]["encoding"]
-        cells = pd.DataFrame(spec["data"]["values"])  # drawn in the order in which they come
+        cells = pd.DataFrame(spec["data"]["values"])  # drawn in their order
         down, across = (cells[ground[side]["field"]].drop_duplicates() for side in "yx")
         assert (ground["y"]["sort"], ground["x"]["sort"]) == (None, None)
         assert down.tolist() == list(labels) and len(across) == sum(sizes) - len(labels)

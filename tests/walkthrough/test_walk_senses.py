@@ -1,5 +1,6 @@
-"""Where a walk opens: at the head that moves a word of the lexicon towards its sense, or where two
-sentences differ."""
+"""The first head of a walk: the head that moves a word of the lexicon toward its sense, or the
+place where two sentences differ.
+"""
 
 from dataclasses import replace
 from itertools import product
@@ -51,7 +52,7 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
         sense: [place for place, row in enumerate(known) if row.sense == sense]
         for sense in ("river", "money")
     }
-    # At the first depth the senses are apart: only the heads of layer 0 have written there.
+    # At the first depth the senses differ already: only the heads of layer 0 have written there.
     axis = fit_axis(*(states.resid[mine, 1] for mine in rows.values()), ("river", "money"), 1)
     river, moved = here.at - 1, []
     for head in range(4):
@@ -84,8 +85,9 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
 
 
 def test_the_word_is_read_where_a_study_reads_it(tiny):
-    """Natural sentences of a model that learned from people, those of its grammar of one that
-    ships: whatever the study takes, and the depth that it chooses there."""
+    """Natural sentences for a model trained on human text, lexicon sentences for a model that
+    ships: the sentences of a study, and the depth that it chooses.
+    """
     elsewhere = replace(tiny, origin=replace(tiny.origin, kind="hub"))
     for model, n_sentences in ((tiny, 864), (elsewhere, 152)):
         known = choose.lexicon_states(model, "bank")
@@ -165,8 +167,9 @@ def test_a_model_that_reads_both_ways_is_not_cautioned():
 
 
 def moved_alone(model, text, second_text):
-    """By head, how far `bank` goes to the second sentence's vector when the hooked model's head has
-    its z there."""
+    """For each head, how far `bank` moves to the second sentence's vector if this head of the
+    hooked model has its z there.
+    """
     here, there = probe.trace(model, text), probe.trace(model, second_text)
     at, second_at = (one.tokens.positions_of("bank")[-1] for one in (here, there))
     before = here.resid_post[-1, at].double()
